@@ -1,0 +1,100 @@
+# Tianzhou. `make run` starts the system, `make test` runs every check and test; both set up what they need.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# Building the kernel needs this Rust or newer; without it the pure twin serves.
+RUST_AT_LEAST := 1.85
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check unit fuzz bench bench-quick docs clean
+
+help: ## show the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# -- setting up ---------------------------------------------------------------------------------------
+
+setup: $(VENV)/.installed kernel-if-possible ## create .venv with everything, the compiled kernel included
+
+# Debian ships Python without ensurepip; as root the missing package is installed, otherwise named.
+$(VENV)/.made:
+	@rm -rf $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Tianzhou needs Python 3.11 or newer; set PYTHON=/path/to/python3" >&2; exit 1; }
+	@if ! $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "setup: installing python3-venv, which this Python lacks"; \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv >/dev/null; \
+	  else \
+	    echo "this Python has no venv: install the package python3-venv and run make again" >&2; exit 1; \
+	  fi; \
+	fi
+	@echo "setup: creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.made pyproject.toml
+	@echo "setup: installing Tianzhou and what its tests need"
+	@$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+KERNEL_SOURCES := $(wildcard kernel/Cargo.toml kernel/Cargo.lock kernel/pyproject.toml kernel/src/*.rs)
+
+.PHONY: kernel-if-possible
+kernel-if-possible: $(VENV)/.installed
+	@if ! command -v cargo >/dev/null; then \
+	  echo "setup: no cargo here, so the pure Python twin of the kernel is used"; \
+	elif ! $(BIN)/python tools/rust_at_least.py $(RUST_AT_LEAST); then \
+	  echo "setup: cargo is older than $(RUST_AT_LEAST), so the pure Python twin of the kernel is used"; \
+	else \
+	  $(MAKE) --no-print-directory $(VENV)/.kernel; \
+	fi
+
+$(VENV)/.kernel: $(VENV)/.installed $(KERNEL_SOURCES)
+	@echo "setup: building the kernel"
+	@$(BIN)/pip install -q --disable-pip-version-check --force-reinstall --no-deps ./kernel
+	@touch $@
+
+# -- running and testing ------------------------------------------------------------------------------
+
+run: setup ## start nameserver and broker, and show messages flowing; Ctrl-C stops
+	@exec $(BIN)/tianzhou up --demo
+
+test: check ## every check and every test
+	$(BIN)/pytest -q tests/unit tests/property tests/golden tests/integration tests/fuzz tests/crash tests/apache
+
+check: setup ## format, lint, types, import rules, tidiness, and the kernel's own lints
+	$(BIN)/ruff format --check --quiet src tests bench tools
+	$(BIN)/ruff check --quiet src tests bench tools
+	$(BIN)/lint-imports --no-cache --config pyproject.toml
+	$(BIN)/mypy src tests bench tools
+	$(BIN)/basedpyright --warnings
+	@if [ -e $(VENV)/.kernel ] && cargo clippy --version >/dev/null 2>&1; then \
+	  echo "cargo fmt --check && cargo clippy"; \
+	  cd kernel && cargo fmt --check && cargo clippy --quiet --locked -- -D warnings; \
+	fi
+	$(BIN)/pytest -q tests/test_tidy.py
+
+unit: setup ## the fast tests only
+	$(BIN)/pytest -q tests/unit tests/property
+
+fuzz: setup ## a million mutated inputs for every decoder
+	$(BIN)/python -m tests.fuzz.run --count 1000000
+
+bench: setup ## measure against Apache RocketMQ and write docs/performance.md
+	$(BIN)/python -m bench.run
+
+bench-quick: setup ## the same in short, printed only
+	$(BIN)/python -m bench.run --quick
+
+docs: $(VENV)/.docs ## build the documentation into site/
+	$(BIN)/mkdocs build --quiet --strict
+	@echo "docs: site/index.html"
+
+$(VENV)/.docs: $(VENV)/.installed
+	@$(BIN)/pip install -q --disable-pip-version-check -e '.[docs]'
+	@touch $@
+
+clean: ## remove everything that make created
+	rm -rf $(VENV) .cache site dist build kernel/target .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
