@@ -1,0 +1,35 @@
+//! What both header encodings have in common.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+
+pub const ENCODING_JSON: u8 = 0;
+pub const ENCODING_BINARY: u8 = 1;
+
+pub const LANGUAGES: [&str; 14] = [
+    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP",
+    "OMS", "RUST", "NODE_JS",
+];
+pub const LANGUAGE_OTHER: u8 = 7;
+
+/// A header that was read.
+pub struct Header<'py> {
+    pub code: i32,
+    pub language: u8,
+    pub version: i32,
+    pub opaque: i32,
+    pub flag: i32,
+    pub remark: Option<Bound<'py, PyString>>,
+    pub ext_fields: Option<Bound<'py, PyDict>>,
+}
+
+/// A header to write.
+pub struct Command<'a> {
+    pub code: i32,
+    pub language: i64,
+    pub version: i32,
+    pub opaque: i32,
+    pub flag: i32,
+    pub remark: Option<&'a str>,
+    pub ext_fields: Option<Vec<(&'a str, &'a str)>>,
+}

@@ -1,0 +1,88 @@
+"""Offsets of consumers and of delay levels: the tables, and their reset."""
+
+from msgspec import field
+
+from tianzhou.protocol.bodies.codec import Body
+from tianzhou.protocol.bodies.queues import MessageQueue
+from tianzhou.protocol.bodies.topics import DataVersion
+from tianzhou.protocol.integers import Int32, Int64
+
+
+class ConsumerOffsetTable(Body, frozen=True, kw_only=True):
+    """Answer to GET_ALL_CONSUMER_OFFSET."""
+
+    offsets: dict[str, dict[Int32, Int64]] = field(
+        default_factory=dict[str, dict[Int32, Int64]], name="offsetTable"
+    )
+    """Offsets by "topic@group", then by queue id."""
+    data_version: DataVersion | None = None
+
+
+class DelayOffsetTable(Body, frozen=True, kw_only=True):
+    """Answer to GET_ALL_DELAY_OFFSET."""
+
+    offsets: dict[Int32, Int64] = field(default_factory=dict[Int32, Int64], name="offsetTable")
+    """Offsets by delay level."""
+    data_version: DataVersion | None = None
+
+
+class ResetOffsetBody(Body, frozen=True, kw_only=True):
+    """Offsets to go to: body of RESET_CONSUMER_CLIENT_OFFSET, answer to the broker's reset."""
+
+    offsets: dict[MessageQueue, Int64] = field(
+        default_factory=dict[MessageQueue, Int64], name="offsetTable"
+    )
+
+
+class QueueOffset(Body, frozen=True, kw_only=True):
+    """A queue and an offset in it."""
+
+    topic: str | None = None
+    broker_name: str | None = None
+    queue_id: Int32 = 0
+    queue_offset: Int64 = field(default=0, name="offset")
+
+
+class ResetOffsetBodyForC(Body, frozen=True, kw_only=True):
+    """The same for clients in C++, which cannot read objects as keys."""
+
+    offsets: list[QueueOffset] | None = field(default=None, name="offsetTable")
+
+
+class ConsumerStatusBody(Body, frozen=True, kw_only=True):
+    """Answer to GET_CONSUMER_STATUS_FROM_CLIENT (one client) and to the broker's (all of them)."""
+
+    offsets: dict[MessageQueue, Int64] = field(
+        default_factory=dict[MessageQueue, Int64], name="messageQueueTable"
+    )
+    offsets_by_client: dict[str, dict[MessageQueue, Int64]] = field(
+        default_factory=dict[str, dict[MessageQueue, Int64]], name="consumerTable"
+    )
+
+
+class QueryCorrectionOffsetBody(Body, frozen=True, kw_only=True):
+    """Answer to QUERY_CORRECTION_OFFSET: offsets by queue id."""
+
+    offsets: dict[Int32, Int64] = field(
+        default_factory=dict[Int32, Int64], name="correctionOffsets"
+    )
+
+
+class RollbackStats(Body, frozen=True, kw_only=True):
+    """What a reset by time did to one queue."""
+
+    broker_name: str | None = None
+    queue_id: Int64 = 0
+    broker_offset: Int64 = 0
+    consumer_offset: Int64 = 0
+    timestamp_offset: Int64 = 0
+    rollback_offset: Int64 = 0
+
+
+class OffsetMovedEvent(Body, frozen=True, kw_only=True):
+    """Body of a message in OFFSET_MOVED_EVENT: a consumer asked for what is gone."""
+
+    consumer_group: str | None = None
+    queue: MessageQueue | None = field(default=None, name="messageQueue")
+    offset_request: Int64 = 0
+    offset_new: Int64 = 0

@@ -1,0 +1,108 @@
+"""Headers of access control: accounts in 4.9 (and until 5.2), users and policies from 5.3 on."""
+
+from tianzhou.protocol.headers.codec import Header
+
+# -- 4.9 ------------------------------------------------------------------------------------------
+
+
+class CreateAccessConfigRequest(Header, frozen=True, kw_only=True):
+    """UPDATE_AND_CREATE_ACL_CONFIG; permissions are "topic=PUB|SUB", separated by commas."""
+
+    access_key: str
+    secret_key: str | None = None
+    white_remote_address: str | None = None
+    admin: bool = False
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: str | None = None
+    group_perms: str | None = None
+
+
+class DeleteAccessConfigRequest(Header, frozen=True, kw_only=True):
+    """DELETE_ACL_CONFIG."""
+
+    access_key: str
+
+
+class UpdateGlobalWhiteAddrsRequest(Header, frozen=True, kw_only=True):
+    """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG."""
+
+    global_white_addrs: str
+    acl_file_full_path: str | None = None
+    """RocketMQ marks it as required, but its own tool may leave it out."""
+
+
+class GetBrokerAclConfigResponse(Header, frozen=True, kw_only=True):
+    """GET_BROKER_CLUSTER_ACL_INFO: versions of the files, as JSON of `DataVersion`."""
+
+    version: str
+    all_acl_file_version: str | None = None
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+
+
+# -- 5.3 ------------------------------------------------------------------------------------------
+
+
+class CreateUserRequest(Header, frozen=True, kw_only=True):
+    """AUTH_CREATE_USER; the body is a `UserInfo`."""
+
+    username: str | None = None
+
+
+class UpdateUserRequest(Header, frozen=True, kw_only=True):
+    """AUTH_UPDATE_USER; the body is a `UserInfo`."""
+
+    username: str | None = None
+
+
+class DeleteUserRequest(Header, frozen=True, kw_only=True):
+    """AUTH_DELETE_USER."""
+
+    username: str | None = None
+
+
+class GetUserRequest(Header, frozen=True, kw_only=True):
+    """AUTH_GET_USER; the answer is a `UserInfo`."""
+
+    username: str | None = None
+
+
+class ListUsersRequest(Header, frozen=True, kw_only=True):
+    """AUTH_LIST_USER; the answer is a list of `UserInfo`."""
+
+    filter: str | None = None
+
+
+class CreateAclRequest(Header, frozen=True, kw_only=True):
+    """AUTH_CREATE_ACL; the body is an `AclInfo`."""
+
+    subject: str | None = None
+
+
+class UpdateAclRequest(Header, frozen=True, kw_only=True):
+    """AUTH_UPDATE_ACL; the body is an `AclInfo`."""
+
+    subject: str | None = None
+
+
+class DeleteAclRequest(Header, frozen=True, kw_only=True):
+    """AUTH_DELETE_ACL."""
+
+    subject: str | None = None
+    policy_type: str | None = None
+    resource: str | None = None
+
+
+class GetAclRequest(Header, frozen=True, kw_only=True):
+    """AUTH_GET_ACL; the answer is an `AclInfo`."""
+
+    subject: str | None = None
+
+
+class ListAclsRequest(Header, frozen=True, kw_only=True):
+    """AUTH_LIST_ACL; the answer is a list of `AclInfo`."""
+
+    subject_filter: str | None = None
+    resource_filter: str | None = None

@@ -1,0 +1,89 @@
+"""Headers between brokers and clients: heartbeats, members, what a broker asks of a client."""
+
+from msgspec import field
+
+from tianzhou.protocol.headers.codec import Header, RpcHeader, TopicHeader
+from tianzhou.protocol.integers import Int32, Int64
+
+
+class HeartbeatRequest(RpcHeader, frozen=True, kw_only=True):
+    """HEART_BEAT; the body is a `HeartbeatData`. 4.9 sends no header at all."""
+
+
+class HeartbeatResponse(Header, frozen=True, kw_only=True):
+    """5.x tells its clients here whether the next heartbeat may leave the subscriptions out."""
+
+    supports_v2: bool | None = field(default=None, name="IS_SUPPORT_HEART_BEAT_V2")
+    subscription_changed: bool | None = field(default=None, name="IS_SUB_CHANGE")
+
+
+class UnregisterClientRequest(RpcHeader, frozen=True, kw_only=True):
+    """UNREGISTER_CLIENT."""
+
+    client_id: str = field(name="clientID")
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class GetConsumerListByGroupRequest(RpcHeader, frozen=True, kw_only=True):
+    """GET_CONSUMER_LIST_BY_GROUP; the answer is a `ConsumerIdList`."""
+
+    consumer_group: str
+
+
+class NotifyConsumerIdsChangedRequest(RpcHeader, frozen=True, kw_only=True):
+    """NOTIFY_CONSUMER_IDS_CHANGED, broker to consumers: rebalance now."""
+
+    consumer_group: str
+
+
+class GetConsumerConnectionListRequest(RpcHeader, frozen=True, kw_only=True):
+    """GET_CONSUMER_CONNECTION_LIST; the answer is a `ConsumerConnection`."""
+
+    consumer_group: str
+
+
+class GetProducerConnectionListRequest(RpcHeader, frozen=True, kw_only=True):
+    """GET_PRODUCER_CONNECTION_LIST; the answer is a `ProducerConnection`."""
+
+    producer_group: str
+
+
+class GetConsumerRunningInfoRequest(RpcHeader, frozen=True, kw_only=True):
+    """GET_CONSUMER_RUNNING_INFO, passed on by the broker to the client."""
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+class ConsumeMessageDirectlyRequest(TopicHeader, frozen=True, kw_only=True):
+    """CONSUME_MESSAGE_DIRECTLY, passed on by the broker to the client with the record as body."""
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+    topic: str | None = None
+    topic_sys_flag: Int32 | None = None
+    group_sys_flag: Int32 | None = None
+
+
+class RegisterFilterServerRequest(Header, frozen=True, kw_only=True):
+    """REGISTER_FILTER_SERVER (4.9; filter servers are retired)."""
+
+    filter_server_addr: str
+
+
+class RegisterFilterServerResponse(Header, frozen=True, kw_only=True):
+    broker_name: str
+    broker_id: Int64
+
+
+class RegisterMessageFilterClassRequest(Header, frozen=True, kw_only=True):
+    """REGISTER_MESSAGE_FILTER_CLASS (4.9; class filters are retired)."""
+
+    consumer_group: str
+    topic: str
+    class_name: str
+    class_crc: Int32 = field(name="classCRC")

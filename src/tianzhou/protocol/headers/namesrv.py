@@ -1,0 +1,175 @@
+"""Headers of requests to the nameserver: brokers, routes, write permission, KV configuration."""
+
+import msgspec
+
+from tianzhou.protocol.headers.codec import Header, TopicHeader
+from tianzhou.protocol.integers import Int32, Int64
+
+# -- brokers --------------------------------------------------------------------------------------
+
+
+class RegisterBrokerRequest(Header, frozen=True, kw_only=True):
+    """REGISTER_BROKER, sent every 30 seconds; the body is a `RegisterBrokerBody`."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    ha_server_addr: str
+    broker_id: Int64
+    heartbeat_timeout_millis: Int64 | None = None
+    """After how long a silence the nameserver drops this broker (5.x)."""
+    enable_acting_master: bool | None = None
+    compressed: bool = False
+    """Whether the body is in the binary form."""
+    body_crc32: Int32 | None = None
+    """CRC-32 of the body with the top bit cleared; 0 and None mean unchecked."""
+    zone_name: str | None = msgspec.field(default=None, name="__ZONE_NAME")
+
+
+class RegisterBrokerResponse(Header, frozen=True, kw_only=True):
+    """Where the master is; None for a master."""
+
+    ha_server_addr: str | None = None
+    master_addr: str | None = None
+
+
+class UnregisterBrokerRequest(Header, frozen=True, kw_only=True):
+    """UNREGISTER_BROKER."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Int64
+
+
+class BrokerHeartbeatRequest(Header, frozen=True, kw_only=True):
+    """BROKER_HEARTBEAT, to the nameserver (first four fields) and to the controller."""
+
+    cluster_name: str
+    broker_addr: str
+    broker_name: str
+    broker_id: Int64 | None = None
+    epoch: Int32 | None = None
+    max_offset: Int64 | None = None
+    confirm_offset: Int64 | None = None
+    # RocketMQ misspells this one.
+    heartbeat_timeout_millis: Int64 | None = msgspec.field(
+        default=None, name="heartbeatTimeoutMills"
+    )
+    election_priority: Int32 | None = None
+
+
+class QueryDataVersionRequest(Header, frozen=True, kw_only=True):
+    """QUERY_DATA_VERSION: is a registration needed? The body is the broker's `DataVersion`."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Int64
+
+
+class QueryDataVersionResponse(Header, frozen=True, kw_only=True):
+    """The body holds the nameserver's `DataVersion` if it has one."""
+
+    changed: bool
+
+
+class GetBrokerMemberGroupRequest(Header, frozen=True, kw_only=True):
+    """GET_BROKER_MEMBER_GROUP (5.x); the answer is a `BrokerMemberGroup`."""
+
+    cluster_name: str
+    broker_name: str
+
+
+class WipeWritePermRequest(Header, frozen=True, kw_only=True):
+    """WIPE_WRITE_PERM_OF_BROKER."""
+
+    broker_name: str
+
+
+class WipeWritePermResponse(Header, frozen=True, kw_only=True):
+    wipe_topic_count: Int32
+
+
+class AddWritePermRequest(Header, frozen=True, kw_only=True):
+    """ADD_WRITE_PERM_OF_BROKER."""
+
+    broker_name: str
+
+
+class AddWritePermResponse(Header, frozen=True, kw_only=True):
+    add_topic_count: Int32
+
+
+# -- routes and topics ----------------------------------------------------------------------------
+
+
+class GetRouteInfoRequest(TopicHeader, frozen=True, kw_only=True):
+    """GET_ROUTEINFO_BY_TOPIC; the answer is a `TopicRouteData`."""
+
+    topic: str
+    accept_standard_json_only: bool | None = None
+    zone_name: str | None = msgspec.field(default=None, name="__ZONE_NAME")
+    """Own zone of a 5.x client in zone mode: it wants the brokers of that zone only."""
+    zone_mode: bool | None = msgspec.field(default=None, name="__ZONE_MODE")
+
+
+class GetTopicsByClusterRequest(Header, frozen=True, kw_only=True):
+    """GET_TOPICS_BY_CLUSTER."""
+
+    cluster: str
+
+
+class DeleteTopicFromNamesrvRequest(TopicHeader, frozen=True, kw_only=True):
+    """DELETE_TOPIC_IN_NAMESRV; without a cluster the topic goes everywhere."""
+
+    topic: str
+    cluster_name: str | None = None
+
+
+class RegisterTopicRequest(TopicHeader, frozen=True, kw_only=True):
+    """REGISTER_TOPIC_IN_NAMESRV (5.x); the body is a `TopicRouteData` whose queues are added."""
+
+    topic: str
+
+
+class RegisterOrderTopicRequest(Header, frozen=True, kw_only=True):
+    """Known to RocketMQ, bound to no code."""
+
+    topic: str
+    order_topic_string: str
+
+
+# -- KV configuration -----------------------------------------------------------------------------
+
+
+class PutKVConfigRequest(Header, frozen=True, kw_only=True):
+    """PUT_KV_CONFIG."""
+
+    namespace: str
+    key: str
+    value: str
+
+
+class GetKVConfigRequest(Header, frozen=True, kw_only=True):
+    """GET_KV_CONFIG."""
+
+    namespace: str
+    key: str
+
+
+class GetKVConfigResponse(Header, frozen=True, kw_only=True):
+    value: str | None = None
+
+
+class DeleteKVConfigRequest(Header, frozen=True, kw_only=True):
+    """DELETE_KV_CONFIG."""
+
+    namespace: str
+    key: str
+
+
+class GetKVListRequest(Header, frozen=True, kw_only=True):
+    """GET_KVLIST_BY_NAMESPACE; the answer is a `KVTable`."""
+
+    namespace: str

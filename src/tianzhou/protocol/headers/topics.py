@@ -1,0 +1,83 @@
+"""Headers of topic administration."""
+
+from msgspec import field
+
+from tianzhou.protocol.headers.codec import Header, RpcHeader, TopicHeader
+from tianzhou.protocol.integers import Int32
+
+
+class CreateTopicRequest(TopicHeader, frozen=True, kw_only=True):
+    """UPDATE_AND_CREATE_TOPIC and, with mappings as body, UPDATE_AND_CREATE_STATIC_TOPIC."""
+
+    topic: str
+    default_topic: str
+    read_queue_count: Int32 = field(name="readQueueNums")
+    write_queue_count: Int32 = field(name="writeQueueNums")
+    perm: Int32
+    filter_type: str = field(name="topicFilterType")
+    topic_sys_flag: Int32 | None = None
+    order: bool
+    attributes: str | None = None
+    """Changes of attributes, "+message.type=FIFO,-cleanup.policy" (5.x)."""
+    force: bool | None = None
+
+
+class CreateTopicListRequest(RpcHeader, frozen=True, kw_only=True):
+    """UPDATE_AND_CREATE_TOPIC_LIST (5.3); the body is a `CreateTopicListBody`."""
+
+
+class DeleteTopicRequest(TopicHeader, frozen=True, kw_only=True):
+    """DELETE_TOPIC_IN_BROKER."""
+
+    topic: str
+
+
+class GetTopicConfigRequest(TopicHeader, frozen=True, kw_only=True):
+    """GET_TOPIC_CONFIG (5.x); the answer is a `TopicConfigAndMapping`."""
+
+    topic: str
+
+
+class GetAllTopicConfigRequest(Header, frozen=True, kw_only=True):
+    """GET_ALL_TOPIC_CONFIG; only releases after 5.3 page through it with these fields."""
+
+    topic_seq: Int32 | None = None
+    data_version: str | None = None
+    """JSON of the `DataVersion` that the first page came with."""
+    max_topic_count: Int32 | None = field(default=None, name="maxTopicNum")
+
+
+class GetAllTopicConfigResponse(Header, frozen=True, kw_only=True):
+    total_topic_count: Int32 | None = field(default=None, name="totalTopicNum")
+
+
+class GetTopicStatsInfoRequest(TopicHeader, frozen=True, kw_only=True):
+    """GET_TOPIC_STATS_INFO; the answer is a `TopicStatsTable`."""
+
+    topic: str
+
+
+class QueryTopicConsumeByWhoRequest(TopicHeader, frozen=True, kw_only=True):
+    """QUERY_TOPIC_CONSUME_BY_WHO; the answer is a `GroupList`."""
+
+    topic: str
+
+
+class QueryTopicsByConsumerRequest(RpcHeader, frozen=True, kw_only=True):
+    """QUERY_TOPICS_BY_CONSUMER (5.x); the answer is a `TopicList`."""
+
+    group: str
+
+
+class QuerySubscriptionByConsumerRequest(TopicHeader, frozen=True, kw_only=True):
+    """QUERY_SUBSCRIPTION_BY_CONSUMER (5.x); the answer is a `QuerySubscriptionBody`."""
+
+    group: str
+    topic: str | None = None
+
+
+class QueryConsumeTimeSpanRequest(TopicHeader, frozen=True, kw_only=True):
+    """QUERY_CONSUME_TIME_SPAN; the answer is a `QueryConsumeTimeSpanBody`."""
+
+    topic: str
+    group: str

@@ -1,0 +1,117 @@
+"""The one place that chooses between the compiled kernel and its pure twin.
+
+`TIANZHOU_PURE=1` switches the compiled kernel off; where it is not installed, or was built for
+another contract, the twin serves. Both keep the contract written down in `pure.py` and
+`pure_record.py`, and the tests run against both. A compiled function answers None when it declines:
+then the twin decides, and raises if there is something to raise.
+"""
+
+import os
+
+from tianzhou.protocol import pure, pure_record
+from tianzhou.protocol.pure import Buffer, Header
+from tianzhou.protocol.pure_record import RecordFields
+
+CONTRACT = 1
+"""Raised with every change of what kernel and twin promise, here and in the crate."""
+
+_import_error: str | None = None
+try:
+    import tianzhou_kernel as native
+except ImportError as error:
+    native = None  # type: ignore[assignment]  # the name of a module cannot be typed as optional
+    _import_error = str(error)
+
+
+def _why_pure() -> str | None:
+    if os.environ.get("TIANZHOU_PURE", "0") not in ("", "0"):
+        return "switched off by TIANZHOU_PURE"
+    if native and native.CONTRACT != CONTRACT:
+        return f"the kernel keeps contract {native.CONTRACT}, this is {CONTRACT}: build it again"
+    return _import_error
+
+
+WHY_PURE = _why_pure()
+"""Why the pure twin serves, None while the compiled kernel does."""
+
+if WHY_PURE is not None:
+    native = None  # type: ignore[assignment]  # as above
+
+
+def split_frames(buffer: Buffer, limit_bytes: int) -> tuple[list[tuple[int, int]], int]:
+    """See `pure.split_frames`."""
+    found = native.split_frames(buffer, limit_bytes) if native else None
+    return pure.split_frames(buffer, limit_bytes) if found is None else found
+
+
+def decode_header(frame: Buffer) -> Header:
+    """See `pure.decode_header`."""
+    header = native.decode_header(frame) if native else None
+    return pure.decode_header(frame) if header is None else header
+
+
+def encode_frame(
+    code: int,
+    language: int,
+    version: int,
+    opaque: int,
+    flag: int,
+    remark: str | None,
+    ext_fields: dict[str, str] | None,
+    encoding: int,
+    body: Buffer,
+) -> bytes:
+    """See `pure.encode_frame`."""
+    arguments = (code, language, version, opaque, flag, remark, ext_fields, encoding, body)
+    frame = native.encode_frame(*arguments) if native else None
+    return pure.encode_frame(*arguments) if frame is None else frame
+
+
+# -- records ---------------------------------------------------------------------------------------
+
+
+def body_crc(body: Buffer) -> int:
+    """See `pure_record.body_crc`."""
+    crc = native.body_crc(body) if native else None
+    return pure_record.body_crc(body) if crc is None else crc
+
+
+def decode_record(buffer: Buffer, start: int, check_crc: bool, read_body: bool) -> RecordFields:
+    """See `pure_record.decode_record`."""
+    fields = native.decode_record(buffer, start, check_crc, read_body) if native else None
+    if fields is None:
+        return pure_record.decode_record(buffer, start, check_crc, read_body)
+    return fields
+
+
+def decode_records(buffer: Buffer, check_crc: bool, read_body: bool) -> list[RecordFields]:
+    """See `pure_record.decode_records`."""
+    records = native.decode_records(buffer, check_crc, read_body) if native else None
+    if records is None:
+        return pure_record.decode_records(buffer, check_crc, read_body)
+    return records
+
+
+def encode_record(
+    topic: str,
+    body: Buffer,
+    properties_text: str,
+    queue_id: int,
+    queue_offset: int,
+    log_offset: int,
+    flag: int,
+    sys_flag: int,
+    born_time_ms: int,
+    born_host: bytes,
+    store_time_ms: int,
+    store_host: bytes,
+    reconsume_count: int,
+    prepared_log_offset: int,
+) -> bytes:
+    """See `pure_record.encode_record`."""
+    arguments = (
+        topic, body, properties_text, queue_id, queue_offset, log_offset, flag, sys_flag,
+        born_time_ms, born_host, store_time_ms, store_host, reconsume_count, prepared_log_offset,
+    )  # fmt: skip
+    record = native.encode_record(*arguments) if native else None
+    return pure_record.encode_record(*arguments) if record is None else record
