@@ -1,0 +1,204 @@
+"""The door of a server: accepts sockets, tells TLS from plain ones and makes connections of them.
+
+    accepted -> (too many: closed)
+             -> TLS off: a connection at once
+             -> else unclassified until the first byte can be peeked at:
+                    0x16: handshake, then a connection
+                    else: a connection (permissive) or closed (enforcing)
+
+A peer that says nothing costs a socket and a timer, and keeps nobody else out: when too many of
+them wait, the one that has waited longest is closed.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+
+from tianzhou.remoting.address import format_address
+from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.sockets import set_options
+from tianzhou.remoting.switchboard import Switchboard
+from tianzhou.remoting.tls import TLS_GOODBYE_S, TlsMode
+
+log = logging.getLogger(__name__)
+
+# Sockets accepted in one turn of the event loop; more have to wait for those already connected.
+_ACCEPTS_PER_TURN = 64
+_TLS_FIRST_BYTE = b"\x16"
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_RETRY_S = 0.5
+
+
+class Acceptor:
+    """Accepts on any number of listening sockets until it is closed."""
+
+    def __init__(
+        self,
+        board: Switchboard[Connection],
+        make_connection: Callable[[], Connection],
+        mode: TlsMode,
+        context: ssl.SSLContext | None,
+    ) -> None:
+        self.context = context
+        """The TLS context of connections to come; may be replaced."""
+        self._board = board
+        self._make_connection = make_connection
+        self._mode = mode
+        self._listening: list[socket.socket] = []
+        self._retries: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._unclassified: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._opening: set[asyncio.Task[None]] = set()
+
+    def listen(self, listening: socket.socket) -> None:
+        """Begin to accept on a socket, which is the acceptor's from now on."""
+        self._listening.append(listening)
+        self._board.loop.add_reader(listening.fileno(), self._accept, listening)
+
+    async def close(self) -> None:
+        """Accept no more and drop whoever is not a connection yet."""
+        for listening in self._listening:
+            if (retry := self._retries.pop(listening, None)) is not None:
+                retry.cancel()
+            self._board.loop.remove_reader(listening.fileno())
+            listening.close()
+        self._listening.clear()
+        for sock in tuple(self._unclassified):
+            self._forget(sock)
+            sock.close()
+        for task in self._opening:
+            task.cancel()
+        if self._opening:
+            await asyncio.wait(self._opening)
+
+    # -- accepting ---------------------------------------------------------------------------------
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                sock, address = listening.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in _OUT_OF_RESOURCES:
+                    self._pause(listening, error)
+                    return
+                # The peer was gone before it was accepted; the next one may be there.
+                log.debug("accepting failed: %s", error)
+                continue
+            self._admit(sock, format_address(address[0], address[1]))
+
+    def _pause(self, listening: socket.socket, error: OSError) -> None:
+        """Stop accepting for a moment: the loop would spin, as the socket stays readable."""
+        self._board.complain(
+            "accepting failed",
+            f"no more connections can be accepted: {error.strerror}; "
+            f"{len(self._board.connections)} are open, trying again every {_RETRY_S} s",
+            logging.ERROR,
+        )
+        loop = self._board.loop
+        loop.remove_reader(listening.fileno())
+        self._retries[listening] = loop.call_later(_RETRY_S, self._resume, listening)
+
+    def _resume(self, listening: socket.socket) -> None:
+        del self._retries[listening]
+        self._board.loop.add_reader(listening.fileno(), self._accept, listening)
+
+    def _admit(self, sock: socket.socket, peer: str) -> None:
+        limits = self._board.limits
+        count = len(self._board.connections) + len(self._unclassified) + len(self._opening)
+        if count >= limits.connections:
+            self._refuse(sock, "limit", f"connection {peer}: refused, {count} are open, the limit")
+            return
+        try:
+            sock.setblocking(False)
+            set_options(sock, limits)
+        except OSError as error:
+            log.debug("connection %s: gone at once: %s", peer, error)
+            sock.close()
+            return
+        if self._mode is TlsMode.OFF:
+            self._open(sock, peer, None)
+        else:
+            self._wait_for_first_byte(sock, peer)
+
+    def _refuse(self, sock: socket.socket, kind: str, text: str) -> None:
+        self._board.counts.refused_connections += 1
+        self._board.complain(f"refused: {kind}", text)
+        sock.close()
+
+    # -- telling TLS from plain --------------------------------------------------------------------
+
+    def _wait_for_first_byte(self, sock: socket.socket, peer: str) -> None:
+        limits = self._board.limits
+        if len(self._unclassified) >= limits.unclassified:
+            self._give_up(next(iter(self._unclassified)), "too many others wait")
+        loop = self._board.loop
+        self._unclassified[sock] = loop.call_later(
+            limits.handshake_ms / 1000, self._give_up, sock, f"silent for {limits.handshake_ms} ms"
+        )
+        loop.add_reader(sock.fileno(), self._peek, sock, peer)
+
+    def _give_up(self, sock: socket.socket, why: str) -> None:
+        self._forget(sock)
+        self._refuse(sock, "silent", f"a connection that has not sent a byte: closed, {why}")
+
+    def _forget(self, sock: socket.socket) -> None:
+        self._unclassified.pop(sock).cancel()
+        self._board.loop.remove_reader(sock.fileno())
+
+    def _peek(self, sock: socket.socket, peer: str) -> None:
+        try:
+            first = sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            log.debug("connection %s: gone before its first byte: %s", peer, error)
+            first = b""
+        self._forget(sock)
+        if not first:
+            sock.close()
+        elif first == _TLS_FIRST_BYTE:
+            self._open(sock, peer, self.context)
+        elif self._mode is TlsMode.PERMISSIVE:
+            self._open(sock, peer, None)
+        else:
+            host = peer.rpartition(":")[0]
+            text = f"connection {peer}: refused, it does not speak TLS, which is enforced here"
+            self._refuse(sock, f"plain {host}", text)
+
+    # -- opening -----------------------------------------------------------------------------------
+
+    def _open(self, sock: socket.socket, peer: str, context: ssl.SSLContext | None) -> None:
+        task = self._board.loop.create_task(self._connect(sock, peer, context))
+        self._opening.add(task)
+        task.add_done_callback(lambda ended: self._opened(ended, sock))
+
+    def _opened(self, task: asyncio.Task[None], sock: socket.socket) -> None:
+        self._opening.discard(task)
+        if task.cancelled():
+            # Perhaps before it began, and then nobody else knows the socket.
+            sock.close()
+
+    async def _connect(
+        self, sock: socket.socket, peer: str, context: ssl.SSLContext | None
+    ) -> None:
+        board, connection = self._board, self._make_connection()
+        handshake_s = board.limits.handshake_ms / 1000 if context else None
+        try:
+            await board.loop.connect_accepted_socket(
+                lambda: connection,
+                sock,
+                ssl=context,
+                ssl_handshake_timeout=handshake_s,
+                ssl_shutdown_timeout=TLS_GOODBYE_S if context else None,
+            )
+        except OSError as error:  # ssl.SSLError is one
+            host = peer.rpartition(":")[0]
+            what = "the TLS handshake failed" if context else "it could not be opened"
+            self._refuse(sock, f"opening {host}", f"connection {peer}: {what}: {error}")
+        except BaseException:
+            connection.connection_lost(None)
+            raise

@@ -1,0 +1,68 @@
+"""Network addresses as text: "host:port", "[ipv6]:port", and lists of them separated by ';'.
+
+RocketMQ writes IPv6 addresses without brackets in places ("::1:9876") and takes the last colon for
+the one before the port. So does `parse_address`, provided that what stands before it is an IPv6
+address.
+"""
+
+import ipaddress
+import re
+
+from tianzhou.errors import AddressError
+
+_PORT = re.compile("[0-9]{1,5}")
+_PORT_MAX = 65_535
+_MAPPED = "::ffff:"
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of one address; brackets are taken off. Raises AddressError."""
+    host, colon, port_text = text.strip().rpartition(":")
+    if not colon or not host:
+        raise AddressError(f"address {text!r} has no port; write host:port or [ipv6]:port")
+    if not (_PORT.fullmatch(port_text) and int(port_text) <= _PORT_MAX):
+        raise AddressError(f"address {text!r}: {port_text!r} is no port (0 to {_PORT_MAX})")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if bracketed:
+        host = host[1:-1]
+    if (bracketed or ":" in host) and not _is_ipv6(host):
+        raise AddressError(f"address {text!r}: {host!r} is no IPv6 address; write [ipv6]:port")
+    if any(character.isspace() or character in "/;,[]" for character in host):
+        raise AddressError(f"address {text!r}: {host!r} is no host name")
+    return host, int(port_text)
+
+
+def parse_addresses(text: str) -> list[tuple[str, int]]:
+    """The addresses of a list separated by ';', each once, in their order. Raises AddressError."""
+    parts = (part.strip() for part in text.split(";"))
+    return list(dict.fromkeys(parse_address(part) for part in parts if part))
+
+
+def format_address(host: str, port: int) -> str:
+    """ "host:port", with brackets where the host is an IPv6 address.
+
+    >>> format_address("::1", 9876)
+    '[::1]:9876'
+    >>> format_address("::ffff:10.0.0.7", 9876)  # an IPv4 peer on a socket that serves both
+    '10.0.0.7:9876'
+    """
+    if host.startswith(_MAPPED) and "." in host:
+        host = host.removeprefix(_MAPPED)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_numeric(host: str) -> bool:
+    """True for an IP address, which needs no name resolution."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,46 @@
+"""What a request is answered when its handler raises.
+
+RequestError            its own code and remark
+ProtocolError           SYSTEM_ERROR and the text: the request could not be read
+anything else           SYSTEM_ERROR and "internal error": a bug of ours, which is logged
+"""
+
+from tianzhou.errors import ProtocolError, RequestError
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.command import Command
+
+_REMARK_CHARACTERS_MAX = 1_000
+
+
+def refusal(error: Exception) -> Command:
+    """The response that tells the peer about `error`."""
+    if isinstance(error, RequestError):
+        return _response(error.code, error.remark)
+    if isinstance(error, ProtocolError):
+        return _response(ResponseCode.SYSTEM_ERROR, str(error))
+    return _response(ResponseCode.SYSTEM_ERROR, f"internal error: {type(error).__name__}: {error}")
+
+
+def is_bug(error: Exception) -> bool:
+    """True if nobody raised this on purpose to answer a request."""
+    return not isinstance(error, RequestError | ProtocolError)
+
+
+def busy(running_count: int) -> Command:
+    """The response of a server that already runs as many handlers as it may."""
+    return _response(
+        ResponseCode.SYSTEM_BUSY, f"system busy: {running_count} requests are being handled"
+    )
+
+
+def not_supported(request: Command) -> Command:
+    """The response of a program that handles no requests at all."""
+    return _response(
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request type {request.code} not supported"
+    )
+
+
+def _response(code: int, remark: str) -> Command:
+    # A lone surrogate in an exception's text must not keep the answer from being encoded.
+    readable = remark[:_REMARK_CHARACTERS_MAX].encode(errors="replace").decode()
+    return Command(code=code, remark=readable)

@@ -1,0 +1,185 @@
+"""A client: one pooled connection per address, dialled when it is first needed or has been lost.
+
+Any number of requests share a connection. The time-out of a request covers dialling as well. A lost
+connection fails its requests with ConnectionClosed; nothing is sent twice, trying again is the
+caller's decision. Peers may send requests, too: `handle` answers them.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+
+from tianzhou.errors import ConnectError, ConnectionClosed
+from tianzhou.protocol.command import Command
+from tianzhou.remoting import answers, sockets
+from tianzhou.remoting.address import parse_address
+from tianzhou.remoting.connection import Connection, Handler, Listener
+from tianzhou.remoting.limits import Limits
+from tianzhou.remoting.switchboard import Counts, Switchboard
+from tianzhou.remoting.tls import TLS_GOODBYE_S, Tls
+
+log = logging.getLogger(__name__)
+
+_GOODBYE_S = 1.0
+
+
+class Client:
+    """Connections to any number of servers. Use it on one event loop."""
+
+    def __init__(
+        self,
+        *,
+        limits: Limits = Limits(),  # noqa: B008 - frozen, so one for all is as good as one each
+        tls: Tls | None = None,
+        handle: Handler | None = None,
+        on_closed: Listener | None = None,
+    ) -> None:
+        """Raises ConfigError if the certificates cannot be loaded."""
+        self._tls = tls
+        self._context = tls.client_context() if tls else None
+        self._handle = handle or _refuse
+        self._on_closed = on_closed
+        self._board: Switchboard[Connection] = Switchboard(limits, serves=False)
+        self._connections: dict[str, Connection] = {}
+        self._dials: dict[str, asyncio.Task[Connection]] = {}
+        self._closed = False
+
+    @property
+    def counts(self) -> Counts:
+        """What happened since the start, for statistics."""
+        return self._board.counts
+
+    def reload_tls(self) -> None:
+        """Read the certificates again, for connections to come. Raises ConfigError."""
+        self._context = self._tls.client_context() if self._tls else None
+
+    async def request(self, address: str, command: Command, timeout_ms: int = 3000) -> Command:
+        """Send a request and wait for the answer, whatever its code.
+
+        Raises ConnectError (AddressError included), and what `Connection.request` raises.
+        """
+        connection = self._connections.get(address)
+        if connection is None or connection.closed:
+            deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
+            connection = await self.connect(address, timeout_ms)
+            return await connection.request(command, timeout_ms, deadline_s)
+        return await connection.request(command, timeout_ms)
+
+    async def oneway(self, address: str, command: Command, timeout_ms: int = 3000) -> None:
+        """Send a request that wants no answer; returns when it is on its way.
+
+        Raises ConnectError, ConnectionClosed, and RemoteBusy if the peer does not read in time.
+        """
+        deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
+        connection = await self.connect(address, timeout_ms)
+        await connection.writable(deadline_s)
+        connection.oneway(command)
+
+    async def connect(self, address: str, timeout_ms: int = 3000) -> Connection:
+        """The connection to an address; whoever asks while it is being dialled shares the attempt.
+
+        Raises ConnectError, and ConnectionClosed if the client is closed.
+        """
+        connection = self._connections.get(address)
+        if connection is not None and not connection.closed:
+            return connection
+        if self._closed:
+            raise ConnectionClosed("the client is closed")
+        dial = self._dials.get(address) or self._start_dial(address)
+        await asyncio.wait((dial,), timeout=timeout_ms / 1000)
+        if not dial.done():
+            raise ConnectError(f"no connection to {address} within {timeout_ms} ms")
+        if dial.cancelled():
+            raise ConnectionClosed("the client is closed")
+        if (error := dial.exception()) is not None:
+            if not isinstance(error, ConnectError):
+                raise error
+            # Each caller gets an exception of its own: a shared one would collect their tracebacks.
+            raise type(error)(*error.args) from error.__cause__
+        return dial.result()
+
+    async def close(self) -> None:
+        """Close all connections; requests that wait fail with ConnectionClosed."""
+        self._closed = True
+        for dial in tuple(self._dials.values()):
+            dial.cancel()
+        if self._dials:
+            await asyncio.wait(tuple(self._dials.values()))
+        for connection in tuple(self._board.connections):
+            connection.close("the client is closed")
+        for task in tuple(self._board.tasks):
+            task.cancel()
+        try:
+            async with asyncio.timeout(_GOODBYE_S):
+                await self._board.emptied()
+        except TimeoutError:
+            log.info("stopping: %d connections are cut", len(self._board.connections))
+        finally:
+            await self._board.cut_rest("the client is closed")
+
+    # -- dialling ----------------------------------------------------------------------------------
+
+    def _start_dial(self, address: str) -> asyncio.Task[Connection]:
+        self._board.start()
+        dial = self._board.loop.create_task(self._dial(address))
+        self._dials[address] = dial
+        dial.add_done_callback(lambda done: self._dialled(address, done))
+        return dial
+
+    def _dialled(self, address: str, dial: asyncio.Task[Connection]) -> None:
+        del self._dials[address]
+        if not dial.cancelled():
+            dial.exception()  # looked at, even if everyone who waited has gone
+
+    async def _dial(self, address: str) -> Connection:
+        connect_ms = self._board.limits.connect_ms
+        host, port = parse_address(address)
+        try:
+            async with asyncio.timeout(connect_ms / 1000):
+                sock = await sockets.connected(host, port, connect_ms / 1000, self._board.limits)
+                connection = await self._open(address, host, sock)
+        except TimeoutError as error:
+            raise ConnectError(f"no connection to {address} within {connect_ms} ms") from error
+        except OSError as error:  # ssl.SSLError is one
+            raise ConnectError(f"no connection to {address}: {_cause(error)}") from error
+        if not connection.closed:
+            self._connections[address] = connection
+        return connection
+
+    async def _open(self, address: str, host: str, sock: socket.socket) -> Connection:
+        """Make a connection of a connected socket; whatever happens, the socket is the loop's."""
+        board, tls = self._board, self._tls
+        connection = Connection(
+            board, self._handle, on_closed=lambda lost: self._lost(address, lost)
+        )
+        try:
+            await board.loop.create_connection(
+                lambda: connection,
+                sock=sock,
+                ssl=self._context,
+                server_hostname=(tls.server_name or host) if tls else None,
+                ssl_handshake_timeout=board.limits.connect_ms / 1000 if tls else None,
+                ssl_shutdown_timeout=TLS_GOODBYE_S if tls else None,
+            )
+        except BaseException:
+            connection.connection_lost(None)
+            raise
+        return connection
+
+    def _lost(self, address: str, connection: Connection) -> None:
+        if self._connections.get(address) is connection:
+            del self._connections[address]
+        if self._on_closed is not None:
+            self._on_closed(connection)
+
+
+def _refuse(_: Connection, request: Command) -> Command:
+    return answers.not_supported(request)
+
+
+def _cause(error: OSError) -> str:
+    """What went wrong, in the system's words; asyncio puts its own in their place."""
+    if isinstance(error, ConnectionError) and error.errno:
+        return os.strerror(error.errno)
+    return str(error)

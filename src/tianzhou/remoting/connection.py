@@ -1,0 +1,598 @@
+"""One TCP connection that carries frames in both directions; servers and clients use the same.
+
+    bytes in  -> whole frames straight from the shared receive buffer, the rest into `PartialFrame`
+              -> responses to whoever waits for them, requests to the handler
+    bytes out <- replies of one turn of the event loop, joined into one write
+
+The gate stands before the handler. It is shut while the peer of a server owes us reading (unsent
+bytes above the high water mark), or while too many handlers of the connection run. Then the socket
+is not read, and frames already received are held until the gate opens; so a peer can make us keep
+one receive buffer, one partial frame and the unsent bytes, never more. Two things keep it open, or
+both sides could wait for each other for ever: a client reads even if it cannot write, and handlers
+that wait for answers from their own peer (there are pending requests) do not count.
+
+A connection is open, then closed (nothing is read or answered any more, what was sent may still
+leave), then gone (`on_closed` has been called). All of it happens on one event loop, without locks.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+from tianzhou.errors import ConnectionClosed, FrameError, HeaderError, ProtocolError, RemoteBusy
+from tianzhou.protocol.command import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    Command,
+    HeaderEncoding,
+    decode,
+    encode,
+)
+from tianzhou.protocol.framing import split
+from tianzhou.remoting import answers
+from tianzhou.remoting.address import format_address
+from tianzhou.remoting.partial import PartialFrame
+from tianzhou.remoting.pending import NEVER_S, Pending
+from tianzhou.remoting.switchboard import Switchboard
+
+Handler = Callable[["Connection", Command], Command | Awaitable[Command | None] | None]
+"""Answers a request: at once, later (an awaitable), or by itself with `connection.send` (None)."""
+
+Listener = Callable[["Connection"], None]
+
+log = logging.getLogger(__name__)
+
+# Small replies are joined, since a system call costs more than copying them; large ones are not
+# copied.
+_JOIN_BYTES = 64 * 1024
+_WOKEN_PER_TURN = 32
+_TLS_FIRST_BYTE = 0x16
+_OTHER_FLAGS = ~(FLAG_RESPONSE | FLAG_ONEWAY)
+
+# A closed connection may still be handed bytes, by asyncio's TLS even in the middle of another
+# one's turn with the shared buffer. They go here and are not looked at.
+_DISCARDED = memoryview(bytearray(64 * 1024))
+
+_Origin = tuple[int, HeaderEncoding]
+"""Opaque and encoding of a request, kept apart: a handler may pass the request on, changed."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A connection, made by `Server` or `Client`."""
+
+    __slots__ = (
+        "_board", "_closed_s", "_draining", "_frame_bytes", "_gate_shut", "_handle", "_held",
+        "_in_turn", "_moved_bytes", "_moved_s", "_on_closed", "_on_opened", "_outgoing",
+        "_outgoing_bytes", "_partial", "_pending", "_running_count", "_transport", "_writable",
+        "_writing_paused", "_written_bytes", "closed", "kept_bytes", "local", "peer", "reason",
+        "received_bytes", "secure",
+    )  # fmt: skip
+
+    _transport: asyncio.Transport
+
+    def __init__(
+        self,
+        board: "Switchboard[Connection]",
+        handle: Handler,
+        on_opened: Listener | None = None,
+        on_closed: Listener | None = None,
+    ) -> None:
+        self._board = board
+        self._handle = handle
+        self._on_opened = on_opened
+        self._on_closed = on_closed
+        self.peer = self.local = "?"
+        self.secure = False
+        """True if the connection is encrypted."""
+        self.closed = True  # until there is a transport
+        self.reason = "not connected"
+        """Why the connection was closed, for messages to people."""
+        self.kept_bytes = 0
+        """Bytes received that wait: for the rest of their frame, or for the gate to open."""
+        self._frame_bytes = board.limits.frame_bytes
+        self._partial = PartialFrame(self._frame_bytes)
+        self._held: memoryview | None = None
+        self._pending = Pending()
+        self._outgoing: list[bytes] = []
+        self._outgoing_bytes = 0
+        self._in_turn = False  # a flush is sure to come, at the end of this turn
+        self._gate_shut = self._writing_paused = self._draining = False
+        self._writable: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        self._running_count = 0
+        self.received_bytes = self._written_bytes = 0
+        self._moved_bytes = 0
+        self._moved_s = self._closed_s = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.local} to {self.peer}{', closed' if self.closed else ''}>"
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes that have left this program."""
+        return self._written_bytes - self.unsent_bytes
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that wait for the peer to read what it was sent before."""
+        return self._transport.get_write_buffer_size()
+
+    # -- for users ---------------------------------------------------------------------------------
+
+    def send(self, command: Command) -> None:
+        """Send a response or a push; what is sent to a closed connection is dropped.
+
+        Never blocks. A peer that lets more than `Limits.unsent_cut_bytes` pile up is cut.
+        """
+        if not self.closed:
+            self._put(self._encode(command))
+
+    def oneway(self, command: Command) -> None:
+        """Send a request that wants no answer.
+
+        Raises ConnectionClosed, and RemoteBusy while the peer is behind with reading.
+        """
+        self._check_open()
+        if self._writing_paused:
+            raise RemoteBusy(f"{self.peer} reads too slowly, request {command.code} is not sent")
+        command.flag = command.flag & _OTHER_FLAGS | FLAG_ONEWAY
+        command.opaque = self._pending.next_opaque()
+        self._put(self._encode(command))
+
+    async def request(
+        self, command: Command, timeout_ms: int, deadline_s: float | None = None
+    ) -> Command:
+        """Send a request and wait for the answer, whatever its code; sets the request's opaque.
+
+        The deadline, in the loop's time, is for callers that have spent some of the time already.
+        Raises ConnectionClosed, RequestTimeout, and RemoteBusy: at once when
+        `Limits.requests_pending` requests wait already, after the time-out when the peer does not
+        even read.
+        """
+        loop = self._board.loop
+        if deadline_s is None:
+            deadline_s = loop.time() + timeout_ms / 1000
+        if self._writing_paused:
+            await self.writable(deadline_s)
+        self._check_open()
+        pending = self._pending
+        if len(pending) >= self._board.limits.requests_pending:
+            raise RemoteBusy(f"{self.peer} owes {len(pending)} answers, request not sent")
+        future: asyncio.Future[Command] = loop.create_future()
+        opaque = pending.add(future, command.code, timeout_ms, deadline_s)
+        try:
+            command.flag &= _OTHER_FLAGS
+            command.opaque = opaque
+            self._put(self._encode(command))
+            self._board.wake_by(pending.next_deadline_s)
+            if self._gate_shut:
+                self._open_gate()
+            return await future
+        finally:
+            pending.forget(opaque)
+
+    async def writable(self, deadline_s: float) -> None:
+        """Wait until the peer has read what it was sent, or nearly; the time is the loop's.
+
+        Raises RemoteBusy at the deadline, and ConnectionClosed.
+        """
+        self._check_open()
+        while self._writing_paused:
+            waiter: asyncio.Future[None] = self._board.loop.create_future()
+            self._writable[waiter] = None
+            try:
+                async with asyncio.timeout_at(deadline_s):
+                    await waiter
+            except TimeoutError:
+                raise RemoteBusy(f"{self.peer} reads too slowly, nothing more is sent") from None
+            finally:
+                self._writable.pop(waiter, None)
+            self._check_open()
+
+    def close(self, reason: str) -> None:
+        """Close; what has been sent still leaves, within `Limits.goodbye_ms`."""
+        if self.closed:
+            return
+        self._flush()
+        if not self.closed:  # flushing may have cut it
+            self._set_closed(reason)
+            self._transport.close()
+
+    def cut(self, reason: str) -> None:
+        """Close at once and drop what is unsent, because the peer misbehaves; logged."""
+        self._board.counts.cut_peers += 1
+        host = self.peer.rpartition(":")[0]
+        self._board.complain(f"cut {host}", f"connection {self.peer}: cut, {reason}")
+        self.abort(reason)
+
+    def abort(self, reason: str) -> None:
+        """Close at once and drop what is unsent; cuts short a `close`, too."""
+        if not self.closed:
+            self._set_closed(reason)
+        self._transport.abort()
+
+    # -- for the server's drain --------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Take no new request, and close once the running ones have been answered."""
+        if self.closed or self._draining:
+            return
+        self._draining = True
+        if self._running_count:
+            return
+        self._flush()
+        if self.unsent_bytes:
+            self._end_politely()
+        else:
+            self.close("the server stops")
+
+    def _end_politely(self) -> None:
+        """Send the end of the stream and go on reading until the peer's own end comes.
+
+        Closing a socket with unread bytes in it makes the kernel drop the replies that have not
+        left yet; a peer that pipelines requests would lose them.
+        """
+        self._flush()
+        if not self.closed and not self._transport.can_write_eof():
+            self.close("the server stops")
+        elif not self.closed:
+            self._set_closed("the server stops")
+            self._closed_s = NEVER_S  # the drain has a deadline of its own
+            self._transport.write_eof()
+            self._transport.resume_reading()
+
+    # -- for the switchboard's timer ---------------------------------------------------------------
+
+    def expire(self, now_s: float) -> float:
+        """Fail requests that have run out of time; returns when the next one may."""
+        if self._pending.next_deadline_s <= now_s:
+            self._pending.expire(now_s, self.peer)
+        return self._pending.next_deadline_s
+
+    def sweep(self, now_s: float) -> None:
+        """Close what is idle, cut what is stalled, drop what does not end."""
+        limits = self._board.limits
+        if self.closed:
+            if now_s - self._closed_s >= limits.goodbye_ms / 1000:
+                self._transport.abort()
+            return
+        moved_bytes = self.received_bytes + self.sent_bytes
+        if moved_bytes != self._moved_bytes:
+            self._moved_bytes, self._moved_s = moved_bytes, now_s
+            return
+        still_ms = (now_s - self._moved_s) * 1000
+        if self._writing_paused and still_ms >= limits.write_stall_ms:
+            self.cut(f"{self.unsent_bytes} bytes are unsent, none was read for {still_ms:.0f} ms")
+        elif still_ms >= limits.idle_ms:
+            log.info("connection %s: closed, idle for %.0f ms", self.peer, still_ms)
+            self.close("idle")
+
+    # -- life, called by asyncio -------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A socket's transport reads and writes; the base class is for pipes and datagrams, too.
+        self._transport = cast("asyncio.Transport", transport)
+        limits = self._board.limits
+        self._transport.set_write_buffer_limits(limits.unsent_high_bytes, limits.unsent_low_bytes)
+        self.peer = _address_of(transport, "peername")
+        self.local = _address_of(transport, "sockname")
+        self.secure = transport.get_extra_info("ssl_object") is not None
+        self.closed = False
+        self._moved_s = self._board.loop.time()
+        log.debug("connection %s: opened", self.peer)
+        self._board.add(self)
+        self._tell(self._on_opened)
+
+    def eof_received(self) -> None:
+        self.close("closed by the peer")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """May be called again, and by whoever opens connections when the opening is cancelled.
+
+        uvloop closes such a transport without telling its protocol, even if that was told before
+        that the connection is made.
+        """
+        if self not in self._board.connections:
+            return
+        if not self.closed:
+            self._set_closed(f"lost: {exc}" if exc else "closed by the peer")
+        log.debug("connection %s: %s", self.peer, self.reason)
+        self._tell(self._on_closed)
+        self._board.remove(self)
+
+    def _set_closed(self, reason: str) -> None:
+        self.closed, self.reason = True, reason
+        self._closed_s = self._board.loop.time()
+        self._outgoing, self._outgoing_bytes = [], 0
+        self._partial = PartialFrame(self._frame_bytes)
+        self._held = None
+        self._board.kept_bytes -= self.kept_bytes
+        self.kept_bytes = 0
+        self._pending.fail_all(ConnectionClosed(f"connection to {self.peer}: {reason}"))
+        self._wake_writers()
+
+    def _tell(self, listener: Listener | None) -> None:
+        if listener is None:
+            return
+        try:
+            listener(self)
+        except Exception:  # whatever the listener does, the connection's own state stays right
+            log.exception("connection %s: the listener of opened and closed failed", self.peer)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ConnectionClosed(f"connection to {self.peer}: {self.reason}")
+
+    # -- bytes in ----------------------------------------------------------------------------------
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _DISCARDED if self.closed else self._board.receive
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.received_bytes += nbytes
+        if self._gate_shut:
+            # Reading is paused, but the transport had these already.
+            self._hold(self._board.receive[:nbytes])
+        elif not self.closed:
+            self._read(self._board.receive[:nbytes])
+
+    def _read(self, view: memoryview) -> None:
+        """Handle the whole frames in `view`, keep the rest; replies leave together at the end."""
+        self._in_turn = True
+        try:
+            self._read_frames(view)
+        except (FrameError, HeaderError) as error:
+            self._refuse_peer(error, view)
+        finally:
+            self._in_turn = False
+        if self._outgoing:
+            self._flush()
+
+    def _read_frames(self, view: memoryview) -> None:
+        partial = self._partial
+        if len(partial):
+            view = view[partial.add(view) :]
+            if not partial.complete:
+                self._account()
+                return
+            self._on_frame(partial.take())
+        frames, rest = split(view, self._frame_bytes)
+        on_frame = self._on_frame
+        for start, stop in frames:
+            if self._gate_shut or self.closed:
+                self._hold(view[start:])
+                return
+            on_frame(view[start:stop])
+        if rest < len(view) and not self.closed:
+            partial.add(view[rest:])
+        if self.kept_bytes or len(partial):
+            self._account()
+
+    def _on_frame(self, frame: memoryview) -> None:
+        command = decode(frame)
+        if command.flag & FLAG_RESPONSE:
+            if not self._pending.answer(command):
+                self._board.counts.late_responses += 1
+        elif not self._draining:
+            self._on_request(command)
+
+    def _hold(self, view: memoryview) -> None:
+        """Keep what the gate does not let through; what lies in the shared buffer is copied."""
+        if self.closed:
+            return
+        if self._held is not None:
+            view = memoryview(b"".join((self._held, view)))
+        elif view.obj is self._board.receive.obj:
+            view = memoryview(bytes(view))
+        self._held = view
+        self._account()
+
+    def _account(self) -> None:
+        board = self._board
+        kept_bytes = len(self._partial) + (len(self._held) if self._held is not None else 0)
+        board.kept_bytes += kept_bytes - self.kept_bytes
+        self.kept_bytes = kept_bytes
+        if board.kept_bytes > board.limits.kept_bytes:
+            board.relieve()
+
+    def _refuse_peer(self, error: ProtocolError, view: memoryview) -> None:
+        """Close for bytes that make no sense, as RocketMQ does; what follows cannot be trusted."""
+        if self.closed:
+            return
+        text = str(error)
+        if self.received_bytes == len(view) and view[0] == _TLS_FIRST_BYTE and not self.secure:
+            text = "the peer speaks TLS, which this port does not"
+        self._board.counts.broken_peers += 1
+        host = self.peer.rpartition(":")[0]
+        self._board.complain(f"broken bytes from {host}", f"connection {self.peer}: closed, {text}")
+        self.close(text)
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def _on_request(self, request: Command) -> None:
+        oneway = request.flag & FLAG_ONEWAY
+        origin = None if oneway else (request.opaque, request.encoding)
+        code = request.code
+        try:
+            answer = self._handle(self, request)
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises, the peer gets an answer
+            answer = self._refusal(code, error)
+        if isinstance(answer, Command):
+            self._reply(origin, answer)
+        elif answer is not None:
+            self._run(code, origin, answer)
+
+    def _reply(self, origin: _Origin | None, answer: Command) -> None:
+        """Send an answer to where the request came from; None means that it wanted no answer."""
+        if origin is None or self.closed:
+            return
+        answer.opaque, answer.encoding = origin
+        answer.flag = answer.flag & _OTHER_FLAGS | FLAG_RESPONSE
+        try:
+            frame = self._encode(answer)
+        except ProtocolError as error:
+            answer = self._refusal(answer.code, error)
+            answer.opaque, answer.encoding = origin
+            answer.flag = FLAG_RESPONSE
+            frame = encode(answer)
+        self._put(frame)
+
+    def _refusal(self, code: int, error: Exception) -> Command:
+        if answers.is_bug(error):
+            self._board.complain(
+                f"request {code} failed with {type(error).__name__}",
+                f"request {code} from {self.peer} failed",
+                logging.ERROR,
+                error,
+            )
+        return answers.refusal(error)
+
+    def _run(self, code: int, origin: _Origin | None, work: Awaitable[Command | None]) -> None:
+        board = self._board
+        if len(board.tasks) >= board.limits.requests_in_flight:
+            _drop(work)
+            self._reply(origin, answers.busy(len(board.tasks)))
+            return
+        self._running_count += 1
+        if not self._has_room(board.limits.requests_in_flight_per_connection - 1):
+            self._shut_gate()
+        board.run(self._finish(code, origin, work))
+
+    async def _finish(
+        self, code: int, origin: _Origin | None, work: Awaitable[Command | None]
+    ) -> None:
+        """Await a handler and send its answer.
+
+        A lost connection does not cancel it: what a peer asked for before it left, oneway above
+        all, is done. Only a server that stops cancels.
+        """
+        try:
+            answer = await work
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Not this task was cancelled but something that the handler waited for.
+            answer = self._refusal(code, RuntimeError("the work was cancelled"))
+        except Exception as error:  # noqa: BLE001 - as for handlers that answer at once
+            answer = self._refusal(code, error)
+        finally:
+            self._running_count -= 1
+        if answer is not None:
+            self._reply(origin, answer)
+        self._open_gate()
+        if self._draining and not self._running_count:
+            self._end_politely()
+
+    # -- the gate ----------------------------------------------------------------------------------
+
+    def _shut_gate(self) -> None:
+        if not self._gate_shut and not self.closed:
+            self._gate_shut = True
+            self._transport.pause_reading()
+
+    def _open_gate(self) -> None:
+        if self._gate_shut and self._is_free():
+            # Not at once: this is called while handlers finish, and more frames may follow.
+            self._board.loop.call_soon(self._go_on)
+
+    def _is_free(self) -> bool:
+        limit_count = self._board.limits.requests_in_flight_per_connection
+        # Some room, so that a busy connection is not stopped and started for every single request.
+        return self._has_room(limit_count * 3 // 4) and not (
+            self._writing_paused and self._board.serves
+        )
+
+    def _has_room(self, running_count_max: int) -> bool:
+        # Handlers may be waiting for answers from this very peer: those must get through.
+        return self._running_count <= running_count_max or len(self._pending) > 0
+
+    def _go_on(self) -> None:
+        if self.closed or not self._gate_shut or not self._is_free():
+            return
+        self._gate_shut = False
+        held, self._held = self._held, None
+        if held is not None:
+            self._read(held)
+        if not self._gate_shut and not self.closed:
+            self._transport.resume_reading()
+
+    # -- bytes out ---------------------------------------------------------------------------------
+
+    def _encode(self, command: Command) -> bytes:
+        frame = encode(command)
+        if len(frame) > self._frame_bytes:
+            raise FrameError(
+                f"command {command.code} has {len(frame)} bytes, over {self._frame_bytes}"
+            )
+        return frame
+
+    def _put(self, frame: bytes) -> None:
+        self._outgoing.append(frame)
+        self._outgoing_bytes += len(frame)
+        if self._outgoing_bytes >= _JOIN_BYTES:
+            self._flush()
+        elif not self._in_turn:
+            self._in_turn = True
+            self._board.loop.call_soon(self._flush_turn)
+
+    def _flush_turn(self) -> None:
+        self._in_turn = False
+        self._flush()
+
+    def _flush(self) -> None:
+        outgoing, size_bytes = self._outgoing, self._outgoing_bytes
+        if not outgoing or self.closed:
+            return
+        self._outgoing, self._outgoing_bytes = [], 0
+        self._written_bytes += size_bytes
+        if size_bytes < _JOIN_BYTES:
+            self._transport.write(b"".join(outgoing))
+        else:
+            # `_put` sees to it that all but the last are small together; that one is not copied.
+            last = outgoing.pop()
+            self._transport.write(b"".join(outgoing))
+            self._transport.write(last)
+        if self._writing_paused:
+            unsent_bytes = self.unsent_bytes
+            if unsent_bytes > self._board.limits.unsent_cut_bytes:
+                self.cut(f"{unsent_bytes} bytes are unsent")
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+        if self._board.serves:
+            self._shut_gate()
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self._wake_writers()
+        self._open_gate()
+
+    def _wake_writers(self) -> None:
+        """Wake those who wait for `writable` in their order, a few per turn.
+
+        All at once they would fill the buffer again before most of them had their turn.
+        """
+        if self._writing_paused and not self.closed:
+            return
+        for _ in range(min(len(self._writable), _WOKEN_PER_TURN)):
+            waiter, _ = self._writable.popitem(last=False)
+            if not waiter.done():
+                waiter.set_result(None)
+        if self._writable:
+            self._board.loop.call_soon(self._wake_writers)
+
+
+def _drop(work: Awaitable[Command | None]) -> None:
+    """Take back an awaitable that will not be awaited, without a warning about it."""
+    if isinstance(work, asyncio.Future):
+        work.cancel()
+    elif asyncio.iscoroutine(work):
+        work.close()
+
+
+def _address_of(transport: asyncio.BaseTransport, which: str) -> str:
+    # A peer that is gone already has no name any more.
+    address = transport.get_extra_info(which)
+    return format_address(address[0], address[1]) if address else "?"

@@ -1,0 +1,112 @@
+"""A server: listens, hands requests to its handler, answers, and stops without losing answers.
+
+The handler is called once per request, in the order of the frames of each connection. If it returns
+a response, that is sent in the same turn of the event loop, with no task made; if it returns an
+awaitable, a task awaits it and sends what comes. The answer always carries the opaque and the
+encoding of its request, and a oneway request is never answered. What handlers raise is answered as
+`answers.py` says.
+
+    async def handle(connection: Connection, request: Command) -> Command: ...
+
+    server = Server(handle)
+    host, port = await server.listen("", 9876)
+    ...
+    await server.close()
+"""
+
+import asyncio
+import logging
+from collections.abc import Set as AbstractSet
+
+from tianzhou.errors import ConnectionClosed
+from tianzhou.remoting import sockets
+from tianzhou.remoting.acceptor import Acceptor
+from tianzhou.remoting.address import format_address
+from tianzhou.remoting.connection import Connection, Handler, Listener
+from tianzhou.remoting.limits import Limits
+from tianzhou.remoting.switchboard import Counts, Switchboard
+from tianzhou.remoting.tls import Tls, TlsMode
+
+__all__ = ["Handler", "Server"]
+
+log = logging.getLogger(__name__)
+
+
+class Server:
+    """One handler on any number of ports. Use it on one event loop."""
+
+    def __init__(
+        self,
+        handle: Handler,
+        *,
+        limits: Limits = Limits(),  # noqa: B008 - frozen, so one for all is as good as one each
+        tls: Tls | None = None,
+        on_opened: Listener | None = None,
+        on_closed: Listener | None = None,
+    ) -> None:
+        """Raises ConfigError if the certificates cannot be loaded."""
+        self._tls = tls or Tls(mode=TlsMode.OFF)
+        self._closed = False
+        self._board: Switchboard[Connection] = Switchboard(limits, serves=True)
+        self._acceptor = Acceptor(
+            self._board,
+            lambda: Connection(self._board, handle, on_opened, on_closed),
+            self._tls.mode,
+            self._tls.server_context(),
+        )
+
+    @property
+    def connections(self) -> AbstractSet[Connection]:
+        """The connections there are now, closing ones included."""
+        return self._board.connections
+
+    @property
+    def counts(self) -> Counts:
+        """What happened since the start, for statistics."""
+        return self._board.counts
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Listen, too, on a host's addresses; returns the first address that was bound.
+
+        "" and "*" are all interfaces, IPv4 and IPv6. Port 0 lets the system choose one. Raises
+        RemotingError if the address cannot be had.
+        """
+        if self._closed:
+            raise ConnectionClosed("the server is closed")
+        self._board.start()
+        bound = await sockets.listening(host, port, self._board.limits.backlog)
+        for sock in bound:
+            self._acceptor.listen(sock)
+        address: tuple[str, int] = bound[0].getsockname()[:2]
+        log.info("listening on %s, TLS %s", format_address(*address), self._tls.mode)
+        return address
+
+    def reload_tls(self) -> None:
+        """Read the certificates again, for connections to come.
+
+        Raises ConfigError if they cannot be loaded; then those of before stay in use.
+        """
+        self._acceptor.context = self._tls.server_context()
+
+    async def close(self, drain_s: float = 5.0) -> None:
+        """Stop: accept no more, let running requests end and replies leave, then cut what is left.
+
+        Requests that arrive meanwhile are not handled. Whoever keeps requests unanswered on purpose
+        (a handler that returned None) should answer them before.
+        """
+        self._closed = True
+        if not hasattr(self._board, "loop"):
+            return  # it never listened
+        try:
+            await self._acceptor.close()
+            for connection in tuple(self._board.connections):
+                connection.drain()
+            async with asyncio.timeout(drain_s):
+                await self._board.emptied()
+        except TimeoutError:
+            log.warning(
+                "stopping: %d requests and %d connections are cut after %s s",
+                len(self._board.tasks), len(self._board.connections), drain_s,
+            )  # fmt: skip
+        finally:
+            await self._board.cut_rest("the server stops")

@@ -1,0 +1,217 @@
+"""A connection fed by hand: what is read, held and written, and in how many writes."""
+
+import asyncio
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from tianzhou.protocol.command import Command, decode, encode
+from tianzhou.protocol.framing import split
+from tianzhou.remoting.connection import Connection, Handler
+from tianzhou.remoting.limits import Limits
+from tianzhou.remoting.switchboard import Switchboard
+
+
+class RecordedTransport(asyncio.Transport):
+    """Keeps what is written, and says that it is full when told so."""
+
+    def __init__(self, protocol: Connection) -> None:
+        super().__init__()
+        self.protocol = protocol
+        self.writes: list[bytes] = []
+        self._reading = True
+        self.capacity_bytes = 10**9
+        self.ended = ""
+
+    @property
+    def written(self) -> bytes:
+        return b"".join(self.writes)
+
+    def get_write_buffer_size(self) -> int:
+        return max(len(self.written) - self.capacity_bytes, 0)
+
+    def write(self, data: object) -> None:
+        assert isinstance(data, bytes)
+        assert not self.ended, "written to a closed transport"
+        self.writes.append(data)
+        if self.get_write_buffer_size() > 0:
+            self.protocol.pause_writing()
+
+    def read_all(self) -> None:
+        """The peer has read everything."""
+        self.capacity_bytes = 10**9
+        self.protocol.resume_writing()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        self._reading = True
+
+    def is_reading(self) -> bool:
+        return self._reading
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self.ended = "closed"
+
+    def abort(self) -> None:
+        self.ended = "aborted"
+
+
+def answer_at_once(_: Connection, request: Command) -> Command:
+    return Command(code=0, body=request.body)
+
+
+def made(
+    handle: Handler = answer_at_once, limits: Limits | None = None
+) -> tuple[Connection, RecordedTransport, Callable[[bytes], None]]:
+    """A connection, its transport, and a function that lets bytes arrive."""
+    board: Switchboard[Connection] = Switchboard(limits or Limits(), serves=True)
+    board.start()
+    connection = Connection(board, handle)
+    transport = RecordedTransport(connection)
+    connection.connection_made(transport)
+
+    def arrive(data: bytes) -> None:
+        while data:
+            buffer = connection.get_buffer(-1)
+            size = min(len(data), len(buffer))
+            buffer[:size] = data[:size]
+            connection.buffer_updated(size)
+            buffer[:size] = bytes(size)  # the shared buffer is somebody else's now
+            data = data[size:]
+
+    return connection, transport, arrive
+
+
+def frames(count: int, size: int = 10, first: int = 0) -> bytes:
+    return b"".join(
+        encode(Command(code=1, opaque=first + n, body=bytes(size))) for n in range(count)
+    )
+
+
+def opaques(stream: bytes) -> list[int]:
+    found, rest = split(stream)
+    assert rest == len(stream)
+    return [decode(stream[start:stop]).opaque for start, stop in found]
+
+
+async def test_answers_of_one_turn_leave_in_one_write() -> None:
+    connection, transport, arrive = made()
+    arrive(frames(500))
+    assert len(transport.writes) == 1
+    assert opaques(transport.written) == list(range(500))
+    connection.connection_lost(None)
+
+
+async def test_pushes_of_one_turn_leave_in_one_write_at_its_end() -> None:
+    connection, transport, _ = made()
+    for n in range(100):
+        connection.send(Command(code=1, opaque=n))
+    assert not transport.writes
+    await asyncio.sleep(0)
+    assert len(transport.writes) == 1
+    assert opaques(transport.written) == list(range(100))
+    connection.connection_lost(None)
+
+
+async def test_large_answers_are_not_copied_together() -> None:
+    connection, transport, arrive = made()
+    arrive(frames(3, size=100_000))
+    assert len(transport.writes) >= 3
+    assert opaques(transport.written) == [0, 1, 2]
+    connection.connection_lost(None)
+
+
+async def test_what_is_answered_before_a_close_still_leaves() -> None:
+    def handle(connection: Connection, request: Command) -> Command:
+        if request.opaque == 2:
+            connection.close("that was the last one")
+        return Command(code=0)
+
+    connection, transport, arrive = made(handle)
+    arrive(frames(5))
+    assert opaques(transport.written) == [0, 1]
+    assert transport.ended == "closed"
+    assert connection.kept_bytes == 0
+    arrive(frames(5))  # bytes that the transport still had
+    assert opaques(transport.written) == [0, 1]
+    connection.connection_lost(None)
+
+
+async def test_frames_wait_behind_the_gate_and_keep_their_order() -> None:
+    connection, transport, arrive = made()
+    transport.capacity_bytes = 200_000
+    stream = frames(10, size=50_000)
+    arrive(stream[:260_000])
+    answered = len(opaques(transport.written))
+    assert 3 <= answered < 10
+    assert not transport.is_reading()
+    assert connection.kept_bytes > 0
+    arrive(stream[260_000:])  # a transport may have read ahead
+    assert len(opaques(transport.written)) == answered
+    transport.read_all()
+    await asyncio.sleep(0)
+    assert opaques(transport.written) == list(range(10))
+    assert transport.is_reading()
+    assert connection.kept_bytes == 0
+    connection.connection_lost(None)
+
+
+async def test_a_full_transport_stops_in_the_middle_of_what_was_held() -> None:
+    connection, transport, arrive = made()
+    transport.capacity_bytes = 1
+    arrive(frames(100, size=2_000))
+    rounds = 0
+    while len(opaques(transport.written)) < 100:
+        transport.capacity_bytes = len(transport.written) + 1  # room for a little more
+        connection.resume_writing()
+        await asyncio.sleep(0)
+        rounds += 1
+        assert rounds <= 100
+    assert rounds > 1
+    assert opaques(transport.written) == list(range(100))
+    connection.connection_lost(None)
+
+
+async def test_an_impossible_length_ends_the_connection_after_the_frames_before_it() -> None:
+    connection, transport, arrive = made()
+    arrive(frames(3) + struct.pack(">I", 2**31) + bytes(50))
+    assert opaques(transport.written) == [0, 1, 2]
+    assert transport.ended == "closed"
+    assert "2147483648 bytes announced" in connection.reason
+    connection.connection_lost(None)
+
+
+async def test_the_end_is_told_once_whoever_tells_it() -> None:
+    ended: list[Connection] = []
+    board: Switchboard[Connection] = Switchboard(Limits(), serves=True)
+    board.start()
+    connection = Connection(board, answer_at_once, on_closed=ended.append)
+    connection.connection_lost(None)
+    assert not ended  # it never began
+    connection.connection_made(RecordedTransport(connection))
+    connection.connection_lost(OSError("cable cut"))
+    connection.connection_lost(None)
+    assert ended == [connection]
+    assert connection.reason == "lost: cable cut"
+    assert not board.connections
+
+
+@pytest.mark.parametrize("cut", [1, 3, 4, 5, 20])
+async def test_a_frame_that_ends_in_the_next_read_leaves_nothing_kept(cut: int) -> None:
+    connection, transport, arrive = made()
+    stream = frames(2)
+    arrive(stream[:-cut])
+    assert connection.kept_bytes == len(stream) // 2 - cut
+    arrive(stream[-cut:] + frames(1, first=2))
+    assert opaques(transport.written) == [0, 1, 2]
+    assert connection.kept_bytes == 0
+    connection.connection_lost(None)
