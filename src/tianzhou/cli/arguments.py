@@ -1,0 +1,23 @@
+"""Argument parsing for the commands that start quickly: argparse, with errors in one line."""
+
+import argparse
+from typing import NoReturn
+
+from tianzhou.cli.serving import WRONG_USE, complain
+
+
+class Arguments(argparse.ArgumentParser):
+    """A parser whose options must be written out, and whose errors are one line."""
+
+    def __init__(self, prog: str, description: str, epilog: str | None = None) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        complain(self.prog, f"{message}; {self.prog} --help shows the options")
+        raise SystemExit(WRONG_USE)

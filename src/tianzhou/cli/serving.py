@@ -1,0 +1,92 @@
+"""Running a server in the foreground: logging, signals, the event loop, one-line errors.
+
+Exit codes of every command: 0 done, 1 failed, 2 used or configured wrongly.
+"""
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Protocol
+
+from tianzhou.cli.running import announced
+from tianzhou.errors import TianzhouError
+from tianzhou.remoting import loop as event_loop
+from tianzhou.remoting.address import format_address
+
+log = logging.getLogger(__name__)
+
+OK, FAILED, WRONG_USE = 0, 1, 2
+
+
+class Program(Protocol):
+    """A server that can be started and stopped once."""
+
+    async def start(self) -> tuple[str, int]: ...
+
+    async def stop(self) -> None: ...
+
+
+def say(text: str) -> None:
+    """Print a line for the user at once, also when it goes into a pipe."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def complain(command: str, error: object) -> None:
+    """Print an error in one line."""
+    text = " ".join(str(error).split())
+    sys.stderr.write(f"{command}: {text}\n")
+
+
+def set_up_logging(level: str) -> None:
+    """Log to standard error."""
+    logging.basicConfig(
+        level=level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s - %(message)s",
+        stream=sys.stderr,
+    )
+
+
+def run(name: str, make: Callable[[], Program], on_started: Callable[[str], str]) -> int:
+    """Run a program until it is told to stop; returns the exit code.
+
+    `on_started` makes the line that tells the user where it listens. SIGTERM and SIGINT stop it in
+    good order; a second one does not wait for that.
+    """
+    try:
+        event_loop.run(_run(name, make, on_started))
+    except (TianzhouError, OSError) as e:
+        complain(name, e)
+        return FAILED
+    except KeyboardInterrupt:
+        return FAILED
+    return OK
+
+
+async def _run(name: str, make: Callable[[], Program], on_started: Callable[[str], str]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGTERM, signal.SIGINT)
+
+    def asked_to_stop(number: signal.Signals) -> None:
+        log.info("%s: stopping on %s", name, number.name)
+        stop.set()
+        for each in signals:
+            loop.remove_signal_handler(each)
+
+    for each in signals:
+        loop.add_signal_handler(each, asked_to_stop, each)
+    program = make()
+    # It is findable until it has stopped: whoever waits for its end sees the end.
+    with ExitStack() as stack:
+        try:
+            address = format_address(*await program.start())
+            stack.enter_context(announced(name, address))
+            say(on_started(address))
+            await stop.wait()
+        finally:
+            await program.stop()
+    log.info("%s: stopped", name)

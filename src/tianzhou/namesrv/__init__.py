@@ -1,0 +1,1 @@
+"""The nameserver: routes in memory, learned from brokers, asked for by clients."""

@@ -1,0 +1,65 @@
+"""Settings over the wire: reading and changing them while the nameserver runs (`mqadmin`)."""
+
+import asyncio
+import logging
+
+from tianzhou.config.live import save_pairs
+from tianzhou.config.properties import decode_text, parse_properties
+from tianzhou.config.settings import Change, settings_of
+from tianzhou.errors import ConfigError, RequestError
+from tianzhou.namesrv.config import NamesrvConfig
+from tianzhou.namesrv.handlers import Parts, success
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.remoting.connection import Connection
+
+log = logging.getLogger(__name__)
+
+_ALWAYS_FIXED = ("configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome")
+
+
+def fixed_keys(config: NamesrvConfig) -> frozenset[str]:
+    """Keys that no request may change: RocketMQ's four, and those of the configuration."""
+    listed = (key.strip() for key in config.config_black_list.split(";"))
+    return frozenset(key for key in (*_ALWAYS_FIXED, *listed) if key)
+
+
+def get_config(parts: Parts, _: Connection, __: Command) -> Command:
+    return success(parts.settings.as_properties().encode())
+
+
+async def update_config(parts: Parts, connection: Connection, request: Command) -> Command:
+    """Check, save, then apply; what RocketMQ passes over in silence (a bad value) is refused."""
+    text, _ = decode_text(request.body)
+    by = f"request of {connection.peer}"
+    try:
+        properties = parse_properties(text, by)
+    except ConfigError as e:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "string2Properties error") from e
+    if not parts.fixed_keys.isdisjoint(found.key for found in properties):
+        raise RequestError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+    async with parts.settings_lock:
+        before = parts.settings.config
+        try:
+            prepared = parts.settings.prepare(properties, by)
+            if prepared.pairs:
+                await asyncio.to_thread(save_pairs, before.config_store_path, prepared.pairs)
+        except ConfigError as e:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(e)) from e
+        parts.settings.adopt(prepared)
+    # Encoded routes may show the settings of before.
+    parts.routes.clear()
+    _log_update(prepared.pairs, [each.key for each in properties], by)
+    return success()
+
+
+def _log_update(pairs: dict[str, str], keys: list[str], by: str) -> None:
+    by_key = {key: declared for declared in settings_of(NamesrvConfig) for key in declared.keys}
+    for key in keys:
+        declared = by_key.get(key)
+        if declared is None:
+            log.warning("setting %s: unknown, left out, by %s", key, by)
+            continue
+        value = "(hidden)" if declared.secret else pairs[key]
+        when = "" if declared.change is Change.LIVE else ", counts after a restart"
+        log.info("setting %s: %s%s, by %s", key, value, when, by)

@@ -1,0 +1,140 @@
+"""Settings of the nameserver, under RocketMQ's own names.
+
+The keys are those of NamesrvConfig and NettyServerConfig in RocketMQ 5.x and of its TLS properties;
+what only Tianzhou has is said to be so. `INERT` are keys of stock files that mean nothing here.
+"""
+# ruff: noqa: RUF009 - setting() makes a field, it does not compute a shared default
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tianzhou.config.files import in_home
+from tianzhou.config.settings import INT32_MAX, Change, path_setting, setting
+from tianzhou.remoting.tls_settings import TlsSettings
+
+ENVIRONMENT_PREFIX = "TIANZHOU_NAMESRV_"
+
+LIVE = Change.LIVE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamesrvConfig(TlsSettings):
+    """One nameserver."""
+
+    # -- network ----------------------------------------------------------------------------------
+    listen_port: int = setting(
+        9876, "TCP port for brokers, clients and tools; 0 takes a free one", maximum=65535
+    )
+    bind_address: str = setting(
+        "0.0.0.0",  # noqa: S104 - RocketMQ's default: every interface
+        "address or name to listen on; 0.0.0.0 is every interface, IPv6 too, as on a Java VM",
+    )
+    server_channel_max_idle_time_seconds: int = setting(
+        120, "a connection without traffic for so long is closed", minimum=1, maximum=INT32_MAX
+    )
+    shutdown_wait_time_seconds: int = setting(
+        30, "how long a stop waits for answers that are under way", maximum=3600
+    )
+
+    # -- files ------------------------------------------------------------------------------------
+    kv_config_path: Path = path_setting(
+        lambda: in_home("namesrv/kvConfig.json"), "file of the KV configuration"
+    )
+    config_store_path: Path = path_setting(
+        lambda: in_home("namesrv/namesrv.properties"),
+        "file that takes settings changed at run time; the configuration file if one is given",
+    )
+
+    # -- brokers ----------------------------------------------------------------------------------
+    broker_channel_expired_time_ms: int = setting(
+        120_000, "a broker silent for so many ms is dropped, unless it names its own (Tianzhou's)",
+        key="brokerChannelExpiredTime", change=LIVE, minimum=1,
+    )  # fmt: skip
+    scan_not_active_broker_interval_ms: int = setting(
+        5_000, "ms between two looks for silent brokers",
+        key="scanNotActiveBrokerInterval", change=LIVE, minimum=10,
+    )  # fmt: skip
+    delete_topic_with_broker_registration: bool = setting(
+        False, "forget topics that a registration no longer lists", change=LIVE
+    )
+    support_acting_master: bool = setting(
+        False, "show the first slave of a group without master as its master", change=LIVE
+    )
+    notify_min_broker_id_changed: bool = setting(
+        False, "tell the brokers of a group when the lowest broker id changes", change=LIVE
+    )
+
+    # -- routes -----------------------------------------------------------------------------------
+    order_message_enable: bool = setting(
+        False, "add the order configuration of a topic to its route", change=LIVE
+    )
+    return_order_topic_config_to_broker: bool = setting(
+        True, "answer a registration with the order configuration of all topics", change=LIVE
+    )
+    need_wait_for_service: bool = setting(
+        False, "refuse route queries for waitSecondsForService after the start", change=LIVE
+    )
+    wait_seconds_for_service: int = setting(
+        45, "so long brokers may register before clients are answered, if needWaitForService",
+        change=LIVE, maximum=INT32_MAX,
+    )  # fmt: skip
+    enable_all_topic_list: bool = setting(True, "answer requests for all topics", change=LIVE)
+    enable_topic_list: bool = setting(
+        True, "answer requests for topics by cluster and for unit topics", change=LIVE
+    )
+    route_cache_size: int = setting(
+        64 * 1024 * 1024, "bytes of encoded routes kept for the next query (Tianzhou's)", size=True
+    )
+
+    # -- administration ---------------------------------------------------------------------------
+    config_black_list: str = setting(
+        "configBlackList;configStorePath;kvConfigPath",
+        "keys that no request may change, separated by ';'",
+    )
+
+
+_ONE_LOOP = "one event loop serves every request"
+_NO_CLIENT = "the nameserver has no client of its own to tune"
+_KERNEL_SIZES = "the operating system sizes socket buffers"
+
+INERT: Mapping[str, str] = {
+    "rocketmqHome": "no installation folder is needed",
+    "productEnvName": "there is no test cluster mode",
+    "clusterTest": "there is no test cluster mode",
+    "enableControllerInNamesrv": "this nameserver has no controller inside",
+    "unRegisterBrokerQueueCapacity": "brokers are dropped at once",
+    "tls.config.file": "TLS settings belong into the configuration file itself",
+    "tls.server.authClient": "certificates that clients show are always checked",
+    "tls.test.mode.enable": "there is no built-in test certificate",
+    "enableShutdownGracefully": "a stop is always graceful",
+    "useEpollNativeSelector": _ONE_LOOP,
+    **dict.fromkeys(
+        (
+            "clientRequestThreadPoolNums", "clientRequestThreadPoolQueueCapacity",
+            "defaultThreadPoolNums", "defaultThreadPoolQueueCapacity", "serverWorkerThreads",
+            "serverCallbackExecutorThreads", "serverSelectorThreads", "serverOnewaySemaphoreValue",
+            "serverAsyncSemaphoreValue", "serverNettyWorkerGroupEnable",
+            "serverPooledByteBufAllocatorEnable",
+        ),
+        _ONE_LOOP,
+    ),
+    **dict.fromkeys(
+        (
+            "serverSocketSndBufSize", "serverSocketRcvBufSize", "serverSocketBacklog",
+            "writeBufferHighWaterMark", "writeBufferLowWaterMark",
+        ),
+        _KERNEL_SIZES,
+    ),
+    **dict.fromkeys(
+        (
+            "clientWorkerThreads", "clientCallbackExecutorThreads", "clientOnewaySemaphoreValue",
+            "clientAsyncSemaphoreValue", "connectTimeoutMillis", "channelNotActiveInterval",
+            "clientChannelMaxIdleTimeSeconds", "clientSocketSndBufSize", "clientSocketRcvBufSize",
+            "clientPooledByteBufAllocatorEnable", "clientCloseSocketIfTimeout", "useTLS",
+            "socksProxyConfig", "disableCallbackExecutor", "disableNettyWorkerGroup",
+        ),
+        _NO_CLIENT,
+    ),
+}  # fmt: skip
+"""Keys of stock files that are accepted without effect, and why."""

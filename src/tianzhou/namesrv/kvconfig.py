@@ -1,0 +1,81 @@
+"""The KV configuration: names and values by namespace, in a file that RocketMQ reads too.
+
+    {"configTable":{"ORDER_TOPIC_CONFIG":{"orders":"broker-a:4;broker-b:4"}}}
+
+A change is first on disk and then in force, so what a caller was told holds after a crash. Files
+are written in a thread: a slow disk must not keep clients from their routes.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+from tianzhou.config.files import replace_file
+from tianzhou.errors import BodyError, ConfigError, StoreError
+from tianzhou.protocol import bodies
+from tianzhou.protocol.bodies import Body
+
+Table = dict[str, dict[str, str]]
+
+
+class _File(Body, frozen=True, kw_only=True):
+    config_table: Table
+
+
+def load_table(path: Path) -> Table:
+    """What the file holds, nothing if there is none. Raises ConfigError if it cannot be read.
+
+    A broken file is not passed over: the next change would overwrite what may still be saved.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    except OSError as e:
+        raise ConfigError(f"KV configuration {path} cannot be read: {e.strerror}") from e
+    if not data.strip():
+        return {}  # RocketMQ takes an empty file for an empty table, too.
+    try:
+        return bodies.decode(_File, data).config_table
+    except BodyError as e:
+        raise ConfigError(
+            f"KV configuration {path} is broken ({e}); repair it, or move it away to start empty"
+        ) from e
+
+
+class KVConfig:
+    """The table in force and its file."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ConfigError if the file is there and cannot be read."""
+        self._path = path
+        self._table = load_table(path)
+        self._lock = asyncio.Lock()
+
+    def get(self, namespace: str, key: str) -> str | None:
+        return self._table.get(namespace, {}).get(key)
+
+    def namespace(self, namespace: str) -> Mapping[str, str] | None:
+        """All pairs of a namespace, None if there has never been one in it."""
+        return self._table.get(namespace)
+
+    async def put(self, namespace: str, key: str, value: str) -> None:
+        """Set a value. Raises StoreError, and changes nothing, if it cannot be saved."""
+        async with self._lock:
+            pairs = self._table.get(namespace, {}) | {key: value}
+            await self._save(self._table | {namespace: pairs})
+
+    async def delete(self, namespace: str, key: str) -> None:
+        """Remove a value, if it is there. Raises StoreError, and changes nothing, like `put`."""
+        async with self._lock:
+            pairs = dict(self._table.get(namespace, {}))
+            if pairs.pop(key, None) is not None:
+                await self._save(self._table | {namespace: pairs})
+
+    async def _save(self, table: Table) -> None:
+        data = bodies.encode(_File(config_table=table))
+        try:
+            await asyncio.to_thread(replace_file, self._path, data)
+        except OSError as e:
+            raise StoreError(f"KV configuration {self._path} cannot be saved: {e.strerror}") from e
+        self._table = table

@@ -1,0 +1,142 @@
+"""The nameserver as a program: its parts, and the order in which they start and stop.
+
+Start: the KV file, the port, the regular scan. Stop, in reverse: no more scans, no more
+connections, answers under way leave, notices end. Nothing is written at the end: what must survive
+was on disk before it was answered.
+"""
+
+import asyncio
+import logging
+import time
+
+import msgspec
+
+from tianzhou.clock import Clock
+from tianzhou.config.live import LiveSettings
+from tianzhou.errors import ConfigError
+from tianzhou.names import ORDER_TOPIC_NAMESPACE
+from tianzhou.namesrv import dispatch
+from tianzhou.namesrv.admin import fixed_keys
+from tianzhou.namesrv.config import NamesrvConfig
+from tianzhou.namesrv.handlers import Parts, tell_dropped
+from tianzhou.namesrv.kvconfig import KVConfig
+from tianzhou.namesrv.notices import Notices
+from tianzhou.namesrv.registry import MinIdNotice, Registry
+from tianzhou.namesrv.routecache import RouteCache
+from tianzhou.namesrv.watched import WatchedFiles
+from tianzhou.protocol.bodies.route import TopicRouteData
+from tianzhou.protocol.command import Command
+from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.limits import Limits
+from tianzhou.remoting.server import Server
+from tianzhou.remoting.tls_settings import tls_of
+
+log = logging.getLogger(__name__)
+
+_EVERY_INTERFACE = ""
+# The Java virtual machine serves IPv6 as well when it is told to bind this address.
+_JAVA_EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 - compared with, not bound
+
+
+def steady_ms() -> int:
+    """Silence is measured on a clock that nobody sets: a jump of the time of day is no silence."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class NameServer:
+    """One nameserver on one event loop; `start` it once, `stop` it once."""
+
+    def __init__(self, settings: LiveSettings[NamesrvConfig], *, clock: Clock = steady_ms) -> None:
+        """Raises ConfigError if the KV file or a certificate cannot be read."""
+        self._settings = settings
+        config = settings.config
+        self._routes = RouteCache(self._route, config.route_cache_size)
+        self._registry = Registry(self._routes.forget)
+        self._notices = Notices()
+        self._parts = Parts(
+            settings=settings,
+            settings_lock=asyncio.Lock(),
+            fixed_keys=fixed_keys(config),
+            registry=self._registry,
+            routes=self._routes,
+            kv=KVConfig(config.kv_config_path),
+            clock=clock,
+            started_ms=clock(),
+            tell=self._tell,
+        )
+        self._server = Server(
+            self._handle,
+            limits=Limits(idle_ms=config.server_channel_max_idle_time_seconds * 1000),
+            tls=tls_of(config),
+            on_closed=self._closed,
+        )
+        self._certificates = WatchedFiles(
+            (
+                config.tls_server_cert_path,
+                config.tls_server_key_path,
+                config.tls_server_trust_cert_path,
+            )
+        )
+        self._scan: asyncio.Task[None] | None = None
+
+    async def start(self) -> tuple[str, int]:
+        """Listen; returns the address. Raises RemotingError if it cannot be had."""
+        config = self._settings.config
+        host = config.bind_address.strip("[]")
+        if host == _JAVA_EVERY_INTERFACE:
+            host = _EVERY_INTERFACE
+        address = await self._server.listen(host, config.listen_port)
+        self._scan = asyncio.create_task(self._scan_regularly())
+        return address
+
+    async def stop(self) -> None:
+        """Answer what is under way, then close; safe after a failed `start`."""
+        if self._scan is not None:
+            self._scan.cancel()
+            await asyncio.gather(self._scan, return_exceptions=True)
+        await self._server.close(self._settings.config.shutdown_wait_time_seconds)
+        await self._notices.close()
+
+    # -- what the parts call ----------------------------------------------------------------------
+
+    def _handle(self, connection: Connection, request: Command) -> dispatch.Answer:
+        return dispatch.answer(self._parts, connection, request)
+
+    def _closed(self, connection: Connection) -> None:
+        tell_dropped(self._parts, self._registry.close(connection), "its connection has ended")
+
+    def _route(self, topic: str) -> TopicRouteData | None:
+        config = self._settings.config
+        route = self._registry.route(topic, acting_master=config.support_acting_master)
+        if route is None or not config.order_message_enable:
+            return route
+        order = self._parts.kv.get(ORDER_TOPIC_NAMESPACE, topic)
+        return msgspec.structs.replace(route, order_conf=order)
+
+    def _tell(self, notice: MinIdNotice) -> None:
+        if self._settings.config.notify_min_broker_id_changed:
+            self._notices.send(notice)
+
+    async def _scan_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.config.scan_not_active_broker_interval_ms / 1000)
+            self._drop_silent_brokers()
+            self._reload_changed_certificates()
+
+    def _drop_silent_brokers(self) -> None:
+        timeout_ms = self._settings.config.broker_channel_expired_time_ms
+        for dropped in self._registry.expire(self._parts.clock(), timeout_ms):
+            tell_dropped(self._parts, [dropped], f"silent for {dropped.silent_ms} ms")
+            if isinstance(dropped.connection, Connection):
+                dropped.connection.close("its broker has been silent for too long")
+
+    def _reload_changed_certificates(self) -> None:
+        if not self._certificates.have_changed():
+            return
+        try:
+            self._server.reload_tls()
+        except ConfigError as e:
+            # They may be half replaced; the next change is another chance.
+            log.warning("TLS: new certificates are not used: %s", e)
+        else:
+            log.info("TLS: new certificates are used for connections to come")

@@ -1,0 +1,123 @@
+"""Commands in this process: options, output, exit codes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tianzhou.cli import namesrv, serving, stock
+from tianzhou.cli.app import app
+from tianzhou.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def away_from_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIANZHOU_RUN_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def test_an_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    serving.complain("tianzhou x", ConfigError("first\n  second\r\nthird"))
+    assert capsys.readouterr() == ("", "tianzhou x: first second third\n")
+
+
+def test_a_program_that_cannot_start_is_stopped_and_fails(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stopped: list[bool] = []
+
+    class Unlucky:
+        async def start(self) -> tuple[str, int]:
+            raise ConfigError("no luck")
+
+        async def stop(self) -> None:
+            stopped.append(True)
+
+    assert serving.run("unlucky", Unlucky, lambda address: address) == serving.FAILED
+    assert stopped == [True]
+    assert capsys.readouterr() == ("", "unlucky: no luck\n")
+
+
+def test_the_configuration_file_takes_later_changes(tmp_path: Path) -> None:
+    file = tmp_path / "namesrv.properties"
+    file.write_text("configStorePath=/elsewhere\nlistenPort=1\n")
+    loaded = namesrv.load_settings(file, [], {})
+    assert loaded.config.config_store_path == file
+    assert loaded.config.listen_port == 1
+    environ = {"TIANZHOU_NAMESRV_CONFIG_STORE_PATH": "/x"}
+    assert namesrv.load_settings(file, [], environ).config.config_store_path == Path("/x")
+
+
+def test_without_a_file_changes_go_where_rocketmq_puts_them(tmp_path: Path) -> None:
+    loaded = namesrv.load_settings(None, [], {})
+    assert loaded.config.config_store_path == tmp_path / "namesrv" / "namesrv.properties"
+
+
+def test_settings_as_table_properties_and_json() -> None:
+    loaded = namesrv.load_settings(None, [], {"TIANZHOU_NAMESRV_LISTEN_PORT": "7"})
+    assert "listenPort" in namesrv.as_table(loaded)
+    assert "listenPort=7" in namesrv.as_properties(loaded).splitlines()
+    (row,) = [row for row in json.loads(namesrv.as_json(loaded)) if row["key"] == "listenPort"]
+    assert row == {
+        "key": "listenPort",
+        "value": "7",
+        "origin": "environment TIANZHOU_NAMESRV_LISTEN_PORT",
+        "change": "restart",
+        "meaning": "TCP port for brokers, clients and tools; 0 takes a free one",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["-c", "nowhere"], "nowhere: cannot be read"),
+        (["--config", "x"], "unrecognized arguments"),
+        (["-x"], "unrecognized arguments: -x"),
+    ],
+)
+def test_mqnamesrv_used_wrongly(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code: object = stock.mqnamesrv(arguments)
+    except SystemExit as e:
+        code = e.code
+    assert code == serving.WRONG_USE
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.startswith("mqnamesrv: ")
+    assert told in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["proxy"], ["namesrv", "broker"]])
+def test_mqshutdown_used_wrongly(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        stock.mqshutdown(arguments)
+    assert ended.value.code == serving.WRONG_USE
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("program", ["namesrv", "broker"])
+def test_nothing_to_shut_down(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert stock.mqshutdown([program]) == serving.FAILED
+    assert capsys.readouterr() == (f"No mq{program} running.\n", "")
+
+
+def test_the_application_lists_its_commands() -> None:
+    shown = CliRunner().invoke(app, ["--help"])
+    assert shown.exit_code == 0
+    for command in ("namesrv", "stop", "version"):
+        assert command in shown.output
+
+
+def test_stop_without_anything_running() -> None:
+    ended = CliRunner().invoke(app, ["stop", "namesrv"])
+    assert (ended.exit_code, ended.output) == (1, "No mqnamesrv running.\n")
+
+
+def test_the_application_passes_options_on_to_the_nameserver() -> None:
+    ended = CliRunner().invoke(app, ["namesrv", "--set", "x"])
+    assert ended.exit_code == serving.WRONG_USE
+    assert "--set x: write KEY=VALUE" in ended.output
