@@ -1,0 +1,193 @@
+import com.alibaba.fastjson.JSON;
+import com.alibaba.fastjson.JSONArray;
+import com.alibaba.fastjson.JSONObject;
+import java.io.BufferedReader;
+import java.io.ByteArrayOutputStream;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.io.PrintWriter;
+import java.io.StringWriter;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.tools.command.MQAdminStartup;
+
+/**
+ * Stock clients and the stock mqadmin behind one JVM, driven by lines of JSON.
+ *
+ * <p>A request is {"id": N, "verb": V, ...} on standard input; its answer {"id": N, "result": R} or
+ * {"id": N, "error": TEXT} comes on standard output, where consumed messages appear as
+ * {"event": "message", ...} at any time. The program ends with its input.
+ */
+public final class Shell {
+    private final PrintStream answers = System.out;
+    private final Map<String, DefaultMQProducer> producers = new HashMap<>();
+    private final Map<String, DefaultMQPushConsumer> consumers = new HashMap<>();
+    private Scenario scenario;
+
+    public static void main(String[] args) throws Exception {
+        new Shell().serve();
+        // Clients leave threads behind that would keep the JVM alive.
+        Runtime.getRuntime().halt(0);
+    }
+
+    private void serve() throws Exception {
+        System.setOut(System.err);
+        BufferedReader requests =
+            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = requests.readLine(); line != null; line = requests.readLine()) {
+            JSONObject request = JSON.parseObject(line);
+            JSONObject answer = new JSONObject();
+            answer.put("id", request.getIntValue("id"));
+            try {
+                answer.put("result", handle(request));
+            } catch (Throwable problem) {
+                StringWriter text = new StringWriter();
+                problem.printStackTrace(new PrintWriter(text));
+                answer.put("error", text.toString());
+            }
+            emit(answer);
+        }
+    }
+
+    private void emit(JSONObject line) {
+        byte[] bytes = (line.toJSONString() + "\n").getBytes(StandardCharsets.UTF_8);
+        synchronized (answers) {
+            answers.write(bytes, 0, bytes.length);
+            answers.flush();
+        }
+    }
+
+    private Object handle(JSONObject request) throws Exception {
+        switch (request.getString("verb")) {
+            case "ping":
+                return "pong";
+            case "admin":
+                return admin(request.getJSONArray("args"));
+            case "start_producer":
+                return startProducer(request);
+            case "send":
+                return send(request);
+            case "publish_queues":
+                return publishQueues(request);
+            case "stop_producer":
+                producers.remove(request.getString("name")).shutdown();
+                return "stopped";
+            case "start_consumer":
+                return startConsumer(request);
+            case "scenario":
+                if (scenario == null) {
+                    scenario = new Scenario(request.getString("namesrv"));
+                }
+                return scenario.run(request.getString("step"));
+            case "stop_consumer":
+                consumers.remove(request.getString("name")).shutdown();
+                return "stopped";
+            default:
+                throw new IllegalArgumentException("no such verb: " + request);
+        }
+    }
+
+    private static String admin(JSONArray args) throws Exception {
+        ByteArrayOutputStream bytes = new ByteArrayOutputStream();
+        PrintStream console = System.out;
+        PrintStream errors = System.err;
+        PrintStream capture = new PrintStream(bytes, true, "UTF-8");
+        System.setOut(capture);
+        System.setErr(capture);
+        try {
+            MQAdminStartup.main(args.toArray(new String[0]));
+        } finally {
+            System.setOut(console);
+            System.setErr(errors);
+        }
+        return bytes.toString("UTF-8");
+    }
+
+    private String startProducer(JSONObject request) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(request.getString("group"));
+        producer.setNamesrvAddr(request.getString("namesrv"));
+        producer.setInstanceName(request.getString("name"));
+        producer.setSendMsgTimeout(request.getIntValue("timeout_ms"));
+        producer.setRetryTimesWhenSendFailed(5);
+        producer.start();
+        producers.put(request.getString("name"), producer);
+        return "started";
+    }
+
+    private Object send(JSONObject request) throws Exception {
+        DefaultMQProducer producer = producers.get(request.getString("name"));
+        JSONArray results = new JSONArray();
+        for (Object body : request.getJSONArray("bodies")) {
+            Message message = new Message(request.getString("topic"), request.getString("tags"),
+                request.getString("keys"), ((String) body).getBytes(StandardCharsets.UTF_8));
+            SendResult sent = producer.send(message);
+            JSONObject result = new JSONObject();
+            result.put("status", sent.getSendStatus().name());
+            result.put("msgId", sent.getMsgId());
+            result.put("offsetMsgId", sent.getOffsetMsgId());
+            result.put("brokerName", sent.getMessageQueue().getBrokerName());
+            result.put("queueId", sent.getMessageQueue().getQueueId());
+            result.put("queueOffset", sent.getQueueOffset());
+            results.add(result);
+        }
+        return results;
+    }
+
+    private Object publishQueues(JSONObject request) throws Exception {
+        DefaultMQProducer producer = producers.get(request.getString("name"));
+        List<String> queues = new ArrayList<>();
+        for (MessageQueue queue : producer.fetchPublishMessageQueues(request.getString("topic"))) {
+            queues.add(queue.getBrokerName() + ":" + queue.getQueueId());
+        }
+        return queues;
+    }
+
+    private String startConsumer(JSONObject request) throws Exception {
+        String name = request.getString("name");
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.getString("group"));
+        consumer.setNamesrvAddr(request.getString("namesrv"));
+        consumer.setInstanceName(name);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setConsumeThreadMin(2);
+        consumer.setConsumeThreadMax(2);
+        consumer.setPollNameServerInterval(1000);
+        consumer.subscribe(request.getString("topic"), request.getString("tags"));
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt message : messages) {
+                emit(describe(name, message));
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        consumers.put(name, consumer);
+        return "started";
+    }
+
+    private static JSONObject describe(String consumer, MessageExt message) {
+        JSONObject event = new JSONObject();
+        event.put("event", "message");
+        event.put("consumer", consumer);
+        event.put("topic", message.getTopic());
+        event.put("brokerName", message.getBrokerName());
+        event.put("queueId", message.getQueueId());
+        event.put("queueOffset", message.getQueueOffset());
+        event.put("reconsumeTimes", message.getReconsumeTimes());
+        event.put("msgId", message.getMsgId());
+        event.put("tags", message.getTags());
+        event.put("keys", message.getKeys());
+        event.put("body", new String(message.getBody(), StandardCharsets.UTF_8));
+        return event;
+    }
+}

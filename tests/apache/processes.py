@@ -1,0 +1,177 @@
+"""Server processes: free ports, waiting with a deadline, starting, pausing and ending by pid."""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+LOOPBACK = "127.0.0.1"
+START_TIMEOUT_S = 120
+STOP_TIMEOUT_S = 30
+POLL_S = 0.05
+LOG_TAIL_LINES = 40
+
+T = TypeVar("T")
+
+
+# -- waiting and ports -----------------------------------------------------------------------------
+
+
+def wait_until(
+    look: Callable[[], T | None],
+    what: str,
+    *,
+    timeout_s: float,
+    seen: Callable[[], object] | None = None,
+) -> T:
+    """Call `look` until it gives something true; after the deadline say what was seen instead."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = look()
+        if found:
+            return found
+        if time.monotonic() >= deadline:
+            shown = seen() if seen is not None else found
+            raise AssertionError(f"{what}: not within {timeout_s} s; last seen: {shown}")
+        time.sleep(POLL_S)
+
+
+def free_port(*neighbours: int) -> int:
+    """A port that nobody listens on, nor on those at the given distances from it.
+
+    It comes from below the range of outgoing connections, which could take it before it is used.
+    """
+    for _ in range(200):
+        port = random.randrange(12_000, 32_000)
+        if all(is_free(port + distance) for distance in (0, *neighbours)):
+            return port
+    raise AssertionError("no free port in 200 tries")
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex((LOOPBACK, port)) == 0
+
+
+# -- one server ------------------------------------------------------------------------------------
+
+
+def environment_in(home: Path) -> dict[str, str]:
+    """Ours, but nothing of it may name another cluster, and everything personal is in `home`."""
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if key != "NAMESRV_ADDR" and not key.startswith(("TIANZHOU_NAMESRV_", "TIANZHOU_BROKER_"))
+    }
+    return kept | {"ROCKETMQ_HOME": str(home), "HOME": str(home), "LC_ALL": "C.UTF-8"}
+
+
+class Server:
+    """A running nameserver or broker; `address` is where clients reach it."""
+
+    def __init__(self, name: str, address: str, home: Path, command: Sequence[str]) -> None:
+        self.name = name
+        self.address = address
+        self.home = home
+        self.stdout_path = home / "stdout.log"
+        with self.stdout_path.open("ab") as output:
+            # Launch.java ends its JVM when this pipe closes: when we are gone, however we went.
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=home,
+                env=environment_in(home),
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    def output(self) -> str:
+        """What the program wrote to its standard output and error."""
+        return self.stdout_path.read_text(errors="replace")
+
+    def report(self) -> str:
+        """The end of everything the program wrote, its log files included."""
+        parts = [f"{self.name} (pid {self.pid}, exit code {self.process.poll()})"]
+        for path in (self.stdout_path, *sorted((self.home / "logs").rglob("*.log"))):
+            lines = path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+            if lines:
+                parts.append("\n".join([f"--- {path.name}", *lines]))
+        return "\n".join(parts)
+
+    def wait_for_boot(self) -> None:
+        def booted() -> bool:
+            if self.process.poll() is not None:
+                raise AssertionError(f"ended while starting: {self.report()}")
+            return "boot success" in self.output() and is_listening(self.port)
+
+        wait_until(booted, f"start of {self.name}", timeout_s=START_TIMEOUT_S, seen=self.report)
+
+    def pause(self) -> None:
+        """Stop the program in its tracks; its connections stay open and silent."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self.process.kill()
+        self.close()
+
+    def stop(self) -> None:
+        """End it in good order; a program that does not comply is killed and reported."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+            try:
+                self.process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                report = self.report()
+                self.kill()
+                raise AssertionError(f"did not stop in {STOP_TIMEOUT_S} s: {report}") from None
+        self.close()
+
+    def close(self) -> None:
+        self.process.wait(STOP_TIMEOUT_S)
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+
+@contextmanager
+def running(server: Server, *, graceful: bool = True) -> Generator[Server]:
+    """Wait until the server answers; leave nothing of its process behind."""
+    try:
+        server.wait_for_boot()
+        yield server
+    except BaseException:
+        server.kill()
+        raise
+    if graceful:
+        server.stop()
+    else:
+        server.kill()

@@ -1,0 +1,120 @@
+"""Stock clients and the stock mqadmin in one JVM that stays; java/Shell.java is its other half."""
+
+import json
+import queue
+import subprocess
+import tempfile
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from tests.apache.jvm import CLIENT_OPTIONS, java_command, make_home
+from tests.apache.processes import LOG_TAIL_LINES, STOP_TIMEOUT_S
+
+
+class Shell:
+    """A JVM that takes requests; see java/Shell.java for their language."""
+
+    def __init__(self, version: str, home: Path, command: Sequence[str]) -> None:
+        self.version = version
+        self.home = home
+        self.messages: list[dict[str, Any]] = []
+        self.answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.request_count = 0
+        with (home / "stderr.log").open("wb") as errors:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd=home,
+                text=True,
+                encoding="utf-8",
+            )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.requests: IO[str] = self.process.stdin
+        self.reader = threading.Thread(target=self.read, args=(self.process.stdout,), daemon=True)
+        self.reader.start()
+
+    def read(self, lines: IO[str]) -> None:
+        with lines:
+            for line in lines:
+                parsed = json.loads(line)
+                if parsed.get("event") == "message":
+                    self.messages.append(parsed)
+                else:
+                    self.answers.put(parsed)
+
+    def ask(self, verb: str, *, timeout_s: float = 60, **arguments: object) -> Any:  # noqa: ANN401 - whatever JSON holds
+        """Send one request and wait for its answer; an error of the Java side is raised here."""
+        self.request_count += 1
+        request = {"id": self.request_count, "verb": verb, **arguments}
+        self.requests.write(json.dumps(request) + "\n")
+        self.requests.flush()
+        try:
+            answer = self.answers.get(timeout=timeout_s)
+        except queue.Empty:
+            raise AssertionError(
+                f"no answer to {request} in {timeout_s} s: {self.report()}"
+            ) from None
+        assert answer["id"] == self.request_count, f"{answer} does not answer {request}"
+        if "error" in answer:
+            raise AssertionError(f"{request} failed: {answer['error']}")
+        return answer["result"]
+
+    def report(self) -> str:
+        errors = (self.home / "stderr.log").read_text(errors="replace").splitlines()
+        return "\n".join([f"exit code {self.process.poll()}", *errors[-LOG_TAIL_LINES:]])
+
+    def mqadmin(self, namesrv: str, *arguments: str, timeout_s: float = 60) -> str:
+        """What `mqadmin ARGUMENTS -n NAMESRV` prints."""
+        output: str = self.ask("admin", args=[*arguments, "-n", namesrv], timeout_s=timeout_s)
+        return output
+
+    def start_producer(self, name: str, namesrv: str, *, group: str = "kit-producers") -> None:
+        self.ask("start_producer", name=name, group=group, namesrv=namesrv, timeout_ms=10_000)
+
+    def send(
+        self, name: str, topic: str, bodies: Sequence[str], *, tags: str = "", keys: str = ""
+    ) -> list[dict[str, Any]]:
+        """Send each body synchronously; the results in the same order."""
+        sent: list[dict[str, Any]] = self.ask(
+            "send", name=name, topic=topic, bodies=list(bodies), tags=tags, keys=keys
+        )
+        return sent
+
+    def start_consumer(
+        self, name: str, namesrv: str, *, group: str, topic: str, tags: str = "*"
+    ) -> None:
+        """A push consumer from the first message on; what it gets appears in `messages`."""
+        self.ask("start_consumer", name=name, namesrv=namesrv, group=group, topic=topic, tags=tags)
+
+    def consumed(self, name: str) -> list[dict[str, Any]]:
+        return [message for message in list(self.messages) if message["consumer"] == name]
+
+    def close(self) -> None:
+        """Closing its input ends the program."""
+        self.requests.close()
+        try:
+            self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(STOP_TIMEOUT_S)
+        self.reader.join(STOP_TIMEOUT_S)
+
+
+@contextmanager
+def java_shell(version: str, *, jvm_options: Sequence[str] = ()) -> Generator[Shell]:
+    """A Shell that answers; it ends with the block."""
+    with tempfile.TemporaryDirectory(prefix="apache-shell-") as directory:
+        home = make_home(Path(directory))
+        options = [*jvm_options, *CLIENT_OPTIONS]
+        shell = Shell(version, home, [*java_command(version, home, options), "Shell"])
+        try:
+            shell.ask("ping")
+            yield shell
+        finally:
+            shell.close()
