@@ -1,0 +1,30 @@
+"""A short run of the fuzzer for every decoder; `make fuzz` does a million inputs each."""
+
+import pytest
+
+from tests.fuzz.run import fuzz
+from tests.fuzz.targets import TARGETS, Target
+from tianzhou.errors import ProtocolError
+
+COUNT = 20_000
+
+
+def is_read(target: Target, data: bytes) -> bool:
+    try:
+        target.decode(data)
+    except ProtocolError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_decoder_answers_or_refuses(target: Target) -> None:
+    answered, refused = fuzz(target, COUNT, seed=20_260)
+    assert answered + refused == COUNT
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_mutation_starts_from_input_that_is_read(target: Target) -> None:
+    """Otherwise it would start from rubbish and never get past the first check."""
+    corpus = target.corpus()
+    assert sum(is_read(target, data) for data in corpus) >= len(corpus) / 4
