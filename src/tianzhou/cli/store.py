@@ -1,0 +1,205 @@
+"""`tianzhou store`: look into a store directory, check it, mend it.
+
+`stats`, `dump` and `verify` only read. `rebuild` and `truncate` change files, ask first, and
+refuse a directory that a broker has open.
+"""
+
+import base64
+import json
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tianzhou.errors import StoreError
+from tianzhou.message import StoredMessage
+from tianzhou.store.inspect import Progress as Told
+from tianzhou.store.inspect import StoreDirectory
+from tianzhou.store.message_store import MessageStore
+from tianzhou.store.repair import truncate_log
+
+app = typer.Typer(no_args_is_help=True, help="Look into a store directory, check it, mend it.")
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="storePathRootDir of a broker.")]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+_out = Console(soft_wrap=True)
+_err = Console(stderr=True, soft_wrap=True)
+
+
+@contextmanager
+def _progress(what: str) -> Generator[Told]:
+    """A bar on stderr; nothing where stderr is no terminal."""
+    columns = (TextColumn(what), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+    with Progress(
+        *columns, TimeRemainingColumn(), console=_err, disable=not _err.is_terminal
+    ) as bar:
+        task = bar.add_task(what, total=None)
+
+        def told(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield told
+
+
+@contextmanager
+def _in_words() -> Generator[None]:
+    """An error of the store is one line on stderr and exit code 1."""
+    try:
+        yield
+    except StoreError as e:
+        _err.print(f"tianzhou store: {e}", markup=False)
+        raise typer.Exit(1) from e
+    except OSError as e:
+        _err.print(f"tianzhou store: {e.filename}: {e.strerror}", markup=False)
+        raise typer.Exit(1) from e
+
+
+def _print_json(value: object) -> None:
+    typer.echo(json.dumps(value, ensure_ascii=False))
+
+
+@app.command()
+def stats(directory: Directory, as_json: AsJson = False) -> None:
+    """Show what is in a store: files, queues, index, checkpoint."""
+    with _in_words():
+        facts = StoreDirectory(directory).facts()
+    if as_json:
+        _print_json(asdict(facts) | {"root": str(facts.root)})
+        return
+    last = "clean" if facts.clean else "not clean, or still open (abort exists)"
+    _out.print(f"{facts.root}: last stop {last}", markup=False)
+    _out.print(
+        f"log: {facts.log_files} files of {facts.log_file_bytes:,} bytes from "
+        f"{facts.first_log_offset:,} on; index: {facts.index_items:,} items in "
+        f"{facts.index_files} files"
+    )
+    table = Table("topic", "queue", "min", "next", "messages", "files")
+    for queue in facts.queues:
+        count = queue.next_offset - queue.min_offset
+        table.add_row(
+            queue.topic, str(queue.queue_id), f"{queue.min_offset:,}", f"{queue.next_offset:,}",
+            f"{count:,}", str(queue.files),
+        )  # fmt: skip
+    _out.print(table)
+
+
+@app.command()
+def verify(directory: Directory, as_json: AsJson = False) -> None:
+    """Check every message and every queue entry; exit code 1 if something is wrong."""
+    with _in_words(), _progress("verify") as told:
+        verdict = StoreDirectory(directory).verify(told)
+    if as_json:
+        _print_json(asdict(verdict))
+    else:
+        for finding in verdict.findings:
+            _out.print(finding, markup=False)
+        _out.print(
+            f"{verdict.messages:,} messages, {verdict.log_bytes:,} bytes, log ends at "
+            f"{verdict.end_log_offset:,}: "
+            + (f"{len(verdict.findings)} findings" if verdict.findings else "sound")
+        )
+    raise typer.Exit(1 if verdict.findings else 0)
+
+
+@app.command()
+def dump(
+    directory: Directory,
+    topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
+    queue_id: Annotated[int | None, typer.Option("--queue", help="Only this queue.")] = None,
+    from_log_offset: Annotated[
+        int, typer.Option("--from", help="Begin at this log offset, which begins a record.", min=0)
+    ] = 0,
+    limit: Annotated[int, typer.Option(help="Messages to show.", min=1)] = 100,
+    bodies: Annotated[bool, typer.Option("--bodies", help="Show bodies, too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show messages in the order of the log, one line each."""
+    with _in_words():
+        shown = 0
+        for message in StoreDirectory(directory).messages(from_log_offset):
+            if topic not in (None, message.topic) or queue_id not in (None, message.queue_id):
+                continue
+            shown += 1
+            if as_json:
+                _print_json(_as_dict(message, bodies=bodies))
+            else:
+                typer.echo(_as_line(message, bodies=bodies))
+            if shown >= limit:
+                break
+
+
+def _as_dict(message: StoredMessage, *, bodies: bool) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "log_offset": message.log_offset, "topic": message.topic, "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset, "size_bytes": message.size_bytes,
+        "store_time_ms": message.store_time_ms, "born_time_ms": message.born_time_ms,
+        "born_host": list(message.born_host), "store_host": list(message.store_host),
+        "flag": message.flag, "sys_flag": message.sys_flag,
+        "reconsume_count": message.reconsume_count,
+        "prepared_log_offset": message.prepared_log_offset, "properties": message.properties,
+    }  # fmt: skip
+    if bodies:
+        shown["body_base64"] = base64.b64encode(message.body).decode()
+    return shown
+
+
+def _as_line(message: StoredMessage, *, bodies: bool) -> str:
+    line = (
+        f"{message.log_offset} {message.topic}/{message.queue_id}@{message.queue_offset} "
+        f"{message.size_bytes} bytes, tags {message.tags or '-'}, keys "
+        f"{' '.join(message.keys) or '-'}"
+    )
+    return f"{line}: {message.body[:200]!r}" if bodies else line
+
+
+@app.command()
+def rebuild(directory: Directory, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Make all queues and the index again from the log."""
+    with _in_words():
+        config = StoreDirectory(directory).inferred_config()
+        if not yes:
+            typer.confirm(f"Remove and rebuild queues and index of {directory}?", abort=True)
+        with _progress("rebuild") as told:
+            store = MessageStore.open(config, background=False, rebuild=True, progress=told)
+            report = store.report
+            store.close()
+    _tell(report.replayed_count, report.end_log_offset, report.notes, as_json=as_json)
+
+
+@app.command()
+def truncate(
+    directory: Directory,
+    log_offset: Annotated[
+        int, typer.Option("--at", help="The log ends here; must be the begin of a record.", min=0)
+    ],
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give up everything from a log offset on; queues and index follow."""
+    with _in_words():
+        config = StoreDirectory(directory).inferred_config()
+        if not yes:
+            typer.confirm(
+                f"Give up all messages of {directory} from log offset {log_offset} on, for ever?",
+                abort=True,
+            )
+        with _progress("truncate") as told:
+            report = truncate_log(config, log_offset, told)
+    _tell(report.replayed_count, report.end_log_offset, report.notes, as_json=as_json)
+
+
+def _tell(messages: int, end_log_offset: int, notes: list[str], *, as_json: bool) -> None:
+    if as_json:
+        _print_json({"messages": messages, "end_log_offset": end_log_offset, "notes": notes})
+        return
+    for note in notes:
+        _out.print(note, markup=False)
+    _out.print(f"{messages:,} messages, the log ends at {end_log_offset:,}")

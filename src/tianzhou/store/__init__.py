@@ -1,0 +1,1 @@
+"""The message store: one log, derived queues and index, in RocketMQ's own files."""

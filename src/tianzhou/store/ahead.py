@@ -1,0 +1,130 @@
+"""Makes log files before they are needed, and log pages ready before they are written.
+
+Creating a file of 1 GiB and taking the first fault on each of its pages cost more than everything
+else on the way of a message, so a thread does both ahead of the writer: the next file as soon as
+the last one is in use, and a window of pages in front of the writer. Without the thread (tools,
+tests) files are made when they are asked for.
+"""
+
+import contextlib
+import logging
+import threading
+
+from tianzhou.store.disk import Disk
+from tianzhou.store.mapped_file import MappedFile
+from tianzhou.store.segments import Segments
+
+log = logging.getLogger(__name__)
+
+_NEVER = 2**63 - 1
+
+
+class Ahead:
+    """The supply of a commit log."""
+
+    def __init__(self, disk: Disk, segments: Segments, window_bytes: int) -> None:
+        self._disk = disk
+        self._segments = segments
+        self._window_bytes = window_bytes
+        self._change = threading.Condition()
+        self._wanted: int | None = None
+        self._making: int | None = None
+        self._ready: MappedFile | None = None
+        self._warm: tuple[MappedFile, int] | None = None
+        self._warmed: tuple[int, int] = (-1, 0)
+        """First byte of the file warmed last, and the position up to which it is warm."""
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+
+    def start(self) -> None:
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="store-ahead", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread and removes a file that was made but not used."""
+        with self._change:
+            self._stopping = True
+            self._change.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        ready, self._ready = self._ready, None
+        if ready is not None:
+            with contextlib.suppress(OSError):
+                ready.remove()
+                self._disk.sync_directory(self._segments.directory)
+
+    # -- the writer's side ----------------------------------------------------------------------
+
+    def take(self, first: int) -> MappedFile:
+        """The file that begins at `first`; waits if it is just being made."""
+        with self._change:
+            while self._making == first:
+                self._change.wait()
+            ready, self._ready = self._ready, None
+        if ready is not None and ready.first == first:
+            return ready
+        return self._make(first)
+
+    def wrote(self, file: MappedFile, position: int) -> int:
+        """Asks for the next file and the next window; answers where to ask again."""
+        if self._thread is None:
+            return _NEVER
+        with self._change:
+            self._wanted = file.stop
+            if self._window_bytes:
+                self._warm = (file, position)
+            self._change.notify_all()
+        return position + self._window_bytes // 2 if self._window_bytes else _NEVER
+
+    def _make(self, first: int) -> MappedFile:
+        if not self._segments.files:
+            self._segments.make_directory()
+        file = self._segments.file_at(first)
+        file.create()
+        return file
+
+    # -- the thread's side ----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._change:
+                while not (self._stopping or self._warm or self._must_make()):
+                    self._change.wait()
+                if self._stopping:
+                    return
+                warm, self._warm = self._warm, None
+                making = None if warm else self._wanted
+                self._making, self._wanted = making, self._wanted if warm else None
+            if warm:
+                self._warm_window(*warm)
+            elif making is not None:
+                self._make_ready(making)
+
+    def _must_make(self) -> bool:
+        return self._wanted is not None and (
+            self._ready is None or self._ready.first != self._wanted
+        )
+
+    def _make_ready(self, first: int) -> None:
+        made: MappedFile | None = None
+        try:
+            made = self._make(first)
+            self._disk.prefault(made.view(), 0, self._window_bytes)
+        except OSError as e:
+            # The writer tries again when it needs the file, and then the sender is told.
+            log.warning("log file %d: could not be made ahead: %s", first, e)
+        with self._change:
+            self._ready, self._making = made, None
+            self._change.notify_all()
+
+    def _warm_window(self, file: MappedFile, position: int) -> None:
+        start = position
+        if self._warmed[0] == file.first:
+            start = max(position, self._warmed[1])
+        stop = min(position + self._window_bytes, file.size_bytes)
+        if start < stop:
+            with contextlib.suppress(OSError):
+                self._disk.prefault(file.view(), start, stop)
+            self._warmed = (file.first, stop)

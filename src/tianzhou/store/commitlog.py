@@ -1,0 +1,291 @@
+"""The log: every message of every topic, one record after the other, in files of one size.
+
+    00000000000000000000          00000000001073741824
+    | record | record | filler |  | record | record | zeros ... |
+                                                    ^ written
+
+One thread writes. It copies a whole record into mapped memory and then moves `written`; whoever
+reads goes no further than that, so no reader waits and none sees half a record. A record never
+crosses the end of a file: at least 8 bytes are kept free for the filler that says "go on in the
+next file".
+
+The compiled kernel may do the copying: `place` names the spot, `tail` gives the memory, `advance`
+publishes.
+"""
+
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+from tianzhou.errors import RecordError, StoreError
+from tianzhou.protocol import kernel
+from tianzhou.protocol.pure_record import RecordFields
+from tianzhou.protocol.record import (
+    BLANK_BYTES_MIN,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    SIZE_MIN,
+    encode_blank,
+)
+from tianzhou.protocol.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from tianzhou.store.mapped_file import MappedFile
+from tianzhou.store.segments import Segments
+
+_MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
+_BLANK = MAGIC_BLANK.to_bytes(4, "big")
+_SEARCH_BYTES = 1 << 20
+_HEAD_BYTES = 88
+"""Of a record with IPv4 addresses, up to and with the length of the body."""
+SECTOR_BYTES = 512
+"""What a disk writes whole or not at all."""
+
+# Indexes into the fields of a decoded record.
+TOPIC: Final = 0
+PROPERTIES: Final = 2
+QUEUE_ID: Final = 3
+QUEUE_OFFSET: Final = 4
+LOG_OFFSET: Final = 5
+SYS_FLAG: Final = 7
+STORE_TIME: Final = 10
+SIZE: Final = 15
+
+
+class Supply(Protocol):
+    """Where the next file comes from."""
+
+    def take(self, first: int) -> MappedFile:
+        """The file that begins at `first`, created. Raises OSError, and can be asked again."""
+        ...
+
+    def wrote(self, file: MappedFile, position: int) -> int:
+        """Told how far `file` is written; answers from where on it wants to hear again."""
+        ...
+
+
+class CommitLog:
+    """The writer's end, and what readers need."""
+
+    __slots__ = (
+        "_file", "_position", "_supply", "_tail", "_tell_at", "last_store_time_ms", "segments",
+        "written",
+    )  # fmt: skip
+
+    def __init__(self, segments: Segments, supply: Supply) -> None:
+        self.segments = segments
+        self._supply = supply
+        self._file: MappedFile | None = None
+        self._tail = memoryview(b"")
+        self._position = 0
+        self._tell_at = 0
+        self.written = 0
+        """Log offset behind the last record; everything before it may be read."""
+        self.last_store_time_ms = 0
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def start_at(self, log_offset: int) -> None:
+        """The log ends here; the next record goes here. Files beyond were removed before."""
+        self.written = log_offset
+        file = self.segments.find(log_offset)
+        self._use(file, log_offset - file.first if file else 0)
+
+    def _use(self, file: MappedFile | None, position: int) -> None:
+        self._file = file
+        self._tail = file.view() if file else memoryview(b"")
+        self._position = position
+        self._tell_at = self._supply.wrote(file, position) if file else 0
+
+    def release(self) -> None:
+        """Lets go of the mappings; nothing is written any more."""
+        self._use(None, 0)
+        for file in self.segments.files:
+            file.unmap()
+
+    def place(self, size_bytes: int) -> int:
+        """The log offset at which a record of this size will lie; rolls to a new file if it must.
+
+        Raises StoreError if no file can hold it, OSError if there is no room for a new file; then
+        nothing has changed.
+        """
+        if self._position + size_bytes + BLANK_BYTES_MIN > len(self._tail):
+            if size_bytes + BLANK_BYTES_MIN > self.segments.size_bytes:
+                raise StoreError(
+                    f"a record of {size_bytes} bytes does not fit a log file of "
+                    f"{self.segments.size_bytes} (mappedFileSizeCommitLog)"
+                )
+            self._roll()
+        assert self._file is not None
+        return self._file.first + self._position
+
+    def tail(self) -> tuple[memoryview, int]:
+        """The memory of the last file, and the position in it where the next record goes."""
+        return self._tail, self._position
+
+    def advance(self, size_bytes: int, store_time_ms: int) -> None:
+        """What was written at the tail counts from now on."""
+        self._position += size_bytes
+        self.last_store_time_ms = store_time_ms
+        self.written += size_bytes
+        if self._position >= self._tell_at and self._file is not None:
+            self._tell_at = self._supply.wrote(self._file, self._position)
+
+    def append(self, record: bytes | bytearray, store_time_ms: int) -> None:
+        """Puts a record at the place that `place` named for its size."""
+        position = self._position
+        self._tail[position : position + len(record)] = record
+        self.advance(len(record), store_time_ms)
+
+    def _roll(self) -> None:
+        # The new file comes first: if there is no room for it the old one stays as it is.
+        old = self._file
+        following = self._supply.take(old.stop if old else self.written)
+        if old is not None:
+            left = old.size_bytes - self._position
+            self._tail[self._position : self._position + BLANK_BYTES_MIN] = encode_blank(left)
+        self.segments.add(following)
+        self.written = following.first
+        self._use(following, 0)
+
+    # -- reading --------------------------------------------------------------------------------
+
+    @property
+    def first(self) -> int:
+        """The oldest log offset that is still there."""
+        files = self.segments.files
+        return files[0].first if files else self.written
+
+    def slice(self, log_offset: int, size_bytes: int) -> memoryview | None:
+        """A piece of the log without copying; None if it is gone, not there yet or in two files."""
+        if size_bytes < 0 or log_offset + size_bytes > self.written:
+            return None
+        file = self.segments.find(log_offset)
+        if file is None or log_offset + size_bytes > file.stop:
+            return None
+        try:
+            view = file.view()
+        except FileNotFoundError:  # Deleted by retention after it was found.
+            return None
+        start = log_offset - file.first
+        return view[start : start + size_bytes].toreadonly()
+
+    def record(self, log_offset: int) -> memoryview | None:
+        """The record that begins at a log offset; None if no whole record is announced there."""
+        head = self.slice(log_offset, 8)
+        if head is None or bytes(head[4:]) not in _MAGICS:
+            return None
+        size_bytes = int.from_bytes(head[:4], "big")
+        return self.slice(log_offset, size_bytes) if size_bytes >= SIZE_MIN else None
+
+    def decode(
+        self, log_offset: int, *, check_crc: bool = True, read_body: bool = False
+    ) -> RecordFields | None:
+        """The fields of a record; None unless a sound record that names this place lies there."""
+        record = self.record(log_offset)
+        if record is None:
+            return None
+        try:
+            fields = kernel.decode_record(record, 0, check_crc, read_body)
+        except RecordError:
+            return None
+        return fields if fields[LOG_OFFSET] == log_offset else None
+
+
+# -- walking -------------------------------------------------------------------------------------
+
+
+class Stop(Exception):
+    """A walk over one file ended before the file did."""
+
+    def __init__(self, position: int, why: str, *, unused: bool) -> None:
+        super().__init__(why)
+        self.position = position
+        self.why = why
+        self.unused = unused
+        """Nothing was ever written here; the ordinary end of a log."""
+
+
+def walk(
+    view: memoryview, first: int, position: int, *, check_crc: bool, torn: bool = False
+) -> Iterator[RecordFields]:
+    """The records of one file from a position on, bodies left out.
+
+    Ends at the filler; raises Stop where no sound record lies. With `torn` a record of which the
+    disk kept some sectors and lost others is not sound either, wherever they lie in it.
+    """
+    decode = kernel.decode_record
+    size_bytes = len(view)
+    while True:
+        try:
+            fields = decode(view, position, check_crc, False)
+        except RecordError as e:
+            if bytes(view[position + 4 : position + 8]) == _BLANK and _is_filler(view, position):
+                return
+            unused = not any(view[position : position + 8])
+            raise Stop(position, str(e), unused=unused) from e
+        if fields[LOG_OFFSET] != first + position:
+            why = f"record at {position}: says it lies at {fields[LOG_OFFSET]} of the log"
+            raise Stop(position, why, unused=False)
+        if torn and _lost_text(view, position, fields):
+            raise Stop(position, f"record at {position}: a part of it was lost", unused=False)
+        yield fields
+        position += fields[SIZE]
+        if position + BLANK_BYTES_MIN > size_bytes:
+            raise Stop(position, f"record at {position}: no room for a filler", unused=False)
+
+
+def _lost_text(view: memoryview, position: int, fields: RecordFields) -> bool:
+    """Whether sectors with topic or properties are missing, of which no checksum tells.
+
+    A sector that never arrived reads as zeros. Lost parts before the text are found by the lengths
+    and the CRC.
+    """
+    flags = fields[SYS_FLAG]
+    head = _HEAD_BYTES + 12 * (bool(flags & BORN_HOST_V6) + bool(flags & STORE_HOST_V6))
+    length_at = position + head
+    body_length = int.from_bytes(view[length_at - 4 : length_at], "big")
+    at, width = length_at + body_length, 2 if view[position + 7] == MAGIC_V2 & 0xFF else 1
+    topic_end = at + width + int.from_bytes(view[at : at + width], "big")
+    # The lengths themselves may be zero, and are right, or the record would not add up.
+    return _has_lost_sector(view, at + width, topic_end) or _has_lost_sector(
+        view, topic_end + 2, position + fields[SIZE]
+    )
+
+
+def _has_lost_sector(view: memoryview, at: int, end: int) -> bool:
+    while at < end:
+        stop = min(at - at % SECTOR_BYTES + SECTOR_BYTES, end)
+        if not any(view[at:stop]):
+            return True
+        at = stop
+    return False
+
+
+def _is_filler(view: memoryview, position: int) -> bool:
+    return int.from_bytes(view[position : position + 4], "big") == len(view) - position
+
+
+def find_record(view: memoryview, first: int, position: int, stop: int) -> int | None:
+    """Where the next sound record begins, at or after a position; None if there is none.
+
+    A record names its own place in the log, so bytes of a body do not pass for one.
+    """
+    while position < stop:
+        chunk = bytes(view[position : min(position + _SEARCH_BYTES, stop)])
+        at = min((hit for hit in map(chunk.find, _MAGICS) if hit >= 0), default=-1)
+        if at < 0:
+            # The magic may lie across two chunks.
+            position += max(len(chunk) - 3, 1) if len(chunk) == _SEARCH_BYTES else len(chunk)
+            continue
+        candidate = position + at - 4
+        if candidate >= 0 and _sound(view, first, candidate):
+            return candidate
+        position += at + 1
+    return None
+
+
+def _sound(view: memoryview, first: int, position: int) -> bool:
+    try:
+        fields = kernel.decode_record(view, position, True, False)
+    except RecordError:
+        return False
+    return fields[LOG_OFFSET] == first + position

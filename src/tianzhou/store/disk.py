@@ -1,0 +1,320 @@
+"""The seam between the store and the disk: every file, directory, mapping and sync passes here.
+
+`RealDisk` is the operating system. Tests put a simulated disk in its place, which forgets what
+was not synced, tears pages, reorders writes and fails calls. What the seam promises, and the
+store relies on:
+
+- `DiskFile.map` gives a writable view of the whole file. The mapping lives until the last view (and
+  the last slice of a view) is gone, so whoever reads a slice may keep it as long as needed.
+- `DiskFile.sync` returns when everything written to that file before the call, mapped writes
+  included, would survive a power cut; it raises if the disk could not promise that. A name
+  (creation, removal, renaming) survives only after `Disk.sync_directory`.
+- `DiskFile.reserve` gives disk blocks to a range, so that a mapped write there cannot find the disk
+  full. A mapped write to a range without blocks on a full disk would end the process.
+- All of them raise OSError; `explained` turns one into words and the right kind of `StoreError`.
+"""
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import threading
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+from tianzhou.errors import StoreBroken, StoreError, StoreFull, StoreReadOnly
+
+PAGE_BYTES = 4096
+
+_MADV_POPULATE_WRITE = 23
+_DATA_READ_BYTES = 64 * 1024
+_DATA_READS_MAX = 32
+_PREFAULT_SLICE_BYTES = 64 * PAGE_BYTES
+"""Prefaulting holds the interpreter lock, so it goes in slices of well under a millisecond."""
+
+
+class DiskFile(Protocol):
+    """One open file."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def size_bytes(self) -> int: ...
+
+    def read(self, position: int, count: int) -> bytes:
+        """Up to `count` bytes; fewer only at the end of the file."""
+        ...
+
+    def write(self, position: int, data: bytes) -> None: ...
+
+    def reserve(self, position: int, count: int) -> None:
+        """Gives blocks to the range and grows the file to its end; new bytes read as zero."""
+        ...
+
+    def resize(self, size_bytes: int) -> None:
+        """Cuts the file, or grows it by bytes that read as zero and have no blocks yet."""
+        ...
+
+    def has_data(self, position: int) -> bool:
+        """False only if everything from `position` on certainly reads as zero."""
+        ...
+
+    def map(self) -> memoryview: ...
+
+    def sync(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """Files by name."""
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> DiskFile: ...
+
+    def lock(self, path: Path) -> DiskFile | None:
+        """Takes the lock that RocketMQ takes (the first byte of the file, made if it is missing).
+
+        None if another program has it, or this one. Closing the file gives it back.
+        """
+        ...
+
+    def exists(self, path: Path) -> bool: ...
+
+    def names(self, path: Path) -> list[str]:
+        """Sorted names in a directory, none if it is missing."""
+        ...
+
+    def is_directory(self, path: Path) -> bool: ...
+
+    def make_directory(self, path: Path, *, durable: bool = True) -> None:
+        """With its parents; `durable` syncs every new name."""
+        ...
+
+    def remove(self, path: Path) -> None: ...
+
+    def remove_directory(self, path: Path) -> None:
+        """Removes an empty directory."""
+        ...
+
+    def rename(self, source: Path, target: Path) -> None: ...
+
+    def sync_directory(self, path: Path) -> None: ...
+
+    def size_bytes(self, path: Path) -> int: ...
+
+    def modified_ms(self, path: Path) -> int: ...
+
+    def used_ratio(self, path: Path) -> float:
+        """How full the file system of `path` is, from 0 to 1, for a user without privileges."""
+        ...
+
+    def prefault(self, view: memoryview, start: int, stop: int) -> None:
+        """Makes the pages of a mapped range ready for writing, so that the writer does not wait."""
+        ...
+
+
+# -- the operating system ------------------------------------------------------------------------
+
+
+class RealFile:
+    """A file descriptor."""
+
+    __slots__ = ("_fd", "_writable", "path")
+
+    def __init__(self, path: Path, fd: int, *, writable: bool) -> None:
+        self.path = path
+        self._fd = fd
+        self._writable = writable
+
+    def size_bytes(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def read(self, position: int, count: int) -> bytes:
+        return os.pread(self._fd, count, position)
+
+    def write(self, position: int, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            written = os.pwrite(self._fd, rest, position)
+            rest, position = rest[written:], position + written
+
+    def reserve(self, position: int, count: int) -> None:
+        os.posix_fallocate(self._fd, position, count)
+
+    def resize(self, size_bytes: int) -> None:
+        os.ftruncate(self._fd, size_bytes)
+
+    def has_data(self, position: int) -> bool:
+        # File systems call more "data" than was written (whole folios), so a little is looked at.
+        for _ in range(_DATA_READS_MAX):
+            try:
+                position = os.lseek(self._fd, position, os.SEEK_DATA)
+            except OSError as e:
+                if e.errno == errno.ENXIO:
+                    return False
+                raise
+            if any(self.read(position, _DATA_READ_BYTES)):
+                return True
+            position += _DATA_READ_BYTES
+        return True
+
+    def map(self) -> memoryview:
+        access = mmap.ACCESS_WRITE if self._writable else mmap.ACCESS_READ
+        return memoryview(mmap.mmap(self._fd, 0, access=access))
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def lock(self) -> bool:
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as e:
+            if e.errno in (errno.EACCES, errno.EAGAIN):
+                return False
+            raise
+        return True
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+class LockedFile(RealFile):
+    """A file whose lock this process holds.
+
+    Record locks belong to processes, and closing any descriptor of a file gives up the process's
+    lock on it. So a file that is locked here must not even be opened here a second time.
+    """
+
+    __slots__ = ("_key",)
+
+    _held: ClassVar[set[Path]] = set()
+    _holding: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, path: Path, fd: int, key: Path) -> None:
+        super().__init__(path, fd, writable=True)
+        self._key = key
+
+    @classmethod
+    def take(cls, path: Path) -> "LockedFile | None":
+        key = path.resolve()
+        with cls._holding:
+            if key in cls._held:
+                return None
+            file = cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), key)
+            try:
+                free = file.lock()
+            except OSError:
+                RealFile.close(file)
+                raise
+            if not free:
+                RealFile.close(file)
+                return None
+            cls._held.add(key)
+            return file
+
+    def close(self) -> None:
+        with self._holding:
+            super().close()
+            self._held.discard(self._key)
+
+
+class RealDisk:
+    """The file systems of this machine."""
+
+    __slots__ = ()
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> RealFile:
+        flags = os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY)
+        if create:
+            flags |= os.O_CREAT
+        return RealFile(path, os.open(path, flags, 0o644), writable=writable)
+
+    def lock(self, path: Path) -> LockedFile | None:
+        return LockedFile.take(path)
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def names(self, path: Path) -> list[str]:
+        try:
+            return sorted(os.listdir(path))  # noqa: PTH208 - names are wanted, not 20,000 paths
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def is_directory(self, path: Path) -> bool:
+        return path.is_dir()
+
+    def make_directory(self, path: Path, *, durable: bool = True) -> None:
+        if path.is_dir():
+            return
+        self.make_directory(path.parent, durable=durable)
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+        if durable:
+            self.sync_directory(path.parent)
+
+    def remove(self, path: Path) -> None:
+        path.unlink()
+
+    def remove_directory(self, path: Path) -> None:
+        path.rmdir()
+
+    def rename(self, source: Path, target: Path) -> None:
+        source.rename(target)
+
+    def sync_directory(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def size_bytes(self, path: Path) -> int:
+        return path.stat().st_size
+
+    def modified_ms(self, path: Path) -> int:
+        return path.stat().st_mtime_ns // 1_000_000
+
+    def used_ratio(self, path: Path) -> float:
+        figures = os.statvfs(path)
+        used = figures.f_blocks - figures.f_bfree
+        reachable = used + figures.f_bavail
+        return used / reachable if reachable else 1.0
+
+    def prefault(self, view: memoryview, start: int, stop: int) -> None:
+        area = view.obj
+        assert isinstance(area, mmap.mmap)
+        start -= start % PAGE_BYTES
+        for at in range(start, min(stop, len(view)), _PREFAULT_SLICE_BYTES):
+            count = min(_PREFAULT_SLICE_BYTES, len(view) - at)
+            try:
+                area.madvise(_MADV_POPULATE_WRITE, at, count)
+            except OSError:
+                # Older kernels do not know this advice; the writer then takes the faults itself.
+                return
+
+
+# -- words ---------------------------------------------------------------------------------------
+
+
+def explained(error: OSError, doing: str) -> StoreError:
+    """The error in words that say what to do. `doing` completes "could not ..."."""
+    where = f" ({error.filename})" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreFull(
+            f"could not {doing}: no space left on the disk{where}; free some, or lower "
+            "fileReservedTime"
+        )
+    if error.errno == errno.EROFS:
+        return StoreReadOnly(f"could not {doing}: the file system is read-only{where}")
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return StoreReadOnly(
+            f"could not {doing}: permission denied{where}; the user of this process must own the "
+            "store directory"
+        )
+    if error.errno == errno.EIO:
+        return StoreBroken(f"could not {doing}: the disk reports an input/output error{where}")
+    return StoreError(f"could not {doing}: {error.strerror or error}{where}")

@@ -1,0 +1,160 @@
+"""Puts the log on the disk: group commit for those who wait, a steady beat for those who do not.
+
+One thread does it. Whoever wants to know registers a callback for a log offset; all who wait
+while one fdatasync runs share the next one. Callbacks run in the flush thread, in the order of
+their log offsets if they were registered so, and must not block.
+
+If a sync fails the pages may be gone although a second sync would report success. So the first
+failure is final: `failure` is set, everyone who waits is told, and nothing is reported as flushed
+again until the store is opened anew and has looked at what is really there.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from time import monotonic
+
+from tianzhou.errors import StoreBroken, StoreClosed, StoreError
+from tianzhou.store.commitlog import CommitLog
+from tianzhou.store.config import FlushDiskType, StoreConfig
+from tianzhou.store.disk import PAGE_BYTES, Disk, DiskFile
+
+log = logging.getLogger(__name__)
+
+Told = Callable[[StoreError | None], None]
+"""Called once: with None when the log offset is on the disk, or with the reason it is not."""
+
+
+class LogFlush:
+    """How far the log is on the disk, and the thread that moves it."""
+
+    def __init__(self, disk: Disk, log_: CommitLog, config: StoreConfig) -> None:
+        self._disk = disk
+        self._log = log_
+        self._config = config
+        self._sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._change = threading.Condition()
+        self._flushing = threading.Lock()
+        """Held by whoever syncs: the flush thread, or the thread that writes the checkpoint."""
+        self._waiters: list[tuple[int, Told]] = []
+        self._handles: dict[int, DiskFile] = {}
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self.flushed = log_.written
+        """Log offset up to which everything is on the disk."""
+        self.flushed_time_ms = 0
+        """Store time of a message that is on the disk, the newest known."""
+        self.failure: StoreError | None = None
+
+    def start(self) -> None:
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="store-flush", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread; whoever still waits is told that the store is closed."""
+        with self._change:
+            self._stopping = True
+            self._change.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self._tell([(0, told) for _, told in self._waiters], StoreClosed("the store was closed"))
+        self._waiters = []
+        for handle in self._handles.values():
+            handle.close()
+        self._handles.clear()
+
+    def when_flushed(self, log_offset: int, told: Told) -> None:
+        """Calls `told` once the log is on the disk up to `log_offset`, at once if it is."""
+        with self._change:
+            waits = self.failure is None and self.flushed < log_offset and not self._stopping
+            if waits:
+                self._waiters.append((log_offset, told))
+                self._change.notify_all()
+        if not waits:
+            told(self.failure or (None if self.flushed >= log_offset else _closed()))
+        elif self._thread is None:
+            # Tools and tests run without the thread; the caller then does its work.
+            with self._flushing:
+                self._flush()
+
+    def flush(self) -> None:
+        """Puts everything written so far on the disk. Raises StoreError."""
+        with self._flushing:
+            self._flush()
+        if self.failure is not None:
+            raise self.failure
+
+    # -- the thread -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        beat_s = self._config.flush_interval_commit_log / 1000
+        thorough_s = self._config.flush_commit_log_thorough_interval / 1000
+        last_s = monotonic()
+        while not self._stopping and self.failure is None:
+            with self._change:
+                if not self._waiters and not self._stopping:
+                    self._change.wait(beat_s)
+            if self._waiters or self._due(monotonic() - last_s >= thorough_s):
+                with self._flushing:
+                    self._flush()
+                last_s = monotonic()
+
+    def _due(self, thorough: bool) -> bool:
+        waiting = self._log.written - self.flushed
+        pages = 0 if thorough or self._sync else self._config.flush_commit_log_least_pages
+        return waiting > 0 and waiting >= pages * PAGE_BYTES
+
+    def _flush(self) -> None:
+        if self.failure is None:
+            # The time is read before the place: a message of that time lies before that place.
+            time_ms, target = self._log.last_store_time_ms, self._log.written
+            try:
+                self._sync_files(target)
+            except OSError as e:
+                self._fail(e)
+            else:
+                self.flushed, self.flushed_time_ms = target, time_ms
+        with self._change:
+            due = [waiter for waiter in self._waiters if self.failure or waiter[0] <= self.flushed]
+            if due:
+                self._waiters = [
+                    waiter
+                    for waiter in self._waiters
+                    if not self.failure and waiter[0] > self.flushed
+                ]
+        self._tell(due, self.failure)
+
+    def _sync_files(self, target: int) -> None:
+        for file in self._log.segments.files:
+            if file.stop <= self.flushed or file.first >= target:
+                continue
+            handle = self._handles.get(file.first)
+            if handle is None:
+                handle = self._handles[file.first] = self._disk.open(file.path)
+            handle.sync()
+            if file.stop <= target:
+                del self._handles[file.first]
+                handle.close()
+                # A full file is read now and then; until then its pages need not be ours.
+                file.unmap()
+
+    def _fail(self, error: OSError) -> None:
+        self.failure = StoreBroken(
+            f"the log could not be put on the disk ({error.strerror or error}); messages after "
+            f"log offset {self.flushed} are not safe, nothing more is accepted, and the store "
+            "must be opened anew once the disk is sound"
+        )
+        log.error("log: flush failed at %d: %s", self.flushed, error)
+
+    def _tell(self, waiters: list[tuple[int, Told]], reason: StoreError | None) -> None:
+        for _, told in waiters:
+            try:
+                told(reason)
+            except Exception:
+                log.exception("log: a callback of the flush failed")
+
+
+def _closed() -> StoreClosed:
+    return StoreClosed("the store was closed")

@@ -1,0 +1,420 @@
+"""The index of keys: hash files that lead from a topic and a key to log offsets.
+
+    header   begin time:i64  end time:i64  begin log offset:i64  end log offset:i64
+             slots in use:i32  item count:i32                                            40 bytes
+    slots    number of the newest item of each slot:i32
+    items    key hash:i32  log offset:i64  seconds since begin time:i32  previous item:i32
+
+All big-endian. The hash is Java's of `topic#key`, made positive; its remainder by the number of
+slots chooses the slot. Items are numbered from 1 (the count says one more than there are) and
+only ever added; those of one slot form a chain from the newest back. So the slots can be computed
+again from the items, which is what recovery does. Files are named by the time of their creation.
+"""
+
+import contextlib
+import logging
+import struct
+import threading
+from datetime import datetime
+from functools import cache, lru_cache
+from operator import mul
+from pathlib import Path
+
+from tianzhou.clock import Clock
+from tianzhou.protocol.properties import java_hash
+from tianzhou.store.config import StoreConfig
+from tianzhou.store.disk import PAGE_BYTES, Disk
+
+log = logging.getLogger(__name__)
+
+HEADER = struct.Struct(">qqqqii")
+SLOT = struct.Struct(">i")
+ITEM = struct.Struct(">iqii")
+assert (HEADER.size, SLOT.size, ITEM.size) == (40, 4, 20)
+
+_RESERVE_BYTES = 256 * PAGE_BYTES
+_INT32_MAX = 2**31 - 1
+_CACHED_KEY_LENGTH_MAX = 256
+
+
+# -- hash ----------------------------------------------------------------------------------------
+
+
+def key_hash(topic: str, key: str) -> int:
+    """The hash under which a key of a topic is filed."""
+    if key.isascii() and len(key) <= _CACHED_KEY_LENGTH_MAX:
+        # The same polynomial as Java's loop, but summed outside of Python's.
+        shift, powers = _powers(len(key))
+        number = (_topic_hash(topic) * shift + sum(map(mul, key.encode(), powers))) & 0xFFFFFFFF
+    else:
+        number = java_hash(f"{topic}#{key}") & 0xFFFFFFFF
+    if number & 0x8000_0000:
+        number = 0x1_0000_0000 - number
+    # The smallest int of Java has no positive twin; RocketMQ files it under 0.
+    return 0 if number == 0x8000_0000 else number
+
+
+@lru_cache(maxsize=4096)
+def _topic_hash(topic: str) -> int:
+    return java_hash(topic + "#")
+
+
+@cache
+def _powers(count: int) -> tuple[int, tuple[int, ...]]:
+    """31^count, and 31^(count-1) down to 31^0, wrapped to 32 bits."""
+    powers = tuple(pow(31, exponent, 2**32) for exponent in range(count, -1, -1))
+    return powers[0], powers[1:]
+
+
+# -- one file ------------------------------------------------------------------------------------
+
+
+class IndexFile:
+    """One hash file; the numbers of its header are kept in memory and written with each item."""
+
+    __slots__ = (
+        "_disk", "_items_at", "_reserved", "_view", "begin_log_offset", "begin_time_ms", "count",
+        "end_log_offset", "end_time_ms", "flushed_count", "item_max", "path", "size_bytes",
+        "slot_count", "slots_used",
+    )  # fmt: skip
+
+    def __init__(self, disk: Disk, path: Path, slot_count: int, item_max: int) -> None:
+        self._disk = disk
+        self.path = path
+        self.slot_count = slot_count
+        self.item_max = item_max
+        self._items_at = HEADER.size + slot_count * SLOT.size
+        self.size_bytes = self._items_at + item_max * ITEM.size
+        self._view: memoryview | None = None
+        self._reserved = 0
+        self.begin_time_ms = self.end_time_ms = 0
+        self.begin_log_offset = self.end_log_offset = 0
+        self.slots_used = 0
+        self.count = 1
+        """Number that the next item gets."""
+        self.flushed_count = 1
+
+    def create(self, *, end_log_offset: int, end_time_ms: int) -> None:
+        """Makes the file; it begins where the one before ended."""
+        handle = self._disk.open(self.path, create=True)
+        try:
+            handle.resize(self.size_bytes)
+            handle.reserve(0, self._items_at)
+            handle.sync()
+        except OSError:
+            handle.close()
+            with contextlib.suppress(OSError):
+                self._disk.remove(self.path)
+            raise
+        handle.close()
+        self._disk.sync_directory(self.path.parent)
+        self.begin_time_ms = self.end_time_ms = end_time_ms
+        self.begin_log_offset = self.end_log_offset = end_log_offset
+        self._write_header()
+
+    def load(self) -> None:
+        """Reads the header."""
+        handle = self._disk.open(self.path, writable=False)
+        try:
+            numbers = HEADER.unpack(handle.read(0, HEADER.size))
+        finally:
+            handle.close()
+        self.begin_time_ms, self.end_time_ms = numbers[0], numbers[1]
+        self.begin_log_offset, self.end_log_offset = numbers[2], numbers[3]
+        self.slots_used, self.count = numbers[4], max(numbers[5], 1)
+        self.flushed_count = self.count
+
+    @property
+    def plausible(self) -> bool:
+        """Whether the header could be one of ours."""
+        return (
+            self.count <= self.item_max
+            and 0 <= self.begin_log_offset <= self.end_log_offset
+            and self.slots_used >= 0
+        )
+
+    @property
+    def room(self) -> int:
+        return self.item_max - self.count
+
+    @property
+    def view(self) -> memoryview:
+        if self._view is None:
+            handle = self._disk.open(self.path)
+            try:
+                self._view = handle.map()
+            finally:
+                handle.close()
+        return self._view
+
+    def make_room(self, count: int) -> None:
+        """Gives disk blocks to the next items. Raises OSError."""
+        stop = self._items_at + (self.count + count) * ITEM.size
+        if stop > self._reserved:
+            start = self._items_at + self.count * ITEM.size
+            end = min(max(stop, start + _RESERVE_BYTES), self.size_bytes)
+            handle = self._disk.open(self.path)
+            try:
+                handle.reserve(start, end - start)
+            finally:
+                handle.close()
+            self._reserved = end
+
+    def put(self, hashed: int, log_offset: int, store_time_ms: int) -> None:
+        """Adds an item; there is room for it."""
+        view, number = self.view, self.count
+        if number == 1:
+            self.begin_time_ms, self.begin_log_offset = store_time_ms, log_offset
+        seconds = min(max((store_time_ms - self.begin_time_ms) // 1000, 0), _INT32_MAX)
+        slot_at = HEADER.size + hashed % self.slot_count * SLOT.size
+        (previous,) = SLOT.unpack_from(view, slot_at)
+        if not 0 < previous < number:
+            previous = 0
+            self.slots_used += 1
+        ITEM.pack_into(
+            view, self._items_at + number * ITEM.size, hashed, log_offset, seconds, previous
+        )
+        SLOT.pack_into(view, slot_at, number)
+        self.count = number + 1
+        self.end_time_ms, self.end_log_offset = store_time_ms, log_offset
+        self._write_header()
+
+    def _write_header(self) -> None:
+        HEADER.pack_into(
+            self.view, 0, self.begin_time_ms, self.end_time_ms, self.begin_log_offset,
+            self.end_log_offset, self.slots_used, self.count,
+        )  # fmt: skip
+
+    def overlaps(self, begin_ms: int, end_ms: int) -> bool:
+        return begin_ms <= self.end_time_ms and end_ms >= self.begin_time_ms
+
+    def find(self, hashed: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
+        """Log offsets of items with a hash and a time, newest first."""
+        found: list[int] = []
+        view, count = self.view, self.count
+        (number,) = SLOT.unpack_from(view, HEADER.size + hashed % self.slot_count * SLOT.size)
+        while 0 < number < count and len(found) < limit:
+            item, log_offset, seconds, previous = ITEM.unpack_from(
+                view, self._items_at + number * ITEM.size
+            )
+            time_ms = self.begin_time_ms + seconds * 1000
+            # The time is kept in whole seconds, so the range is widened by one of them.
+            if item == hashed and begin_ms - 1000 < time_ms <= end_ms:
+                found.append(log_offset)
+            if time_ms + 1000 < begin_ms or previous >= number:
+                break
+            number = previous
+        return found
+
+    def flush(self) -> None:
+        count = self.count
+        if count > self.flushed_count:
+            handle = self._disk.open(self.path)
+            try:
+                handle.sync()
+            finally:
+                handle.close()
+            self.flushed_count = count
+
+    def cut(self, before_log_offset: int) -> bool:
+        """Keeps the items below a log offset and computes the slots again.
+
+        False if items are missing between those kept and that log offset.
+        """
+        announced, view = self.count, self.view
+        kept, last, whole = 1, -1, True
+        items = view[self._items_at + ITEM.size : self._items_at + self.item_max * ITEM.size]
+        slots: dict[int, int] = {}
+        for number, (hashed, log_offset, seconds, _) in enumerate(ITEM.iter_unpack(items), 1):
+            if number >= announced or log_offset >= before_log_offset:
+                break
+            if log_offset < max(last, 0) or hashed < 0 or seconds < 0 or not (hashed or log_offset):
+                whole = False
+                break
+            slots[hashed % self.slot_count] = number
+            kept, last = number + 1, log_offset
+        if not whole:
+            # A message with several keys may have lost some of them: its items go as a whole.
+            while kept > 1 and self._item(kept - 1)[1] == last:
+                kept -= 1
+            slots = {slot: number for slot, number in slots.items() if number < kept}
+        self._keep(kept, slots)
+        return whole
+
+    def _item(self, number: int) -> tuple[int, int, int, int]:
+        found: tuple[int, int, int, int] = ITEM.unpack_from(
+            self.view, self._items_at + number * ITEM.size
+        )
+        return found
+
+    def _keep(self, count: int, slots: dict[int, int]) -> None:
+        view = self.view
+        view[HEADER.size : self._items_at] = bytes(self._items_at - HEADER.size)
+        for slot, number in slots.items():
+            SLOT.pack_into(view, HEADER.size + slot * SLOT.size, number)
+        # The chain of a slot runs through `previous`, which is right for every item kept, as it
+        # only ever points back.
+        items_stop = self._items_at + min(self.count, self.item_max) * ITEM.size
+        items_start = self._items_at + count * ITEM.size
+        if items_stop > items_start:
+            view[items_start:items_stop] = bytes(items_stop - items_start)
+        self.count, self.slots_used = count, len(slots)
+        if count > 1:
+            _, log_offset, seconds, _ = self._item(count - 1)
+            self.end_log_offset = log_offset
+            self.end_time_ms = self.begin_time_ms + seconds * 1000
+        self._write_header()
+        self.flushed_count = 0
+        self.flush()
+
+    def unmap(self) -> None:
+        self._view = None
+
+
+# -- all files -----------------------------------------------------------------------------------
+
+
+class Index:
+    """The files in their order. One thread writes; the tuple of files is replaced as a whole."""
+
+    __slots__ = ("_changing", "_clock", "_disk", "directory", "files", "item_max", "slot_count")
+
+    def __init__(self, disk: Disk, config: StoreConfig, clock: Clock) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._changing = threading.Lock()
+        self.directory = config.index_directory
+        self.slot_count = config.max_hash_slot_num
+        self.item_max = config.max_index_num
+        self.files: tuple[IndexFile, ...] = ()
+
+    @property
+    def item_count(self) -> int:
+        return sum(file.count - 1 for file in self.files)
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def make_room(self, count: int) -> None:
+        """Makes sure that the keys of one message can be added. Raises OSError."""
+        files = self.files
+        if not files or files[-1].room < count:
+            self._add_file()
+        self.files[-1].make_room(count)
+
+    def _add_file(self) -> None:
+        self._disk.make_directory(self.directory)
+        before = self.files[-1] if self.files else None
+        now_ms = self._clock()
+        path = self.directory / _name(now_ms)
+        while self._disk.exists(path) or (before and path.name <= before.path.name):
+            now_ms += 1
+            path = self.directory / _name(now_ms)
+            if before and path.name <= before.path.name:
+                path = self.directory / str(int(before.path.name) + 1)
+        file = IndexFile(self._disk, path, self.slot_count, self.item_max)
+        file.create(
+            end_log_offset=before.end_log_offset if before else 0,
+            end_time_ms=before.end_time_ms if before else 0,
+        )
+        if before is not None:
+            before.flush()
+        with self._changing:
+            self.files = (*self.files, file)
+
+    def put(self, topic: str, keys: list[str], log_offset: int, store_time_ms: int) -> None:
+        """Files a message under its keys; `make_room` was called before."""
+        file = self.files[-1]
+        for key in keys:
+            file.put(key_hash(topic, key), log_offset, store_time_ms)
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def find(self, topic: str, key: str, begin_ms: int, end_ms: int, limit: int) -> list[int]:
+        """Log offsets of messages that may have a key, newest first; a hash is not a key."""
+        hashed = key_hash(topic, key)
+        found: list[int] = []
+        for file in reversed(self.files):
+            if file.overlaps(begin_ms, end_ms):
+                with contextlib.suppress(FileNotFoundError):  # Deleted by retention meanwhile.
+                    found += file.find(hashed, begin_ms, end_ms, limit - len(found))
+            if len(found) >= limit or file.begin_time_ms < begin_ms:
+                break
+        return found
+
+    # -- keeping --------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        for file in self.files:
+            with contextlib.suppress(FileNotFoundError):
+                file.flush()
+
+    def expire(self, first_log_offset: int) -> int:
+        """Removes files whose messages are gone, but not the last; the number of their items."""
+        files = self.files
+        gone = 0
+        while gone < len(files) - 1 and files[gone].end_log_offset < first_log_offset:
+            gone += 1
+        self._remove(files[:gone])
+        return sum(file.count - 1 for file in files[:gone])
+
+    def _remove(self, gone: tuple[IndexFile, ...]) -> None:
+        if not gone:
+            return
+        with self._changing:
+            self.files = tuple(file for file in self.files if file not in gone)
+        for file in gone:
+            file.unmap()
+            self._disk.remove(file.path)
+        self._disk.sync_directory(self.directory)
+
+    # -- recovery -------------------------------------------------------------------------------
+
+    def load(self) -> list[str]:
+        """Takes over the files there are; says of each damaged one what is wrong and leaves it."""
+        complaints: list[str] = []
+        files: list[IndexFile] = []
+        for name in self._disk.names(self.directory):
+            file = IndexFile(self._disk, self.directory / name, self.slot_count, self.item_max)
+            if not (name.isdecimal() and name.isascii()):
+                log.warning("index directory: %s is no index file, ignored", name)
+            elif self._disk.size_bytes(file.path) != file.size_bytes:
+                size_bytes = self._disk.size_bytes(file.path)
+                complaints.append(
+                    f"index file {name} has {size_bytes} bytes instead of {file.size_bytes}"
+                )
+                files.append(file)
+            else:
+                file.load()
+                if not file.plausible:
+                    complaints.append(f"index file {name} has an impossible header")
+                files.append(file)
+        self.files = tuple(files)
+        return complaints
+
+    def cut(self, before_log_offset: int) -> int:
+        """Keeps what lies below a log offset; answers from where on to file messages again."""
+        while self.files:
+            file = self.files[-1]
+            if file.begin_log_offset < before_log_offset and file.count > 1:
+                if file.cut(before_log_offset):
+                    return before_log_offset
+                if file.count > 1:
+                    return file.end_log_offset + 1
+                resume = file.begin_log_offset
+                self._remove((file,))
+                return resume
+            self._remove((file,))
+        return before_log_offset
+
+    def clear(self) -> None:
+        self._remove(self.files)
+
+    def unmap(self) -> None:
+        for file in self.files:
+            file.unmap()
+
+
+def _name(time_ms: int) -> str:
+    # RocketMQ names index files in the local time of the machine.
+    moment = datetime.fromtimestamp(time_ms // 1000)  # noqa: DTZ006 - local by format
+    return f"{moment:%Y%m%d%H%M%S}{time_ms % 1000:03d}"

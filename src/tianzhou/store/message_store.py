@@ -1,0 +1,455 @@
+"""The store's only door: append, read, look up, delete, flush, close.
+
+Threads: `append`, `append_batch`, `delete_topic`, `delete_queue` and `close` belong to one
+thread, the writer's. Reading is allowed from any. Three threads work behind: flush (log), ahead
+(next log file) and keeping (queues, checkpoint, retention). Callbacks given to `when_flushed` run
+in the flush thread.
+
+What `append` returns is in the log and in its queue, and readable. That it survives a power cut
+is said by `when_flushed`, which is what an acknowledgement must wait for in SYNC_FLUSH.
+"""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from tianzhou.clock import Clock, wall_ms
+from tianzhou.errors import RecordError, StoreClosed, StoreCorrupt, StoreError
+from tianzhou.message import Host
+from tianzhou.protocol import host, kernel, properties
+from tianzhou.protocol.record import patch_record
+from tianzhou.store import dispatch, lock
+from tianzhou.store.ahead import Ahead
+from tianzhou.store.checkpoint import Checkpoint, read_checkpoint
+from tianzhou.store.commitlog import CommitLog
+from tianzhou.store.config import StoreConfig
+from tianzhou.store.consumequeue import ConsumeQueue
+from tianzhou.store.disk import Disk, DiskFile, RealDisk, explained
+from tianzhou.store.flush import LogFlush, Told
+from tianzhou.store.index import Index
+from tianzhou.store.keeping import Keeping, Snapshot
+from tianzhou.store.queues import QueueTable
+from tianzhou.store.reading import Reading
+from tianzhou.store.recovery import Parts, Progress, Report, recover
+from tianzhou.store.segments import Segments
+
+log = logging.getLogger(__name__)
+
+Arrival = Callable[[str, int, int, int, int], None]
+"""Told of each message: topic, queue id, its queue offset, tags code, store time."""
+
+
+class Draft(msgspec.Struct, frozen=True, gc=False):
+    """A message to store; what depends on its place is not known yet."""
+
+    topic: str
+    queue_id: int
+    body: bytes | memoryview
+    properties_text: str
+    born_time_ms: int
+    born_host: Host
+    store_host: Host
+    flag: int = 0
+    sys_flag: int = 0
+    reconsume_count: int = 0
+    prepared_log_offset: int = 0
+
+
+class Appended(msgspec.Struct, frozen=True, gc=False):
+    """Where a message, or a batch of them, was put."""
+
+    log_offset: int
+    size_bytes: int
+    queue_offset: int
+    store_time_ms: int
+    count: int
+    log_offsets: tuple[int, ...]
+    """Of each message of a batch."""
+
+    @property
+    def end_log_offset(self) -> int:
+        """What `when_flushed` must be asked for."""
+        return self.log_offset + self.size_bytes
+
+
+class MessageStore(Reading):
+    """An open store."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        disk: Disk,
+        clock: Clock,
+        parts: Parts,
+        report: Report,
+        held: DiskFile,
+        on_arrival: Arrival | None,
+    ) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._held = held
+        self._on_arrival = on_arrival
+        self.report = report
+        """What opening the store found and did."""
+        self._ahead = Ahead(disk, parts.segments, config.warm_ahead_bytes)
+        log_ = CommitLog(parts.segments, self._ahead)
+        super().__init__(config, log_, parts.queues, parts.index, report.start_log_offset)
+        log_.last_store_time_ms = report.last_store_time_ms or parts.checkpoint.log_time_ms
+        self._flush = LogFlush(disk, log_, config)
+        self._entry_count = parts.queues.entry_count
+        self._queue_count = parts.queues.count
+        self._index_count = parts.index.item_count
+        self._derived: Snapshot = (0, 0, 0, 0, 0)
+        self._keeping = Keeping(
+            disk, config, clock, log_, parts.queues, parts.index, self._flush,
+            snapshot=lambda: self._derived,
+        )  # fmt: skip
+        self._closed = False
+        self._delay_levels_ms = config.delay_levels_ms
+
+    # -- opening and closing --------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        config: StoreConfig,
+        *,
+        disk: Disk | None = None,
+        clock: Clock = wall_ms,
+        background: bool = True,
+        rebuild: bool = False,
+        progress: Progress = lambda done, total: None,
+        on_arrival: Arrival | None = None,
+    ) -> Self:
+        """Opens a store, or makes a new one; recovers it first. Raises StoreError.
+
+        Without `background` no thread is started: the caller flushes and keeps. `rebuild` makes all
+        queues and the index again from the log.
+        """
+        disk = disk or RealDisk()
+        root = config.root_directory
+        try:
+            disk.make_directory(root)
+            held = lock.take_lock(disk, root)
+        except OSError as e:
+            raise explained(e, f"open the store {root}") from e
+        try:
+            store = cls._open(config, disk, clock, held, rebuild, progress, on_arrival)
+            if background:
+                store._start()
+        except OSError as e:
+            held.close()
+            raise explained(e, f"open the store {root}") from e
+        except BaseException:
+            held.close()
+            raise
+        return store
+
+    @classmethod
+    def _open(
+        cls,
+        config: StoreConfig,
+        disk: Disk,
+        clock: Clock,
+        held: DiskFile,
+        rebuild: bool,
+        progress: Progress,
+        on_arrival: Arrival | None,
+    ) -> Self:
+        root = config.root_directory
+        clean = not lock.was_aborted(disk, root)
+        segments = Segments(disk, config.log_directory, config.mapped_file_size_commit_log)
+        for directory in (config.log_directory, config.queue_directory):
+            disk.make_directory(directory)
+        parts = Parts(
+            disk, config, segments, QueueTable(disk, config), Index(disk, config, clock),
+            read_checkpoint(disk, root / "checkpoint"),
+        )  # fmt: skip
+        # From here on files change, so from here on an interruption counts as unclean.
+        lock.mark_running(disk, root)
+        try:
+            report = recover(parts, clean=clean, progress=progress, rebuild=rebuild)
+        except StoreCorrupt:
+            # Refused before anything was changed, so it is as clean as it was.
+            if clean:
+                lock.mark_closed(disk, root)
+            raise
+        store = cls(config, disk, clock, parts, report, held, on_arrival)
+        store._begin(report.end_log_offset, parts.checkpoint)
+        log.info(
+            "store %s: open, log %d to %d, %d queues, %d records replayed, last stop %s",
+            root, store.first_log_offset, store.end_log_offset, parts.queues.count,
+            report.replayed_count, "clean" if clean else "not clean",
+        )  # fmt: skip
+        return store
+
+    def _begin(self, end_log_offset: int, before: Checkpoint) -> None:
+        self.log.start_at(end_log_offset)
+        self._flush.flushed = end_log_offset
+        self._flush.flushed_time_ms = self.log.last_store_time_ms
+        self._publish()
+        self._keeping.begin(before)
+
+    def _start(self) -> None:
+        self._flush.start()
+        self._ahead.start()
+        self.log.start_at(self.log.written)
+        self._keeping.start()
+
+    def close(self) -> None:
+        """Puts everything on the disk and lets go of the store. Harmless if it is closed."""
+        if self._closed:
+            return
+        self._closed = True
+        self._keeping.stop()
+        self._ahead.stop()
+        try:
+            if self._flush.failure is None:
+                self._keeping.checkpoint()
+                lock.mark_closed(self._disk, self.config.root_directory)
+            else:
+                log.warning("store: closed after a failed flush, the next start recovers it")
+        except OSError as e:
+            raise explained(e, "close the store") from e
+        finally:
+            self._flush.stop()
+            self._release()
+            self._held.close()
+
+    def abandon(self) -> None:
+        """Lets go of the store without flushing anything, as if the process had died."""
+        self._closed = True
+        self._keeping.stop()
+        self._ahead.stop()
+        self._flush.stop()
+        self._release()
+        self._held.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def adopt(self, config: StoreConfig) -> None:
+        """Take changed settings; those that are not live count after a restart."""
+        self.config = config
+        self._keeping.config = config
+
+    # -- writing --------------------------------------------------------------------------------
+
+    @property
+    def refusal(self) -> StoreError | None:
+        """Why nothing can be written now; None if it can."""
+        if self._closed:
+            return StoreClosed("the store is closed")
+        return self._flush.failure or self._keeping.refusal
+
+    def append(self, draft: Draft) -> Appended:
+        """Stores one message. Raises StoreError, RecordError; then nothing has changed."""
+        self._check_writable()
+        topic, sys_flag = draft.topic, draft.sys_flag
+        queue = self.queues.get(topic, draft.queue_id) or self._new_queue(topic, draft.queue_id)
+        found = properties.decode(draft.properties_text)
+        in_queue = dispatch.has_queue_entry(sys_flag)
+        keys = self._keys(found, sys_flag)
+        queue_offset = queue.next_offset if in_queue else 0
+        now_ms = self._clock()
+        log_offset = self.log.written
+        record: bytes | bytearray = self._encode(draft, queue_offset, log_offset, now_ms)
+        try:
+            if in_queue:
+                queue.make_room(1)
+            if keys:
+                self.index.make_room(len(keys))
+            placed = self.log.place(len(record))
+        except OSError as e:
+            raise explained(e, "store a message") from e
+        if placed != log_offset:
+            log_offset, record = placed, bytearray(record)
+            patch_record(
+                record, 0, queue_offset=queue_offset, log_offset=placed, store_time_ms=now_ms
+            )
+        self.log.append(record, now_ms)
+        code = 0
+        if in_queue:
+            code = dispatch.tags_code(topic, found, now_ms, self._delay_levels_ms)
+            self._put_entry(queue, log_offset, len(record), code)
+        if keys:
+            self.index.put(topic, keys, log_offset, now_ms)
+            self._index_count += len(keys)
+        self._publish()
+        if in_queue and self._on_arrival is not None:
+            self._on_arrival(topic, draft.queue_id, queue_offset, code, now_ms)
+        return Appended(log_offset, len(record), queue_offset, now_ms, 1, (log_offset,))
+
+    def append_batch(self, drafts: list[Draft]) -> Appended:
+        """Stores messages of one queue next to each other. Raises as `append` does."""
+        self._check_writable()
+        if not drafts:
+            raise StoreError("a batch holds at least one message")
+        first = drafts[0]
+        for draft in drafts:
+            if (draft.topic, draft.queue_id) != (first.topic, first.queue_id):
+                raise StoreError("the messages of a batch belong to one queue")
+            if not dispatch.has_queue_entry(draft.sys_flag):
+                raise StoreError("a batch holds no transactional messages")
+        topic = first.topic
+        queue = self.queues.get(topic, first.queue_id) or self._new_queue(topic, first.queue_id)
+        found = [properties.decode(draft.properties_text) for draft in drafts]
+        keys = [self._keys(one, draft.sys_flag) for one, draft in zip(found, drafts, strict=True)]
+        key_count = sum(map(len, keys))
+        if key_count >= self.index.item_max:
+            raise StoreError(f"a batch of {key_count} keys does not fit an index file")
+        now_ms, queue_offset = self._clock(), queue.next_offset
+        records: list[bytearray] = []
+        for number, draft in enumerate(drafts):
+            records.append(bytearray(self._encode(draft, queue_offset + number, 0, now_ms)))
+        size_bytes = sum(map(len, records))
+        try:
+            queue.make_room(len(drafts))
+            if key_count:
+                self.index.make_room(key_count)
+            log_offset = self.log.place(size_bytes)
+        except OSError as e:
+            raise explained(e, "store a batch") from e
+        log_offsets: list[int] = []
+        place = log_offset
+        for number, record in enumerate(records):
+            patch_record(
+                record, 0, queue_offset=queue_offset + number, log_offset=place,
+                store_time_ms=now_ms,
+            )  # fmt: skip
+            log_offsets.append(place)
+            place += len(record)
+        self.log.append(b"".join(records), now_ms)
+        code = 0
+        for record, at, one, its_keys in zip(records, log_offsets, found, keys, strict=True):
+            code = dispatch.tags_code(topic, one, now_ms, self._delay_levels_ms)
+            self._put_entry(queue, at, len(record), code)
+            if its_keys:
+                self.index.put(topic, its_keys, at, now_ms)
+        self._index_count += key_count
+        self._publish()
+        if self._on_arrival is not None:
+            self._on_arrival(topic, first.queue_id, queue.next_offset - 1, code, now_ms)
+        return Appended(
+            log_offset, size_bytes, queue_offset, now_ms, len(drafts), tuple(log_offsets)
+        )
+
+    def _encode(self, draft: Draft, queue_offset: int, log_offset: int, now_ms: int) -> bytes:
+        if len(draft.body) > self.config.max_message_size:
+            raise RecordError(
+                f"the body has {len(draft.body)} bytes, {self.config.max_message_size} are allowed"
+            )
+        return kernel.encode_record(
+            draft.topic, draft.body, draft.properties_text, draft.queue_id, queue_offset,
+            log_offset, draft.flag, draft.sys_flag, draft.born_time_ms, host.pack(draft.born_host),
+            now_ms, host.pack(draft.store_host), draft.reconsume_count, draft.prepared_log_offset,
+        )  # fmt: skip
+
+    def _keys(self, found: dict[str, str], sys_flag: int) -> list[str]:
+        if not self.config.message_index_enable:
+            return []
+        return dispatch.index_keys(found, sys_flag)[: self.index.item_max - 1]
+
+    def _put_entry(self, queue: ConsumeQueue, log_offset: int, size_bytes: int, code: int) -> None:
+        if not queue.next_offset:
+            self._queue_count += 1
+        queue.put(log_offset, size_bytes, code)
+        self._entry_count += 1
+
+    def _new_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        if not dispatch.is_topic_name(topic) or queue_id < 0:
+            raise StoreError(f"{topic!r} queue {queue_id} cannot be the name of a queue")
+        return self.queues.get_or_make(topic, queue_id)
+
+    def _check_writable(self) -> None:
+        if self._closed or self._flush.failure is not None or self._keeping.refusal is not None:
+            refusal = self.refusal
+            assert refusal is not None
+            raise refusal
+
+    def _publish(self) -> None:
+        # One assignment, so that the keeping thread never sees counts of different moments.
+        self._derived = (
+            self.log.written, self._queue_count, self._entry_count, self._index_count,
+            self.log.last_store_time_ms,
+        )  # fmt: skip
+
+    # -- durability -----------------------------------------------------------------------------
+
+    @property
+    def flushed_log_offset(self) -> int:
+        """Everything before this log offset survives a power cut."""
+        return self._flush.flushed
+
+    def when_flushed(self, log_offset: int, told: Told) -> None:
+        """Calls `told` once the log is on the disk up to `log_offset`; see `flush.Told`."""
+        self._flush.when_flushed(log_offset, told)
+
+    def flushed(self, log_offset: int) -> Future[None]:
+        """The same as a future."""
+        future: Future[None] = Future()
+
+        def told(reason: StoreError | None) -> None:
+            if reason is None:
+                future.set_result(None)
+            else:
+                future.set_exception(reason)
+
+        self.when_flushed(log_offset, told)
+        return future
+
+    def flush(self) -> None:
+        """Puts log, queues and index on the disk and writes the checkpoint. Raises StoreError."""
+        self._flush.flush()
+        try:
+            self._keeping.checkpoint()
+        except OSError as e:
+            raise explained(e, "flush the store") from e
+
+    # -- deleting -------------------------------------------------------------------------------
+
+    def delete_topic(self, topic: str) -> int:
+        """Removes the queues of a topic; its messages stay in the log until they expire.
+
+        A topic that is used again begins at queue offset 0. Answers how many queues there were.
+        """
+        return self._delete(list(self.queues.by_topic.get(topic, {}).values()))
+
+    def delete_queue(self, topic: str, queue_id: int) -> int:
+        queue = self.queues.get(topic, queue_id)
+        return self._delete([queue] if queue else [])
+
+    def _delete(self, queues: list[ConsumeQueue]) -> int:
+        self._check_writable()
+        for queue in queues:
+            if queue.next_offset:
+                self._queue_count -= 1
+                self._entry_count -= queue.next_offset
+            try:
+                self.queues.remove(queue)
+            except OSError as e:
+                raise explained(e, f"delete queue {queue.topic}/{queue.queue_id}") from e
+        self._publish()
+        if queues:
+            # A recovery that began before this moment would bring the queues back.
+            self.flush()
+        return len(queues)
+
+    def expire(self, *, now: bool = False) -> int:
+        """Removes old log files as the settings say, at any hour if `now`; answers how many."""
+        try:
+            return self._keeping.expire(manual=now)
+        except OSError as e:
+            raise explained(e, "remove old files") from e

@@ -1,0 +1,140 @@
+"""All consume queues of a store, by topic and queue id."""
+
+from tianzhou.store.config import ENTRY_BYTES, StoreConfig
+from tianzhou.store.consumequeue import ConsumeQueue, MappingLimit
+from tianzhou.store.disk import Disk
+from tianzhou.store.segments import Found, look
+
+
+class QueueTable:
+    """The queues there are. One thread adds and removes; any may look."""
+
+    __slots__ = ("_config", "_disk", "_limit", "by_topic", "directory")
+
+    def __init__(self, disk: Disk, config: StoreConfig) -> None:
+        self._disk = disk
+        self._config = config
+        self._limit = MappingLimit(config.mapped_queue_files_max)
+        self.directory = config.queue_directory
+        self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        queues = self.by_topic.get(topic)
+        return queues.get(queue_id) if queues else None
+
+    def get_or_make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue; a new one has no files until it has an entry."""
+        found = self.get(topic, queue_id)
+        if found is None:
+            found = self._make(topic, queue_id)
+            self.by_topic.setdefault(topic, {})[queue_id] = found
+        return found
+
+    def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        return ConsumeQueue(
+            self._disk, self.directory, topic, queue_id, self._config.queue_file_bytes, self._limit
+        )
+
+    def all(self) -> list[ConsumeQueue]:
+        return [queue for queues in list(self.by_topic.values()) for queue in list(queues.values())]
+
+    @property
+    def count(self) -> int:
+        """Queues that have or had entries."""
+        return sum(1 for queue in self.all() if queue.next_offset)
+
+    @property
+    def entry_count(self) -> int:
+        """The next offsets of all queues together."""
+        return sum(queue.next_offset for queue in self.all())
+
+    def forget(self, topic: str, queue_id: int) -> None:
+        """Takes a queue out of the table; its files are the caller's business."""
+        queues = self.by_topic.get(topic, {})
+        queues.pop(queue_id, None)
+        if not queues:
+            self.by_topic.pop(topic, None)
+
+    def remove(self, queue: ConsumeQueue) -> None:
+        """Takes a queue out of the table and off the disk."""
+        self.forget(queue.topic, queue.queue_id)
+        queue.remove()
+        topic_directory = self.directory / queue.topic
+        if self._disk.is_directory(topic_directory) and not self._disk.names(topic_directory):
+            self._disk.remove_directory(topic_directory)
+            self._disk.sync_directory(self.directory)
+
+    # -- recovery -------------------------------------------------------------------------------
+
+    def load(self, before_log_offset: int, *, counted: bool) -> list[str]:
+        """Takes over what is on the disk, entries below a log offset only.
+
+        Files that were being made or cut when the end came are finished or removed. What is wrong
+        beyond that is complained of, and such a queue is in the table without entries. If the
+        caller knows how many entries there must be (`counted`), a queue is taken up to its first
+        bad file without complaint, for nothing that counts was in the rest.
+        """
+        complaints: list[str] = []
+        for topic in self._disk.names(self.directory):
+            for name in self._disk.names(self.directory / topic):
+                if not (name.isdecimal() and name.isascii()):
+                    continue
+                found = look(self._disk, self.directory / topic / name)
+                queue = self._make(topic, int(name))
+                self._finish_last(queue, found)
+                if counted:
+                    self._drop_bad(queue, found)
+                complaint = self._complaint(found)
+                if complaint:
+                    complaints.append(f"queue {topic}/{name}: {complaint}")
+                    queue.segments.adopt(list(found.sizes))
+                elif found.sizes:
+                    queue.load(list(found.sizes), before_log_offset)
+                else:
+                    continue
+                self.by_topic.setdefault(topic, {})[queue.queue_id] = queue
+        return complaints
+
+    def _finish_last(self, queue: ConsumeQueue, found: Found) -> None:
+        """A last file without its full size was being made or cut when the end came."""
+        size_bytes = self._config.queue_file_bytes
+        last = max(found.sizes, default=None)
+        if last is None or found.sizes[last] >= size_bytes:
+            return
+        if found.sizes[last] == 0:
+            self._remove_files(queue, found, [last])
+        else:
+            with queue.segments.file_at(last).opened(writable=True) as handle:
+                handle.resize(size_bytes)
+            found.sizes[last] = size_bytes
+
+    def _drop_bad(self, queue: ConsumeQueue, found: Found) -> None:
+        """Removes the first file that has the wrong size or no predecessor, and all after it."""
+        size_bytes = self._config.queue_file_bytes
+        firsts = sorted(found.sizes)
+        for number, first in enumerate(firsts):
+            follows = number == 0 or first == firsts[number - 1] + size_bytes
+            if found.sizes[first] != size_bytes or first % size_bytes or not follows:
+                self._remove_files(queue, found, firsts[number:])
+                return
+
+    def _remove_files(self, queue: ConsumeQueue, found: Found, firsts: list[int]) -> None:
+        for first in reversed(firsts):
+            queue.segments.file_at(first).remove()
+            del found.sizes[first]
+        self._disk.sync_directory(queue.segments.directory)
+
+    def _complaint(self, found: Found) -> str | None:
+        size_bytes = self._config.queue_file_bytes
+        for first, actual in sorted(found.sizes.items()):
+            if actual != size_bytes:
+                return f"file {first} has {actual} bytes instead of {size_bytes}"
+            if first % ENTRY_BYTES or first % size_bytes:
+                return f"file {first} does not begin at a multiple of {size_bytes}"
+        gap = found.gap(size_bytes)
+        return None if gap is None else f"file {gap} is missing"
+
+    def clear(self) -> None:
+        """Removes all queues from the disk and the table."""
+        for queue in self.all():
+            self.remove(queue)

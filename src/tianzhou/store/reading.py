@@ -1,0 +1,312 @@
+"""What can be asked of a store. Any thread may ask, none holds up the writer, nothing is copied.
+
+Records are handed out as read-only views of mapped memory; a view stays valid as long as it is
+kept, even if its file is deleted meanwhile.
+
+Records that this process neither wrote nor checked when it opened the store are checked when they
+are read: one that is damaged, or that does not belong where its queue says, is left out and logged.
+"""
+
+import logging
+import os
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tianzhou.errors import RecordError
+from tianzhou.protocol import kernel, properties
+from tianzhou.store import commitlog
+from tianzhou.store.commitlog import CommitLog
+from tianzhou.store.config import StoreConfig
+from tianzhou.store.consumequeue import BLANK_SIZE, ConsumeQueue, Entry
+from tianzhou.store.index import Index
+from tianzhou.store.queues import QueueTable
+
+log = logging.getLogger(__name__)
+
+_ENTRIES_A_READ = 800
+"""Entries that one read looks at, at least, when a filter rejects most of them."""
+_DAMAGE_LOGGED_MAX = 100
+_QUERY_FACTOR = 8
+
+
+class ReadStatus(StrEnum):
+    """How a read by queue offset ended, in RocketMQ's words."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The answer to a read by queue offset."""
+
+    status: ReadStatus
+    records: list[memoryview]
+    next_offset: int
+    """Where to read next, or where a wrong queue offset should have been."""
+    min_offset: int
+    max_offset: int
+    behind_bytes: int = 0
+    """How far the last record lies behind the end of the log."""
+
+
+class Boundary(StrEnum):
+    """Which message a search by time means."""
+
+    LOWER = "lower"  # the first one stored at that time or later
+    UPPER = "upper"  # the last one stored at that time or earlier
+
+
+class Reading:
+    """The readable side of a store."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log_: CommitLog,
+        queues: QueueTable,
+        index: Index,
+        checked_from: int,
+    ) -> None:
+        self.config = config
+        self.log = log_
+        self.queues = queues
+        self.index = index
+        self._checked_from = checked_from if config.check_crc_on_recover else log_.written
+        """Records from here on were checked or written by this process."""
+        self._damage_count = 0
+        self._physical_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    @property
+    def memory_bytes(self) -> int:
+        """How much of the log's end is taken to be in memory; what lies further back is cold."""
+        return self._physical_bytes * self.config.access_message_in_memory_max_ratio // 100
+
+    def _release(self) -> None:
+        """Lets go of the mappings; views that were handed out stay valid."""
+        self.log.release()
+        for queue in self.queues.all():
+            for file in queue.segments.files:
+                file.unmap()
+        self.index.unmap()
+
+    # -- bounds ---------------------------------------------------------------------------------
+
+    @property
+    def first_log_offset(self) -> int:
+        return self.log.first
+
+    @property
+    def end_log_offset(self) -> int:
+        return self.log.written
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Queue offset of the oldest message; 0 if there is no such queue."""
+        queue = self.queues.get(topic, queue_id)
+        return queue.min_offset(self.log.first) if queue else 0
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Queue offset that the next message gets; 0 if there is no such queue."""
+        queue = self.queues.get(topic, queue_id)
+        return queue.next_offset if queue else 0
+
+    # -- by queue offset ------------------------------------------------------------------------
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_count: int,
+        *,
+        accept_tags: Callable[[int], bool] | None = None,
+        accept_record: Callable[[memoryview], bool] | None = None,
+    ) -> Read:
+        """Up to `max_count` records from a queue offset on, within the limits of the settings."""
+        queue = self.queues.get(topic, queue_id)
+        if queue is None:
+            return Read(ReadStatus.NO_MATCHED_LOGIC_QUEUE, [], 0, 0, 0)
+        low, high = queue.min_offset(self.log.first), queue.next_offset
+        if high == 0:
+            return Read(ReadStatus.NO_MESSAGE_IN_QUEUE, [], 0, low, high)
+        if queue_offset < low:
+            return Read(ReadStatus.OFFSET_TOO_SMALL, [], low, low, high)
+        if queue_offset == high:
+            return Read(ReadStatus.OFFSET_OVERFLOW_ONE, [], high, low, high)
+        if queue_offset > high:
+            return Read(ReadStatus.OFFSET_OVERFLOW_BADLY, [], high, low, high)
+        return self._read(queue, queue_offset, max_count, accept_tags, accept_record, low, high)
+
+    def _read(
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        max_count: int,
+        accept_tags: Callable[[int], bool] | None,
+        accept_record: Callable[[memoryview], bool] | None,
+        low: int,
+        high: int,
+    ) -> Read:
+        config, end = self.config, self.log.written
+        records: list[memoryview] = []
+        total, at, last, removed = 0, queue_offset, end, False
+        for entry in queue.entries(queue_offset, max(_ENTRIES_A_READ, max_count)):
+            log_offset, size_bytes, tags_code = entry
+            if records:
+                old = end - log_offset > self.memory_bytes
+                bytes_max = (
+                    config.max_transfer_bytes_on_message_in_disk
+                    if old
+                    else config.max_transfer_bytes_on_message_in_memory
+                )
+                count_max = (
+                    config.max_transfer_count_on_message_in_disk
+                    if old
+                    else config.max_transfer_count_on_message_in_memory
+                )
+                if len(records) >= min(max_count, count_max) or total + size_bytes > bytes_max:
+                    break
+            at += 1
+            if size_bytes == BLANK_SIZE or (accept_tags and not accept_tags(tags_code)):
+                continue
+            record = self._record_of(queue, at - 1, entry)
+            if record is None:
+                removed = True
+            elif accept_record is None or accept_record(record):
+                records.append(record)
+                total, last = total + size_bytes, log_offset
+        if at == queue_offset:
+            # The file of these entries went while we looked.
+            next_offset = max(queue.min_offset(self.log.first), queue_offset + 1)
+            return Read(ReadStatus.OFFSET_FOUND_NULL, [], next_offset, low, high)
+        status = ReadStatus.FOUND
+        if not records:
+            status = ReadStatus.MESSAGE_WAS_REMOVING if removed else ReadStatus.NO_MATCHED_MESSAGE
+        return Read(status, records, at, low, high, end - last)
+
+    def _record_of(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> memoryview | None:
+        log_offset, size_bytes, _ = entry
+        record = self.log.slice(log_offset, size_bytes)
+        if record is None or log_offset >= self._checked_from:
+            return record
+        try:
+            fields = kernel.decode_record(record, 0, True, False)
+        except RecordError as e:
+            self._damaged(queue, queue_offset, str(e))
+            return None
+        place = (
+            fields[commitlog.TOPIC], fields[commitlog.QUEUE_ID], fields[commitlog.QUEUE_OFFSET],
+            fields[commitlog.LOG_OFFSET], fields[commitlog.SIZE],
+        )  # fmt: skip
+        if place != (queue.topic, queue.queue_id, queue_offset, log_offset, size_bytes):
+            self._damaged(queue, queue_offset, f"its entry leads to another record: {place}")
+            return None
+        return record
+
+    def _damaged(self, queue: ConsumeQueue, queue_offset: int, why: str) -> None:
+        self._damage_count += 1
+        if self._damage_count <= _DAMAGE_LOGGED_MAX:
+            log.warning(
+                "queue %s/%d: message %d is damaged and left out: %s",
+                queue.topic, queue.queue_id, queue_offset, why,
+            )  # fmt: skip
+
+    # -- by log offset --------------------------------------------------------------------------
+
+    def record_at(self, log_offset: int) -> memoryview | None:
+        """The record that begins at a log offset; None if no sound record begins there."""
+        if self.log.decode(log_offset) is None:
+            return None
+        return self.log.record(log_offset)
+
+    def log_slice(self, log_offset: int, max_bytes: int) -> memoryview | None:
+        """The log's bytes from a place on, as they are, up to the end of their file."""
+        file = self.log.segments.find(log_offset)
+        if file is None:
+            return None
+        stop = min(file.stop, self.log.written, log_offset + max_bytes)
+        return self.log.slice(log_offset, stop - log_offset)
+
+    # -- by time --------------------------------------------------------------------------------
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, time_ms: int, boundary: Boundary = Boundary.LOWER
+    ) -> int:
+        """Queue offset of a message by its store time.
+
+        LOWER: the first stored at `time_ms` or later, the maximum offset if there is none. UPPER:
+        the last stored at `time_ms` or earlier, the minimum offset if there is none.
+        """
+        queue = self.queues.get(topic, queue_id)
+        if queue is None:
+            return 0
+        low, high = queue.min_offset(self.log.first), queue.next_offset
+
+        def time_of(queue_offset: int) -> int:
+            # A place without a readable message takes the time of the next one that has it.
+            while queue_offset < high:
+                found = self._store_time(queue, queue_offset)
+                if found is not None:
+                    return found
+                queue_offset += 1
+            return 2**63 - 1
+
+        wanted = time_ms if boundary is Boundary.LOWER else time_ms + 1
+        at = low + bisect_left(range(low, high), wanted, key=time_of)
+        return at if boundary is Boundary.LOWER else max(at - 1, low)
+
+    def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        """When a message was stored; None if it is not there."""
+        queue = self.queues.get(topic, queue_id)
+        return self._store_time(queue, queue_offset) if queue else None
+
+    def _store_time(self, queue: ConsumeQueue, queue_offset: int) -> int | None:
+        entry = queue.entry(queue_offset)
+        if entry is None or entry[1] == BLANK_SIZE:
+            return None
+        fields = self.log.decode(entry[0], check_crc=False)
+        return fields[commitlog.STORE_TIME] if fields else None
+
+    def earliest_time(self, topic: str, queue_id: int) -> int | None:
+        """When the oldest message of a queue was stored."""
+        return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
+
+    def earliest_log_time(self) -> int | None:
+        """When the oldest message of all was stored."""
+        fields = self.log.decode(self.log.first, check_crc=False)
+        return fields[commitlog.STORE_TIME] if fields else None
+
+    # -- by key ---------------------------------------------------------------------------------
+
+    def query(
+        self, topic: str, key: str, begin_ms: int, end_ms: int, max_count: int
+    ) -> list[memoryview]:
+        """Records of a topic with a key or unique key, stored in a range of time, oldest first.
+
+        If there are more than `max_count` the newest are returned.
+        """
+        limit = min(max_count, self.config.max_msgs_num_batch)
+        found: dict[int, memoryview] = {}
+        for log_offset in self.index.find(topic, key, begin_ms, end_ms, limit * _QUERY_FACTOR):
+            if len(found) >= limit:
+                break
+            fields = self.log.decode(log_offset)
+            if fields is None or fields[commitlog.TOPIC] != topic:
+                continue
+            named = fields[commitlog.PROPERTIES]
+            keys = named.get(properties.KEYS, "").split(properties.KEY_SEPARATOR)
+            if key not in keys and named.get(properties.UNIQUE_KEY) != key:
+                continue
+            record = self.log.record(log_offset)
+            if begin_ms <= fields[commitlog.STORE_TIME] <= end_ms and record is not None:
+                found[log_offset] = record
+        return [found[log_offset] for log_offset in sorted(found)]

@@ -1,0 +1,240 @@
+"""One store directory, two systems: what we write Apache's broker opens and serves, and the
+reverse.
+
+The stock client reads every message by its place in the queue, and looks up a part of them by id
+and by each of their keys; `TIANZHOU_LOOKUP_STRIDE=1` looks up all of them.
+"""
+
+import json
+import os
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.apache.kit import (
+    LOOPBACK,
+    VERSIONS,
+    Server,
+    apache_broker,
+    apache_namesrv,
+    free_port,
+    run_java,
+)
+from tianzhou.protocol import properties, sysflag
+from tianzhou.protocol.record import decode_record
+from tianzhou.store.config import StoreConfig
+from tianzhou.store.message_store import Draft, MessageStore
+from tianzhou.store.reading import ReadStatus
+
+pytestmark = pytest.mark.apache
+
+MESSAGES = {"closed": 100_000, "killed": 12_000}
+APACHE_MESSAGES = 1500
+STRIDE = int(os.environ.get("TIANZHOU_LOOKUP_STRIDE", "200"))
+TOPICS = {"OursPlain": 4, "OursBatch": 3, "%RETRY%ours_group": 1}
+APACHE_TOPIC = "TheirTopic"
+APACHE_QUEUES = 4
+BROKER = "broker-a"
+BORN_HOSTS = (("192.0.2.7", 3456), ("2001:db8::77", 4567))
+
+
+def store_config(root: Path) -> StoreConfig:
+    """The sizes that the kit gives to Apache's broker."""
+    return StoreConfig(
+        store_path_root_dir=root,
+        mapped_file_size_commit_log=16 * 1024 * 1024,
+        mapped_file_size_consume_queue=20 * 6000,
+        max_hash_slot_num=10_000,
+        max_index_num=40_000,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a message must look like to whoever reads it."""
+
+    topic: str
+    queue_id: int
+    tags: str
+    keys: str
+    body: bytes
+    born: str
+
+    def line(self, queue_offset: int, log_offset: int, store_time_ms: int) -> str:
+        """As StoreReader.java describes a message."""
+        return "\t".join((
+            self.topic, str(self.queue_id), str(queue_offset), str(log_offset),
+            str(store_time_ms), self.born, self.tags or "null", self.keys or "null",
+            str(len(self.body)), str(zlib.crc32(self.body)),
+        ))  # fmt: skip
+
+
+def message(number: int, topic: str, store_host: tuple[str, int]) -> tuple[Draft, Given]:
+    """Messages of many kinds: with and without tags, keys, bodies; compressed; from IPv6 hosts."""
+    born_host = BORN_HOSTS[number % 2]
+    tags = ("", "red", "grün")[number % 3]
+    keys = " ".join([f"key{number}", f"group{number // 4}"][: number % 3])
+    body = b"%d;" % number * (number % 90) if number % 7 else b""
+    named = {"UNIQ_KEY": f"7F000001{topic[:1].encode().hex()}{number:022X}"} if number % 5 else {}
+    if tags:
+        named["TAGS"] = tags
+    if keys:
+        named["KEYS"] = keys
+    squeezed = number % 11 == 0 and bool(body)
+    queue_id = number // 3 % TOPICS[topic]
+    draft = Draft(
+        topic, queue_id, zlib.compress(body) if squeezed else body,
+        properties.encode(named, closed=number % 2 == 0), 1000 + number, born_host, store_host,
+        flag=number % 17, sys_flag=sysflag.COMPRESSED if squeezed else 0,
+    )  # fmt: skip
+    born = born_host[0] if number % 2 == 0 else "2001:db8:0:0:0:0:0:77"
+    return draft, Given(topic, queue_id, tags, keys, body, born)
+
+
+def write_ours(store: MessageStore, store_host: tuple[str, int], count: int) -> list[str]:
+    """Fills a store; the lines that a reader must write."""
+    lines: list[str] = []
+    number = 0
+    while number < count:
+        topic = list(TOPICS)[number // 10 % 3]
+        if topic == "OursBatch":
+            made = [message(number // 30 * 30 + i, topic, store_host) for i in range(10)]
+            queue_id = made[0][0].queue_id
+            drafts = [_in_queue(one, queue_id) for one, _ in made]
+            done = store.append_batch(drafts)
+            lines += [
+                Given(g.topic, queue_id, g.tags, g.keys, g.body, g.born).line(
+                    done.queue_offset + i, done.log_offsets[i], done.store_time_ms
+                )
+                for i, (_, g) in enumerate(made)
+            ]
+            number += 10
+        else:
+            one, given = message(number, topic, store_host)
+            done = store.append(one)
+            lines.append(given.line(done.queue_offset, done.log_offset, done.store_time_ms))
+            number += 1
+    return lines
+
+
+def _in_queue(one: Draft, queue_id: int) -> Draft:
+    return Draft(
+        one.topic, queue_id, one.body, one.properties_text, one.born_time_ms, one.born_host,
+        one.store_host, one.flag, one.sys_flag,
+    )  # fmt: skip
+
+
+def write_topics(root: Path) -> None:
+    """The table from which Apache's broker learns of our topics."""
+    table = {
+        topic: {
+            "order": False, "perm": 6, "readQueueNums": queues, "topicFilterType": "SINGLE_TAG",
+            "topicName": topic, "topicSysFlag": 0, "writeQueueNums": queues,
+        }
+        for topic, queues in TOPICS.items()
+    }  # fmt: skip
+    version = {"counter": 1, "stateVersion": 0, "timestamp": 1_700_000_000_000}
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "topics.json").write_text(
+        json.dumps({"dataVersion": version, "topicConfigTable": table})
+    )
+
+
+def java_lines(version: str, verb: str, namesrv: Server, file: Path, *rest: str) -> list[str]:
+    """What StoreReader.java writes."""
+    done = run_java(
+        version, "StoreReader", verb, namesrv.address, BROKER, str(file), *rest, timeout_s=240
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return file.read_text().splitlines()
+
+
+@pytest.fixture(scope="module")
+def namesrv(apache: None) -> Iterator[Server]:
+    with apache_namesrv(VERSIONS[-1]) as server:
+        yield server
+
+
+@pytest.mark.parametrize("ending", ["closed", "killed"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_apache_serves_what_we_wrote(
+    version: str, ending: str, namesrv: Server, tmp_path: Path
+) -> None:
+    port = free_port(-2, 1)
+    root = tmp_path / "store"
+    store = MessageStore.open(store_config(root))
+    lines = write_ours(store, (LOOPBACK, port), MESSAGES[ending])
+    # A store that nobody closed is what a killed process leaves behind.
+    store.close() if ending == "closed" else store.abandon()
+    write_topics(root)
+    with apache_broker(version, namesrv.address, store_dir=root, port=port):
+        places = [f"{topic}:{queues}" for topic, queues in TOPICS.items()]
+        found = java_lines(version, "read", namesrv, tmp_path / "read", str(STRIDE), *places)
+    assert len(found) == len(lines)
+    assert sorted(found) == sorted(lines)
+
+
+def read_all(store: MessageStore, topic: str, queues: int) -> dict[tuple[int, int], memoryview]:
+    found: dict[tuple[int, int], memoryview] = {}
+    for queue_id in range(queues):
+        at = store.min_offset(topic, queue_id)
+        while at < store.max_offset(topic, queue_id):
+            answer = store.read(topic, queue_id, at, 32)
+            assert answer.status is ReadStatus.FOUND
+            for record in answer.records:
+                found[queue_id, decode_record(record).queue_offset] = record
+            at = answer.next_offset
+    return found
+
+
+@pytest.mark.parametrize("ending", ["stopped", "killed"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_we_serve_what_apache_wrote_and_apache_goes_on(
+    version: str, ending: str, namesrv: Server, tmp_path: Path
+) -> None:
+    root = tmp_path / "store"
+    port = free_port(-2, 1)
+    place = f"{APACHE_TOPIC}:{APACHE_QUEUES}"
+    graceful = ending == "stopped"
+    with apache_broker(version, namesrv.address, store_dir=root, port=port, graceful=graceful):
+        sent = java_lines(version, "write", namesrv, tmp_path / "sent", place, str(APACHE_MESSAGES))
+        described = java_lines(version, "read", namesrv, tmp_path / "read", "1000000", place)
+    assert len(described) == len(sent) > APACHE_MESSAGES
+    with MessageStore.open(store_config(root)) as store:
+        assert store.report.clean == graceful
+        found = read_all(store, APACHE_TOPIC, APACHE_QUEUES)
+        assert len(found) == len(sent)
+        check_lookups(store, found, sent)
+        done = store.append(
+            Draft(APACHE_TOPIC, 0, b"from us", "", 0, BORN_HOSTS[0], (LOOPBACK, port))
+        )
+        assert done.queue_offset == 1 + max(offset for queue, offset in found if queue == 0)
+    with apache_broker(version, namesrv.address, store_dir=root, port=port):
+        again = java_lines(version, "read", namesrv, tmp_path / "again", "20", place)
+    added = set(again) - set(described)
+    assert set(described) <= set(again)
+    assert [line.split("\t")[2] for line in added] == [str(done.queue_offset)]
+
+
+def check_lookups(
+    store: MessageStore, found: dict[tuple[int, int], memoryview], sent: list[str]
+) -> None:
+    """Each acknowledged message is at its place, under its keys and under its unique key."""
+    now_ms = time.time_ns() // 1_000_000
+    for line in sent:
+        _, queue_id, queue_offset, keys, unique, tags = line.split("\t")
+        record = found[int(queue_id), int(queue_offset)]
+        stored = decode_record(record)
+        assert stored.properties["KEYS"] == keys
+        assert stored.properties["UNIQ_KEY"] == unique
+        assert stored.properties.get("TAGS", "null") == tags
+        at = store.record_at(stored.log_offset)
+        assert at is not None
+        assert bytes(at) == bytes(record)
+        for key in (*keys.split(), unique):
+            hits = store.query(APACHE_TOPIC, key, 0, now_ms, 10)
+            assert bytes(record) in [bytes(hit) for hit in hits], key

@@ -1,0 +1,1 @@
+"""Kills, power cuts and damage: what the store promises must hold after each of them."""

@@ -1,0 +1,491 @@
+"""The door of the store: what goes in comes out, and what cannot go in is refused in words."""
+
+import errno
+import random
+import re
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.crash.simulated_disk import SimulatedDisk
+from tests.crash.store_kit import (
+    BORN,
+    HERE,
+    NOON_MS,
+    ROOT,
+    Ticker,
+    draft,
+    open_store,
+    queues_of,
+    read_queue,
+    small_config,
+)
+
+from tianzhou import names
+from tianzhou.errors import (
+    RecordError,
+    StoreBroken,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreLocked,
+    StoreReadOnly,
+)
+from tianzhou.protocol import properties, sysflag
+from tianzhou.protocol.record import decode_record
+from tianzhou.store.config import FlushDiskType, StoreConfig
+from tianzhou.store.message_store import Draft, MessageStore
+from tianzhou.store.reading import ReadStatus
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    return SimulatedDisk()
+
+
+# -- writing and reading -------------------------------------------------------------------------
+
+
+def test_a_message_comes_back_as_it_was_given(disk: SimulatedDisk) -> None:
+    with open_store(small_config(), disk) as store:
+        one = Draft(
+            "orders", 3, b"body", "KEYS\x01a b\x02TAGS\x01red\x02", 17, ("2001:db8::1", 7), HERE,
+            flag=5, reconsume_count=2, prepared_log_offset=9,
+        )  # fmt: skip
+        done = store.append(one)
+        answer = store.read("orders", 3, 0, 10)
+        message = decode_record(answer.records[0])
+    assert (answer.status, answer.next_offset) == (ReadStatus.FOUND, 1)
+    assert (message.topic, message.queue_id, message.body) == ("orders", 3, b"body")
+    assert (message.born_time_ms, message.born_host) == (17, ("2001:db8::1", 7))
+    assert (message.flag, message.reconsume_count, message.prepared_log_offset) == (5, 2, 9)
+    assert (message.log_offset, message.queue_offset) == (done.log_offset, 0)
+    assert (message.store_time_ms, message.size_bytes) == (done.store_time_ms, done.size_bytes)
+    assert message.properties == {"KEYS": "a b", "TAGS": "red"}
+
+
+def test_a_batch_lies_in_one_file_with_queue_offsets_in_a_row(disk: SimulatedDisk) -> None:
+    config = small_config(log_file_bytes=4096)
+    with open_store(config, disk) as store:
+        store.append(draft("t", 0, bytes(3000)))
+        done = store.append_batch([draft("t", 0, b"%d" % n * 100, key=f"k{n}") for n in range(5)])
+        assert done.log_offset == 4096
+        assert (done.queue_offset, done.count, len(done.log_offsets)) == (1, 5, 5)
+        found = read_queue(store, "t", 0)
+        assert [found[n + 1][0] for n in range(5)] == [b"%d" % n * 100 for n in range(5)]
+        assert [found[n + 1][1] for n in range(5)] == list(done.log_offsets)
+        assert all(len(store.query("t", f"k{n}", 0, 2**62, 9)) == 1 for n in range(5))
+
+
+def test_a_read_keeps_to_count_bytes_and_filter(disk: SimulatedDisk) -> None:
+    config = StoreConfig(
+        store_path_root_dir=ROOT, mapped_file_size_commit_log=1 << 20,
+        mapped_file_size_consume_queue=20_000, max_hash_slot_num=10, max_index_num=100,
+        max_transfer_bytes_on_message_in_memory=5000, max_transfer_count_on_message_in_memory=6,
+    )  # fmt: skip
+    with open_store(config, disk) as store:
+        for number in range(40):
+            tags = "even" if number % 2 == 0 else "odd"
+            store.append(draft("t", 0, bytes(100 if number < 20 else 2000), tags=tags))
+        assert len(store.read("t", 0, 0, 3).records) == 3
+        assert len(store.read("t", 0, 0, 32).records) == 6
+        assert len(store.read("t", 0, 20, 32).records) == 2
+        even = properties.tags_code("even")
+        answer = store.read("t", 0, 0, 4, accept_tags=lambda code: code == even)
+        offsets = [decode_record(record).queue_offset for record in answer.records]
+        assert (offsets, answer.next_offset) == ([0, 2, 4, 6], 7)
+        nothing = store.read("t", 0, 0, 4, accept_record=lambda record: False)
+        assert (nothing.status, nothing.next_offset) == (ReadStatus.NO_MATCHED_MESSAGE, 40)
+
+
+def test_one_large_message_is_read_though_it_exceeds_the_limit(disk: SimulatedDisk) -> None:
+    config = small_config(log_file_bytes=1 << 20)
+    with open_store(config, disk) as store:
+        store.append(draft("t", 0, bytes(400_000)))
+        assert len(store.read("t", 0, 0, 1).records) == 1
+
+
+def test_wrong_offsets_are_answered_with_the_right_ones(disk: SimulatedDisk) -> None:
+    with open_store(small_config(), disk) as store:
+        assert store.read("t", 0, 5, 1).status is ReadStatus.NO_MATCHED_LOGIC_QUEUE
+        store.append(draft("t", 0, b""))
+        assert store.read("t", 1, 0, 1).status is ReadStatus.NO_MATCHED_LOGIC_QUEUE
+        one = store.read("t", 0, 1, 1)
+        assert (one.status, one.next_offset) == (ReadStatus.OFFSET_OVERFLOW_ONE, 1)
+        badly = store.read("t", 0, 9, 1)
+        assert (badly.status, badly.next_offset) == (ReadStatus.OFFSET_OVERFLOW_BADLY, 1)
+        small = store.read("t", 0, -1, 1)
+        assert (small.status, small.next_offset) == (ReadStatus.OFFSET_TOO_SMALL, 0)
+
+
+def test_prepared_and_rolled_back_messages_are_in_no_queue(disk: SimulatedDisk) -> None:
+    with open_store(small_config(), disk) as store:
+        for state in (sysflag.TRANSACTION_PREPARED, sysflag.TRANSACTION_ROLLBACK):
+            done = store.append(draft("t", 0, b"half", key="k", sys_flag=state))
+            assert done.queue_offset == 0
+            assert store.record_at(done.log_offset) is not None
+        assert store.max_offset("t", 0) == 0
+        committed = store.append(draft("t", 0, b"x", sys_flag=sysflag.TRANSACTION_COMMIT))
+        assert committed.queue_offset == 0
+        assert store.max_offset("t", 0) == 1
+        # A prepared message can be looked up by key, a rolled back one cannot.
+        assert len(store.query("t", "k", 0, 2**62, 9)) == 1
+
+
+def test_the_entry_of_a_delayed_message_tells_when_it_is_due(disk: SimulatedDisk) -> None:
+    clock = Ticker(step_ms=0)
+    with open_store(small_config(), disk, clock) as store:
+        for level, delay_ms in (("3", 10_000), ("99", 7_200_000)):
+            text = f"DELAY\x01{level}\x02TAGS\x01red\x02"
+            store.append(Draft(names.SCHEDULE_TOPIC, 2, b"", text, 0, BORN, HERE))
+            queue = store.queues.get(names.SCHEDULE_TOPIC, 2)
+            assert queue is not None
+            entry = queue.entry(queue.next_offset - 1)
+            assert entry is not None
+            assert entry[2] == NOON_MS + delay_ms
+
+
+def test_the_writer_is_told_of_arrivals(disk: SimulatedDisk) -> None:
+    heard: list[tuple[str, int, int, int, int]] = []
+
+    def arrived(topic: str, queue_id: int, queue_offset: int, code: int, time_ms: int) -> None:
+        heard.append((topic, queue_id, queue_offset, code, time_ms))
+
+    store = MessageStore.open(
+        small_config(), disk=disk, clock=Ticker(step_ms=0), background=False, on_arrival=arrived
+    )
+    store.append(draft("t", 1, b"", tags="red"))
+    store.append_batch([draft("t", 1, b""), draft("t", 1, b"")])
+    store.close()
+    code = properties.tags_code("red")
+    assert heard == [("t", 1, 0, code, NOON_MS), ("t", 1, 2, 0, NOON_MS)]
+
+
+def test_a_view_outlives_the_deletion_of_its_file(tmp_path: Path) -> None:
+    config = small_config(tmp_path, log_file_bytes=4096)
+    clock = Ticker(now_ms=time.time_ns() // 1_000_000)
+    with open_store(config, clock=clock) as store:
+        for number in range(10):
+            store.append(draft("t", 0, b"%d" % number * 1000))
+        record = store.read("t", 0, 0, 1).records[0]
+        clock.now_ms += 80 * 3_600_000
+        assert store.expire(now=True) > 1
+        assert store.read("t", 0, 0, 1).status is ReadStatus.OFFSET_TOO_SMALL
+        assert store.record_at(0) is None
+        assert decode_record(record).body == b"0" * 1000
+    assert decode_record(record).body == b"0" * 1000
+
+
+def test_queues_and_their_files_expire_with_the_log(disk: SimulatedDisk) -> None:
+    config = small_config(log_file_bytes=4096)
+    clock = Ticker()
+    with open_store(config, disk, clock) as store:
+        for number in range(60):
+            store.append(draft("t", 0, bytes(300), key=f"k{number}"))
+        clock.now_ms += 80 * 3_600_000
+        while store.expire(now=True):
+            pass
+        low = store.min_offset("t", 0)
+        assert 0 < low < 60
+        assert sorted(read_queue(store, "t", 0)) == list(range(low, 60))
+        assert store.earliest_time("t", 0) == store.earliest_log_time()
+        first_queue_file = min(p for p in disk.files() if "consumequeue" in str(p))
+        assert int(first_queue_file.name) == low // 7 * 140
+        assert not store.query("t", "k0", 0, 2**62, 9)
+    with open_store(config, disk, clock) as store:
+        assert store.report.notes == []
+        assert (store.min_offset("t", 0), store.max_offset("t", 0)) == (low, 60)
+
+
+def test_retention_and_the_idea_of_memory_follow_changed_settings(disk: SimulatedDisk) -> None:
+    config = replace(small_config(log_file_bytes=4096), file_reserved_time=1_000_000)
+    clock = Ticker()
+    with open_store(config, disk, clock) as store:
+        for _ in range(60):
+            store.append(draft("t", 0, bytes(300)))
+        clock.now_ms += 2 * 3_600_000
+        assert store.expire(now=True) == 0
+        memory_bytes = store.memory_bytes
+        store.adopt(replace(config, file_reserved_time=1, access_message_in_memory_max_ratio=20))
+        assert store.expire(now=True) > 0
+        assert store.memory_bytes == pytest.approx(memory_bytes / 2, abs=1)
+
+
+def test_a_deleted_topic_begins_anew(disk: SimulatedDisk) -> None:
+    config = small_config()
+    with open_store(config, disk) as store:
+        for queue_id in range(3):
+            store.append(draft("gone", queue_id, b"old"))
+        store.append(draft("kept", 0, b"kept"))
+        assert store.delete_queue("gone", 2) == 1
+        assert store.delete_topic("gone") == 2
+        assert queues_of(store) == [("kept", 0)]
+        assert store.append(draft("gone", 0, b"new")).queue_offset == 0
+    with open_store(config, disk) as store:
+        assert {body for body, _ in read_queue(store, "gone", 0).values()} == {b"new"}
+    with MessageStore.open(config, disk=disk, background=False, rebuild=True) as store:
+        assert {body for body, _ in read_queue(store, "gone", 0).values()} == {b"new"}
+        assert {body for body, _ in read_queue(store, "kept", 0).values()} == {b"kept"}
+
+
+def test_raw_pieces_of_the_log_for_replication(disk: SimulatedDisk) -> None:
+    with open_store(small_config(log_file_bytes=4096), disk) as store:
+        for _ in range(6):
+            store.append(draft("t", 0, bytes(1500)))
+        assert store.first_log_offset == 0
+        piece = store.log_slice(0, 100)
+        assert piece is not None
+        assert len(piece) == 100
+        rest = store.log_slice(4000, 10_000)
+        assert rest is not None
+        assert len(rest) == 96
+        assert store.log_slice(store.end_log_offset + 1, 10) is None
+
+
+# -- refusals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "a\0b"])
+def test_a_topic_that_is_no_directory_is_refused(disk: SimulatedDisk, topic: str) -> None:
+    with open_store(small_config(), disk) as store:
+        with pytest.raises(StoreError, match="cannot be the name of a queue"):
+            store.append(draft(topic, 0, b""))
+        assert store.end_log_offset == 0
+
+
+def test_what_has_no_room_is_refused_and_changes_nothing(disk: SimulatedDisk) -> None:
+    config = small_config(log_file_bytes=4096)
+    with open_store(config, disk) as store:
+        store.append(draft("t", 0, b"first"))
+        end = store.end_log_offset
+        with pytest.raises(StoreError, match="does not fit a log file"):
+            store.append(draft("t", 0, bytes(4000)))
+        with pytest.raises(RecordError, match="4194304 are allowed"):
+            store.append(draft("t", 0, bytes(4 * 1024 * 1024 + 1)))
+        with pytest.raises(RecordError):
+            store.append(Draft("t", 0, b"", "x" * 40_000, 0, BORN, HERE))
+        with pytest.raises(StoreError, match="one queue"):
+            store.append_batch([draft("t", 0, b""), draft("t", 1, b"")])
+        with pytest.raises(StoreError, match="at least one"):
+            store.append_batch([])
+        assert (store.end_log_offset, store.max_offset("t", 0)) == (end, 1)
+
+
+def test_a_second_opening_is_refused(disk: SimulatedDisk, tmp_path: Path) -> None:
+    for config, where in ((small_config(), disk), (small_config(tmp_path), None)):
+        with open_store(config, where), pytest.raises(StoreLocked):
+            open_store(config, where)
+        open_store(config, where).close()
+
+
+def test_a_full_disk_refuses_writes_and_stays_readable(disk: SimulatedDisk) -> None:
+    config = small_config(log_file_bytes=4096)
+    with open_store(config, disk) as store:
+        store.append(draft("t", 0, bytes(3500), key="k"))
+        disk.fail("reserve", errno.ENOSPC, "commitlog")
+        with pytest.raises(StoreFull, match=re.escape("no space left on the disk")):
+            store.append(draft("t", 0, bytes(3500)))
+        assert len(read_queue(store, "t", 0)) == 1
+        # Once there is space again the same message goes in, at the same place.
+        assert store.append(draft("t", 0, bytes(3500))).queue_offset == 1
+    assert open_store(config, disk).report.notes == []
+
+
+@pytest.mark.parametrize("part", ["consumequeue", "index"])
+def test_no_room_for_queue_or_index_is_found_before_the_log(disk: SimulatedDisk, part: str) -> None:
+    with open_store(small_config(), disk) as store:
+        disk.fail("reserve", errno.ENOSPC, part)
+        with pytest.raises(StoreFull):
+            store.append(draft("t", 0, b"x", key="k"))
+        assert store.end_log_offset == 0
+        assert store.append(draft("t", 0, b"x", key="k")).queue_offset == 0
+
+
+def test_a_disk_over_the_warning_ratio_refuses_writes_until_it_is_not(disk: SimulatedDisk) -> None:
+    with open_store(small_config(), disk) as store:
+        store.append(draft("t", 0, b"x"))
+        disk.used = 0.93
+        store.expire()
+        with pytest.raises(StoreFull, match="93% full"):
+            store.append(draft("t", 0, b"x"))
+        assert len(read_queue(store, "t", 0)) == 1
+        disk.used = 0.5
+        store.expire()
+        store.append(draft("t", 0, b"x"))
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "words"),
+    [
+        (errno.EROFS, StoreReadOnly, "read-only"),
+        (errno.EACCES, StoreReadOnly, "permission denied"),
+        (errno.ENOSPC, StoreFull, "no space left"),
+        (errno.EIO, StoreBroken, "input/output error"),
+    ],
+)
+def test_a_store_that_cannot_be_opened_says_why(
+    disk: SimulatedDisk, number: int, kind: type[StoreError], words: str
+) -> None:
+    disk.fail("create", number)
+    with pytest.raises(kind, match=words):
+        open_store(small_config(), disk)
+    open_store(small_config(), disk).close()
+
+
+def test_a_failed_sync_ends_acknowledging_for_good(disk: SimulatedDisk) -> None:
+    config = small_config(flush=FlushDiskType.SYNC_FLUSH)
+    store = open_store(config, disk)
+    safe = store.append(draft("t", 0, b"safe"))
+    store.flushed(safe.end_log_offset).result(timeout=0)
+    lost = store.append(draft("t", 0, b"lost"))
+    disk.fail("sync", errno.EIO, "commitlog")
+    with pytest.raises(StoreBroken, match="could not be put on the disk"):
+        store.flushed(lost.end_log_offset).result(timeout=0)
+    # The disk is well again, but what it lost stays lost: nobody is told otherwise.
+    with pytest.raises(StoreBroken):
+        store.flushed(lost.end_log_offset).result(timeout=0)
+    with pytest.raises(StoreBroken):
+        store.append(draft("t", 0, b"more"))
+    with pytest.raises(StoreBroken):
+        store.flush()
+    assert store.flushed_log_offset == safe.end_log_offset
+    assert len(read_queue(store, "t", 0)) == 2
+    store.close()
+    assert disk.exists(ROOT / "abort")
+    after = disk.after_power_cut(random.Random(1))
+    with open_store(config, after) as store:
+        assert read_queue(store, "t", 0)[0][0] == b"safe"
+
+
+def test_a_closed_store_refuses_everything_new(disk: SimulatedDisk) -> None:
+    store = open_store(small_config(), disk)
+    done = store.append(draft("t", 0, b"x"))
+    store.close()
+    store.close()
+    with pytest.raises(StoreClosed):
+        store.append(draft("t", 0, b"x"))
+    store.flushed(done.end_log_offset).result(timeout=0)
+    with pytest.raises(StoreClosed):
+        store.flushed(done.end_log_offset + 1).result(timeout=0)
+
+
+def test_the_wrong_file_size_is_refused_with_the_remedy(disk: SimulatedDisk) -> None:
+    with open_store(small_config(log_file_bytes=4096), disk) as store:
+        for _ in range(8):
+            store.append(draft("t", 0, bytes(1500)))
+    with pytest.raises(StoreCorrupt, match=r"4096 bytes each.*mappedFileSizeCommitLog"):
+        open_store(small_config(log_file_bytes=8192), disk)
+    open_store(small_config(log_file_bytes=4096), disk).close()
+
+
+def test_a_changed_queue_file_size_rebuilds_the_queues(disk: SimulatedDisk) -> None:
+    with open_store(small_config(), disk) as store:
+        for _ in range(20):
+            store.append(draft("t", 0, b"x"))
+    config = StoreConfig(
+        store_path_root_dir=ROOT, mapped_file_size_commit_log=8192,
+        mapped_file_size_consume_queue=200, max_hash_slot_num=5, max_index_num=12,
+    )  # fmt: skip
+    with open_store(config, disk) as store:
+        assert any("made again" in note for note in store.report.notes)
+        assert len(read_queue(store, "t", 0)) == 20
+
+
+# -- threads -------------------------------------------------------------------------------------
+
+
+def wait_for(what: str, condition: threading.Event) -> None:
+    assert condition.wait(20), f"{what} did not happen in 20 s"
+
+
+def test_many_waiters_share_syncs(tmp_path: Path) -> None:
+    config = StoreConfig(
+        store_path_root_dir=tmp_path, mapped_file_size_commit_log=1 << 20,
+        max_hash_slot_num=100, max_index_num=1000, flush_disk_type=FlushDiskType.SYNC_FLUSH,
+    )  # fmt: skip
+    told: list[int] = []
+    all_told = threading.Event()
+    with MessageStore.open(config) as store:
+        for number in range(500):
+            done = store.append(draft("t", number % 3, bytes(50)))
+
+            def heard(reason: StoreError | None, end: int = done.end_log_offset) -> None:
+                assert reason is None
+                assert store.flushed_log_offset >= end
+                told.append(end)
+                if len(told) == 500:
+                    all_told.set()
+
+            store.when_flushed(done.end_log_offset, heard)
+        wait_for("the flush of 500 messages", all_told)
+    assert told == sorted(told)
+
+
+def test_async_flush_happens_by_itself(tmp_path: Path) -> None:
+    config = StoreConfig(
+        store_path_root_dir=tmp_path, mapped_file_size_commit_log=1 << 20,
+        max_hash_slot_num=100, max_index_num=1000, flush_interval_commit_log=10,
+        flush_commit_log_thorough_interval=50,
+    )  # fmt: skip
+    with MessageStore.open(config) as store:
+        done = store.append(draft("t", 0, b"x"))
+        deadline = time.monotonic() + 20
+        while store.flushed_log_offset < done.end_log_offset:
+            assert time.monotonic() < deadline, store.flushed_log_offset
+            time.sleep(0.01)
+
+
+def test_files_are_made_ahead_and_rolling_goes_on(tmp_path: Path) -> None:
+    config = StoreConfig(
+        store_path_root_dir=tmp_path, mapped_file_size_commit_log=1 << 16,
+        max_hash_slot_num=100, max_index_num=1000, warm_ahead_bytes=1 << 14,
+    )  # fmt: skip
+    with MessageStore.open(config) as store:
+        for number in range(2000):
+            store.append(draft("t", 0, b"%d" % number * 20))
+        found = read_queue(store, "t", 0)
+        assert [found[n][0] for n in range(2000)] == [b"%d" % n * 20 for n in range(2000)]
+        used = {file.path.name for file in store.log.segments.files}
+    # The file that was made ahead and not used is gone after a clean stop.
+    assert {path.name for path in (tmp_path / "commitlog").iterdir()} == used
+    with MessageStore.open(config) as store:
+        assert store.report.notes == []
+        assert store.max_offset("t", 0) == 2000
+
+
+def test_readers_see_whole_messages_while_the_writer_writes(tmp_path: Path) -> None:
+    config = StoreConfig(
+        store_path_root_dir=tmp_path, mapped_file_size_commit_log=1 << 16,
+        mapped_file_size_consume_queue=2000, max_hash_slot_num=100, max_index_num=1000,
+    )  # fmt: skip
+    count, wrong, done = 3000, list[object](), threading.Event()
+
+    def read(store: MessageStore) -> None:
+        at = 0
+        try:
+            while at < count and not (done.is_set() and at >= store.max_offset("t", 0)):
+                answer = store.read("t", 0, at, 32)
+                for record in answer.records:
+                    message = decode_record(record, check_crc=True)
+                    if message.body != b"%d" % message.queue_offset * 9:
+                        wrong.append(message)
+                at = max(at, answer.next_offset if answer.records else at)
+        except Exception as e:  # noqa: BLE001 - a thread's failure is the test's
+            wrong.append(e)
+        if at != count:
+            wrong.append(at)
+
+    with MessageStore.open(config) as store:
+        readers = [threading.Thread(target=read, args=(store,)) for _ in range(2)]
+        for reader in readers:
+            reader.start()
+        for number in range(count):
+            store.append(draft("t", 0, b"%d" % number * 9))
+        done.set()
+        for reader in readers:
+            reader.join(30)
+            assert not reader.is_alive()
+    assert wrong == []
