@@ -1,0 +1,109 @@
+"""The address that a broker tells the world, and whether the world can reach it there.
+
+Clients never connect to the address a broker listens on but to the one the nameserver hands out, so
+a wrong one looks like a network failure far away. It is checked at the start, and a warning names
+the setting that mends it.
+"""
+
+import ipaddress
+import socket
+from collections.abc import Iterable
+
+from tianzhou.errors import ConfigError
+from tianzhou.remoting.address import format_address
+
+_DISCARD_PORT = 9
+
+
+def choose_address(configured: str | None, bind_address: str, namesrvs: Iterable[str]) -> str:
+    """The address to advertise: the one configured, the one listened on, or the one found out."""
+    if configured:
+        return configured
+    if not _is_any(bind_address):
+        return bind_address
+    return find_own_address(namesrvs)
+
+
+def find_own_address(peers: Iterable[str]) -> str:
+    """The address of this host that reaches the peers; loopback if there is no network.
+
+    `peers` are hosts. Nothing is sent: connecting a datagram socket only picks the route.
+    """
+    for peer in (*peers, "192.0.2.1", "2001:db8::1"):
+        family = socket.AF_INET6 if ":" in peer else socket.AF_INET
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((peer, _DISCARD_PORT))
+                address: str = probe.getsockname()[0]
+        except OSError:
+            continue
+        if not _is_any(address):
+            return address
+    return "127.0.0.1"
+
+
+def resolve(host: str) -> str:
+    """The IP address of an advertised host, as records keep it. Raises ConfigError."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as e:
+        raise ConfigError(f"brokerIP1={host}: the name cannot be resolved: {e}") from e
+    address: str = str(found[0][4][0])
+    return address.partition("%")[0]
+
+
+def is_own_address(address: str) -> bool:
+    """Whether an IP address belongs to this host."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+def problems(host: str, port: int, bind_address: str, namesrvs: Iterable[str]) -> list[str]:
+    """What is doubtful about an advertised address, each with its remedy."""
+    shown = format_address(host, port)
+    try:
+        address = resolve(host)
+    except ConfigError as e:
+        return [str(e)]
+    is_loopback = ipaddress.ip_address(address).is_loopback
+    found: list[str] = []
+    far_namesrvs = [peer for peer in namesrvs if not _is_loopback(peer)]
+    if is_loopback and (_is_any(bind_address) or far_namesrvs):
+        reason = (
+            f"registered with the nameserver at {far_namesrvs[0]}"
+            if far_namesrvs
+            else f"listening on every interface ({bind_address})"
+        )
+        found.append(
+            f"clients on other hosts are told {shown}, which is their own host, while this broker "
+            f"is {reason}; set brokerIP1 to an address of this host that they can reach"
+        )
+    if not is_loopback and not is_own_address(address):
+        found.append(
+            f"clients are told {shown}, but {address} is no address of this host; unless something "
+            f"forwards it here, set brokerIP1 to an address of this host"
+        )
+    if is_loopback is False and not _is_any(bind_address) and _is_loopback(bind_address):
+        found.append(
+            f"clients are told {shown}, but this broker listens on {bind_address} only; "
+            f"set bindAddress to {address} or 0.0.0.0"
+        )
+    return found
+
+
+def _is_any(address: str) -> bool:
+    return address in ("", "*", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

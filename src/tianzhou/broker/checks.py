@@ -1,0 +1,143 @@
+"""What names, permissions and sizes a broker accepts. Each check raises RequestError or is silent.
+
+The codes and the wording follow RocketMQ where a client or a person relies on them; every remark
+says what was wrong and what would be right.
+"""
+
+import re
+
+from tianzhou.errors import RequestError
+from tianzhou.names import (
+    AUTO_CREATE_TOPIC,
+    BENCHMARK_TOPIC,
+    CHECK_MAX_TOPIC,
+    DLQ_TOPIC_PREFIX,
+    HALF_OP_TOPIC,
+    HALF_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    PERM_READ,
+    PERM_WRITE,
+    RETRY_TOPIC_PREFIX,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    SYSTEM_TOPIC_PREFIX,
+    TRACE_TOPIC,
+)
+from tianzhou.protocol.codes import ResponseCode
+
+TOPIC_LENGTH_MAX = 127
+RETRY_TOPIC_LENGTH_MAX = 255
+GROUP_LENGTH_MAX = 255
+"""4.9 allows 255 characters; 5.x allows 120 for new groups and lives with the old ones."""
+PROPERTIES_LENGTH_MAX = 32_767
+
+SYSTEM_TOPICS = frozenset((
+    AUTO_CREATE_TOPIC, SCHEDULE_TOPIC, BENCHMARK_TOPIC, HALF_TOPIC, TRACE_TOPIC, HALF_OP_TOPIC,
+    CHECK_MAX_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC,
+))  # fmt: skip
+"""Topics that no request may create, change or delete."""
+
+CLOSED_TOPICS = frozenset((
+    SCHEDULE_TOPIC, HALF_TOPIC, HALF_OP_TOPIC, CHECK_MAX_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC,
+))  # fmt: skip
+"""Topics that clients cannot send to."""
+
+_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
+
+
+def is_system_topic(topic: str) -> bool:
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def describe_permission(permission: int) -> str:
+    """As RocketMQ shows it: RW-, R--, -W-."""
+    read = "R" if permission & PERM_READ else "-"
+    write = "W" if permission & PERM_WRITE else "-"
+    return f"{read}{write}{'X' if permission & 1 else '-'}"
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+def check_topic_name(topic: str, code: int = ResponseCode.SYSTEM_ERROR) -> None:
+    """The name may be used for a topic."""
+    if not topic.strip():
+        raise RequestError(code, "the topic is blank")
+    if not _LEGAL.fullmatch(topic):
+        raise RequestError(
+            code,
+            f"the topic {shorten(topic)} contains illegal characters, "
+            f"allowing only ^[%|a-zA-Z0-9_-]+$",
+        )
+    belongs_to_group = topic.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
+    length_max = RETRY_TOPIC_LENGTH_MAX if belongs_to_group else TOPIC_LENGTH_MAX
+    if len(topic) > length_max:
+        raise RequestError(
+            code,
+            f"the topic {shorten(topic)} has {len(topic)} characters, "
+            f"at most {length_max} are allowed",
+        )
+
+
+def check_group_name(group: str, code: int = ResponseCode.SYSTEM_ERROR) -> None:
+    """The name may be used for a consumer group."""
+    if not group.strip():
+        raise RequestError(code, "the consumer group is blank")
+    if not _LEGAL.fullmatch(group):
+        raise RequestError(
+            code,
+            f"the consumer group {shorten(group)} contains illegal characters, "
+            f"allowing only ^[%|a-zA-Z0-9_-]+$",
+        )
+    if len(group) > GROUP_LENGTH_MAX:
+        raise RequestError(
+            code,
+            f"the consumer group {shorten(group)} has {len(group)} characters, "
+            f"at most {GROUP_LENGTH_MAX} are allowed",
+        )
+
+
+def check_sendable(topic: str) -> None:
+    """Clients may send to the topic."""
+    if topic in CLOSED_TOPICS:
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            f"the topic {topic} is the broker's own, sending is forbidden",
+        )
+
+
+def check_changeable(topic: str) -> None:
+    """An administrator may create, change or delete the topic."""
+    if is_system_topic(topic):
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR, f"the topic {topic} is a system topic and cannot be changed"
+        )
+
+
+# -- messages --------------------------------------------------------------------------------------
+
+
+def check_body_size(size_bytes: int, size_max_bytes: int) -> None:
+    if size_bytes > size_max_bytes:
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the message body has {size_bytes} bytes, maxMessageSize allows {size_max_bytes}",
+        )
+
+
+def check_properties(text: str) -> None:
+    """The properties fit the two bytes of their length."""
+    # Only a text that may not fit is measured in bytes: three per character at most.
+    if len(text) * 3 > PROPERTIES_LENGTH_MAX:
+        size_bytes = len(text.encode("utf-8", "surrogatepass"))
+        if size_bytes > PROPERTIES_LENGTH_MAX:
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message properties have {size_bytes} bytes, "
+                f"at most {PROPERTIES_LENGTH_MAX} are allowed",
+            )
+
+
+def shorten(text: str) -> str:
+    """A name for a remark, which must not echo kilobytes back."""
+    return text if len(text) <= 80 else f"{text[:80]}..."

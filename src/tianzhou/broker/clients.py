@@ -1,0 +1,351 @@
+"""Who is connected: producers and consumers by group, as their heartbeats tell.
+
+A client is known by its channel, the connection it sends heartbeats on, and forgotten when that
+closes, when it unregisters, or when its heartbeats stay away. Channels are only compared here,
+never used; what has to be told to whom is returned.
+
+All consumers of a group are taken to subscribe alike: the newest heartbeat decides for the group,
+as in RocketMQ. Where two of them differ, messages are lost to both in turns, so the difference is
+reported with both sides named.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from tianzhou.errors import FilterError
+from tianzhou.names import RETRY_TOPIC_PREFIX
+from tianzhou.protocol.filter import SqlFilter, TagFilter, compile_sql, is_tag_type, parse_tags
+
+C = TypeVar("C")
+
+
+class MessageModel(StrEnum):
+    """Whether the members of a group share the messages or each get all of them."""
+
+    CLUSTERING = "CLUSTERING"
+    BROADCASTING = "BROADCASTING"
+
+
+# -- subscriptions ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a group wants of one topic."""
+
+    topic: str
+    expression: str
+    expression_type: str
+    version: int
+    tags: TagFilter
+    sql: SqlFilter | None = None
+    problem: str | None = None
+    """Why the expression cannot be used; a pull by it is refused with this text."""
+    class_filter: bool = False
+
+    @property
+    def is_by_tags(self) -> bool:
+        return is_tag_type(self.expression_type)
+
+    @property
+    def wording(self) -> str:
+        """The subscription for a person."""
+        return f"{self.topic} by {self.expression_type} {self.expression!r}"
+
+
+def make_subscription(
+    topic: str,
+    expression: str | None,
+    expression_type: str | None,
+    version: int,
+    *,
+    class_filter: bool = False,
+) -> Subscription:
+    """Compile a subscription; a bad SQL expression is kept with its problem. Never raises."""
+    text = expression or ""
+    if is_tag_type(expression_type):
+        tags = parse_tags(expression)
+        return Subscription(topic, tags.text, "TAG", version, tags, class_filter=class_filter)
+    kind = expression_type or ""
+    everything = parse_tags(None)
+    if kind != "SQL92":
+        problem = f"subscriptions are by TAG or by SQL92, not by {kind[:40]!r}"
+        return Subscription(topic, text, kind, version, everything, problem=problem)
+    try:
+        return Subscription(topic, text, kind, version, everything, sql=compile_sql(text))
+    except FilterError as e:
+        return Subscription(topic, text, kind, version, everything, problem=str(e))
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Two members of a group that do not subscribe alike."""
+
+    group: str
+    topic: str
+    client_id: str
+    wording: str
+    other_client_id: str
+    other_wording: str
+
+    def __str__(self) -> str:
+        return (
+            f"group {self.group}: members subscribe differently to {self.topic}: "
+            f"{self.client_id} {self.wording}, {self.other_client_id} {self.other_wording}; "
+            f"messages will be missed until all members subscribe alike"
+        )
+
+
+# -- members ---------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Client:
+    """One connected member of a group."""
+
+    client_id: str
+    language: int
+    version: int
+    seen_ms: int
+    subscriptions: dict[str, Subscription] = field(default_factory=dict[str, Subscription])
+    wants: frozenset[tuple[str, str, str]] = frozenset()
+    """Its subscriptions without their versions, which differ from start to start."""
+
+    def subscribe(self, subscriptions: Iterable[Subscription]) -> None:
+        self.subscriptions = {each.topic: each for each in subscriptions}
+        self.wants = frozenset(
+            (each.topic, each.expression_type, each.expression)
+            for each in self.subscriptions.values()
+            if not each.topic.startswith(RETRY_TOPIC_PREFIX)
+        )
+
+
+@dataclass(slots=True)
+class ConsumerGroup(Generic[C]):
+    """The connected members of one consumer group, and what the group wants."""
+
+    name: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = MessageModel.CLUSTERING
+    consume_from: str = "CONSUME_FROM_LAST_OFFSET"
+    members: dict[C, Client] = field(default_factory=dict[C, Client])
+    subscriptions: dict[str, Subscription] = field(default_factory=dict[str, Subscription])
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def is_broadcasting(self) -> bool:
+        return self.message_model == MessageModel.BROADCASTING
+
+    def client_ids(self) -> list[str]:
+        return [client.client_id for client in self.members.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerHeartbeat:
+    """What one heartbeat says about one group."""
+
+    group: str
+    consume_type: str
+    message_model: str
+    consume_from: str
+    subscriptions: tuple[Subscription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[C]):
+    """A group whose members or subscriptions have changed; `notify` are those to tell."""
+
+    group: str
+    notify: tuple[C, ...] = ()
+    differences: tuple[Difference, ...] = ()
+    """Differences between members that were not there before."""
+
+
+class ConsumerTable(Generic[C]):
+    """All connected consumers."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, ConsumerGroup[C]] = {}
+        self._groups_of: dict[C, set[str]] = {}
+
+    def get(self, group: str) -> ConsumerGroup[C] | None:
+        return self.groups.get(group)
+
+    def subscription(self, group: str, topic: str) -> Subscription | None:
+        found = self.groups.get(group)
+        return None if found is None else found.subscriptions.get(topic)
+
+    def groups_of_topic(self, topic: str) -> set[str]:
+        """Groups that subscribe to a topic now."""
+        return {name for name, group in self.groups.items() if topic in group.subscriptions}
+
+    # -- coming ------------------------------------------------------------------------------------
+
+    def heartbeat(
+        self,
+        channel: C,
+        client: Client,
+        told: ConsumerHeartbeat,
+    ) -> Change[C] | None:
+        """Note a heartbeat; None if nothing has changed by it."""
+        group = self.groups.get(told.group)
+        if group is None:
+            group = self.groups[told.group] = ConsumerGroup(told.group)
+        group.consume_type = told.consume_type
+        group.message_model = told.message_model
+        group.consume_from = told.consume_from
+        known = group.members.get(channel)
+        client.subscribe(told.subscriptions)
+        group.members[channel] = client
+        self._groups_of.setdefault(channel, set()).add(told.group)
+        resubscribed = _update_subscriptions(group, told.subscriptions)
+        differences: tuple[Difference, ...] = ()
+        if known is None or client.wants != known.wants:
+            before = set(group.differences)
+            group.differences = _differences_among(group)
+            differences = tuple(each for each in group.differences if each not in before)
+        joined = known is None
+        if not (joined or resubscribed or differences):
+            return None
+        # Members of a broadcasting group share nothing, so none has to make room for another.
+        notify = tuple(group.members) if (joined or resubscribed) else ()
+        return Change(group.name, () if group.is_broadcasting else notify, differences)
+
+    # -- going -------------------------------------------------------------------------------------
+
+    def unregister(self, channel: C, group_name: str) -> Change[C] | None:
+        """A consumer says goodbye to one group; None if it was not there."""
+        group = self.groups.get(group_name)
+        if group is None or channel not in group.members:
+            return None
+        del group.members[channel]
+        self._forget(channel, group_name)
+        if not group.members:
+            del self.groups[group_name]
+        else:
+            group.differences = _differences_among(group)
+        return Change(group_name, () if group.is_broadcasting else tuple(group.members))
+
+    def closed(self, channel: C) -> list[Change[C]]:
+        """A connection has ended."""
+        left = [
+            self.unregister(channel, group) for group in sorted(self._groups_of.get(channel, ()))
+        ]
+        return [change for change in left if change is not None]
+
+    def expired(self, now_ms: int, timeout_ms: int) -> list[C]:
+        """Channels without a heartbeat for too long; whoever closes them tells `closed`."""
+        return list(
+            dict.fromkeys(
+                channel
+                for group in self.groups.values()
+                for channel, client in group.members.items()
+                if now_ms - client.seen_ms > timeout_ms
+            )
+        )
+
+    def _forget(self, channel: C, group: str) -> None:
+        groups = self._groups_of.get(channel)
+        if groups is not None:
+            groups.discard(group)
+            if not groups:
+                del self._groups_of[channel]
+
+
+def _update_subscriptions(group: ConsumerGroup[C], subscriptions: Iterable[Subscription]) -> bool:
+    """Let the group want what the newest heartbeat wants; True if a topic came or went."""
+    changed = False
+    told: set[str] = set()
+    for new in subscriptions:
+        told.add(new.topic)
+        old = group.subscriptions.get(new.topic)
+        changed = changed or old is None
+        if old is None or new.version > old.version:
+            group.subscriptions[new.topic] = new
+    for topic in group.subscriptions.keys() - told:
+        del group.subscriptions[topic]
+        changed = True
+    return changed
+
+
+# -- differences -----------------------------------------------------------------------------------
+
+
+def _differences_among(group: ConsumerGroup[C]) -> tuple[Difference, ...]:
+    """One difference per topic: the first member against the first that disagrees with it."""
+    members = iter(group.members.values())
+    first = next(members, None)
+    if first is None:
+        return ()
+    expected = first.wants
+    found: dict[str, Difference] = {}
+    for other in members:
+        # Sets of one group are nearly always equal, and comparing them is cheap.
+        if other.wants == expected:
+            continue
+        for topic in sorted({topic for topic, _, _ in other.wants ^ expected} - found.keys()):
+            found[topic] = Difference(
+                group.name, topic,
+                first.client_id, _wording(first, topic),
+                other.client_id, _wording(other, topic),
+            )  # fmt: skip
+    return tuple(found.values())
+
+
+def _wording(client: Client, topic: str) -> str:
+    subscription = client.subscriptions.get(topic)
+    if subscription is None:
+        return "not at all"
+    return f"by {subscription.expression_type} {subscription.expression!r}"
+
+
+# -- producers -------------------------------------------------------------------------------------
+
+
+class ProducerTable(Generic[C]):
+    """All connected producers."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, dict[C, Client]] = {}
+        self._groups_of: dict[C, set[str]] = {}
+
+    def heartbeat(self, channel: C, client: Client, group: str) -> bool:
+        """Note a heartbeat; True if the producer is new to the group."""
+        members = self.groups.setdefault(group, {})
+        is_new = channel not in members
+        members[channel] = client
+        self._groups_of.setdefault(channel, set()).add(group)
+        return is_new
+
+    def unregister(self, channel: C, group: str) -> bool:
+        """A producer says goodbye; False if it was not there."""
+        members = self.groups.get(group)
+        if members is None or members.pop(channel, None) is None:
+            return False
+        if not members:
+            del self.groups[group]
+        groups = self._groups_of[channel]
+        groups.discard(group)
+        if not groups:
+            del self._groups_of[channel]
+        return True
+
+    def closed(self, channel: C) -> list[str]:
+        """A connection has ended; returns the groups it belonged to."""
+        groups = sorted(self._groups_of.get(channel, ()))
+        for group in groups:
+            self.unregister(channel, group)
+        return groups
+
+    def expired(self, now_ms: int, timeout_ms: int) -> list[C]:
+        """Channels without a heartbeat for too long."""
+        return list(
+            dict.fromkeys(
+                channel
+                for members in self.groups.values()
+                for channel, client in members.items()
+                if now_ms - client.seen_ms > timeout_ms
+            )
+        )

@@ -1,0 +1,263 @@
+"""Settings of a broker, under RocketMQ's own names.
+
+The keys are those of BrokerConfig, MessageStoreConfig and NettyServerConfig in RocketMQ 4.9 and
+5.x, which a stock file mixes freely, so the store's settings are part of this class. What only
+Tianzhou has is said to be so. Keys of stock files that mean nothing here stand in `inert.py`.
+"""
+# ruff: noqa: RUF009 - setting() makes a field, it does not compute a shared default
+
+import os
+import platform
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from tianzhou.broker.inert import INERT
+from tianzhou.config.files import in_home
+from tianzhou.config.settings import (
+    INT32_MAX,
+    Change,
+    Given,
+    Loaded,
+    from_environment,
+    from_file,
+    load,
+    path_setting,
+    setting,
+)
+from tianzhou.errors import AddressError, ConfigError
+from tianzhou.names import PERM_READ, PERM_WRITE, TRACE_TOPIC
+from tianzhou.remoting.address import format_address, parse_addresses
+from tianzhou.remoting.tls_settings import TlsSettings
+from tianzhou.store.config import StoreConfig
+
+ENVIRONMENT_PREFIX = "TIANZHOU_BROKER_"
+NAMESRV_ENVIRONMENT = "NAMESRV_ADDR"
+
+LIVE = Change.LIVE
+_ALL_INTERFACES = "0.0.0.0"  # noqa: S104 - RocketMQ's default
+
+
+class BrokerRole(StrEnum):
+    """What a broker is in its group, and whether a send waits for a slave."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig(StoreConfig, TlsSettings):
+    """One broker and its store."""
+
+    # -- identity ---------------------------------------------------------------------------------
+    broker_name: str = setting(
+        platform.node() or "DEFAULT_BROKER", "name that a master shares with its slaves"
+    )
+    broker_cluster_name: str = setting("DefaultCluster", "cluster that the broker belongs to")
+    broker_id: int = setting(0, "0 for a master, above it for a slave")
+    broker_role: BrokerRole = setting(
+        BrokerRole.ASYNC_MASTER, "SYNC_MASTER waits for a slave before it acknowledges"
+    )
+    region_id: str = setting("DefaultRegion", "region that answers to sends name", change=LIVE)
+
+    # -- network ----------------------------------------------------------------------------------
+    listen_port: int = setting(
+        10911, "TCP port for clients and tools; 0 takes a free one", maximum=65535
+    )
+    bind_address: str = setting(
+        _ALL_INTERFACES,
+        "address to listen on, IPv4 or IPv6; 0.0.0.0 is every IPv4 interface, :: every one",
+    )
+    broker_ip1: str | None = setting(
+        None, "address that clients are told to connect to; found out if not given",
+        key="brokerIP1",
+    )  # fmt: skip
+    broker_ip2: str | None = setting(
+        None, "address that slaves are told to connect to; brokerIP1 if not given",
+        key="brokerIP2",
+    )  # fmt: skip
+    ha_listen_port: int = setting(0, "TCP port for slaves; 0 is listenPort + 1", maximum=65535)
+    vip_listen_enable: bool = setting(
+        True, "listen on listenPort - 2 too, where clients send with vipChannelEnabled (Tianzhou's)"
+    )
+    server_channel_max_idle_time_seconds: int = setting(
+        120, "a connection without traffic for so long is closed", minimum=1, maximum=INT32_MAX
+    )
+    shutdown_wait_time_seconds: int = setting(
+        30, "how long a stop waits for answers that are under way", maximum=3600
+    )
+
+    # -- nameservers ------------------------------------------------------------------------------
+    namesrv_addr: str | None = setting(
+        None, "nameservers to register with, separated by ';'; NAMESRV_ADDR in the environment",
+        change=LIVE,
+    )  # fmt: skip
+    register_name_server_period: int = setting(
+        30_000, "ms between two registrations; 10,000 to 60,000 are kept to", change=LIVE, minimum=1
+    )
+    register_broker_timeout_mills: int = setting(
+        24_000, "ms that a registration may take", change=LIVE, minimum=1
+    )
+    compressed_register: bool = setting(False, "register in the binary form", change=LIVE)
+
+    # -- topics and groups ------------------------------------------------------------------------
+    default_topic_queue_nums: int = setting(
+        8, "queues of the template TBW102, so at most of an automatic topic", minimum=1,
+        maximum=INT32_MAX,
+    )  # fmt: skip
+    auto_create_topic_enable: bool = setting(
+        True, "create unknown topics from a template when a message is sent to them", change=LIVE
+    )
+    auto_create_subscription_group: bool = setting(
+        True, "create unknown consumer groups when they show up", change=LIVE
+    )
+    cluster_topic_enable: bool = setting(True, "the topic named like the cluster is usable")
+    broker_topic_enable: bool = setting(True, "the topic named like the broker is usable")
+    broker_permission: int = setting(
+        PERM_READ | PERM_WRITE, "what the whole broker allows: 4 read, 2 write, 6 both",
+        change=LIVE, maximum=7,
+    )  # fmt: skip
+    trace_topic_enable: bool = setting(False, "have the topic of message traces here")
+    msg_trace_topic_name: str = setting(TRACE_TOPIC, "topic of message traces")
+    group_topic_binding_enable: bool = setting(
+        False, "refuse subscriptions to topics that are not granted to the group (Tianzhou's)",
+        change=LIVE,
+    )  # fmt: skip
+    group_topic_bindings: str = setting(
+        "", "topics granted to groups: group=topic,topic;group=topic (Tianzhou's)", change=LIVE
+    )
+
+    # -- sending ----------------------------------------------------------------------------------
+    broker_fast_failure_enable: bool = setting(
+        True, "refuse sends that waited too long instead of keeping them", change=LIVE
+    )
+    wait_time_mills_in_send_queue: int = setting(
+        200, "ms for which sends are refused after the disk held one up", change=LIVE, minimum=1
+    )
+    os_page_cache_busy_time_out_mills: int = setting(
+        1000, "an append that takes so many ms means that the disk cannot follow", change=LIVE,
+        minimum=1,
+    )  # fmt: skip
+    send_thread_pool_queue_capacity: int = setting(
+        10_000, "sends that may wait for the disk or a slave at a time", change=LIVE, minimum=1
+    )
+    start_accept_send_request_time_stamp: int = setting(
+        0, "ms since 1970 before which sends are refused", change=LIVE
+    )
+    trace_on: bool = setting(True, "tell producers that traces are wanted", change=LIVE)
+
+    # -- pulling ----------------------------------------------------------------------------------
+    long_polling_enable: bool = setting(
+        True, "hold a pull that finds nothing until a message comes", change=LIVE
+    )
+    short_polling_time_mills: int = setting(
+        1000, "ms that it is held without long polling", change=LIVE, minimum=1
+    )
+    max_parked_pulls: int = setting(
+        200_000, "pulls held at a time; more are answered at once (Tianzhou's)", change=LIVE
+    )
+    pull_batch_max_message_count: int = setting(
+        160, "messages that a pull may ask for", change=LIVE, minimum=1
+    )
+    slave_read_enable: bool = setting(
+        False, "send consumers of old messages to a slave", change=LIVE
+    )
+    enable_property_filter: bool = setting(
+        False, "allow subscriptions by SQL92 expressions", change=LIVE
+    )
+    reject_pull_consumer_enable: bool = setting(
+        False, "refuse pulls of groups that send no heartbeat", change=LIVE
+    )
+    lite_pull_message_enable: bool = setting(True, "answer LITE_PULL_MESSAGE", change=LIVE)
+
+    # -- offsets and clients ----------------------------------------------------------------------
+    flush_consumer_offset_interval: int = setting(
+        5000, "ms between two saves of the consumer offsets", minimum=10
+    )
+    channel_expired_timeout: int = setting(
+        120_000, "a client without heartbeat for so many ms is dropped", change=LIVE, minimum=1
+    )
+    notify_consumer_ids_changed_enable: bool = setting(
+        True, "tell the consumers of a group when one comes or goes", change=LIVE
+    )
+
+    # -- administration ---------------------------------------------------------------------------
+    broker_config_path: Path = path_setting(
+        lambda: in_home("broker.properties"),
+        "file that takes settings changed at run time; the configuration file if one is given",
+    )
+    config_black_list: str = setting(
+        "configBlackList;brokerConfigPath", "keys that no request may change, separated by ';'"
+    )
+
+    # -- refused ----------------------------------------------------------------------------------
+    acl_enable: bool = setting(False, "access control; not in this version")
+    enable_dleger_commit_log: bool = setting(
+        False, "DLedger; not in Tianzhou", key="enableDLegerCommitLog"
+    )
+    enable_controller_mode: bool = setting(False, "RocketMQ's controller; not in Tianzhou")
+
+    @property
+    def config_directory(self) -> Path:
+        """Where the tables of topics, groups and offsets are kept."""
+        return self.root_directory / "config"
+
+    @property
+    def ha_port(self) -> int:
+        return self.ha_listen_port or self.listen_port + 1
+
+
+def load_broker_config(
+    file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    flags: Iterable[Given] = (),
+    defaults: Iterable[Given] = (),
+) -> Loaded[BrokerConfig]:
+    """Flags before environment before file before `defaults`. Raises ConfigError."""
+    environment = os.environ if environ is None else environ
+    sources = [*defaults]
+    if file is not None:
+        sources += [
+            Given("brokerConfigPath", str(file.absolute()), f"flag --config {file}"),
+            *from_file(file),
+        ]
+    if address := environment.get(NAMESRV_ENVIRONMENT):
+        sources.append(Given("namesrvAddr", address, f"environment {NAMESRV_ENVIRONMENT}"))
+    sources += from_environment(BrokerConfig, environment, ENVIRONMENT_PREFIX)
+    loaded = load(BrokerConfig, [*sources, *flags], INERT)
+    check_config(loaded)
+    return loaded
+
+
+def namesrv_addresses(config: BrokerConfig) -> list[str]:
+    """The nameservers to register with. Raises ConfigError."""
+    try:
+        return [format_address(*address) for address in parse_addresses(config.namesrv_addr or "")]
+    except AddressError as e:
+        raise ConfigError(f"namesrvAddr: {e}") from e
+
+
+def check_config(loaded: Loaded[BrokerConfig]) -> None:
+    """Refuse what each setting allows alone but this program cannot do. Raises ConfigError."""
+    config, origins = loaded.config, loaded.origins
+    namesrv_addresses(config)
+    refusals = (
+        (config.acl_enable, "acl_enable",
+         "aclEnable=true: this version has no access control and will not pretend to"),
+        (config.enable_dleger_commit_log, "enable_dleger_commit_log",
+         "enableDLegerCommitLog=true: Tianzhou has no DLedger"),
+        (config.enable_controller_mode, "enable_controller_mode",
+         "enableControllerMode=true: Tianzhou takes no orders from a RocketMQ controller"),
+        (config.broker_role is BrokerRole.SLAVE, "broker_role",
+         "brokerRole=SLAVE: this version cannot replicate from a master"),
+        (config.broker_role is not BrokerRole.SLAVE and config.broker_id != 0, "broker_id",
+         f"brokerId={config.broker_id}: a master has brokerId 0"),
+        (not config.broker_name.strip(), "broker_name", "brokerName is empty"),
+        (not config.broker_cluster_name.strip(), "broker_cluster_name",
+         "brokerClusterName is empty"),
+    )  # fmt: skip
+    for refused, name, text in refusals:
+        if refused:
+            raise ConfigError(f"{origins[name]}: {text}")

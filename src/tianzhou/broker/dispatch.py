@@ -1,0 +1,50 @@
+"""From a request code to its handler. What a handler raises is answered by `remoting`."""
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from tianzhou.errors import RequestError
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.remoting.connection import Connection
+
+Answer = Command | Awaitable[Command | None] | None
+Handle = Callable[[Connection, Command], Answer]
+
+_NOT_YET = {
+    RequestCode.CONSUMER_SEND_MSG_BACK: "retries through the broker",
+    RequestCode.END_TRANSACTION: "transactions",
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: "transactions",
+    RequestCode.LOCK_BATCH_MQ: "orderly consumption",
+    RequestCode.UNLOCK_BATCH_MQ: "orderly consumption",
+    RequestCode.SEND_REPLY_MESSAGE: "request and reply",
+    RequestCode.SEND_REPLY_MESSAGE_V2: "request and reply",
+    RequestCode.RECALL_MESSAGE: "recalling timed messages",
+    RequestCode.POP_MESSAGE: "pop consumption",
+    RequestCode.ACK_MESSAGE: "pop consumption",
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: "pop consumption",
+    RequestCode.QUERY_ASSIGNMENT: "pop consumption",
+}
+
+
+class Dispatch:
+    """The handlers of a broker by request code."""
+
+    def __init__(self, handlers: Mapping[int, Handle]) -> None:
+        self._handlers = dict(handlers)
+
+    def __call__(self, connection: Connection, request: Command) -> Answer:
+        handle = self._handlers.get(request.code)
+        if handle is None:
+            raise RequestError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, explain(request.code))
+        return handle(connection, request)
+
+
+def explain(code: int) -> str:
+    """Why a request is not served, for a person."""
+    try:
+        name = RequestCode(code).name
+    except ValueError:
+        return f"request type {code} not supported: no RocketMQ version has it"
+    kind = _NOT_YET.get(RequestCode(code))
+    reason = f"this version does not serve {kind}" if kind else "a broker does not serve it"
+    return f"request type {code} ({name}) not supported: {reason}"

@@ -1,0 +1,106 @@
+"""The consumer groups that a broker knows, and what each may do.
+
+A group is made by an administrator or, where that is allowed, by its first consumer. Like the topic
+table this one has a version, and tells `on_change` when it has to be saved.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from tianzhou.broker.checks import check_group_name
+from tianzhou.broker.persist import EncodedBodies, encode_body
+from tianzhou.clock import Clock
+from tianzhou.errors import BodyError
+from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from tianzhou.protocol.bodies.topics import DataVersion
+
+_TOOLS = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP")
+_BROADCAST = ("CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_ONSAPI_PULL", "CID_ONS-HTTP-PROXY")
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+SYSTEM_GROUPS = frozenset((*_TOOLS, *_BROADCAST, "CID_RMQ_SYS_TRANS"))
+
+
+def is_system_group(group: str) -> bool:
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
+
+
+class GroupTable:
+    """All consumer groups by name."""
+
+    def __init__(self, clock: Clock, on_change: Callable[[], None] = lambda: None) -> None:
+        self.groups: dict[str, SubscriptionGroupConfig] = {
+            name: SubscriptionGroupConfig(group_name=name) for name in sorted(SYSTEM_GROUPS)
+        }
+        self.data_version = DataVersion(timestamp=clock(), counter=0)
+        self._clock = clock
+        self._on_change = on_change
+        self._others: dict[str, object] = {}
+        self._encoded = EncodedBodies()
+
+    def get(self, name: str) -> SubscriptionGroupConfig | None:
+        return self.groups.get(name)
+
+    def find(self, name: str, *, auto_create: bool) -> SubscriptionGroupConfig | None:
+        """The group, made with the default settings if it is new and may be; else None.
+
+        Raises RequestError for a name that no group can have.
+        """
+        group = self.groups.get(name)
+        if group is None and (auto_create or is_system_group(name)):
+            check_group_name(name)
+            group = SubscriptionGroupConfig(group_name=name)
+            self.put(group)
+        return group
+
+    def put(self, group: SubscriptionGroupConfig) -> bool:
+        """Create a group or replace it; False if it was the same already."""
+        name = group.group_name
+        assert name is not None, "a group in the table has a name"
+        if self.groups.get(name) == group:
+            return False
+        self.groups[name] = group
+        self._changed()
+        return True
+
+    def remove(self, name: str) -> bool:
+        """Forget a group; False if there was none."""
+        if self.groups.pop(name, None) is None:
+            return False
+        self._changed()
+        return True
+
+    def _changed(self) -> None:
+        counter = (self.data_version.counter or 0) + 1
+        self.data_version = msgspec.structs.replace(
+            self.data_version, timestamp=self._clock(), counter=counter
+        )
+        self._on_change()
+
+    # -- on the wire and on disk -------------------------------------------------------------------
+
+    def as_body(self) -> SubscriptionGroupTable:
+        return SubscriptionGroupTable(groups=self.groups, data_version=self.data_version)
+
+    def as_file(self) -> dict[str, object]:
+        """What `subscriptionGroup.json` holds; parts that only other versions know are kept."""
+        return {
+            **self._others,
+            "dataVersion": encode_body(self.data_version),
+            "subscriptionGroupTable": self._encoded.encode(self.groups),
+        }
+
+    def load(self, found: dict[str, object]) -> None:
+        """Take over the content of a file. Raises BodyError and changes nothing if it is wrong."""
+        try:
+            table = msgspec.convert(found, SubscriptionGroupTable, strict=False)
+        except msgspec.ValidationError as e:
+            raise BodyError(f"the consumer groups cannot be read: {e}") from e
+        for name, group in table.groups.items():
+            self.groups[name] = msgspec.structs.replace(group, group_name=name)
+        self.data_version = table.data_version
+        self._others = {
+            key: value
+            for key, value in found.items()
+            if key not in ("dataVersion", "subscriptionGroupTable")
+        }

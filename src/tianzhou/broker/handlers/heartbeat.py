@@ -1,0 +1,311 @@
+"""Clients: their heartbeats, their goodbyes, who is in a group, and telling groups of changes."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tianzhou.broker import checks
+from tianzhou.broker.clients import (
+    Change,
+    Client,
+    ConsumerHeartbeat,
+    ConsumerTable,
+    ProducerTable,
+    Subscription,
+    make_subscription,
+)
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.groups import GroupTable
+from tianzhou.broker.topics import TopicTable
+from tianzhou.clock import Clock
+from tianzhou.config.live import LiveSettings
+from tianzhou.errors import RemotingError, RequestError
+from tianzhou.names import RETRY_TOPIC_PREFIX
+from tianzhou.protocol.bodies import decode as decode_body
+from tianzhou.protocol.bodies import encode as encode_body
+from tianzhou.protocol.bodies.clients import (
+    CheckClientBody,
+    ConsumerConnection,
+    ConsumerData,
+    ConsumerIdList,
+    HeartbeatData,
+    ProducerConnection,
+)
+from tianzhou.protocol.bodies.clients import Connection as ConnectionBody
+from tianzhou.protocol.bodies.subscription import SubscriptionData
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.command import Command, Language
+from tianzhou.protocol.headers import decode, encode
+from tianzhou.protocol.headers.clients import (
+    GetConsumerConnectionListRequest,
+    GetConsumerListByGroupRequest,
+    GetProducerConnectionListRequest,
+    NotifyConsumerIdsChangedRequest,
+    UnregisterClientRequest,
+)
+from tianzhou.remoting.connection import Connection
+
+log = logging.getLogger(__name__)
+
+_DIFFERENCES_LOGGED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ClientParts:
+    """What these requests need of a broker."""
+
+    settings: LiveSettings[BrokerConfig]
+    topics: TopicTable
+    groups: GroupTable
+    consumers: ConsumerTable[Connection]
+    producers: ProducerTable[Connection]
+    clock: Clock
+
+
+# -- heartbeats ------------------------------------------------------------------------------------
+
+
+def heartbeat(parts: ClientParts, connection: Connection, request: Command) -> Command:
+    """HEART_BEAT."""
+    told = decode_body(HeartbeatData, request.body)
+    if not told.client_id:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "the heartbeat names no client id")
+    for consumer in told.consumers:
+        _check_bindings(parts.settings.config, consumer)
+    for consumer in told.consumers:
+        client = _client(parts, request, told.client_id)
+        _consumer_heartbeat(parts, connection, client, consumer)
+    for producer in told.producers:
+        if producer.group_name:
+            client = _client(parts, request, told.client_id)
+            if parts.producers.heartbeat(connection, client, producer.group_name):
+                log.info(
+                    "producer group %s: %s joined from %s",
+                    producer.group_name, told.client_id, connection.peer,
+                )  # fmt: skip
+    return Command(code=ResponseCode.SUCCESS)
+
+
+def _client(parts: ClientParts, request: Command, client_id: str) -> Client:
+    return Client(client_id, request.language, request.version, parts.clock())
+
+
+def _consumer_heartbeat(
+    parts: ClientParts, connection: Connection, client: Client, consumer: ConsumerData
+) -> None:
+    name = consumer.group_name or ""
+    auto_create = parts.settings.config.auto_create_subscription_group
+    group = parts.groups.find(name, auto_create=auto_create)
+    if group is None:
+        # The next pull is refused with the reason; a heartbeat speaks for many groups.
+        log.warning("group %s: does not exist, heartbeat of %s ignored", name, connection.peer)
+        return
+    parts.topics.create_for_group(RETRY_TOPIC_PREFIX + name, group.retry_queue_count)
+    subscriptions = tuple(_subscription(each) for each in consumer.subscriptions if each.topic)
+    told = ConsumerHeartbeat(
+        group=name,
+        consume_type=str(consumer.consume_type or "CONSUME_PASSIVELY"),
+        message_model=str(consumer.message_model or "CLUSTERING"),
+        consume_from=str(consumer.consume_from_where or "CONSUME_FROM_LAST_OFFSET"),
+        subscriptions=subscriptions,
+    )
+    change = parts.consumers.heartbeat(connection, client, told)
+    if change is None:
+        return
+    log.info("group %s: changed by %s from %s", name, client.client_id, connection.peer)
+    for each in subscriptions:
+        if each.problem is not None:
+            log.warning("group %s: subscription to %s: %s", name, each.topic, each.problem)
+        elif each.sql is not None and each.sql.ignored:
+            log.warning(
+                "group %s: subscription to %s: what follows the expression is ignored: %s",
+                name, each.topic, each.sql.ignored,
+            )  # fmt: skip
+    notify(parts, [change])
+
+
+def _subscription(told: SubscriptionData) -> Subscription:
+    return make_subscription(
+        told.topic or "",
+        told.expression,
+        told.expression_type,
+        told.version,
+        class_filter=told.class_filter_mode,
+    )
+
+
+def notify(parts: ClientParts, changes: Iterable[Change[Connection]]) -> None:
+    """Tell the members of changed groups to share the queues anew; log where they differ."""
+    for change in changes:
+        for difference in change.differences[:_DIFFERENCES_LOGGED]:
+            log.warning("%s", difference)
+        if len(change.differences) > _DIFFERENCES_LOGGED:
+            log.warning(
+                "group %s: members subscribe differently to %d more topics",
+                change.group, len(change.differences) - _DIFFERENCES_LOGGED,
+            )  # fmt: skip
+        group = parts.groups.get(change.group)
+        wanted = group is None or group.notify_consumer_ids_changed_enable
+        if not wanted or not parts.settings.config.notify_consumer_ids_changed_enable:
+            continue
+        header = encode(NotifyConsumerIdsChangedRequest(consumer_group=change.group))
+        for connection in change.notify:
+            command = Command(code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext_fields=dict(header))
+            try:
+                connection.oneway(command)
+            except RemotingError as e:
+                log.info("group %s: %s is not told of a change: %s", change.group, connection, e)
+
+
+def unregister_client(parts: ClientParts, connection: Connection, request: Command) -> Command:
+    """UNREGISTER_CLIENT."""
+    header = decode(UnregisterClientRequest, request.fields)
+    if header.producer_group:
+        parts.producers.unregister(connection, header.producer_group)
+    if header.consumer_group:
+        change = parts.consumers.unregister(connection, header.consumer_group)
+        if change is not None:
+            log.info("group %s: %s left", header.consumer_group, header.client_id)
+            notify(parts, [change])
+    return Command(code=ResponseCode.SUCCESS)
+
+
+def connection_closed(parts: ClientParts, connection: Connection) -> None:
+    """Forget the clients of a connection that has ended."""
+    parts.producers.closed(connection)
+    changes = parts.consumers.closed(connection)
+    for change in changes:
+        log.info("group %s: %s is gone (%s)", change.group, connection.peer, connection.reason)
+    notify(parts, changes)
+
+
+def close_silent(parts: ClientParts) -> None:
+    """Close connections whose clients send no heartbeat any more."""
+    now_ms, timeout_ms = parts.clock(), parts.settings.config.channel_expired_timeout
+    for table in (parts.consumers, parts.producers):
+        for connection in table.expired(now_ms, timeout_ms):
+            log.warning("client %s: no heartbeat for %d ms, closed", connection.peer, timeout_ms)
+            connection.close(f"no heartbeat for {timeout_ms} ms")
+            connection_closed(parts, connection)
+
+
+# -- bindings --------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=8)
+def parse_bindings(text: str) -> dict[str, frozenset[str]]:
+    """Topics granted to each group by a text like "group=topic,topic;group=topic"."""
+    bindings: dict[str, frozenset[str]] = {}
+    for part in text.split(";"):
+        group, _, topics = part.partition("=")
+        if group.strip():
+            granted = frozenset(topic.strip() for topic in topics.split(",") if topic.strip())
+            bindings[group.strip()] = bindings.get(group.strip(), frozenset()) | granted
+    return bindings
+
+
+def _check_bindings(config: BrokerConfig, consumer: ConsumerData) -> None:
+    """Raises RequestError if the group subscribes to a topic that is not granted to it."""
+    if not config.group_topic_binding_enable:
+        return
+    group = consumer.group_name or ""
+    granted = parse_bindings(config.group_topic_bindings).get(group, frozenset())
+    for subscription in consumer.subscriptions:
+        topic = subscription.topic or ""
+        if topic not in granted and topic != RETRY_TOPIC_PREFIX + group:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"topic {checks.shorten(topic)} is not granted to consumer group "
+                f"{checks.shorten(group)}: groupTopicBindings must list it",
+            )
+
+
+def check_client_config(parts: ClientParts, _: Connection, request: Command) -> Command:
+    """CHECK_CLIENT_CONFIG: a consumer asks before it starts whether its filter is understood."""
+    told = decode_body(CheckClientBody, request.body)
+    data = told.subscription_data
+    if data is None:
+        return Command(code=ResponseCode.SUCCESS)
+    subscription = make_subscription(
+        data.topic or "", data.expression, data.expression_type, data.version
+    )
+    if not subscription.is_by_tags:
+        if not parts.settings.config.enable_property_filter:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the broker does not filter by {subscription.expression_type}: "
+                f"enablePropertyFilter is false",
+            )
+        if subscription.problem is not None:
+            raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, subscription.problem)
+    return Command(code=ResponseCode.SUCCESS)
+
+
+# -- asking ----------------------------------------------------------------------------------------
+
+
+def get_consumer_list(parts: ClientParts, _: Connection, request: Command) -> Command:
+    """GET_CONSUMER_LIST_BY_GROUP: what consumers share their queues by."""
+    header = decode(GetConsumerListByGroupRequest, request.fields)
+    group = parts.consumers.get(header.consumer_group)
+    if group is None:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"no consumer of group {checks.shorten(header.consumer_group)} is connected",
+        )
+    body = encode_body(ConsumerIdList(consumer_ids=group.client_ids()))
+    return Command(code=ResponseCode.SUCCESS, body=body)
+
+
+def get_consumer_connections(parts: ClientParts, _: Connection, request: Command) -> Command:
+    """GET_CONSUMER_CONNECTION_LIST."""
+    header = decode(GetConsumerConnectionListRequest, request.fields)
+    group = parts.consumers.get(header.consumer_group)
+    if group is None:
+        raise RequestError(
+            ResponseCode.CONSUMER_NOT_ONLINE,
+            f"no consumer of group {checks.shorten(header.consumer_group)} is connected",
+        )
+    body = ConsumerConnection(
+        connections=[_connection_body(*each) for each in group.members.items()],
+        subscriptions={
+            topic: SubscriptionData(
+                class_filter_mode=each.class_filter,
+                topic=topic,
+                expression=each.expression,
+                tags=list(each.tags.tags),
+                tag_codes=sorted(each.tags.codes),
+                version=each.version,
+                expression_type=each.expression_type,
+            )
+            for topic, each in group.subscriptions.items()
+        },
+        consume_type=group.consume_type,
+        message_model=group.message_model,
+        consume_from_where=group.consume_from,
+    )
+    return Command(code=ResponseCode.SUCCESS, body=encode_body(body))
+
+
+def get_producer_connections(parts: ClientParts, _: Connection, request: Command) -> Command:
+    """GET_PRODUCER_CONNECTION_LIST."""
+    header = decode(GetProducerConnectionListRequest, request.fields)
+    members = parts.producers.groups.get(header.producer_group)
+    if not members:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"no producer of group {checks.shorten(header.producer_group)} is connected",
+        )
+    body = ProducerConnection(connections=[_connection_body(*each) for each in members.items()])
+    return Command(code=ResponseCode.SUCCESS, body=encode_body(body))
+
+
+def _connection_body(connection: Connection, client: Client) -> ConnectionBody:
+    known = client.language in tuple(Language)
+    return ConnectionBody(
+        client_id=client.client_id,
+        client_addr=connection.peer,
+        language=Language(client.language).name if known else Language.OTHER.name,
+        version=client.version,
+    )

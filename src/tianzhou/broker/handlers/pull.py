@@ -1,0 +1,371 @@
+"""Pulling: what a consumer gets, what it is told when there is nothing, and who waits.
+
+    header -> group, topic, queue -> subscription -> read -> answer, or park until a message comes
+
+A parked pull keeps its place in the queue: when messages arrive that its filter does not want, it
+moves on and goes on waiting.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from tianzhou.broker import checks
+from tianzhou.broker.clients import ConsumerTable, Subscription, make_subscription
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.groups import GroupTable
+from tianzhou.broker.longpoll import Parked, ParkedPulls
+from tianzhou.broker.offsets import OffsetTable
+from tianzhou.broker.stats import Stats
+from tianzhou.broker.topics import TopicTable
+from tianzhou.clock import Clock
+from tianzhou.config.live import LiveSettings
+from tianzhou.errors import RequestError
+from tianzhou.names import MASTER_ID, PERM_READ
+from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.command import Command, HeaderEncoding, response_to
+from tianzhou.protocol.filter import SqlFilter, property_finder, record_properties
+from tianzhou.protocol.headers import decode
+from tianzhou.protocol.headers.pull import PullMessageRequest
+from tianzhou.remoting.connection import Connection
+from tianzhou.store.message_store import MessageStore
+from tianzhou.store.reading import Read, ReadStatus
+
+log = logging.getLogger(__name__)
+
+COMMIT_OFFSET = 1 << 0
+MAY_BE_HELD = 1 << 1
+HAS_SUBSCRIPTION = 1 << 2
+
+_CODES = {
+    ReadStatus.FOUND: ResponseCode.SUCCESS,
+    ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What is left of a request while it is parked: enough to answer it."""
+
+    header: PullMessageRequest
+    subscription: Subscription
+    opaque: int
+    encoding: HeaderEncoding
+
+
+@dataclass(frozen=True, slots=True)
+class PullParts:
+    """What pulling needs of a broker."""
+
+    settings: LiveSettings[BrokerConfig]
+    topics: TopicTable
+    groups: GroupTable
+    consumers: ConsumerTable[Connection]
+    offsets: OffsetTable
+    store: MessageStore
+    parked: ParkedPulls[Connection, Waiting]
+    stats: Stats
+    clock: Clock
+    """What of the newest messages is taken to be in memory."""
+    arm: Callable[[int], None]
+    """Told when the next parked pull runs out of time."""
+
+
+def pull_message(parts: PullParts, connection: Connection, request: Command) -> Command | None:
+    """PULL_MESSAGE and LITE_PULL_MESSAGE."""
+    header = decode(PullMessageRequest, request.fields)
+    config = parts.settings.config
+    if request.code == RequestCode.LITE_PULL_MESSAGE and not config.lite_pull_message_enable:
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            f"broker {config.broker_name} answers no lite pulls: litePullMessageEnable is false",
+        )
+    group = _check_allowed(parts, config, header)
+    subscription = _subscription_of(parts, config, group, header)
+    read = _read(parts, config, header, subscription, header.queue_offset)
+    code = _code_of(read, header.queue_offset)
+    if header.sys_flag & COMMIT_OFFSET:
+        parts.offsets.commit(
+            header.consumer_group, header.topic, header.queue_id, header.commit_offset
+        )
+    if code == ResponseCode.PULL_NOT_FOUND and _park(
+        parts, config, connection, request, header, subscription
+    ):
+        return None
+    return _answer(parts, config, header, group, read, code)
+
+
+# -- checks ----------------------------------------------------------------------------------------
+
+
+def _check_allowed(
+    parts: PullParts, config: BrokerConfig, header: PullMessageRequest
+) -> SubscriptionGroupConfig:
+    """The group, if it may read this queue. Raises RequestError."""
+    if not config.broker_permission & PERM_READ:
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            f"broker {config.broker_name} gives no messages: brokerPermission is "
+            f"{checks.describe_permission(config.broker_permission)}",
+        )
+    group = parts.groups.find(
+        header.consumer_group, auto_create=config.auto_create_subscription_group
+    )
+    if group is None:
+        raise RequestError(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"consumer group {checks.shorten(header.consumer_group)} does not exist: create it, "
+            f"or switch on autoCreateSubscriptionGroup",
+        )
+    if not group.consume_enable:
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            f"consumer group {header.consumer_group} must not consume: consumeEnable is false",
+        )
+    topic = parts.topics.get(header.topic)
+    if topic is None:
+        raise RequestError(
+            ResponseCode.TOPIC_NOT_EXIST,
+            f"topic {checks.shorten(header.topic)} does not exist on broker {config.broker_name}",
+        )
+    if not topic.perm & PERM_READ:
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            f"topic {header.topic} gives no messages: its permission is "
+            f"{checks.describe_permission(topic.perm)}",
+        )
+    if not 0 <= header.queue_id < topic.read_queue_count:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"queue id {header.queue_id} is out of range: topic {header.topic} has "
+            f"{topic.read_queue_count} read queues",
+        )
+    return group
+
+
+def _subscription_of(
+    parts: PullParts,
+    config: BrokerConfig,
+    group: SubscriptionGroupConfig,
+    header: PullMessageRequest,
+) -> Subscription:
+    if config.reject_pull_consumer_enable:
+        members = parts.consumers.get(header.consumer_group)
+        if members is None or members.consume_type == "CONSUME_ACTIVELY":
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"group {header.consumer_group} pulls by itself: rejectPullConsumerEnable is true",
+            )
+    if header.sys_flag & HAS_SUBSCRIPTION:
+        subscription = make_subscription(
+            header.topic, header.subscription, header.expression_type, header.sub_version
+        )
+        if subscription.problem is not None:
+            raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, subscription.problem)
+    else:
+        subscription = _registered_subscription(parts, group, header)
+    if not subscription.is_by_tags and not config.enable_property_filter:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"the broker does not filter by {subscription.expression_type}: "
+            f"enablePropertyFilter is false",
+        )
+    return subscription
+
+
+def _registered_subscription(
+    parts: PullParts, group: SubscriptionGroupConfig, header: PullMessageRequest
+) -> Subscription:
+    """What the group's heartbeats say. Raises RequestError."""
+    name = header.consumer_group
+    members = parts.consumers.get(name)
+    if members is None:
+        raise RequestError(
+            ResponseCode.SUBSCRIPTION_NOT_EXIST,
+            f"consumer group {name} has sent no heartbeat, its subscription is not known",
+        )
+    if members.is_broadcasting and not group.consume_broadcast_enable:
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            f"consumer group {name} must not consume by broadcast: consumeBroadcastEnable is false",
+        )
+    subscription = members.subscriptions.get(header.topic)
+    if subscription is None:
+        raise RequestError(
+            ResponseCode.SUBSCRIPTION_NOT_EXIST,
+            f"consumer group {name} does not subscribe to topic {header.topic}; "
+            f"all members of a group must subscribe alike",
+        )
+    if subscription.version < header.sub_version:
+        raise RequestError(
+            ResponseCode.SUBSCRIPTION_NOT_LATEST,
+            f"the subscription of group {name} to topic {header.topic} is newer than the broker's; "
+            f"the next heartbeat brings it",
+        )
+    if subscription.problem is not None:
+        raise RequestError(ResponseCode.FILTER_DATA_NOT_EXIST, subscription.problem)
+    return subscription
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def _read(
+    parts: PullParts,
+    config: BrokerConfig,
+    header: PullMessageRequest,
+    subscription: Subscription,
+    queue_offset: int,
+) -> Read:
+    count = min(header.max_msg_count, config.pull_batch_max_message_count)
+    if count < 1:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR, f"maxMsgNums is {header.max_msg_count}, 1 is the least"
+        )
+    by_tags = subscription.is_by_tags and not subscription.tags.selects_all
+    sql = subscription.sql
+    return parts.store.read(
+        header.topic,
+        header.queue_id,
+        queue_offset,
+        count,
+        accept_tags=subscription.tags.matches if by_tags else None,
+        accept_record=partial(_accepts, sql) if sql is not None else None,
+    )
+
+
+def _accepts(sql: SqlFilter, record: memoryview) -> bool:
+    return sql.matches(property_finder(record_properties(record)))
+
+
+def _code_of(read: Read, queue_offset: int) -> int:
+    code = _CODES.get(read.status)
+    if code is None:
+        # The queue is empty: the beginning is where to wait, any other place is wrong.
+        return ResponseCode.PULL_OFFSET_MOVED if queue_offset else ResponseCode.PULL_NOT_FOUND
+    return code
+
+
+# -- answering -------------------------------------------------------------------------------------
+
+
+def _answer(
+    parts: PullParts,
+    config: BrokerConfig,
+    header: PullMessageRequest,
+    group: SubscriptionGroupConfig,
+    read: Read,
+    code: int,
+) -> Command:
+    body = b""
+    if code == ResponseCode.SUCCESS:
+        body = b"".join(read.records)
+        parts.stats.delivered(header.topic, header.consumer_group, len(read.records), len(body))
+    else:
+        parts.stats.pulls_missed += 1
+    if code == ResponseCode.PULL_OFFSET_MOVED:
+        log.info(
+            "group %s: offset %d of topic %s queue %d is moved to %d (%s)",
+            header.consumer_group, header.queue_offset, header.topic, header.queue_id,
+            read.next_offset, read.status,
+        )  # fmt: skip
+    broker_id = MASTER_ID
+    if config.slave_read_enable:
+        slow = read.behind_bytes > parts.store.memory_bytes
+        broker_id = group.which_broker_when_consume_slowly if slow else group.broker_id
+    return Command(
+        code=code,
+        remark=read.status.value,
+        ext_fields={
+            "suggestWhichBrokerId": str(broker_id),
+            "nextBeginOffset": str(read.next_offset),
+            "minOffset": str(read.min_offset),
+            "maxOffset": str(read.max_offset),
+        },
+        body=body,
+    )
+
+
+# -- waiting ---------------------------------------------------------------------------------------
+
+
+def _park(
+    parts: PullParts,
+    config: BrokerConfig,
+    connection: Connection,
+    request: Command,
+    header: PullMessageRequest,
+    subscription: Subscription,
+) -> bool:
+    """Let a pull wait; False if it cannot or does not want to."""
+    if not header.sys_flag & MAY_BE_HELD or request.is_oneway:
+        return False
+    if len(parts.parked) >= config.max_parked_pulls:
+        return False
+    wait_ms = header.suspend_timeout_millis
+    if not config.long_polling_enable:
+        wait_ms = config.short_polling_time_mills
+    if wait_ms <= 0:
+        return False
+    deadline_ms = parts.clock() + wait_ms
+    waiting = Waiting(header, subscription, request.opaque, request.encoding)
+    key = (header.topic, header.queue_id)
+    parts.parked.park(connection, key, header.queue_offset, deadline_ms, waiting)
+    parts.arm(deadline_ms)
+    return True
+
+
+def wake(parts: PullParts, parked: Parked[Connection, Waiting]) -> None:
+    """Messages have arrived in the queue of a parked pull: answer it if it wants them."""
+    if parked in parts.parked:
+        _try_parked(parts, parked, is_due=False)
+
+
+def answer_due(parts: PullParts, now_ms: int) -> None:
+    """Answer those whose time is up."""
+    for parked in parts.parked.take_due(now_ms):
+        _try_parked(parts, parked, is_due=True)
+
+
+def answer_all(parts: PullParts) -> None:
+    """Answer everyone who waits, found or not: the broker stops."""
+    for parked in parts.parked.take_all():
+        _try_parked(parts, parked, is_due=True)
+
+
+def _try_parked(parts: PullParts, parked: Parked[Connection, Waiting], *, is_due: bool) -> None:
+    """Answer a parked pull if there is something to tell, or if its time is up."""
+    waiting, connection = parked.request, parked.owner
+    if connection.closed:
+        parts.parked.remove(parked)
+        return
+    config, header = parts.settings.config, waiting.header
+    try:
+        group = _check_allowed(parts, config, header)
+        read = _read(parts, config, header, waiting.subscription, parked.queue_offset)
+        code = _code_of(read, parked.queue_offset)
+        nothing_yet = code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
+        if nothing_yet and not is_due:
+            parked.queue_offset = max(parked.queue_offset, read.next_offset)
+            return
+        answer = _answer(parts, config, header, group, read, code)
+    except RequestError as e:
+        answer = Command(code=e.code, remark=e.remark)
+    parts.parked.remove(parked)
+    question = Command(code=0, opaque=waiting.opaque, encoding=waiting.encoding)
+    connection.send(
+        response_to(
+            question,
+            answer.code,
+            remark=answer.remark,
+            ext_fields=answer.ext_fields,
+            body=answer.body,
+        )
+    )

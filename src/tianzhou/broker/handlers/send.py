@@ -1,0 +1,298 @@
+"""Sending: single messages and batches, in the long and the short form of the header.
+
+    header -> may it be sent now -> topic and queue -> properties -> store -> answer
+
+Messages of kinds that this version does not serve (delayed, timed, transactional) are refused, for
+storing them as plain messages would deliver them too early.
+"""
+
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tianzhou.broker import checks
+from tianzhou.broker.busy import SendGate
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.durability import Durability
+from tianzhou.broker.stats import Stats
+from tianzhou.broker.topics import TopicTable
+from tianzhou.clock import Clock
+from tianzhou.config.live import LiveSettings
+from tianzhou.errors import RecordError, RequestError, StoreError
+from tianzhou.message import Host
+from tianzhou.names import PERM_WRITE, RETRY_TOPIC_PREFIX
+from tianzhou.protocol import batch, properties, sysflag
+from tianzhou.protocol.bodies.topics import MULTI_TAG, TopicConfig
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.protocol.headers import decode
+from tianzhou.protocol.headers.send import SendMessageRequest, SendMessageRequestV2
+from tianzhou.remoting.address import parse_address
+from tianzhou.remoting.connection import Connection
+from tianzhou.store.message_store import Appended, Draft, MessageStore
+
+SendHeader = SendMessageRequest | SendMessageRequestV2
+
+_UNSERVED = {
+    properties.TRANSACTION_PREPARED: "transactional messages",
+    properties.DELAY_LEVEL: "delayed messages",
+    properties.TIMER_DELAY_MS: "timed messages",
+    properties.TIMER_DELAY_SEC: "timed messages",
+    properties.TIMER_DELIVER_MS: "timed messages",
+}
+_UNIT = 1
+_UNIT_SUBSCRIPTION = 2
+_BATCH_COUNT_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class SendParts:
+    """What sending needs of a broker."""
+
+    settings: LiveSettings[BrokerConfig]
+    topics: TopicTable
+    store: MessageStore
+    durability: Durability
+    gate: SendGate
+    stats: Stats
+    clock: Clock
+    store_host: Host
+    id_prefix: str
+    """The store host as message ids begin with it."""
+    topics_saved: Callable[[], Awaitable[bool]]
+
+
+def send_message(
+    parts: SendParts, connection: Connection, request: Command
+) -> Command | Awaitable[Command]:
+    """SEND_MESSAGE."""
+    return _send(parts, connection, request, decode(SendMessageRequest, request.fields))
+
+
+def send_message_v2(
+    parts: SendParts, connection: Connection, request: Command
+) -> Command | Awaitable[Command]:
+    """SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
+    return _send(parts, connection, request, decode(SendMessageRequestV2, request.fields))
+
+
+def _send(
+    parts: SendParts, connection: Connection, request: Command, header: SendHeader
+) -> Command | Awaitable[Command]:
+    config, now_ms = parts.settings.config, parts.clock()
+    _check_moment(parts, config, now_ms)
+    known = parts.topics.get(header.topic)
+    topic = known or _create_topic(parts, config, header)
+    queue_id = _choose_queue(config, topic, header)
+    found = properties.decode(header.properties or "")
+    is_batch = request.code == RequestCode.SEND_BATCH_MESSAGE or bool(header.batch)
+    draft = _draft(parts, config, connection, request, header, topic, queue_id, found)
+    try:
+        appended = _store_batch(parts, draft) if is_batch else parts.store.append(draft)
+    except RecordError as e:
+        parts.stats.put_failures += 1
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(e)) from e
+    except StoreError as e:
+        parts.stats.put_failures += 1
+        raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, str(e)) from e
+    ended_ms = parts.clock()
+    parts.gate.note_append(config, now_ms, ended_ms)
+    parts.stats.stored(header.topic, appended.count, appended.size_bytes, ended_ms - now_ms)
+    wait_stored = found.get(properties.WAIT_STORED, "true").lower() == "true"
+    if known is None or parts.durability.must_wait(wait_stored=wait_stored):
+        return _answer_later(parts, config, appended, queue_id, known is None, wait_stored)
+    code = parts.durability.code_at_once(wait_stored=wait_stored)
+    return _answer(parts, config, code, appended, queue_id)
+
+
+# -- checks ----------------------------------------------------------------------------------------
+
+
+def _check_moment(parts: SendParts, config: BrokerConfig, now_ms: int) -> None:
+    parts.gate.check(config, now_ms, parts.durability.waiting_count)
+    if now_ms < config.start_accept_send_request_time_stamp:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"this broker takes no messages until {config.start_accept_send_request_time_stamp} ms "
+            f"since 1970 (startAcceptSendRequestTimeStamp), now it is {now_ms}",
+        )
+
+
+def _create_topic(parts: SendParts, config: BrokerConfig, header: SendHeader) -> TopicConfig:
+    """The topic that does not exist yet, from its template. Raises RequestError."""
+    name = header.topic
+    checks.check_topic_name(name)
+    checks.check_sendable(name)
+    is_retry = name.startswith(RETRY_TOPIC_PREFIX)
+    sys_flag = (_UNIT_SUBSCRIPTION if is_retry else _UNIT) if header.unit_mode else 0
+    topic = parts.topics.create_from_template(
+        name,
+        header.default_topic,
+        header.default_topic_queue_count,
+        auto_create=config.auto_create_topic_enable,
+        sys_flag=sys_flag,
+    )
+    if topic is None and is_retry:
+        topic = parts.topics.create_for_group(name, 1)
+    if topic is None:
+        raise RequestError(
+            ResponseCode.TOPIC_NOT_EXIST,
+            f"topic {name} does not exist on broker {config.broker_name}: create it, "
+            f"or switch on autoCreateTopicEnable",
+        )
+    return topic
+
+
+def _choose_queue(config: BrokerConfig, topic: TopicConfig, header: SendHeader) -> int:
+    name = header.topic
+    checks.check_sendable(name)
+    if not config.broker_permission & PERM_WRITE:
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            f"broker {config.broker_name} takes no messages: brokerPermission is "
+            f"{checks.describe_permission(config.broker_permission)}",
+        )
+    if not topic.perm & PERM_WRITE:
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            f"topic {name} takes no messages: its permission is "
+            f"{checks.describe_permission(topic.perm)}",
+        )
+    queue_id = header.queue_id
+    # While a topic shrinks, producers with an old route still use queues that can be read.
+    queue_count = max(topic.write_queue_count, topic.read_queue_count)
+    if queue_id >= queue_count:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"queue id {queue_id} is out of range: topic {name} has {topic.write_queue_count} "
+            f"write queues and {topic.read_queue_count} read queues",
+        )
+    if queue_id < 0:
+        if topic.write_queue_count < 1:
+            raise RequestError(ResponseCode.NO_PERMISSION, f"topic {name} has no queue to write to")
+        return random.randrange(topic.write_queue_count)  # noqa: S311 - spreads load only
+    return queue_id
+
+
+# -- storing ---------------------------------------------------------------------------------------
+
+
+def _draft(
+    parts: SendParts,
+    config: BrokerConfig,
+    connection: Connection,
+    request: Command,
+    header: SendHeader,
+    topic: TopicConfig,
+    queue_id: int,
+    found: dict[str, str],
+) -> Draft:
+    checks.check_body_size(len(request.body), config.max_message_size)
+    _refuse_unserved(found)
+    sys_flag = header.sys_flag
+    if sysflag.transaction_state(sys_flag) != sysflag.TRANSACTION_NONE:
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL, "this version does not serve transactional messages"
+        )
+    if topic.filter_type == MULTI_TAG:
+        sys_flag |= sysflag.MULTI_TAGS
+    # The stored text has no WAIT, which concerned this send only, and names the cluster.
+    stored = {name: value for name, value in found.items() if name != properties.WAIT_STORED}
+    stored[properties.CLUSTER] = config.broker_cluster_name
+    text = properties.encode(stored)
+    checks.check_properties(text)
+    return Draft(
+        topic=header.topic,
+        queue_id=queue_id,
+        body=request.body,
+        properties_text=text,
+        born_time_ms=header.born_timestamp,
+        born_host=born_host(connection.peer),
+        store_host=parts.store_host,
+        flag=header.flag,
+        sys_flag=sys_flag,
+        reconsume_count=header.reconsume_times or 0,
+    )
+
+
+def _refuse_unserved(found: dict[str, str]) -> None:
+    for name, kind in _UNSERVED.items():
+        if name in found and found[name].lower() not in ("false", "0"):
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"this version does not serve {kind} (property {name})",
+            )
+
+
+def _store_batch(parts: SendParts, outer: Draft) -> Appended:
+    """Store each message of a batch with its own body, flag and properties."""
+    items = batch.decode(outer.body)
+    if not items:
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the batch holds no message")
+    if len(items) > _BATCH_COUNT_MAX:
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the batch holds {len(items)} messages, at most {_BATCH_COUNT_MAX} are taken",
+        )
+    drafts: list[Draft] = []
+    for item in items:
+        _refuse_unserved(properties.decode(item.properties_text))
+        drafts.append(
+            Draft(
+                topic=outer.topic,
+                queue_id=outer.queue_id,
+                body=item.body,
+                properties_text=item.properties_text,
+                born_time_ms=outer.born_time_ms,
+                born_host=outer.born_host,
+                store_host=outer.store_host,
+                flag=item.flag,
+                sys_flag=outer.sys_flag,
+                reconsume_count=outer.reconsume_count,
+            )
+        )
+    return parts.store.append_batch(drafts)
+
+
+@lru_cache(maxsize=65_536)
+def born_host(peer: str) -> Host:
+    """The address of a connection as records keep it."""
+    return parse_address(peer)
+
+
+# -- answering -------------------------------------------------------------------------------------
+
+
+async def _answer_later(
+    parts: SendParts,
+    config: BrokerConfig,
+    appended: Appended,
+    queue_id: int,
+    is_new_topic: bool,
+    wait_stored: bool,
+) -> Command:
+    if is_new_topic:
+        # Whoever is told that a message is stored may rely on its topic, too.
+        await parts.topics_saved()
+    if parts.durability.must_wait(wait_stored=wait_stored):
+        code = await parts.durability.stored(appended.end_log_offset)
+    else:
+        code = parts.durability.code_at_once(wait_stored=wait_stored)
+    return _answer(parts, config, code, appended, queue_id)
+
+
+def _answer(
+    parts: SendParts, config: BrokerConfig, code: int, appended: Appended, queue_id: int
+) -> Command:
+    prefix = parts.id_prefix
+    return Command(
+        code=code,
+        ext_fields={
+            "msgId": ",".join(f"{prefix}{place:016X}" for place in appended.log_offsets),
+            "queueId": str(queue_id),
+            "queueOffset": str(appended.queue_offset),
+            "MSG_REGION": config.region_id,
+            "TRACE_ON": "true" if config.trace_on else "false",
+        },
+    )

@@ -1,0 +1,325 @@
+"""Keys of stock RocketMQ files that this broker knows and that change nothing here, with the
+reason.
+
+They are the fields of BrokerConfig, MessageStoreConfig, NettyServerConfig and NettyClientConfig of
+RocketMQ 4.9 and 5.x that `config.py` does not have. A file may hold them without a warning;
+`--print-config` tells why they do nothing.
+"""
+
+from collections.abc import Mapping
+
+_ONE_LOOP = "one event loop serves every request"
+_NO_POP = "pop consumption is not in this version"
+_NO_TIMER = "timer messages are not in this version"
+_NO_TRANSACTIONS = "transactions are not in this version"
+_NO_TIERS = "there is no tiered storage"
+_OTHER_STORE = "the store has one form, RocketMQ's files; no RocksDB, no compaction"
+_NO_CONTROLLER = "there is no controller, DLedger or broker container"
+_NO_REPLICATION = "replication is not in this version"
+_NO_METRICS = "RocketMQ's metrics exporters are not in this version"
+_OWN_STATS = "statistics are counters without tuning"
+_NO_COLD = "cold data is not watched"
+_NO_LMQ = "light queues (LMQ) are not in this version"
+_NO_BITMAPS = "filters are applied to the messages themselves, no bit maps are kept"
+_NO_STAGING = "there is no staging pool; the log is written through mapped memory"
+_OWN_STORE = "the store of Tianzhou needs no such tuning"
+_NO_CLIENT = "the broker's own connections need no tuning"
+_KERNEL_SIZES = "the operating system sizes socket buffers"
+_NO_DELAY = "delayed messages are not in this version"
+
+INERT: Mapping[str, str] = {
+    "abortFile": "it lies in storePathRootDir",
+    "autoMessageVersionOnTopicLen": "long topics are always stored in the second form",
+    "checkTransactionMessageEnable": _NO_TRANSACTIONS,
+    "clearRetryTopicWhenDeleteTopic": "retry topics belong to groups and stay",
+    "consumerOffsetUpdateVersionStep": "the offset table has no version of its own",
+    "dataReadAheadEnable": "the operating system reads ahead",
+    "debugLockEnable": "the store has one writer and no lock to watch",
+    "defaultQueryMaxNum": "a query says how many messages it wants; maxMsgsNumBatch bounds it",
+    "enableMixedMessageType": "message types of topics are not enforced",
+    "enableRegisterProducer": "producers are always registered",
+    "enableShutdownGracefully": "a stop is always graceful",
+    "filterSupportRetry": "retries are subscribed to with *, as clients do",
+    "forceRegister": "every registration is sent",
+    "highSpeedMode": "there is one speed",
+    "maxTopicLength": "topic names have at most 127 characters",
+    "messageStorePlugIn": "the store takes no plug-ins",
+    "readOnlyCommitLogStorePaths": "the log has one folder",
+    "realTimeNotifyConsumerChange": "changes are always told at once",
+    "rejectTransactionMessage": _NO_TRANSACTIONS,
+    "rocketmqHome": "no installation folder is needed",
+    "storeCheckpoint": "it lies in storePathRootDir",
+    "storeReplyMessageEnable": "request and reply is not in this version",
+    "tls.config.file": "TLS settings belong into the configuration file itself",
+    "tls.server.authClient": "tls.server.need.client.auth decides alone",
+    "tls.test.mode.enable": "there is no built-in test certificate",
+    "transferMsgByHeap": "answers are made in one way",
+    "updateNameServerAddrPeriod": "namesrvAddr is read when it changes",
+    "useServerSideResetOffset": "offsets are reset in the clients",
+    "validateSystemTopicWhenUpdateTopic": "system topics cannot be changed",
+    **dict.fromkeys(
+        (
+            "accountStatsEnable", "accountStatsPrintZeroValues", "autoDeleteUnusedStats",
+            "commercialBaseCount", "commercialBigCount", "commercialEnable",
+            "commercialSizePerMsg", "commercialTransCount", "enableDetailStat",
+            "enableLmqStats", "enableScheduleMessageStats", "estimateAccumulation",
+            "maxStatsIdleTimeInMinutes", "sampleCountThreshold", "sampleSteps",
+        ),
+        _OWN_STATS,
+    ),
+    **dict.fromkeys(
+        (
+            "ackMessageThreadPoolNums", "ackThreadPoolQueueCapacity",
+            "adminBrokerThreadPoolNums", "adminBrokerThreadPoolQueueCapacity",
+            "asyncSendEnable", "batchDispatchRequestThreadPoolNums",
+            "clientAsyncSemaphoreValue", "clientCallbackExecutorThreads",
+            "clientManageThreadPoolNums", "clientManagerThreadPoolQueueCapacity",
+            "clientOnewaySemaphoreValue", "clientWorkerThreads", "compactionThreadNum",
+            "consumerManageThreadPoolNums", "consumerManagerThreadPoolQueueCapacity",
+            "disableCallbackExecutor", "disableNettyWorkerGroup", "dispatchCqCacheNum",
+            "dispatchCqThreads", "enableNotifyAfterPopOrderLockRelease",
+            "endTransactionPoolQueueCapacity", "heartbeatThreadPoolNums",
+            "heartbeatThreadPoolQueueCapacity", "litePullMessageThreadPoolNums",
+            "litePullThreadPoolQueueCapacity", "loadBalanceProcessorThreadPoolNums",
+            "loadBalanceThreadPoolQueueCapacity", "lockInStrictMode",
+            "maxAsyncPutMessageRequests", "processReplyMessageThreadPoolNums",
+            "pullMessageThreadPoolNums", "pullThreadPoolQueueCapacity",
+            "putMessageFutureThreadPoolNums", "putThreadPoolQueueCapacity",
+            "queryMessageThreadPoolNums", "queryThreadPoolQueueCapacity",
+            "recoverThreadPoolNums", "replyThreadPoolQueueCapacity",
+            "sendMessageThreadPoolNums", "serverAsyncSemaphoreValue",
+            "serverCallbackExecutorThreads", "serverNettyWorkerGroupEnable",
+            "serverOnewaySemaphoreValue", "serverSelectorThreads", "serverWorkerThreads",
+            "spinLockCollisionRetreatOptimalDegree", "timerGetMessageThreadNum",
+            "timerPutMessageThreadNum", "topicQueueLockNum", "useABSLock",
+            "useEpollNativeSelector", "useReentrantLockWhenPutMessage",
+            "waitTimeMillsInAckQueue", "waitTimeMillsInAdminBrokerQueue",
+            "waitTimeMillsInHeartbeatQueue", "waitTimeMillsInLitePullQueue",
+            "waitTimeMillsInPullQueue", "waitTimeMillsInTransactionQueue",
+        ),
+        _ONE_LOOP,
+    ),
+    **dict.fromkeys(
+        (
+            "allAckInSyncStateSet", "brokerElectionPriority", "brokerHeartbeatInterval",
+            "brokerNotActiveTimeoutMillis", "checkSyncStateSetPeriod",
+            "compatibleWithOldNameSrv", "controllerAddr", "controllerHeartBeatTimeoutMills",
+            "dLegerGroup", "dLegerPeers", "dLegerSelfId", "enableAutoInSyncReplicas",
+            "enableRemoteEscape", "enableSlaveActingMaster", "fetchControllerAddrByDnsLookup",
+            "forwardTimeout", "haMaxGapNotInSync", "inSyncReplicas", "isBrokerContainer",
+            "isInBrokerContainer", "minInSyncReplicas", "preferredLeaderId",
+            "replicasPerDiskPartition", "sendHeartbeatTimeoutMillis", "skipPreOnline",
+            "storePathBrokerIdentity", "storePathDLedgerCommitLog", "storePathEpochFile",
+            "syncBrokerMemberGroupPeriod", "syncBrokerMetadataPeriod",
+            "syncControllerMetadataPeriod", "totalReplicas",
+        ),
+        _NO_CONTROLLER,
+    ),
+    **dict.fromkeys(
+        (
+            "allowRecallWhenBrokerNotWriteable", "commercialTimerCount",
+            "mappedFileSizeTimerLog", "recallMessageEnable", "timerCheckMetricsWhen",
+            "timerColdDataCheckIntervalMs", "timerCongestNumEachSlot",
+            "timerEnableCheckMetrics", "timerEnableDisruptor", "timerEnableRetryUntilSuccess",
+            "timerFlushIntervalMs", "timerInterceptDelayLevel", "timerMaxDelaySec",
+            "timerMetricSmallThreshold", "timerPrecisionMs", "timerProgressLogIntervalMs",
+            "timerRollWindowSlot", "timerSkipUnknownError", "timerStopDequeue",
+            "timerStopEnqueue", "timerWarmEnable", "timerWheelEnable",
+        ),
+        _NO_TIMER,
+    ),
+    **dict.fromkeys(
+        (
+            "appendAckAsync", "appendCkAsync", "defaultMessageRequestMode",
+            "defaultPopShareQueueNum", "enableNotifyBeforePopCalculateLag", "enablePopBatchAck",
+            "enablePopBufferMerge", "enablePopLog", "enablePopMessageThreshold",
+            "enablePopMetrics", "enableRetryTopicV2", "enableSkipLongAwaitingAck",
+            "initPopOffsetByCheckMsgInMem", "loadBalancePollNameServerInterval",
+            "maxPopPollingSize", "popCkMaxBufferSize", "popCkOffsetMaxQueueSize",
+            "popCkStayBufferTime", "popCkStayBufferTimeOut", "popConsumerFSServiceInit",
+            "popConsumerKVServiceEnable", "popConsumerKVServiceInit", "popConsumerKVServiceLog",
+            "popFromRetryProbability", "popInflightMessageThreshold",
+            "popLongPollingForceNotifyInterval", "popPollingMapExpireTimeSeconds",
+            "popPollingMapSize", "popPollingSize", "popResponseReturnActualRetryTopic",
+            "popReviveMaxAttemptTimes", "popReviveMaxReturnSizePerRead",
+            "retrieveMessageFromPopRetryTopicV1", "reviveAckWaitMs", "reviveInterval",
+            "reviveMaxSlow", "reviveQueueNum", "reviveScanTime", "serverLoadBalancerEnable",
+            "skipWhenCKRePutReachMaxTimes",
+        ),
+        _NO_POP,
+    ),
+    **dict.fromkeys(
+        (
+            "asyncLearner", "duplicationEnable", "haFlowControlEnable",
+            "haHousekeepingInterval", "haMasterAddress", "haMaxTimeSlaveNotCatchup",
+            "haSendHeartbeatInterval", "haSlaveFallbehindMax", "haTransferBatchSize",
+            "maxChecksumRange", "maxHaTransferByteInSecond", "maxSlaveResendLength",
+            "offsetCheckInSlave", "slaveTimeout", "syncFromLastFile",
+            "syncMasterFlushOffsetWhenStartup",
+        ),
+        _NO_REPLICATION,
+    ),
+    **dict.fromkeys(
+        (
+            "bitMapLengthConsumeQueueExt", "enableCalcFilterBitMap", "enableConsumeQueueExt",
+            "expectConsumerNumUseFilter", "filterDataCleanTimeSpan", "filterServerNums",
+            "mappedFileSizeConsumeQueueExt", "maxErrorRateOfBloomFilter",
+            "maxFilterMessageSize",
+        ),
+        _NO_BITMAPS,
+    ),
+    **dict.fromkeys(
+        (
+            "bottomMostCompressionTypeForConsumeQueueStore", "cleanRocksDBDirtyCQIntervalMin",
+            "combineAssignOffsetCQType", "combineCQEnableCheckSelf", "combineCQLoadingCQTypes",
+            "combineCQMaxExtraSearchCommitLogFiles", "combineCQPreferCQType",
+            "compactionCqMappedFileSize", "compactionMappedFileSize",
+            "compactionScheduleInternal", "configManagerVersion", "enableCompaction",
+            "enableRocksDBLog", "maxOffsetMapSize", "memTableFlushIntervalMs",
+            "realTimePersistRocksDBConfig", "rocksdbCQDoubleWriteEnable",
+            "rocksdbCompressionType", "rocksdbFlushWalFrequency",
+            "rocksdbWalFileRollingThreshold", "statRocksDBCQIntervalSec", "storeType",
+        ),
+        _OTHER_STORE,
+    ),
+    **dict.fromkeys(
+        (
+            "channelNotActiveInterval", "clientChannelMaxIdleTimeSeconds",
+            "clientCloseSocketIfTimeout", "clientPooledByteBufAllocatorEnable",
+            "clientSocketRcvBufSize", "clientSocketSndBufSize", "connectTimeoutMillis",
+            "enableReconnectForGoAway", "isScanAvailableNameSrv",
+            "maxReconnectIntervalTimeSeconds", "socksProxyConfig", "useTLS",
+        ),
+        _NO_CLIENT,
+    ),
+    **dict.fromkeys(
+        (
+            "cleanSwapedMapInterval", "commitLogForceSwapMapInterval",
+            "commitLogRollingInterval", "commitLogRollingMinimumSize",
+            "commitLogSwapMapInterval", "commitLogSwapMapReserveFileNum",
+            "correctLogicMinOffsetForceInterval", "correctLogicMinOffsetSleepInterval",
+            "deleteCommitLogFilesInterval", "deleteConsumeQueueFilesInterval",
+            "deleteFileBatchMax", "destroyMapedFileIntervalForcibly", "diskFallRecorded",
+            "dispatchFromSenderThread", "enableAcceleratedRecovery", "enableAsyncReput",
+            "enableBatchPush", "enableBuildConsumeQueueConcurrently",
+            "enableLogConsumeQueueRepeatedlyBuildWhenRecover", "enableRunningFlagsInFlush",
+            "enabledAppendPropCRC", "flushCommitLogTimed", "flushLeastPagesWhenWarmMapedFile",
+            "forceVerifyPropCRC", "isEnableBatchPush", "logicQueueForceSwapMapInterval",
+            "logicQueueSwapMapInterval", "logicQueueSwapMapReserveFileNum",
+            "logicalDiskSpaceCleanForciblyThreshold", "mappedFileSwapEnable",
+            "mapperFileSizeBatchConsumeQueue", "maxBatchDeleteFilesNum", "maxConsumeQueueScan",
+            "maxRecoveryCommitlogFiles", "messageIndexSafe", "putConsumeQueueDataByFileChannel",
+            "putMessageTimeout", "putMsgIndexHightWater", "readUnCommitted",
+            "recheckReputOffsetFromCq", "recoverConcurrently", "redeleteHangedFileInterval",
+            "searchBcqByCacheEnable", "travelCqFileNumWhenGetMessage",
+            "wakeCommitWhenPutMessage", "wakeFlushWhenPutMessage", "warmMapedFileEnable",
+        ),
+        _OWN_STORE,
+    ),
+    **dict.fromkeys(
+        (
+            "commitCommitLogLeastPages", "commitCommitLogThoroughInterval",
+            "commitIntervalCommitLog", "fastFailIfNoBufferInStorePool",
+            "transientStorePoolEnable", "transientStorePoolSize", "writeWithoutMmap",
+        ),
+        _NO_STAGING,
+    ),
+    **dict.fromkeys(
+        (
+            "delayOffsetUpdateVersionStep", "enableScheduleAsyncDeliver",
+            "flushDelayOffsetInterval", "maxDelayTime", "scheduleAsyncDeliverMaxPendingLimit",
+            "scheduleAsyncDeliverMaxResendNum2Blocked",
+        ),
+        _NO_DELAY,
+    ),
+    **dict.fromkeys(
+        (
+            "enableConnectionMetrics", "enableLagAndDlqMetrics", "enableMessageStoreMetrics",
+            "enableRemotingMetrics", "enableRequestMetrics", "enableStatsMetrics",
+            "metricGrpcExporterIntervalInMills", "metricGrpcExporterTimeOutInMills",
+            "metricLoggingExporterIntervalInMills", "metricsExporterType",
+            "metricsGrpcExporterHeader", "metricsGrpcExporterTarget", "metricsInDelta",
+            "metricsLabel", "metricsOtelCardinalityLimit", "metricsPromExporterHost",
+            "metricsPromExporterPort",
+        ),
+        _NO_METRICS,
+    ),
+    **dict.fromkeys(
+        (
+            "enableLmq", "enableMultiDispatch", "maxLmqConsumeQueueNum",
+        ),
+        _NO_LMQ,
+    ),
+    **dict.fromkeys(
+        (
+            "serverPooledByteBufAllocatorEnable", "serverSocketBacklog",
+            "serverSocketRcvBufSize", "serverSocketSndBufSize", "writeBufferHighWaterMark",
+            "writeBufferLowWaterMark",
+        ),
+        _KERNEL_SIZES,
+    ),
+    **dict.fromkeys(
+        (
+            "enableTransactionMetrics", "transactionCheckInterval", "transactionCheckMax",
+            "transactionMetricFlushInterval", "transactionOpBatchInterval",
+            "transactionOpMsgMaxSize", "transactionTimeOut",
+        ),
+        _NO_TRANSACTIONS,
+    ),
+    **dict.fromkeys(
+        (
+            "objectStoreAccessKey", "objectStoreBucket", "objectStoreEndpoint",
+            "objectStoreSecretKey", "readAheadCacheEnable", "readAheadCacheExpireDuration",
+            "readAheadCacheSizeThresholdRate", "readAheadMessageCountThreshold",
+            "readAheadMessageSizeThreshold", "tieredBackendServiceProvider",
+            "tieredMetadataServiceProvider", "tieredStorageLevel",
+            "tieredStoreCommitLogMaxSize", "tieredStoreConsumeQueueMaxSize",
+            "tieredStoreCrcCheckEnable", "tieredStoreDeleteFileEnable",
+            "tieredStoreDeleteFileInterval", "tieredStoreFilePath",
+            "tieredStoreFileReservedTime", "tieredStoreGroupCommit",
+            "tieredStoreGroupCommitCount", "tieredStoreGroupCommitSize",
+            "tieredStoreGroupCommitTimeout", "tieredStoreIndexFileMaxHashSlotNum",
+            "tieredStoreIndexFileMaxIndexNum", "tieredStoreMaxGroupCommitCount",
+            "tieredStoreMaxPendingLimit",
+        ),
+        _NO_TIERS,
+    ),
+    **dict.fromkeys(
+        (
+            "broadcastOffsetExpireMaxSecond", "broadcastOffsetExpireSecond",
+            "enableBroadcastOffsetStore",
+        ),
+        "offsets of broadcasting belong to the client",
+    ),
+    **dict.fromkeys(
+        (
+            "cleanOfflineBrokerInterval", "disappearTimeAfterStart", "enableCleanExpiredOffset",
+            "enableCreateSysGroup", "enableFastChannelEventProcess", "enableNetWorkFlowControl",
+            "flushConsumerOffsetHistoryInterval", "isolateLogEnable", "printChannelGroups",
+            "printChannelGroupsMinNum", "recordGetMessageResult", "subscriptionExpiredTimeout",
+            "useStaticSubscription",
+        ),
+        "Tianzhou needs no such tuning",
+    ),
+    **dict.fromkeys(
+        (
+            "consumerFallbehindThreshold", "disableConsumeIfConsumerReadSlowly",
+        ),
+        "consumers that fall behind are not switched off",
+    ),
+    **dict.fromkeys(
+        (
+            "enableSingleTopicRegister", "enableSplitMetadata", "enableSplitRegistration",
+            "splitMetadataSize", "splitRegistrationSize",
+        ),
+        "all topics are registered at once",
+    ),
+    **dict.fromkeys(
+        (
+            "fetchNameSrvAddrByDnsLookup", "fetchNamesrvAddrByAddressServer",
+            "fetchNamesrvAddrInterval",
+        ),
+        "nameservers are named by namesrvAddr only",
+    ),
+}  # fmt: skip
+"""Accepted without effect, and why."""

@@ -1,0 +1,122 @@
+"""Pulls that found nothing and wait: for a message in their queue, or for their time to run out.
+
+A parked pull costs its memory and nothing else. It is looked at when a message arrives in its
+queue, when its time is up, and in the sweep, which compares queues and not pulls. Time is kept in
+coarse slots, so parking and waking are two dictionary operations each.
+
+    by queue    (topic, queue id) -> parked pulls
+    by slot     deadline rounded up to SLOT_MS -> parked pulls
+    by owner    connection -> parked pulls, which end with it
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+SLOT_MS = 250
+
+QueueKey = tuple[str, int]
+K = TypeVar("K")
+W = TypeVar("W")
+T = TypeVar("T")
+
+
+@dataclass(eq=False, slots=True)
+class Parked(Generic[W, T]):
+    """One waiting pull. `queue_offset` is the first message that could end the wait."""
+
+    owner: W
+    key: QueueKey
+    queue_offset: int
+    deadline_ms: int
+    request: T
+
+    @property
+    def slot(self) -> int:
+        return -(-self.deadline_ms // SLOT_MS)
+
+
+class ParkedPulls(Generic[W, T]):
+    """All waiting pulls of a broker."""
+
+    def __init__(self) -> None:
+        self._by_queue: dict[QueueKey, dict[Parked[W, T], None]] = {}
+        self._by_slot: dict[int, dict[Parked[W, T], None]] = {}
+        self._by_owner: dict[W, dict[Parked[W, T], None]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, parked: Parked[W, T]) -> bool:
+        return parked in self._by_owner.get(parked.owner, ())
+
+    def park(
+        self, owner: W, key: QueueKey, queue_offset: int, deadline_ms: int, request: T
+    ) -> Parked[W, T]:
+        parked = Parked(owner, key, queue_offset, deadline_ms, request)
+        self._by_queue.setdefault(key, {})[parked] = None
+        self._by_slot.setdefault(parked.slot, {})[parked] = None
+        self._by_owner.setdefault(owner, {})[parked] = None
+        self._count += 1
+        return parked
+
+    def has(self, key: QueueKey) -> bool:
+        """Whether anyone waits for a queue."""
+        return key in self._by_queue
+
+    def waiting(self, key: QueueKey) -> list[Parked[W, T]]:
+        """Who waits for a queue, longest first."""
+        return list(self._by_queue.get(key, ()))
+
+    def remove(self, parked: Parked[W, T]) -> None:
+        """Let a pull go. Harmless if it has gone."""
+        if parked not in self:
+            return
+        _drop(self._by_queue, parked.key, parked)
+        _drop(self._by_slot, parked.slot, parked)
+        _drop(self._by_owner, parked.owner, parked)
+        self._count -= 1
+
+    def remove_owner(self, owner: W) -> None:
+        """A connection has ended, and its pulls with it."""
+        for parked in list(self._by_owner.get(owner, ())):
+            self.remove(parked)
+
+    def take_due(self, now_ms: int) -> list[Parked[W, T]]:
+        """Those whose time is up, removed."""
+        last = now_ms // SLOT_MS
+        due = [
+            parked
+            for slot in sorted(slot for slot in self._by_slot if slot <= last)
+            for parked in self._by_slot[slot]
+        ]
+        for parked in due:
+            self.remove(parked)
+        return due
+
+    def next_deadline_ms(self) -> int | None:
+        """When `take_due` will find something, None if nobody waits."""
+        return min(self._by_slot) * SLOT_MS if self._by_slot else None
+
+    def overdue_queues(self, end_offset: Callable[[QueueKey], int]) -> list[QueueKey]:
+        """The sweep: queues that hold messages somebody waits for, in case a wake was missed."""
+        return [
+            key
+            for key, queue in self._by_queue.items()
+            if end_offset(key) > min(parked.queue_offset for parked in queue)
+        ]
+
+    def take_all(self) -> Iterator[Parked[W, T]]:
+        """Everyone, removed one by one; for the stop."""
+        for queue in list(self._by_queue.values()):
+            for parked in list(queue):
+                self.remove(parked)
+                yield parked
+
+
+def _drop(index: dict[K, dict[Parked[W, T], None]], key: K, parked: Parked[W, T]) -> None:
+    group = index[key]
+    del group[parked]
+    if not group:
+        del index[key]

@@ -1,0 +1,95 @@
+"""How far each consumer group has come in each queue.
+
+The table is keyed as RocketMQ's file is, "topic@group". An offset goes wherever a client says, back
+as well as forward: a consumer that was reset, or that shares its group with a slower one, moves it
+back, and it is not for the broker to know better.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from tianzhou.errors import BodyError
+
+SEPARATOR = "@"
+NOT_FOUND = -1
+
+
+class OffsetTable:
+    """Committed queue offsets by topic, group and queue."""
+
+    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
+        self.by_key: dict[str, dict[int, int]] = {}
+        """Offsets by queue, by "topic@group"."""
+        self._on_change = on_change
+        self._others: dict[str, object] = {}
+
+    def commit(self, group: str, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        """Note how far a group is; returns the offset from before if the group went back."""
+        key = f"{topic}{SEPARATOR}{group}"
+        queues = self.by_key.get(key)
+        if queues is None:
+            queues = self.by_key[key] = {}
+        before = queues.get(queue_id)
+        if before == queue_offset:
+            return None
+        queues[queue_id] = queue_offset
+        self._on_change()
+        return before if before is not None and queue_offset < before else None
+
+    def find(self, group: str, topic: str, queue_id: int) -> int:
+        """The committed offset, NOT_FOUND if the group never committed one there."""
+        queues = self.by_key.get(f"{topic}{SEPARATOR}{group}")
+        return NOT_FOUND if queues is None else queues.get(queue_id, NOT_FOUND)
+
+    def of_topic_and_group(self, topic: str, group: str) -> dict[int, int]:
+        """Offsets by queue."""
+        return dict(self.by_key.get(f"{topic}{SEPARATOR}{group}", {}))
+
+    def topics_of(self, group: str) -> set[str]:
+        """Topics in which a group has committed something."""
+        return {topic for topic, name in map(_parts, self.by_key) if name == group}
+
+    def groups_of(self, topic: str) -> set[str]:
+        """Groups that have committed something in a topic."""
+        return {group for name, group in map(_parts, self.by_key) if name == topic}
+
+    def copy(self, source: str, target: str, topic: str) -> None:
+        """Let a group stand where another one stands in a topic."""
+        queues = self.by_key.get(f"{topic}{SEPARATOR}{source}")
+        if queues is not None:
+            self.by_key[f"{topic}{SEPARATOR}{target}"] = dict(queues)
+            self._on_change()
+
+    def remove_group(self, group: str) -> None:
+        self._remove(lambda _, name: name == group)
+
+    def remove_topic(self, topic: str) -> None:
+        self._remove(lambda name, _: name == topic)
+
+    def _remove(self, unwanted: Callable[[str, str], bool]) -> None:
+        doomed = [key for key in self.by_key if unwanted(*_parts(key))]
+        for key in doomed:
+            del self.by_key[key]
+        if doomed:
+            self._on_change()
+
+    # -- on the wire and on disk -------------------------------------------------------------------
+
+    def as_file(self) -> dict[str, object]:
+        """What `consumerOffset.json` holds; parts that only other versions know are kept."""
+        return {**self._others, "offsetTable": self.by_key}
+
+    def load(self, found: dict[str, object]) -> None:
+        """Take over the content of a file. Raises BodyError and changes nothing if it is wrong."""
+        table = found.get("offsetTable", {})
+        try:
+            self.by_key = msgspec.convert(table, dict[str, dict[int, int]], strict=False)
+        except msgspec.ValidationError as e:
+            raise BodyError(f"the consumer offsets cannot be read: {e}") from e
+        self._others = {key: value for key, value in found.items() if key != "offsetTable"}
+
+
+def _parts(key: str) -> tuple[str, str]:
+    topic, _, group = key.rpartition(SEPARATOR)
+    return topic, group

@@ -1,0 +1,183 @@
+"""The tables of a broker on disk: JSON in RocketMQ's layout, under `config/` of the store.
+
+    topics.json  subscriptionGroup.json  consumerOffset.json     the present
+    ....json.bak                                                 what was there before the last save
+
+A save never leaves a moment without a whole table: the old file becomes the backup by a second name
+for it, then the new one takes its place. What cannot be read is set aside as `.bad` and the backup
+is taken; if that cannot be read either, the broker must not start with an empty table, for it would
+forget its topics or deliver everything again.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from tianzhou.config.files import replace_file
+from tianzhou.errors import BodyError, StoreCorrupt
+from tianzhou.protocol import fastjson
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def encode_table(value: object) -> bytes:
+    """A table as a file has it: strict JSON for people and for RocketMQ's reader."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2)
+
+
+class EncodedBodies:
+    """Bodies as a table has them, each encoded once for as long as it stays the same.
+
+    Fields that a body does not have are left out: RocketMQ must not read them as null.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[msgspec.Struct, msgspec.Raw]] = {}
+
+    def encode(self, bodies: Mapping[str, msgspec.Struct]) -> dict[str, msgspec.Raw]:
+        known, self._known = self._known, {}
+        for name, body in bodies.items():
+            pair = known.get(name)
+            if pair is None or pair[0] is not body:
+                pair = (body, encode_body(body))
+            self._known[name] = pair
+        return {name: raw for name, (_, raw) in self._known.items()}
+
+
+def encode_body(body: msgspec.Struct) -> msgspec.Raw:
+    """One body without the fields it does not have."""
+    return msgspec.Raw(msgspec.json.encode(_without_nones(msgspec.to_builtins(body))))
+
+
+def _without_nones(value: object) -> object:
+    if fastjson.is_object(value):
+        return {name: _without_nones(item) for name, item in value.items() if item is not None}
+    if fastjson.is_array(value):
+        return [_without_nones(item) for item in value]
+    return value
+
+
+def load_table(path: Path, decode: Callable[[dict[str, object]], T]) -> T | None:
+    """The table in `path`, or else in its backup; None if there is neither.
+
+    `decode` makes it of the JSON object and raises BodyError if it cannot. Raises StoreCorrupt if
+    there are files and none of them can be read.
+    """
+    backup = _backup_of(path)
+    problems: list[str] = []
+    for candidate in (path, backup):
+        try:
+            data = candidate.read_bytes()
+        except FileNotFoundError:
+            continue
+        try:
+            table = decode(_object_in(data))
+        except BodyError as e:
+            problems.append(f"{candidate}: {e}")
+            continue
+        if problems:
+            _set_aside(path)
+            log.warning("%s; its backup is used", problems[0])
+        return table
+    if problems:
+        raise StoreCorrupt(
+            f"{'; '.join(problems)}. Repair or remove these files; without them the table is empty"
+        )
+    return None
+
+
+def _object_in(data: bytes) -> dict[str, object]:
+    if not data.strip(b" \t\r\n\0"):
+        raise BodyError("the file is empty")
+    value = fastjson.loads(data)
+    if not fastjson.is_object(value):
+        raise BodyError("the file holds no JSON object")
+    return value
+
+
+def save_table(path: Path, data: bytes) -> None:
+    """Replace the table in `path`, keeping the one before as its backup. Raises OSError."""
+    if path.exists():
+        spare = path.with_name(f".{path.name}.{os.getpid()}.bak")
+        spare.unlink(missing_ok=True)
+        os.link(path, spare)
+        spare.replace(_backup_of(path))
+    replace_file(path, data)
+
+
+def _backup_of(path: Path) -> Path:
+    return path.with_name(path.name + ".bak")
+
+
+def _set_aside(path: Path) -> None:
+    try:
+        path.replace(path.with_name(path.name + ".bad"))
+    except OSError as e:
+        log.warning("%s: cannot be set aside: %s", path, e)
+
+
+class TableSaver:
+    """Saves tables off the event loop; many changes that wait share one save.
+
+    `encoders` give each file's present content; they run on the loop, so a saved table is one that
+    existed.
+    """
+
+    def __init__(self, encoders: Mapping[Path, Callable[[], bytes]]) -> None:
+        self._encoders = encoders
+        self._changed: set[Path] = set()
+        self._failed: set[Path] = set()
+        self._change_count = self._saved_count = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tables")
+        self._one_at_a_time = asyncio.Lock()
+
+    def mark(self, path: Path) -> None:
+        """A table has changed; the next `save` takes it along."""
+        self._changed.add(path)
+        self._change_count += 1
+
+    async def save(self, *paths: Path) -> bool:
+        """Save these tables and all that are marked; returns when they are on disk.
+
+        What cannot be written is logged and stays marked for the next time; then False is returned.
+        """
+        for path in paths:
+            self.mark(path)
+        wanted = self._change_count
+        async with self._one_at_a_time:
+            # Those who waited meanwhile are content with a save that began after their change.
+            if self._saved_count < wanted:
+                await self._save_changed()
+        return not self._failed
+
+    async def _save_changed(self) -> None:
+        changed, self._changed = self._changed, set()
+        self._saved_count = self._change_count
+        contents = {path: self._encoders[path]() for path in sorted(changed)}
+        for path, data in contents.items():
+            await self._save_one(path, data)
+
+    async def close(self) -> None:
+        """Save everything a last time and end the thread."""
+        await self.save(*self._encoders)
+        self._thread.shutdown()
+
+    async def _save_one(self, path: Path, data: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._thread, save_table, path, data)
+        except OSError as e:
+            self.mark(path)
+            if path not in self._failed:
+                log.error("%s: cannot be saved, trying again later: %s", path, e)  # noqa: TRY400 - the text says all
+            self._failed.add(path)
+        else:
+            self._failed.discard(path)

@@ -1,0 +1,393 @@
+"""The broker as a program: its parts, and the order in which they start and stop.
+
+Start: the tables, the store (which recovers itself), the ports, the nameservers. A broker is
+announced last, when it can already be used. Stop, in reverse: the nameservers are told first, so
+that clients turn elsewhere, waiting pulls are answered, answers under way leave, and only then are
+the tables saved and the store closed.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from tianzhou.broker import advertise
+from tianzhou.broker.busy import SendGate
+from tianzhou.broker.clients import ConsumerTable, ProducerTable
+from tianzhou.broker.config import BrokerConfig, namesrv_addresses
+from tianzhou.broker.dispatch import Answer, Dispatch
+from tianzhou.broker.durability import Durability
+from tianzhou.broker.groups import GroupTable
+from tianzhou.broker.handlers import heartbeat, pull
+from tianzhou.broker.handlers.admin_broker import BrokerParts
+from tianzhou.broker.handlers.admin_groups import GroupParts
+from tianzhou.broker.handlers.admin_topics import TopicParts
+from tianzhou.broker.handlers.heartbeat import ClientParts
+from tianzhou.broker.handlers.offsets import OffsetParts
+from tianzhou.broker.handlers.pull import PullParts, Waiting
+from tianzhou.broker.handlers.query import QueryParts
+from tianzhou.broker.handlers.send import SendParts
+from tianzhou.broker.longpoll import Parked, ParkedPulls, QueueKey
+from tianzhou.broker.offsets import OffsetTable
+from tianzhou.broker.persist import TableSaver, encode_table, load_table
+from tianzhou.broker.routing import AllParts, handlers_of
+from tianzhou.broker.stats import Stats
+from tianzhou.broker.topics import TopicTable, system_topics
+from tianzhou.broker.upstream import Registrar
+from tianzhou.clock import Clock, wall_ms
+from tianzhou.config.live import LiveSettings
+from tianzhou.errors import RequestError
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.protocol.message_id import encode_offset_id
+from tianzhou.remoting.address import format_address, parse_addresses
+from tianzhou.remoting.client import Client
+from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.limits import Limits
+from tianzhou.remoting.server import Server
+from tianzhou.remoting.tls_settings import tls_of
+from tianzhou.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+_SWEEP_S = 5.0
+_SILENT_CLIENTS_S = 10.0
+_FIRST_REGISTRATION_S = 3.0
+_WAKES_A_TURN = 256
+_VIP_DISTANCE = 2
+_EVERY_INTERFACE = ""
+# The Java virtual machine serves IPv6 as well when it is told to bind this address.
+_JAVA_EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 - compared with, not bound
+_LOG_OFFSET_DIGITS = 16
+
+
+class _TablePaths(NamedTuple):
+    topics: Path
+    groups: Path
+    offsets: Path
+
+
+class _Running(NamedTuple):
+    """What exists from a successful start until the stop."""
+
+    store: MessageStore
+    pulls: PullParts
+    clients: ClientParts
+    registrar: Registrar
+    client: Client
+
+
+class Broker:
+    """One broker on one event loop; `start` it once, `stop` it once."""
+
+    def __init__(self, settings: LiveSettings[BrokerConfig], *, clock: Clock = wall_ms) -> None:
+        """Raises ConfigError for settings that contradict each other."""
+        self._settings = settings
+        self._clock = clock
+        config = settings.config
+        self._tls = tls_of(config)
+        self._namesrvs = namesrv_addresses(config)
+        folder = config.config_directory
+        self._paths = _TablePaths(
+            folder / "topics.json",
+            folder / "subscriptionGroup.json",
+            folder / "consumerOffset.json",
+        )
+        self.topics = TopicTable(system_topics(config), clock, self._topics_changed)
+        self.groups = GroupTable(clock, self._groups_changed)
+        self.offsets = OffsetTable(self._offsets_changed)
+        self.consumers = ConsumerTable[Connection]()
+        self.producers = ProducerTable[Connection]()
+        self.parked = ParkedPulls[Connection, Waiting]()
+        self.stats = Stats(started_ms=clock())
+        self.address = ""
+        """What clients are told to connect to, once started."""
+        self._saver: TableSaver | None = None
+        self._store: MessageStore | None = None
+        self._server: Server | None = None
+        self._dispatch: Dispatch | None = None
+        self._running: _Running | None = None
+        self._background: list[asyncio.Task[None]] = []
+        self._arrived: dict[QueueKey, None] = {}
+        self._to_wake: deque[Parked[Connection, Waiting]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def registered_with(self) -> frozenset[str]:
+        """The nameservers that know this broker now."""
+        return self._running.registrar.registered if self._running else frozenset()
+
+    # -- starting ----------------------------------------------------------------------------------
+
+    async def start(self) -> tuple[str, int]:
+        """Open the store, listen and register; returns the address listened on.
+
+        Raises TianzhouError; `stop` is safe after that.
+        """
+        config = self._settings.config
+        self._loop = asyncio.get_running_loop()
+        # The store locks its folder, so it comes before the tables in it are touched.
+        self._store = await asyncio.to_thread(
+            MessageStore.open, config, clock=self._clock, on_arrival=self._message_arrived
+        )
+        self._load_tables()
+        host, port = await self._listen(config)
+        peers = [host for host, _ in parse_addresses(config.namesrv_addr or "")]
+        own_host = advertise.choose_address(config.broker_ip1, config.bind_address, peers)
+        for problem in advertise.problems(own_host, port, config.bind_address, peers):
+            log.warning("%s", problem)
+        self.address = format_address(own_host, port)
+        self._running = self._put_together(config, self._store, own_host, port)
+        await self._announce()
+        return host, port
+
+    def _load_tables(self) -> None:
+        paths = self._paths
+        for path, load in (
+            (paths.topics, self.topics.load),
+            (paths.groups, self.groups.load),
+            (paths.offsets, self.offsets.load),
+        ):
+            load_table(path, load)
+        self._saver = TableSaver(
+            {
+                paths.topics: lambda: encode_table(self.topics.as_file()),
+                paths.groups: lambda: encode_table(self.groups.as_file()),
+                paths.offsets: lambda: encode_table(self.offsets.as_file()),
+            }
+        )
+
+    async def _listen(self, config: BrokerConfig) -> tuple[str, int]:
+        self._server = Server(
+            self._handle,
+            limits=Limits(idle_ms=config.server_channel_max_idle_time_seconds * 1000),
+            tls=self._tls,
+            on_closed=self._connection_closed,
+        )
+        host = config.bind_address.strip("[]")
+        if host == _JAVA_EVERY_INTERFACE:
+            host = _EVERY_INTERFACE
+        address = await self._server.listen(host, config.listen_port)
+        if config.vip_listen_enable and config.listen_port > _VIP_DISTANCE:
+            await self._server.listen(host, config.listen_port - _VIP_DISTANCE)
+        return address
+
+    def _put_together(
+        self, config: BrokerConfig, store: MessageStore, own_host: str, port: int
+    ) -> _Running:
+        settings, clock, stats = self._settings, self._clock, self.stats
+        store_host = (advertise.resolve(own_host), port)
+        durability = Durability(
+            store, config.flush_disk_type, config.broker_role, config.sync_flush_timeout
+        )
+        pulls = PullParts(
+            settings, self.topics, self.groups, self.consumers, self.offsets, store, self.parked,
+            stats, clock, self._arm,
+        )  # fmt: skip
+        clients = ClientParts(
+            settings, self.topics, self.groups, self.consumers, self.producers, clock
+        )
+        self._dispatch = Dispatch(
+            handlers_of(
+                AllParts(
+                    send=SendParts(
+                        settings, self.topics, store, durability, SendGate(), stats, clock,
+                        store_host, encode_offset_id(store_host, 0)[:-_LOG_OFFSET_DIGITS],
+                        self._save_tables,
+                    ),
+                    pull=pulls,
+                    offsets=OffsetParts(
+                        settings, self.topics, self.groups, self.offsets, store
+                    ),
+                    clients=clients,
+                    query=QueryParts(store),
+                    topics=TopicParts(
+                        settings, self.topics, self.consumers, self.offsets, store, stats,
+                        self._save_tables,
+                    ),
+                    groups=GroupParts(
+                        settings, self.topics, self.groups, self.consumers, self.offsets, store,
+                        self._save_tables,
+                    ),
+                    broker=BrokerParts(
+                        settings, asyncio.Lock(), stats.started_ms, store, durability, stats,
+                        lambda: len(self.parked), clock, self._settings_changed,
+                    ),
+                )
+            )
+        )  # fmt: skip
+        client = Client()
+        ha_host = config.broker_ip2 or own_host
+        registrar = Registrar(
+            settings, self.topics, client, self.topics.mark_ordered,
+            address=self.address, ha_address=format_address(ha_host, config.ha_port),
+        )  # fmt: skip
+        return _Running(store, pulls, clients, registrar, client)
+
+    async def _announce(self) -> None:
+        """Register, and keep at it; a nameserver that is away does not hold up the start."""
+        assert self._running is not None
+        running = self._running
+        first = asyncio.create_task(running.registrar.register())
+        await asyncio.wait((first,), timeout=_FIRST_REGISTRATION_S)
+        self._background = [
+            asyncio.create_task(self._keep_registered(first, running.registrar)),
+            asyncio.create_task(self._repeat(lambda: _SWEEP_S, self._sweep)),
+            asyncio.create_task(self._repeat(self._silence_period_s, self._close_silent)),
+            asyncio.create_task(self._save_often()),
+        ]
+        if not self._namesrvs:
+            log.warning(
+                "no nameserver is configured (namesrvAddr), so clients cannot find this one"
+            )
+
+    async def _keep_registered(self, first: asyncio.Task[None], registrar: Registrar) -> None:
+        await first
+        await registrar.run()
+
+    # -- stopping ----------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Stop in good order; safe after a failed `start` and when it has stopped already."""
+        background, self._background = self._background, []
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+        running, self._running = self._running, None
+        if running is not None:
+            await running.registrar.unregister()
+            pull.answer_all(running.pulls)
+        if self._timer is not None:
+            self._timer.cancel()
+        server, self._server = self._server, None
+        if server is not None:
+            await server.close(self._settings.config.shutdown_wait_time_seconds)
+        if running is not None:
+            await running.client.close()
+        saver, self._saver = self._saver, None
+        if saver is not None:
+            await saver.close()
+        store, self._store = self._store, None
+        if store is not None:
+            await asyncio.to_thread(store.close)
+
+    # -- what the parts call -----------------------------------------------------------------------
+
+    def _handle(self, connection: Connection, request: Command) -> Answer:
+        if self._dispatch is None:
+            raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is starting")
+        return self._dispatch(connection, request)
+
+    def _connection_closed(self, connection: Connection) -> None:
+        self.parked.remove_owner(connection)
+        if self._running is not None:
+            heartbeat.connection_closed(self._running.clients, connection)
+
+    def _topics_changed(self) -> None:
+        if self._saver is not None:
+            self._saver.mark(self._paths.topics)
+        if self._running is not None:
+            self._running.registrar.topics_changed()
+
+    def _groups_changed(self) -> None:
+        if self._saver is not None:
+            self._saver.mark(self._paths.groups)
+
+    def _offsets_changed(self) -> None:
+        if self._saver is not None:
+            self._saver.mark(self._paths.offsets)
+
+    async def _save_tables(self) -> bool:
+        return self._saver is not None and await self._saver.save()
+
+    def _settings_changed(self, before: BrokerConfig, after: BrokerConfig) -> None:
+        """A request has changed settings; what was derived from them follows."""
+        if self._running is None:
+            return
+        self._running.store.adopt(after)
+        if after.auto_create_topic_enable:
+            for topic in system_topics(after):
+                if topic.topic_name and self.topics.get(topic.topic_name) is None:
+                    self.topics.put(topic)
+        if after.broker_permission != before.broker_permission:
+            # A nameserver looks at a registration only if the version of the topics is new.
+            self.topics.touch()
+        self._running.registrar.topics_changed()
+
+    # -- waiting pulls -----------------------------------------------------------------------------
+
+    def _message_arrived(self, topic: str, queue_id: int, _: int, __: int, ___: int) -> None:
+        """Told by the store; those who wait are answered when this turn of the loop is over."""
+        key = (topic, queue_id)
+        if self.parked.has(key):
+            if not self._arrived:
+                self._loop.call_soon(self._wake_arrived)
+            self._arrived[key] = None
+
+    def _wake_arrived(self) -> None:
+        arrived, self._arrived = self._arrived, {}
+        self._wake_queues(arrived)
+
+    def _wake_queues(self, keys: Iterable[QueueKey]) -> None:
+        is_idle = not self._to_wake
+        for key in keys:
+            self._to_wake.extend(self.parked.waiting(key))
+        if is_idle:
+            self._wake_some()
+
+    def _wake_some(self) -> None:
+        """Answer some of those who are to be woken; thousands must not hold up everybody else."""
+        to_wake = self._to_wake
+        for _ in range(min(len(to_wake), _WAKES_A_TURN)):
+            parked = to_wake.popleft()
+            if self._running is not None:
+                pull.wake(self._running.pulls, parked)
+        if to_wake:
+            self._loop.call_soon(self._wake_some)
+
+    def _arm(self, _: int) -> None:
+        """Have a timer ring when the next parked pull runs out of time."""
+        if self._timer is None:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        deadline_ms = self.parked.next_deadline_ms()
+        self._timer = None
+        if deadline_ms is not None:
+            # Never longer than a second, so that a shorter wait that came later is kept, too.
+            delay_ms = min(max(deadline_ms - self._clock(), 10), 1000)
+            self._timer = self._loop.call_later(delay_ms / 1000, self._ring)
+
+    def _ring(self) -> None:
+        if self._running is not None:
+            pull.answer_due(self._running.pulls, self._clock())
+        self._set_timer()
+
+    def _sweep(self) -> None:
+        if self._running is not None:
+            store = self._running.store
+            self._wake_queues(self.parked.overdue_queues(lambda key: store.max_offset(*key)))
+
+    # -- background --------------------------------------------------------------------------------
+
+    def _silence_period_s(self) -> float:
+        return min(_SILENT_CLIENTS_S, self._settings.config.channel_expired_timeout / 1000)
+
+    def _close_silent(self) -> None:
+        if self._running is not None:
+            heartbeat.close_silent(self._running.clients)
+
+    async def _save_often(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.config.flush_consumer_offset_interval / 1000)
+            await self._save_tables()
+
+    async def _repeat(self, period_s: Callable[[], float], work: Callable[[], None]) -> None:
+        while True:
+            await asyncio.sleep(period_s())
+            try:
+                work()
+            except Exception:  # a bug in one round must not end all rounds to come
+                log.exception("background work failed")

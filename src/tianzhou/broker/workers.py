@@ -1,0 +1,145 @@
+"""Several brokers from one configuration: shared-nothing processes, watched by one parent.
+
+Worker i is the broker NAME-i on port + 10 i with the store ROOT-i. To clients they are brokers like
+any others; a topic created by hand must be created on each. The parent only watches: a worker that
+dies is started again, later and later if it keeps dying, and a stop is passed on to all.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.config.settings import Given
+from tianzhou.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+PORT_STEP = 10
+"""Room for the VIP port two below and the replication port one above."""
+WORKERS_MAX = 64
+_STEADY_S = 10.0
+_PAUSE_FIRST_S = 0.5
+_PAUSE_MAX_S = 30.0
+_PARENT_LOOK_S = 1.0
+
+
+def worker_settings(config: BrokerConfig, number: int) -> list[Given]:
+    """What distinguishes a worker from the others, as flags that override everything."""
+    origin = f"worker {number}"
+    root = config.root_directory
+    pairs: dict[str, object] = {
+        "brokerName": f"{config.broker_name}-{number}",
+        "listenPort": config.listen_port + number * PORT_STEP if config.listen_port else 0,
+        "storePathRootDir": _numbered(root, number),
+        "brokerConfigPath": _numbered(root, number) / "broker.properties",
+    }
+    if config.ha_listen_port:
+        pairs["haListenPort"] = config.ha_listen_port + number * PORT_STEP
+    for key, path in (
+        ("storePathCommitLog", config.store_path_commit_log),
+        ("storePathConsumeQueue", config.store_path_consume_queue),
+        ("storePathIndex", config.store_path_index),
+    ):
+        if path is not None:
+            pairs[key] = _numbered(path, number)
+    return [Given(key, str(value), origin) for key, value in pairs.items()]
+
+
+def check_workers(config: BrokerConfig, count: int) -> None:
+    """Raises ConfigError if so many workers cannot be."""
+    if not 1 <= count <= WORKERS_MAX:
+        raise ConfigError(f"--workers {count}: 1 to {WORKERS_MAX} are possible")
+    last_port = config.listen_port + (count - 1) * PORT_STEP
+    if last_port + 1 > 65_535:
+        raise ConfigError(f"--workers {count}: port {last_port} of the last one is too high")
+
+
+def _numbered(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.name}-{number}")
+
+
+@contextmanager
+def ends_with_parent() -> Generator[None]:
+    """Have this process stop, as by a signal, when the one that started it is gone."""
+    parent, done = os.getppid(), threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_PARENT_LOOK_S):
+            if os.getppid() != parent:
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    watching = threading.Thread(target=watch, name="parent-watch", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watching.join()
+
+
+class Workers:
+    """The parent: keeps one process per command alive."""
+
+    def __init__(self, commands: Sequence[Sequence[str]], stop_timeout_s: float = 60.0) -> None:
+        self._commands = commands
+        self._stop_timeout_s = stop_timeout_s
+        self._watches: list[asyncio.Task[None]] = []
+        self.processes: dict[int, asyncio.subprocess.Process] = {}
+        """The live process of each worker, by number."""
+        self.restart_count = 0
+
+    async def start(self) -> None:
+        self._watches = [
+            asyncio.create_task(self._watch(number, command))
+            for number, command in enumerate(self._commands)
+        ]
+        await asyncio.sleep(0)
+
+    async def stop(self) -> None:
+        """Ask all to stop, and see them end; what does not end in time is killed."""
+        for watch in self._watches:
+            watch.cancel()
+        await asyncio.gather(*self._watches, return_exceptions=True)
+        await asyncio.gather(*(self._end(*each) for each in tuple(self.processes.items())))
+
+    async def _watch(self, number: int, command: Sequence[str]) -> None:
+        loop, pause_s = asyncio.get_running_loop(), _PAUSE_FIRST_S
+        while True:
+            started_s = loop.time()
+            # The process is noted before anything can interrupt this task, so a stop finds it.
+            process = await asyncio.shield(self._spawn(number, command))
+            code = await process.wait()
+            self.processes.pop(number, None)
+            pause_s = _PAUSE_FIRST_S if loop.time() - started_s > _STEADY_S else pause_s * 2
+            pause_s = min(pause_s, _PAUSE_MAX_S)
+            log.warning(
+                "worker %d: ended with code %d, started again in %.1f s", number, code, pause_s
+            )
+            await asyncio.sleep(pause_s)
+            self.restart_count += 1
+
+    async def _spawn(self, number: int, command: Sequence[str]) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(*command, start_new_session=True)
+        self.processes[number] = process
+        log.info("worker %d: process %d", number, process.pid)
+        return process
+
+    async def _end(self, number: int, process: asyncio.subprocess.Process) -> None:
+        try:
+            process.terminate()
+            async with asyncio.timeout(self._stop_timeout_s):
+                await process.wait()
+        except ProcessLookupError:
+            await process.wait()
+        except TimeoutError:
+            log.warning("worker %d: does not stop, killed", number)
+            process.kill()
+            await process.wait()
+        self.processes.pop(number, None)

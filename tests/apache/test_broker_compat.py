@@ -1,0 +1,677 @@
+"""Our broker under stock programs: Apache's clients send and consume, its mqadmin looks after it.
+
+The servers are processes, started as users start them. Every test has a topic and a group of its
+own, counts what arrives and compares the bodies. Clients of a version share a JVM, in which
+consumers never look by themselves whether they should take over queues: what they learn about each
+other they learn from the broker.
+"""
+
+import json
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.apache import asking
+from tests.apache.asking import ask_server, is_registered
+from tests.apache.jvm import java_command, make_home, write_properties
+from tests.apache.kit import (
+    LOOPBACK,
+    VERSIONS,
+    Server,
+    Shell,
+    free_port,
+    tianzhou_namesrv,
+    wait_until,
+)
+from tests.apache.processes import running
+
+pytestmark = pytest.mark.apache
+
+CLUSTER = "DefaultCluster"
+NAME = "broker-a"
+QUEUES = [0, 1, 2, 3]
+SOON_S = 30
+UPDATE_AND_CREATE_TOPIC = 17
+
+NO_LOOK_OF_THEIR_OWN = "-Drocketmq.client.rebalance.waitInterval=600000"
+
+Shells = Callable[[str], Shell]
+Message = dict[str, Any]
+
+
+# -- servers and clients --------------------------------------------------------------------------
+
+
+@contextmanager
+def tianzhou_broker(namesrv: Server, **properties: object) -> Generator[Server]:
+    """Our broker, registered with a nameserver. `properties` are lines of its configuration."""
+    # Two below is the port that clients with vipChannelEnabled use.
+    port = free_port(-2, 1)
+    with tempfile.TemporaryDirectory(prefix="tianzhou-broker-") as directory:
+        home = Path(directory)
+        configuration = home / "broker.properties"
+        defaults: dict[str, object] = {
+            "brokerClusterName": CLUSTER,
+            "brokerName": NAME,
+            "brokerIP1": LOOPBACK,
+            "bindAddress": LOOPBACK,
+            "listenPort": port,
+            "storePathRootDir": home / "store",
+            "mappedFileSizeCommitLog": 4 * 1024 * 1024,
+            "mappedFileSizeConsumeQueue": 20 * 2000,
+            "maxHashSlotNum": 1000,
+            "maxIndexNum": 4000,
+            # A full disk is no reason to fail here.
+            "diskMaxUsedSpaceRatio": 95,
+            "diskSpaceCleanForciblyRatio": 99,
+            "diskSpaceWarningLevelRatio": 100,
+            "waitTimeMillsInSendQueue": 5000,
+        }
+        write_properties(configuration, defaults | properties)
+        program = Path(sys.executable).parent / "mqbroker"
+        command = [str(program), "-n", namesrv.address, "-c", str(configuration)]
+        server = Server("our broker", f"{LOOPBACK}:{port}", home, command)
+        with running(server):
+            wait_until(
+                lambda: is_registered(namesrv.address, server.address),
+                "registration of our broker",
+                timeout_s=SOON_S,
+                seen=server.report,
+            )
+            yield server
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Our nameserver with our broker."""
+
+    namesrv: Server
+    broker: Server
+
+
+@contextmanager
+def our_cluster(**properties: object) -> Generator[Cluster]:
+    with tianzhou_namesrv() as namesrv, tianzhou_broker(namesrv, **properties) as broker:
+        yield Cluster(namesrv, broker)
+
+
+@pytest.fixture(scope="module")
+def cluster(apache: None) -> Iterator[Cluster]:
+    with our_cluster(enablePropertyFilter="true") as it:
+        yield it
+
+
+@pytest.fixture(scope="module")
+def forgetful_cluster(apache: None) -> Iterator[Cluster]:
+    """A broker that takes no message to be in memory, as if all queues were long and old."""
+    with our_cluster(accessMessageInMemoryMaxRatio=0) as it:
+        yield it
+
+
+@contextmanager
+def broker_shell(version: str) -> Generator[Shell]:
+    """The stock clients of a version in a JVM; java/BrokerShell.java is the other half."""
+    with tempfile.TemporaryDirectory(prefix="apache-clients-") as directory:
+        home = make_home(Path(directory))
+        command = [*java_command(version, home, [NO_LOOK_OF_THEIR_OWN]), "BrokerShell"]
+        shell = Shell(version, home, command)
+        try:
+            shell.ask("ping")
+            yield shell
+        finally:
+            shell.close()
+
+
+@pytest.fixture(scope="module")
+def clients(apache: None) -> Iterator[Shells]:
+    """The clients of a version, in a JVM that is started when first asked for."""
+    started: dict[str, Shell] = {}
+    with ExitStack() as stack:
+
+        def shell(version: str) -> Shell:
+            if version not in started:
+                started[version] = stack.enter_context(broker_shell(version))
+            return started[version]
+
+        yield shell
+
+
+@pytest.fixture(params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> str:
+    """The version of the stock clients and of mqadmin."""
+    parameter: str = request.param
+    return parameter
+
+
+# -- one test's share -----------------------------------------------------------------------------
+
+
+def create_topic(cluster: Cluster, topic: str) -> None:
+    """A topic of four queues that the nameserver knows."""
+    fields = {
+        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(len(QUEUES)),
+        "writeQueueNums": str(len(QUEUES)), "perm": "6", "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0", "order": "false",
+    }  # fmt: skip
+    answer = ask_server(cluster.broker.address, UPDATE_AND_CREATE_TOPIC, fields)
+    assert answer.code == asking.SUCCESS, answer
+    wait_for_route(cluster, topic)
+
+
+def wait_for_route(cluster: Cluster, topic: str) -> dict[str, Any]:
+    def look() -> dict[str, Any] | None:
+        answer = ask_server(
+            cluster.namesrv.address, asking.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}
+        )
+        return json.loads(answer.body) if answer.code == asking.SUCCESS else None
+
+    return wait_until(look, f"route of {topic}", timeout_s=SOON_S)
+
+
+@dataclass
+class Stage:
+    """A topic, a group of the same name, and the clients that one test starts."""
+
+    cluster: Cluster
+    shell: Shell
+    topic: str
+    consumers: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """What each running consumer must have got, exactly."""
+    producers: list[str] = field(default_factory=list[str])
+
+    @property
+    def namesrv(self) -> str:
+        return self.cluster.namesrv.address
+
+    # -- sending
+
+    def send(self, messages: Sequence[Message], *, way: str = "sync", **more: object) -> list[Any]:
+        """What the client returned for each; for a batch and a oneway send there is less of it."""
+        name = f"{self.topic}-producer"
+        if name not in self.producers:
+            self.start_producer()
+        arguments: dict[str, Any] = {"way": way, "messages": list(messages), **more}
+        sent: list[Any] = self.shell.ask("send", name=name, topic=self.topic, **arguments)
+        return sent
+
+    def start_producer(self, *, vip: bool = False) -> None:
+        name = f"{self.topic}-producer"
+        self.shell.ask("start_producer", name=name, namesrv=self.namesrv, vip=vip)
+        self.producers.append(name)
+
+    # -- consuming
+
+    def start_consumer(self, name: str, **options: object) -> str:
+        """A push consumer of the topic that begins at the first message; returns its name."""
+        arguments: dict[str, Any] = {
+            "name": f"{self.topic}-{name}", "namesrv": self.namesrv, "group": self.topic,
+            "topic": self.topic, "tags": "*", "model": "CLUSTERING",
+            "from_where": "CONSUME_FROM_FIRST_OFFSET", **options,
+        }  # fmt: skip
+        self.shell.ask("start_consumer", **arguments)
+        self.consumers[f"{self.topic}-{name}"] = []
+        return f"{self.topic}-{name}"
+
+    def expect(self, consumer: str, bodies: Sequence[str]) -> list[dict[str, Any]]:
+        """These bodies come, besides those expected before, and nothing else; all that came."""
+        self.consumers[consumer] += bodies
+        wait_for_bodies(self.shell, consumer, self.consumers[consumer])
+        return self.shell.consumed(consumer)
+
+    def queues_of(self, consumer: str) -> list[int]:
+        found: list[int] = self.shell.ask("queues", name=consumer, topic=self.topic)
+        return found
+
+    def stop_consumer(self, consumer: str) -> None:
+        """Nothing may have come late or twice while it was stopping."""
+        bodies = self.consumers.pop(consumer)
+        self.shell.ask("stop_consumer", name=consumer)
+        assert_bodies(self.shell, consumer, bodies)
+
+    def close(self) -> None:
+        """Stop everything first, so that a failure leaves nothing running behind it."""
+        for consumer in self.consumers:
+            self.shell.ask("stop_consumer", name=consumer)
+        for producer in self.producers:
+            self.shell.ask("stop_producer", name=producer)
+        for consumer, bodies in self.consumers.items():
+            assert_bodies(self.shell, consumer, bodies)
+
+
+def wait_for_bodies(shell: Shell, consumer: str, bodies: Sequence[str]) -> None:
+    wait_until(
+        lambda: len(shell.consumed(consumer)) >= len(bodies),
+        f"{len(bodies)} messages at {consumer}",
+        timeout_s=SOON_S,
+        seen=lambda: ([each["body"][:80] for each in shell.consumed(consumer)], log_of(shell)),
+    )
+    assert_bodies(shell, consumer, bodies)
+
+
+def assert_bodies(shell: Shell, consumer: str, bodies: Sequence[str]) -> None:
+    """Each has come once, and nothing else."""
+    assert sorted(each["body"] for each in shell.consumed(consumer)) == sorted(bodies)
+
+
+def log_of(shell: Shell) -> str:
+    """The end of what the clients have logged."""
+    parts = [shell.report()]
+    for path in sorted((shell.home / "logs").rglob("*.log")):
+        parts += path.read_text(errors="replace").splitlines()[-60:]
+    return "\n".join(parts)
+
+
+def name_of(request: pytest.FixtureRequest, version: str) -> str:
+    test: str = request.function.__name__
+    return f"{test.removeprefix('test_')}-{version[0]}"
+
+
+@pytest.fixture
+def stage(
+    request: pytest.FixtureRequest, cluster: Cluster, clients: Shells, version: str
+) -> Iterator[Stage]:
+    it = Stage(cluster, clients(version), name_of(request, version))
+    create_topic(cluster, it.topic)
+    yield it
+    it.close()
+
+
+@pytest.fixture
+def forgetful_stage(
+    request: pytest.FixtureRequest, forgetful_cluster: Cluster, clients: Shells, version: str
+) -> Iterator[Stage]:
+    it = Stage(forgetful_cluster, clients(version), name_of(request, version))
+    create_topic(forgetful_cluster, it.topic)
+    yield it
+    it.close()
+
+
+def texts(what: str, count: int) -> list[str]:
+    return [f"{what} 消息 {number}" for number in range(count)]
+
+
+def plain(bodies: Sequence[str]) -> list[Message]:
+    return [{"body": body} for body in bodies]
+
+
+def assert_stored(results: Sequence[Any], count: int) -> None:
+    assert len(results) == count
+    assert [each["status"] for each in results] == ["SEND_OK"] * count, results
+
+
+# -- sending --------------------------------------------------------------------------------------
+
+
+def test_sync_to_a_topic_that_the_send_creates(
+    cluster: Cluster, clients: Shells, version: str
+) -> None:
+    stage = Stage(cluster, clients(version), f"made-by-a-send-{version[0]}")
+    stage.start_producer(vip=True)
+    bodies = texts("sync", 20)
+    messages = [
+        {"body": body, "tags": "TagA", "keys": f"k{n} 键", "properties": {"城市": f"北京 {n}"}}
+        for n, body in enumerate(bodies)
+    ]
+    sent = stage.send(messages)
+    assert_stored(sent, len(bodies))
+    assert (
+        len({each["msgId"] for each in sent}) == len({each["offsetMsgId"] for each in sent}) == 20
+    )
+    (queues,) = wait_for_route(cluster, stage.topic)["queueDatas"]
+    assert (queues["brokerName"], queues["writeQueueNums"], queues["perm"]) == (NAME, 4, 6)
+
+    got = stage.expect(stage.start_consumer("all"), bodies)
+    by_body = {each["body"]: each for each in got}
+    for number, (result, body) in enumerate(zip(sent, bodies, strict=True)):
+        each = by_body[body]
+        assert (each["tags"], each["keys"]) == ("TagA", f"k{number} 键")
+        assert each["properties"]["城市"] == f"北京 {number}"
+        assert (each["queueId"], each["queueOffset"]) == (result["queueId"], result["queueOffset"])
+        assert each["reconsumeTimes"] == 0
+    stage.close()
+
+
+def test_async(stage: Stage) -> None:
+    consumer, bodies = stage.start_consumer("all"), texts("async", 50)
+    assert_stored(stage.send(plain(bodies), way="async"), len(bodies))
+    stage.expect(consumer, bodies)
+
+
+def test_oneway(stage: Stage) -> None:
+    consumer, bodies = stage.start_consumer("all"), texts("oneway", 20)
+    assert stage.send(plain(bodies), way="oneway") == []
+    stage.expect(consumer, bodies)
+
+
+def test_batch(stage: Stage) -> None:
+    consumer, bodies = stage.start_consumer("all"), texts("batch", 10)
+    messages = [
+        {"body": body, "tags": f"T{n}", "keys": f"batch-{n}", "properties": {"n": str(n)}}
+        for n, body in enumerate(bodies)
+    ]
+    (sent,) = stage.send(messages, way="batch")
+    assert sent["status"] == "SEND_OK"
+    ids = sent["offsetMsgId"].split(",")
+    assert len(set(ids)) == len(bodies)
+    got = sorted(stage.expect(consumer, bodies), key=lambda each: each["queueOffset"])
+    assert [each["body"] for each in got] == bodies
+    assert {each["queueId"] for each in got} == {sent["queueId"]}
+    assert [each["queueOffset"] for each in got] == list(range(10))
+    described = [(each["tags"], each["keys"], each["properties"]["n"]) for each in got]
+    assert described == [(f"T{n}", f"batch-{n}", str(n)) for n in range(10)]
+
+
+def test_queue_selector(stage: Stage) -> None:
+    consumer = stage.start_consumer("all")
+    for queue_id in (2, 0):
+        bodies = texts(f"queue {queue_id}", 8)
+        sent = stage.send(plain(bodies), way="selector", selector_key=queue_id)
+        assert_stored(sent, len(bodies))
+        places = [(each["queueId"], each["queueOffset"]) for each in sent]
+        assert places == [(queue_id, number) for number in range(8)]
+        got = [each for each in stage.expect(consumer, bodies) if each["queueId"] == queue_id]
+        in_order = sorted(got, key=lambda each: each["queueOffset"])
+        assert [each["body"] for each in in_order] == bodies
+
+
+def test_compressed_body(stage: Stage) -> None:
+    consumer = stage.start_consumer("all")
+    body = "".join(f"line {number} of a body that shrinks well\n" for number in range(3000))
+    assert_stored(stage.send([{"body": body}]), 1)
+    (got,) = stage.expect(consumer, [body])
+    assert got["storeSize"] < len(body) // 2, "it was stored as the client compressed it"
+
+
+def test_delayed_message_is_refused_in_words(stage: Stage) -> None:
+    consumer = stage.start_consumer("all")
+    with pytest.raises(AssertionError, match="this version does not serve delayed messages"):
+        stage.send([{"body": "late", "delay_level": 1}])
+    assert_stored(stage.send(plain(["next"])), 1)
+    stage.expect(consumer, ["next"])
+
+
+# -- filters --------------------------------------------------------------------------------------
+
+
+def send_to_every_queue(stage: Stage, messages: Sequence[Message]) -> None:
+    """To each queue all of them; the body is preceded by the queue's id."""
+    for queue_id in QUEUES:
+        own = [each | {"body": f"{queue_id} {each['body']}"} for each in messages]
+        assert_stored(stage.send(own, way="selector", selector_key=queue_id), len(own))
+
+
+def test_tags(stage: Stage) -> None:
+    waiting = stage.start_consumer("waiting", tags="TagB || TagC")
+    # The last one is wanted, so that all before it have been looked at when it comes.
+    tags = ["TagA", "TagB", "", "TagC", "tagb", "TagBB", "TagA", "TagC"]
+    messages = [{"body": f"{n} {tag}", "tags": tag} for n, tag in enumerate(tags)]
+    send_to_every_queue(stage, messages)
+    matching = [f"{n} {tag}" for n, tag in enumerate(tags) if tag in ("TagB", "TagC")]
+    wanted = [f"{queue_id} {body}" for queue_id in QUEUES for body in matching]
+    stage.expect(waiting, wanted)
+    late = stage.start_consumer("late", group=f"{stage.topic}-late", tags="TagB||TagC")
+    stage.expect(late, wanted)
+
+
+def test_sql92(stage: Stage) -> None:
+    sql = "(age BETWEEN 10 AND 20 AND city IN ('北京', 'Rome')) OR TAGS = 'Always'"
+    waiting = stage.start_consumer("waiting", sql=sql)
+    rows: list[tuple[str, dict[str, str], str]] = [
+        ("in", {"age": "15", "city": "北京"}, ""),
+        ("too old", {"age": "21", "city": "北京"}, ""),
+        ("elsewhere", {"age": "15", "city": "Oslo"}, ""),
+        ("edge", {"age": "20", "city": "Rome"}, ""),
+        ("unknown age", {"city": "Rome"}, ""),
+        ("no number", {"age": "young", "city": "Rome"}, ""),
+        ("tagged", {}, "Always"),
+    ]
+    messages = [{"body": body, "properties": props, "tags": tag} for body, props, tag in rows]
+    send_to_every_queue(stage, messages)
+    wanted = [f"{queue} {body}" for queue in QUEUES for body in ("in", "edge", "tagged")]
+    stage.expect(waiting, wanted)
+    late = stage.start_consumer("late", group=f"{stage.topic}-late", sql=sql)
+    stage.expect(late, wanted)
+
+
+def test_bad_sql92_is_refused_when_the_consumer_starts(stage: Stage) -> None:
+    with pytest.raises(AssertionError, match="MQClientException"):
+        stage.start_consumer("bad", sql="age >")
+    assert stage.consumers == {}
+
+
+# -- consuming ------------------------------------------------------------------------------------
+
+
+def test_broadcasting(stage: Stage) -> None:
+    pair = [stage.start_consumer(name, model="BROADCASTING") for name in ("one", "two")]
+    wait_until(
+        lambda: [stage.queues_of(each) for each in pair] == [QUEUES, QUEUES],
+        "all queues at both",
+        timeout_s=SOON_S,
+    )
+    bodies = texts("for everybody", 20)
+    assert_stored(stage.send(plain(bodies)), len(bodies))
+    for consumer in pair:
+        stage.expect(consumer, bodies)
+
+
+def test_restarted_consumer_goes_on_where_it_was(stage: Stage) -> None:
+    before, between, after = (texts(what, 20) for what in ("before", "between", "after"))
+    first = stage.start_consumer("first")
+    stage.send(plain(before))
+    stage.expect(first, before)
+    stage.stop_consumer(first)
+    stage.send(plain(between))
+    second = stage.start_consumer("second")
+    stage.expect(second, between)
+    stage.send(plain(after))
+    stage.expect(second, after)
+
+
+def test_two_consumers_share_when_one_joins_and_when_one_is_killed(stage: Stage) -> None:
+    here = stage.start_consumer("here")
+    alone, together, again = (texts(what, 40) for what in ("alone", "together", "again"))
+    stage.send(plain(alone))
+    stage.expect(here, alone)
+    # The one that joins asks the broker at once, the timer that commits may be five seconds away.
+    commit_all(stage, here, {"0": 10, "1": 10, "2": 10, "3": 10})
+
+    with broker_shell(stage.shell.version) as other_jvm:
+        other = Stage(stage.cluster, other_jvm, stage.topic)
+        there = other.start_consumer("there")
+        wait_until(
+            lambda: sorted([stage.queues_of(here), other.queues_of(there)]) == [[0, 1], [2, 3]],
+            "two queues each",
+            timeout_s=SOON_S,
+            seen=lambda: (stage.queues_of(here), other.queues_of(there)),
+        )
+        sent = stage.send(plain(together))
+        mine = set(stage.queues_of(here))
+        by_owner: dict[bool, list[str]] = {True: [], False: []}
+        for result, body in zip(sent, together, strict=True):
+            by_owner[result["queueId"] in mine].append(body)
+        assert len(by_owner[True]) == len(by_owner[False]) == 20
+        stage.expect(here, by_owner[True])
+        other.expect(there, by_owner[False])
+        commit_all(other, there, {str(queue): 20 for queue in QUEUES if queue not in mine})
+        other_jvm.process.kill()
+        other_jvm.process.wait(SOON_S)
+
+    wait_until(
+        lambda: stage.queues_of(here) == QUEUES,
+        "all queues at the one that is left",
+        timeout_s=SOON_S,
+        seen=lambda: stage.queues_of(here),
+    )
+    stage.send(plain(again))
+    stage.expect(here, again)
+
+
+def commit_all(stage: Stage, consumer: str, wanted: dict[str, int]) -> None:
+    """A message is done a moment after it was shown, so the commit is repeated until it is full."""
+    wait_until(
+        lambda: stage.shell.ask("commit", name=consumer, topic=stage.topic) == wanted,
+        f"commit of {wanted}",
+        timeout_s=SOON_S,
+        seen=lambda: stage.shell.ask("commit", name=consumer, topic=stage.topic),
+    )
+
+
+def test_lite_pull_assigns_and_seeks(stage: Stage) -> None:
+    name, ask = f"{stage.topic}-lite", stage.shell.ask
+    stage.send(plain(bodies := texts("lite", 40)))
+    ask("start_lite_consumer", name=name, namesrv=stage.namesrv, group=name, topic=stage.topic)
+    got = ask("poll", name=name, count=len(bodies))
+    assert sorted(each["body"] for each in got) == sorted(bodies)
+
+    ask("seek", name=name, topic=stage.topic, queue_id=2, queue_offset=7)
+    again = ask("poll", name=name, count=3)
+    wanted = [(each["queueId"], each["queueOffset"], each["body"]) for each in got]
+    found = [(each["queueId"], each["queueOffset"], each["body"]) for each in again]
+    assert found == sorted(each for each in wanted if each[0] == 2 and each[1] >= 7)
+    assert len(found) == 3
+
+    stage.send(plain(more := texts("more", 8)))
+    assert sorted(each["body"] for each in ask("poll", name=name, count=8)) == sorted(more)
+    ask("stop_lite_consumer", name=name)
+
+
+# -- where a new group begins ---------------------------------------------------------------------
+
+
+def test_consume_from_first(forgetful_stage: Stage) -> None:
+    stage = forgetful_stage
+    stage.send(plain(early := texts("early", 8)))
+    consumer = stage.start_consumer("first")
+    stage.send(plain(late := texts("late", 8)))
+    stage.expect(consumer, early + late)
+
+
+def test_consume_from_last(forgetful_stage: Stage) -> None:
+    stage = forgetful_stage
+    stage.send(plain(texts("early", 8)))
+    consumer = stage.start_consumer("last", from_where="CONSUME_FROM_LAST_OFFSET")
+    wait_until(lambda: stage.queues_of(consumer) == QUEUES, "all queues", timeout_s=SOON_S)
+    stage.send(plain(late := texts("late", 8)))
+    stage.expect(consumer, late)
+
+
+def test_consume_from_timestamp(forgetful_stage: Stage) -> None:
+    stage = forgetful_stage
+    stage.send(plain(texts("early", 8)))
+    # The client gives the time in whole seconds.
+    second = int(time.time()) + 1
+    wait_until(lambda: time.time() > second, "the next second", timeout_s=SOON_S)
+    stage.send(plain(late := texts("late", 8)))
+    consumer = stage.start_consumer(
+        "since", from_where="CONSUME_FROM_TIMESTAMP", from_time_ms=second * 1000
+    )
+    stage.expect(consumer, late)
+
+
+def test_new_group_gets_all_of_a_young_queue(stage: Stage) -> None:
+    """As with the original: what was sent while the group was being set up is not lost to it."""
+    stage.send(plain(early := texts("early", 8)))
+    consumer = stage.start_consumer("last", from_where="CONSUME_FROM_LAST_OFFSET")
+    stage.send(plain(late := texts("late", 8)))
+    stage.expect(consumer, early + late)
+
+
+# -- looking for messages -------------------------------------------------------------------------
+
+
+def test_query_by_key_and_by_id(stage: Stage) -> None:
+    messages = [{"body": f"body {n}", "keys": f"order-{n} group-{n % 2}"} for n in range(6)]
+    sent = stage.send(messages)
+    producer = stage.producers[0]
+
+    def query(key: str) -> list[str]:
+        found = stage.shell.ask("query", name=producer, topic=stage.topic, key=key)
+        return sorted(each["body"] for each in found)
+
+    assert query("order-3") == ["body 3"]
+    assert query("group-1") == ["body 1", "body 3", "body 5"]
+    with pytest.raises(AssertionError, match="MQClientException"):
+        query("order-6")
+    for result, message in zip(sent, messages, strict=True):
+        for message_id in (result["offsetMsgId"], result["msgId"]):
+            found = stage.shell.ask("view", name=producer, topic=stage.topic, message_id=message_id)
+            assert (found["body"], found["keys"]) == (message["body"], message["keys"])
+            place = (found["queueId"], found["queueOffset"])
+            assert place == (result["queueId"], result["queueOffset"])
+
+
+# -- mqadmin --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mqadmin(cluster: Cluster, shells: Shells, version: str) -> Callable[..., str]:
+    """The stock mqadmin on our servers; what it prints must not be a stack trace."""
+
+    def run(*arguments: str) -> str:
+        output = shells(version).mqadmin(cluster.namesrv.address, *arguments)
+        assert "Exception" not in output, output
+        return output
+
+    return run
+
+
+def test_cluster_list(cluster: Cluster, mqadmin: Callable[..., str]) -> None:
+    output = mqadmin("clusterList")
+    (row,) = [line.split() for line in output.splitlines() if line.startswith(CLUSTER)]
+    assert row[:4] == [CLUSTER, NAME, "0", cluster.broker.address]
+
+
+def test_update_topic(cluster: Cluster, version: str, mqadmin: Callable[..., str]) -> None:
+    topic = f"by-mqadmin-{version[0]}"
+    for target in (("-b", cluster.broker.address), ("-c", CLUSTER)):
+        for read, write in ((6, 3), (8, 8)):
+            output = mqadmin("updateTopic", *target, "-t", topic, "-r", f"{read}", "-w", f"{write}")
+            assert f"create topic to {cluster.broker.address} success." in output
+
+            def queues(read: int = read, write: int = write) -> bool:
+                (found,) = wait_for_route(cluster, topic)["queueDatas"]
+                return (found["readQueueNums"], found["writeQueueNums"]) == (read, write)
+
+            wait_until(queues, f"{read} and {write} queues", timeout_s=SOON_S)
+
+
+def test_topic_status(stage: Stage, mqadmin: Callable[..., str]) -> None:
+    for queue_id, count in ((1, 3), (3, 5)):
+        stage.send(plain(texts("status", count)), way="selector", selector_key=queue_id)
+    output = mqadmin("topicStatus", "-t", stage.topic)
+    rows = [line.split() for line in output.splitlines() if line.startswith(NAME)]
+    assert [row[:4] for row in rows] == [
+        [NAME, str(queue_id), "0", str({1: 3, 3: 5}.get(queue_id, 0))] for queue_id in QUEUES
+    ]
+
+
+def test_update_group(cluster: Cluster, version: str, mqadmin: Callable[..., str]) -> None:
+    group = f"by-mqadmin-{version[0]}"
+    address = cluster.broker.address
+    output = mqadmin("updateSubGroup", "-b", address, "-g", group, "-r", "7", "-d", "false")
+    assert f"create subscription group to {address} success." in output
+    saved = cluster.broker.home / "store" / "config" / "subscriptionGroup.json"
+    table = json.loads(saved.read_text())["subscriptionGroupTable"]
+    assert (table[group]["retryMaxTimes"], table[group]["consumeBroadcastEnable"]) == (7, False)
+
+
+def test_query_message_by_id(stage: Stage, mqadmin: Callable[..., str]) -> None:
+    (sent,) = stage.send([{"body": "found by id", "tags": "TagQ", "keys": "key-q"}])
+    message_id = sent["offsetMsgId"]
+    # From 5.x on the topic is asked for, too.
+    topic = () if stage.shell.version.startswith("4.") else ("-t", stage.topic)
+    output = mqadmin("queryMsgById", "-i", message_id, *topic)
+    shown: dict[str, str] = dict(re.findall(r"^([A-Z][A-Za-z ]+): +(.*?) *$", output, re.M))
+    assert shown["OffsetID"] == message_id
+    assert (shown["Topic"], shown["Tags"], shown["Keys"]) == (stage.topic, "[TagQ]", "[key-q]")
+    assert (shown["Queue ID"], shown["Queue Offset"]) == (str(sent["queueId"]), "0")
+    assert Path(shown["Message Body Path"]).read_text() == "found by id"

@@ -1,0 +1,47 @@
+"""The advertised address: chosen, and doubted where it cannot be right."""
+
+import pytest
+
+from tianzhou.broker import advertise
+from tianzhou.errors import ConfigError
+
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - compared, not bound
+NOT_OURS = "192.0.2.77"
+
+
+def test_what_is_configured_is_taken_and_the_rest_is_found_out() -> None:
+    assert advertise.choose_address("10.1.2.3", EVERYWHERE, []) == "10.1.2.3"
+    assert advertise.choose_address(None, "127.0.0.1", []) == "127.0.0.1"
+    found = advertise.choose_address(None, EVERYWHERE, ["127.0.0.1"])
+    assert found == "127.0.0.1", "a nameserver on this host is reached by loopback"
+    assert advertise.is_own_address(advertise.find_own_address([]))
+
+
+def test_loopback_on_one_host_is_fine() -> None:
+    assert advertise.problems("127.0.0.1", 10911, "127.0.0.1", ["127.0.0.1", "localhost"]) == []
+
+
+def test_loopback_told_to_the_world_is_doubtful() -> None:
+    (text,) = advertise.problems("127.0.0.1", 10911, EVERYWHERE, [])
+    assert "127.0.0.1:10911" in text
+    assert "set brokerIP1" in text
+    (text,) = advertise.problems("127.0.0.1", 10911, "127.0.0.1", ["10.9.9.9"])
+    assert "nameserver at 10.9.9.9" in text
+
+
+def test_an_address_of_another_host_is_doubtful() -> None:
+    (text,) = advertise.problems(NOT_OURS, 10911, EVERYWHERE, [])
+    assert f"{NOT_OURS} is no address of this host" in text
+    assert "set brokerIP1" in text
+
+
+def test_an_address_that_is_not_listened_on_is_doubtful() -> None:
+    texts = advertise.problems(NOT_OURS, 10911, "127.0.0.1", [])
+    assert any("listens on 127.0.0.1 only" in text for text in texts)
+
+
+def test_names_are_resolved_for_the_records() -> None:
+    assert advertise.resolve("127.0.0.1") == "127.0.0.1"
+    assert advertise.resolve("localhost") in ("127.0.0.1", "::1")
+    with pytest.raises(ConfigError, match=r"brokerIP1=no\.such\.host"):
+        advertise.resolve("no.such.host.invalid")
