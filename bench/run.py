@@ -31,15 +31,20 @@ def spread(median: float, low: float, high: float) -> str:
     return f"{median:,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"
 
 
+def git(*arguments: str) -> str:
+    """What git says here; nothing outside a checkout."""
+    asked = subprocess.run(
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return asked.stdout.strip()
+
+
 def conditions(*, quick: bool) -> str:
     """Where and of what the figures are; nothing in it names a machine."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
+    commit = git("rev-parse", "--short", "HEAD")
+    # The page that is being written does not make the code another one.
+    if git("status", "--porcelain", "--", ".", ":!docs/performance.md"):
+        commit += " with changes"
     rounds = "short rounds" if quick else "full rounds"
     return (
         f"Commit {commit}, Python {platform.python_version()}, {platform.system()} "
