@@ -47,7 +47,7 @@ kernel-if-possible: $(VENV)/.installed
 	elif ! $(BIN)/python tools/rust_at_least.py $(RUST_AT_LEAST); then \
 	  echo "setup: cargo is older than $(RUST_AT_LEAST), so the pure Python twin of the kernel is used"; \
 	else \
-	  $(MAKE) --no-print-directory $(VENV)/.kernel; \
+	  $(MAKE) -s --no-print-directory $(VENV)/.kernel; \
 	fi
 
 $(VENV)/.kernel: $(VENV)/.installed $(KERNEL_SOURCES)

@@ -17,6 +17,7 @@ from bench import bench_namesrv, bench_store, bench_wire
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "performance.md"
+SPREAD = "Median, and in brackets the smallest and largest of the rounds.\n\n"
 
 
 def table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
@@ -48,8 +49,7 @@ def conditions(*, quick: bool) -> str:
     rounds = "short rounds" if quick else "full rounds"
     return (
         f"Commit {commit}, Python {platform.python_version()}, {platform.system()} "
-        f"{platform.machine()}, {os.cpu_count()} cores, {rounds}. "
-        "Median, and in brackets the smallest and largest of the rounds."
+        f"{platform.machine()}, {os.cpu_count()} cores, {rounds}."
     )
 
 
@@ -66,7 +66,9 @@ def wire(*, quick: bool) -> str:
         both = "kernel" in by and "pure" in by
         ratio = f"{by['pure'].median_ns / by['kernel'].median_ns:.1f}" if both else ""
         rows.append([what, *cells, ratio])
-    return table(["ns of CPU per frame or record", "kernel", "pure", "pure / kernel"], rows)
+    return SPREAD + table(
+        ["ns of CPU per frame or record", "kernel", "pure", "pure / kernel"], rows
+    )
 
 
 def namesrv(*, quick: bool) -> str:
@@ -77,7 +79,7 @@ def namesrv(*, quick: bool) -> str:
         cells = [spread(f.median, f.low, f.high) if f else "" for f in (ours, theirs)]
         ratio = f"{theirs.median / ours.median:.2f}" if ours and theirs else ""
         rows.append([bench_namesrv.SHAPES.get(shape, "-"), what, *cells, ratio])
-    return table(
+    return SPREAD + table(
         ["registered", "figure", "Tianzhou", f"Apache {bench_namesrv.APACHE_VERSION}", "ratio"],
         rows,
     )
@@ -88,7 +90,7 @@ def store(*, quick: bool) -> str:
         [figure.what, figure.unit, f"{figure.value:,.2f}"]
         for figure in bench_store.figures(quick=quick)
     ]
-    return table(["figure", "unit", "value"], rows)
+    return "One run each.\n\n" + table(["figure", "unit", "value"], rows)
 
 
 PARTS: dict[str, Callable[..., str]] = {"wire": wire, "namesrv": namesrv, "store": store}
