@@ -185,7 +185,12 @@ class StoreDirectory:
     def records(
         self, progress: Progress, found: Callable[[str], None], from_log_offset: int = 0
     ) -> Iterator[tuple[memoryview, RecordFields]]:
-        """Every sound record of the log with its bytes; `found` is told of each unsound place."""
+        """Every sound record of the log with its bytes; `found` is told of each unsound place.
+
+        An unused end is sound if no record follows in any file: behind the last message there may
+        be files that were prepared ahead.
+        """
+        hole: str | None = None
         files = [file for file in self.log_files() if file.stop > from_log_offset]
         total = len(files) * self.log_file_bytes
         for number, file in enumerate(files):
@@ -198,13 +203,19 @@ class StoreDirectory:
                             fields[commitlog.LOG_OFFSET] - file.first + fields[commitlog.SIZE]
                         )
                         start = position - fields[commitlog.SIZE]
+                        if hole is not None:
+                            found(hole)
+                            hole = None
                         yield view[start:position], fields
                     break
                 except Stop as stop:
                     following = find_record(view, file.first, position + 1, file.size_bytes)
                     if following is None:
-                        if number < len(files) - 1 or not stop.unused:
-                            found(f"log {file.first + stop.position}: {stop.why}")
+                        place = f"log {file.first + stop.position}: {stop.why}"
+                        if stop.unused:
+                            hole = hole or place
+                        else:
+                            found(place)
                         break
                     found(
                         f"log {file.first + stop.position} to {file.first + following}: {stop.why}"

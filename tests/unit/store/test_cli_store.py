@@ -116,6 +116,20 @@ def test_a_directory_in_use_is_read_but_not_changed(run: CliRunner, root: Path) 
         assert "in use by another program" in done.output
 
 
+def test_a_file_prepared_ahead_is_no_damage_but_a_hole_before_messages_is(
+    run: CliRunner, root: Path
+) -> None:
+    log_files = sorted((root / "commitlog").iterdir())
+    size_bytes = log_files[-1].stat().st_size
+    ahead = root / "commitlog" / f"{int(log_files[-1].name) + size_bytes:020}"
+    ahead.write_bytes(bytes(size_bytes))  # What a killed writer leaves behind its last message.
+    done = run.invoke(app, ["verify", str(root)])
+    assert done.exit_code == 0, done.output
+    log_files[0].write_bytes(bytes(size_bytes))
+    findings = json.loads(run.invoke(app, ["verify", str(root), "--json"]).output)["findings"]
+    assert findings[0].startswith("log 0: ")
+
+
 def test_what_is_no_store_is_refused(run: CliRunner, tmp_path: Path) -> None:
     for command in ("stats", "verify", "dump", "rebuild"):
         done = run.invoke(app, [command, str(tmp_path / "nowhere")])
