@@ -162,6 +162,13 @@ class Keeping:
             modified = [self._modified_ms(file.first) for file in files]
             count = retention.expired_count(modified, now_ms, self.config, verdict)
             if count:
+                if verdict.delete_young:
+                    log.warning(
+                        "store: the disk is %.0f %% full, so %d log files go whatever their age "
+                        "(cleanFileForciblyEnable); free some space or lower fileReservedTime",
+                        used * 100,
+                        count,
+                    )
                 self._remove(count)
             return count
 

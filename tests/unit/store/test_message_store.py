@@ -214,6 +214,19 @@ def test_retention_and_the_idea_of_memory_follow_changed_settings(disk: Simulate
         assert store.memory_bytes == pytest.approx(memory_bytes / 2, abs=1)
 
 
+def test_young_files_go_from_a_nearly_full_disk_and_the_log_says_so(
+    disk: SimulatedDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = replace(small_config(log_file_bytes=4096), file_reserved_time=1_000_000)
+    with open_store(config, disk) as store:
+        for _ in range(60):
+            store.append(draft("t", 0, bytes(300)))
+        disk.used = 0.87
+        removed = store.expire()
+    assert removed > 0
+    assert f"87 % full, so {removed} log files go whatever their age" in caplog.text
+
+
 def test_a_deleted_topic_begins_anew(disk: SimulatedDisk) -> None:
     config = small_config()
     with open_store(config, disk) as store:
