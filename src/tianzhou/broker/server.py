@@ -29,6 +29,7 @@ from tianzhou.broker.handlers.offsets import OffsetParts
 from tianzhou.broker.handlers.pull import PullParts, Waiting
 from tianzhou.broker.handlers.query import QueryParts
 from tianzhou.broker.handlers.send import SendParts
+from tianzhou.broker.intake import Intake
 from tianzhou.broker.longpoll import Parked, ParkedPulls, QueueKey
 from tianzhou.broker.offsets import OffsetTable
 from tianzhou.broker.persist import TableSaver, encode_table, load_table
@@ -182,6 +183,7 @@ class Broker:
         durability = Durability(
             store, config.flush_disk_type, config.broker_role, config.sync_flush_timeout
         )
+        intake = Intake(store)
         pulls = PullParts(
             settings, self.topics, self.groups, self.consumers, self.offsets, store, self.parked,
             stats, clock, self._arm,
@@ -193,8 +195,8 @@ class Broker:
             handlers_of(
                 AllParts(
                     send=SendParts(
-                        settings, self.topics, store, durability, SendGate(), stats, clock,
-                        store_host, encode_offset_id(store_host, 0)[:-_LOG_OFFSET_DIGITS],
+                        settings, self.topics, store, intake, durability, SendGate(), stats,
+                        clock, store_host, encode_offset_id(store_host, 0)[:-_LOG_OFFSET_DIGITS],
                         self._save_tables,
                     ),
                     pull=pulls,

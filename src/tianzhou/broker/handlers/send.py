@@ -15,6 +15,7 @@ from tianzhou.broker import checks
 from tianzhou.broker.busy import SendGate
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.durability import Durability
+from tianzhou.broker.intake import Intake
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.topics import TopicTable
 from tianzhou.clock import Clock
@@ -53,6 +54,7 @@ class SendParts:
     settings: LiveSettings[BrokerConfig]
     topics: TopicTable
     store: MessageStore
+    intake: Intake
     durability: Durability
     gate: SendGate
     stats: Stats
@@ -89,7 +91,7 @@ def _send(
     is_batch = request.code == RequestCode.SEND_BATCH_MESSAGE or bool(header.batch)
     draft = _draft(parts, config, connection, request, header, topic, queue_id, found)
     try:
-        appended = _store_batch(parts, draft) if is_batch else parts.store.append(draft)
+        appended = _store_batch(parts, draft) if is_batch else parts.intake.append(draft, found)
     except RecordError as e:
         parts.stats.put_failures += 1
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(e)) from e
