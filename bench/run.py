@@ -8,15 +8,26 @@ import argparse
 import os
 import platform
 import re
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from bench import bench_namesrv, bench_store, bench_wire
+from bench import (
+    bench_broker,
+    bench_held,
+    bench_namesrv,
+    bench_store,
+    bench_wire,
+    broker_servers,
+    plots,
+)
+from bench.machine import median_and_spread
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "performance.md"
+PLOTS = ROOT / "docs" / "plots"
 SPREAD = "Median, and in brackets the smallest and largest of the rounds.\n\n"
 
 
@@ -93,7 +104,50 @@ def store(*, quick: bool) -> str:
     return "One run each.\n\n" + table(["figure", "unit", "value"], rows)
 
 
-PARTS: dict[str, Callable[..., str]] = {"wire": wire, "namesrv": namesrv, "store": store}
+def broker(*, quick: bool) -> str:
+    results = bench_broker.measure(quick=quick)
+    rows: list[list[str]] = []
+    bars: list[tuple[str, float, float]] = []
+    for work in bench_broker.WORKS:
+        both = [results.works.get((work.name, name)) for name in ("tianzhou", "apache")]
+        if both[0] is None or both[1] is None:
+            continue
+        for what, of in bench_broker.COLUMNS.items():
+            ours, theirs = (median_and_spread(of(samples)) for samples in both if samples)
+            ratio = f"{theirs[0] / ours[0]:.2f}" if ours[0] else ""
+            rows.append([work.meaning, what, spread(*ours), spread(*theirs), ratio])
+        cpu = [statistics.median(samples.cpu_us) for samples in both if samples]
+        bars.append((work.meaning, cpu[0], cpu[1]))
+    for what, by_server in results.others().items():
+        ours, theirs = (median_and_spread(by_server[name]) for name in ("tianzhou", "apache"))
+        rows.append(["-", what, spread(*ours), spread(*theirs), f"{theirs[0] / ours[0]:.2f}"])
+    disturbed = sum(samples.disturbed for samples in results.works.values())
+    apache = f"Apache {broker_servers.APACHE_VERSION}"
+    if not quick:
+        plots.pairs(
+            PLOTS / "broker-cpu.svg", "The server's CPU per message",
+            "microseconds, less is better", bars, ("Tianzhou", apache),
+        )  # fmt: skip
+    return (
+        SPREAD + f"{disturbed} rounds were disturbed by others and repeated.\n\n"
+        + table(["work", "figure", "Tianzhou", apache, "ratio"], rows)
+    )  # fmt: skip
+
+
+def held(*, quick: bool) -> str:
+    rows = [
+        [each.what, each.unit, f"{each.value:,.2f}"] for each in bench_held.figures(quick=quick)
+    ]
+    return "One run.\n\n" + table(["figure", "unit", "value"], rows)
+
+
+PARTS: dict[str, Callable[..., str]] = {
+    "wire": wire,
+    "namesrv": namesrv,
+    "store": store,
+    "broker": broker,
+    "held": held,
+}
 
 
 def write_part(name: str, text: str) -> None:
