@@ -249,6 +249,19 @@ class Broker:
         await first
         await registrar.run()
 
+    # -- while it runs -----------------------------------------------------------------------------
+
+    async def register(self) -> None:
+        """Tell all nameservers at once, instead of soon; returns when they know."""
+        if self._running is not None:
+            await self._running.registrar.register()
+
+    def clock_moved(self) -> None:
+        """The clock that was given has jumped; look again at everything that waits for a time."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._ring()
+
     # -- stopping ----------------------------------------------------------------------------------
 
     async def stop(self) -> None:

@@ -1,0 +1,31 @@
+"""A real cluster inside a test: nameserver and broker on free ports, store in a temporary folder.
+
+    from tianzhou.testing import Cluster
+
+    with Cluster(topics={"orders": 4}) as cluster:
+        use(cluster.namesrv_address)
+        cluster.advance(seconds=10)         # what is delayed by 10 s is due now
+
+For pytest there are fixtures, see `tianzhou.testing.plugin`.
+"""
+
+from typing import TYPE_CHECKING
+
+# The package is imported along with the pytest plugin, so the servers are imported when asked for.
+if TYPE_CHECKING:
+    from tianzhou.testing.cluster import Cluster
+    from tianzhou.testing.moving_clock import MovingClock
+
+__all__ = ["Cluster", "MovingClock"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "Cluster":
+        from tianzhou.testing.cluster import Cluster
+
+        return Cluster
+    if name == "MovingClock":
+        from tianzhou.testing.moving_clock import MovingClock
+
+        return MovingClock
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

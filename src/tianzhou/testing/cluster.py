@@ -1,0 +1,285 @@
+"""The cluster for tests: real servers in this process, on a loop and a thread of their own.
+
+Because the servers do not share the loop of the test, blocking and asynchronous tests use a cluster
+in the same way, and a test that stops its loop with a message in flight does no harm to them.
+"""
+
+import asyncio
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from tianzhou.broker.config import BrokerConfig, load_broker_config
+from tianzhou.broker.server import Broker
+from tianzhou.config.live import LiveSettings
+from tianzhou.config.settings import Given, load
+from tianzhou.errors import RequestError, TianzhouError
+from tianzhou.names import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
+from tianzhou.namesrv.config import NamesrvConfig
+from tianzhou.namesrv.server import NameServer
+from tianzhou.protocol.bodies.topics import SINGLE_TAG
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.protocol.headers import encode
+from tianzhou.protocol.headers.topics import CreateTopicRequest
+from tianzhou.remoting.address import format_address
+from tianzhou.remoting.client import Client
+from tianzhou.testing.moving_clock import MovingClock
+
+LOOPBACK = "127.0.0.1"
+_START_TIMEOUT_S = 60.0
+_STORE_MIB = 16
+
+SMALL: dict[str, object] = {
+    "listenPort": 0,
+    "bindAddress": LOOPBACK,
+    "brokerIP1": LOOPBACK,
+    "mappedFileSizeCommitLog": _STORE_MIB * 1024 * 1024,
+    "mappedFileSizeConsumeQueue": 20 * 10_000,
+    "maxHashSlotNum": 10_000,
+    "maxIndexNum": 40_000,
+    "enablePropertyFilter": "true",
+    # A full disk of a developer's machine is no reason to fail tests.
+    "diskMaxUsedSpaceRatio": 95,
+    "diskSpaceCleanForciblyRatio": 99,
+    "diskSpaceWarningLevelRatio": 100,
+    "shutdownWaitTimeSeconds": 1,
+}
+"""Settings of a broker that takes little room; all others have RocketMQ's defaults."""
+
+T = TypeVar("T")
+
+
+class Cluster:
+    """One nameserver and some brokers, running from `start` or `with` until `stop`.
+
+    `topics` are created with so many queues on each broker. `settings` are of the brokers, under
+    RocketMQ's own keys. `folder` keeps the stores; without one they go with the cluster.
+    """
+
+    def __init__(
+        self,
+        *,
+        brokers: int = 1,
+        topics: Mapping[str, int] | None = None,
+        folder: Path | None = None,
+        **settings: object,
+    ) -> None:
+        """Raises ConfigError for settings that cannot be."""
+        if brokers < 1:
+            raise ValueError(f"a cluster has at least one broker, not {brokers}")
+        self.clock = MovingClock()
+        self.namesrv_address = ""
+        """What clients are given, once started."""
+        self._broker_count = brokers
+        self._topics = dict(topics or {})
+        self._settings = settings
+        self._given_folder = folder
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._folder = folder or Path()
+        self._namesrv: NameServer | None = None
+        self._brokers: dict[str, Broker] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._load("broker-0")
+
+    # -- life --------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start everything; returns when messages can be sent. Raises TianzhouError."""
+        if self._thread is not None:
+            raise TianzhouError("this cluster runs already")
+        if self._given_folder is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="tianzhou-testing-")
+            self._folder = Path(self._temporary.name)
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(ready,), name="tianzhou-testing")
+        self._thread.start()
+        ready.wait(_START_TIMEOUT_S)
+        try:
+            self._on_loop(self._start)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop everything in good order; safe to repeat and after a failed start."""
+        thread, self._thread = self._thread, None
+        if thread is not None and self._loop is not None:
+            try:
+                asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(_START_TIMEOUT_S)
+            finally:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                thread.join()
+                self._loop = None
+        if self._temporary is not None:
+            self._temporary.cleanup()
+            self._temporary = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self.stop)
+
+    # -- what tests do with it ---------------------------------------------------------------------
+
+    @property
+    def broker_names(self) -> list[str]:
+        """All brokers, those that are stopped too."""
+        return [f"broker-{number}" for number in range(self._broker_count)]
+
+    @property
+    def broker_addresses(self) -> dict[str, str]:
+        """The brokers that run now."""
+        return {name: broker.address for name, broker in self._brokers.items()}
+
+    def create_topic(self, topic: str, queues: int = 4, *, ordered: bool = False) -> None:
+        """Create or change a topic on every broker; the nameserver knows it when this returns."""
+
+        self._on_loop(lambda: self._create_topics({topic: queues}, ordered=ordered))
+
+    def advance(self, *, seconds: float = 0, ms: int = 0) -> None:
+        """Put the clock of all servers forward; what became due is delivered at once."""
+        self.clock.advance(round(seconds * 1000) + ms)
+
+        async def tell() -> None:
+            for broker in self._brokers.values():
+                broker.clock_moved()
+
+        self._on_loop(tell)
+
+    def stop_broker(self, name: str = "broker-0") -> None:
+        """Stop one broker cleanly; its store stays. Raises KeyError if it does not run."""
+        broker = self._brokers.pop(name)
+        self._on_loop(broker.stop)
+
+    def start_broker(self, name: str = "broker-0") -> None:
+        """Start a stopped broker again, on another port, with what it had stored."""
+        if name in self._brokers:
+            raise TianzhouError(f"{name} runs already")
+        if name not in self.broker_names:
+            raise TianzhouError(f"there is no {name}, only {', '.join(self.broker_names)}")
+        self._on_loop(lambda: self._start_broker(name))
+
+    # -- on the thread of the servers --------------------------------------------------------------
+
+    def _run(self, ready: threading.Event) -> None:
+        loop = asyncio.new_event_loop()
+        self._loop = loop
+        loop.call_soon(ready.set)
+        try:
+            loop.run_forever()
+        finally:
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
+
+    def _on_loop(self, work: Callable[[], Awaitable[T]]) -> T:
+        if self._loop is None:
+            raise TianzhouError("this cluster does not run")
+
+        async def run() -> T:
+            return await work()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(_START_TIMEOUT_S)
+
+    async def _start(self) -> None:
+        pairs = {
+            "listenPort": 0,
+            "bindAddress": LOOPBACK,
+            "kvConfigPath": self._folder / "namesrv" / "kvConfig.json",
+            "configStorePath": self._folder / "namesrv" / "namesrv.properties",
+        }
+        self._namesrv = NameServer(LiveSettings(load(NamesrvConfig, _given(pairs))))
+        host, port = await self._namesrv.start()
+        self.namesrv_address = format_address(host, port)
+        for name in self.broker_names:
+            await self._start_broker(name)
+        await self._create_topics(self._topics)
+
+    async def _create_topics(self, topics: Mapping[str, int], *, ordered: bool = False) -> None:
+        client = Client()
+        try:
+            for broker in self._brokers.values():
+                for topic, queues in topics.items():
+                    await _create_topic(client, broker.address, topic, queues, ordered)
+                await broker.register()
+        finally:
+            await client.close()
+
+    async def _start_broker(self, name: str) -> None:
+        broker = Broker(self._load(name), clock=self.clock)
+        try:
+            await broker.start()
+        except BaseException:
+            await broker.stop()
+            raise
+        self._brokers[name] = broker
+
+    def _load(self, name: str) -> LiveSettings[BrokerConfig]:
+        pairs = (
+            SMALL
+            | {
+                "brokerName": name,
+                "namesrvAddr": self.namesrv_address,
+                "storePathRootDir": self._folder / name,
+                "brokerConfigPath": self._folder / f"{name}.properties",
+            }
+            | self._settings
+        )
+        return LiveSettings(load_broker_config(environ={}, flags=_given(pairs)))
+
+    async def _stop(self) -> None:
+        stops: list[Callable[[], Awaitable[None]]] = [
+            broker.stop for broker in self._brokers.values()
+        ]
+        if self._namesrv is not None:
+            stops.append(self._namesrv.stop)
+        self._brokers, self._namesrv = {}, None
+        for stop in stops:
+            await stop()
+
+
+def _given(pairs: Mapping[str, object]) -> list[Given]:
+    return [
+        Given(key, str(value), "tianzhou.testing", deliberate=True) for key, value in pairs.items()
+    ]
+
+
+async def _create_topic(
+    client: Client, address: str, topic: str, queues: int, ordered: bool
+) -> None:
+    header = CreateTopicRequest(
+        topic=topic,
+        default_topic=AUTO_CREATE_TOPIC,
+        read_queue_count=queues,
+        write_queue_count=queues,
+        perm=PERM_READ | PERM_WRITE,
+        filter_type=SINGLE_TAG,
+        order=ordered,
+    )
+    answer = await client.request(
+        address, Command(code=RequestCode.UPDATE_AND_CREATE_TOPIC, ext_fields=encode(header))
+    )
+    if answer.code != ResponseCode.SUCCESS:
+        raise RequestError(answer.code, answer.remark or f"topic {topic} was not created")
