@@ -3,12 +3,18 @@
 Everything runs in a temporary directory under `--directory` (default: the system's), which must
 be on the disk that is to be measured. CPU figures are of the writing thread; the machine's other
 work does not count in them, in the others it does. `--json` prints one line per figure.
+
+Figures that depend on the kernel are measured twice, with it and, in a process of their own, with
+the pure twin; `--part` chooses some of them. `--large GIB` instead exercises a log of so many GiB
+with 20,000 queues: writing, memory, a start after a kill and a clean one, random reads. It needs
+that much room and a few minutes.
 """
 
 import argparse
 import json
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import threading
@@ -20,6 +26,7 @@ from pathlib import Path
 
 from bench.machine import rss_mib
 from tianzhou.errors import StoreError
+from tianzhou.protocol import kernel
 from tianzhou.store.config import FlushDiskType, StoreConfig
 from tianzhou.store.message_store import Appended, Draft, MessageStore
 
@@ -150,12 +157,15 @@ def recovery(directory: Path | None, log_bytes: int) -> Iterator[Figure]:
             store_path_root_dir=root, flush_consume_queue_thorough_interval=3_600_000
         )
         store = MessageStore.open(config)
-        message = drafts(1, 1024)[0]
-        before = rss_mib(os.getpid())
-        while store.end_log_offset < log_bytes:
-            store.append(message)
-        grown = rss_mib(os.getpid()) - before
-        count = sum(store.max_offset("TopicBench", n) for n in range(QUEUES))
+        messages = drafts(1000, 1024)
+        before, count = rss_mib(os.getpid()), 0
+        for part in (4, 1):
+            while store.end_log_offset < log_bytes // part:
+                store.append(messages[count % 1000])
+                count += 1
+            grown = rss_mib(os.getpid()) - before
+            written = f"{log_bytes // part >> 20:,} MiB"
+            yield Figure(f"resident memory, mapped files included, after {written}", "MiB", grown)
         store.abandon()
         start = time.perf_counter()
         store = MessageStore.open(config)
@@ -165,11 +175,9 @@ def recovery(directory: Path | None, log_bytes: int) -> Iterator[Figure]:
         start = time.perf_counter()
         MessageStore.open(config).close()
         clean = time.perf_counter() - start
-    gib = log_bytes / 2**30
-    yield Figure("recovery, everything walked again", "s/GiB", spent / gib)
+    yield Figure("recovery, everything walked again", "s/GiB", spent / (log_bytes / 2**30))
     yield Figure("recovery, everything walked again", "messages/s", count / spent)
     yield Figure("open and close after a clean stop", "s", clean)
-    yield Figure("resident memory, mapped files included, per GiB written", "MiB", grown / gib)
 
 
 def many_queues(directory: Path | None, count: int) -> Iterator[Figure]:
@@ -181,7 +189,11 @@ def many_queues(directory: Path | None, count: int) -> Iterator[Figure]:
             store.append(Draft(f"T{n // 8}", n % 8, b"x" * 100, "", 0, HOST, HOST))
         made = time.perf_counter() - start
         yield Figure(f"first message of {count:,} queues", "queues/s", count / made)
+        start = time.perf_counter()
         store.close()
+        yield Figure(
+            f"clean stop that makes {count:,} queue files", "s", time.perf_counter() - start
+        )
         start = time.perf_counter()
         store = MessageStore.open(config)
         yield Figure(
@@ -194,13 +206,91 @@ def many_queues(directory: Path | None, count: int) -> Iterator[Figure]:
         store.close()
 
 
-def figures(*, quick: bool = False, directory: Path | None = None) -> Iterator[Figure]:
-    """Every figure of the store."""
-    yield from appends(directory, 20_000 if quick else 300_000)
-    yield device(directory, 1 if quick else 3)
-    yield from group_commit(directory, 1 if quick else 5)
-    yield from recovery(directory, 64 << 20 if quick else 1 << 30)
-    yield from many_queues(directory, 500 if quick else 10_000)
+def large(directory: Path | None, log_bytes: int, queue_count: int) -> Iterator[Figure]:
+    """A big store with many queues, once: how it is written, opened and read."""
+    body = bytes(range(256)) * 64
+    with scratch(directory) as root:
+        config = StoreConfig(store_path_root_dir=root)
+        store = MessageStore.open(config)
+        before, peak, count = rss_mib(os.getpid()), 0.0, 0
+        start = time.perf_counter()
+        while store.end_log_offset < log_bytes:
+            queue = count % queue_count
+            text = PROPERTIES.format(count)
+            store.append(Draft(f"T{queue // 8}", queue % 8, body, text, 0, HOST, HOST))
+            count += 1
+            if count % 10_000 == 0:
+                peak = max(peak, rss_mib(os.getpid()) - before)
+        spent = time.perf_counter() - start
+        yield Figure(f"large: written, {queue_count:,} queues", "MiB/s", log_bytes / 2**20 / spent)
+        yield Figure("large: resident memory grown by at most", "MiB", peak)
+        store.abandon()
+        for what in ("a kill", "a clean stop"):
+            start = time.perf_counter()
+            store = MessageStore.open(config)
+            yield Figure(f"large: start after {what}", "s", time.perf_counter() - start)
+            if what == "a kill":
+                yield Figure("large: of it replayed", "messages", store.report.replayed_count)
+                start = time.perf_counter()
+                store.close()
+                yield Figure("large: clean stop", "s", time.perf_counter() - start)
+        found = sum(store.max_offset(f"T{n // 8}", n % 8) for n in range(queue_count))
+        assert (found, store.queues.count) == (count, queue_count)
+        dice, rounds = random.Random(1), 20_000
+        start = time.perf_counter()
+        for _ in range(rounds):
+            queue = dice.randrange(queue_count)
+            place = (f"T{queue // 8}", queue % 8)
+            (record,) = store.read(*place, dice.randrange(store.max_offset(*place)), 1).records
+            assert len(record) > len(body)
+        spent = time.perf_counter() - start
+        yield Figure("large: reads at random, one at a time", "messages/s", rounds / spent)
+        store.close()
+
+
+PARTS = ("appends", "recovery", "commit", "queues")
+OF_THE_KERNEL = ("appends", "recovery")
+
+
+def figures(
+    *, quick: bool = False, directory: Path | None = None, parts: tuple[str, ...] = PARTS
+) -> Iterator[Figure]:
+    """Every figure of the store; those that the kernel makes different are named by it."""
+    pure = kernel.WHY_PURE is not None
+    for figure in _by_kernel(quick, directory, parts, pure=pure):
+        yield Figure(f"{figure.what}, {'pure' if pure else 'kernel'}", figure.unit, figure.value)
+    if not pure:
+        yield from _of_the_twin(quick, directory, [one for one in parts if one in OF_THE_KERNEL])
+    if "commit" in parts:
+        yield device(directory, 1 if quick else 3)
+        yield from group_commit(directory, 1 if quick else 5)
+    if "queues" in parts:
+        yield from many_queues(directory, 500 if quick else 10_000)
+
+
+def _by_kernel(
+    quick: bool, directory: Path | None, parts: tuple[str, ...], *, pure: bool
+) -> Iterator[Figure]:
+    if "appends" in parts:
+        yield from appends(directory, 20_000 if quick else 100_000 if pure else 300_000)
+    if "recovery" in parts:
+        yield from recovery(directory, (64 if quick else 128 if pure else 1024) << 20)
+
+
+def _of_the_twin(quick: bool, directory: Path | None, parts: list[str]) -> Iterator[Figure]:
+    """The same figures from a process in which the kernel is switched off."""
+    if not parts:
+        return
+    command = [sys.executable, "-m", "bench.bench_store", "--json"]
+    command += [word for part in parts for word in ("--part", part)]
+    command += ["--quick"] if quick else []
+    command += ["--directory", str(directory)] if directory else []
+    done = subprocess.run(
+        command, env=os.environ | {"TIANZHOU_PURE": "1"}, stdout=subprocess.PIPE, check=True,
+        cwd=Path(__file__).resolve().parents[1],
+    )  # fmt: skip
+    for line in done.stdout.splitlines():
+        yield Figure(**json.loads(line))
 
 
 def main() -> None:
@@ -208,12 +298,19 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="short rounds")
     parser.add_argument("--directory", type=Path, help="where to make the store")
     parser.add_argument("--json", action="store_true", help="one JSON line per figure")
+    parser.add_argument("--part", action="append", choices=PARTS, help="only this; may be repeated")
+    parser.add_argument("--large", type=float, metavar="GIB", help="exercise a log of this size")
     options = parser.parse_args()
-    for figure in figures(quick=options.quick, directory=options.directory):
+    if options.large:
+        measured = large(options.directory, int(options.large * 2**30), 20_000)
+    else:
+        parts = tuple(options.part or PARTS)
+        measured = figures(quick=options.quick, directory=options.directory, parts=parts)
+    for figure in measured:
         if options.json:
             print(json.dumps(asdict(figure)))
         else:
-            print(f"{figure.what:<60} {figure.value:>14,.2f} {figure.unit}")
+            print(f"{figure.what:<70} {figure.value:>14,.2f} {figure.unit}")
         sys.stdout.flush()
 
 

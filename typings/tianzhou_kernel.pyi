@@ -3,8 +3,11 @@
 Every function answers None when it declines; `tianzhou.protocol.kernel` then asks the pure twin.
 """
 
+from typing import Any
+
 from tianzhou.protocol.pure import Buffer, Header
 from tianzhou.protocol.pure_record import RecordFields
+from tianzhou.protocol.pure_walk import Walk
 
 CONTRACT: int
 
@@ -47,5 +50,101 @@ def encode_record(
     prepared_log_offset: int,
     /,
 ) -> bytes | None: ...
+def walk_records(
+    buffer: Buffer,
+    first: int,
+    start: int,
+    stop: int,
+    queues_from: int,
+    index_from: int,
+    keys_max: int,
+    delay_levels_ms: tuple[int, ...],
+    check_crc: bool,
+    torn: bool,
+    /,
+) -> Walk | None: ...
+def put_index_items(
+    file: memoryview, slot_count: int, number: int, begin_time_ms: int, items: bytes, /
+) -> int | None: ...
+class Feed:
+    """The hot path; `kernel/src/feed.rs` says what it does, `broker/hotpath.py` what it is owed."""
+
+    def __init__(self) -> None: ...
+    def configure(
+        self,
+        frame_max: int,
+        body_max: int,
+        batch_max: int,
+        index_on: bool,
+        waits: bool,
+        store_host: bytes,
+        id_prefix: str,
+        cluster: str,
+        odd_names: list[str],
+        region: str,
+        trace_on: bool,
+        version: int,
+        pull_on: bool,
+        lite_pull_on: bool,
+        read: tuple[int, int, int, int, int, int, int],
+        /,
+    ) -> None: ...
+    def put_topic(
+        self, name: str, queue_count: int, read_count: int, multi_tag: bool, /
+    ) -> None: ...
+    def grant(
+        self, topic: str, group: str, version: int | None, codes: list[int] | None, /
+    ) -> None: ...
+    def revoke(self, topic: str, group: str, /) -> None: ...
+    def revoke_all(self) -> None: ...
+    def lend_queue_file(
+        self,
+        topic: str,
+        queue_id: int,
+        owner: object,
+        memory: memoryview,
+        first: int,
+        stop: int,
+        low: int,
+        /,
+    ) -> None: ...
+    def lend_log_file(self, memory: memoryview, first: int, /) -> None: ...
+    def give_back_files(self) -> None: ...
+    def drop_topic(self, name: str, /) -> None: ...
+    def take_counts(self) -> list[tuple[str, int, int, int, int]]: ...
+    def lend_log(self, memory: memoryview, first: int, position: int, /) -> None: ...
+    def lend_index(
+        self,
+        memory: memoryview,
+        slot_count: int,
+        item_max: int,
+        room_max: int,
+        state: tuple[int, int, int, int, int, int],
+        /,
+    ) -> None: ...
+    def lend_queue(
+        self,
+        topic: str,
+        queue_id: int,
+        owner: object,
+        memory: memoryview,
+        first: int,
+        next_offset: int,
+        limit: int,
+        /,
+    ) -> bool: ...
+    def give_back(self) -> None: ...
+    def give_back_queue(self, topic: str, queue_id: int, /) -> None: ...
+    def give_back_queues(self) -> None: ...
+    def feed(
+        self, buffer: Buffer, at: int, born_host: bytes, now_ms: int, budget: int, /
+    ) -> tuple[
+        int,
+        int,
+        bytes,
+        tuple[Any, ...] | None,
+        list[tuple[str, str, int, int, int, int | None]] | None,
+    ]: ...
+
 def body_crc(buffer: Buffer, /) -> int | None: ...
 def provoke_panic() -> None: ...

@@ -12,6 +12,13 @@ pub const LANGUAGES: [&str; 14] = [
 ];
 pub const LANGUAGE_OTHER: u8 = 7;
 
+/// What a server must know of a header before it looks at the ext fields.
+pub struct Head {
+    pub code: i32,
+    pub flag: i32,
+    pub opaque: i32,
+}
+
 /// A header that was read.
 pub struct Header<'py> {
     pub code: i32,

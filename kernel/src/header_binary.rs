@@ -1,16 +1,57 @@
 //! The ROCKETMQ header encoding; its layout is drawn in `protocol/pure.py`.
 
+use std::borrow::Cow;
 use std::str::from_utf8;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
-use crate::header::{Command, Header};
+use crate::header::{Command, Head, Header};
 use crate::reader::Reader;
 
 pub fn decode<'py>(py: Python<'py>, header: &[u8]) -> Option<Header<'py>> {
+    let parts = read(header)?;
+    let mut ext_fields = None;
+    if !parts.ext_fields.is_empty() {
+        let pairs = PyDict::new(py);
+        each_pair(parts.ext_fields, |key, value| {
+            pairs.set_item(from_utf8(key).ok()?, from_utf8(value).ok()?).ok()
+        })?;
+        ext_fields = Some(pairs);
+    }
+    Some(Header {
+        code: parts.head.code,
+        language: parts.language,
+        version: i32::from(parts.version),
+        opaque: parts.head.opaque,
+        flag: parts.head.flag,
+        remark: (!parts.remark.is_empty()).then(|| PyString::new(py, parts.remark)),
+        ext_fields,
+    })
+}
+
+/// Reads a header without making anything of it: `field` gets the code and each ext field.
+pub fn scan<'a>(
+    header: &'a [u8],
+    mut field: impl FnMut(i32, &[u8], Cow<'a, [u8]>) -> Option<()>,
+) -> Option<Head> {
+    let parts = read(header)?;
+    let code = parts.head.code;
+    each_pair(parts.ext_fields, |key, value| field(code, key, Cow::Borrowed(value)))?;
+    Some(parts.head)
+}
+
+struct Parts<'a> {
+    head: Head,
+    language: u8,
+    version: i16,
+    remark: &'a str,
+    ext_fields: &'a [u8],
+}
+
+fn read(header: &[u8]) -> Option<Parts<'_>> {
     let mut reader = Reader(header);
-    let code = reader.i16()?;
+    let code = i32::from(reader.i16()?);
     let [language] = reader.array()?;
     let version = reader.i16()?;
     let opaque = reader.i32()?;
@@ -19,30 +60,21 @@ pub fn decode<'py>(py: Python<'py>, header: &[u8]) -> Option<Header<'py>> {
     let remark = from_utf8(reader.take(remark_length)?).ok()?;
     let ext_length = reader.i32()?;
     let ext_fields = reader.take(ext_length)?;
-    Some(Header {
-        code: i32::from(code),
-        language,
-        version: i32::from(version),
-        opaque,
-        flag,
-        remark: (!remark.is_empty()).then(|| PyString::new(py, remark)),
-        ext_fields: match ext_fields {
-            [] => None,
-            pairs => Some(decode_pairs(py, Reader(pairs))?),
-        },
-    })
+    Some(Parts { head: Head { code, flag, opaque }, language, version, remark, ext_fields })
 }
 
-fn decode_pairs<'py>(py: Python<'py>, mut reader: Reader<'_>) -> Option<Bound<'py, PyDict>> {
-    let pairs = PyDict::new(py);
+fn each_pair<'a>(
+    pairs: &'a [u8],
+    mut pair: impl FnMut(&'a [u8], &'a [u8]) -> Option<()>,
+) -> Option<()> {
+    let mut reader = Reader(pairs);
     while !reader.0.is_empty() {
         let key_length = reader.i16()?;
-        let key = from_utf8(reader.take(i32::from(key_length))?).ok()?;
+        let key = reader.take(i32::from(key_length))?;
         let value_length = reader.i32()?;
-        let value = from_utf8(reader.take(value_length)?).ok()?;
-        pairs.set_item(key, value).ok()?;
+        pair(key, reader.take(value_length)?)?;
     }
-    Some(pairs)
+    Some(())
 }
 
 pub fn encode(command: &Command<'_>) -> Option<Vec<u8>> {

@@ -10,11 +10,54 @@ use std::io::Write;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
-use crate::header::{Command, Header, LANGUAGE_OTHER, LANGUAGES};
+use crate::header::{Command, Head, Header, LANGUAGE_OTHER, LANGUAGES};
 
 // -- reading --------------------------------------------------------------------------------------
 
 pub fn decode<'py>(py: Python<'py>, header: &[u8]) -> Option<Header<'py>> {
+    let parts = read(header, |text| python_text(py, text), |scanner, _| scanner.ext_fields(py))?;
+    Some(Header {
+        code: parts.head.code,
+        language: parts.language,
+        version: parts.version,
+        opaque: parts.head.opaque,
+        flag: parts.head.flag,
+        remark: parts.remark,
+        ext_fields: parts.ext_fields.flatten(),
+    })
+}
+
+/// Reads a header without making anything of it: `field` gets the code and each ext field. It is
+/// told nothing, and the header declines, where the code does not come first.
+pub fn scan<'a>(
+    header: &'a [u8],
+    mut field: impl FnMut(i32, &[u8], Cow<'a, [u8]>) -> Option<()>,
+) -> Option<Head> {
+    let parts = read(header, valid, |scanner, code| {
+        let code = code?;
+        scanner.object(|scanner, key| {
+            let value = scanner.string()?;
+            field(code, key, value)
+        })
+    })?;
+    Some(parts.head)
+}
+
+struct Parts<R, E> {
+    head: Head,
+    language: u8,
+    version: i32,
+    remark: Option<R>,
+    ext_fields: Option<E>,
+}
+
+/// The object of a header; what becomes of remark and ext fields is the caller's.
+#[inline]
+fn read<'a, R, E>(
+    header: &'a [u8],
+    make_remark: impl Fn(&[u8]) -> Option<R>,
+    mut read_fields: impl FnMut(&mut Scanner<'a>, Option<i32>) -> Option<E>,
+) -> Option<Parts<R, E>> {
     let mut scanner = Scanner(header);
     let (mut code, mut flag, mut opaque, mut version) = (None, None, None, None);
     let (mut language, mut remark, mut ext_fields) = (None, None, None);
@@ -27,8 +70,8 @@ pub fn decode<'py>(py: Python<'py>, header: &[u8]) -> Option<Header<'py>> {
             b"opaque" => once(&mut opaque, scanner.int32()?),
             b"version" => once(&mut version, scanner.int32()?),
             b"language" => once(&mut language, scanner.optional(language_number)?),
-            b"remark" => once(&mut remark, scanner.optional(|text| python_text(py, text))?),
-            b"extFields" => once(&mut ext_fields, scanner.ext_fields(py)?),
+            b"remark" => once(&mut remark, scanner.optional(&make_remark)?),
+            b"extFields" => once(&mut ext_fields, read_fields(scanner, code)?),
             b"serializeTypeCurrentRPC" => once(&mut encoding, scanner.optional(valid)?),
             _ => {
                 valid(key)?;
@@ -40,14 +83,12 @@ pub fn decode<'py>(py: Python<'py>, header: &[u8]) -> Option<Header<'py>> {
     if !scanner.0.is_empty() {
         return None;
     }
-    Some(Header {
-        code: code?,
+    Some(Parts {
+        head: Head { code: code?, flag: flag.unwrap_or(0), opaque: opaque.unwrap_or(0) },
         language: language.flatten().unwrap_or(LANGUAGE_OTHER),
         version: version.unwrap_or(0),
-        opaque: opaque.unwrap_or(0),
-        flag: flag.unwrap_or(0),
         remark: remark.flatten(),
-        ext_fields: ext_fields.flatten(),
+        ext_fields,
     })
 }
 
@@ -288,6 +329,13 @@ fn is_plain(byte: u8) -> bool {
     byte >= 0x20 && byte != b'"' && byte != b'\\'
 }
 
+/// A whole number as text in its only usual form; anything else declines.
+pub fn number(text: &[u8]) -> Option<i64> {
+    let mut scanner = Scanner(text);
+    let number = scanner.integer()?;
+    scanner.0.is_empty().then_some(number)
+}
+
 // -- writing --------------------------------------------------------------------------------------
 
 pub fn encode(command: &Command<'_>) -> Option<Vec<u8>> {
@@ -318,7 +366,7 @@ pub fn encode(command: &Command<'_>) -> Option<Vec<u8>> {
     Some(out)
 }
 
-fn put_string(out: &mut Vec<u8>, text: &str) {
+pub fn put_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     let mut rest = text.as_bytes();
     while let Some((plain, [odd, behind @ ..])) = rest.split_at_checked(plain_length(rest)) {

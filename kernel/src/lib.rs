@@ -4,31 +4,42 @@
 //! `protocol/pure_record.py`. Where anything is odd or broken a function declines by answering None,
 //! and the pure twin decides: no error text is written here.
 
+mod columns;
 mod crc;
+mod feed;
 mod frames;
 mod guard;
 mod header;
 mod header_binary;
 mod header_json;
+mod leases;
+mod pull;
 mod reader;
 mod records;
+mod request;
+mod settings;
+mod texts;
 mod view;
+mod walk;
 
 use pyo3::prelude::*;
 
 /// Raised with every change of the contract, here and in `protocol/kernel.py`.
-const CONTRACT: u32 = 1;
+const CONTRACT: u32 = 2;
 
 #[pymodule]
 mod tianzhou_kernel {
     use pyo3::prelude::*;
     use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
+    #[pymodule_export]
+    use crate::feed::Feed;
     use crate::guard::guarded;
     use crate::header::{Command, ENCODING_BINARY, ENCODING_JSON};
     use crate::records::{Record, Shared};
-    use crate::view::with_view;
-    use crate::{crc, frames, header_binary, header_json, records};
+    use crate::view::{Mapping, with_view};
+    use crate::walk::{self, Task};
+    use crate::{columns, crc, frames, header_binary, header_json, records};
 
     type Object<'a, 'py> = &'a Bound<'py, PyAny>;
 
@@ -156,6 +167,23 @@ mod tianzhou_kernel {
     }
 
     #[pyfunction]
+    #[pyo3(signature = (buffer, starts, names, check_crc, /))]
+    fn decode_columns<'py>(
+        buffer: Object<'_, 'py>,
+        starts: Object<'_, 'py>,
+        names: Object<'_, 'py>,
+        check_crc: bool,
+    ) -> PyResult<Option<(usize, Bound<'py, PyList>)>> {
+        guarded(|| {
+            let names: Vec<String> = names.extract().ok()?;
+            let starts = optional::<PyBytes>(starts)?.map(|starts| starts.as_bytes());
+            with_view(buffer, |view| {
+                columns::decode(buffer.py(), view, starts, &names, check_crc)
+            })
+        })
+    }
+
+    #[pyfunction]
     #[pyo3(signature = (
         topic, body, properties_text, queue_id, queue_offset, log_offset, flag, sys_flag,
         born_time_ms, born_host, store_time_ms, store_host, reconsume_count, prepared_log_offset, /,
@@ -194,6 +222,57 @@ mod tianzhou_kernel {
                 prepared_log_offset: prepared_log_offset.extract().ok()?,
             };
             with_view(body, |view| records::encode(body.py(), &record, view))
+        })
+    }
+
+    #[pyfunction]
+    #[pyo3(signature = (
+        buffer, first, start, stop, queues_from, index_from, keys_max, delay_levels_ms, check_crc,
+        torn, /,
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "the bounds of a walk, flat as in the twin")]
+    fn walk_records<'py>(
+        buffer: Object<'_, 'py>,
+        first: Object<'_, 'py>,
+        start: Object<'_, 'py>,
+        stop: Object<'_, 'py>,
+        queues_from: Object<'_, 'py>,
+        index_from: Object<'_, 'py>,
+        keys_max: Object<'_, 'py>,
+        delay_levels_ms: Object<'_, 'py>,
+        check_crc: bool,
+        torn: bool,
+    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        guarded(|| {
+            let task = Task {
+                first: first.extract().ok()?,
+                start: start.extract().ok()?,
+                stop: stop.extract().ok()?,
+                queues_from: queues_from.extract().ok()?,
+                index_from: index_from.extract().ok()?,
+                keys_max: keys_max.extract().ok()?,
+                delay_levels: delay_levels_ms.extract().ok()?,
+                check_crc,
+                torn,
+            };
+            with_view(buffer, |view| walk::walk(buffer.py(), view, &task))
+        })
+    }
+
+    #[pyfunction]
+    #[pyo3(signature = (file, slot_count, number, begin_time_ms, items, /))]
+    fn put_index_items(
+        file: Object<'_, '_>,
+        slot_count: Object<'_, '_>,
+        number: Object<'_, '_>,
+        begin_time_ms: Object<'_, '_>,
+        items: Object<'_, '_>,
+    ) -> PyResult<Option<u32>> {
+        guarded(|| {
+            let slots = slot_count.extract().ok()?;
+            let (number, begin_time) = (number.extract().ok()?, begin_time_ms.extract().ok()?);
+            let items = items.cast_exact::<PyBytes>().ok()?.as_bytes();
+            walk::put_items(&Mapping::of(file)?, slots, number, begin_time, items)
         })
     }
 

@@ -15,6 +15,7 @@ const MAGIC_V2: u32 = 0xDAA3_20AB;
 
 const BORN_HOST_V6: i32 = 1 << 4;
 const STORE_HOST_V6: i32 = 1 << 5;
+pub const CRC_AT: usize = 8;
 const HEAD_WITHOUT_HOSTS: usize = 72;
 const HEAD_MAX: usize = HEAD_WITHOUT_HOSTS + 2 * 20;
 
@@ -187,49 +188,82 @@ pub struct Record<'a> {
     pub prepared_log_offset: i64,
 }
 
+/// How a record is laid out, and how long it is.
+#[derive(Clone, Copy)]
+pub struct Layout {
+    pub size: usize,
+    magic: u32,
+    sys_flag: i32,
+    body_length: usize,
+}
+
+impl Record<'_> {
+    /// Declines what does not fit the lengths of a record.
+    pub fn layout(&self, body_length: usize) -> Option<Layout> {
+        let short_topic = i8::try_from(self.topic.len()).is_ok();
+        i16::try_from(self.topic.len()).ok()?;
+        i16::try_from(self.properties.len()).ok()?;
+        let mut sys_flag = self.sys_flag & !(BORN_HOST_V6 | STORE_HOST_V6);
+        sys_flag |= v6_bit(self.born_host, BORN_HOST_V6)?;
+        sys_flag |= v6_bit(self.store_host, STORE_HOST_V6)?;
+        let lengths = if short_topic { 3 } else { 4 };
+        let head = self.head_length();
+        let text = lengths + self.topic.len() + self.properties.len();
+        let size = (head + text).checked_add(body_length)?;
+        i32::try_from(size).ok()?;
+        let magic = if short_topic { MAGIC_V1 } else { MAGIC_V2 };
+        Some(Layout { size, magic, sys_flag, body_length })
+    }
+
+    /// How many bytes come before the body.
+    pub fn head_length(&self) -> usize {
+        HEAD_WITHOUT_HOSTS + self.born_host.len() + self.store_host.len()
+    }
+
+    /// What comes before the body.
+    pub fn put_head(&self, layout: Layout, crc: u32, head: &mut Vec<u8>) -> Option<()> {
+        head.extend(i32::try_from(layout.size).ok()?.to_be_bytes());
+        head.extend(layout.magic.to_be_bytes());
+        head.extend(crc.to_be_bytes());
+        head.extend(self.queue_id.to_be_bytes());
+        head.extend(self.flag.to_be_bytes());
+        head.extend(self.queue_offset.to_be_bytes());
+        head.extend(self.log_offset.to_be_bytes());
+        head.extend(layout.sys_flag.to_be_bytes());
+        head.extend(self.born_time.to_be_bytes());
+        head.extend_from_slice(self.born_host);
+        head.extend(self.store_time.to_be_bytes());
+        head.extend_from_slice(self.store_host);
+        head.extend(self.reconsume_count.to_be_bytes());
+        head.extend(self.prepared_log_offset.to_be_bytes());
+        head.extend(i32::try_from(layout.body_length).ok()?.to_be_bytes());
+        Some(())
+    }
+
+    /// What comes behind it.
+    pub fn put_tail(&self, tail: &mut Vec<u8>) -> Option<()> {
+        match i8::try_from(self.topic.len()) {
+            Ok(length) => tail.extend(length.to_be_bytes()),
+            Err(_) => tail.extend(i16::try_from(self.topic.len()).ok()?.to_be_bytes()),
+        }
+        tail.extend_from_slice(self.topic.as_bytes());
+        tail.extend(i16::try_from(self.properties.len()).ok()?.to_be_bytes());
+        tail.extend_from_slice(self.properties.as_bytes());
+        Some(())
+    }
+}
+
 pub fn encode<'py>(
     py: Python<'py>,
     record: &Record<'_>,
     body: View<'_>,
 ) -> Option<Bound<'py, PyBytes>> {
-    let topic_length = i16::try_from(record.topic.len()).ok()?;
-    let properties_length = i16::try_from(record.properties.len()).ok()?;
-    let short_length = i8::try_from(topic_length).ok();
-
-    let mut tail = Vec::with_capacity(4 + record.topic.len() + record.properties.len());
-    match short_length {
-        Some(length) => tail.extend(length.to_be_bytes()),
-        None => tail.extend(topic_length.to_be_bytes()),
-    }
-    tail.extend_from_slice(record.topic.as_bytes());
-    tail.extend(properties_length.to_be_bytes());
-    tail.extend_from_slice(record.properties.as_bytes());
-
-    let magic = if short_length.is_some() { MAGIC_V1 } else { MAGIC_V2 };
-    let mut sys_flag = record.sys_flag & !(BORN_HOST_V6 | STORE_HOST_V6);
-    sys_flag |= v6_bit(record.born_host, BORN_HOST_V6)?;
-    sys_flag |= v6_bit(record.store_host, STORE_HOST_V6)?;
-    let head_length = HEAD_WITHOUT_HOSTS + record.born_host.len() + record.store_host.len();
-    let size = head_length.checked_add(body.len())?.checked_add(tail.len())?;
-
+    let layout = record.layout(body.len())?;
     let mut head = Vec::with_capacity(HEAD_MAX);
-    head.extend(i32::try_from(size).ok()?.to_be_bytes());
-    head.extend(magic.to_be_bytes());
-    head.extend(body_crc(body).to_be_bytes());
-    head.extend(record.queue_id.to_be_bytes());
-    head.extend(record.flag.to_be_bytes());
-    head.extend(record.queue_offset.to_be_bytes());
-    head.extend(record.log_offset.to_be_bytes());
-    head.extend(sys_flag.to_be_bytes());
-    head.extend(record.born_time.to_be_bytes());
-    head.extend_from_slice(record.born_host);
-    head.extend(record.store_time.to_be_bytes());
-    head.extend_from_slice(record.store_host);
-    head.extend(record.reconsume_count.to_be_bytes());
-    head.extend(record.prepared_log_offset.to_be_bytes());
-    head.extend(i32::try_from(body.len()).ok()?.to_be_bytes());
-
-    PyBytes::new_with(py, size, |target| {
+    record.put_head(layout, body_crc(body), &mut head)?;
+    let mut tail = Vec::with_capacity(4 + record.topic.len() + record.properties.len());
+    record.put_tail(&mut tail)?;
+    PyBytes::new_with(py, layout.size, |target| {
         let (head_room, rest) = target.split_at_mut(head.len());
         let (body_room, tail_room) = rest.split_at_mut(body.len());
         head_room.copy_from_slice(&head);

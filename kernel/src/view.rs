@@ -107,6 +107,45 @@ impl<'a> View<'a> {
     }
 }
 
+/// Writable memory of a Python object (a mapped file), held for as long as this lives.
+pub struct Mapping(PyBuffer<u8>);
+
+impl Mapping {
+    /// Declines what is read-only or not one contiguous run of bytes.
+    pub fn of(object: &Bound<'_, PyAny>) -> Option<Self> {
+        let buffer = PyBuffer::<u8>::get(object).ok()?;
+        let plain = buffer.dimensions() == 1 && buffer.is_c_contiguous() && !buffer.readonly();
+        (plain && buffer.item_count() > 0).then_some(Self(buffer))
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.item_count()
+    }
+
+    pub fn view(&self) -> View<'_> {
+        View::Shared(SharedMemory {
+            first: self.0.buf_ptr().cast_const().cast(),
+            len: self.len(),
+            buffer: PhantomData,
+        })
+    }
+
+    /// Copies bytes to a place; declines, and does nothing, if they do not fit there.
+    #[expect(unsafe_code, reason = "the one place that writes memory which Rust does not own")]
+    pub fn write(&self, at: usize, bytes: &[u8]) -> Option<()> {
+        let stop = at.checked_add(bytes.len())?;
+        if stop > self.len() {
+            return None;
+        }
+        let first: *mut u8 = self.0.buf_ptr().cast();
+        // SAFETY: the PyBuffer is ours and writable, so its memory stays where it is, and the
+        // range was just checked to lie inside. `bytes` are memory of Rust or of `bytes` objects,
+        // which no mapped file is. Readers of the mapping never take it for a slice.
+        unsafe { copy_nonoverlapping(bytes.as_ptr(), first.wrapping_add(at), bytes.len()) }
+        Some(())
+    }
+}
+
 impl SharedMemory<'_> {
     fn part(self, start: usize, stop: usize) -> Option<Self> {
         let within = start <= stop && stop <= self.len;

@@ -9,6 +9,9 @@ network, `RequestError` the caller of one request, `StoreError` the operator of 
 class TianzhouError(Exception):
     """Base of all; its text is written for the person who has to act on it."""
 
+    retriable = False
+    """Whether doing the same again may succeed, with nothing changed but the time."""
+
 
 # -- bytes -------------------------------------------------------------------------------------
 
@@ -42,6 +45,8 @@ class BodyError(ProtocolError):
 
 class RemotingError(TianzhouError):
     """Something between two programs went wrong."""
+
+    retriable = True
 
 
 class ConnectError(RemotingError):
@@ -117,9 +122,82 @@ class StoreCorrupt(StoreError):
 class AddressError(ConnectError):
     """A network address cannot be read."""
 
+    retriable = False
+
 
 # -- filters -----------------------------------------------------------------------------------
 
 
 class FilterError(ProtocolError):
     """A filter expression cannot be understood; the text shows where it goes wrong."""
+
+
+# -- the client ----------------------------------------------------------------------------------
+
+
+class ClientError(TianzhouError):
+    """A client cannot do what its program asked."""
+
+
+class ClientClosed(ClientError):
+    """The producer or consumer was not started, or has been closed."""
+
+
+class MessageRefused(ClientError):
+    """A message that no broker would take; it has not been sent."""
+
+
+class RouteNotFound(ClientError):
+    """No broker has the topic, or none that may be written to or read from."""
+
+    retriable = True
+
+
+class BrokerError(RequestError):
+    """A broker or nameserver answered with an error; the text says which one, and about what."""
+
+    def __init__(self, code: int, remark: str, *, subject: str, retriable: bool) -> None:
+        super().__init__(code, remark)
+        self.args = (f"{subject}: {remark} (response code {code})",)
+        self.subject = subject
+        self.retriable = retriable
+
+
+class SendError(ClientError):
+    """A message was not stored, or nobody can say whether it was; the cause is the last try's."""
+
+    def __init__(self, text: str, *, try_count: int, retriable: bool) -> None:
+        super().__init__(text)
+        self.try_count = try_count
+        self.retriable = retriable
+
+
+class SendTimeout(SendError):
+    """The time for all tries of a send is used up; the message may have been stored."""
+
+
+class SendManyError(SendError):
+    """Some of many messages were not stored; `outcomes` has a result or an error for each."""
+
+    def __init__(self, text: str, *, outcomes: list[object], retriable: bool) -> None:
+        super().__init__(text, try_count=1, retriable=retriable)
+        self.outcomes = outcomes
+
+
+class TokenBusy(ClientError):
+    """Another consumer is handling this message; it is to be tried again later."""
+
+    retriable = True
+
+
+class ReplyTimeout(ClientError):
+    """A request was sent, and no reply to it came in time."""
+
+    retriable = True
+
+
+# -- administration ----------------------------------------------------------------------------
+
+
+class TargetError(TianzhouError):
+    """What a command is to act on does not exist; the text names what does."""

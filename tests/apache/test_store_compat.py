@@ -1,20 +1,23 @@
 """One store directory, two systems: what we write Apache's broker opens and serves, and the
 reverse.
 
-The stock client reads every message by its place in the queue, and looks up a part of them by id
-and by each of their keys; `TIANZHOU_LOOKUP_STRIDE=1` looks up all of them.
+The stock client reads every message by its place in the queue, and looks it up by its id and by
+each of its keys; `TIANZHOU_LOOKUP_STRIDE=50` looks up only each 50th, where time is short.
 """
 
 import json
 import os
+import subprocess
 import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.apache.jvm import java_command, make_home
 from tests.apache.kit import (
     LOOPBACK,
     VERSIONS,
@@ -22,30 +25,34 @@ from tests.apache.kit import (
     apache_broker,
     apache_namesrv,
     free_port,
-    run_java,
 )
+from tests.apache.processes import STOP_TIMEOUT_S
 from tianzhou.protocol import properties, sysflag
 from tianzhou.protocol.record import decode_record
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.message_store import Draft, MessageStore
+from tianzhou.store.queue_ext import is_address
 from tianzhou.store.reading import ReadStatus
 
 pytestmark = pytest.mark.apache
 
 MESSAGES = {"closed": 100_000, "killed": 12_000}
 APACHE_MESSAGES = 1500
-STRIDE = int(os.environ.get("TIANZHOU_LOOKUP_STRIDE", "200"))
+STRIDE = int(os.environ.get("TIANZHOU_LOOKUP_STRIDE", "1"))
 TOPICS = {"OursPlain": 4, "OursBatch": 3, "%RETRY%ours_group": 1}
 APACHE_TOPIC = "TheirTopic"
 APACHE_QUEUES = 4
 BROKER = "broker-a"
+EXT_FILE_BYTES = 5000
 BORN_HOSTS = (("192.0.2.7", 3456), ("2001:db8::77", 4567))
 
 
-def store_config(root: Path) -> StoreConfig:
+def store_config(root: Path, *, ext: bool = False) -> StoreConfig:
     """The sizes that the kit gives to Apache's broker."""
     return StoreConfig(
         store_path_root_dir=root,
+        enable_consume_queue_ext=ext,
+        mapped_file_size_consume_queue_ext=EXT_FILE_BYTES,
         mapped_file_size_commit_log=16 * 1024 * 1024,
         mapped_file_size_consume_queue=20 * 6000,
         max_hash_slot_num=10_000,
@@ -144,13 +151,38 @@ def write_topics(root: Path) -> None:
     )
 
 
-def java_lines(version: str, verb: str, namesrv: Server, file: Path, *rest: str) -> list[str]:
-    """What StoreReader.java writes."""
-    done = run_java(
-        version, "StoreReader", verb, namesrv.address, BROKER, str(file), *rest, timeout_s=240
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return file.read_text().splitlines()
+class Reader:
+    """One JVM of a version with StoreReader.java in it."""
+
+    def __init__(self, version: str, home: Path) -> None:
+        self._errors = home / "stderr.log"
+        with self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [*java_command(version, make_home(home)), "StoreReader"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd=home,
+                text=True,
+            )
+
+    def ask(self, verb: str, namesrv: Server, file: Path, *rest: str) -> list[str]:
+        """What StoreReader.java writes."""
+        requests, answers = self._process.stdin, self._process.stdout
+        assert requests is not None
+        assert answers is not None
+        requests.write("\t".join((verb, namesrv.address, BROKER, str(file), *rest)) + "\n")
+        requests.flush()
+        answer = answers.readline()
+        assert answer == "done\n", answer + self._errors.read_text(errors="replace")[-4000:]
+        return file.read_text().splitlines()
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(STOP_TIMEOUT_S)
+        self._process.stdout.close()
 
 
 @pytest.fixture(scope="module")
@@ -159,10 +191,24 @@ def namesrv(apache: None) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="module", params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> str:
+    chosen: str = request.param
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def reader(
+    apache: None, version: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Reader]:
+    made = Reader(version, tmp_path_factory.mktemp("reader"))
+    yield made
+    made.close()
+
+
 @pytest.mark.parametrize("ending", ["closed", "killed"])
-@pytest.mark.parametrize("version", VERSIONS)
 def test_apache_serves_what_we_wrote(
-    version: str, ending: str, namesrv: Server, tmp_path: Path
+    version: str, reader: Reader, ending: str, namesrv: Server, tmp_path: Path
 ) -> None:
     port = free_port(-2, 1)
     root = tmp_path / "store"
@@ -171,9 +217,9 @@ def test_apache_serves_what_we_wrote(
     # A store that nobody closed is what a killed process leaves behind.
     store.close() if ending == "closed" else store.abandon()
     write_topics(root)
-    with apache_broker(version, namesrv.address, store_dir=root, port=port):
+    with apache_broker(version, namesrv.address, store_dir=root, port=port, graceful=False):
         places = [f"{topic}:{queues}" for topic, queues in TOPICS.items()]
-        found = java_lines(version, "read", namesrv, tmp_path / "read", str(STRIDE), *places)
+        found = reader.ask("read", namesrv, tmp_path / "read", str(STRIDE), *places)
     assert len(found) == len(lines)
     assert sorted(found) == sorted(lines)
 
@@ -192,32 +238,51 @@ def read_all(store: MessageStore, topic: str, queues: int) -> dict[tuple[int, in
 
 
 @pytest.mark.parametrize("ending", ["stopped", "killed"])
-@pytest.mark.parametrize("version", VERSIONS)
 def test_we_serve_what_apache_wrote_and_apache_goes_on(
-    version: str, ending: str, namesrv: Server, tmp_path: Path
+    version: str, reader: Reader, ending: str, namesrv: Server, tmp_path: Path
 ) -> None:
     root = tmp_path / "store"
     port = free_port(-2, 1)
     place = f"{APACHE_TOPIC}:{APACHE_QUEUES}"
     graceful = ending == "stopped"
-    with apache_broker(version, namesrv.address, store_dir=root, port=port, graceful=graceful):
-        sent = java_lines(version, "write", namesrv, tmp_path / "sent", place, str(APACHE_MESSAGES))
-        described = java_lines(version, "read", namesrv, tmp_path / "read", "1000000", place)
+    # One of the two keeps tags codes in units beside the queues (consumequeue_ext).
+    theirs = partial(
+        apache_broker, version, namesrv.address, store_dir=root, port=port,
+        enableConsumeQueueExt=str(graceful).lower(), mappedFileSizeConsumeQueueExt=EXT_FILE_BYTES,
+    )  # fmt: skip
+    with theirs(graceful=graceful):
+        sent = reader.ask("write", namesrv, tmp_path / "sent", place, str(APACHE_MESSAGES))
+        described = reader.ask("read", namesrv, tmp_path / "read", "1000000", place)
     assert len(described) == len(sent) > APACHE_MESSAGES
-    with MessageStore.open(store_config(root)) as store:
+    with MessageStore.open(store_config(root, ext=graceful)) as store:
         assert store.report.clean == graceful
+        assert not [note for note in store.report.notes if "made again" in note]
         found = read_all(store, APACHE_TOPIC, APACHE_QUEUES)
+        check_codes(store, found, ext=graceful)
         assert len(found) == len(sent)
         check_lookups(store, found, sent)
         done = store.append(
             Draft(APACHE_TOPIC, 0, b"from us", "", 0, BORN_HOSTS[0], (LOOPBACK, port))
         )
         assert done.queue_offset == 1 + max(offset for queue, offset in found if queue == 0)
-    with apache_broker(version, namesrv.address, store_dir=root, port=port):
-        again = java_lines(version, "read", namesrv, tmp_path / "again", "20", place)
+    with theirs(graceful=False):
+        again = reader.ask("read", namesrv, tmp_path / "again", str(STRIDE), place)
     added = set(again) - set(described)
     assert set(described) <= set(again)
     assert [line.split("\t")[2] for line in added] == [str(done.queue_offset)]
+
+
+def check_codes(
+    store: MessageStore, found: dict[tuple[int, int], memoryview], *, ext: bool
+) -> None:
+    """Each entry has the code of its message's tags, in itself or in a unit."""
+    for (queue_id, queue_offset), record in found.items():
+        queue = store.queues.get(APACHE_TOPIC, queue_id)
+        assert queue is not None
+        entry, raw = queue.entry(queue_offset), next(queue.raw_entries(queue_offset, 1))
+        assert entry is not None
+        assert entry[2] == properties.tags_code(decode_record(record).tags)
+        assert is_address(raw[2]) == ext
 
 
 def check_lookups(

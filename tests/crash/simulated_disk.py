@@ -75,7 +75,7 @@ class SimulatedFile:
         self._disk.called("read", self.path)
         return bytes(self._inode.cache[position : position + count])
 
-    def write(self, position: int, data: bytes) -> None:
+    def write(self, position: int, data: bytes | memoryview) -> None:
         self._disk.called("write", self.path)
         self._grow(position + len(data))
         self._inode.cache[position : position + len(data)] = data
@@ -130,6 +130,7 @@ class SimulatedDisk:
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
         self.used = 0.1
+        self.free = 1 << 40
         self.now_ms = 0
         self._names: dict[Path, Inode | None] = {Path("/"): None}  # None is a directory
         self._synced_names: dict[Path, Inode | None] = {Path("/"): None}
@@ -167,7 +168,7 @@ class SimulatedDisk:
                 after._names[path] = None if inode is None else _survivor(inode, dice)
         after._synced_names = dict(after._names)
         after.now_ms = self.now_ms
-        after.used = self.used
+        after.used, after.free = self.used, self.free
         return after
 
     def after_kill(self) -> "SimulatedDisk":
@@ -188,7 +189,7 @@ class SimulatedDisk:
             for path, inode in self._synced_names.items()
         }
         after.now_ms = self.now_ms
-        after.used = self.used
+        after.used, after.free = self.used, self.free
         # Names made by the old process are as unsynced as they were.
         for path in self._names.keys() - self._synced_names.keys():
             after._pending.append((path.parent, _setting(path, after._names[path])))
@@ -235,6 +236,13 @@ class SimulatedDisk:
     def names(self, path: Path) -> list[str]:
         return sorted(p.name for p in self._names if p.parent == path and p != path)
 
+    def sizes(self, path: Path) -> dict[str, int]:
+        return {
+            name: len(inode.cache) if inode else 0
+            for name in self.names(path)
+            for inode in (self._names[path / name],)
+        }
+
     def is_directory(self, path: Path) -> bool:
         return path in self._names and self._names[path] is None
 
@@ -274,6 +282,14 @@ class SimulatedDisk:
             change(self._synced_names)
         self._pending = [entry for entry in self._pending if entry[0] != path]
 
+    def sync_file_system(self, path: Path) -> bool:
+        for file, inode in [*self._names.items()]:
+            if inode is not None:
+                SimulatedFile(self, file, inode, writable=True).sync()
+        for directory in {directory for directory, _ in self._pending}:
+            self.sync_directory(directory)
+        return True
+
     def size_bytes(self, path: Path) -> int:
         return len(self._file(path).cache)
 
@@ -284,8 +300,14 @@ class SimulatedDisk:
         self.called("used_ratio", path)
         return self.used
 
+    def free_bytes(self, path: Path) -> int:
+        return self.free
+
     def prefault(self, view: memoryview, start: int, stop: int) -> None:
         self.calls["prefault"] += 1
+
+    def release(self, view: memoryview, start: int, stop: int) -> None:
+        self.calls["release"] += 1
 
     # -- inside ---------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """What the tests of the store share: small settings, messages, a look at all there is."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,6 +105,14 @@ def read_queue(store: MessageStore, topic: str, queue_id: int) -> dict[int, tupl
             found[message.queue_offset] = (message.body, message.log_offset)
         at = answer.next_offset
     return found
+
+
+def wait_until(condition: Callable[[], bool], seen: Callable[[], object] = lambda: "") -> None:
+    """Waits for something that another thread does."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, f"it did not happen within 20 s: {seen()}"
+        time.sleep(0.002)
 
 
 def queues_of(store: MessageStore) -> list[tuple[str, int]]:

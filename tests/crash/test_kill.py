@@ -1,55 +1,83 @@
 """A writer that is killed at any moment has lost nothing that it acknowledged."""
 
+import os
 import random
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.crash import writer
 from tests.crash.store_kit import queues_of, read_queue
-from tianzhou.store.config import FlushDiskType
+from tests.crash.writer import Kind
 from tianzhou.store.message_store import MessageStore
 
 ROOT = Path(__file__).resolve().parents[2]
-KILLS = 8
+KILLS_A_STORE = 12
+STORES = 10
+"""Of each kind of writer, so 360 kills in all."""
 TIMEOUT_S = 60
 
+Promised = dict[tuple[str, int, int], tuple[bytes, int]]
+"""Body and log offset by topic, queue and queue offset."""
 
-def killed_run(root: Path, flush: FlushDiskType, seed: int) -> list[list[bytes]]:
-    """Lets a writer write, kills it after some lines, and gives what it said."""
-    lines_wanted = random.Random(seed).choice((1, 5, 50, 300, 900))
+
+class Writers:
+    """The server of writers."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def kill_one(self, root: Path, kind: Kind, seed: int) -> Promised:
+        """Lets a writer write, kills it after some lines, and gives what it acknowledged."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        wanted = random.Random(seed).choice((0, 1, 5, 20, 60, 200))
+        self._process.stdin.write(f"{root} {kind.value} {seed}\n".encode())
+        self._process.stdin.flush()
+        process_id = int(self._process.stdout.readline())
+        said = [self._process.stdout.readline() for _ in range(wanted)]
+        os.kill(process_id, signal.SIGKILL)
+        # What was in the pipe when it died was said before it died.
+        said += iter(self._process.stdout.readline, writer.END)
+        promised: Promised = {}
+        for line in said:
+            topic, queue_id, queue_offset, log_offset, body = line.split()
+            promised[topic.decode(), int(queue_id), int(queue_offset)] = (body, int(log_offset))
+        assert len(promised) == len(said)
+        return promised
+
+
+@pytest.fixture(scope="module")
+def writers() -> Iterator[Writers]:
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.crash.writer", str(root), flush.value, str(seed)],
+        [sys.executable, "-m", "tests.crash.writer"],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=ROOT,
     ) as process:
-        assert process.stdout is not None
-        said: list[bytes] = []
-        for line in process.stdout:
-            said.append(line)
-            if len(said) >= lines_wanted:
-                break
-        process.kill()
-        # What was in the pipe when it died was said before it died.
-        said += process.stdout.readlines()
+        yield Writers(process)
+        assert process.stdin is not None
+        process.stdin.close()
         process.wait(TIMEOUT_S)
-    assert len(said) >= lines_wanted
-    return [line.split() for line in said if line.endswith(b"\n")]
 
 
-@pytest.mark.parametrize("flush", list(FlushDiskType))
-def test_nothing_acknowledged_is_lost_by_kills(tmp_path: Path, flush: FlushDiskType) -> None:
-    promised: dict[tuple[str, int, int], tuple[bytes, int]] = {}
-    for seed in range(KILLS):
-        for topic, queue_id, queue_offset, log_offset, body in killed_run(tmp_path, flush, seed):
-            place = (topic.decode(), int(queue_id), int(queue_offset))
-            assert place not in promised
-            promised[place] = (body, int(log_offset))
-        if seed % 3 == 0:
+@pytest.mark.parametrize("case", range(STORES))
+@pytest.mark.parametrize("kind", list(Kind))
+def test_nothing_acknowledged_is_lost_by_kills(
+    writers: Writers, tmp_path: Path, kind: Kind, case: int
+) -> None:
+    promised: Promised = {}
+    for kill in range(KILLS_A_STORE):
+        new = writers.kill_one(tmp_path, kind, case * KILLS_A_STORE + kill)
+        assert not promised.keys() & new.keys()
+        promised |= new
+        if kill % 3 == 0:
             continue  # The next writer recovers by itself.
-        with MessageStore.open(writer.config(tmp_path, flush), background=False) as store:
+        with MessageStore.open(writer.config(tmp_path, kind), background=False) as store:
             found = {
                 (topic, queue_id, queue_offset): value
                 for topic, queue_id in queues_of(store)
@@ -60,4 +88,4 @@ def test_nothing_acknowledged_is_lost_by_kills(tmp_path: Path, flush: FlushDiskT
             bodies = [body for body, _ in found.values()]
             assert len(bodies) == len(set(bodies))
             assert not [note for note in store.report.notes if "made again" in note]
-    assert len(promised) > KILLS
+    assert len(promised) > KILLS_A_STORE

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
+from tests.fuzz import feed_bench
 from tianzhou.protocol import (
     batch,
     command,
     compression,
     fastjson,
     framing,
+    kernel,
     message_id,
     properties,
     record,
@@ -206,6 +208,15 @@ def topics_body(data: bytes) -> object:
     return bodies.decode(TopicConfigTable, data)
 
 
+@cache
+def feed() -> feed_bench.FeedBench:
+    return feed_bench.FeedBench()
+
+
+def fed(data: bytes) -> object:
+    return feed().run(data)
+
+
 TARGETS = (
     Target("frames", split, frames),
     Target("command", command.decode, frames),
@@ -225,4 +236,5 @@ TARGETS = (
     Target("compressed body", unpack, packed),
     Target("offset id", offset_id, ids),
     Target("unique id", unique_id, ids),
+    *((Target("feed", fed, feed_bench.corpus),) if kernel.WHY_PURE is None else ()),
 )

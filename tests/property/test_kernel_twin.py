@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.property import wire
 
 from tianzhou.errors import RecordError, TianzhouError
-from tianzhou.protocol import host, kernel, pure, pure_record, record
+from tianzhou.protocol import host, kernel, pure, pure_record, pure_walk, record
 
 pytestmark = [
     pytest.mark.kernel,
@@ -326,6 +326,130 @@ def test_every_byte_of_a_record_changed_in_turn() -> None:
                 agree("decode_records", pure_record.decode_records, changed, check_crc, True)
     for length in range(len(data)):
         agree("decode_records", pure_record.decode_records, data[:length], True, True)
+
+
+# -- walking ---------------------------------------------------------------------------------------
+
+FIRST = 4096
+walk_topics = st.sampled_from([
+    "a", "b", "SCHEDULE_TOPIC_XXXX", "天舟", "t" * 130, "", ".", "..", "a/b", "a\0", "%RETRY%a",
+])  # fmt: skip
+walk_names = st.sampled_from(["KEYS", "UNIQ_KEY", "TAGS", "DELAY", "x", ""])
+walk_values = st.sampled_from([
+    "", "k", " ", "k l", "  k  l ", "7F00", "0", "1", "2", "19", "-1", "1" * 12, "\uff11", "é😀",
+    "a\x01b", "\0" * 700,
+]) | st.text(max_size=5)  # fmt: skip
+walk_texts = st.lists(st.tuples(walk_names, walk_values), max_size=5).map(
+    lambda pairs: "\x02".join(f"{name}\x01{value}" for name, value in pairs)
+)
+walk_records_drawn = st.tuples(
+    walk_topics, wire.bodies, walk_texts, st.integers(-1, 3), st.integers(-1, 4) | wire.int64,
+    st.integers(0, 63), st.sampled_from([0, 1_700_000_000_000, -5, 2**63 - 1]),
+)  # fmt: skip
+
+
+def log_file(drawn: list[tuple[Any, ...]], end: bytes) -> bytes:
+    data = b""
+    for topic, body, text, queue_id, queue_offset, sys_flag, store_time in drawn:
+        born, stored = (bytes(20 if sys_flag & bit else 8) for bit in (16, 32))
+        data += pure_record.encode_record(
+            topic, body, text, queue_id, queue_offset, FIRST + len(data), 0, sys_flag, 1, born,
+            store_time, stored, 0, 0,
+        )  # fmt: skip
+    return data + end
+
+
+log_files = st.builds(
+    log_file,
+    st.lists(walk_records_drawn, max_size=6),
+    st.sampled_from([b"", bytes(7), bytes(8), bytes(600), b"\0\0\0\x08\xcb\xd4\x31\x94"]),
+)
+bounds = st.integers(0, 3000) | st.sampled_from([-1, FIRST + 200, 2**63 - 1, 2**70])
+
+
+@given(
+    log_files | wire.mutated(log_files), bounds, bounds, bounds, bounds, st.integers(0, 3), flags,
+    flags, buffers,
+)  # fmt: skip
+def test_walk_records(
+    data: bytes,
+    start: int,
+    stop: int,
+    queues_from: int,
+    index_from: int,
+    keys_max: int,
+    check_crc: bool,
+    torn: bool,
+    kind: Callable[[bytes], pure.Buffer],
+) -> None:
+    for begin, end in ((0, len(data)), (start, stop)):
+        agree(
+            "walk_records", pure_walk.walk_records, kind(data), FIRST, begin, end, queues_from,
+            index_from, keys_max, (1000, 2**62), check_crc, torn,
+        )  # fmt: skip
+
+
+def test_the_kernel_walks_what_writers_write_by_itself() -> None:
+    text = "KEYS\x01one two\x02UNIQ_KEY\x01u\x02TAGS\x01red"
+    drawn = [("a", b"body", text, n % 2, n // 2, 0, 1000 + n) for n in range(10)]
+    data = log_file(drawn, bytes(100))
+    walk = pure_walk.walk_records(data, FIRST, 0, len(data), 0, 0, 11, (), True, True)
+    assert walk[:3] == (len(data) - 100, 10, 1009)
+    assert [run[:3] for run in walk[3]] == [("a", 0, 0), ("a", 1, 0)]
+    assert [len(run[3]) for run in walk[3]] == [100, 100]
+    assert len(walk[4]) == 10 * 3 * pure_walk.LOOSE_ITEM.size
+    assert agree(
+        "walk_records", pure_walk.walk_records, data, FIRST, 0, len(data), 0, 0, 11, (), True, True
+    )
+
+
+def test_every_byte_of_a_walked_file_changed_in_turn() -> None:
+    data = log_file(
+        [("a", b"body", "KEYS\x01k\x02TAGS\x01t", 0, n, 16, 5) for n in (0, 1)], bytes(9)
+    )
+    for at in range(len(data)):
+        for bits in (0x01, 0x80, 0xFF):
+            changed = bytearray(data)
+            changed[at] ^= bits
+            for torn in (False, True):
+                agree(
+                    "walk_records", pure_walk.walk_records, changed, FIRST, 0, len(data), 0, 0, 9,
+                    (1000,), True, torn,
+                )  # fmt: skip
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2**31 - 1), wire.int64,
+            st.integers(-(2**40), 2**40) | st.just(2**62),
+        ),
+        max_size=12,
+    ),
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.integers(-(2**40), 2**40),
+)  # fmt: skip
+def test_put_index_items(
+    drawn: list[tuple[int, int, int]], slots: int, number: int, begin_ms: int
+) -> None:
+    items = b"".join(pure_walk.LOOSE_ITEM.pack(*item) for item in drawn)
+    files = [bytearray(40 + slots * 4 + 20 * 20) for _ in range(2)]
+    used = native.put_index_items(memoryview(files[0]), slots, number, begin_ms, items)
+    twin = pure_walk.put_index_items(memoryview(files[1]), slots, number, begin_ms, items)
+    assert used == twin
+    assert files[0] == files[1]
+
+
+def test_put_index_items_declines_what_does_not_fit() -> None:
+    item = pure_walk.LOOSE_ITEM.pack(1, 2, 3)
+    file = bytearray(40 + 4 + 20 * 3)
+    assert native.put_index_items(memoryview(file), 1, 1, 0, item * 3) is None
+    assert native.put_index_items(memoryview(file), 1, 1, 0, item[:-1]) is None
+    assert native.put_index_items(memoryview(file), 0, 1, 0, item) is None
+    assert native.put_index_items(memoryview(bytes(file)), 1, 1, 0, item) is None
+    assert not any(file)
+    assert native.put_index_items(memoryview(file), 1, 1, 0, item * 2) == 1
 
 
 # -- the rest --------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def stats(directory: Directory, as_json: AsJson = False) -> None:
 
 @app.command()
 def verify(directory: Directory, as_json: AsJson = False) -> None:
-    """Check every message and every queue entry; exit code 1 if something is wrong."""
+    """Check every message, queue entry and index item; exit code 1 if something is wrong."""
     with _in_words(), _progress("verify") as told:
         verdict = StoreDirectory(directory).verify(told)
     if as_json:

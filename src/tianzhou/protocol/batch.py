@@ -35,15 +35,20 @@ def encode(items: Iterable[BatchItem]) -> bytes:
     parts: list[bytes] = []
     for number, item in enumerate(items):
         try:
-            text = item.properties_text.encode()
-            size = _SIZE_MIN + len(item.body) + len(text)
-            parts += (
-                _HEAD.pack(size, 0, 0, item.flag, len(item.body)), item.body,
-                _SHORT.pack(len(text)), text,
-            )  # fmt: skip
-        except (struct.error, UnicodeEncodeError) as e:
+            parts.append(encode_item(item.body, item.properties_text, item.flag))
+        except RecordError as e:
             raise RecordError(f"message {number} does not fit a batch: {e}") from e
     return b"".join(parts)
+
+
+def encode_item(body: bytes, properties_text: str = "", flag: int = 0) -> bytes:
+    """One item; items in a row are a batch. Raises RecordError if it does not fit its lengths."""
+    try:
+        text = properties_text.encode()
+        size = _SIZE_MIN + len(body) + len(text)
+        return _HEAD.pack(size, 0, 0, flag, len(body)) + body + _SHORT.pack(len(text)) + text
+    except (struct.error, UnicodeEncodeError) as e:
+        raise RecordError(f"a message of {len(body)} bytes: {e}") from e
 
 
 def decode(body: Buffer) -> list[BatchItem]:

@@ -7,12 +7,14 @@ then the twin decides, and raises if there is something to raise.
 """
 
 import os
+from typing import TYPE_CHECKING
 
-from tianzhou.protocol import pure, pure_record
+from tianzhou.protocol import pure, pure_record, pure_walk
 from tianzhou.protocol.pure import Buffer, Header
 from tianzhou.protocol.pure_record import RecordFields
+from tianzhou.protocol.pure_walk import Walk
 
-CONTRACT = 1
+CONTRACT = 2
 """Raised with every change of what kernel and twin promise, here and in the crate."""
 
 _import_error: str | None = None
@@ -36,6 +38,17 @@ WHY_PURE = _why_pure()
 
 if WHY_PURE is not None:
     native = None  # type: ignore[assignment]  # as above
+
+
+if TYPE_CHECKING:
+    from tianzhou_kernel import Feed as Feed
+else:
+    Feed = getattr(native, "Feed", None)
+
+
+def new_feed() -> "Feed | None":
+    """The hot path, None where the twin serves: its twin is the whole ordinary path."""
+    return native.Feed() if native else None
 
 
 def split_frames(buffer: Buffer, limit_bytes: int) -> tuple[list[tuple[int, int]], int]:
@@ -115,3 +128,36 @@ def encode_record(
     )  # fmt: skip
     record = native.encode_record(*arguments) if native else None
     return pure_record.encode_record(*arguments) if record is None else record
+
+
+# -- walking ---------------------------------------------------------------------------------------
+
+
+def walk_records(
+    buffer: Buffer,
+    first: int,
+    start: int,
+    stop: int,
+    queues_from: int,
+    index_from: int,
+    keys_max: int,
+    delay_levels_ms: tuple[int, ...],
+    check_crc: bool,
+    torn: bool,
+) -> Walk:
+    """See `pure_walk.walk_records`."""
+    arguments = (
+        buffer, first, start, stop, queues_from, index_from, keys_max, delay_levels_ms, check_crc,
+        torn,
+    )  # fmt: skip
+    walk = native.walk_records(*arguments) if native else None
+    return pure_walk.walk_records(*arguments) if walk is None else walk
+
+
+def put_index_items(
+    file: memoryview, slot_count: int, number: int, begin_time_ms: int, items: bytes
+) -> int:
+    """See `pure_walk.put_index_items`."""
+    arguments = (file, slot_count, number, begin_time_ms, items)
+    used = native.put_index_items(*arguments) if native else None
+    return pure_walk.put_index_items(*arguments) if used is None else used

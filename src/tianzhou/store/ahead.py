@@ -55,6 +55,12 @@ class Ahead:
                 ready.remove()
                 self._disk.sync_directory(self._segments.directory)
 
+    def stop_warming(self) -> None:
+        """Only make files from now on: the log is written in another way."""
+        with self._change:
+            self._window_bytes = 0
+            self._warm = None
+
     # -- the writer's side ----------------------------------------------------------------------
 
     def take(self, first: int) -> MappedFile:

@@ -11,14 +11,19 @@ next file".
 
 The compiled kernel may do the copying: `place` names the spot, `tail` gives the memory, `advance`
 publishes.
+
+With a staging pool the records go into a buffer instead, and readers go no further than `readable`,
+which `commit` moves: it copies what waits to the file. Any thread may commit.
 """
 
+import threading
 from collections.abc import Iterator
 from typing import Final, Protocol
 
 from tianzhou.errors import RecordError, StoreError
 from tianzhou.protocol import kernel
 from tianzhou.protocol.pure_record import RecordFields
+from tianzhou.protocol.pure_walk import has_lost_sector, text_places
 from tianzhou.protocol.record import (
     BLANK_BYTES_MIN,
     MAGIC_BLANK,
@@ -27,17 +32,14 @@ from tianzhou.protocol.record import (
     SIZE_MIN,
     encode_blank,
 )
-from tianzhou.protocol.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from tianzhou.store.disk import DiskFile
 from tianzhou.store.mapped_file import MappedFile
 from tianzhou.store.segments import Segments
+from tianzhou.store.staging import Part, StagingPool
 
 _MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 _BLANK = MAGIC_BLANK.to_bytes(4, "big")
 _SEARCH_BYTES = 1 << 20
-_HEAD_BYTES = 88
-"""Of a record with IPv4 addresses, up to and with the length of the body."""
-SECTOR_BYTES = 512
-"""What a disk writes whole or not at all."""
 
 # Indexes into the fields of a decoded record.
 TOPIC: Final = 0
@@ -66,38 +68,71 @@ class CommitLog:
     """The writer's end, and what readers need."""
 
     __slots__ = (
-        "_file", "_position", "_supply", "_tail", "_tell_at", "last_store_time_ms", "segments",
-        "written",
+        "_changing", "_committed", "_committing", "_file", "_handle", "_parts", "_pool",
+        "_position", "_supply", "_tail", "_tell_at", "last_store_time_ms", "segments", "written",
     )  # fmt: skip
 
-    def __init__(self, segments: Segments, supply: Supply) -> None:
+    def __init__(self, segments: Segments, supply: Supply, pool: StagingPool | None = None) -> None:
         self.segments = segments
         self._supply = supply
+        self._pool = pool
+        self._parts: tuple[Part, ...] = ()
+        """Files with staged ends, oldest first; replaced as a whole."""
+        self._committed = 0
+        self._committing = threading.Lock()
+        self._changing = threading.Lock()
+        """Held while the tuple of parts is replaced, which writer and committer do."""
         self._file: MappedFile | None = None
+        self._handle: DiskFile | None = None
+        """The same file, open for `write`."""
         self._tail = memoryview(b"")
         self._position = 0
         self._tell_at = 0
         self.written = 0
-        """Log offset behind the last record; everything before it may be read."""
+        """Log offset behind the last record."""
         self.last_store_time_ms = 0
 
     # -- writing --------------------------------------------------------------------------------
 
     def start_at(self, log_offset: int) -> None:
         """The log ends here; the next record goes here. Files beyond were removed before."""
-        self.written = log_offset
+        self.written = self._committed = log_offset
+        self._drop_parts()
         file = self.segments.find(log_offset)
         self._use(file, log_offset - file.first if file else 0)
 
     def _use(self, file: MappedFile | None, position: int) -> None:
+        if self._handle is not None and file is not self._file:
+            self._handle.close()
+            self._handle = None
         self._file = file
-        self._tail = file.view() if file else memoryview(b"")
+        self._tail = self._memory(file) if file else memoryview(b"")
         self._position = position
         self._tell_at = self._supply.wrote(file, position) if file else 0
+
+    def _memory(self, file: MappedFile) -> memoryview:
+        """Where the records of a file are written."""
+        if self._pool is None:
+            return file.view()
+        buffer = self._pool.borrow()
+        with self._changing:
+            self._parts = (*self._parts, Part(file, buffer))
+        return file.view() if buffer is None else buffer
+
+    def _drop_parts(self) -> None:
+        parts, self._parts = self._parts, ()
+        for part in parts:
+            self._give_back(part)
+
+    def _give_back(self, part: Part) -> None:
+        if part.buffer is not None and self._pool is not None:
+            self._pool.give_back(part.buffer)
 
     def release(self) -> None:
         """Lets go of the mappings; nothing is written any more."""
         self._use(None, 0)
+        with self._committing:
+            self._drop_parts()
         for file in self.segments.files:
             file.unmap()
 
@@ -118,8 +153,11 @@ class CommitLog:
         return self._file.first + self._position
 
     def tail(self) -> tuple[memoryview, int]:
-        """The memory of the last file, and the position in it where the next record goes."""
-        return self._tail, self._position
+        """The memory of the last file, and the position in it where the next record goes.
+
+        There is none to be had while it is staged.
+        """
+        return (self._tail if self._pool is None else memoryview(b"")), self._position
 
     def advance(self, size_bytes: int, store_time_ms: int) -> None:
         """What was written at the tail counts from now on."""
@@ -128,6 +166,17 @@ class CommitLog:
         self.written += size_bytes
         if self._position >= self._tell_at and self._file is not None:
             self._tell_at = self._supply.wrote(self._file, self._position)
+
+    def write(self, records: bytes, store_time_ms: int) -> None:
+        """Puts many records at the tail, where there is room for them. Raises OSError.
+
+        A call that writes them costs less than the first touch of so many mapped pages.
+        """
+        assert self._file is not None
+        if self._handle is None:
+            self._handle = self._file.open()
+        self._handle.write(self._position, records)
+        self.advance(len(records), store_time_ms)
 
     def append(self, record: bytes | bytearray, store_time_ms: int) -> None:
         """Puts a record at the place that `place` named for its size."""
@@ -142,9 +191,38 @@ class CommitLog:
         if old is not None:
             left = old.size_bytes - self._position
             self._tail[self._position : self._position + BLANK_BYTES_MIN] = encode_blank(left)
+            if self._parts:
+                self._parts[-1].end = old.first + self._position + BLANK_BYTES_MIN
         self.segments.add(following)
         self.written = following.first
         self._use(following, 0)
+
+    # -- committing -----------------------------------------------------------------------------
+
+    @property
+    def readable(self) -> int:
+        """Log offset behind the last record that may be read."""
+        return self.written if self._pool is None else self._committed
+
+    def commit(self) -> int:
+        """Copies what is staged to the files; answers up to where all may be read. Raises OSError.
+
+        What a roll adds meanwhile lies behind the place that was read first.
+        """
+        if self._pool is None:
+            return self.written
+        with self._committing:
+            written, start = self.written, self._committed
+            for part in self._parts:
+                stop = written if part.end is None else min(part.end, written)
+                part.commit(max(start, part.file.first), min(stop, part.file.stop))
+            done = [part for part in self._parts if part.end and part.file.stop <= written]
+            self._committed = written
+            with self._changing:
+                self._parts = self._parts[len(done) :]
+            for part in done:
+                self._give_back(part)
+            return written
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -156,7 +234,7 @@ class CommitLog:
 
     def slice(self, log_offset: int, size_bytes: int) -> memoryview | None:
         """A piece of the log without copying; None if it is gone, not there yet or in two files."""
-        if size_bytes < 0 or log_offset + size_bytes > self.written:
+        if size_bytes < 0 or log_offset + size_bytes > self.readable:
             return None
         file = self.segments.find(log_offset)
         if file is None or log_offset + size_bytes > file.stop:
@@ -239,25 +317,9 @@ def _lost_text(view: memoryview, position: int, fields: RecordFields) -> bool:
     A sector that never arrived reads as zeros. Lost parts before the text are found by the lengths
     and the CRC.
     """
-    flags = fields[SYS_FLAG]
-    head = _HEAD_BYTES + 12 * (bool(flags & BORN_HOST_V6) + bool(flags & STORE_HOST_V6))
-    length_at = position + head
-    body_length = int.from_bytes(view[length_at - 4 : length_at], "big")
-    at, width = length_at + body_length, 2 if view[position + 7] == MAGIC_V2 & 0xFF else 1
-    topic_end = at + width + int.from_bytes(view[at : at + width], "big")
     # The lengths themselves may be zero, and are right, or the record would not add up.
-    return _has_lost_sector(view, at + width, topic_end) or _has_lost_sector(
-        view, topic_end + 2, position + fields[SIZE]
-    )
-
-
-def _has_lost_sector(view: memoryview, at: int, end: int) -> bool:
-    while at < end:
-        stop = min(at - at % SECTOR_BYTES + SECTOR_BYTES, end)
-        if not any(view[at:stop]):
-            return True
-        at = stop
-    return False
+    places = text_places(view, position, fields[SIZE], fields[SYS_FLAG])
+    return any(has_lost_sector(view, at, end) for at, end in places)
 
 
 def _is_filler(view: memoryview, position: int) -> bool:

@@ -41,10 +41,19 @@ class StoreConfig:
     mapped_file_size_commit_log: int = setting(
         1024**3, "bytes of a log file",
         change=Change.FIXED, minimum=4096, maximum=INT32_MAX, size=True,
+        aliases=("mapedFileSizeCommitLog",),
     )  # fmt: skip
     mapped_file_size_consume_queue: int = setting(
         300_000 * ENTRY_BYTES, "bytes of a queue file, rounded up to whole entries of 20",
         change=Change.FIXED, minimum=ENTRY_BYTES, maximum=INT32_MAX, size=True,
+        aliases=("mapedFileSizeConsumeQueue",),
+    )  # fmt: skip
+    enable_consume_queue_ext: bool = setting(
+        False, "keep tags code and store time of each message in files beside its queue as well"
+    )
+    mapped_file_size_consume_queue_ext: int = setting(
+        48 * 1024**2, "bytes of such a file",
+        change=Change.FIXED, minimum=64, maximum=INT32_MAX, size=True,
     )  # fmt: skip
     max_hash_slot_num: int = setting(
         5_000_000, "hash slots of an index file",
@@ -74,9 +83,28 @@ class StoreConfig:
         60_000, "ms after which every queue and the index are flushed and the checkpoint is written"
     )
     sync_flush_timeout: int = setting(5000, "ms a SYNC_FLUSH send waits for the disk", minimum=1)
+    transient_store_pool_enable: bool = setting(
+        False,
+        "write into locked memory first and commit it to the log file later (ASYNC_FLUSH only); a "
+        "killed process loses what was not committed",
+    )
+    transient_store_pool_size: int = setting(
+        5, "buffers of that memory, each as large as a log file", minimum=1
+    )
+    commit_interval_commit_log: int = setting(200, "ms between commits", minimum=1)
+    commit_commit_log_least_pages: int = setting(4, "pages that must wait for a commit to happen")
+    commit_commit_log_thorough_interval: int = setting(
+        200, "ms after which a commit happens however little waits"
+    )
     warm_ahead_bytes: int = setting(
         32 * 1024**2,
         "bytes of the log made ready ahead of the writer; 0 switches it off",
+        size=True,
+    )
+    resident_log_bytes: int = setting(
+        64 * 1024**2,
+        "bytes at the end of the log that stay in this process's memory; the rest is in the "
+        "system's cache",
         size=True,
     )
     message_index_enable: bool = setting(True, "build the index of keys")
@@ -150,8 +178,19 @@ class StoreConfig:
         return self.store_path_consume_queue or self.root_directory / "consumequeue"
 
     @property
+    def queue_ext_directory(self) -> Path:
+        return self.root_directory / "consumequeue_ext"
+
+    @property
     def index_directory(self) -> Path:
         return self.store_path_index or self.root_directory / "index"
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether messages wait in memory before they are in the log file."""
+        return (
+            self.transient_store_pool_enable and self.flush_disk_type is FlushDiskType.ASYNC_FLUSH
+        )
 
     @property
     def queue_file_bytes(self) -> int:

@@ -15,11 +15,15 @@ store relies on:
 """
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import mmap
 import os
+import platform
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -30,8 +34,11 @@ PAGE_BYTES = 4096
 _MADV_POPULATE_WRITE = 23
 _DATA_READ_BYTES = 64 * 1024
 _DATA_READS_MAX = 32
+_ZEROS = bytes(_DATA_READ_BYTES)
 _PREFAULT_SLICE_BYTES = 64 * PAGE_BYTES
 """Prefaulting holds the interpreter lock, so it goes in slices of well under a millisecond."""
+
+_RELEASE_SLICE_BYTES = 1024 * PAGE_BYTES
 
 
 class DiskFile(Protocol):
@@ -46,7 +53,7 @@ class DiskFile(Protocol):
         """Up to `count` bytes; fewer only at the end of the file."""
         ...
 
-    def write(self, position: int, data: bytes) -> None: ...
+    def write(self, position: int, data: bytes | memoryview) -> None: ...
 
     def reserve(self, position: int, count: int) -> None:
         """Gives blocks to the range and grows the file to its end; new bytes read as zero."""
@@ -85,6 +92,10 @@ class Disk(Protocol):
         """Sorted names in a directory, none if it is missing."""
         ...
 
+    def sizes(self, path: Path) -> dict[str, int]:
+        """Names in a directory with their sizes in bytes, none if it is missing."""
+        ...
+
     def is_directory(self, path: Path) -> bool: ...
 
     def make_directory(self, path: Path, *, durable: bool = True) -> None:
@@ -101,6 +112,13 @@ class Disk(Protocol):
 
     def sync_directory(self, path: Path) -> None: ...
 
+    def sync_file_system(self, path: Path) -> bool:
+        """Does what `DiskFile.sync` and `sync_directory` do for all files of a file system at once.
+
+        False if the system cannot do that; then nothing was done.
+        """
+        ...
+
     def size_bytes(self, path: Path) -> int: ...
 
     def modified_ms(self, path: Path) -> int: ...
@@ -109,12 +127,39 @@ class Disk(Protocol):
         """How full the file system of `path` is, from 0 to 1, for a user without privileges."""
         ...
 
+    def free_bytes(self, path: Path) -> int:
+        """What a user without privileges can still write to the file system of `path`."""
+        ...
+
     def prefault(self, view: memoryview, start: int, stop: int) -> None:
         """Makes the pages of a mapped range ready for writing, so that the writer does not wait."""
         ...
 
+    def release(self, view: memoryview, start: int, stop: int) -> None:
+        """Takes the pages of a mapped range out of this process's memory; nothing is lost.
+
+        Whoever touches them again finds them where the operating system keeps them.
+        """
+        ...
+
 
 # -- the operating system ------------------------------------------------------------------------
+
+
+def _find_syncfs() -> Callable[[int], int] | None:
+    """Linux has it, and Python does not; before Linux 5.8 it kept errors to itself."""
+    release = platform.release().split(".")
+    if sys.platform != "linux" or [int(part) for part in release[:2] if part.isdecimal()] < [5, 8]:
+        return None
+    call = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    if call is None:
+        return None
+    call.argtypes, call.restype = [ctypes.c_int], ctypes.c_int
+    found: Callable[[int], int] = call
+    return found
+
+
+_syncfs = _find_syncfs()
 
 
 class RealFile:
@@ -133,7 +178,7 @@ class RealFile:
     def read(self, position: int, count: int) -> bytes:
         return os.pread(self._fd, count, position)
 
-    def write(self, position: int, data: bytes) -> None:
+    def write(self, position: int, data: bytes | memoryview) -> None:
         rest = memoryview(data)
         while rest:
             written = os.pwrite(self._fd, rest, position)
@@ -154,7 +199,8 @@ class RealFile:
                 if e.errno == errno.ENXIO:
                     return False
                 raise
-            if any(self.read(position, _DATA_READ_BYTES)):
+            found = self.read(position, _DATA_READ_BYTES)
+            if found != _ZEROS[: len(found)]:
                 return True
             position += _DATA_READ_BYTES
         return True
@@ -244,6 +290,13 @@ class RealDisk:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
+    def sizes(self, path: Path) -> dict[str, int]:
+        try:
+            with os.scandir(path) as entries:
+                return {entry.name: entry.stat().st_size for entry in entries}
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+
     def is_directory(self, path: Path) -> bool:
         return path.is_dir()
 
@@ -272,6 +325,18 @@ class RealDisk:
         finally:
             os.close(fd)
 
+    def sync_file_system(self, path: Path) -> bool:
+        if _syncfs is None:
+            return False
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if _syncfs(fd):
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number), str(path))
+        finally:
+            os.close(fd)
+        return True
+
     def size_bytes(self, path: Path) -> int:
         return path.stat().st_size
 
@@ -284,6 +349,10 @@ class RealDisk:
         reachable = used + figures.f_bavail
         return used / reachable if reachable else 1.0
 
+    def free_bytes(self, path: Path) -> int:
+        figures = os.statvfs(path)
+        return figures.f_bavail * figures.f_frsize
+
     def prefault(self, view: memoryview, start: int, stop: int) -> None:
         area = view.obj
         assert isinstance(area, mmap.mmap)
@@ -295,6 +364,14 @@ class RealDisk:
             except OSError:
                 # Older kernels do not know this advice; the writer then takes the faults itself.
                 return
+
+    def release(self, view: memoryview, start: int, stop: int) -> None:
+        area = view.obj
+        assert isinstance(area, mmap.mmap)
+        start = -(-start // PAGE_BYTES) * PAGE_BYTES
+        stop -= stop % PAGE_BYTES
+        for at in range(start, stop, _RELEASE_SLICE_BYTES):
+            area.madvise(mmap.MADV_DONTNEED, at, min(_RELEASE_SLICE_BYTES, stop - at))
 
 
 # -- words ---------------------------------------------------------------------------------------

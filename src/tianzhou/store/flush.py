@@ -7,6 +7,9 @@ their log offsets if they were registered so, and must not block.
 If a sync fails the pages may be gone although a second sync would report success. So the first
 failure is final: `failure` is set, everyone who waits is told, and nothing is reported as flushed
 again until the store is opened anew and has looked at what is really there.
+
+With a staging pool a second thread commits: it moves what is staged to the files, so that it can be
+read. Every flush begins with that.
 """
 
 import logging
@@ -18,8 +21,11 @@ from tianzhou.errors import StoreBroken, StoreClosed, StoreError
 from tianzhou.store.commitlog import CommitLog
 from tianzhou.store.config import FlushDiskType, StoreConfig
 from tianzhou.store.disk import PAGE_BYTES, Disk, DiskFile
+from tianzhou.store.memory import release_log
 
 log = logging.getLogger(__name__)
+
+_RELEASE_INTERVAL_S = 1.0
 
 Told = Callable[[StoreError | None], None]
 """Called once: with None when the log offset is on the disk, or with the reason it is not."""
@@ -28,7 +34,13 @@ Told = Callable[[StoreError | None], None]
 class LogFlush:
     """How far the log is on the disk, and the thread that moves it."""
 
-    def __init__(self, disk: Disk, log_: CommitLog, config: StoreConfig) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        log_: CommitLog,
+        config: StoreConfig,
+        on_commit: Callable[[int], None] = lambda log_offset: None,
+    ) -> None:
         self._disk = disk
         self._log = log_
         self._config = config
@@ -39,6 +51,11 @@ class LogFlush:
         self._waiters: list[tuple[int, Told]] = []
         self._handles: dict[int, DiskFile] = {}
         self._thread: threading.Thread | None = None
+        self._committer: threading.Thread | None = None
+        self._on_commit = on_commit
+        """Told of each commit, in the order of commits, by whichever thread did it."""
+        self._committing = threading.Lock()
+        self._stop_committing = threading.Event()
         self._stopping = False
         self.flushed = log_.written
         """Log offset up to which everything is on the disk."""
@@ -50,9 +67,19 @@ class LogFlush:
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="store-flush", daemon=True)
         self._thread.start()
+        if self._config.is_staged:
+            self._stop_committing.clear()
+            self._committer = threading.Thread(
+                target=self._run_commits, name="store-commit", daemon=True
+            )
+            self._committer.start()
 
     def stop(self) -> None:
-        """Ends the thread; whoever still waits is told that the store is closed."""
+        """Ends the threads; whoever still waits is told that the store is closed."""
+        self._stop_committing.set()
+        if self._committer is not None:
+            self._committer.join()
+            self._committer = None
         with self._change:
             self._stopping = True
             self._change.notify_all()
@@ -92,14 +119,44 @@ class LogFlush:
         beat_s = self._config.flush_interval_commit_log / 1000
         thorough_s = self._config.flush_commit_log_thorough_interval / 1000
         last_s = monotonic()
+        released_s = last_s
         while not self._stopping and self.failure is None:
             with self._change:
                 if not self._waiters and not self._stopping:
                     self._change.wait(beat_s)
+            if monotonic() - released_s >= _RELEASE_INTERVAL_S:
+                release_log(self._log, self._config.resident_log_bytes)
+                released_s = monotonic()
             if self._waiters or self._due(monotonic() - last_s >= thorough_s):
                 with self._flushing:
                     self._flush()
                 last_s = monotonic()
+
+    def _run_commits(self) -> None:
+        config, last_s = self._config, monotonic()
+        while not self._stop_committing.wait(config.commit_interval_commit_log / 1000):
+            waiting = self._log.written - self._log.readable
+            thorough_s = config.commit_commit_log_thorough_interval / 1000
+            thorough = monotonic() - last_s >= thorough_s
+            if waiting and (
+                thorough or waiting >= config.commit_commit_log_least_pages * PAGE_BYTES
+            ):
+                try:
+                    self.commit()
+                except OSError as e:
+                    with self._flushing:
+                        self._fail(e)
+                    return
+                last_s = monotonic()
+
+    def commit(self) -> int:
+        """Makes readable what is staged. Raises OSError."""
+        with self._committing:
+            before = self._log.readable
+            committed = self._log.commit()
+            if committed > before:
+                self._on_commit(committed)
+            return committed
 
     def _due(self, thorough: bool) -> bool:
         waiting = self._log.written - self.flushed
@@ -109,8 +166,9 @@ class LogFlush:
     def _flush(self) -> None:
         if self.failure is None:
             # The time is read before the place: a message of that time lies before that place.
-            time_ms, target = self._log.last_store_time_ms, self._log.written
+            time_ms = self._log.last_store_time_ms
             try:
+                target = self.commit()
                 self._sync_files(target)
             except OSError as e:
                 self._fail(e)

@@ -15,13 +15,14 @@ import contextlib
 import logging
 import struct
 import threading
+from collections.abc import Iterator
 from datetime import datetime
-from functools import cache, lru_cache
-from operator import mul
 from pathlib import Path
 
 from tianzhou.clock import Clock
-from tianzhou.protocol.properties import java_hash
+from tianzhou.protocol import kernel
+from tianzhou.protocol.derived import key_hash
+from tianzhou.protocol.pure_walk import LOOSE_ITEM
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.disk import PAGE_BYTES, Disk
 
@@ -34,36 +35,6 @@ assert (HEADER.size, SLOT.size, ITEM.size) == (40, 4, 20)
 
 _RESERVE_BYTES = 256 * PAGE_BYTES
 _INT32_MAX = 2**31 - 1
-_CACHED_KEY_LENGTH_MAX = 256
-
-
-# -- hash ----------------------------------------------------------------------------------------
-
-
-def key_hash(topic: str, key: str) -> int:
-    """The hash under which a key of a topic is filed."""
-    if key.isascii() and len(key) <= _CACHED_KEY_LENGTH_MAX:
-        # The same polynomial as Java's loop, but summed outside of Python's.
-        shift, powers = _powers(len(key))
-        number = (_topic_hash(topic) * shift + sum(map(mul, key.encode(), powers))) & 0xFFFFFFFF
-    else:
-        number = java_hash(f"{topic}#{key}") & 0xFFFFFFFF
-    if number & 0x8000_0000:
-        number = 0x1_0000_0000 - number
-    # The smallest int of Java has no positive twin; RocketMQ files it under 0.
-    return 0 if number == 0x8000_0000 else number
-
-
-@lru_cache(maxsize=4096)
-def _topic_hash(topic: str) -> int:
-    return java_hash(topic + "#")
-
-
-@cache
-def _powers(count: int) -> tuple[int, tuple[int, ...]]:
-    """31^count, and 31^(count-1) down to 31^0, wrapped to 32 bits."""
-    powers = tuple(pow(31, exponent, 2**32) for exponent in range(count, -1, -1))
-    return powers[0], powers[1:]
 
 
 # -- one file ------------------------------------------------------------------------------------
@@ -124,6 +95,22 @@ class IndexFile:
         self.slots_used, self.count = numbers[4], max(numbers[5], 1)
         self.flushed_count = self.count
 
+    def items(self) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
+        """Number and content of all items; the file is only read."""
+        if self._view is None:
+            handle = self._disk.open(self.path, writable=False)
+            try:
+                self._view = handle.map()
+            finally:
+                handle.close()
+        items = self.view[self._items_at + ITEM.size : self._items_at + self.count * ITEM.size]
+        return enumerate(ITEM.iter_unpack(items), 1)
+
+    def slot(self, slot: int) -> int:
+        """The number of the newest item of a slot, as the file has it."""
+        number: int = SLOT.unpack_from(self.view, HEADER.size + slot * SLOT.size)[0]
+        return number
+
     @property
     def plausible(self) -> bool:
         """Whether the header could be one of ours."""
@@ -139,13 +126,14 @@ class IndexFile:
 
     @property
     def view(self) -> memoryview:
-        if self._view is None:
+        view = self._view
+        if view is None:
             handle = self._disk.open(self.path)
             try:
-                self._view = handle.map()
+                view = self._view = handle.map()
             finally:
                 handle.close()
-        return self._view
+        return view
 
     def make_room(self, count: int) -> None:
         """Gives disk blocks to the next items. Raises OSError."""
@@ -177,6 +165,38 @@ class IndexFile:
         SLOT.pack_into(view, slot_at, number)
         self.count = number + 1
         self.end_time_ms, self.end_log_offset = store_time_ms, log_offset
+        self._write_header()
+
+    def lease(self) -> tuple[memoryview, int, int, int, tuple[int, int, int, int, int, int]]:
+        """What the compiled feed must know to add items: memory, slots, items at most, items that
+        have disk blocks, and the numbers of the header."""
+        room = max(self._reserved - self._items_at, 0) // ITEM.size
+        state = (
+            self.begin_time_ms, self.end_time_ms, self.begin_log_offset, self.end_log_offset,
+            self.slots_used, self.count,
+        )  # fmt: skip
+        return self.view, self.slot_count, self.item_max, room, state
+
+    def settle(self, state: tuple[int, int, int, int, int, int]) -> None:
+        """Take over the numbers of the header as the feed has written it."""
+        (
+            self.begin_time_ms, self.end_time_ms, self.begin_log_offset, self.end_log_offset,
+            self.slots_used, self.count,
+        ) = state  # fmt: skip
+
+    def put_many(self, items: bytes) -> None:
+        """Adds loose items (see `pure_walk`), for which there is room."""
+        count = len(items) // LOOSE_ITEM.size
+        _, log_offset, store_time_ms = LOOSE_ITEM.unpack_from(items)
+        if self.count == 1:
+            self.begin_time_ms, self.begin_log_offset = store_time_ms, log_offset
+        self.slots_used += kernel.put_index_items(
+            self.view, self.slot_count, self.count, self.begin_time_ms, items
+        )
+        self.count += count
+        _, self.end_log_offset, self.end_time_ms = LOOSE_ITEM.unpack_from(
+            items, (count - 1) * LOOSE_ITEM.size
+        )
         self._write_header()
 
     def _write_header(self) -> None:
@@ -216,10 +236,12 @@ class IndexFile:
                 handle.close()
             self.flushed_count = count
 
-    def cut(self, before_log_offset: int) -> bool:
+    def cut(self, before_log_offset: int, *, counted: bool = False) -> bool:
         """Keeps the items below a log offset and computes the slots again.
 
-        False if items are missing between those kept and that log offset.
+        False if items are missing between those kept and that log offset. A caller who knows how
+        many there must be (`counted`) will notice that by itself: then the first place without an
+        item is the end, as an interrupted cut leaves it.
         """
         announced, view = self.count, self.view
         kept, last, whole = 1, -1, True
@@ -229,7 +251,7 @@ class IndexFile:
             if number >= announced or log_offset >= before_log_offset:
                 break
             if log_offset < max(last, 0) or hashed < 0 or seconds < 0 or not (hashed or log_offset):
-                whole = False
+                whole = counted
                 break
             slots[hashed % self.slot_count] = number
             kept, last = number + 1, log_offset
@@ -248,27 +270,36 @@ class IndexFile:
         return found
 
     def _keep(self, count: int, slots: dict[int, int]) -> None:
+        # The count comes first: whoever is interrupted after that finds no more items than there
+        # are, and computes the slots again.
+        before, self.count, self.slots_used = self.count, count, len(slots)
+        if count > 1:
+            _, log_offset, seconds, _ = self._item(count - 1)
+            self.end_log_offset = log_offset
+            self.end_time_ms = self.begin_time_ms + seconds * 1000
+        self._write_header()
         view = self.view
         view[HEADER.size : self._items_at] = bytes(self._items_at - HEADER.size)
         for slot, number in slots.items():
             SLOT.pack_into(view, HEADER.size + slot * SLOT.size, number)
         # The chain of a slot runs through `previous`, which is right for every item kept, as it
         # only ever points back.
-        items_stop = self._items_at + min(self.count, self.item_max) * ITEM.size
+        items_stop = self._items_at + min(before, self.item_max) * ITEM.size
         items_start = self._items_at + count * ITEM.size
         if items_stop > items_start:
             view[items_start:items_stop] = bytes(items_stop - items_start)
-        self.count, self.slots_used = count, len(slots)
-        if count > 1:
-            _, log_offset, seconds, _ = self._item(count - 1)
-            self.end_log_offset = log_offset
-            self.end_time_ms = self.begin_time_ms + seconds * 1000
-        self._write_header()
         self.flushed_count = 0
         self.flush()
 
     def unmap(self) -> None:
         self._view = None
+
+    def release(self) -> None:
+        """Takes the items out of this process's memory, but for those written last."""
+        view = self._view
+        if view is not None:
+            stop = self._items_at + self.count * ITEM.size - _RESERVE_BYTES
+            self._disk.release(view, self._items_at, stop)
 
 
 # -- all files -----------------------------------------------------------------------------------
@@ -327,6 +358,21 @@ class Index:
         for key in keys:
             file.put(key_hash(topic, key), log_offset, store_time_ms)
 
+    def put_many(self, items: bytes) -> None:
+        """Files many messages, given as loose items. Raises OSError."""
+        while items:
+            self.make_room(_first_count(items))
+            file = self.files[-1]
+            count = min(file.room, len(items) // LOOSE_ITEM.size)
+            if count * LOOSE_ITEM.size < len(items):
+                # The items of one message stay together.
+                place = _log_offset(items, count)
+                while _log_offset(items, count - 1) == place:
+                    count -= 1
+            file.make_room(count)
+            file.put_many(items[: count * LOOSE_ITEM.size])
+            items = items[count * LOOSE_ITEM.size :]
+
     # -- reading --------------------------------------------------------------------------------
 
     def find(self, topic: str, key: str, begin_ms: int, end_ms: int, limit: int) -> list[int]:
@@ -367,13 +413,25 @@ class Index:
             self._disk.remove(file.path)
         self._disk.sync_directory(self.directory)
 
+    def release(self) -> None:
+        """Keeps little of the files in memory; searches map them again."""
+        files = self.files
+        for file in files[:-1]:
+            file.unmap()
+        for file in files[-1:]:
+            file.release()
+
     # -- recovery -------------------------------------------------------------------------------
 
     def load(self) -> list[str]:
         """Takes over the files there are; says of each damaged one what is wrong and leaves it."""
         complaints: list[str] = []
         files: list[IndexFile] = []
-        for name in self._disk.names(self.directory):
+        names = self._disk.names(self.directory)
+        if names and self._disk.size_bytes(self.directory / names[-1]) == 0:
+            # It was being made when the end came. If it had items they will be missed.
+            self._disk.remove(self.directory / names.pop())
+        for name in names:
             file = IndexFile(self._disk, self.directory / name, self.slot_count, self.item_max)
             if not (name.isdecimal() and name.isascii()):
                 log.warning("index directory: %s is no index file, ignored", name)
@@ -391,12 +449,12 @@ class Index:
         self.files = tuple(files)
         return complaints
 
-    def cut(self, before_log_offset: int) -> int:
+    def cut(self, before_log_offset: int, *, counted: bool = False) -> int:
         """Keeps what lies below a log offset; answers from where on to file messages again."""
         while self.files:
             file = self.files[-1]
             if file.begin_log_offset < before_log_offset and file.count > 1:
-                if file.cut(before_log_offset):
+                if file.cut(before_log_offset, counted=counted):
                     return before_log_offset
                 if file.count > 1:
                     return file.end_log_offset + 1
@@ -412,6 +470,19 @@ class Index:
     def unmap(self) -> None:
         for file in self.files:
             file.unmap()
+
+
+def _log_offset(items: bytes, number: int) -> int:
+    found: int = LOOSE_ITEM.unpack_from(items, number * LOOSE_ITEM.size)[1]
+    return found
+
+
+def _first_count(items: bytes) -> int:
+    """How many items the first message has."""
+    total, count = len(items) // LOOSE_ITEM.size, 1
+    while count < total and _log_offset(items, count) == _log_offset(items, 0):
+        count += 1
+    return count
 
 
 def _name(time_ms: int) -> str:

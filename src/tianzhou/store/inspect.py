@@ -23,6 +23,8 @@ from tianzhou.store.mapped_file import MappedFile
 from tianzhou.store.segments import Found, look
 
 Progress = Callable[[int, int], None]
+Filed = dict[int, tuple[int, set[int]]]
+"""By log offset, the store time of a message and the hashes of its keys."""
 
 _FINDINGS_MAX = 1000
 _INDEX_RATIO = 4
@@ -235,7 +237,8 @@ class StoreDirectory:
     # -- verification ---------------------------------------------------------------------------
 
     def verify(self, progress: Progress) -> Verdict:
-        """Checks every record, that each is in its queue, and that queues hold nothing else."""
+        """Checks every record, that each is in its queue and filed under its keys, and that queues
+        and index hold nothing else."""
         verdict = Verdict()
         gap = self.found.gap(self.log_file_bytes)
         if gap is not None:
@@ -244,6 +247,7 @@ class StoreDirectory:
             if size != self.log_file_bytes:
                 verdict.found(f"log: file {first} has {size} bytes, not {self.log_file_bytes}")
         expected: dict[tuple[str, int], dict[int, tuple[int, int]]] = {}
+        filed: Filed = {}
         for record, fields in self.records(progress, verdict.found):
             verdict.messages += 1
             verdict.log_bytes += len(record)
@@ -255,8 +259,13 @@ class StoreDirectory:
                 queue[fields[commitlog.QUEUE_OFFSET]] = (
                     fields[commitlog.LOG_OFFSET], fields[commitlog.SIZE],
                 )  # fmt: skip
+            keys = dispatch.index_keys(fields[commitlog.PROPERTIES], fields[commitlog.SYS_FLAG])
+            if keys:
+                topic = fields[commitlog.TOPIC]
+                hashes = {dispatch.key_hash(topic, key) for key in keys}
+                filed[fields[commitlog.LOG_OFFSET]] = (fields[commitlog.STORE_TIME], hashes)
         self._verify_queues(expected, verdict)
-        self._verify_index(verdict)
+        self._verify_index(filed, verdict)
         return verdict
 
     def _verify_queues(
@@ -280,14 +289,58 @@ class StoreDirectory:
                     f"{min(wanted)}; deleted topics show like this, too"
                 )
 
-    def _verify_index(self, verdict: Verdict) -> None:
-        known = {file.path.name for file in self._index_files()}
+    def _verify_index(self, filed: Filed, verdict: Verdict) -> None:
+        files = self._index_files()
+        known = {file.path.name for file in files}
         for name in self.disk.names(self.config.index_directory):
             if name not in known:
                 verdict.found(f"index: file {name} has a size of its own")
-        for file in self._index_files():
+        seen: set[tuple[int, int]] = set()
+        for file in files:
             if not file.plausible:
                 verdict.found(f"index: file {file.path.name} has an impossible header")
+                return
+            self._verify_items(file, filed, seen, verdict)
+        # Behind the last item the index may lag, for it is derived; before the first it was off.
+        bounds = [(file.begin_log_offset, file.end_log_offset) for file in files if file.count > 1]
+        missing = [
+            log_offset
+            for log_offset, (_, hashes) in filed.items()
+            if bounds
+            and bounds[0][0] <= log_offset <= bounds[-1][1]
+            and any((log_offset, hashed) not in seen for hashed in hashes)
+        ]
+        if missing:
+            verdict.found(
+                f"index: keys of {len(missing)} messages are not filed, the first lies at log "
+                f"offset {min(missing)}"
+            )
+
+    def _verify_items(
+        self, file: IndexFile, filed: Filed, seen: set[tuple[int, int]], verdict: Verdict
+    ) -> None:
+        """Each item must name a message with such a key and time, and be on its slot's chain."""
+        first_log_offset = min(self.found.sizes, default=0)
+        newest: dict[int, int] = {}
+        for number, (hashed, log_offset, seconds, previous) in file.items():
+            where = f"index: item {number} of file {file.path.name}"
+            slot = hashed % file.slot_count
+            if previous != newest.get(slot, 0):
+                verdict.found(f"{where} is not on the chain of its slot")
+            newest[slot] = number
+            if log_offset < first_log_offset:
+                continue
+            store_time_ms, hashes = filed.get(log_offset, (0, set[int]()))
+            if hashed not in hashes:
+                verdict.found(f"{where} leads to {log_offset}, where no message has such a key")
+            elif number > 1 and seconds != max((store_time_ms - file.begin_time_ms) // 1000, 0):
+                # RocketMQ reckons the first item of a file from the end of the file before it.
+                verdict.found(f"{where} has not the time of its message at {log_offset}")
+            seen.add((log_offset, hashed))
+        for slot, number in newest.items():
+            if file.slot(slot) != number:
+                verdict.found(f"index: slot {slot} of file {file.path.name} is not at its newest")
+        file.unmap()
 
 
 def _common_size(found: Found) -> int | None:

@@ -19,6 +19,7 @@ from tianzhou.store.config import StoreConfig
 from tianzhou.store.disk import Disk
 from tianzhou.store.flush import LogFlush
 from tianzhou.store.index import Index
+from tianzhou.store.memory import release_derived
 from tianzhou.store.queues import QueueTable
 
 log = logging.getLogger(__name__)
@@ -96,7 +97,12 @@ class Keeping:
                     next_flush = waited_ms + config.flush_interval_consume_queue
                 if waited_ms >= next_clean:
                     self.expire()
+                    self._release_memory()
                     next_clean = waited_ms + config.clean_resource_interval
+            except StoreFull as e:
+                # Only writes that can be repeated end like this; the next look at the disk decides.
+                log.warning("store: %s; writing stops", e)
+                self.refusal = e
             except (OSError, StoreError) as e:
                 self._broken(e)
                 return
@@ -128,10 +134,14 @@ class Keeping:
 
     def _flush_queues(self, least_pages: int) -> None:
         with self._working:
-            for queue in self._queues.all():
-                pages = queue.waiting_pages()
-                if pages and pages >= least_pages:
-                    queue.flush()
+            least_pages = max(least_pages, 1)
+            waiting = [q for q in self._queues.all() if q.waiting_pages() >= least_pages]
+            if waiting:
+                self._queues.flush(waiting)
+
+    def _release_memory(self) -> None:
+        with self._working:
+            release_derived(self._queues, self._index)
 
     # -- old files ------------------------------------------------------------------------------
 

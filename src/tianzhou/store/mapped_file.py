@@ -2,9 +2,17 @@
 
 The name of a file is the position of its first byte in the sequence, in 20 digits. The mapping is a
 plain memoryview; slices of it keep it alive, so `unmap` only lets go of our own hold.
+
+A file may begin *staged*: its bytes lie in ordinary memory, and nothing is on the disk. Making a
+file and taking the first fault on a page of it cost milliseconds, which the writer of a new queue
+need not wait for. One thread writes into the stage and ends it with `settle`; another may `save`
+what is in it meanwhile.
 """
 
 import contextlib
+import errno
+import os
+import threading
 from collections.abc import Generator
 from pathlib import Path
 
@@ -25,17 +33,36 @@ def parse_name(name: str) -> int | None:
 class MappedFile:
     """Bytes `first` to `stop` of a sequence of files."""
 
-    __slots__ = ("_disk", "_view", "first", "path", "size_bytes", "stop", "touched")
+    __slots__ = (
+        "_directory", "_disk", "_gone", "_view", "first", "made", "new_name", "size_bytes",
+        "staged", "stop", "touched",
+    )  # fmt: skip
+
+    _making = threading.Lock()
+    """Held while a staged file is made or removed, which two threads may want at a time."""
+    _viewing = threading.Lock()
+    """Held while a file is mapped or let go of, or goes to the stage."""
 
     def __init__(self, disk: Disk, directory: Path, first: int, size_bytes: int) -> None:
         self._disk = disk
+        self._directory = directory
         self._view: memoryview | None = None
         self.first = first
         self.stop = first + size_bytes
         self.size_bytes = size_bytes
-        self.path = directory / file_name(first)
+        self.staged = False
+        """The bytes lie in memory; the file, if there is one, has what was saved."""
+        self.made = True
+        """There is a file; False only while it is staged."""
+        self.new_name = False
+        """It was made, and nobody has made its name durable since."""
+        self._gone = False
         self.touched = True
         """Set on use, cleared by whoever limits the number of mappings."""
+
+    @property
+    def path(self) -> Path:
+        return self._directory / file_name(self.first)
 
     @property
     def mapped(self) -> bool:
@@ -67,18 +94,33 @@ class MappedFile:
         """The whole file. Whoever slices it may keep the slice as long as needed."""
         view = self._view
         if view is None:
-            with self.opened(writable=writable) as handle:
-                view = self._view = handle.map()
+            with self._viewing:
+                view = self._view
+                if view is None:
+                    with self.opened(writable=writable) as handle:
+                        view = self._view = handle.map()
         self.touched = True
         return view
 
     def unmap(self) -> None:
-        self._view = None
+        with self._viewing:
+            if not self.staged:
+                self._view = None
+
+    def release(self, start: int, stop: int) -> None:
+        """Takes mapped pages out of this process's memory; they come back when they are touched."""
+        view = self._view
+        if view is not None and not self.staged:
+            self._disk.release(view, start, stop)
 
     def reserve(self, position: int, count: int) -> None:
         """Gives disk blocks to a range of the file."""
         with self.opened(writable=True) as handle:
             handle.reserve(position, count)
+
+    def open(self) -> DiskFile:
+        """The file for whoever closes it again."""
+        return self._disk.open(self.path)
 
     @contextlib.contextmanager
     def opened(self, *, writable: bool = False) -> Generator[DiskFile]:
@@ -113,5 +155,67 @@ class MappedFile:
 
     def remove(self) -> None:
         """Takes the name away; mapped memory stays readable while a slice is left."""
-        self._disk.remove(self.path)
+        with self._making:
+            self._gone = True
+            if self.made:
+                self._disk.remove(self.path)
         self.unmap()
+
+    # -- the stage ------------------------------------------------------------------------------
+
+    def stage(self, size_bytes: int) -> None:
+        """Begins in memory, or goes on in more of it; `size_bytes` of the file have room there."""
+        grown = bytearray(size_bytes)
+        before = self._view if self.staged else None
+        if before is None:
+            self.made = False
+        else:
+            grown[: len(before)] = before
+        self._view, self.staged = memoryview(grown), True
+
+    def stage_again(self, used_bytes: int, size_bytes: int) -> bool:
+        """Takes the beginning of a file that exists back into memory; False if it is mapped."""
+        with self.opened() as handle:
+            content = handle.read(0, used_bytes)
+        grown = bytearray(size_bytes)
+        grown[:used_bytes] = content.ljust(used_bytes, b"\0")
+        with self._viewing:
+            if self._view is not None:
+                return False
+            self._view, self.staged = memoryview(grown), True
+        return True
+
+    def settle(self, used_bytes: int) -> None:
+        """Goes on in the file, which has all that was staged. Raises OSError; then it is staged."""
+        staged = self._view
+        assert self.staged
+        assert staged is not None
+        self._make()
+        with self.opened(writable=True) as handle:
+            handle.write(0, bytes(staged[:used_bytes]))
+            view = handle.map()
+        self._view, self.staged = view, False
+
+    def end_stage(self) -> None:
+        """The file is full and all of it was saved, so the memory can go."""
+        self.staged = False
+        self._view = None
+
+    def save(self, start: int, stop: int) -> None:
+        """Writes a part of what is staged to the file. Raises OSError."""
+        view = self._view
+        if not self.staged or view is None:
+            return
+        content = bytes(view[start:stop])
+        self._make()
+        with self.opened(writable=True) as handle:
+            handle.write(start, content)
+
+    def _make(self) -> None:
+        with self._making:
+            if self._gone:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
+            if not self.made:
+                self._disk.make_directory(self._directory, durable=False)
+                self.create(reserve_bytes=0, durable=False)
+                self.new_name = self.made = True

@@ -10,6 +10,7 @@ is said by `when_flushed`, which is what an acknowledgement must wait for in SYN
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import TracebackType
@@ -21,6 +22,7 @@ from tianzhou.clock import Clock, wall_ms
 from tianzhou.errors import RecordError, StoreClosed, StoreCorrupt, StoreError
 from tianzhou.message import Host
 from tianzhou.protocol import host, kernel, properties
+from tianzhou.protocol.kernel import Feed
 from tianzhou.protocol.record import patch_record
 from tianzhou.store import dispatch, lock
 from tianzhou.store.ahead import Ahead
@@ -32,15 +34,18 @@ from tianzhou.store.disk import Disk, DiskFile, RealDisk, explained
 from tianzhou.store.flush import LogFlush, Told
 from tianzhou.store.index import Index
 from tianzhou.store.keeping import Keeping, Snapshot
+from tianzhou.store.lending import Lending, Settlement
 from tianzhou.store.queues import QueueTable
 from tianzhou.store.reading import Reading
 from tianzhou.store.recovery import Parts, Progress, Report, recover
 from tianzhou.store.segments import Segments
+from tianzhou.store.staging import StagingPool
 
 log = logging.getLogger(__name__)
 
 Arrival = Callable[[str, int, int, int, int], None]
-"""Told of each message: topic, queue id, its queue offset, tags code, store time."""
+"""Told of each message that can be read: topic, queue id, its queue offset, tags code, store time.
+The writer's thread tells it; with a staging pool (`StoreConfig.is_staged`) the one that commits."""
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
@@ -95,11 +100,20 @@ class MessageStore(Reading):
         self._on_arrival = on_arrival
         self.report = report
         """What opening the store found and did."""
-        self._ahead = Ahead(disk, parts.segments, config.warm_ahead_bytes)
-        log_ = CommitLog(parts.segments, self._ahead)
+        # Staged messages touch no page of the file, so none needs to be ready.
+        warm_bytes = 0 if config.is_staged else config.warm_ahead_bytes
+        self._ahead = Ahead(disk, parts.segments, warm_bytes)
+        pool: StagingPool | None = None
+        if config.is_staged:
+            pool = StagingPool(config.transient_store_pool_size, parts.segments.size_bytes)
+            self._on_arrival = self._hold_arrival if on_arrival else None
+        self._told_arrival = on_arrival
+        self._held_arrivals: deque[tuple[int, tuple[str, int, int, int, int]]] = deque()
+        """Of messages that cannot be read yet, with the log offset from which on they can."""
+        log_ = CommitLog(parts.segments, self._ahead, pool)
         super().__init__(config, log_, parts.queues, parts.index, report.start_log_offset)
         log_.last_store_time_ms = report.last_store_time_ms or parts.checkpoint.log_time_ms
-        self._flush = LogFlush(disk, log_, config)
+        self._flush = LogFlush(disk, log_, config, self._committed)
         self._entry_count = parts.queues.entry_count
         self._queue_count = parts.queues.count
         self._index_count = parts.index.item_count
@@ -108,6 +122,7 @@ class MessageStore(Reading):
             disk, config, clock, log_, parts.queues, parts.index, self._flush,
             snapshot=lambda: self._derived,
         )  # fmt: skip
+        self._lending: Lending | None = None
         self._closed = False
         self._delay_levels_ms = config.delay_levels_ms
 
@@ -178,6 +193,7 @@ class MessageStore(Reading):
             if clean:
                 lock.mark_closed(disk, root)
             raise
+        _warn_of_little_room(disk, config, segments)
         store = cls(config, disk, clock, parts, report, held, on_arrival)
         store._begin(report.end_log_offset, parts.checkpoint)
         log.info(
@@ -205,6 +221,7 @@ class MessageStore(Reading):
         if self._closed:
             return
         self._closed = True
+        self._end_lending()
         self._keeping.stop()
         self._ahead.stop()
         try:
@@ -223,6 +240,7 @@ class MessageStore(Reading):
     def abandon(self) -> None:
         """Lets go of the store without flushing anything, as if the process had died."""
         self._closed = True
+        self._end_lending()
         self._keeping.stop()
         self._ahead.stop()
         self._flush.stop()
@@ -288,6 +306,8 @@ class MessageStore(Reading):
             self.index.put(topic, keys, log_offset, now_ms)
             self._index_count += len(keys)
         self._publish()
+        if in_queue and self._lending is not None:
+            self._lending.note(queue)
         if in_queue and self._on_arrival is not None:
             self._on_arrival(topic, draft.queue_id, queue_offset, code, now_ms)
         return Appended(log_offset, len(record), queue_offset, now_ms, 1, (log_offset,))
@@ -340,6 +360,8 @@ class MessageStore(Reading):
                 self.index.put(topic, its_keys, at, now_ms)
         self._index_count += key_count
         self._publish()
+        if self._lending is not None:
+            self._lending.note(queue)
         if self._on_arrival is not None:
             self._on_arrival(topic, first.queue_id, queue.next_offset - 1, code, now_ms)
         return Appended(
@@ -365,6 +387,8 @@ class MessageStore(Reading):
     def _put_entry(self, queue: ConsumeQueue, log_offset: int, size_bytes: int, code: int) -> None:
         if not queue.next_offset:
             self._queue_count += 1
+        if queue.writes_ext:
+            code = queue.code_of(code, self.log.last_store_time_ms)
         queue.put(log_offset, size_bytes, code)
         self._entry_count += 1
 
@@ -378,6 +402,8 @@ class MessageStore(Reading):
             refusal = self.refusal
             assert refusal is not None
             raise refusal
+        if self._lending is not None:
+            self._lending.stale = True
 
     def _publish(self) -> None:
         # One assignment, so that the keeping thread never sees counts of different moments.
@@ -385,6 +411,66 @@ class MessageStore(Reading):
             self.log.written, self._queue_count, self._entry_count, self._index_count,
             self.log.last_store_time_ms,
         )  # fmt: skip
+
+    # -- the compiled feed ----------------------------------------------------------------------
+
+    def lend_to(self, feed: Feed, admits: Callable[[str], bool]) -> Lending:
+        """Let a feed write, too; `admits` says, each time, whether a topic's queues may be lent."""
+        # Most of the log is not written through mapped memory then, so no page must be ready.
+        self._ahead.stop_warming()
+        queue_max = self.config.mapped_queue_files_max // 2
+        self._lending = Lending(feed, self.log, self.index, queue_max, admits)
+        return self._lending
+
+    def settle(self, done: Settlement, store_time_ms: int, *, tell: bool) -> None:
+        """What a feed wrote counts from now on. Raises StoreError; then it does not.
+
+        With `tell` arrivals are told, one for each queue.
+        """
+        message_count, _, records, key_count, index_state, queues = done
+        try:
+            self.log.write(records, store_time_ms)
+        except OSError as e:
+            raise explained(e, "store messages") from e
+        for queue, next_offset, end_log_offset, _ in queues:
+            queue.next_offset, queue.end_log_offset = next_offset, end_log_offset
+        if index_state is not None:
+            self.index.files[-1].settle(index_state)
+        self._entry_count += message_count
+        self._index_count += key_count
+        self._publish()
+        if tell and self._on_arrival is not None:
+            for queue, next_offset, _, code in queues:
+                self._on_arrival(queue.topic, queue.queue_id, next_offset - 1, code, store_time_ms)
+
+    def _end_lending(self) -> None:
+        if self._lending is not None:
+            self._lending.end()
+
+    # -- staging --------------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """Makes readable what is staged; without a staging pool everything is. Raises StoreError.
+
+        A thread does it every 200 ms; nobody needs to ask for it.
+        """
+        try:
+            self._flush.commit()
+        except OSError as e:
+            raise explained(e, "commit messages to the log") from e
+
+    def _hold_arrival(
+        self, topic: str, queue_id: int, queue_offset: int, code: int, time_ms: int
+    ) -> None:
+        held = (topic, queue_id, queue_offset, code, time_ms)
+        self._held_arrivals.append((self.log.written, held))
+
+    def _committed(self, log_offset: int) -> None:
+        held, told = self._held_arrivals, self._told_arrival
+        while held and held[0][0] <= log_offset:
+            _, arrival = held.popleft()
+            if told is not None:
+                told(*arrival)
 
     # -- durability -----------------------------------------------------------------------------
 
@@ -433,6 +519,7 @@ class MessageStore(Reading):
 
     def _delete(self, queues: list[ConsumeQueue]) -> int:
         self._check_writable()
+        self._end_lending()
         for queue in queues:
             if queue.next_offset:
                 self._queue_count -= 1
@@ -453,3 +540,14 @@ class MessageStore(Reading):
             return self._keeping.expire(manual=now)
         except OSError as e:
             raise explained(e, "remove old files") from e
+
+
+def _warn_of_little_room(disk: Disk, config: StoreConfig, segments: Segments) -> None:
+    """A new store takes a whole log file with its first message."""
+    free_bytes = disk.free_bytes(config.log_directory)
+    if not segments.files and free_bytes < segments.size_bytes:
+        log.warning(
+            "store %s: %d bytes are free on the disk, the first log file needs %d; until there is "
+            "room every message is refused (free some, or lower mappedFileSizeCommitLog)",
+            config.root_directory, free_bytes, segments.size_bytes,
+        )  # fmt: skip

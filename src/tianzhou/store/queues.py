@@ -1,21 +1,30 @@
 """All consume queues of a store, by topic and queue id."""
 
+import contextlib
+
 from tianzhou.store.config import ENTRY_BYTES, StoreConfig
 from tianzhou.store.consumequeue import ConsumeQueue, MappingLimit
 from tianzhou.store.disk import Disk
+from tianzhou.store.queue_ext import QueueExt, is_address
 from tianzhou.store.segments import Found, look
+
+SYNC_EACH_MAX = 32
+"""More queues than these are not synced one by one."""
 
 
 class QueueTable:
     """The queues there are. One thread adds and removes; any may look."""
 
-    __slots__ = ("_config", "_disk", "_limit", "by_topic", "directory")
+    __slots__ = ("_config", "_disk", "_has_ext", "_limit", "by_topic", "directory")
 
     def __init__(self, disk: Disk, config: StoreConfig) -> None:
         self._disk = disk
         self._config = config
         self._limit = MappingLimit(config.mapped_queue_files_max)
         self.directory = config.queue_directory
+        self._has_ext = config.enable_consume_queue_ext or disk.is_directory(
+            config.queue_ext_directory
+        )
         self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
@@ -31,9 +40,17 @@ class QueueTable:
         return found
 
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        return ConsumeQueue(
-            self._disk, self.directory, topic, queue_id, self._config.queue_file_bytes, self._limit
+        config = self._config
+        queue = ConsumeQueue(
+            self._disk, self.directory, topic, queue_id, config.queue_file_bytes, self._limit
         )
+        if self._has_ext:
+            queue.ext = QueueExt(
+                self._disk, config.queue_ext_directory, topic, queue_id,
+                config.mapped_file_size_consume_queue_ext,
+            )  # fmt: skip
+            queue.writes_ext = config.enable_consume_queue_ext
+        return queue
 
     def all(self) -> list[ConsumeQueue]:
         return [queue for queues in list(self.by_topic.values()) for queue in list(queues.values())]
@@ -64,9 +81,39 @@ class QueueTable:
             self._disk.remove_directory(topic_directory)
             self._disk.sync_directory(self.directory)
 
+    # -- keeping --------------------------------------------------------------------------------
+
+    def flush(self, queues: list[ConsumeQueue]) -> None:
+        """Makes the entries of queues durable. Raises OSError, StoreFull.
+
+        The directories of new files are synced once each; where there is much to sync the whole
+        file system is, which costs as much as a few files.
+        """
+        for queue in queues:
+            if queue.ext is not None:
+                with contextlib.suppress(FileNotFoundError):  # Deleted with its topic.
+                    queue.ext.flush()
+        done = [(queue, queue.save(), queue.new_names()) for queue in queues]
+        if len(done) <= SYNC_EACH_MAX or not self._disk.sync_file_system(self.directory):
+            for queue, queue_offset, _ in done:
+                queue.sync(queue_offset)
+            self._sync_names([queue for queue, _, files in done if files])
+        for queue, queue_offset, files in done:
+            queue.flushed(queue_offset, files)
+
+    def _sync_names(self, queues: list[ConsumeQueue]) -> None:
+        directories = {queue.segments.directory for queue in queues}
+        for directory in sorted(directories | {one.parent for one in directories}):
+            with contextlib.suppress(FileNotFoundError):  # Deleted with its topic.
+                self._disk.sync_directory(directory)
+
+    def release_unused(self) -> None:
+        """Lets go of the mapped files that nobody used since the last time."""
+        self._limit.release_unused()
+
     # -- recovery -------------------------------------------------------------------------------
 
-    def load(self, before_log_offset: int, *, counted: bool) -> list[str]:
+    def load(self, before_log_offset: int, *, counted: bool, clean: bool) -> list[str]:
         """Takes over what is on the disk, entries below a log offset only.
 
         Files that were being made or cut when the end came are finished or removed. What is wrong
@@ -77,10 +124,10 @@ class QueueTable:
         complaints: list[str] = []
         for topic in self._disk.names(self.directory):
             for name in self._disk.names(self.directory / topic):
-                if not (name.isdecimal() and name.isascii()):
+                if not (name.isdecimal() and name.isascii() and str(int(name)) == name):
                     continue
-                found = look(self._disk, self.directory / topic / name)
                 queue = self._make(topic, int(name))
+                found = look(self._disk, queue.segments.directory)
                 self._finish_last(queue, found)
                 if counted:
                     self._drop_bad(queue, found)
@@ -89,11 +136,17 @@ class QueueTable:
                     complaints.append(f"queue {topic}/{name}: {complaint}")
                     queue.segments.adopt(list(found.sizes))
                 elif found.sizes:
-                    queue.load(list(found.sizes), before_log_offset)
+                    queue.load(list(found.sizes), before_log_offset, look_behind=not clean)
+                    self._load_ext(queue)
                 else:
                     continue
                 self.by_topic.setdefault(topic, {})[queue.queue_id] = queue
         return complaints
+
+    def _load_ext(self, queue: ConsumeQueue) -> None:
+        if queue.ext is not None:
+            last = next(queue.raw_entries(max(queue.next_offset - 1, 0), 1), None)
+            queue.ext.load(last[2] if last and is_address(last[2]) else None)
 
     def _finish_last(self, queue: ConsumeQueue, found: Found) -> None:
         """A last file without its full size was being made or cut when the end came."""

@@ -21,6 +21,7 @@ from tianzhou.store.commitlog import CommitLog
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.consumequeue import BLANK_SIZE, ConsumeQueue, Entry
 from tianzhou.store.index import Index
+from tianzhou.store.queue_ext import is_address
 from tianzhou.store.queues import QueueTable
 
 log = logging.getLogger(__name__)
@@ -91,6 +92,11 @@ class Reading:
         """How much of the log's end is taken to be in memory; what lies further back is cold."""
         return self._physical_bytes * self.config.access_message_in_memory_max_ratio // 100
 
+    @property
+    def checked_from(self) -> int:
+        """Records before this log offset are checked whenever they are read."""
+        return self._checked_from
+
     def _release(self) -> None:
         """Lets go of the mappings; views that were handed out stay valid."""
         self.log.release()
@@ -107,7 +113,8 @@ class Reading:
 
     @property
     def end_log_offset(self) -> int:
-        return self.log.written
+        """Behind the last message that can be read."""
+        return self.log.readable
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Queue offset of the oldest message; 0 if there is no such queue."""
@@ -117,7 +124,19 @@ class Reading:
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Queue offset that the next message gets; 0 if there is no such queue."""
         queue = self.queues.get(topic, queue_id)
-        return queue.next_offset if queue else 0
+        return self._end_of(queue) if queue else 0
+
+    def _end_of(self, queue: ConsumeQueue) -> int:
+        """Queue offset behind the last message that can be read."""
+        end, next_offset = self.log.readable, queue.next_offset
+        if queue.end_log_offset <= end:
+            return next_offset
+
+        def is_staged(queue_offset: int) -> bool:
+            entry = queue.entry(queue_offset)
+            return entry is not None and entry[1] != BLANK_SIZE and entry[0] + entry[1] > end
+
+        return bisect_left(range(next_offset), True, key=is_staged)
 
     # -- by queue offset ------------------------------------------------------------------------
 
@@ -135,7 +154,7 @@ class Reading:
         queue = self.queues.get(topic, queue_id)
         if queue is None:
             return Read(ReadStatus.NO_MATCHED_LOGIC_QUEUE, [], 0, 0, 0)
-        low, high = queue.min_offset(self.log.first), queue.next_offset
+        low, high = queue.min_offset(self.log.first), self._end_of(queue)
         if high == 0:
             return Read(ReadStatus.NO_MESSAGE_IN_QUEUE, [], 0, low, high)
         if queue_offset < low:
@@ -156,7 +175,7 @@ class Reading:
         low: int,
         high: int,
     ) -> Read:
-        config, end = self.config, self.log.written
+        config, end = self.config, self.log.readable
         records: list[memoryview] = []
         total, at, last, removed = 0, queue_offset, end, False
         for entry in queue.entries(queue_offset, max(_ENTRIES_A_READ, max_count)):
@@ -176,7 +195,9 @@ class Reading:
                 if len(records) >= min(max_count, count_max) or total + size_bytes > bytes_max:
                     break
             at += 1
-            if size_bytes == BLANK_SIZE or (accept_tags and not accept_tags(tags_code)):
+            if size_bytes == BLANK_SIZE:
+                continue
+            if accept_tags and not is_address(tags_code) and not accept_tags(tags_code):
                 continue
             record = self._record_of(queue, at - 1, entry)
             if record is None:
@@ -233,7 +254,7 @@ class Reading:
         file = self.log.segments.find(log_offset)
         if file is None:
             return None
-        stop = min(file.stop, self.log.written, log_offset + max_bytes)
+        stop = min(file.stop, self.log.readable, log_offset + max_bytes)
         return self.log.slice(log_offset, stop - log_offset)
 
     # -- by time --------------------------------------------------------------------------------
@@ -249,7 +270,7 @@ class Reading:
         queue = self.queues.get(topic, queue_id)
         if queue is None:
             return 0
-        low, high = queue.min_offset(self.log.first), queue.next_offset
+        low, high = queue.min_offset(self.log.first), self._end_of(queue)
 
         def time_of(queue_offset: int) -> int:
             # A place without a readable message takes the time of the next one that has it.

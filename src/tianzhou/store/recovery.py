@@ -21,12 +21,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tianzhou.errors import StoreCorrupt
+from tianzhou.protocol import kernel
 from tianzhou.protocol.pure_record import SIZE_MIN, RecordFields
+from tianzhou.protocol.pure_walk import Run
+from tianzhou.protocol.record import BLANK_BYTES_MIN
 from tianzhou.store import commitlog, dispatch
 from tianzhou.store.checkpoint import Checkpoint, Derived
 from tianzhou.store.commitlog import Stop, walk
-from tianzhou.store.config import StoreConfig
-from tianzhou.store.consumequeue import BLANK_SIZE, ConsumeQueue
+from tianzhou.store.config import ENTRY_BYTES, StoreConfig
+from tianzhou.store.consumequeue import BLANK_SIZE, ENTRY, ConsumeQueue
 from tianzhou.store.disk import Disk
 from tianzhou.store.index import Index
 from tianzhou.store.mapped_file import MappedFile
@@ -38,7 +41,8 @@ log = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
 """Told now and then: bytes of the log done, bytes to do."""
 
-_PROGRESS_BYTES = 4 << 20
+_BULK_BYTES = 32 << 20
+"""How much of the log one call of the kernel walks, at most."""
 _GAP_MAX = 100_000
 """More messages than this do not vanish between two; a record that says so is damaged."""
 _QUEUE_OFFSET_MAX = 2**56
@@ -204,7 +208,7 @@ def _plan(parts: Parts, report: Report, *, clean: bool, rebuild: bool) -> _Plan:
     if own is not None and not (files and files[0].first <= own.log_offset <= files[-1].stop):
         own = None
     start = own.log_offset if own else _start_by_files(parts, clean=clean)
-    complaints = parts.queues.load(start, counted=own is not None)
+    complaints = parts.queues.load(start, counted=own is not None, clean=clean)
     plan = _Plan(start, start, start, start, clean, own, trusted=clean and own is not None)
     if not files:
         if parts.queues.all():
@@ -305,7 +309,7 @@ def _plan_index(parts: Parts, report: Report, plan: _Plan, *, rebuild: bool) -> 
     if not complaints and not rebuild:
         if plan.trusted and own and index.item_count == own.index_count:
             return
-        plan.index_from = index.cut(plan.check_from)
+        plan.index_from = index.cut(plan.check_from, counted=own is not None)
         short = own is not None and index.item_count != own.index_count
         if plan.index_from == plan.check_from and not short:
             return
@@ -329,26 +333,19 @@ def _replay(parts: Parts, report: Report, plan: _Plan, progress: Progress) -> in
     """Derives again what the plan asks for; answers where the log ends."""
     files = parts.segments.files
     total = files[-1].stop - plan.walk_from if files else 0
-    told = position = plan.walk_from
+    position = plan.walk_from
     end = plan.check_from
+
+    def told(log_offset: int) -> None:
+        progress(log_offset - plan.walk_from, total)
+
     for file in files:
         if file.stop <= position:
             continue
         end = max(position, file.first)
         while True:
             try:
-                for fields in walk(
-                    file.view(), file.first, end - file.first,
-                    check_crc=parts.config.check_crc_on_recover,
-                    torn=not plan.clean and end >= plan.check_from,
-                ):  # fmt: skip
-                    _derive(parts, report, plan, fields)
-                    report.replayed_count += 1
-                    report.last_store_time_ms = fields[commitlog.STORE_TIME]
-                    end = fields[commitlog.LOG_OFFSET] + fields[commitlog.SIZE]
-                    if end - told >= _PROGRESS_BYTES:
-                        told = end
-                        progress(end - plan.walk_from, total)
+                _replay_file(parts, report, plan, file, end, told)
                 end = file.stop
                 break
             except Stop as stop:
@@ -365,8 +362,75 @@ def _replay(parts: Parts, report: Report, plan: _Plan, progress: Progress) -> in
                 if following >= file.stop:
                     break
         position = file.stop
+        file.unmap()
     progress(total, total)
     return end
+
+
+def _replay_file(
+    parts: Parts,
+    report: Report,
+    plan: _Plan,
+    file: MappedFile,
+    end: int,
+    told: Callable[[int], None],
+) -> None:
+    """Derives the records of one file from a log offset on; raises Stop where `walk` does.
+
+    Plain records go in bulk; whatever stops that is looked at on its own.
+    """
+    view, config, released = file.view(), parts.config, end
+    while True:
+        known = end < plan.check_from
+        torn = not plan.clean and not known
+        stop = min(end + _BULK_BYTES, plan.check_from if known else file.stop, file.stop)
+        position, count, time_ms, runs, items = kernel.walk_records(
+            view, file.first, end - file.first, stop - file.first, plan.queues_from,
+            plan.index_from, parts.index.item_max - 1, config.delay_levels_ms,
+            config.check_crc_on_recover, torn,
+        )  # fmt: skip
+        if count:
+            for run in runs:
+                _enqueue_run(parts, report, plan, view, file.first, run)
+            parts.index.put_many(items)
+            report.replayed_count += count
+            report.last_store_time_ms = time_ms
+            end = file.first + position
+        if end < stop:
+            walker = walk(
+                view, file.first, position, check_crc=config.check_crc_on_recover, torn=torn
+            )
+            fields = next(walker, None)
+            if fields is None:
+                return
+            _derive(parts, report, plan, fields)
+            report.replayed_count += 1
+            report.last_store_time_ms = fields[commitlog.STORE_TIME]
+            end += fields[commitlog.SIZE]
+        if end + BLANK_BYTES_MIN > file.stop:
+            position = end - file.first
+            raise Stop(position, f"record at {position}: no room for a filler", unused=False)
+        if end - released >= _BULK_BYTES:
+            parts.disk.release(view, released - file.first, end - file.first)
+            released = end
+            told(end)
+
+
+def _enqueue_run(
+    parts: Parts, report: Report, plan: _Plan, view: memoryview, first: int, run: Run
+) -> None:
+    """Puts consecutive records into their queue, all at once if they go on where it ends."""
+    topic, queue_id, queue_offset, entries = run
+    queue = parts.queues.get_or_make(topic, queue_id)
+    for at in range(0, len(entries), ENTRY_BYTES):
+        wanted = queue_offset + at // ENTRY_BYTES
+        # A unit beside the entry needs the store time, which only the record has.
+        fits = wanted == queue.next_offset and not queue.writes_ext
+        if fits and (topic, queue_id) not in plan.suspects:
+            queue.put_many(entries[at:])
+            return
+        log_offset = ENTRY.unpack_from(entries, at)[0]
+        _enqueue(parts, report, plan, kernel.decode_record(view, log_offset - first, False, False))
 
 
 def _sound_after(parts: Parts, plan: _Plan, file: MappedFile, place: int) -> int | None:
@@ -447,6 +511,7 @@ def _put(parts: Parts, queue: ConsumeQueue, fields: RecordFields) -> None:
         parts.config.delay_levels_ms,
     )  # fmt: skip
     queue.make_room(1)
+    code = queue.code_of(code, fields[commitlog.STORE_TIME])
     queue.put(fields[commitlog.LOG_OFFSET], fields[commitlog.SIZE], code)
 
 
@@ -512,10 +577,11 @@ def _sync_all(parts: Parts, plan: _Plan) -> None:
     for file in parts.segments.files:
         if file.stop > plan.check_from:
             file.sync()
-    for queue in parts.queues.all():
-        if plan.own is None:
+    queues = parts.queues.all()
+    if plan.own is None:
+        for queue in queues:
             queue.flushed_offset = 0
-        queue.flush()
+    parts.queues.flush([queue for queue in queues if queue.waiting_pages()])
     if plan.own is None:
         for index_file in parts.index.files:
             index_file.flushed_count = 0

@@ -33,12 +33,12 @@ class Found:
 def look(disk: Disk, directory: Path) -> Found:
     """What is in the directory."""
     found = Found()
-    for name in disk.names(directory):
+    for name, size_bytes in disk.sizes(directory).items():
         first = parse_name(name)
         if first is None:
             found.strangers.append(name)
         else:
-            found.sizes[first] = disk.size_bytes(directory / name)
+            found.sizes[first] = size_bytes
     return found
 
 
@@ -93,20 +93,14 @@ class Segments:
         self._remove(tuple(reversed(gone)))
 
     def _remove(self, files: tuple[MappedFile, ...]) -> None:
+        made = any(file.made for file in files)
         for file in files:
             file.remove()
-        if files:
+        if made:
             self._disk.sync_directory(self.directory)
 
     def make_directory(self, *, durable: bool = True) -> None:
         self._disk.make_directory(self.directory, durable=durable)
-
-    def sync_directories(self, levels: int) -> None:
-        """Makes new names durable: in the directory, its parent and so on."""
-        directory = self.directory
-        for _ in range(levels):
-            self._disk.sync_directory(directory)
-            directory = directory.parent
 
     def remove_directory(self) -> None:
         """Removes the directory if it is empty."""

@@ -1,4 +1,7 @@
+import java.io.BufferedReader;
 import java.io.BufferedWriter;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -25,19 +28,41 @@ import org.apache.rocketmq.common.message.MessageQueue;
 /**
  * Reads every message of some queues with the stock client, and writes some.
  *
- * <p>{@code StoreReader read NAMESRV BROKER FILE STRIDE TOPIC:QUEUES...} writes a line for each message found by
- * queue offset, and looks up each STRIDE-th of a queue by its id and by each of its keys as well.
+ * <p>Requests are lines on standard input, words between tabs; each is answered by a line on standard
+ * output, {@code done} or {@code failed} with the reason.
  *
- * <p>{@code StoreReader write NAMESRV BROKER FILE TOPIC:QUEUES COUNT} sends messages of several kinds and
- * writes a line for each that was acknowledged.
+ * <p>{@code read NAMESRV BROKER FILE STRIDE TOPIC:QUEUES...} writes a line for each message found by queue
+ * offset, and looks up each STRIDE-th of a queue by its id and by each of its keys as well.
+ *
+ * <p>{@code write NAMESRV BROKER FILE TOPIC:QUEUES COUNT} sends messages of several kinds and writes a line
+ * for each that was acknowledged.
  */
 public final class StoreReader {
-    private static final int THREADS = 4;
+    private static final int READERS = 4;
+    private static final int ASKERS = 24;
 
     private StoreReader() {
     }
 
     public static void main(String[] arguments) throws Exception {
+        PrintStream answers = System.out;
+        System.setOut(System.err);
+        BufferedReader requests = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = requests.readLine(); line != null; line = requests.readLine()) {
+            try {
+                serve(line.split("\t"));
+                answers.println("done");
+            } catch (Exception e) {
+                e.printStackTrace();
+                answers.println(("failed: " + e).replace('\n', ' '));
+            }
+            answers.flush();
+        }
+        // The clients are not shut down, which takes seconds each, and would keep the program alive.
+        Runtime.getRuntime().halt(0);
+    }
+
+    private static void serve(String[] arguments) throws Exception {
         Path file = Paths.get(arguments[3]);
         try (BufferedWriter lines = Files.newBufferedWriter(file, StandardCharsets.UTF_8)) {
             if (arguments[0].equals("read")) {
@@ -45,27 +70,25 @@ public final class StoreReader {
             } else {
                 write(arguments, lines);
             }
-        } catch (Exception e) {
-            // The clients leave threads behind that would keep a failed program alive.
-            e.printStackTrace();
-            System.exit(1);
         }
-        System.exit(0);
     }
 
     private static void read(String[] arguments, BufferedWriter lines) throws Exception {
         int stride = Integer.parseInt(arguments[4]);
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("store_reader");
         consumer.setNamesrvAddr(arguments[1]);
+        // A client of its own for each request: brokers come and go under one name.
+        consumer.setInstanceName("reader-" + System.nanoTime());
         consumer.setConsumerPullTimeoutMillis(30_000);
         consumer.start();
-        ExecutorService pool = Executors.newFixedThreadPool(THREADS);
+        ExecutorService pool = Executors.newFixedThreadPool(READERS);
+        ExecutorService askers = Executors.newFixedThreadPool(ASKERS);
         List<Future<List<String>>> found = new ArrayList<>();
         for (int i = 5; i < arguments.length; i++) {
             String[] parts = arguments[i].split(":");
             for (int queue = 0; queue < Integer.parseInt(parts[1]); queue++) {
                 MessageQueue place = new MessageQueue(parts[0], arguments[2], queue);
-                found.add(pool.submit(() -> readQueue(consumer, place, stride)));
+                found.add(pool.submit(() -> readQueue(consumer, place, stride, askers)));
             }
         }
         for (Future<List<String>> queue : found) {
@@ -75,12 +98,13 @@ public final class StoreReader {
             }
         }
         pool.shutdown();
-        consumer.shutdown();
+        askers.shutdown();
     }
 
-    private static List<String> readQueue(DefaultMQPullConsumer consumer, MessageQueue queue, int stride)
-        throws Exception {
+    private static List<String> readQueue(DefaultMQPullConsumer consumer, MessageQueue queue, int stride,
+        ExecutorService askers) throws Exception {
         List<String> lines = new ArrayList<>();
+        List<Future<?>> asked = new ArrayList<>();
         long at = consumer.minOffset(queue);
         long end = consumer.maxOffset(queue);
         while (at < end) {
@@ -88,15 +112,28 @@ public final class StoreReader {
             if (result.getPullStatus() != PullStatus.FOUND) {
                 throw new IllegalStateException(queue + " at " + at + ": " + result);
             }
-            for (MessageExt message : result.getMsgFoundList()) {
+            List<MessageExt> messages = result.getMsgFoundList();
+            for (MessageExt message : messages) {
                 lines.add(describe(message));
-                if (message.getQueueOffset() % stride == 0) {
-                    lookUp(consumer, message);
-                }
             }
+            // An answer takes long on its way and little of anything else, so many are under way.
+            asked.add(askers.submit(() -> lookUpAll(consumer, messages, stride)));
             at = result.getNextBeginOffset();
         }
+        for (Future<?> one : asked) {
+            one.get();
+        }
         return lines;
+    }
+
+    private static Void lookUpAll(DefaultMQPullConsumer consumer, List<MessageExt> messages, int stride)
+        throws Exception {
+        for (MessageExt message : messages) {
+            if (message.getQueueOffset() % stride == 0) {
+                lookUp(consumer, message);
+            }
+        }
+        return null;
     }
 
     private static void lookUp(DefaultMQPullConsumer consumer, MessageExt message) throws Exception {
@@ -148,6 +185,7 @@ public final class StoreReader {
     private static void write(String[] arguments, BufferedWriter lines) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("store_writer");
         producer.setNamesrvAddr(arguments[1]);
+        producer.setInstanceName("writer-" + System.nanoTime());
         producer.setSendMsgTimeout(30_000);
         producer.setCompressMsgBodyOverHowmuch(3000);
         producer.start();
@@ -171,7 +209,6 @@ public final class StoreReader {
                 report(lines, one, queue, sent.getQueueOffset());
             }
         }
-        producer.shutdown();
     }
 
     private static Message message(String topic, int i, int j) {

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tianzhou.protocol.kernel import CONTRACT
+
 REPORT = "from tianzhou.protocol import kernel; print(kernel.native is None, kernel.WHY_PURE)"
 
 
@@ -30,18 +32,18 @@ def pretend(directory: Path, source: str) -> Path:
 
 
 def test_the_variable_switches_the_kernel_off(tmp_path: Path) -> None:
-    kernel = pretend(tmp_path, "CONTRACT = 1")
+    kernel = pretend(tmp_path, f"CONTRACT = {CONTRACT}")
     assert report(kernel, TIANZHOU_PURE="1") == "True switched off by TIANZHOU_PURE"
 
 
 @pytest.mark.parametrize("value", ["", "0"])
 def test_an_empty_variable_or_0_does_not(tmp_path: Path, value: str) -> None:
-    assert report(pretend(tmp_path, "CONTRACT = 1"), TIANZHOU_PURE=value) == "False None"
+    assert report(pretend(tmp_path, f"CONTRACT = {CONTRACT}"), TIANZHOU_PURE=value) == "False None"
 
 
 def test_a_kernel_of_another_contract_is_not_used(tmp_path: Path) -> None:
     said = report(pretend(tmp_path, "CONTRACT = 0"))
-    assert said == "True the kernel keeps contract 0, this is 1: build it again"
+    assert said == f"True the kernel keeps contract 0, this is {CONTRACT}: build it again"
 
 
 def test_a_kernel_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:

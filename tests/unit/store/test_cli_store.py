@@ -92,6 +92,44 @@ def test_verify_finds_a_damaged_body(run: CliRunner, root: Path) -> None:
     assert any("does not match its CRC" in finding for finding in findings)
 
 
+@pytest.mark.parametrize(
+    ("at", "words"),
+    [
+        (60 + 2 * 20 + 3, "no message has such a key"),  # hash
+        (60 + 2 * 20 + 11, "no message has such a key"),  # log offset
+        (60 + 2 * 20 + 15, "not the time of its message"),
+        (60 + 2 * 20 + 19, "not on the chain of its slot"),
+        (36, "has an impossible header"),
+    ],
+)
+def test_verify_compares_index_items_with_their_messages(
+    run: CliRunner, root: Path, at: int, words: str
+) -> None:
+    file = min((root / "index").iterdir())
+    damaged = bytearray(file.read_bytes())
+    damaged[at] ^= 0x11
+    file.write_bytes(damaged)
+    done = run.invoke(app, ["verify", str(root), "--json"])
+    assert done.exit_code == 1
+    assert any(words in finding for finding in json.loads(done.output)["findings"]), done.output
+
+
+def test_verify_misses_items_and_looks_at_slots(run: CliRunner, root: Path) -> None:
+    first, *_ = sorted((root / "index").iterdir())
+    damaged = bytearray(first.read_bytes())
+    damaged[40:60] = bytes(20)
+    first.write_bytes(damaged)
+    findings = json.loads(run.invoke(app, ["verify", str(root), "--json"]).output)["findings"]
+    assert any("is not at its newest" in finding for finding in findings)
+    first.unlink()
+    run.invoke(app, ["rebuild", str(root), "--yes"])
+    assert run.invoke(app, ["verify", str(root)]).exit_code == 0
+    middle = sorted((root / "index").iterdir())[1]
+    middle.unlink()
+    findings = json.loads(run.invoke(app, ["verify", str(root), "--json"]).output)["findings"]
+    assert any("messages are not filed" in finding for finding in findings)
+
+
 def test_truncate_ends_the_log_where_it_is_told(run: CliRunner, root: Path) -> None:
     shown = run.invoke(app, ["dump", str(root), "--json"]).output.splitlines()
     offsets = [json.loads(line)["log_offset"] for line in shown]

@@ -10,13 +10,14 @@ from tests.crash.simulated_disk import SimulatedDisk
 from tests.crash.store_kit import ROOT, Ticker, small_config
 
 from tianzhou.errors import ConfigError
+from tianzhou.protocol.derived import key_hash
 from tianzhou.protocol.properties import java_hash
 from tianzhou.store import retention
 from tianzhou.store.checkpoint import Checkpoint, Derived, read_checkpoint, write_checkpoint
 from tianzhou.store.config import StoreConfig, parse_delay_levels
-from tianzhou.store.consumequeue import BLANK_SIZE, ConsumeQueue, MappingLimit
+from tianzhou.store.consumequeue import BLANK_SIZE, ENTRY, ConsumeQueue, MappingLimit
 from tianzhou.store.disk import RealDisk
-from tianzhou.store.index import Index, key_hash
+from tianzhou.store.index import Index
 from tianzhou.store.mapped_file import MappedFile, parse_name
 
 # -- index ---------------------------------------------------------------------------------------
@@ -103,6 +104,12 @@ def fill(one: ConsumeQueue, count: int) -> None:
         one.put(one.next_offset * 10, 10, number)
 
 
+def flush(one: ConsumeQueue) -> None:
+    target = one.save()
+    one.sync(target)
+    one.flushed(target, one.new_names())
+
+
 def test_a_queue_that_begins_late_has_blanks_before() -> None:
     disk = SimulatedDisk()
     one = queue(disk)
@@ -111,6 +118,7 @@ def test_a_queue_that_begins_late_has_blanks_before() -> None:
     assert (one.min_offset(0), one.next_offset) == (17, 18)
     assert one.entry(16) == (0, BLANK_SIZE, 0)
     assert one.entry(13) is None
+    flush(one)
     again = queue(disk)
     again.load([280], 10**9)
     assert (again.min_offset(0), again.next_offset, again.entry(17)) == (17, 18, (500, 10, 3))
@@ -133,6 +141,7 @@ def test_the_end_of_a_queue_is_found_whatever_its_length() -> None:
         disk = SimulatedDisk()
         one = queue(disk)
         fill(one, count)
+        flush(one)
         files = [file.first for file in one.segments.files]
         again = queue(disk)
         again.load(files, 10**9)
@@ -149,12 +158,73 @@ def test_many_queues_share_few_mappings() -> None:
     for _ in range(3):
         for one in queues:
             fill(one, 5)
-    mapped = sum(file.mapped for one in queues for file in one.segments.files)
+            flush(one)
+            one.entry(0)
+    mapped = sum(file.mapped and not file.staged for one in queues for file in one.segments.files)
     assert mapped <= 17
     for one in queues:
         assert [entry[0] for n in range(15) if (entry := one.entry(n))] == [
             n * 10 for n in range(15)
         ]
+
+
+def big_queue(disk: SimulatedDisk, limit: MappingLimit | None = None) -> ConsumeQueue:
+    return ConsumeQueue(disk, ROOT, "t", 0, 20 * 100_000, limit or MappingLimit(16))
+
+
+def logged(one: ConsumeQueue) -> list[int]:
+    return [entry[0] for n in range(one.next_offset) if (entry := one.entry(n))]
+
+
+def test_a_new_queue_asks_nothing_of_the_disk() -> None:
+    disk = SimulatedDisk()
+    one = big_queue(disk)
+    fill(one, 500)
+    assert not disk.calls
+    assert logged(one) == [n * 10 for n in range(500)]
+    flush(one)
+    assert (disk.calls["create"], disk.calls["sync"]) == (4, 1)  # Three directories and the file.
+    again = big_queue(disk)
+    again.load([0], 10**9)
+    assert logged(again) == logged(one)
+
+
+@pytest.mark.parametrize("flushed", [0, 1, 31, 32, 33, 200])
+def test_a_queue_goes_over_from_memory_to_its_file(flushed: int) -> None:
+    disk = SimulatedDisk()
+    one = big_queue(disk)
+    fill(one, flushed)
+    if flushed:
+        flush(one)
+    fill(one, 5000)
+    assert logged(one) == [n * 10 for n in range(5000 + flushed)]
+    assert not one.segments.files[0].staged
+    flush(one)
+    again = big_queue(disk)
+    again.load([0], 10**9)
+    assert logged(again) == logged(one)
+
+
+def test_entries_in_bulk_are_the_same_entries() -> None:
+    for piece in (1, 6, 7, 8, 20):
+        bulk, single = queue(SimulatedDisk()), queue(SimulatedDisk())
+        for start in range(0, 60, piece):
+            count = min(piece, 60 - start)
+            bulk.put_many(b"".join(ENTRY.pack((start + n) * 10, 10, n) for n in range(count)))
+        fill(single, 60)
+        assert logged(bulk) == logged(single)
+        assert (bulk.next_offset, bulk.end_log_offset) == (60, single.end_log_offset)
+
+
+def test_a_removed_queue_does_not_come_back_by_a_flush_that_was_under_way() -> None:
+    disk = SimulatedDisk()
+    one = big_queue(disk)
+    fill(one, 3)
+    (file,) = one.segments.files
+    one.remove()
+    with pytest.raises(FileNotFoundError):
+        file.save(0, 60)
+    assert not disk.files()
 
 
 # -- checkpoint ----------------------------------------------------------------------------------

@@ -21,9 +21,11 @@ from tests.crash.store_kit import (
     queues_of,
     read_queue,
     small_config,
+    wait_until,
 )
 
 from tianzhou import names
+from tianzhou.config.settings import Given, load
 from tianzhou.errors import (
     RecordError,
     StoreBroken,
@@ -307,14 +309,58 @@ def test_a_full_disk_refuses_writes_and_stays_readable(disk: SimulatedDisk) -> N
     assert open_store(config, disk).report.notes == []
 
 
-@pytest.mark.parametrize("part", ["consumequeue", "index"])
-def test_no_room_for_queue_or_index_is_found_before_the_log(disk: SimulatedDisk, part: str) -> None:
+def test_no_room_for_the_index_is_found_before_the_log(disk: SimulatedDisk) -> None:
     with open_store(small_config(), disk) as store:
-        disk.fail("reserve", errno.ENOSPC, part)
+        disk.fail("reserve", errno.ENOSPC, "index")
         with pytest.raises(StoreFull):
             store.append(draft("t", 0, b"x", key="k"))
         assert store.end_log_offset == 0
         assert store.append(draft("t", 0, b"x", key="k")).queue_offset == 0
+
+
+def test_no_room_for_a_queue_is_found_before_the_log(disk: SimulatedDisk) -> None:
+    config = replace(small_config(), mapped_file_size_consume_queue=20_000)
+    with open_store(config, disk) as store:
+        store.append(draft("t", 0, b"x"))
+        store.flush()
+        disk.fail("reserve", errno.ENOSPC, "consumequeue")
+        for _ in range(31):
+            store.append(draft("t", 0, b"x"))
+        end = store.end_log_offset
+        with pytest.raises(StoreFull):
+            store.append(draft("t", 0, b"x"))
+        assert store.end_log_offset == end
+        assert store.append(draft("t", 0, b"x")).queue_offset == 32
+
+
+def test_no_room_for_the_file_of_a_new_queue_stops_the_checkpoint_only(
+    disk: SimulatedDisk,
+) -> None:
+    with open_store(small_config(), disk) as store:
+        store.append(draft("t", 0, b"x"))
+        disk.fail("write", errno.ENOSPC, "consumequeue")
+        with pytest.raises(StoreFull, match="make a file of queue t/0"):
+            store.flush()
+        assert read_queue(store, "t", 0)[0][0] == b"x"
+        assert store.append(draft("t", 0, b"y")).queue_offset == 1
+    assert open_store(small_config(), disk).report.notes == []
+
+
+def test_a_full_disk_in_the_background_refuses_writes_until_there_is_room(
+    disk: SimulatedDisk,
+) -> None:
+    config = replace(
+        small_config(), flush_consume_queue_thorough_interval=20, flush_interval_consume_queue=10,
+        clean_resource_interval=3_600_000,
+    )  # fmt: skip
+    disk.fail("write", errno.ENOSPC, "consumequeue")
+    with MessageStore.open(config, disk=disk, clock=Ticker()) as store:
+        store.append(draft("t", 0, b"x"))
+        wait_until(lambda: isinstance(store.refusal, StoreFull))
+        with pytest.raises(StoreFull, match="no space left"):
+            store.append(draft("t", 0, b"y"))
+        store.expire()
+        assert store.append(draft("t", 0, b"y")).queue_offset == 1
 
 
 def test_a_disk_over_the_warning_ratio_refuses_writes_until_it_is_not(disk: SimulatedDisk) -> None:
@@ -502,3 +548,151 @@ def test_readers_see_whole_messages_while_the_writer_writes(tmp_path: Path) -> N
             reader.join(30)
             assert not reader.is_alive()
     assert wrong == []
+
+
+# -- room and odd directories --------------------------------------------------------------------
+
+
+def test_little_room_for_the_first_log_file_is_told_at_the_start(
+    disk: SimulatedDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk.free = 8000
+    with open_store(small_config(), disk) as store:
+        assert "8000 bytes are free on the disk, the first log file needs 8192" in caplog.text
+        store.append(draft("t", 0, b"x"))
+    caplog.clear()
+    open_store(small_config(), disk).close()
+    assert "bytes are free" not in caplog.text
+
+
+def without_our_part(disk: SimulatedDisk) -> None:
+    """What RocketMQ leaves of the checkpoint."""
+    path = ROOT / "checkpoint"
+    page = bytearray(disk.file_bytes(path))
+    page[64:104] = bytes(40)
+    disk.damage(path, bytes(page))
+
+
+@pytest.mark.parametrize("cut_at", [1, 5, 6])
+def test_entries_that_lie_before_the_walk_and_are_missing_make_all_queues_anew(
+    disk: SimulatedDisk, cut_at: int
+) -> None:
+    """Without our part of the checkpoint nobody counts; the walk over the last files notices."""
+    config = replace(small_config(log_file_bytes=4096), mapped_file_size_consume_queue=2000)
+    with open_store(config, disk) as store:
+        for number in range(40):
+            store.append(draft("t", number % 2, b"%d" % number * 300, key=f"k{number}"))
+        files = store.log.segments.files
+        assert len(files) > 5
+        expected = {queue: read_queue(store, *queue) for queue in queues_of(store)}
+        assert expected["t", 0][cut_at][1] < files[-3].first
+    without_our_part(disk)
+    path = ROOT / "consumequeue" / "t" / "0" / f"{0:020d}"
+    content = disk.file_bytes(path)
+    disk.damage(path, content[: cut_at * 20].ljust(len(content), b"\0"))
+    with open_store(config, disk) as store:
+        notes = " ".join(store.report.notes)
+        assert f"queue t/0: entries {cut_at} to" in notes
+        assert "all queues are made again from the log" in notes
+        assert {queue: read_queue(store, *queue) for queue in queues_of(store)} == expected
+        for number in range(40):
+            assert len(store.query("t", f"k{number}", 0, 2**62, 5)) == 1
+    with open_store(config, disk) as store:
+        assert store.report.notes == []
+
+
+# -- memory --------------------------------------------------------------------------------------
+
+
+def resident_kib(part: str) -> int:
+    """What this process holds of mapped files with `part` in their path."""
+    total, counts = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split(" ")[0]:
+            counts = part in line
+        elif counts and line.startswith("Rss:"):
+            total += int(line.split()[1])
+    return total
+
+
+def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
+    config = StoreConfig(
+        store_path_root_dir=tmp_path, mapped_file_size_commit_log=8 << 20,
+        resident_log_bytes=1 << 20, flush_interval_consume_queue=20, warm_ahead_bytes=0,
+        max_hash_slot_num=100, max_index_num=100_000,
+    )  # fmt: skip
+    with MessageStore.open(config) as store:
+        for number in range(2500):
+            store.append(draft("t", 0, b"%d;" % number * 2000, key=f"k{number}"))
+        assert store.end_log_offset > 16 << 20
+        wait_until(
+            lambda: resident_kib(str(tmp_path / "commitlog")) < 3 << 10,
+            lambda: resident_kib(str(tmp_path)),
+        )
+        found = read_queue(store, "t", 0)
+        assert [found[n][0] for n in range(2500)] == [b"%d;" % n * 2000 for n in range(2500)]
+        assert len(store.query("t", "k7", 0, 2**62, 5)) == 1
+        # What a reader touched is let go of, too.
+        wait_until(
+            lambda: resident_kib(str(tmp_path / "commitlog")) < 3 << 10,
+            lambda: resident_kib(str(tmp_path)),
+        )
+
+
+def test_old_spellings_of_sizes_are_understood() -> None:
+    given = [
+        Given("mapedFileSizeCommitLog", "8192", "a:1"),
+        Given("mapedFileSizeConsumeQueue", "2000", "a:2"),
+    ]
+    config = load(StoreConfig, given).config
+    assert config.mapped_file_size_commit_log == 8192
+    assert config.mapped_file_size_consume_queue == 2000
+
+
+def test_readers_see_every_entry_while_queues_change_their_place(tmp_path: Path) -> None:
+    """New queues go from memory to files, files are mapped and let go of, and readers look on."""
+    config = StoreConfig(
+        store_path_root_dir=tmp_path, mapped_file_size_commit_log=1 << 20,
+        mapped_file_size_consume_queue=20 * 400, max_hash_slot_num=100, max_index_num=1000,
+        flush_interval_consume_queue=4, flush_consume_queue_thorough_interval=16,
+        flush_consume_queue_least_pages=0, mapped_queue_files_max=16, resident_log_bytes=0,
+        clean_resource_interval=10,
+    )  # fmt: skip
+    queues, rounds = 12, 450
+    wrong: list[object] = []
+    over = threading.Event()
+
+    def look(seed: int) -> None:
+        dice = random.Random(seed)
+        while not over.is_set():
+            queue_id = dice.randrange(queues)
+            high = store.max_offset("t", queue_id)
+            if not high:
+                continue
+            at = dice.randrange(high)
+            answer = store.read("t", queue_id, at, 3)
+            bodies = [decode_record(record).body for record in answer.records]
+            expected = [b"%d-%d" % (queue_id, at + n) for n in range(len(bodies))]
+            if not bodies or bodies != expected:
+                wrong.append((queue_id, at, high, answer.status, bodies))
+
+    with MessageStore.open(config) as store:
+        readers = [threading.Thread(target=look, args=(seed,)) for seed in range(2)]
+        for reader in readers:
+            reader.start()
+        for number in range(rounds):
+            for queue_id in range(queues):
+                store.append(draft("t", queue_id, b"%d-%d" % (queue_id, number)))
+        over.set()
+        for reader in readers:
+            reader.join()
+        assert wrong == []
+        expected = {n: rounds for n in range(queues)}
+        assert {n: store.max_offset("t", n) for n in range(queues)} == expected
+    with MessageStore.open(config) as store:
+        assert store.report.notes == []
+        for queue_id in range(queues):
+            found = read_queue(store, "t", queue_id)
+            assert [found[n][0] for n in range(rounds)] == [
+                b"%d-%d" % (queue_id, n) for n in range(rounds)
+            ]

@@ -100,6 +100,17 @@ class Connection(Body, frozen=True, kw_only=True):
     version: Int32 = 0
 
 
+class SubscriptionDifference(Body, frozen=True, kw_only=True):
+    """Two members of a group that subscribe differently to a topic (Tianzhou's)."""
+
+    topic: str | None = None
+    client_id: str | None = None
+    subscribes: str | None = None
+    """For a person: "by TAG 'a || b'", "not at all"."""
+    other_client_id: str | None = None
+    other_subscribes: str | None = None
+
+
 class ConsumerConnection(Body, frozen=True, kw_only=True):
     """Answer to GET_CONSUMER_CONNECTION_LIST."""
 
@@ -111,6 +122,10 @@ class ConsumerConnection(Body, frozen=True, kw_only=True):
     consume_type: str | None = None
     message_model: str | None = None
     consume_from_where: str | None = None
+    differences: list[SubscriptionDifference] | None = field(
+        default=None, name="subscriptionDifferences"
+    )
+    """Where the members do not subscribe alike; only Tianzhou tells, and only if there are any."""
 
 
 class ProducerConnection(Body, frozen=True, kw_only=True):

@@ -1,0 +1,467 @@
+//! Records as columns: the buffers of Arrow arrays, by the contract of `spark/twin.py`.
+//!
+//! Numbers are written in the machine's own order, as Arrow wants them. Texts are an array of 32-bit
+//! offsets and their bytes behind each other; where a value may be missing a bit map tells.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::str::from_utf8;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+
+use crate::crc::body_crc;
+use crate::reader::Reader;
+use crate::view::View;
+
+const MAGIC_V1: u32 = 0xDAA3_20A7;
+const MAGIC_V2: u32 = 0xDAA3_20AB;
+const BORN_HOST_V6: i32 = 1 << 4;
+const STORE_HOST_V6: i32 = 1 << 5;
+const HEAD_WITHOUT_HOSTS: usize = 72;
+const HEAD_MAX: usize = HEAD_WITHOUT_HOSTS + 2 * 20;
+const START_BYTES: usize = 8;
+const NAMES_MAX: usize = 64;
+
+/// One record, all of it checked; texts are those of its tail.
+struct Parsed<'a> {
+    size: i32,
+    crc: i32,
+    queue_id: i32,
+    flag: i32,
+    queue_offset: i64,
+    log_offset: i64,
+    sys_flag: i32,
+    born_time: i64,
+    store_time: i64,
+    reconsume_count: i32,
+    prepared_offset: i64,
+    born_host: &'a [u8],
+    store_host: &'a [u8],
+    topic: &'a str,
+    properties: &'a str,
+    body_at: usize,
+    body_length: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Int {
+    QueueId,
+    ReconsumeTimes,
+    SysFlag,
+    Flag,
+    StoreSize,
+    BodyCrc,
+}
+
+#[derive(Clone, Copy)]
+enum Long {
+    QueueOffset,
+    PhysicalOffset,
+    PreparedOffset,
+    BornTime,
+    StoreTime,
+}
+
+#[derive(Clone, Copy)]
+enum Text {
+    Topic,
+    MsgId,
+    OffsetMsgId,
+    BornHost,
+    StoreHost,
+}
+
+/// A column in the making.
+enum Column {
+    Int(Int, Vec<u8>),
+    Long(Long, Vec<u8>),
+    Text(Text, Texts),
+    Property(String, Texts, Bits),
+    Keys(Vec<u8>, Texts),
+    Properties(Vec<u8>, Texts, Texts),
+    Body(Vec<u8>, Vec<(usize, usize)>, usize),
+}
+
+// -- columns --------------------------------------------------------------------------------------
+
+/// Texts behind each other, and where each ends.
+#[derive(Default)]
+struct Texts {
+    ends: Vec<u8>,
+    data: Vec<u8>,
+    count: usize,
+}
+
+impl Texts {
+    fn new() -> Self {
+        Self { ends: 0_i32.to_ne_bytes().to_vec(), ..Self::default() }
+    }
+
+    fn put(&mut self, text: &str) -> Option<()> {
+        self.data.extend_from_slice(text.as_bytes());
+        self.close()
+    }
+
+    fn close(&mut self) -> Option<()> {
+        self.ends.extend(i32::try_from(self.data.len()).ok()?.to_ne_bytes());
+        self.count += 1;
+        Some(())
+    }
+
+    fn give<'py>(&self, py: Python<'py>) -> (Bound<'py, PyBytes>, Bound<'py, PyBytes>) {
+        (PyBytes::new(py, &self.ends), PyBytes::new(py, &self.data))
+    }
+}
+
+/// One bit for each value, set where there is one, the lowest bit first.
+#[derive(Default)]
+struct Bits {
+    bytes: Vec<u8>,
+    count: usize,
+    missing: usize,
+}
+
+impl Bits {
+    fn put(&mut self, there: bool) {
+        if self.count % 8 == 0 {
+            self.bytes.push(0);
+        }
+        if let Some(last) = self.bytes.last_mut() {
+            *last |= u8::from(there) << (self.count % 8);
+        }
+        self.count += 1;
+        self.missing += usize::from(!there);
+    }
+}
+
+impl Column {
+    fn of(name: &str) -> Option<Self> {
+        let int = |kind| Some(Self::Int(kind, Vec::new()));
+        let long = |kind| Some(Self::Long(kind, Vec::new()));
+        let text = |kind| Some(Self::Text(kind, Texts::new()));
+        let starts = || 0_i32.to_ne_bytes().to_vec();
+        match name {
+            "queueId" => int(Int::QueueId),
+            "reconsumeTimes" => int(Int::ReconsumeTimes),
+            "sysFlag" => int(Int::SysFlag),
+            "flag" => int(Int::Flag),
+            "storeSize" => int(Int::StoreSize),
+            "bodyCrc" => int(Int::BodyCrc),
+            "queueOffset" => long(Long::QueueOffset),
+            "physicalOffset" => long(Long::PhysicalOffset),
+            "preparedOffset" => long(Long::PreparedOffset),
+            "bornTimestamp" => long(Long::BornTime),
+            "storeTimestamp" => long(Long::StoreTime),
+            "topic" => text(Text::Topic),
+            "msgId" => text(Text::MsgId),
+            "offsetMsgId" => text(Text::OffsetMsgId),
+            "bornHost" => text(Text::BornHost),
+            "storeHost" => text(Text::StoreHost),
+            "keys" => Some(Self::Keys(starts(), Texts::new())),
+            "properties" => Some(Self::Properties(starts(), Texts::new(), Texts::new())),
+            "body" => Some(Self::Body(starts(), Vec::new(), 0)),
+            _ => {
+                let name = name.strip_prefix("property:")?.to_owned();
+                Some(Self::Property(name, Texts::new(), Bits::default()))
+            }
+        }
+    }
+
+    fn take(&mut self, record: &Parsed<'_>, hosts: &mut Hosts) -> Option<()> {
+        match self {
+            Self::Int(kind, values) => values.extend(record.int(*kind).to_ne_bytes()),
+            Self::Long(kind, values) => values.extend(record.long(*kind).to_ne_bytes()),
+            Self::Text(kind, texts) => record.put_text(*kind, texts, hosts)?,
+            Self::Property(name, texts, bits) => {
+                let value = value_of(record.properties, name);
+                bits.put(value.is_some());
+                texts.put(value.unwrap_or(""))?;
+            }
+            Self::Keys(ends, texts) => {
+                let keys = value_of(record.properties, "KEYS").unwrap_or("");
+                for key in keys.split(' ').filter(|key| !key.is_empty()) {
+                    texts.put(key)?;
+                }
+                ends.extend(i32::try_from(texts.count).ok()?.to_ne_bytes());
+            }
+            Self::Properties(ends, names, values) => {
+                put_properties(record.properties, names, values)?;
+                ends.extend(i32::try_from(names.count).ok()?.to_ne_bytes());
+            }
+            Self::Body(ends, places, total) => {
+                *total = total.checked_add(record.body_length)?;
+                ends.extend(i32::try_from(*total).ok()?.to_ne_bytes());
+                places.push((record.body_at, record.body_length));
+            }
+        }
+        Some(())
+    }
+
+    fn give<'py>(&self, py: Python<'py>, view: View<'_>) -> Option<Bound<'py, PyAny>> {
+        let bytes = |values: &[u8]| PyBytes::new(py, values);
+        let tuple = match self {
+            Self::Int(_, values) | Self::Long(_, values) => return Some(bytes(values).into_any()),
+            Self::Text(_, texts) => {
+                let (ends, data) = texts.give(py);
+                (py.None(), ends, data).into_pyobject(py).ok()?.into_any()
+            }
+            Self::Property(_, texts, bits) => {
+                let (ends, data) = texts.give(py);
+                let bits = (bits.missing > 0).then(|| bytes(&bits.bytes));
+                (bits, ends, data).into_pyobject(py).ok()?.into_any()
+            }
+            Self::Keys(ends, texts) => {
+                let (key_ends, data) = texts.give(py);
+                (bytes(ends), key_ends, data).into_pyobject(py).ok()?.into_any()
+            }
+            Self::Properties(ends, names, values) => {
+                let (name_ends, name_data) = names.give(py);
+                let (value_ends, value_data) = values.give(py);
+                (bytes(ends), name_ends, name_data, value_ends, value_data)
+                    .into_pyobject(py)
+                    .ok()?
+                    .into_any()
+            }
+            Self::Body(ends, places, total) => {
+                let data = gather(py, view, places, *total)?;
+                (py.None(), bytes(ends), data).into_pyobject(py).ok()?.into_any()
+            }
+        };
+        Some(tuple)
+    }
+}
+
+/// The bodies behind each other, copied once.
+fn gather<'py>(
+    py: Python<'py>,
+    view: View<'_>,
+    places: &[(usize, usize)],
+    total: usize,
+) -> Option<Bound<'py, PyBytes>> {
+    PyBytes::new_with(py, total, |mut target| {
+        for (at, length) in places {
+            let stop = at.saturating_add(*length);
+            let split = std::mem::take(&mut target).split_at_mut_checked(*length);
+            if let (Some((room, rest)), Some(body)) = (split, view.part(*at, stop)) {
+                body.copy_to(room);
+                target = rest;
+            }
+        }
+        Ok(())
+    })
+    .ok()
+}
+
+// -- texts ----------------------------------------------------------------------------------------
+
+/// Name and value of each property that has both.
+fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.split('\x02')
+        .filter_map(|part| part.split_once('\x01'))
+        .filter(|(name, value)| !name.is_empty() && !value.is_empty())
+}
+
+/// Of a repeated name the last one counts.
+fn value_of<'a>(text: &'a str, wanted: &str) -> Option<&'a str> {
+    pairs(text).filter(|(name, _)| *name == wanted).last().map(|(_, value)| value)
+}
+
+/// Declines repeated names, which keep their first place and their last value.
+fn put_properties(text: &str, names: &mut Texts, values: &mut Texts) -> Option<()> {
+    let mut seen = [""; NAMES_MAX];
+    for (count, (name, value)) in pairs(text).enumerate() {
+        if seen.get(..count)?.contains(&name) {
+            return None;
+        }
+        *seen.get_mut(count)? = name;
+        names.put(name)?;
+        values.put(value)?;
+    }
+    Some(())
+}
+
+/// Addresses as texts, the last of each kind kept: neighbours tend to have the same.
+#[derive(Default)]
+struct Hosts {
+    born: (Vec<u8>, String),
+    store: (Vec<u8>, String),
+}
+
+fn host_text<'a>(kept: &'a mut (Vec<u8>, String), raw: &[u8]) -> Option<&'a str> {
+    if kept.0 != raw {
+        let (address, port) = raw.split_last_chunk()?;
+        let port = i32::from_be_bytes(*port);
+        let text = match (<[u8; 4]>::try_from(address), <[u8; 16]>::try_from(address)) {
+            (Ok(v4), _) => format!("{}:{port}", Ipv4Addr::from(v4)),
+            (_, Ok(v6)) => match Ipv6Addr::from(v6).to_canonical() {
+                std::net::IpAddr::V4(v4) => format!("{v4}:{port}"),
+                std::net::IpAddr::V6(v6) => format!("[{v6}]:{port}"),
+            },
+            _ => return None,
+        };
+        *kept = (raw.to_vec(), text);
+    }
+    Some(&kept.1)
+}
+
+impl Parsed<'_> {
+    fn int(&self, kind: Int) -> i32 {
+        match kind {
+            Int::QueueId => self.queue_id,
+            Int::ReconsumeTimes => self.reconsume_count,
+            Int::SysFlag => self.sys_flag,
+            Int::Flag => self.flag,
+            Int::StoreSize => self.size,
+            Int::BodyCrc => self.crc,
+        }
+    }
+
+    fn long(&self, kind: Long) -> i64 {
+        match kind {
+            Long::QueueOffset => self.queue_offset,
+            Long::PhysicalOffset => self.log_offset,
+            Long::PreparedOffset => self.prepared_offset,
+            Long::BornTime => self.born_time.saturating_mul(1000),
+            Long::StoreTime => self.store_time.saturating_mul(1000),
+        }
+    }
+
+    fn put_text(&self, kind: Text, texts: &mut Texts, hosts: &mut Hosts) -> Option<()> {
+        match kind {
+            Text::Topic => texts.put(self.topic),
+            Text::BornHost => texts.put(host_text(&mut hosts.born, self.born_host)?),
+            Text::StoreHost => texts.put(host_text(&mut hosts.store, self.store_host)?),
+            Text::OffsetMsgId => self.put_offset_id(texts),
+            Text::MsgId => match value_of(self.properties, "UNIQ_KEY") {
+                Some(id) => texts.put(id),
+                None => self.put_offset_id(texts),
+            },
+        }
+    }
+
+    fn put_offset_id(&self, texts: &mut Texts) -> Option<()> {
+        const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+        for byte in self.store_host.iter().copied().chain(self.log_offset.to_be_bytes()) {
+            texts.data.push(*DIGITS.get(usize::from(byte >> 4))?);
+            texts.data.push(*DIGITS.get(usize::from(byte & 15))?);
+        }
+        texts.close()
+    }
+}
+
+// -- records --------------------------------------------------------------------------------------
+
+/// The wanted columns of records: those that begin at `starts`, or all that follow each other.
+pub fn decode<'py>(
+    py: Python<'py>,
+    view: View<'_>,
+    starts: Option<&[u8]>,
+    names: &[String],
+    check_crc: bool,
+) -> Option<(usize, Bound<'py, PyList>)> {
+    let mut columns = names.iter().map(|name| Column::of(name)).collect::<Option<Vec<_>>>()?;
+    let mut hosts = Hosts::default();
+    let mut tail = Vec::new();
+    let mut count = 0;
+    match starts {
+        Some(starts) => {
+            for start in starts.chunks_exact(START_BYTES) {
+                let start = i64::from_ne_bytes(start.try_into().ok()?);
+                let start = usize::try_from(start).ok()?;
+                take(view, start, check_crc, &mut tail, &mut columns, &mut hosts)?;
+                count += 1;
+            }
+        }
+        None => {
+            let mut start = 0;
+            while start < view.len() {
+                start += take(view, start, check_crc, &mut tail, &mut columns, &mut hosts)?;
+                count += 1;
+            }
+        }
+    }
+    let parts = PyList::empty(py);
+    for column in &columns {
+        parts.append(column.give(py, view)?).ok()?;
+    }
+    Some((count, parts))
+}
+
+/// Puts one record into all columns; answers its size.
+fn take(
+    view: View<'_>,
+    start: usize,
+    check_crc: bool,
+    tail: &mut Vec<u8>,
+    columns: &mut [Column],
+    hosts: &mut Hosts,
+) -> Option<usize> {
+    let size = i32::from_be_bytes(view.array(start)?);
+    let record = view.part(start, start.checked_add(usize::try_from(size).ok()?)?)?;
+    let mut head = [0; HEAD_MAX];
+    record.copy_to(&mut head);
+    let mut reader = Reader(head.get(4..record.len().min(HEAD_MAX))?);
+    let magic = u32::from_be_bytes(reader.array()?);
+    if magic != MAGIC_V1 && magic != MAGIC_V2 {
+        return None;
+    }
+    let crc = reader.i32()?;
+    let queue_id = reader.i32()?;
+    let flag = reader.i32()?;
+    let queue_offset = reader.i64()?;
+    let log_offset = reader.i64()?;
+    let sys_flag = reader.i32()?;
+    let born_time = reader.i64()?;
+    let born_host = reader.take(host_length(sys_flag, BORN_HOST_V6))?;
+    let store_time = reader.i64()?;
+    let store_host = reader.take(host_length(sys_flag, STORE_HOST_V6))?;
+    let reconsume_count = reader.i32()?;
+    let prepared_offset = reader.i64()?;
+    let body_length = usize::try_from(reader.i32()?).ok()?;
+
+    let body_at = HEAD_WITHOUT_HOSTS + born_host.len() + store_host.len();
+    let text_at = body_at.checked_add(body_length)?;
+    let body = record.part(body_at, text_at)?;
+    if check_crc && body_length > 0 && u32::try_from(crc).ok()? != body_crc(body) {
+        return None;
+    }
+    let text = record.part(text_at, record.len())?;
+    tail.clear();
+    tail.resize(text.len(), 0);
+    text.copy_to(tail);
+    let mut reader = Reader(tail);
+    let topic_length = if magic == MAGIC_V2 { reader.i16()? } else { i16::from(reader.i8()?) };
+    let topic = from_utf8(reader.take(i32::from(topic_length))?).ok()?;
+    let properties_length = reader.i16()?;
+    let properties = from_utf8(reader.take(i32::from(properties_length))?).ok()?;
+    if !reader.0.is_empty() {
+        return None;
+    }
+    let parsed = Parsed {
+        size,
+        crc,
+        queue_id,
+        flag,
+        queue_offset,
+        log_offset,
+        sys_flag,
+        born_time,
+        store_time,
+        reconsume_count,
+        prepared_offset,
+        born_host,
+        store_host,
+        topic,
+        properties,
+        body_at: start.checked_add(body_at)?,
+        body_length,
+    };
+    for column in columns {
+        column.take(&parsed, hosts)?;
+    }
+    Some(record.len())
+}
+
+fn host_length(sys_flag: i32, bit: i32) -> i32 {
+    if sys_flag & bit == 0 { 8 } else { 20 }
+}

@@ -1,0 +1,123 @@
+//! The headers of sends, read from their text fields in their usual form.
+//!
+//! What is missing, comes twice or is written in an unusual way declines; `protocol/headers/` reads
+//! it then.
+
+use std::borrow::Cow;
+use std::str::from_utf8;
+
+use crate::header_json::number;
+
+pub const SEND_MESSAGE: i32 = 10;
+pub const SEND_MESSAGE_V2: i32 = 310;
+pub const SEND_BATCH_MESSAGE: i32 = 320;
+
+/// The fields of SEND_MESSAGE in the order of the letters that SEND_MESSAGE_V2 gives them.
+const LONG_NAMES: [&[u8]; 13] = [
+    b"producerGroup",
+    b"topic",
+    b"defaultTopic",
+    b"defaultTopicQueueNums",
+    b"queueId",
+    b"sysFlag",
+    b"bornTimestamp",
+    b"flag",
+    b"properties",
+    b"reconsumeTimes",
+    b"unitMode",
+    b"maxReconsumeTimes",
+    b"batch",
+];
+/// What 5.x may add to any request, and whether it is a truth value.
+const COMMON_NAMES: [(&[u8], bool); 5] =
+    [(b"ns", false), (b"nsd", true), (b"bname", false), (b"oway", true), (b"lo", true)];
+const REQUIRED: u32 = 0xFF;
+
+pub fn is_send(code: i32) -> bool {
+    matches!(code, SEND_MESSAGE | SEND_MESSAGE_V2 | SEND_BATCH_MESSAGE)
+}
+
+/// A header of a send as far as it was read.
+#[derive(Default)]
+pub struct Send<'a> {
+    seen: u32,
+    pub topic: Cow<'a, [u8]>,
+    pub queue_id: i32,
+    pub sys_flag: i32,
+    pub born_time: i64,
+    pub flag: i32,
+    pub properties: Cow<'a, [u8]>,
+    pub reconsume_count: i32,
+    pub batch: bool,
+}
+
+impl<'a> Send<'a> {
+    pub fn put(&mut self, code: i32, key: &[u8], value: Cow<'a, [u8]>) -> Option<()> {
+        let number_of_field = if code == SEND_MESSAGE {
+            LONG_NAMES.iter().position(|name| *name == key)
+        } else {
+            match key {
+                [letter @ b'a'..=b'm'] => Some(usize::from(letter - b'a')),
+                _ => None,
+            }
+        };
+        from_utf8(&value).ok()?;
+        let Some(field) = number_of_field else {
+            from_utf8(key).ok()?;
+            return put_common(&mut self.seen, LONG_NAMES.len(), key, &value);
+        };
+        self.once(field)?;
+        match field {
+            1 => self.topic = value,
+            4 => self.queue_id = int32(&value)?,
+            5 => self.sys_flag = int32(&value)?,
+            6 => self.born_time = number(&value)?,
+            7 => self.flag = int32(&value)?,
+            8 => self.properties = value,
+            9 => self.reconsume_count = int32(&value)?,
+            10 => drop(truth(&value)?),
+            12 => self.batch = truth(&value)?,
+            3 | 11 => drop(int32(&value)?),
+            _ => {}
+        }
+        Some(())
+    }
+
+    fn once(&mut self, field: usize) -> Option<()> {
+        let bit = 1 << field;
+        let first = self.seen & bit == 0;
+        self.seen |= bit;
+        first.then_some(())
+    }
+
+    pub fn is_complete(&self) -> bool {
+        self.seen & REQUIRED == REQUIRED
+    }
+}
+
+/// A field that any request of 5.x may have, noted in `seen` from bit `first` on.
+pub fn put_common(seen: &mut u32, first: usize, key: &[u8], value: &[u8]) -> Option<()> {
+    if let Some(at) = COMMON_NAMES.iter().position(|(name, _)| *name == key) {
+        let bit = 1 << (first + at);
+        if *seen & bit != 0 {
+            return None;
+        }
+        *seen |= bit;
+        if COMMON_NAMES.get(at)?.1 {
+            truth(value)?;
+        }
+    }
+    Some(())
+}
+
+pub fn int32(text: &[u8]) -> Option<i32> {
+    i32::try_from(number(text)?).ok()
+}
+
+fn truth(text: &[u8]) -> Option<bool> {
+    match text {
+        b"true" => Some(true),
+        b"false" => Some(false),
+        _ => None,
+    }
+}

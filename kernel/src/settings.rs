@@ -1,0 +1,149 @@
+//! What the feed is told by Python, and the answers that follow from it.
+
+use std::io::Write;
+
+use crate::header::{ENCODING_BINARY, Head};
+use crate::header_json::put_string;
+use crate::pull::ReadLimits;
+
+pub const PYTHON: u8 = 3;
+pub const RESPONSE: i32 = 1;
+
+/// Switches and limits, replaced as a whole.
+pub struct Settings {
+    pub frame_max: usize,
+    pub body_max: usize,
+    pub batch_max: usize,
+    pub index_on: bool,
+    /// Whether answers wait for the disk; a message that does not want to wait is Python's then.
+    pub waits: bool,
+    pub store_host: Vec<u8>,
+    /// The store host as message ids begin with it.
+    pub id_prefix: Vec<u8>,
+    /// CLUSTER and its value, as every stored message has it.
+    pub cluster_property: Vec<u8>,
+    /// Property names that make a message more than an ordinary one.
+    pub odd_names: Vec<String>,
+    /// Whether pulls may be answered at all, and lite pulls.
+    pub pull_on: bool,
+    pub lite_pull_on: bool,
+    pub read: ReadLimits,
+    pub region: String,
+    pub trace_on: bool,
+    pub version: i16,
+}
+
+impl Settings {
+    pub fn is_odd(&self, name: &str) -> bool {
+        self.odd_names.iter().any(|odd| odd == name)
+    }
+
+    /// The answer to a send, as `broker/handlers/send.py` gives it.
+    pub fn put_answer(
+        &self,
+        out: &mut Vec<u8>,
+        head: &Head,
+        encoding: u8,
+        queue_id: i32,
+        queue_offset: i64,
+        log_offsets: &[i64],
+    ) -> Option<()> {
+        let start = out.len();
+        out.extend([0; 8]);
+        if encoding == ENCODING_BINARY {
+            self.put_binary(out, head, queue_id, queue_offset, log_offsets)?;
+        } else {
+            self.put_json(out, head, queue_id, queue_offset, log_offsets)?;
+        }
+        put_headline(out, start, encoding, 0)
+    }
+
+    fn put_json(
+        &self,
+        out: &mut Vec<u8>,
+        head: &Head,
+        queue_id: i32,
+        queue_offset: i64,
+        log_offsets: &[i64],
+    ) -> Option<()> {
+        out.extend_from_slice(br#"{"code":0,"extFields":{"msgId":""#);
+        self.put_ids(out, log_offsets)?;
+        write!(out, r#"","queueId":"{queue_id}","queueOffset":"{queue_offset}","#).ok()?;
+        out.extend_from_slice(br#""MSG_REGION":"#);
+        put_string(out, &self.region);
+        write!(
+            out,
+            r#","TRACE_ON":"{}"}},"flag":1,"language":"PYTHON","opaque":{}"#,
+            self.trace_on, head.opaque
+        )
+        .ok()?;
+        write!(out, r#","serializeTypeCurrentRPC":"JSON","version":{}}}"#, self.version).ok()
+    }
+
+    fn put_binary(
+        &self,
+        out: &mut Vec<u8>,
+        head: &Head,
+        queue_id: i32,
+        queue_offset: i64,
+        log_offsets: &[i64],
+    ) -> Option<()> {
+        out.extend([0, 0, PYTHON]);
+        out.extend(self.version.to_be_bytes());
+        out.extend(head.opaque.to_be_bytes());
+        out.extend(RESPONSE.to_be_bytes());
+        out.extend([0; 4]);
+        let length_at = out.len();
+        out.extend([0; 4]);
+        put_pair(out, "msgId", |out| self.put_ids(out, log_offsets))?;
+        put_pair(out, "queueId", |out| write!(out, "{queue_id}").ok())?;
+        put_pair(out, "queueOffset", |out| write!(out, "{queue_offset}").ok())?;
+        put_pair(out, "MSG_REGION", |out| write!(out, "{}", self.region).ok())?;
+        put_pair(out, "TRACE_ON", |out| write!(out, "{}", self.trace_on).ok())?;
+        put_length(out, length_at)
+    }
+
+    fn put_ids(&self, out: &mut Vec<u8>, log_offsets: &[i64]) -> Option<()> {
+        for (number, log_offset) in log_offsets.iter().enumerate() {
+            if number > 0 {
+                out.push(b',');
+            }
+            out.extend_from_slice(&self.id_prefix);
+            write!(out, "{log_offset:016X}").ok()?;
+        }
+        Some(())
+    }
+}
+
+/// A key and a value of binary ext fields; `value` writes the value.
+pub fn put_pair(
+    out: &mut Vec<u8>,
+    key: &str,
+    value: impl FnOnce(&mut Vec<u8>) -> Option<()>,
+) -> Option<()> {
+    out.extend(i16::try_from(key.len()).ok()?.to_be_bytes());
+    out.extend_from_slice(key.as_bytes());
+    let length_at = out.len();
+    out.extend([0; 4]);
+    value(out)?;
+    put_length(out, length_at)
+}
+
+/// Writes the length of what follows a place into that place.
+pub fn put_length(out: &mut [u8], at: usize) -> Option<()> {
+    let length = i32::try_from(out.len().checked_sub(at + 4)?).ok()?;
+    *out.get_mut(at..)?.first_chunk_mut()? = length.to_be_bytes();
+    Some(())
+}
+
+/// Fills in the first 8 bytes of a frame that ends with its header, a body being still to come.
+pub fn put_headline(out: &mut [u8], start: usize, encoding: u8, body_length: usize) -> Option<()> {
+    let header_length = u32::try_from(out.len().checked_sub(start + 8)?).ok()?;
+    let length = u32::try_from(body_length).ok()?.checked_add(header_length)?.checked_add(4)?;
+    if header_length > 0x00FF_FFFF {
+        return None;
+    }
+    let words = [length.to_be_bytes(), (u32::from(encoding) << 24 | header_length).to_be_bytes()];
+    out.get_mut(start..)?.get_mut(..8)?.copy_from_slice(words.as_flattened());
+    Some(())
+}

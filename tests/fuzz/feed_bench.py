@@ -1,0 +1,102 @@
+"""The compiled feed on memory of its own: whatever comes in, what it leaves is sound."""
+
+from tianzhou.protocol import batch, kernel, record
+from tianzhou.protocol.codes import RequestCode
+from tianzhou.protocol.command import Command, HeaderEncoding, decode, encode
+from tianzhou.protocol.framing import split
+
+TOPIC, GROUP = "fuzzed", "readers"
+_LOG_BYTES = 64 * 1024
+_ENTRY_COUNT = 500
+_SLOT_COUNT, _ITEM_MAX = 31, 900
+_HOST = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
+
+
+class Queue:
+    """What the feed asks of a queue: where it ends."""
+
+    def __init__(self) -> None:
+        self.next_offset = 0
+
+
+class FeedBench:
+    """One feed; every input finds the same empty memory, but for what can be pulled."""
+
+    def __init__(self) -> None:
+        feed = kernel.new_feed()
+        assert feed is not None, "there is no compiled kernel"
+        self._feed = feed
+        self._queue = Queue()
+        self._log = memoryview(bytearray(_LOG_BYTES))
+        self._entries = memoryview(bytearray(20 * _ENTRY_COUNT))
+        self._index = memoryview(bytearray(40 + 4 * _SLOT_COUNT + 20 * _ITEM_MAX))
+        feed.configure(
+            1 << 20, 4000, 1000, True, False, _HOST, "7F00000100002A9F", "cluster", ["DELAY"],
+            "region", True, 407, True, True, (160, 32, 8, 256 * 1024, 64 * 1024, 1 << 40, 0),
+        )  # fmt: skip
+        feed.put_topic(TOPIC, 1, 1, False)
+        feed.grant(TOPIC, GROUP, None, None)
+        feed.grant(TOPIC, GROUP, 1, None)
+
+    def run(self, data: bytes) -> int:
+        """Feed an input from its beginning and check everything; how many frames were taken."""
+        feed = self._feed
+        feed.lend_log(self._log, 0, 0)
+        feed.lend_index(self._index, _SLOT_COUNT, _ITEM_MAX, _ITEM_MAX, (0, 0, 0, 0, 0, 1))
+        feed.lend_queue(TOPIC, 0, self._queue, self._entries, 0, 0, _ENTRY_COUNT)
+        feed.lend_queue_file(TOPIC, 0, self._queue, self._entries, 0, _ENTRY_COUNT, 0)
+        self._queue.next_offset = 0
+        at, used, answer_count = 0, 0, 0
+        while True:
+            start, stop, answers, done, _ = feed.feed(data, at, _HOST, 1_700_000_000_000, 1000)
+            assert at <= start <= len(data)
+            assert stop == 0 or start <= stop <= len(data)
+            frames, rest = split(answers)
+            assert rest == len(answers)
+            assert all(decode(answers[first:end]).is_response for first, end in frames)
+            answer_count += len(frames)
+            if done is not None:
+                message_count, _, records, _, _, queues = done
+                assert len(record.decode_records(records, check_crc=True)) == message_count
+                self._log[used : used + len(records)] = records
+                used += len(records)
+                ((queue, next_offset, end_log_offset, _),) = queues
+                assert queue is self._queue
+                assert next_offset == self._queue.next_offset + message_count
+                assert end_log_offset == used
+                self._queue.next_offset = next_offset
+            if stop == start or stop != 0:
+                return answer_count
+            at = start
+
+
+def corpus() -> tuple[bytes, ...]:
+    """Buffers that the feed takes as they are."""
+    text = "KEYS\x01k1 k2\x02UNIQ_KEY\x01u\x02TAGS\x01a\x02WAIT\x01false"
+    short = dict(zip("abcdefgh", ("p", TOPIC, "TBW102", "4", "0", "0", "1", "0"), strict=True))
+    names = (
+        "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag",
+        "bornTimestamp", "flag",
+    )  # fmt: skip
+    long = dict(zip(names, short.values(), strict=True))
+    items = batch.encode(batch.BatchItem(b"b" * 20, text, n) for n in range(3))
+    pull = {
+        "consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "queueOffset": "0",
+        "maxMsgNums": "32", "sysFlag": "5", "commitOffset": "1", "suspendTimeoutMillis": "0",
+        "subVersion": "0", "subscription": "a||b",
+    }  # fmt: skip
+    requests = [
+        (RequestCode.SEND_MESSAGE_V2, short | {"i": text, "j": "0", "m": "false"}, b"body"),
+        (RequestCode.SEND_MESSAGE, long | {"properties": text}, b"x" * 300),
+        (RequestCode.SEND_BATCH_MESSAGE, short | {"i": "", "m": "true"}, items),
+        (RequestCode.PULL_MESSAGE, pull, b""),
+        (RequestCode.LITE_PULL_MESSAGE, pull | {"sysFlag": "0"}, b""),
+    ]
+    return tuple(
+        b"".join(
+            encode(Command(code=code, opaque=n, ext_fields=fields, body=body, encoding=encoding))
+            for n, (code, fields, body) in enumerate(requests[:count])
+        )
+        for encoding in (HeaderEncoding.JSON, HeaderEncoding.ROCKETMQ)
+        for count in (1, 2, 3, 5)
+    )
