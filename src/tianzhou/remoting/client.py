@@ -76,6 +76,11 @@ class Client:
         await connection.writable(deadline_s)
         connection.oneway(command)
 
+    def opened(self, address: str) -> Connection | None:
+        """The connection to an address if it is open now."""
+        connection = self._connections.get(address)
+        return None if connection is None or connection.closed else connection
+
     async def connect(self, address: str, timeout_ms: int = 3000) -> Connection:
         """The connection to an address; whoever asks while it is being dialled shares the attempt.
 

@@ -1,6 +1,7 @@
 """One TCP connection that carries frames in both directions; servers and clients use the same.
 
     bytes in  -> whole frames straight from the shared receive buffer, the rest into `PartialFrame`
+              -> the feed, where there is one, takes what it can of them at once
               -> responses to whoever waits for them, requests to the handler
     bytes out <- replies of one turn of the event loop, joined into one write
 
@@ -34,13 +35,20 @@ from tianzhou.protocol.framing import split
 from tianzhou.remoting import answers
 from tianzhou.remoting.address import format_address
 from tianzhou.remoting.partial import PartialFrame
-from tianzhou.remoting.pending import NEVER_S, Pending
+from tianzhou.remoting.pending import NEVER_S, Pending, Waiter
 from tianzhou.remoting.switchboard import Switchboard
 
 Handler = Callable[["Connection", Command], Command | Awaitable[Command | None] | None]
 """Answers a request: at once, later (an awaitable), or by itself with `connection.send` (None)."""
 
 Listener = Callable[["Connection"], None]
+
+Feed = Callable[["Connection", memoryview, int], tuple[int, int] | None]
+"""Handles what it can of a buffer from a position on, and answers with `send_frames`.
+
+Returns where the next frame begins and ends, which is the handler's. Both are equal if no whole
+frame is left; the end is 0 if the feed wants to be asked again from there. None: it takes nothing.
+"""
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +71,8 @@ class Connection(asyncio.BufferedProtocol):
     """A connection, made by `Server` or `Client`."""
 
     __slots__ = (
-        "_board", "_closed_s", "_draining", "_frame_bytes", "_gate_shut", "_handle", "_held",
+        "_board", "_closed_s", "_draining", "_feed", "_frame_bytes", "_gate_shut", "_handle",
+        "_held",
         "_in_turn", "_moved_bytes", "_moved_s", "_on_closed", "_on_opened", "_outgoing",
         "_outgoing_bytes", "_partial", "_pending", "_running_count", "_transport", "_writable",
         "_writing_paused", "_written_bytes", "closed", "kept_bytes", "local", "peer", "reason",
@@ -78,9 +87,11 @@ class Connection(asyncio.BufferedProtocol):
         handle: Handler,
         on_opened: Listener | None = None,
         on_closed: Listener | None = None,
+        feed: Feed | None = None,
     ) -> None:
         self._board = board
         self._handle = handle
+        self._feed = feed
         self._on_opened = on_opened
         self._on_closed = on_closed
         self.peer = self.local = "?"
@@ -128,6 +139,25 @@ class Connection(asyncio.BufferedProtocol):
         if not self.closed:
             self._put(self._encode(command))
 
+    def send_frames(self, frames: bytes) -> None:
+        """Send frames that are encoded already, on the same terms."""
+        if not self.closed:
+            self._put(frames)
+
+    def hold(self, count: int) -> None:
+        """So many requests are under way without a handler; `release` ends them."""
+        self._running_count += count
+        if not self._has_room(self._board.limits.requests_in_flight_per_connection - 1):
+            self._shut_gate()
+
+    def release(self, count: int, frames: bytes) -> None:
+        """Answer requests that were held."""
+        self._running_count -= count
+        self.send_frames(frames)
+        self._open_gate()
+        if self._draining and not self._running_count:
+            self._end_politely()
+
     def oneway(self, command: Command) -> None:
         """Send a request that wants no answer.
 
@@ -171,6 +201,29 @@ class Connection(asyncio.BufferedProtocol):
             return await future
         finally:
             pending.forget(opaque)
+
+    def post(self, command: Command, waiter: Waiter, timeout_ms: int, deadline_s: float) -> bool:
+        """Send a request whose answer `waiter` gets, without a task and a future for it.
+
+        False, and nothing is sent, where `request` would have to wait or to raise. The waiter is
+        called while frames are read, so it must be quick.
+        """
+        pending, limits = self._pending, self._board.limits
+        if self.closed or self._writing_paused or len(pending) >= limits.requests_pending:
+            return False
+        opaque = pending.add(waiter, command.code, timeout_ms, deadline_s)
+        command.flag &= _OTHER_FLAGS
+        command.opaque = opaque
+        try:
+            frame = self._encode(command)
+        except ProtocolError:
+            pending.forget(opaque)
+            raise
+        self._put(frame)
+        self._board.wake_by(pending.next_deadline_s)
+        if self._gate_shut:
+            self._open_gate()
+        return True
 
     async def writable(self, deadline_s: float) -> None:
         """Wait until the peer has read what it was sent, or nearly; the time is the loop's.
@@ -356,18 +409,40 @@ class Connection(asyncio.BufferedProtocol):
             if not partial.complete:
                 self._account()
                 return
-            self._on_frame(partial.take())
+            self._take_frames(partial.take())
+        rest = self._take_frames(view)
+        if rest < len(view):
+            if self._gate_shut or self.closed:
+                self._hold(view[rest:])
+                return
+            partial.add(view[rest:])
+        if self.kept_bytes or len(partial):
+            self._account()
+
+    def _take_frames(self, view: memoryview) -> int:
+        """Handle whole frames while the gate is open; returns where the rest begins."""
+        at = 0
+        if self._feed is not None and not self._draining:
+            while at < len(view):
+                if self._gate_shut or self.closed:
+                    return at
+                found = self._feed(self, view, at)
+                if found is None:
+                    break
+                at, stop = found
+                if at == stop:
+                    return at
+                if stop:
+                    self._on_frame(view[at:stop])
+                    at = stop
+            view = view[at:]
         frames, rest = split(view, self._frame_bytes)
         on_frame = self._on_frame
         for start, stop in frames:
             if self._gate_shut or self.closed:
-                self._hold(view[start:])
-                return
+                return at + start
             on_frame(view[start:stop])
-        if rest < len(view) and not self.closed:
-            partial.add(view[rest:])
-        if self.kept_bytes or len(partial):
-            self._account()
+        return at + rest
 
     def _on_frame(self, frame: memoryview) -> None:
         command = decode(frame)
@@ -552,7 +627,8 @@ class Connection(asyncio.BufferedProtocol):
         else:
             # `_put` sees to it that all but the last are small together; that one is not copied.
             last = outgoing.pop()
-            self._transport.write(b"".join(outgoing))
+            if outgoing:
+                self._transport.write(b"".join(outgoing))
             self._transport.write(last)
         if self._writing_paused:
             unsent_bytes = self.unsent_bytes

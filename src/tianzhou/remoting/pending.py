@@ -6,8 +6,8 @@ surely none of them has run out, and looking through the table then gives the ne
 steady stream of requests that is about one look per time-out, not one timer per request.
 """
 
-import asyncio
 from dataclasses import dataclass
+from typing import Protocol
 
 from tianzhou.errors import RemotingError, RequestTimeout
 from tianzhou.protocol.command import Command
@@ -15,9 +15,17 @@ from tianzhou.protocol.command import Command
 NEVER_S = float("inf")
 
 
+class Waiter(Protocol):
+    """Who gets an answer, or the error in its place; a future is one. Its methods do not raise."""
+
+    def done(self) -> bool: ...
+    def set_result(self, result: Command, /) -> None: ...
+    def set_exception(self, exception: RemotingError, /) -> None: ...
+
+
 @dataclass(slots=True)
 class _Waiting:
-    future: asyncio.Future[Command]
+    future: Waiter
     deadline_s: float
     timeout_ms: int
     code: int
@@ -45,9 +53,7 @@ class Pending:
         self._opaque = opaque + 1 if opaque < self._opaque_max else 0
         return opaque
 
-    def add(
-        self, future: asyncio.Future[Command], code: int, timeout_ms: int, deadline_s: float
-    ) -> int:
+    def add(self, future: Waiter, code: int, timeout_ms: int, deadline_s: float) -> int:
         """Wait for an answer until the deadline; returns the opaque that the request must carry."""
         opaque = self.next_opaque()
         self._waiting[opaque] = _Waiting(future, deadline_s, timeout_ms, code)

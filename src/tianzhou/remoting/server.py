@@ -22,7 +22,7 @@ from tianzhou.errors import ConnectionClosed
 from tianzhou.remoting import sockets
 from tianzhou.remoting.acceptor import Acceptor
 from tianzhou.remoting.address import format_address
-from tianzhou.remoting.connection import Connection, Handler, Listener
+from tianzhou.remoting.connection import Connection, Feed, Handler, Listener
 from tianzhou.remoting.limits import Limits
 from tianzhou.remoting.switchboard import Counts, Switchboard
 from tianzhou.remoting.tls import Tls, TlsMode
@@ -43,6 +43,7 @@ class Server:
         tls: Tls | None = None,
         on_opened: Listener | None = None,
         on_closed: Listener | None = None,
+        feed: Feed | None = None,
     ) -> None:
         """Raises ConfigError if the certificates cannot be loaded."""
         self._tls = tls or Tls(mode=TlsMode.OFF)
@@ -50,7 +51,7 @@ class Server:
         self._board: Switchboard[Connection] = Switchboard(limits, serves=True)
         self._acceptor = Acceptor(
             self._board,
-            lambda: Connection(self._board, handle, on_opened, on_closed),
+            lambda: Connection(self._board, handle, on_opened, on_closed, feed),
             self._tls.mode,
             self._tls.server_context(),
         )

@@ -8,7 +8,7 @@ import pytest
 
 from tianzhou.protocol.command import Command, decode, encode
 from tianzhou.protocol.framing import split
-from tianzhou.remoting.connection import Connection, Handler
+from tianzhou.remoting.connection import Connection, Feed, Handler
 from tianzhou.remoting.limits import Limits
 from tianzhou.remoting.switchboard import Switchboard
 
@@ -70,12 +70,12 @@ def answer_at_once(_: Connection, request: Command) -> Command:
 
 
 def made(
-    handle: Handler = answer_at_once, limits: Limits | None = None
+    handle: Handler = answer_at_once, limits: Limits | None = None, feed: Feed | None = None
 ) -> tuple[Connection, RecordedTransport, Callable[[bytes], None]]:
     """A connection, its transport, and a function that lets bytes arrive."""
     board: Switchboard[Connection] = Switchboard(limits or Limits(), serves=True)
     board.start()
-    connection = Connection(board, handle)
+    connection = Connection(board, handle, feed=feed)
     transport = RecordedTransport(connection)
     connection.connection_made(transport)
 
@@ -213,5 +213,70 @@ async def test_a_frame_that_ends_in_the_next_read_leaves_nothing_kept(cut: int) 
     assert connection.kept_bytes == len(stream) // 2 - cut
     arrive(stream[-cut:] + frames(1, first=2))
     assert opaques(transport.written) == [0, 1, 2]
+    assert connection.kept_bytes == 0
+    connection.connection_lost(None)
+
+
+# -- the feed --------------------------------------------------------------------------------------
+
+
+def feed_of(taken: set[int]) -> Feed:
+    """Takes the frames with some opaques, two in a row at most, and answers with their bytes."""
+
+    def take(connection: Connection, view: memoryview, at: int) -> tuple[int, int]:
+        frames_, rest = split(view[at:])
+        for number, (start, stop) in enumerate(frames_):
+            if number == 2:
+                return at + start, 0
+            if decode(view[at + start : at + stop]).opaque not in taken:
+                return at + start, at + stop
+            connection.send_frames(bytes(view[at + start : at + stop]))
+        return at + rest, at + rest
+
+    return take
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 10_000])
+async def test_feed_and_handler_share_the_frames_in_their_order(size: int) -> None:
+    handled: list[int] = []
+
+    def handle(_: Connection, request: Command) -> Command:
+        handled.append(request.opaque)
+        return Command(code=0)
+
+    taken = {0, 1, 2, 3, 5, 8, 9}
+    connection, transport, arrive = made(handle, feed=feed_of(taken))
+    stream = frames(12)
+    for start in range(0, len(stream), size):
+        arrive(stream[start : start + size])
+    assert handled == [4, 6, 7, 10, 11]
+    assert opaques(transport.written) == list(range(12))
+    connection.connection_lost(None)
+
+
+async def test_a_feed_that_takes_nothing_leaves_everything_to_the_handler() -> None:
+    def take(connection: Connection, view: memoryview, at: int) -> None:
+        return None
+
+    connection, transport, arrive = made(feed=take)
+    arrive(frames(5))
+    assert opaques(transport.written) == list(range(5))
+    connection.connection_lost(None)
+
+
+async def test_held_requests_shut_the_gate_and_released_ones_open_it() -> None:
+    limits = Limits(requests_in_flight_per_connection=4)
+
+    def take(connection: Connection, view: memoryview, at: int) -> tuple[int, int]:
+        stop = split(view[at:])[0][0][1]
+        connection.hold(1)
+        return at + stop, 0 if at + stop < len(view) else at + stop
+
+    connection, transport, arrive = made(limits=limits, feed=take)
+    arrive(frames(6))
+    assert not transport.is_reading()
+    connection.release(4, b"answers")
+    await asyncio.sleep(0)
+    assert transport.is_reading()
     assert connection.kept_bytes == 0
     connection.connection_lost(None)

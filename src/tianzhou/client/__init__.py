@@ -1,0 +1,62 @@
+"""The client of RocketMQ and Tianzhou: producers and consumers on asyncio, and blocking."""
+
+from tianzhou.client.calls import Pulled, PullStatus
+from tianzhou.client.consumer import PushConsumer
+from tianzhou.client.consumer_settings import ConsumerSettings, LitePullSettings, PushSettings
+from tianzhou.client.handlers import Decision, Later
+from tianzhou.client.message import Message, ReceivedMessage
+from tianzhou.client.producer import Producer
+from tianzhou.client.producer_settings import ProducerSettings
+from tianzhou.client.pull import LitePullConsumer, QueueReader
+from tianzhou.client.queues import Queue
+from tianzhou.client.routes import TopicRoute
+from tianzhou.client.selectors import Selector, at_random, by_hash, by_shard, in_rooms
+from tianzhou.client.sending import SendResult, SendStatus
+from tianzhou.client.settings import ClientSettings
+from tianzhou.client.transaction import (
+    Transaction,
+    TransactionListener,
+    TransactionProducer,
+    TransactionResult,
+    TransactionState,
+)
+from tianzhou.protocol.acl import Credentials
+from tianzhou.protocol.command import HeaderEncoding
+from tianzhou.protocol.compression import CompressionType
+from tianzhou.remoting.tls import Tls
+
+__all__ = [
+    "ClientSettings",
+    "CompressionType",
+    "ConsumerSettings",
+    "Credentials",
+    "Decision",
+    "HeaderEncoding",
+    "Later",
+    "LitePullConsumer",
+    "LitePullSettings",
+    "Message",
+    "Producer",
+    "ProducerSettings",
+    "PullStatus",
+    "Pulled",
+    "PushConsumer",
+    "PushSettings",
+    "Queue",
+    "QueueReader",
+    "ReceivedMessage",
+    "Selector",
+    "SendResult",
+    "SendStatus",
+    "Tls",
+    "TopicRoute",
+    "Transaction",
+    "TransactionListener",
+    "TransactionProducer",
+    "TransactionResult",
+    "TransactionState",
+    "at_random",
+    "by_hash",
+    "by_shard",
+    "in_rooms",
+]

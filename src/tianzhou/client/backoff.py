@@ -1,0 +1,51 @@
+"""Addresses that refused connections, and when they may be dialled again.
+
+The pause doubles with every failure, up to a bound, and is forgotten some time after its end. No
+clock here: times are seconds of any clock that only goes forward.
+"""
+
+from dataclasses import dataclass
+
+from tianzhou.errors import ConnectError
+
+_FORGET_PAUSES = 10
+_ADDRESSES_MAX = 1_024
+
+
+@dataclass(slots=True)
+class _Pause:
+    pause_ms: int
+    until_s: float
+
+
+class Backoff:
+    """Remembers failures by address."""
+
+    __slots__ = ("_max_ms", "_min_ms", "_pauses")
+
+    def __init__(self, min_ms: int, max_ms: int) -> None:
+        self._min_ms = min_ms
+        self._max_ms = max(min_ms, max_ms)
+        self._pauses: dict[str, _Pause] = {}
+
+    def check(self, address: str, now_s: float) -> None:
+        """Raises ConnectError while an address is left alone."""
+        pause = self._pauses.get(address) if self._pauses else None
+        if pause is not None and now_s < pause.until_s:
+            raise ConnectError(
+                f"no connection to {address}: the last attempt failed, the next one is made after "
+                f"{pause.pause_ms} ms"
+            )
+
+    def failed(self, address: str, now_s: float) -> None:
+        """A connection could not be made; callers who shared the attempt may all say so."""
+        pause = self._pauses.get(address)
+        if pause is not None and now_s < pause.until_s:
+            return
+        pause_ms = self._min_ms
+        if pause is not None and now_s - pause.until_s < self._max_ms * _FORGET_PAUSES / 1000:
+            pause_ms = min(pause.pause_ms * 2, self._max_ms)
+        self._pauses.pop(address, None)
+        self._pauses[address] = _Pause(pause_ms, now_s + pause_ms / 1000)
+        if len(self._pauses) > _ADDRESSES_MAX:
+            del self._pauses[next(iter(self._pauses))]

@@ -1,0 +1,343 @@
+"""The courier: brings one outgoing message to a broker, in as many tries as it may take.
+
+    a send may choose    a queue of its own for every try, away from the broker that just failed
+    its queue is fixed   every try goes there
+
+After a network failure the next try follows at once, as long as tries and time are left; the time
+is for all of them together. After an answer that is an error it follows only for the codes that the
+caller names. What was stored with a doubt (flush or replica late) is a result like another, unless
+`retry_when_not_stored` asks for more.
+"""
+
+import asyncio
+import random
+from dataclasses import dataclass
+
+from tianzhou.client import sending
+from tianzhou.client.hub import Hub, broker_error
+from tianzhou.client.picker import Picker
+from tianzhou.client.producer_settings import ProducerSettings
+from tianzhou.client.queues import Queue
+from tianzhou.client.routes import TopicRoute, vip_address
+from tianzhou.client.sending import STATUSES, Outgoing
+from tianzhou.clock import wall_ms
+from tianzhou.errors import (
+    BrokerError,
+    ClientClosed,
+    RemotingError,
+    RequestTimeout,
+    RouteNotFound,
+    SendError,
+    SendTimeout,
+    TianzhouError,
+)
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.remoting.pending import Waiter
+
+RETRY_CODES: frozenset[int] = frozenset((
+    ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR,
+    ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSION, ResponseCode.NO_BUYER_ID,
+    ResponseCode.NOT_IN_CURRENT_UNIT, ResponseCode.GO_AWAY,
+))  # fmt: skip
+"""Answers after which another broker may do better."""
+
+_STALE_CODES: frozenset[int] = frozenset((
+    ResponseCode.TOPIC_NOT_EXIST, ResponseCode.NO_PERMISSION, ResponseCode.NOT_LEADER_FOR_QUEUE,
+    ResponseCode.GO_AWAY,
+))  # fmt: skip
+"""Answers that cast doubt on the route."""
+
+_TEMPLATES_MAX = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Tries:
+    """How often, and after which answers, a send is tried again."""
+
+    retry_count: int
+    retry_codes: frozenset[int] = frozenset()
+    insists: bool = False
+    """True if only SEND_OK will do while tries are left."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstTry:
+    """How a first try ended that was not good enough: with an error, or stored with a doubt."""
+
+    broker_name: str
+    error: TianzhouError | None = None
+    late: "Delivery | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The answer to a send that a broker stored."""
+
+    answer: Command
+    queue: Queue
+
+
+class Courier:
+    """Delivers for one producer."""
+
+    __slots__ = ("_group", "_headers", "_hub", "_picker", "_settings", "_topics")
+
+    def __init__(self, group: str, settings: ProducerSettings) -> None:
+        self._group = group
+        self._settings = settings
+        self._hub: Hub | None = None
+        self._picker = Picker(
+            use_faults=settings.send_latency_fault,
+            first_turn=random.randrange(1 << 16),  # noqa: S311 - spreads load
+        )
+        self._headers: dict[Queue, dict[str, str]] = {}
+        self._topics: dict[str, None] = {}
+
+    # -- life --------------------------------------------------------------------------------------
+
+    @property
+    def hub(self) -> Hub:
+        """Raises ClientClosed while the producer is not running."""
+        if self._hub is None:
+            raise ClientClosed(f"group {self._group}: the producer is not started, or closed")
+        return self._hub
+
+    @property
+    def is_running(self) -> bool:
+        return self._hub is not None
+
+    def start(self, hub: Hub) -> None:
+        self._hub = hub
+
+    def stop(self) -> None:
+        self._hub = None
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that were sent to."""
+        return tuple(self._topics)
+
+    # -- delivering --------------------------------------------------------------------------------
+
+    def post(
+        self, out: Outgoing, queue: Queue | None, waiter: Waiter, timeout_ms: int, deadline_s: float
+    ) -> Queue | None:
+        """Send the first try without a task, if that is possible at once; returns where to.
+
+        None where something has to be waited for, or measured: then `deliver` does it all.
+        """
+        hub, settings = self.hub, self._settings
+        route = hub.cached_route(out.topic)
+        if route is None or route.is_template or not route.writable or self._picker.faults:
+            return None
+        if out.topic not in self._topics:
+            self._topics[out.topic] = None
+        chosen = queue or self._picker.pick(out.topic, route.writable, 0)
+        address = hub.master_address(chosen.broker_name)
+        if address is None:
+            return None
+        if settings.vip_channel:
+            address = vip_address(address)
+        if settings.try_timeout_ms:
+            return None
+        command = self._command(out, chosen)
+        return chosen if hub.post(address, command, waiter, timeout_ms, deadline_s) else None
+
+    async def deliver(
+        self,
+        out: Outgoing,
+        tries: Tries,
+        *,
+        timeout_ms: int,
+        deadline_s: float,
+        queue: Queue | None = None,
+        first: FirstTry | None = None,
+    ) -> Delivery:
+        """Bring a message to a broker; see the module's text. `first` is a try that was made.
+
+        Raises RouteNotFound, BrokerError for an answer that ends the tries, SendTimeout when the
+        time is up, SendError when the tries are.
+        """
+        hub = self.hub
+        loop = hub.loop
+        last_broker = first.broker_name if first else None
+        error = first.error if first else None
+        late = first.late if first else None
+        try_count = 1 if first else 0
+        if error is not None and not self._goes_on(hub, out.topic, error, tries):
+            raise self._failure(out.topic, error, try_count, timeout_ms, deadline_s)
+        route = await self._route_within(out.topic, deadline_s, timeout_ms)
+        while try_count <= tries.retry_count:
+            left_ms = (deadline_s - loop.time()) * 1000
+            if left_ms <= 0:
+                break
+            chosen = queue or self._picker.pick(out.topic, route.writable, wall_ms(), last_broker)
+            try_count += 1
+            try:
+                try_ms = self._try_ms(left_ms, last=try_count > tries.retry_count)
+                delivery = await self._try(hub, out, chosen, try_ms)
+            except (RemotingError, RouteNotFound, BrokerError) as failure:
+                error = failure
+                if not self._goes_on(hub, out.topic, failure, tries):
+                    break
+            else:
+                if delivery.answer.code == ResponseCode.SUCCESS or not tries.insists:
+                    return delivery
+                late = delivery
+            last_broker = chosen.broker_name
+        if late is not None:
+            return late
+        raise self._failure(out.topic, error, try_count, timeout_ms, deadline_s)
+
+    def _goes_on(self, hub: Hub, topic: str, error: TianzhouError, tries: Tries) -> bool:
+        """Whether a failure leaves room for another try; what it says of the route is heeded."""
+        if isinstance(error, BrokerError):
+            if error.code in _STALE_CODES:
+                hub.refresh_soon(topic)
+            return error.code in tries.retry_codes
+        hub.refresh_soon(topic)
+        return True
+
+    def _try_ms(self, left_ms: float, *, last: bool) -> int:
+        limit_ms = self._settings.try_timeout_ms
+        if limit_ms and not last:
+            left_ms = min(left_ms, limit_ms)
+        return max(int(left_ms), 1)
+
+    async def _try(self, hub: Hub, out: Outgoing, queue: Queue, timeout_ms: int) -> Delivery:
+        faults = self._picker.faults
+        address = await self.address(queue)
+        command = self._command(out, queue)
+        if faults is None:
+            answer = await hub.request(address, command, timeout_ms)
+        else:
+            answer = await self._timed(hub, address, command, timeout_ms, queue.broker_name)
+        if answer.code in STATUSES:
+            return Delivery(answer, queue)
+        raise self.refusal(answer, queue)
+
+    def refusal(self, answer: Command, queue: Queue) -> BrokerError:
+        """The error of an answer that is none of STATUSES."""
+        address = self._hub.master_address(queue.broker_name) if self._hub else "?"
+        return broker_error(
+            answer,
+            f"topic {queue.topic}, group {self._group}: broker {queue.broker_name} ({address})",
+        )
+
+    async def _timed(
+        self, hub: Hub, address: str, command: Command, timeout_ms: int, broker_name: str
+    ) -> Command:
+        """A request that leaves its latency in the fault table."""
+        faults = self._picker.faults
+        assert faults is not None
+        began_ms = wall_ms()
+        failed = True
+        try:
+            answer = await hub.request(address, command, timeout_ms)
+            failed = answer.code not in STATUSES
+        finally:
+            now_ms = wall_ms()
+            faults.note(broker_name, now_ms - began_ms, now_ms, failed=failed)
+        return answer
+
+    async def oneway(self, out: Outgoing, timeout_ms: int, queue: Queue | None = None) -> Queue:
+        """Send without an answer; returns where to. Raises RouteNotFound and RemotingError."""
+        hub = self.hub
+        route = await self.route(out.topic)
+        chosen = queue or self._picker.pick(out.topic, route.writable, wall_ms())
+        await hub.oneway(await self.address(chosen), self._command(out, chosen), timeout_ms)
+        return chosen
+
+    def _failure(
+        self,
+        topic: str,
+        error: TianzhouError | None,
+        try_count: int,
+        timeout_ms: int,
+        deadline_s: float,
+    ) -> TianzhouError:
+        if isinstance(error, BrokerError):
+            return error
+        late = self.hub.loop.time() >= deadline_s
+        subject = f"topic {topic}, group {self._group}"
+        last = f", the last one: {error}" if error else ""
+        failure: SendError
+        if late or isinstance(error, RequestTimeout):
+            failure = SendTimeout(
+                f"{subject}: not stored within {timeout_ms} ms in {try_count} tries{last}",
+                try_count=try_count, retriable=True,
+            )  # fmt: skip
+        else:
+            failure = SendError(
+                f"{subject}: not stored in {try_count} tries{last}",
+                try_count=try_count, retriable=error is None or error.retriable,
+            )  # fmt: skip
+        failure.__cause__ = error
+        return failure
+
+    def suspect(self, queue: Queue) -> None:
+        """A first try got no answer in time."""
+        address = self.hub.master_address(queue.broker_name)
+        if address is not None:
+            self.hub.suspect(address)
+
+    # -- where to ----------------------------------------------------------------------------------
+
+    async def route(self, topic: str) -> TopicRoute:
+        """The route to send to. Raises RouteNotFound and RemotingError."""
+        self._topics[topic] = None
+        settings = self._settings
+        return await self.hub.publish_route(
+            topic, template=settings.template_topic, queue_count=settings.template_queue_count
+        )
+
+    async def _route_within(self, topic: str, deadline_s: float, timeout_ms: int) -> TopicRoute:
+        route = self.hub.cached_route(topic)
+        if route is not None and route.writable and not route.is_template:
+            self._topics[topic] = None
+            return route
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                return await self.route(topic)
+        except TimeoutError:
+            raise SendTimeout(
+                f"topic {topic}, group {self._group}: no nameserver told its route within "
+                f"{timeout_ms} ms, nothing was sent",
+                try_count=0, retriable=True,
+            ) from None  # fmt: skip
+
+    async def address(self, queue: Queue) -> str:
+        """The address of a queue's master. Raises RouteNotFound if there is none."""
+        hub = self.hub
+        address = hub.master_address(queue.broker_name)
+        if address is None:
+            await hub.route(queue.topic, refresh=True)
+            address = hub.master_address(queue.broker_name)
+        if address is None:
+            raise RouteNotFound(
+                f"topic {queue.topic}, group {self._group}: no master of broker "
+                f"{queue.broker_name} is known to the nameserver"
+            )
+        return vip_address(address) if self._settings.vip_channel else address
+
+    def _command(self, out: Outgoing, queue: Queue) -> Command:
+        template = self._headers.get(queue)
+        if template is None:
+            template = self._new_template(queue)
+        fields = sending.fields_of(template, out, wall_ms())
+        return Command(code=out.code, ext_fields=fields, body=out.body)
+
+    def _new_template(self, queue: Queue) -> dict[str, str]:
+        settings = self._settings
+        template = sending.header_template(
+            self._group,
+            queue,
+            settings.template_topic,
+            settings.template_queue_count,
+            unit_mode=settings.unit_mode,
+        )
+        if len(self._headers) >= _TEMPLATES_MAX:
+            self._headers.clear()
+        self._headers[queue] = template
+        return template

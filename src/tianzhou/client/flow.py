@@ -1,0 +1,93 @@
+"""Back pressure: how much may be on its way at the same time.
+
+Whoever wants to send enters, and leaves when the answer is there. Once the limits are reached,
+newcomers wait, in their order, until a quarter of the room is free again: to stop and start a
+sender for every single message would cost more than the message. One message is always let through,
+however large it is.
+"""
+
+import asyncio
+from collections import deque
+
+from tianzhou.errors import RemoteBusy
+
+
+class Flow:
+    """Counts messages and bytes on their way. Use it on one event loop."""
+
+    __slots__ = ("_bytes_max", "_count_max", "_empty", "_waiters", "bytes", "count", "is_full")
+
+    def __init__(self, count_max: int, bytes_max: int) -> None:
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._empty: list[asyncio.Future[None]] = []
+        self.count = 0
+        self.bytes = 0
+        self.is_full = False
+        """True if newcomers must wait for `room`."""
+
+    def enter(self, size_bytes: int, count: int = 1) -> None:
+        """A message is on its way; look at `is_full` before. After `room` it is counted already."""
+        self.count += count
+        self.bytes += size_bytes
+        if self.count >= self._count_max or self.bytes >= self._bytes_max:
+            self.is_full = True
+
+    def leave(self, size_bytes: int, count: int = 1) -> None:
+        """Messages have arrived, or failed."""
+        self.count -= count
+        self.bytes -= size_bytes
+        if self.is_full:
+            self._open()
+        if not self.count and self._empty:
+            for waiter in self._empty:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._empty.clear()
+
+    async def room(self, timeout_ms: float) -> None:
+        """Wait for room; when it comes, one message is counted as on its way.
+
+        Raises RemoteBusy when the time is up.
+        """
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await waiter
+        except BaseException as error:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            elif waiter.done() and not waiter.cancelled():
+                self.leave(0)  # the place that it was given is for the next
+            if isinstance(error, TimeoutError):
+                raise RemoteBusy(
+                    f"{self.count} messages of {self.bytes} bytes are on their way, and none "
+                    f"arrived within {timeout_ms:.0f} ms"
+                ) from None
+            raise
+
+    async def emptied(self, timeout_ms: int) -> bool:
+        """Wait until nothing is on its way; False if that takes too long."""
+        if not self.count:
+            return True
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._empty.append(waiter)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await waiter
+        except TimeoutError:
+            return False
+        return True
+
+    def _open(self) -> None:
+        """Let in as many as there are places; they count at once, and go on in their own turn."""
+        if self.count * 4 > self._count_max * 3 or self.bytes * 4 > self._bytes_max * 3:
+            return
+        while self._waiters and self.count < self._count_max:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                self.count += 1
+        self.is_full = self.count >= self._count_max or bool(self._waiters)

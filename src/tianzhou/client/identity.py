@@ -1,0 +1,97 @@
+"""Who this process is: its address, its client ids, and the unique ids of its messages.
+
+A client id is "address@instance", with "@unit" behind it where there are units. The instance is the
+process id and a number that differs between hubs, unless the program chooses a name.
+
+A unique id (UNIQ_KEY) has the parts that `protocol/message_id` lists. Ids of one process differ by
+time and counter; a forked child starts anew with its own process id and hash.
+"""
+
+import os
+import secrets
+import socket
+import time
+from datetime import datetime
+from itertools import count
+
+from tianzhou.client.settings import DEFAULT_INSTANCE, ClientSettings
+from tianzhou.protocol.message_id import UniqueId, encode_unique_id
+
+# An address of the documentation net: nothing is sent there, the system only looks up its way.
+_FAR_AWAY = ("192.0.2.1", 9)
+_LOOPBACK = "127.0.0.1"
+
+
+def local_address() -> str:
+    """The address by which this machine reaches others; the loopback's if it reaches none."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(_FAR_AWAY)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return _LOOPBACK
+
+
+def new_client_id(settings: ClientSettings) -> str:
+    """The id under which brokers know one hub."""
+    instance = settings.instance_name
+    if instance == DEFAULT_INSTANCE:
+        instance = f"{os.getpid()}#{time.monotonic_ns()}"
+    parts = [settings.client_ip or local_address(), instance]
+    if settings.unit_name:
+        parts.append(settings.unit_name)
+    return "@".join(parts)
+
+
+class UniqueIds:
+    """Makes ids that no other process makes, and no other call in this one.
+
+    The counter has 16 bits, so 65,536 ids may be made within a millisecond.
+    """
+
+    __slots__ = ("_counter", "_month_end_ms", "_month_start_ms", "_pid", "_prefix")
+
+    def __init__(self) -> None:
+        self._pid = 0
+        self._begin()
+
+    def next(self) -> str:
+        """A new id."""
+        now_ms = time.time_ns() // 1_000_000
+        if now_ms >= self._month_end_ms:
+            self._find_month(now_ms)
+        # A clock that was set back before the month's start must not give a negative span.
+        span_ms = max(now_ms - self._month_start_ms, 0)
+        return f"{self._prefix}{span_ms:08X}{next(self._counter) & 0xFFFF:04X}"
+
+    def take(self, number: int) -> list[str]:
+        """So many new ids, cheaper together than one by one."""
+        first = self.next()
+        start, counter = first[:-4], self._counter
+        return [first, *(f"{start}{next(counter) & 0xFFFF:04X}" for _ in range(number - 1))]
+
+    def renew(self) -> None:
+        """Begin anew in a forked process."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        parts = UniqueId(local_address(), self._pid, secrets.randbits(32), 0, 0)
+        self._prefix = encode_unique_id(parts)[:-12]
+        self._counter = count()
+        self._find_month(time.time_ns() // 1_000_000)
+
+    def _find_month(self, now_ms: int) -> None:
+        # In local time, as the Java client does; its tools read the time out of the id that way.
+        now = datetime.fromtimestamp(now_ms / 1000).astimezone()
+        start = datetime(now.year, now.month, 1).astimezone()
+        following = datetime(now.year + now.month // 12, now.month % 12 + 1, 1).astimezone()
+        self._month_start_ms = int(start.timestamp() * 1000)
+        self._month_end_ms = int(following.timestamp() * 1000)
+
+
+unique_ids = UniqueIds()
+"""The ids of this process."""
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=unique_ids.renew)

@@ -1,0 +1,132 @@
+"""Which queue the next message goes to: turn by turn, away from brokers that are in trouble.
+
+Without the fault table: round robin over the queues of a topic; a retry takes the next queue that
+is not on the broker that just failed, if there is one.
+
+With it (`send_latency_fault`), every send leaves its latency behind, and a broker that was slow or
+failed is left out for a while:
+
+    latency over, ms      50  100  550  1,000  2,000  3,000  15,000
+    left out for, s        0    0   30     60    120    180     600
+
+A failure counts as 30,000 ms. If all brokers are left out, one of the better half is taken, better
+meaning available first, then of lower latency, then back sooner. These are 4.9's rules.
+
+No clock and no network here: latencies and `now_ms` are handed in.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from tianzhou.client.queues import Queue
+from tianzhou.errors import RouteNotFound
+
+LATENCIES_MS = (50, 100, 550, 1_000, 2_000, 3_000, 15_000)
+PAUSES_MS = (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000)
+FAILURE_LATENCY_MS = 30_000
+
+
+@dataclass(slots=True)
+class _Fault:
+    latency_ms: int
+    back_ms: int
+
+
+def pause_ms(latency_ms: int) -> int:
+    """How long a broker with this latency is left out."""
+    for limit_ms, pause in zip(reversed(LATENCIES_MS), reversed(PAUSES_MS), strict=True):
+        if latency_ms >= limit_ms:
+            return pause
+    return 0
+
+
+class FaultTable:
+    """What the last send to each broker was like."""
+
+    __slots__ = ("_faults", "_turn")
+
+    def __init__(self, first_turn: int = 0) -> None:
+        self._faults: dict[str, _Fault] = {}
+        self._turn = count(first_turn)
+
+    def note(self, broker_name: str, latency_ms: int, now_ms: int, *, failed: bool) -> None:
+        """A send has ended, well or not."""
+        pause = pause_ms(FAILURE_LATENCY_MS if failed else latency_ms)
+        self._faults[broker_name] = _Fault(latency_ms, now_ms + pause)
+
+    def is_available(self, broker_name: str, now_ms: int) -> bool:
+        fault = self._faults.get(broker_name)
+        return fault is None or now_ms >= fault.back_ms
+
+    def least(self, now_ms: int) -> str | None:
+        """A broker of the better half; None if nothing is known of any."""
+        if not self._faults:
+            return None
+
+        def badness(name: str) -> tuple[bool, int, int]:
+            fault = self._faults[name]
+            return now_ms < fault.back_ms, fault.latency_ms, fault.back_ms
+
+        ranked = sorted(self._faults, key=badness)
+        half = len(ranked) // 2
+        return ranked[next(self._turn) % half] if half else ranked[0]
+
+    def forget(self, broker_name: str) -> None:
+        self._faults.pop(broker_name, None)
+
+
+class Picker:
+    """Picks queues for one producer."""
+
+    __slots__ = ("_first_turn", "_turns", "faults")
+
+    def __init__(self, *, use_faults: bool = False, first_turn: int = 0) -> None:
+        """`first_turn` differs between producers, so that not all begin with the same queue."""
+        self._first_turn = first_turn
+        self._turns: dict[str, count[int]] = {}
+        self.faults = FaultTable(first_turn) if use_faults else None
+        """None where latencies do not matter."""
+
+    def pick(
+        self, topic: str, queues: Sequence[Queue], now_ms: int, last_broker: str | None = None
+    ) -> Queue:
+        """The queue for the next try; `last_broker` is where the try before failed.
+
+        Raises RouteNotFound if there are no queues.
+        """
+        if not queues:
+            raise RouteNotFound(f"topic {topic}: it has no queue to write to")
+        turns = self._turns.get(topic)
+        if turns is None:
+            turns = self._turns[topic] = count(self._first_turn)
+        if self.faults is not None:
+            return self._pick_healthy(queues, turns, self.faults, now_ms)
+        if last_broker is None:
+            return queues[next(turns) % len(queues)]
+        for _ in queues:
+            queue = queues[next(turns) % len(queues)]
+            if queue.broker_name != last_broker:
+                return queue
+        return queues[next(turns) % len(queues)]
+
+    def forget(self, topic: str) -> None:
+        """The topic is not sent to any more."""
+        self._turns.pop(topic, None)
+
+    @staticmethod
+    def _pick_healthy(
+        queues: Sequence[Queue], turns: "count[int]", faults: FaultTable, now_ms: int
+    ) -> Queue:
+        first = next(turns)
+        for turn in range(first, first + len(queues)):
+            queue = queues[turn % len(queues)]
+            if faults.is_available(queue.broker_name, now_ms):
+                return queue
+        least_bad = faults.least(now_ms)
+        if least_bad is not None:
+            own = [queue for queue in queues if queue.broker_name == least_bad]
+            if own:
+                return own[next(turns) % len(own)]
+            faults.forget(least_bad)
+        return queues[next(turns) % len(queues)]

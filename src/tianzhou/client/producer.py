@@ -1,0 +1,330 @@
+"""The producer: sends messages to the queues of a topic, and tells where they were stored.
+
+    async with Producer("billing", namesrv="127.0.0.1:9876") as producer:
+        result = await producer.send("orders", b"paid", keys="4711")
+
+Tries and time. `send_timeout_ms` covers all tries of a send. An awaited `send` is tried again on
+another broker (`retry_count` times) after network failures and after answers that promise
+betterment; `submit` after network failures only; a send to a chosen queue, an ordered send and
+`oneway` never. A send that failed because its time was up may have been stored all the same:
+consumers recognise such repetitions by the message's key.
+
+Back pressure. At most `in_flight_count` messages of `in_flight_bytes` together are on their way; a
+send beyond that waits, within its time.
+
+Batches. With `linger_ms` messages wait for others of their topic, and leave together.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypedDict, Unpack, overload
+
+from tianzhou.client import request, sending, trace
+from tianzhou.client.hub import Hub
+from tianzhou.client.message import Message, ReceivedMessage
+from tianzhou.client.parts import Part, cut, merged
+from tianzhou.client.queues import Queue
+from tianzhou.client.selectors import Selector, by_shard
+from tianzhou.client.sender import Sender
+from tianzhou.client.sending import SendResult
+from tianzhou.clock import wall_ms
+from tianzhou.errors import MessageRefused, ReplyTimeout
+from tianzhou.protocol import headers
+from tianzhou.protocol.codes import RequestCode
+from tianzhou.protocol.command import Command
+from tianzhou.protocol.headers.send import RecallMessageRequest, RecallMessageResponse
+
+log = logging.getLogger(__name__)
+
+OnDone = Callable[[SendResult | None, BaseException | None], None]
+"""Told how a submitted message fared: a result, or an error."""
+
+_BATCHES_AT_ONCE = 8
+
+
+class MessageOptions(TypedDict, total=False):
+    """What `send` takes beside topic and body: fields of `Message`."""
+
+    tags: str | None
+    keys: str | tuple[str, ...] | list[str]
+    properties: dict[str, str]
+    delay_level: int
+    delay: float | None
+    shard: str | None
+    wait_stored: bool
+    flag: int
+
+
+class Producer(Sender):
+    """Sends messages. Make it, start it (or `async with`), close it; on one event loop."""
+
+    # -- sending -----------------------------------------------------------------------------------
+
+    @overload
+    async def send(
+        self,
+        message: Message,
+        /,
+        *,
+        queue: Queue | None = None,
+        select: Selector | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult: ...
+
+    @overload
+    async def send(
+        self,
+        topic: str,
+        body: bytes | str,
+        /,
+        *,
+        queue: Queue | None = None,
+        select: Selector | None = None,
+        timeout_ms: int | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> SendResult: ...
+
+    async def send(
+        self,
+        message: Message | str,
+        body: bytes | str | None = None,
+        /,
+        *,
+        queue: Queue | None = None,
+        select: Selector | None = None,
+        timeout_ms: int | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> SendResult:
+        """Send a message and wait until the broker has it.
+
+        `queue` or `select` choose where it goes; such a send is not tried elsewhere. Raises
+        MessageRefused, RouteNotFound, BrokerError (the broker says no), SendError and SendTimeout.
+        """
+        ready = message_of(message, body, options)
+        timeout_ms = timeout_ms or self.settings.send_timeout_ms
+        if queue is not None or select is not None:
+            chosen = await self._chosen(ready, queue, select)
+            return await self._send(ready, timeout_ms, chosen)
+        if self._piles is not None and sending.may_batch(ready):
+            return await (await self._pile_up(self._piles, ready, timeout_ms))
+        return await self._send(ready, timeout_ms)
+
+    async def send_ordered(
+        self, message: Message, /, *, select: Selector = by_shard, timeout_ms: int | None = None
+    ) -> SendResult:
+        """Send a message to the queue of its shard, once. Order holds if each send is awaited."""
+        return await self.send(message, select=select, timeout_ms=timeout_ms)
+
+    async def submit(
+        self, message: Message, /, *, on_done: OnDone | None = None, timeout_ms: int | None = None
+    ) -> asyncio.Future[SendResult]:
+        """Put a message on its way and return; the future gives the result.
+
+        Waits only while too much is on its way already. `on_done` is called on the event loop.
+        """
+        timeout_ms = timeout_ms or self.settings.send_timeout_ms
+        if self._piles is not None and sending.may_batch(message):
+            future = await self._pile_up(self._piles, message, timeout_ms)
+        else:
+            future = await self._set_off(message, self._submitted, timeout_ms)
+        if on_done is not None:
+            future.add_done_callback(lambda done: self._tell(on_done, done))
+        return future
+
+    async def oneway(
+        self,
+        message: Message,
+        /,
+        *,
+        queue: Queue | None = None,
+        select: Selector | None = None,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Send a message without asking what became of it.
+
+        Raises MessageRefused, RouteNotFound and RemotingError, for what is known at once.
+        """
+        self._check_running()
+        out = self._outgoing(message)
+        if queue is not None or select is not None:
+            queue = await self._chosen(message, queue, select)
+        await self._courier.oneway(out, timeout_ms or self.settings.send_timeout_ms, queue)
+
+    async def send_many(
+        self, messages: Iterable[Message], /, *, timeout_ms: int | None = None
+    ) -> list[SendResult]:
+        """Send messages in as few requests as their sizes allow; results in their order.
+
+        Messages of one topic share batches; those that no batch takes (delayed ones) go alone. If
+        any fails, the others are sent all the same, and SendManyError tells what became of each.
+        """
+        ready = list(messages)
+        parts = cut(
+            ready, self._wire_topic, self._packing, namespace=self._namespace,
+            batch_bytes=self.settings.batch_bytes, batch_count=self.settings.batch_count,
+        )  # fmt: skip
+        limit = asyncio.Semaphore(_BATCHES_AT_ONCE)
+
+        async def send_part(part: Part) -> list[SendResult]:
+            async with limit:
+                return await self._send_part(ready, part, timeout_ms)
+
+        outcomes = await asyncio.gather(*map(send_part, parts), return_exceptions=True)
+        return merged(self._group, len(ready), parts, outcomes)
+
+    async def recall(self, topic: str, recall_handle: str) -> str:
+        """Take back a message that waits for its time; returns its id.
+
+        The handle is that of its `SendResult`. Needs a broker with timers. Raises BrokerError.
+        """
+        self._check_running()
+        wire_topic = self._wire_topic(topic)
+        broker_name = sending.recall_broker(recall_handle)
+        await self._courier.route(wire_topic)
+        header = RecallMessageRequest(
+            producer_group=self._group, topic=wire_topic, recall_handle=recall_handle,
+            target_broker=broker_name,
+        )  # fmt: skip
+        answer = await self._courier.hub.ask(
+            await self._courier.address(Queue(wire_topic, broker_name, 0)),
+            Command(code=RequestCode.RECALL_MESSAGE, ext_fields=headers.encode(header)),
+            self.settings.send_timeout_ms,
+            subject=f"topic {topic}, group {self._group}: recall by broker {broker_name}",
+        )
+        msg_id = headers.decode(RecallMessageResponse, answer.fields).msg_id
+        if self._tracer is not None:
+            self._tracer.add(
+                trace.recalled(
+                    group=self._tracer.plain_group, topic=topic, msg_id=msg_id, now_ms=wall_ms()
+                )
+            )
+        return msg_id
+
+    async def request(
+        self,
+        message: Message,
+        /,
+        *,
+        queue: Queue | None = None,
+        select: Selector | None = None,
+        timeout_ms: int | None = None,
+    ) -> ReceivedMessage:
+        """Send a request and wait for the reply of whoever consumes it; one time for both.
+
+        Raises what `send` raises, and ReplyTimeout.
+        """
+        self._check_running()
+        timeout_ms = timeout_ms or self.settings.send_timeout_ms
+        hub = self._courier.hub
+        chosen = queue
+        if queue is not None or select is not None:
+            chosen = await self._chosen(message, queue, select)
+        correlation_id = str(uuid.uuid4())
+        waiter: asyncio.Future[Command] = hub.loop.create_future()
+        hub.replies[correlation_id] = waiter
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._introduce(hub, message.topic)
+                extra = request.request_properties(correlation_id, hub.client_id, timeout_ms)
+                await self._send(message, timeout_ms, chosen, extra)
+                pushed = await waiter
+        except TimeoutError:
+            raise ReplyTimeout(
+                f"topic {message.topic}, group {self._group}: no reply within {timeout_ms} ms"
+            ) from None
+        finally:
+            del hub.replies[correlation_id]
+        return request.reply_from(pushed, self.settings.unpacked_bytes_max, wall_ms())
+
+    async def reply(
+        self,
+        to: ReceivedMessage,
+        body: bytes | str,
+        /,
+        *,
+        timeout_ms: int | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> SendResult:
+        """Answer a request that was consumed. Raises MessageRefused if it was none."""
+        extra = request.reply_properties(to)
+        topic = request.reply_topic(to)
+        # Replies go to the cluster's own topic, whatever the namespace.
+        self._wire_topics[topic] = topic
+        message = Message(topic, body, **options)
+        queue = await self._near(topic, to.broker_name)
+        return await self._send(message, timeout_ms or self.settings.send_timeout_ms, queue, extra)
+
+    async def _introduce(self, hub: Hub, topic: str) -> None:
+        """See that the brokers of a topic know this client, or they could not push a reply."""
+        wire_topic = self._wire_topic(topic)
+        await self._courier.route(wire_topic)
+        if not all(each in hub.broker_versions for each in hub.topic_addresses(wire_topic)):
+            await hub.heartbeat()
+
+    async def _near(self, topic: str, broker_name: str) -> Queue | None:
+        """A queue on the broker that knows who asked; None if the topic is not there."""
+        self._check_running()
+        route = await self._courier.route(topic)
+        return next((each for each in route.writable if each.broker_name == broker_name), None)
+
+    async def queues(self, topic: str) -> tuple[Queue, ...]:
+        """The queues of a topic that messages can be sent to. Raises RouteNotFound."""
+        self._check_running()
+        route = await self._courier.route(self._wire_topic(topic))
+        return tuple(queue._replace(topic=topic) for queue in route.writable)
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    async def _chosen(
+        self, message: Message, queue: Queue | None, select: Selector | None
+    ) -> Queue:
+        """The queue that the program wants, under its name on the wire."""
+        self._check_running()
+        topic = self._wire_topic(message.topic)
+        if queue is None:
+            assert select is not None
+            route = await self._courier.route(topic)
+            own = [each._replace(topic=message.topic) for each in route.writable]
+            queue = select(own, message)
+            if queue not in own:
+                raise MessageRefused(f"topic {message.topic}: the selector chose {queue}, no queue")
+        elif self._wire_topic(queue.topic) != topic:
+            raise MessageRefused(
+                f"topic {message.topic}: the queue chosen is one of topic {queue.topic}"
+            )
+        return queue._replace(topic=topic)
+
+    async def _send_part(
+        self, messages: Sequence[Message], part: Part, timeout_ms: int | None
+    ) -> list[SendResult]:
+        timeout_ms = timeout_ms or self.settings.send_timeout_ms
+        first = messages[part.places[0]]
+        if part.batch is None:
+            return [await self._send(first, timeout_ms)]
+        self._check_running()
+        size_bytes = len(part.batch.body)
+        await self._enter(size_bytes, timeout_ms)
+        try:
+            own = [messages[at] for at in part.places]
+            return await self._deliver_batch(part.batch, own, timeout_ms)
+        finally:
+            self._flow.leave(size_bytes)
+
+    def _tell(self, on_done: OnDone, future: asyncio.Future[SendResult]) -> None:
+        error = asyncio.CancelledError() if future.cancelled() else future.exception()
+        try:
+            on_done(None if error else future.result(), error)
+        except Exception:
+            log.exception("group %s: the callback of a send failed", self._group)
+
+
+def message_of(
+    message: Message | str, body: bytes | str | None, options: MessageOptions
+) -> Message:
+    if isinstance(message, Message):
+        if body is not None or options:
+            raise MessageRefused("give a Message, or topic and body with options; not both")
+        return message
+    return Message(message, b"" if body is None else body, **options)

@@ -1,0 +1,142 @@
+"""From the nameserver's answer to queues: what a producer may write to and a consumer read from.
+
+Pure functions of values. Queues to write lie on masters that may be written to, sorted by broker
+name and queue id; a topic with an order configuration ("broker-a:4;broker-b:4") has exactly the
+queues that it names. Queues to read lie on brokers that may be read from, whether or not a master
+is there: slaves serve reads.
+"""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from tianzhou.client.queues import Queue, java_text
+from tianzhou.errors import RouteNotFound
+from tianzhou.names import MASTER_ID, PERM_READ, PERM_WRITE
+from tianzhou.protocol.bodies.route import QueueData, TopicRouteData
+
+_QUEUES_MAX = 65_536
+"""Queues of a topic on one broker; a route that claims more is cut, not believed."""
+
+Addresses = dict[int, str]
+"""Addresses of one broker name by broker id."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """Where the queues of a topic are. Names are those on the wire, with their namespace."""
+
+    topic: str
+    data: TopicRouteData
+    writable: tuple[Queue, ...]
+    """Queues for producers, in the order in which they take turns."""
+    readable: tuple[Queue, ...]
+    """Queues for consumers, sorted by broker name and queue id."""
+    is_ordered: bool = False
+    """True if an order configuration names the queues."""
+    is_template: bool = False
+    """True if the topic does not exist yet and these are the queues it would have."""
+
+
+def route_of(topic: str, data: TopicRouteData, *, is_template: bool = False) -> TopicRoute:
+    """The route that a nameserver's answer describes. Raises RouteNotFound if it is nonsense."""
+    order_conf = data.order_conf
+    return TopicRoute(
+        topic=topic,
+        data=data,
+        writable=_ordered_queues(topic, order_conf) if order_conf else _writable(topic, data),
+        readable=_readable(topic, data),
+        is_ordered=bool(order_conf),
+        is_template=is_template,
+    )
+
+
+def template_route(topic: str, template: TopicRouteData, queue_count: int) -> TopicRoute:
+    """The route of a topic that brokers will create from a template topic on its first message.
+
+    It gets at most `queue_count` queues on each broker, and no more than the template has.
+    """
+    queues = [_limited(queue, queue_count) for queue in template.queues]
+    return route_of(topic, msgspec.structs.replace(template, queues=queues), is_template=True)
+
+
+def broker_addresses(data: TopicRouteData) -> dict[str, Addresses]:
+    """Addresses by broker name and broker id."""
+    return {
+        broker.broker_name: dict(broker.addresses)
+        for broker in data.brokers
+        if broker.broker_name and broker.addresses
+    }
+
+
+def address_for_reading(
+    addresses: Addresses, broker_id: int, *, only_this: bool
+) -> tuple[str, bool] | None:
+    """The address of a broker id, and whether it is a slave's.
+
+    A missing slave is replaced by the next one, then (unless only this one will do) by any other.
+    """
+    if broker_id in addresses:
+        return addresses[broker_id], broker_id != MASTER_ID
+    if broker_id != MASTER_ID and broker_id + 1 in addresses:
+        return addresses[broker_id + 1], True
+    if only_this or not addresses:
+        return None
+    other_id = min(addresses)
+    return addresses[other_id], other_id != MASTER_ID
+
+
+def vip_address(address: str) -> str:
+    """The port two below, which serves producers only."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) - 2}"
+
+
+# -- inside ----------------------------------------------------------------------------------------
+
+
+def _limited(queue: QueueData, queue_count: int) -> QueueData:
+    count = min(queue_count, queue.read_queue_count)
+    return msgspec.structs.replace(queue, read_queue_count=count, write_queue_count=count)
+
+
+def _ordered_queues(topic: str, order_conf: str) -> tuple[Queue, ...]:
+    queues: list[Queue] = []
+    for part in order_conf.split(";"):
+        if not part.strip():
+            continue
+        name, _, count = part.strip().partition(":")
+        if not name or not (count.isascii() and count.isdigit()):
+            raise RouteNotFound(
+                f"topic {topic}: its order configuration {order_conf!r} cannot be read, "
+                "broker:count;broker:count is expected"
+            )
+        queues += _queues(topic, name, int(count))
+    return tuple(queues)
+
+
+def _writable(topic: str, data: TopicRouteData) -> tuple[Queue, ...]:
+    masters = {
+        broker.broker_name for broker in data.brokers if MASTER_ID in (broker.addresses or {})
+    }
+    found: list[Queue] = []
+    for queue in _by_broker(data):
+        if queue.perm & PERM_WRITE and queue.broker_name in masters:
+            found += _queues(topic, queue.broker_name or "", queue.write_queue_count)
+    return tuple(found)
+
+
+def _readable(topic: str, data: TopicRouteData) -> tuple[Queue, ...]:
+    found: list[Queue] = []
+    for queue in _by_broker(data):
+        if queue.perm & PERM_READ:
+            found += _queues(topic, queue.broker_name or "", queue.read_queue_count)
+    return tuple(found)
+
+
+def _by_broker(data: TopicRouteData) -> list[QueueData]:
+    return sorted(data.queues, key=lambda queue: java_text(queue.broker_name or ""))
+
+
+def _queues(topic: str, broker_name: str, count: int) -> list[Queue]:
+    return [Queue(topic, broker_name, queue_id) for queue_id in range(min(count, _QUEUES_MAX))]

@@ -1,0 +1,70 @@
+"""Ways to choose the queue of a message oneself, for `Producer.send(..., select=...)`.
+
+A selector gets all queues of the topic that take messages, in an order that stays the same while
+the topic and its brokers do, and the message; it returns one of them.
+"""
+
+import random
+from collections.abc import Callable, Collection, Sequence
+
+from tianzhou.client.message import Message
+from tianzhou.client.queues import Queue
+from tianzhou.errors import MessageRefused, RouteNotFound
+from tianzhou.protocol.properties import java_hash
+
+Selector = Callable[[Sequence[Queue], Message], Queue]
+
+
+def by_hash(key: str | int) -> Selector:
+    """All messages with equal keys to one queue: the one that the Java client takes, too."""
+    number = _java_hash(key)
+
+    def select(queues: Sequence[Queue], _: Message) -> Queue:
+        # Java's remainder has the sign of the number; its absolute value is what counts.
+        return queues[abs(number) % len(queues)]
+
+    return select
+
+
+def by_shard(queues: Sequence[Queue], message: Message) -> Queue:
+    """The queue of the message's own shard. Raises MessageRefused if it has none."""
+    if message.shard is None:
+        raise MessageRefused(f"topic {message.topic}: an ordered message needs a shard")
+    return by_hash(message.shard)(queues, message)
+
+
+def at_random(queues: Sequence[Queue], _: Message) -> Queue:
+    """Any queue."""
+    return random.choice(queues)  # noqa: S311 - spreads load
+
+
+def in_rooms(rooms: Collection[str]) -> Selector:
+    """Any queue in one of these machine rooms; brokers are named `room@broker`.
+
+    Raises RouteNotFound if none of them has one.
+    """
+
+    def select(queues: Sequence[Queue], message: Message) -> Queue:
+        near = [queue for queue in queues if _room(queue) in rooms]
+        if not near:
+            raise RouteNotFound(
+                f"topic {message.topic}: no queue in the rooms {', '.join(sorted(rooms))}"
+            )
+        return at_random(near, message)
+
+    return select
+
+
+def _room(queue: Queue) -> str | None:
+    room, at, _ = queue.broker_name.partition("@")
+    return room if at else None
+
+
+def _java_hash(key: str | int) -> int:
+    """`hashCode` of a String, an Integer, or a Long that no Integer holds."""
+    if isinstance(key, str):
+        return java_hash(key)
+    if -(2**31) <= key < 2**31:
+        return key
+    folded = (key ^ (key >> 32)) & 0xFFFFFFFF
+    return folded - 2**32 if folded & 0x80000000 else folded

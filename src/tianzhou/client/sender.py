@@ -1,0 +1,410 @@
+"""The inner part of a producer: its life, and how messages get from it to a broker.
+
+    room      wait until not too much is on its way (`flow`)
+    launch    the first try without a task (`flight`), further ones in a task (`courier`)
+    finish    read the answer, free the room, give the program its result, trace
+
+Messages that linger wait on piles and leave as batches.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from tianzhou.client import hub as hubs
+from tianzhou.client import namespaces, sending, trace
+from tianzhou.client.courier import RETRY_CODES, Courier, Delivery, FirstTry, Tries
+from tianzhou.client.flight import Flight
+from tianzhou.client.flow import Flow
+from tianzhou.client.hub import Reply
+from tianzhou.client.identity import unique_ids
+from tianzhou.client.message import Message
+from tianzhou.client.piles import Pile, Piles
+from tianzhou.client.producer_settings import ProducerOptions, ProducerSettings
+from tianzhou.client.queues import Queue
+from tianzhou.client.routes import TopicRoute
+from tianzhou.client.sending import STATUSES, Outgoing, SendResult
+from tianzhou.client.settings import ClientSettings, settings_from
+from tianzhou.client.telemetry import Telemetry, telemetry_of
+from tianzhou.client.trace import Tracer
+from tianzhou.clock import wall_ms
+from tianzhou.errors import ClientClosed, RemoteBusy, RequestTimeout, SendTimeout, TianzhouError
+from tianzhou.protocol.bodies.clients import ProducerData
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.remoting import answers
+from tianzhou.remoting.connection import Connection
+
+log = logging.getLogger(__name__)
+
+_ONCE = Tries(0)
+
+
+class Sender:
+    """What every producer is made of; `Producer` adds what programs call."""
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        settings: ClientSettings | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        """Settings are those given, changed by the options. Raises ConfigError, MessageRefused."""
+        self.settings = settings_from(ProducerSettings, settings, options)
+        sending.check_group(group)
+        self._namespace = self.settings.namespace
+        self._group = namespaces.wrap(self._namespace, group)
+        self._packing = self.settings.packing()
+        self._courier = Courier(self._group, self.settings)
+        self._flow = Flow(self.settings.in_flight_count, self.settings.in_flight_bytes)
+        self._piles = self._new_piles() if self.settings.linger_ms else None
+        self._awaited = Tries(
+            self.settings.retry_count, RETRY_CODES, insists=self.settings.retry_when_not_stored
+        )
+        self._submitted = Tries(self.settings.async_retry_count)
+        self._tracer = (
+            Tracer(self._group, "PRODUCE", self.settings) if self.settings.trace else None
+        )
+        self._telemetry = telemetry_of(self.settings, self._group)
+        self._wire_topics: dict[str, str] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._running = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._group}{'' if self._running else ', not running'}>"
+
+    # -- life --------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Join the hub of the running event loop; brokers are dialled when there is a message."""
+        if self._running:
+            raise ClientClosed(f"group {self._group}: the producer is started already")
+        hub = hubs.acquire(self.settings)
+        hub.join(self)
+        self._courier.start(hub)
+        if self._tracer is not None:
+            self._tracer.start(hub)
+        self._running = True
+
+    async def close(self) -> None:
+        """Wait for what is on its way (`close_timeout_ms`), then leave. Twice does no harm."""
+        if not self._running:
+            return
+        self._running = False
+        if self._piles is not None:
+            self._piles.send_all()
+        if not await self._flow.emptied(self.settings.close_timeout_ms):
+            log.warning("group %s: closed with %d sends unanswered", self._group, self._flow.count)
+        hub = self._courier.hub
+        self._courier.stop()
+        if self._tracer is not None:
+            await self._tracer.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks))
+        await hub.leave(self)
+        await hub.release()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # -- one message -------------------------------------------------------------------------------
+
+    async def _send(
+        self,
+        message: Message,
+        timeout_ms: int,
+        queue: Queue | None = None,
+        extra: dict[str, str] | None = None,
+    ) -> SendResult:
+        """An awaited send."""
+        tries = self._awaited if queue is None else _ONCE
+        return await (await self._set_off(message, tries, timeout_ms, queue, extra))
+
+    async def _set_off(
+        self,
+        message: Message,
+        tries: Tries,
+        timeout_ms: int,
+        queue: Queue | None = None,
+        extra: dict[str, str] | None = None,
+    ) -> asyncio.Future[SendResult]:
+        """Wait for room, and put the message on its way; the future gives its result."""
+        self._check_running()
+        if self._telemetry is not None:
+            return await self._observed(self._telemetry, message, tries, timeout_ms, queue, extra)
+        out = self._outgoing(message, extra)
+        return await self._launch(message, out, tries, timeout_ms, queue)
+
+    async def _observed(
+        self,
+        telemetry: Telemetry,
+        message: Message,
+        tries: Tries,
+        timeout_ms: int,
+        queue: Queue | None,
+        extra: dict[str, str] | None,
+    ) -> asyncio.Future[SendResult]:
+        """The same with a span around it, whose identity travels with the message."""
+        carrier: dict[str, str] = {}
+        topic, began_s = message.topic, time.monotonic()
+        span = telemetry.begin_send(topic, len(message.payload), carrier)
+        try:
+            out = self._outgoing(message, carrier | (extra or {}))
+            future = await self._launch(message, out, tries, timeout_ms, queue)
+        except BaseException:
+            span.end()
+            raise
+        future.add_done_callback(lambda done: telemetry.end_send(span, topic, began_s, done))
+        return future
+
+    async def _launch(
+        self,
+        message: Message,
+        out: Outgoing,
+        tries: Tries,
+        timeout_ms: int,
+        queue: Queue | None,
+    ) -> asyncio.Future[SendResult]:
+        size_bytes = len(out.body)
+        deadline_s = self._courier.hub.loop.time() + timeout_ms / 1000
+        await self._enter(size_bytes, timeout_ms)
+        flight = Flight(self, message, out, tries, timeout_ms, deadline_s, queue)
+        try:
+            flight.queue = self._courier.post(out, queue, flight, timeout_ms, deadline_s)
+        except TianzhouError as error:
+            self._flow.leave(size_bytes)
+            flight.future.set_exception(error)
+            return flight.future
+        if flight.queue is None:
+            self._run(self._bring(flight, None))
+        return flight.future
+
+    def landed(self, flight: Flight, answer: Command) -> None:
+        """The first try was answered."""
+        queue = flight.queue
+        assert queue is not None
+        tries = flight.tries
+        if answer.code not in STATUSES:
+            self.crashed(flight, self._courier.refusal(answer, queue))
+        elif not self._courier.is_running:
+            self._finish(flight, answer, queue)
+        elif tries.insists and answer.code != ResponseCode.SUCCESS and tries.retry_count:
+            late = Delivery(answer, queue)
+            self._run(self._bring(flight, FirstTry(queue.broker_name, late=late)))
+        else:
+            self._finish(flight, answer, queue)
+
+    def crashed(self, flight: Flight, error: TianzhouError) -> None:
+        """The first try failed."""
+        queue = flight.queue
+        assert queue is not None
+        if not self._courier.is_running:  # closed without waiting any longer for this one
+            self._flow.leave(len(flight.out.body))
+            _fail((flight.future,), error)
+            return
+        if isinstance(error, RequestTimeout):
+            self._courier.suspect(queue)
+        self._run(self._bring(flight, FirstTry(queue.broker_name, error)))
+
+    async def _bring(self, flight: Flight, first: FirstTry | None) -> None:
+        """All tries, or those after the first."""
+        try:
+            delivery = await self._courier.deliver(
+                flight.out, flight.tries, timeout_ms=flight.timeout_ms,
+                deadline_s=flight.deadline_s, queue=flight.chosen, first=first,
+            )  # fmt: skip
+        except BaseException as error:
+            self._flow.leave(len(flight.out.body))
+            _fail((flight.future,), error)
+            if not isinstance(error, TianzhouError):
+                raise
+        else:
+            self._finish(flight, delivery.answer, delivery.queue)
+
+    def _finish(self, flight: Flight, answer: Command, queue: Queue) -> None:
+        """A broker has the message."""
+        out, future = flight.out, flight.future
+        self._flow.leave(len(out.body))
+        if future.done():
+            return
+        try:
+            result = sending.result_of(answer, out, flight.message.topic, queue.broker_name)
+        except TianzhouError as error:
+            future.set_exception(error)
+            return
+        future.set_result(result)
+        if self._tracer is not None and self._courier.is_running:
+            took_ms = flight.timeout_ms - (flight.deadline_s - self._courier.hub.loop.time()) * 1000
+            self._trace(self._tracer, (flight.message,), (result,), int(took_ms), out.sys_flag)
+
+    def _trace(
+        self,
+        tracer: Tracer,
+        messages: Sequence[Message],
+        results: Sequence[SendResult],
+        took_ms: int,
+        sys_flag: int = 0,
+    ) -> None:
+        store_host = self._courier.hub.master_address(results[0].queue.broker_name) or ""
+        began_ms = wall_ms() - took_ms
+        for message, result in zip(messages, results, strict=True):
+            if result.trace_on:
+                kind = trace.traced_kind(message, sys_flag)
+                tracer.add(
+                    trace.published(
+                        message, result, group=tracer.plain_group, store_host=store_host,
+                        began_ms=began_ms, cost_ms=took_ms, kind=kind,
+                    )
+                )  # fmt: skip
+
+    def _outgoing(self, message: Message, extra: dict[str, str] | None = None) -> Outgoing:
+        return sending.outgoing(
+            message, self._wire_topic(message.topic), unique_ids.next(), self._packing,
+            namespace=self._namespace, extra=extra,
+        )  # fmt: skip
+
+    def _wire_topic(self, topic: str) -> str:
+        wire_topic = self._wire_topics.get(topic)
+        if wire_topic is None:
+            wire_topic = namespaces.wrap(self._namespace, topic)
+            sending.check_topic(wire_topic)
+            self._wire_topics[topic] = wire_topic
+        return wire_topic
+
+    # -- batches -----------------------------------------------------------------------------------
+
+    async def _deliver_batch(
+        self, batch: Outgoing, messages: Sequence[Message], timeout_ms: int
+    ) -> list[SendResult]:
+        deadline_s = self._courier.hub.loop.time() + timeout_ms / 1000
+        began_s = time.monotonic()
+        delivery = await self._courier.deliver(
+            batch, self._awaited, timeout_ms=timeout_ms, deadline_s=deadline_s
+        )
+        name = messages[0].topic
+        results = sending.results_of(delivery.answer, batch, name, delivery.queue.broker_name)
+        if self._tracer is not None:
+            took_ms = int((time.monotonic() - began_s) * 1000)
+            self._trace(self._tracer, messages, results, took_ms)
+        if self._telemetry is not None:
+            self._telemetry.sent_batch(name, len(messages), began_s)
+        return results
+
+    # -- piles -------------------------------------------------------------------------------------
+
+    def _new_piles(self) -> Piles:
+        settings = self.settings
+        return Piles(
+            self._send_pile,
+            linger_ms=settings.linger_ms,
+            batch_bytes=settings.batch_bytes,
+            batch_count=settings.batch_count,
+        )
+
+    async def _pile_up(
+        self, piles: Piles, message: Message, timeout_ms: int
+    ) -> asyncio.Future[SendResult]:
+        self._check_running()
+        topic = self._wire_topic(message.topic)
+        unique_id = unique_ids.next()
+        item = sending.batch_item(message, unique_id, self._namespace)
+        if len(item) > self.settings.batch_bytes:
+            return await self._set_off(message, self._submitted, timeout_ms)
+        await self._enter(len(item), timeout_ms)
+        return piles.add(topic, message, item, unique_id)
+
+    def _send_pile(self, pile: Pile) -> None:
+        self._run(self._bring_pile(pile))
+
+    async def _bring_pile(self, pile: Pile) -> None:
+        try:
+            batch = sending.outgoing_batch(
+                pile.topic, pile.items, pile.unique_ids, self._packing,
+                wait_stored=pile.wait_stored,
+            )  # fmt: skip
+            results = await self._deliver_batch(batch, pile.messages, self.settings.send_timeout_ms)
+        except BaseException as error:
+            _fail(pile.futures, error)
+            if not isinstance(error, TianzhouError):
+                raise
+        else:
+            for future, result in zip(pile.futures, results, strict=True):
+                if not future.done():
+                    future.set_result(result)
+        finally:
+            self._flow.leave(pile.size_bytes, len(pile.items))
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _check_running(self) -> None:
+        if not self._running:
+            raise ClientClosed(f"group {self._group}: the producer is not started, or closed")
+
+    async def _enter(self, size_bytes: int, timeout_ms: int) -> None:
+        """Wait for room. Raises SendTimeout; nothing has been sent then."""
+        flow = self._flow
+        if not flow.is_full:
+            flow.enter(size_bytes)
+            return
+        try:
+            await flow.room(timeout_ms)
+        except RemoteBusy as e:
+            raise SendTimeout(
+                f"group {self._group}: nothing was sent: {e}", try_count=0, retriable=True
+            ) from e
+        flow.enter(size_bytes, 0)
+        if not self._running:
+            flow.leave(size_bytes)
+            self._check_running()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- for the hub -------------------------------------------------------------------------------
+
+    @property
+    def group(self) -> str:
+        """The group as brokers know it, with its namespace."""
+        return self._group
+
+    def heartbeat(self) -> ProducerData:
+        """See `hub.Member`."""
+        return ProducerData(group_name=self._group)
+
+    def topics(self) -> Iterable[str]:
+        """See `hub.Member`."""
+        return self._courier.topics
+
+    def on_route(self, route: TopicRoute) -> None:
+        """See `hub.Member`. The route is looked up anew for every send, so nothing is to do."""
+
+    def on_request(self, connection: Connection, request: Command) -> Reply:
+        """See `hub.Member`. A producer without transactions has nothing to tell."""
+        log.info("group %s: asked about a transaction by %s", self._group, connection.peer)
+        return answers.not_supported(request)
+
+
+def _fail(futures: Iterable[asyncio.Future[SendResult]], error: BaseException) -> None:
+    if isinstance(error, asyncio.CancelledError):
+        # Whoever waits was not cancelled; the producer was closed.
+        error = ClientClosed("closed before the broker answered; the message may have been stored")
+    for future in futures:
+        if not future.done():
+            future.set_exception(error)

@@ -1,0 +1,137 @@
+"""The settings that every client of a cluster shares, and how settings are made of keywords.
+
+Clients with equal settings share one hub, that is connections, routes and heartbeats. Producers and
+consumers add settings of their own in classes that inherit from `ClientSettings`. Names that nobody
+knows are refused, with the nearest known one.
+"""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, ClassVar, TypedDict, TypeVar
+
+from tianzhou.errors import AddressError, ConfigError
+from tianzhou.names import TRACE_TOPIC
+from tianzhou.protocol.acl import Credentials
+from tianzhou.protocol.command import HeaderEncoding
+from tianzhou.remoting.address import format_address, parse_addresses
+from tianzhou.remoting.tls import Tls
+
+DEFAULT_INSTANCE = "DEFAULT"
+NAMESRV_VARIABLE = "NAMESRV_ADDR"
+
+
+class ClientOptions(TypedDict, total=False):
+    """The fields of `ClientSettings` as keywords of producers and consumers."""
+
+    namesrv: str
+    instance_name: str
+    unit_name: str
+    unit_mode: bool
+    client_ip: str
+    namespace: str
+    credentials: Credentials | None
+    tls: Tls | None
+    vip_channel: bool
+    header_encoding: HeaderEncoding
+    poll_namesrv_ms: int
+    heartbeat_ms: int
+    persist_offsets_ms: int
+    api_timeout_ms: int
+    reconnect_min_ms: int
+    reconnect_max_ms: int
+    trace: bool
+    trace_topic: str
+    unpacked_bytes_max: int
+    telemetry: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """What it takes to talk to a cluster."""
+
+    # -- where -------------------------------------------------------------------------------------
+    namesrv: str = ""  # "host:port;host:port"; empty: the environment variable NAMESRV_ADDR
+    vip_channel: bool = False  # send to the broker's port - 2, which serves producers only
+
+    # -- who ---------------------------------------------------------------------------------------
+    instance_name: str = DEFAULT_INSTANCE  # part of the client id; DEFAULT: process id and a number
+    unit_name: str = ""  # further part of the client id
+    unit_mode: bool = False  # the client belongs to one unit (region) of several
+    client_ip: str = ""  # part of the client id; empty: this machine's address
+    namespace: str = ""  # put before the names of topics and groups
+    credentials: Credentials | None = None  # every request is signed with them
+    tls: Tls | None = None  # None: plain connections
+
+    # -- how ---------------------------------------------------------------------------------------
+    header_encoding: HeaderEncoding = HeaderEncoding.JSON  # of requests; brokers answer in the same
+    poll_namesrv_ms: int = 30_000  # routes are asked for again
+    heartbeat_ms: int = 30_000  # brokers are told who is here
+    persist_offsets_ms: int = 5_000  # consumers' progress is saved
+    api_timeout_ms: int = 3_000  # requests that are no sends and no pulls
+    reconnect_min_ms: int = 50  # after a failed connection to an address, doubled every time
+    reconnect_max_ms: int = 2_000  # up to this
+    unpacked_bytes_max: int = 64 * 1024 * 1024  # a received body that unpacks to more is refused
+
+    # -- watching ----------------------------------------------------------------------------------
+    trace: bool = False  # messages about messages, for RocketMQ's trace tools
+    trace_topic: str = TRACE_TOPIC
+    telemetry: bool = False  # OpenTelemetry spans and metrics; needs opentelemetry-api
+
+    _AT_LEAST_ONE: ClassVar[tuple[str, ...]] = (
+        "poll_namesrv_ms", "heartbeat_ms", "persist_offsets_ms", "api_timeout_ms",
+        "reconnect_min_ms", "reconnect_max_ms", "unpacked_bytes_max",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        _addresses(self.namesrv, "namesrv")
+        require_positive(self, ClientSettings._AT_LEAST_ONE)
+
+    def namesrv_addresses(self) -> tuple[str, ...]:
+        """The nameservers, each once. Raises ConfigError if none is named."""
+        addresses = _addresses(self.namesrv, "namesrv") or _addresses(
+            os.environ.get(NAMESRV_VARIABLE, ""), f"environment {NAMESRV_VARIABLE}"
+        )
+        if not addresses:
+            raise ConfigError(f"no nameserver: give namesrv='host:9876' or set {NAMESRV_VARIABLE}")
+        return addresses
+
+    def shared(self) -> "ClientSettings":
+        """The part that decides which hub serves; clients with equal ones share it."""
+        names = [field.name for field in dataclasses.fields(ClientSettings)]
+        return ClientSettings(**{name: getattr(self, name) for name in names})
+
+
+def _addresses(text: str, where: str) -> tuple[str, ...]:
+    try:
+        return tuple(format_address(*each) for each in parse_addresses(text))
+    except AddressError as e:
+        raise ConfigError(f"{where}: {e}") from e
+
+
+S = TypeVar("S", bound=ClientSettings)
+
+
+def require_positive(settings: ClientSettings, names: tuple[str, ...]) -> None:
+    """Raises ConfigError for a number below 1."""
+    for name in names:
+        if getattr(settings, name) < 1:
+            raise ConfigError(f"{name} is {getattr(settings, name)}, at least 1 is needed")
+
+
+def settings_from(kind: type[S], base: ClientSettings | None, options: Mapping[str, Any]) -> S:
+    """Settings of a kind: the values of `base` where it has them, then `options`.
+
+    Raises ConfigError for a name that the kind does not have, and for values that cannot work.
+    """
+    known = [field.name for field in dataclasses.fields(kind)]
+    for name in options:
+        if name not in known:
+            nearest = get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f", did you mean {nearest[0]}?" if nearest else f"; known are {', '.join(known)}"
+            raise ConfigError(f"unknown setting {name}{hint}")
+    values = {name: getattr(base, name) for name in known if hasattr(base, name)} if base else {}
+    return kind(**values | dict(options))

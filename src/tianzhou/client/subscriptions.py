@@ -1,0 +1,66 @@
+"""Subscriptions: what a consumer wants of a topic, for brokers and for its own second look.
+
+Brokers compare the hash of tags only, so a message with a foreign tag of the same hash may come
+through; `passes` compares the text. SQL92 is the broker's business alone.
+"""
+
+from dataclasses import dataclass, replace
+
+from tianzhou.errors import ConfigError
+from tianzhou.message import StoredMessage
+from tianzhou.protocol.bodies.subscription import SubscriptionData
+from tianzhou.protocol.filter.tags import SQL_TYPE, SUBSCRIBE_ALL, TAG_TYPE, parse_tags
+from tianzhou.protocol.properties import TAGS
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A topic, under its name on the wire, and a filter."""
+
+    topic: str
+    expression: str = SUBSCRIBE_ALL
+    expression_type: str = TAG_TYPE
+    tags: frozenset[str] = frozenset()
+    """Those that pass; empty if the text of tags does not matter."""
+    version: int = 0
+    """Time of the last change, by which brokers know the newer of two."""
+
+    def passes(self, message: StoredMessage) -> bool:
+        """Whether the message is one that was asked for; looks at tags only."""
+        return not self.tags or message.properties.get(TAGS) in self.tags
+
+    def to_wire(self) -> SubscriptionData:
+        if self.expression_type != TAG_TYPE:
+            return SubscriptionData(
+                topic=self.topic,
+                expression=self.expression,
+                version=self.version,
+                expression_type=self.expression_type,
+            )
+        parsed = parse_tags(self.expression)
+        return SubscriptionData(
+            topic=self.topic,
+            expression=parsed.text,
+            tags=list(parsed.tags),
+            tag_codes=sorted(parsed.codes),
+            version=self.version,
+        )
+
+    def renewed(self, now_ms: int) -> "Subscription":
+        """The same with a higher version."""
+        return replace(self, version=max(now_ms, self.version + 1))
+
+
+def by_tags(topic: str, expression: str, now_ms: int) -> Subscription:
+    """A subscription by tags: `*`, or tags joined by `||`. Raises ConfigError if none is named."""
+    parsed = parse_tags(expression)
+    if not parsed.selects_all and not parsed.tags:
+        raise ConfigError(f"topic {topic}: {expression!r} names no tag; * means all of them")
+    return Subscription(topic, parsed.text, TAG_TYPE, frozenset(parsed.tags), now_ms)
+
+
+def by_sql(topic: str, expression: str, now_ms: int) -> Subscription:
+    """A subscription by an SQL92 condition over properties. Raises ConfigError if it is empty."""
+    if not expression.strip():
+        raise ConfigError(f"topic {topic}: the SQL condition is empty")
+    return Subscription(topic, expression, SQL_TYPE, frozenset(), now_ms)

@@ -1,0 +1,558 @@
+"""The blocking face of the client: the same names and types, without `await`.
+
+    from tianzhou.client.sync import Producer
+
+    with Producer("billing", namesrv="127.0.0.1:9876") as producer:
+        producer.send("orders", b"paid", keys="4711")
+
+The asynchronous clients do the work, on one event loop in a thread (`loop_thread`). They may be
+used from any thread. A forked child that uses a client of its parent gets one of its own in its
+place, started at that moment.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar, Unpack, overload
+
+from tianzhou.client import consumer, producer, pull, transaction
+from tianzhou.client.calls import Pulled
+from tianzhou.client.consumer_settings import LitePullOptions, PushOptions
+from tianzhou.client.handlers import BatchHandler, Handler
+from tianzhou.client.loop_thread import loop_thread
+from tianzhou.client.message import Message, ReceivedMessage
+from tianzhou.client.producer import MessageOptions, OnDone
+from tianzhou.client.producer_settings import ProducerOptions, ProducerSettings
+from tianzhou.client.queues import Queue
+from tianzhou.client.selectors import Selector, by_shard
+from tianzhou.client.sending import SendResult
+from tianzhou.client.settings import ClientOptions, ClientSettings
+from tianzhou.client.transaction import Transaction, TransactionListener, TransactionResult
+
+__all__ = [
+    "LitePullConsumer",
+    "Producer",
+    "PushConsumer",
+    "QueueReader",
+    "TransactionProducer",
+]
+
+
+class _Client(Protocol):
+    """What all asynchronous clients can do."""
+
+    async def start(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=_Client)
+P = TypeVar("P", bound=producer.Producer)
+H = TypeVar("H", bound=Handler)
+B = TypeVar("B", bound=BatchHandler)
+T = TypeVar("T")
+
+_fork_lock = threading.Lock()
+"""Held while a forked child replaces a client of its parent."""
+
+
+def _renew_lock() -> None:
+    global _fork_lock  # another thread of the parent may have held it
+    _fork_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+class _Blocking(Generic[C]):
+    """An asynchronous client per process, made when needed and started again after a fork."""
+
+    def __init__(self, make: Callable[[], C]) -> None:
+        self._make = make
+        self._pid = os.getpid()
+        self._client = make()
+        self._running = False
+
+    def start(self) -> None:
+        """Start; see the asynchronous client."""
+        self._run(self._here().start())
+        self._running = True
+
+    def close(self) -> None:
+        """Close; see the asynchronous client."""
+        client = self._here()
+        self._running = False
+        self._run(client.close())
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _here(self) -> C:
+        """The client of this process."""
+        if self._pid == os.getpid():
+            return self._client
+        with _fork_lock:
+            if self._pid != os.getpid():
+                self._client = self._make()
+                if self._running:
+                    self._run(self._client.start())
+                self._pid = os.getpid()
+        return self._client
+
+    @staticmethod
+    def _run(work: Coroutine[Any, Any, T]) -> T:
+        return loop_thread.run(work)
+
+
+class _Sending(_Blocking[P]):
+    """What all producers can do."""
+
+    @property
+    def settings(self) -> ProducerSettings:
+        return self._client.settings
+
+    @overload
+    def send(
+        self,
+        message: Message,
+        /,
+        *,
+        queue: Queue | None = None,
+        select: Selector | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult: ...
+
+    @overload
+    def send(
+        self,
+        topic: str,
+        body: bytes | str,
+        /,
+        *,
+        queue: Queue | None = None,
+        select: Selector | None = None,
+        timeout_ms: int | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> SendResult: ...
+
+    def send(
+        self,
+        message: Message | str,
+        body: bytes | str | None = None,
+        /,
+        *,
+        queue: Queue | None = None,
+        select: Selector | None = None,
+        timeout_ms: int | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> SendResult:
+        """Send a message and wait until the broker has it; see the asynchronous producer."""
+        ready = producer.message_of(message, body, options)
+        return self._run(
+            self._here().send(ready, queue=queue, select=select, timeout_ms=timeout_ms)
+        )
+
+    def send_ordered(
+        self, message: Message, /, *, select: Selector = by_shard, timeout_ms: int | None = None
+    ) -> SendResult:
+        """Send a message to the queue of its shard, once."""
+        return self._run(self._here().send_ordered(message, select=select, timeout_ms=timeout_ms))
+
+    def submit(
+        self, message: Message, /, *, on_done: OnDone | None = None, timeout_ms: int | None = None
+    ) -> Future[SendResult]:
+        """Put a message on its way; waits only while too much is on its way already.
+
+        `on_done` is called on the client's thread and must not block.
+        """
+        client = self._here()
+        result: Future[SendResult] = Future()
+        result.set_running_or_notify_cancel()  # from here on it cannot be cancelled
+
+        async def begin() -> None:
+            future = await client.submit(message, on_done=on_done, timeout_ms=timeout_ms)
+            future.add_done_callback(lambda done: _pass_on(done, result))
+
+        self._run(begin())
+        return result
+
+    def oneway(
+        self,
+        message: Message,
+        /,
+        *,
+        queue: Queue | None = None,
+        select: Selector | None = None,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Send a message without asking what became of it."""
+        self._run(self._here().oneway(message, queue=queue, select=select, timeout_ms=timeout_ms))
+
+    def send_many(
+        self, messages: Iterable[Message], /, *, timeout_ms: int | None = None
+    ) -> list[SendResult]:
+        """Send messages in as few requests as their sizes allow; results in their order."""
+        return self._run(self._here().send_many(messages, timeout_ms=timeout_ms))
+
+    def request(
+        self,
+        message: Message,
+        /,
+        *,
+        queue: Queue | None = None,
+        select: Selector | None = None,
+        timeout_ms: int | None = None,
+    ) -> ReceivedMessage:
+        """Send a request and wait for the reply of whoever consumes it."""
+        return self._run(
+            self._here().request(message, queue=queue, select=select, timeout_ms=timeout_ms)
+        )
+
+    def reply(
+        self,
+        to: ReceivedMessage,
+        body: bytes | str,
+        /,
+        *,
+        timeout_ms: int | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> SendResult:
+        """Answer a request that was consumed."""
+        return self._run(self._here().reply(to, body, timeout_ms=timeout_ms, **options))
+
+    def recall(self, topic: str, recall_handle: str) -> str:
+        """Take back a message that waits for its time; returns its id."""
+        return self._run(self._here().recall(topic, recall_handle))
+
+    def queues(self, topic: str) -> tuple[Queue, ...]:
+        """The queues of a topic that messages can be sent to."""
+        return self._run(self._here().queues(topic))
+
+
+class Producer(_Sending[producer.Producer]):
+    """Sends messages. Make it, start it (or `with`), close it; from any thread."""
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        settings: ClientSettings | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        super().__init__(lambda: producer.Producer(group, settings=settings, **options))
+
+
+class TransactionProducer(_Sending[transaction.TransactionProducer]):
+    """A producer whose messages can take part in local transactions."""
+
+    def __init__(
+        self,
+        group: str,
+        listener: TransactionListener,
+        *,
+        settings: ClientSettings | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        super().__init__(
+            lambda: transaction.TransactionProducer(group, listener, settings=settings, **options)
+        )
+
+    def send_in_transaction(
+        self, message: Message, /, *, timeout_ms: int | None = None
+    ) -> TransactionResult:
+        """Send a half message, let the listener do the local work, tell the broker how it went."""
+        return self._run(self._here().send_in_transaction(message, timeout_ms=timeout_ms))
+
+    @contextmanager
+    def transaction(
+        self, message: Message, /, *, timeout_ms: int | None = None
+    ) -> Generator[Transaction]:
+        """Local work as a block: its end commits the message, an exception rolls it back."""
+        block = self._here().transaction(message, timeout_ms=timeout_ms)
+        begun = self._run(block.__aenter__())
+        try:
+            yield begun
+        except BaseException as error:
+            self._run(block.__aexit__(type(error), error, error.__traceback__))
+            raise
+        self._run(block.__aexit__(None, None, None))
+
+
+# -- consumers -------------------------------------------------------------------------------------
+
+
+class PushConsumer(_Blocking[consumer.PushConsumer]):
+    """Calls handlers: functions in threads, coroutine functions on the client's own loop.
+
+    Without handlers, `for message in consumer` gives the messages.
+    """
+
+    def __init__(
+        self, group: str, *, settings: ClientSettings | None = None, **options: Unpack[PushOptions]
+    ) -> None:
+        self._subscribed: list[Callable[[consumer.PushConsumer], None]] = []
+
+        def make() -> consumer.PushConsumer:
+            made = consumer.PushConsumer(group, settings=settings, **options)
+            for apply in self._subscribed:
+                apply(made)
+            return made
+
+        super().__init__(make)
+
+    def handler(self, topic: str, *, tags: str = "*", sql: str | None = None) -> Callable[[H], H]:
+        """Decorate a function that gets the messages of a topic one by one."""
+
+        def register(call: H) -> H:
+            self.subscribe(topic, call, tags=tags, sql=sql)
+            return call
+
+        return register
+
+    def batch_handler(
+        self, topic: str, *, size: int | None = None, tags: str = "*", sql: str | None = None
+    ) -> Callable[[B], B]:
+        """Decorate a function that gets lists of messages, of at most `size`."""
+
+        def register(call: B) -> B:
+            self.subscribe_batches(topic, call, size=size, tags=tags, sql=sql)
+            return call
+
+        return register
+
+    def subscribe(
+        self, topic: str, handler: Handler | None = None, *, tags: str = "*", sql: str | None = None
+    ) -> None:
+        """Consume a topic; see the asynchronous consumer."""
+        self._apply(lambda client: client.subscribe(topic, handler, tags=tags, sql=sql))
+
+    def subscribe_batches(
+        self,
+        topic: str,
+        handler: BatchHandler,
+        *,
+        size: int | None = None,
+        tags: str = "*",
+        sql: str | None = None,
+    ) -> None:
+        """Consume a topic in lists of messages."""
+        self._apply(
+            lambda client: client.subscribe_batches(topic, handler, size=size, tags=tags, sql=sql)
+        )
+
+    def unsubscribe(self, topic: str) -> None:
+        """Consume a topic no more."""
+        self._apply(lambda client: client.unsubscribe(topic))
+
+    def _apply(self, change: Callable[[consumer.PushConsumer], None]) -> None:
+        client = self._here()
+        self._run(_call(change, client))
+        self._subscribed.append(change)  # a forked child does the same
+
+    def suspend(self) -> None:
+        """Pull nothing more until `resume`."""
+        self._run(_call(consumer.PushConsumer.suspend, self._here()))
+
+    def resume(self) -> None:
+        """Pull again."""
+        self._run(_call(consumer.PushConsumer.resume, self._here()))
+
+    def closed(self, timeout_s: float | None = None) -> bool:
+        """Wait until somebody closes the consumer; False if nobody did in time."""
+
+        async def wait() -> bool:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._here().closed()
+            except TimeoutError:
+                return False
+            return True
+
+        return self._run(wait())
+
+    @property
+    def assignment(self) -> frozenset[Queue]:
+        """The queues that are consumed now."""
+        return self._here().assignment
+
+    @property
+    def client_id(self) -> str:
+        """The id under which brokers know this consumer."""
+        return self._here().client_id
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        """The messages; one is done when the next is asked for."""
+        while (message := self._run(self._here().next_message())) is not None:
+            yield message
+            self.ack(message)
+
+    def ack(self, message: ReceivedMessage) -> None:
+        """The message is done."""
+        self._run(self._here().ack(message))
+
+    def retry(self, message: ReceivedMessage, delay_level: int = 0) -> None:
+        """The message shall come again."""
+        self._run(self._here().retry(message, delay_level))
+
+
+class LitePullConsumer(_Blocking[pull.LitePullConsumer]):
+    """A consumer that is asked for messages."""
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        settings: ClientSettings | None = None,
+        **options: Unpack[LitePullOptions],
+    ) -> None:
+        super().__init__(lambda: pull.LitePullConsumer(group, settings=settings, **options))
+
+    @property
+    def assignment(self) -> frozenset[Queue]:
+        """The queues that are consumed now."""
+        return self._here().assignment
+
+    def subscribe(self, topic: str, *, tags: str = "*", sql: str | None = None) -> None:
+        """Consume a topic together with the group."""
+        self._run(self._here().subscribe(topic, tags=tags, sql=sql))
+
+    def unsubscribe(self, topic: str) -> None:
+        """Consume a topic no more."""
+        self._run(self._here().unsubscribe(topic))
+
+    def queues(self, topic: str) -> list[Queue]:
+        """All queues of a topic."""
+        return self._run(self._here().queues(topic))
+
+    def assign(self, queues: Iterable[Queue], *, tags: str = "*", sql: str | None = None) -> None:
+        """Consume exactly these queues."""
+        self._run(self._here().assign(queues, tags=tags, sql=sql))
+
+    def poll(self, timeout_ms: int | None = None) -> list[ReceivedMessage]:
+        """The next messages, all of one queue; an empty list if none came in time."""
+        return self._run(self._here().poll(timeout_ms))
+
+    def commit(self, offsets: dict[Queue, int] | None = None) -> None:
+        """Save the offsets of what was polled, or these."""
+        self._run(self._here().commit(offsets))
+
+    def committed(self, queue: Queue) -> int | None:
+        """The offset that is saved for the group."""
+        return self._run(self._here().committed(queue))
+
+    def position(self, queue: Queue) -> int | None:
+        """The offset of the next message that `poll` gives."""
+        return self._here().position(queue)
+
+    def seek(self, queue: Queue, queue_offset: int) -> None:
+        """Go on at another offset."""
+        self._run(self._here().seek(queue, queue_offset))
+
+    def seek_to_begin(self, queue: Queue) -> None:
+        """Go on with the lowest message."""
+        self._run(self._here().seek_to_begin(queue))
+
+    def seek_to_end(self, queue: Queue) -> None:
+        """Go on with the next message to come."""
+        self._run(self._here().seek_to_end(queue))
+
+    def offset_for_timestamp(self, queue: Queue, moment: datetime) -> int:
+        """The offset of the first message stored at that time or later."""
+        return self._run(self._here().offset_for_timestamp(queue, moment))
+
+    def pause(self, queues: Iterable[Queue]) -> None:
+        """Hand out nothing of these queues until `resume`."""
+        wanted = tuple(queues)
+        self._run(_call(lambda client: client.pause(wanted), self._here()))
+
+    def resume(self, queues: Iterable[Queue]) -> None:
+        """Hand out messages of these queues again."""
+        wanted = tuple(queues)
+        self._run(_call(lambda client: client.resume(wanted), self._here()))
+
+
+class QueueReader(_Blocking[pull.QueueReader]):
+    """Reads messages by queue and offset, and tells offsets."""
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        settings: ClientSettings | None = None,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        super().__init__(lambda: pull.QueueReader(group, settings=settings, **options))
+
+    def queues(self, topic: str) -> list[Queue]:
+        """All queues of a topic that can be read."""
+        return self._run(self._here().queues(topic))
+
+    def pull(
+        self,
+        queue: Queue,
+        queue_offset: int,
+        *,
+        message_count: int = 32,
+        tags: str = "*",
+        sql: str | None = None,
+        wait_ms: int = 0,
+    ) -> Pulled:
+        """Messages from an offset on."""
+        work = self._here().pull(
+            queue,
+            queue_offset,
+            message_count=message_count,
+            tags=tags,
+            sql=sql,
+            wait_ms=wait_ms,
+        )
+        return self._run(work)
+
+    def min_offset(self, queue: Queue) -> int:
+        """The lowest offset that has a message."""
+        return self._run(self._here().min_offset(queue))
+
+    def max_offset(self, queue: Queue) -> int:
+        """The offset that the next message will get."""
+        return self._run(self._here().max_offset(queue))
+
+    def search_offset(self, queue: Queue, moment: datetime) -> int:
+        """The offset of the first message stored at that time or later."""
+        return self._run(self._here().search_offset(queue, moment))
+
+    def committed(self, queue: Queue) -> int | None:
+        """How far the group is in a queue."""
+        return self._run(self._here().committed(queue))
+
+    def commit(self, queue: Queue, queue_offset: int) -> None:
+        """Save how far the group is in a queue."""
+        self._run(self._here().commit(queue, queue_offset))
+
+
+async def _call(change: Callable[[C], None], client: C) -> None:
+    """Do something short on the client's loop, where its state lives."""
+    change(client)
+
+
+def _pass_on(done: asyncio.Future[SendResult], result: Future[SendResult]) -> None:
+    """From a future of the loop to one of threads."""
+    if done.cancelled():
+        result.set_exception(CancelledError())
+    elif (error := done.exception()) is not None:
+        result.set_exception(error)
+    else:
+        result.set_result(done.result())

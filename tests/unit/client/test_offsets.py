@@ -1,0 +1,109 @@
+"""Where consumers keep their offsets: in memory, at brokers, in the Java client's file."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tianzhou.client.offsets import LocalOffsets, RemoteOffsets, default_directory, directory_from
+from tianzhou.client.queues import Queue
+from tianzhou.errors import ConfigError, ConnectionClosed
+from tianzhou.protocol import fastjson
+
+ONE, TWO = Queue("t", "a", 0), Queue("u", "a", 1)
+
+
+def local(tmp_path: Path) -> LocalOffsets:
+    return LocalOffsets(tmp_path, "10.0.0.1@1", "g")
+
+
+async def test_offsets_only_rise_unless_they_may_fall(tmp_path: Path) -> None:
+    offsets = local(tmp_path)
+    offsets.update(ONE, 5)
+    offsets.update(ONE, 3)
+    assert offsets.read(ONE) == 5
+    offsets.update(ONE, 3, may_fall=True)
+    assert offsets.of_topic("t") == {ONE: 3}
+    offsets.update(TWO, 0)
+    assert offsets.of_topic("") == {ONE: 3, TWO: 0}
+    offsets.forget(ONE)
+    assert offsets.read(ONE) is None
+
+
+async def test_the_file_has_the_java_clients_place_and_form(tmp_path: Path) -> None:
+    offsets = local(tmp_path)
+    assert await offsets.load(ONE) is None
+    offsets.update(ONE, 42)
+    offsets.update(TWO, 7)
+    await offsets.persist([ONE])
+    path = tmp_path / "10.0.0.1@1" / "g" / "offsets.json"
+    assert path == offsets.path
+    table = fastjson.loads(path.read_bytes())["offsetTable"]
+    assert [(dict(key), at) for key, at in table.items()] == [
+        ({"brokerName": "a", "queueId": 0, "topic": "t"}, 42)
+    ]
+    offsets.update(ONE, 43)
+    await offsets.persist([ONE, TWO])
+    again = local(tmp_path)
+    assert (await again.load(ONE), await again.load(TWO)) == (43, 7)
+    assert '"queueId":0' in path.with_name("offsets.json.bak").read_text().replace(" ", "")
+
+
+async def test_what_java_wrote_is_read(tmp_path: Path) -> None:
+    path = local(tmp_path).path
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        '{\n\t"offsetTable":{{\n\t\t\t"brokerName":"a",\n\t\t\t"queueId":0,\n\t\t\t"topic":"t"\n'
+        "\t\t}:12\n\t}\n}"
+    )
+    assert await local(tmp_path).load(ONE) == 12
+
+
+async def test_a_broken_file_gives_way_to_its_backup(tmp_path: Path) -> None:
+    offsets = local(tmp_path)
+    for at in (1, 2):
+        offsets.update(ONE, at)
+        await offsets.persist([ONE])
+    offsets.path.write_text("{")
+    assert await local(tmp_path).load(ONE) == 1
+    offsets.path.with_name("offsets.json.bak").write_text("")
+    with pytest.raises(ConfigError, match="cannot be read, so it is not known where to go on"):
+        await local(tmp_path).load(ONE)
+
+
+async def test_a_file_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
+    offsets = local(tmp_path)
+    offsets.update(ONE, 1)
+    blocker = tmp_path / "10.0.0.1@1"
+    blocker.write_text("in the way")
+    await offsets.persist([ONE])
+    blocker.unlink()
+    await offsets.persist([ONE])
+    assert json.loads(offsets.path.read_text().partition("}:")[2][:1]) == 1
+
+
+async def test_brokers_are_asked_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    kept: dict[Queue, int] = {ONE: 5}
+
+    async def query(queue: Queue) -> int | None:
+        return kept.get(queue)
+
+    async def commit(queue: Queue, queue_offset: int) -> None:
+        if queue == TWO:
+            raise ConnectionClosed("gone")
+        kept[queue] = queue_offset
+
+    offsets = RemoteOffsets("g", query, commit)
+    assert (await offsets.load(ONE), offsets.read(ONE)) == (5, 5)
+    assert (await offsets.load(TWO), offsets.read(TWO)) == (None, None)
+    offsets.update(ONE, 9)
+    offsets.update(TWO, 3)
+    await offsets.persist([ONE, TWO, Queue("v", "a", 0)])
+    assert kept == {ONE: 9}
+    assert "queue u@a:1: offset not saved: gone" in caplog.text
+
+
+def test_the_usual_directory_is_javas(tmp_path: Path) -> None:
+    assert directory_from("") == default_directory()
+    assert default_directory().name == ".rocketmq_offsets"
+    assert directory_from(str(tmp_path)) == tmp_path
