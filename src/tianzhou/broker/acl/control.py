@@ -1,0 +1,46 @@
+"""Access control of one broker: the files, the check, and the look for changes."""
+
+import logging
+from pathlib import Path
+
+from tianzhou.broker.acl.files import AclFiles
+from tianzhou.broker.acl.guard import Guard
+from tianzhou.broker.acl.needs import TopicAt
+from tianzhou.clock import Clock
+from tianzhou.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.25
+"""How often `look` is to be called, so that a change counts within half a second."""
+
+
+class AccessControl:
+    """Checks requests by files that may change at any time."""
+
+    def __init__(self, file: Path, folder: Path, topic_at: TopicAt, clock: Clock) -> None:
+        """Raises ConfigError if the files cannot be used."""
+        self.files = AclFiles(file, folder, clock)
+        self._state = self.files.state()
+        if not self._state:
+            raise ConfigError(
+                f"aclEnable=true, but neither {file} nor a file in {folder} exists: "
+                "create one with the first accounts"
+            )
+        self.files.load()
+        self._guard = Guard(lambda: self.files.rules, topic_at)
+        self.check = self._guard.check
+
+    def look(self) -> None:
+        """Take changed files; one that cannot be used leaves the rules as they are."""
+        state = self.files.state()
+        if state == self._state:
+            return
+        self._state = state
+        try:
+            self.files.load()
+        except ConfigError as e:
+            text = "access control: the last good rules stay in force: %s"
+            log.error(text, e)  # noqa: TRY400 - whoever wrote the file needs no trace of ours
+        else:
+            log.info("access control: %d accounts in force", len(self.files.rules.accounts))

@@ -1,0 +1,205 @@
+"""The files of access control: plain_acl.yml and every .yml in the folder beside it.
+
+    ROCKETMQ_HOME/conf/plain_acl.yml        aclFile
+    ROCKETMQ_HOME/conf/acl/*.yml            aclFolder, folders in it included
+
+Rules change only as a whole: a file that cannot be used leaves the rules as they were. Files are
+rewritten by requests of administrators; comments in them are lost then, as with RocketMQ.
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import yaml
+
+from tianzhou.broker.acl.accounts import FileContent, Rules, make_account, make_rules
+from tianzhou.broker.acl.addresses import parse_pattern
+from tianzhou.clock import Clock
+from tianzhou.config.files import replace_file
+from tianzhou.errors import ConfigError
+from tianzhou.protocol.bodies.auth import PlainAccessConfig
+from tianzhou.protocol.bodies.topics import DataVersion
+
+_SUFFIXES = (".yml", ".yaml")
+_SIZE_MAX = 16 * 1024 * 1024
+
+State = tuple[tuple[str, int, int, int], ...]
+"""Of each file: path, time of change, size and number, to see a change by."""
+
+
+class AclFiles:
+    """The files, and what they said when they were last read."""
+
+    def __init__(self, file: Path, folder: Path, clock: Clock) -> None:
+        self._file = file
+        self._folder = folder
+        self._clock = clock
+        self.rules = Rules()
+        self.contents: dict[Path, FileContent] = {}
+        """By path, the file that is named first."""
+
+    @property
+    def file(self) -> Path:
+        """The file that takes new accounts."""
+        return self._file
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """What changes when a file changes, comes or goes."""
+        found: list[tuple[str, int, int, int]] = []
+        for path in self._paths():
+            try:
+                stat = path.stat()
+            except OSError:
+                continue
+            found.append((str(path), stat.st_mtime_ns, stat.st_size, stat.st_ino))
+        return tuple(found)
+
+    def load(self) -> None:
+        """Read everything. Raises ConfigError; then the old rules stay."""
+        contents = {path: read_file(path) for path in self._paths()}
+        rules = make_rules((str(path), content) for path, content in contents.items())
+        self.contents, self.rules = contents, rules
+
+    def _paths(self) -> list[Path]:
+        paths = [self._file] if self._file.exists() else []
+        if self._folder.is_dir():
+            found = (path for path in self._folder.rglob("*") if path.suffix in _SUFFIXES)
+            paths += sorted(path for path in found if path != self._file and path.is_file())
+        return paths
+
+    # -- changing ----------------------------------------------------------------------------------
+
+    def put_account(self, told: PlainAccessConfig) -> None:
+        """Create an account or replace what is given of it. Raises ConfigError, OSError."""
+        path = self._path_of(told.access_key or "") or self._file
+
+        def change(content: FileContent) -> None:
+            accounts = list(content.accounts or ())
+            for number, known in enumerate(accounts):
+                if known.access_key == told.access_key:
+                    accounts[number] = _merged(known, told)
+                    break
+            else:
+                accounts.append(told)
+            for account in accounts:
+                make_account(account)
+            content.accounts = accounts
+
+        self._rewrite(path, change)
+
+    def remove_account(self, access_key: str) -> bool:
+        """Delete an account; False if there is none. Raises ConfigError, OSError."""
+        path = self._path_of(access_key)
+        if path is None:
+            return False
+
+        def change(content: FileContent) -> None:
+            content.accounts = [
+                account for account in content.accounts or () if account.access_key != access_key
+            ]
+
+        self._rewrite(path, change)
+        return True
+
+    def set_white(self, patterns: list[str], path: Path | None) -> None:
+        """Replace the global white list of a file. Raises ConfigError, OSError."""
+        for pattern in patterns:
+            parse_pattern(pattern)
+        path = path or self._file
+        if path != self._file and path not in self.contents:
+            raise ConfigError(f"{path} is none of the files of access control")
+
+        def change(content: FileContent) -> None:
+            content.global_white_remote_addresses = patterns
+
+        self._rewrite(path, change)
+
+    def _path_of(self, access_key: str) -> Path | None:
+        for path, content in self.contents.items():
+            if any(account.access_key == access_key for account in content.accounts or ()):
+                return path
+        return None
+
+    def _rewrite(self, path: Path, change: Callable[[FileContent], None]) -> None:
+        content = read_file(path) if path.exists() else FileContent()
+        change(content)
+        versions = content.data_version or [DataVersion()]
+        content.data_version = [
+            DataVersion(
+                state_version=versions[0].state_version,
+                timestamp=self._clock(),
+                counter=(versions[0].counter or 0) + 1,
+            )
+        ]
+        replace_file(path, write_text(content).encode())
+        self.load()
+
+
+def _merged(known: PlainAccessConfig, told: PlainAccessConfig) -> PlainAccessConfig:
+    given = {
+        name: value
+        for name in told.__struct_fields__
+        if (value := getattr(told, name)) not in (None, "")
+    }
+    return msgspec.structs.replace(known, **given)
+
+
+def read_file(path: Path) -> FileContent:
+    """Raises ConfigError that names the file and, where it can, the line."""
+    try:
+        if path.stat().st_size > _SIZE_MAX:
+            raise ConfigError(f"{path}: larger than {_SIZE_MAX} bytes, which no such file is")
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path}: cannot be read: {e}") from e
+    try:
+        # The base loader leaves every value as text: a secret 12345678 is no number.
+        data: Any = yaml.load(text, Loader=yaml.CBaseLoader)  # noqa: S506 - it makes text only
+    except yaml.YAMLError as e:
+        raise ConfigError(f"{path}: no YAML: {_one_line(e)}") from e
+    if data in (None, ""):
+        return FileContent()
+    try:
+        _check_keys(data)
+        return msgspec.convert(data, FileContent, strict=False)
+    except msgspec.ValidationError as e:
+        raise ConfigError(f"{path}: {e}") from e
+    except ConfigError as e:
+        raise ConfigError(f"{path}: {e}") from e
+
+
+def _one_line(error: yaml.YAMLError) -> str:
+    return " ".join(str(error).split())
+
+
+def _check_keys(data: object) -> None:
+    _check_names(data, FileContent, "the file")
+    accounts = cast("Mapping[str, object]", data).get("accounts")
+    for account in cast("list[object]", accounts) if isinstance(accounts, list) else ():
+        _check_names(account, PlainAccessConfig, "an account")
+
+
+def _check_names(data: object, kind: type[msgspec.Struct], what: str) -> None:
+    """A typo must not quietly take a permission away, or leave one there."""
+    if not isinstance(data, dict):
+        raise ConfigError(f"{what} must be a map of names to values")
+    known = [field.encode_name for field in msgspec.structs.fields(kind)]
+    for name in cast("dict[str, object]", data):
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f", meant was perhaps {near[0]}" if near else f", known are {', '.join(known)}"
+            raise ConfigError(f"{what} has an unknown name {name!r}{hint}")
+
+
+def write_text(content: FileContent) -> str:
+    """The file in RocketMQ's layout."""
+    data = cast("dict[str, Any]", msgspec.to_builtins(content))
+    for account in data.get("accounts") or ():
+        for name in [name for name, value in account.items() if value is None]:
+            del account[name]
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)

@@ -1,0 +1,126 @@
+"""May this request be made? The check that every request passes before its handler sees it.
+
+    from a white-listed address                          yes
+    signed by an account whose own white list has it     yes
+    signed, and the account has what the request needs   yes
+    else no, and the log says who, what and why
+
+Only the address of the socket counts, never one that a header names. A stranger learns nothing: an
+unknown account and a wrong signature are refused in the same words and after the same work.
+"""
+
+import hmac
+import logging
+from collections.abc import Callable
+
+from tianzhou.broker.acl.accounts import Account, Permission, Rules
+from tianzhou.broker.acl.addresses import parse_host
+from tianzhou.broker.acl.needs import Need, TopicAt, needs_of
+from tianzhou.errors import ProtocolError, RequestError
+from tianzhou.names import TRACE_TOPIC
+from tianzhou.protocol import acl
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.command import Command
+
+log = logging.getLogger(__name__)
+
+UNSIGNED_FIELD = "_UNIQUE_KEY_QUERY"
+"""Some clients add it after they have signed."""
+_NOBODY_SECRET = "no account has this secret"  # noqa: S105 - compared with nothing
+_NAME_SHOWN = 80
+# Every client may leave traces, whatever else it may do.
+_LEAVE_TRACE = Need(False, TRACE_TOPIC, Permission.PUB)
+
+
+class Guard:
+    """Checks requests against the rules that are in force at that moment."""
+
+    def __init__(self, rules: Callable[[], Rules], topic_at: TopicAt) -> None:
+        self._rules = rules
+        self._topic_at = topic_at
+        self.refused_count = 0
+
+    def check(self, peer: str, request: Command) -> None:
+        """Raises RequestError NO_PERMISSION."""
+        why, remark = self._verdict(peer, request)
+        if why is None:
+            return
+        self.refused_count += 1
+        log.warning(
+            "access control: %s of %s by account %r refused: %s",
+            _code_name(request.code), peer, _shown(request.fields.get(acl.ACCESS_KEY)), why,
+        )  # fmt: skip
+        raise RequestError(ResponseCode.NO_PERMISSION, remark)
+
+    def _verdict(self, peer: str, request: Command) -> tuple[str | None, str]:
+        """Why not, for the log, and what the client is told; None if it may."""
+        rules = self._rules()
+        address = parse_host(peer.rpartition(":")[0])
+        if address is not None and rules.is_white(address):
+            return None, ""
+        key = request.fields.get(acl.ACCESS_KEY)
+        if key is None:
+            return "it is not signed", "access control is on and the request is not signed"
+        account = rules.accounts.get(key)
+        if account is not None and address is not None and account.white(address):
+            return None, ""
+        if not _is_signed(request, account):
+            why = "no such account" if account is None else "the signature is wrong"
+            return why, f"access denied: account {_shown(key)} or its signature is not right"
+        assert account is not None
+        return self._lacking(request, account)
+
+    def _lacking(self, request: Command, account: Account) -> tuple[str | None, str]:
+        try:
+            needs = needs_of(request, self._topic_at)
+        except ProtocolError as e:
+            return f"its body cannot be read: {e}", "the body of the request cannot be read"
+        if needs is None:
+            if account.is_admin:
+                return None, ""
+            text = f"{_code_name(request.code)} needs an administrator"
+            return text, f"access denied: {text}, and account {_shown(account.access_key)} is none"
+        for need in needs:
+            if not _has(account, need):
+                kind = "group" if need.is_group else "topic"
+                text = f"no permission {_wanted(need)} for {kind} {_shown(need.name)}"
+                return text, f"access denied: {text}"
+        return None, ""
+
+
+def _is_signed(request: Command, account: Account | None) -> bool:
+    secret = account.secret_key if account is not None else _NOBODY_SECRET
+    given = request.fields.get(acl.SIGNATURE) or ""
+    fields = dict(request.fields)
+    body = bytes(request.body)
+    matches = _equal(given, acl.signature(fields, body, secret))
+    if not matches and UNSIGNED_FIELD in fields:
+        del fields[UNSIGNED_FIELD]
+        matches = _equal(given, acl.signature(fields, body, secret))
+    return matches and account is not None
+
+
+def _equal(given: str, right: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), right.encode())
+
+
+def _has(account: Account, need: Need) -> bool:
+    if need == _LEAVE_TRACE:
+        return True
+    owned = account.of_group(need.name) if need.is_group else account.of_topic(need.name)
+    return bool(owned & need.permission)
+
+
+def _wanted(need: Need) -> str:
+    return " or ".join(flag.name or "" for flag in need.permission)
+
+
+def _code_name(code: int) -> str:
+    try:
+        return RequestCode(code).name
+    except ValueError:
+        return f"request {code}"
+
+
+def _shown(name: str | None) -> str:
+    return "none" if name is None else name[:_NAME_SHOWN]

@@ -1,0 +1,132 @@
+"""Administration of access control: accounts and the global white list."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tianzhou.broker.acl.files import AclFiles
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.config.live import LiveSettings
+from tianzhou.errors import ConfigError, RequestError
+from tianzhou.protocol.bodies import encode as encode_body
+from tianzhou.protocol.bodies.auth import AclConfig, PlainAccessConfig
+from tianzhou.protocol.bodies.topics import DataVersion
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.protocol.headers import decode, encode
+from tianzhou.protocol.headers.auth import (
+    CreateAccessConfigRequest,
+    DeleteAccessConfigRequest,
+    GetBrokerAclConfigResponse,
+    UpdateGlobalWhiteAddrsRequest,
+)
+from tianzhou.remoting.connection import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class AclParts:
+    """What these requests need of a broker."""
+
+    settings: LiveSettings[BrokerConfig]
+    files: AclFiles | None
+    """None while access control is off."""
+    lock: asyncio.Lock
+    address: Callable[[], str]
+
+
+def _files(parts: AclParts, code: int) -> AclFiles:
+    if parts.files is None:
+        raise RequestError(code, "access control is off on this broker: aclEnable is false")
+    return parts.files
+
+
+def _split(text: str | None) -> list[str] | None:
+    if text is None:
+        return None
+    return [piece.strip() for piece in text.split(",") if piece.strip()]
+
+
+async def put_account(parts: AclParts, _: Connection, request: Command) -> Command:
+    """UPDATE_AND_CREATE_ACL_CONFIG."""
+    header = decode(CreateAccessConfigRequest, request.fields)
+    failed = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
+    files = _files(parts, failed)
+    account = PlainAccessConfig(
+        access_key=header.access_key,
+        secret_key=header.secret_key,
+        white_remote_address=header.white_remote_address,
+        admin=header.admin,
+        default_topic_perm=header.default_topic_perm,
+        default_group_perm=header.default_group_perm,
+        topic_perms=_split(header.topic_perms),
+        group_perms=_split(header.group_perms),
+    )
+    async with parts.lock:
+        try:
+            await asyncio.to_thread(files.put_account, account)
+        except (ConfigError, OSError) as e:
+            raise RequestError(failed, f"account {header.access_key}: {e}") from e
+    return Command(code=ResponseCode.SUCCESS)
+
+
+async def remove_account(parts: AclParts, _: Connection, request: Command) -> Command:
+    """DELETE_ACL_CONFIG."""
+    header = decode(DeleteAccessConfigRequest, request.fields)
+    failed = ResponseCode.DELETE_ACL_CONFIG_FAILED
+    files = _files(parts, failed)
+    async with parts.lock:
+        try:
+            removed = await asyncio.to_thread(files.remove_account, header.access_key)
+        except (ConfigError, OSError) as e:
+            raise RequestError(failed, str(e)) from e
+    if not removed:
+        raise RequestError(failed, f"there is no account {header.access_key}")
+    return Command(code=ResponseCode.SUCCESS)
+
+
+async def set_white_addresses(parts: AclParts, _: Connection, request: Command) -> Command:
+    """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG."""
+    header = decode(UpdateGlobalWhiteAddrsRequest, request.fields)
+    failed = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
+    files = _files(parts, failed)
+    path = Path(header.acl_file_full_path) if header.acl_file_full_path else None
+    async with parts.lock:
+        try:
+            patterns = _split(header.global_white_addrs) or []
+            await asyncio.to_thread(files.set_white, patterns, path)
+        except (ConfigError, OSError) as e:
+            raise RequestError(failed, str(e)) from e
+    return Command(code=ResponseCode.SUCCESS)
+
+
+def get_versions(parts: AclParts, _: Connection, __: Command) -> Command:
+    """GET_BROKER_CLUSTER_ACL_INFO."""
+    files = _files(parts, ResponseCode.SYSTEM_ERROR)
+    versions = {
+        str(path): (content.data_version or [DataVersion()])[0]
+        for path, content in files.contents.items()
+    }
+    own = versions.get(str(files.file), DataVersion())
+    config = parts.settings.config
+    header = GetBrokerAclConfigResponse(
+        version=encode_body(own, standard=True).decode(),
+        all_acl_file_version=encode_body(versions, standard=True).decode(),
+        broker_name=config.broker_name,
+        broker_addr=parts.address(),
+        cluster_name=config.broker_cluster_name,
+    )
+    return Command(code=ResponseCode.SUCCESS, ext_fields=encode(header))
+
+
+def get_accounts(parts: AclParts, _: Connection, __: Command) -> Command:
+    """GET_BROKER_CLUSTER_ACL_CONFIG: everything, secrets included, as RocketMQ answers it."""
+    files = _files(parts, ResponseCode.SYSTEM_ERROR)
+    contents = files.contents.values()
+    body = AclConfig(
+        global_white_addrs=[
+            pattern for each in contents for pattern in each.global_white_remote_addresses or ()
+        ],
+        accounts=[account for each in contents for account in each.accounts or ()],
+    )
+    return Command(code=ResponseCode.SUCCESS, body=encode_body(body))
