@@ -1,0 +1,275 @@
+"""Delay levels: a message waits in the queue of its level and is then stored where it belongs.
+
+    sent with DELAY=3  ->  SCHEDULE_TOPIC_XXXX, queue 2, REAL_TOPIC and REAL_QID remember its place
+    due                ->  the real topic and queue, without DELAY
+
+All messages of a level wait equally long, so each queue is in the order of delivery and a level
+needs one number: how far it is. The numbers are kept in `delayOffset.json`, as RocketMQ keeps them,
+and only what the disk has of the deliveries is saved there: after a crash some messages may be
+delivered twice, and none is lost. The entry of a waiting message tells when it is due.
+"""
+
+import logging
+from time import perf_counter
+
+import msgspec
+
+from tianzhou.broker.persist import encode_body
+from tianzhou.broker.pump import TURN_S
+from tianzhou.broker.steps import Step, unwatched
+from tianzhou.errors import BodyError, RecordError, RequestError
+from tianzhou.names import HALF_TOPIC, SCHEDULE_TOPIC
+from tianzhou.protocol import properties, sysflag
+from tianzhou.protocol.bodies.topics import DataVersion
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.pure_record import RecordFields
+from tianzhou.store.consumequeue import BLANK_SIZE, ConsumeQueue, Entry
+from tianzhou.store.message_store import Draft, MessageStore
+
+log = logging.getLogger(__name__)
+
+TIMER_REQUESTS = (
+    properties.TIMER_DELAY_SEC,
+    properties.TIMER_DELAY_MS,
+    properties.TIMER_DELIVER_MS,
+)
+"""Properties by which a producer asks for a time; a delay level beats them."""
+
+_ENTRIES_A_LOOK = 64
+_ANY_DELAY_MS = 2**62
+"""Of a level that is not in the settings any more: what its entries say is taken as it is."""
+_SKIPPED_LOGGED_MAX = 100
+
+
+# -- storing ---------------------------------------------------------------------------------------
+
+
+def may_wait(draft: Draft) -> bool:
+    """Half messages and rolled back ones are not delivered at all, so they are not delayed."""
+    state = sysflag.transaction_state(draft.sys_flag)
+    return state in (sysflag.TRANSACTION_NONE, sysflag.TRANSACTION_COMMIT)
+
+
+def level_of(found: dict[str, str]) -> int:
+    """The delay level of a message; 0 if it has none. Raises RequestError."""
+    text = found.get(properties.DELAY_LEVEL)
+    if text is None:
+        return 0
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) < 10):
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL, f"the delay level (DELAY) is {text[:80]!r}, not a number"
+        )
+    return int(text)
+
+
+def delayed(draft: Draft, found: dict[str, str], level_count: int) -> Draft | None:
+    """The draft under the topic where it waits; None if it has no delay level."""
+    level = level_of(found)
+    if level <= 0 or draft.topic == SCHEDULE_TOPIC or not may_wait(draft):
+        return None
+    if not level_count:
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL, "this broker has no delay levels (messageDelayLevel)"
+        )
+    level = min(level, level_count)
+    stored = properties.decode(draft.properties_text)
+    for name in TIMER_REQUESTS:
+        stored.pop(name, None)
+    stored[properties.DELAY_LEVEL] = str(level)
+    stored[properties.REAL_TOPIC] = draft.topic
+    stored[properties.REAL_QUEUE_ID] = str(draft.queue_id)
+    return msgspec.structs.replace(
+        draft,
+        topic=SCHEDULE_TOPIC,
+        queue_id=level - 1,
+        properties_text=properties.encode(stored),
+    )
+
+
+# -- delivering ------------------------------------------------------------------------------------
+
+
+def due_time_ms(written_ms: int, now_ms: int, delay_ms: int) -> int:
+    """When a message is due whose entry says `written_ms`.
+
+    If that is further away than its level allows, the clock was set back or the level made shorter;
+    then it is due now, as in RocketMQ.
+    """
+    return now_ms if written_ms > now_ms + delay_ms else written_ms
+
+
+def real_place(found: dict[str, str]) -> tuple[str, int]:
+    """Topic and queue that a waiting message is for. Raises RecordError."""
+    topic, text = found.get(properties.REAL_TOPIC), found.get(properties.REAL_QUEUE_ID, "")
+    if not topic or topic == HALF_TOPIC or not (text.isascii() and text.isdecimal()):
+        raise RecordError(f"no real topic and queue, but {topic!r} and {text!r}")
+    return topic, int(text)
+
+
+def redraft(fields: RecordFields, topic: str, queue_id: int, found: dict[str, str]) -> Draft:
+    """A stored message again, at another place and with other properties."""
+    return Draft(
+        topic=topic,
+        queue_id=queue_id,
+        body=fields[1],
+        properties_text=properties.encode(found),
+        flag=fields[6],
+        sys_flag=fields[7] & ~(sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6),
+        born_time_ms=fields[8],
+        born_host=fields[9],
+        store_host=fields[11],
+        reconsume_count=fields[12],
+    )
+
+
+def due(fields: RecordFields) -> Draft:
+    """The message of a record whose delay is over, for its real topic. Raises RecordError."""
+    found = dict(fields[2])
+    topic, queue_id = real_place(found)
+    for name in (properties.DELAY_LEVEL, *TIMER_REQUESTS):
+        found.pop(name, None)
+    return redraft(fields, topic, queue_id, found)
+
+
+class Delays:
+    """The levels of a broker, and how far each is."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        levels_ms: tuple[int, ...],
+        step: Step = unwatched,
+    ) -> None:
+        self._store = store
+        self._levels_ms = levels_ms
+        self._step = step
+        self.offsets: dict[int, int] = {}
+        """By level: the queue offset of the next message to deliver."""
+        self.safe_offsets: dict[int, int] = {}
+        """The same, as far as the disk has what was delivered."""
+        self._others: dict[str, object] = {}
+        self._data_version = DataVersion()
+        self._first_level = 0
+        self._skipped_count = 0
+
+    def redirect(self, draft: Draft, found: dict[str, str]) -> Draft | None:
+        """For the intake."""
+        instead = delayed(draft, found, len(self._levels_ms))
+        if instead is not None:
+            self._step("delay: before the message waits")
+        return instead
+
+    # -- delivering --------------------------------------------------------------------------------
+
+    def turn(self, now_ms: int) -> int | None:
+        """Deliver what is due, for a moment; answers when the next turn is wanted."""
+        ends_s = perf_counter() + TURN_S
+        # Levels that the settings had once may still have messages.
+        queues = self._store.queues.by_topic.get(SCHEDULE_TOPIC, {})
+        count = max(len(self._levels_ms), max(queues, default=-1) + 1)
+        wanted: int | None = None
+        for number in range(count):
+            # Each turn begins with another level, so that one with much to do lets the others live.
+            level = (self._first_level + number) % count + 1
+            next_ms = self._deliver(level, now_ms, ends_s)
+            if next_ms is not None and (wanted is None or next_ms < wanted):
+                wanted = next_ms
+        if count:
+            self._first_level = (self._first_level + 1) % count
+        return wanted
+
+    def _deliver(self, level: int, now_ms: int, ends_s: float) -> int | None:
+        """What is due of one level; answers when the rest is, None if there is no rest."""
+        queue = self._store.queues.get(SCHEDULE_TOPIC, level - 1)
+        if queue is None:
+            return None
+        is_known = level <= len(self._levels_ms)
+        delay_ms = self._levels_ms[level - 1] if is_known else _ANY_DELAY_MS
+        at = self._place(level, queue)
+        while at < queue.next_offset:
+            looked_at = at
+            for entry in queue.entries(at, _ENTRIES_A_LOOK):
+                is_blank = entry[1] == BLANK_SIZE
+                due_ms = now_ms if is_blank else due_time_ms(entry[2], now_ms, delay_ms)
+                if due_ms > now_ms:
+                    return due_ms
+                if not is_blank:
+                    self._release(level, at, entry)
+                at += 1
+                self.offsets[level] = at
+                if perf_counter() > ends_s:
+                    return now_ms
+            if at == looked_at:  # The file of these entries expired while we looked.
+                at = self._place(level, queue)
+                if at == looked_at:
+                    return now_ms + 1000
+        return None
+
+    def _place(self, level: int, queue: ConsumeQueue) -> int:
+        """How far a level is, within what its queue still has."""
+        at = self.offsets.get(level, 0)
+        low, high = queue.min_offset(self._store.first_log_offset), queue.next_offset
+        if low <= at <= high:
+            return at
+        if level in self.offsets or low > 0:
+            log.warning(
+                "delay level %d: at %d, but its queue holds %d to %d; going on within it",
+                level, at, low, high,
+            )  # fmt: skip
+        self.offsets[level] = min(max(at, low), high)
+        return self.offsets[level]
+
+    def _release(self, level: int, queue_offset: int, entry: Entry) -> None:
+        fields = self._store.log.decode(entry[0], read_body=True)
+        try:
+            if fields is None or fields[0] != SCHEDULE_TOPIC:
+                raise RecordError("no sound record lies where its queue says")  # noqa: TRY301 - one log line for both
+            draft = due(fields)
+            self._step("delay: before a due message is stored")
+            self._store.append(draft)
+        except RecordError as e:
+            self._skipped_count += 1
+            if self._skipped_count <= _SKIPPED_LOGGED_MAX:
+                log.warning(
+                    "delay level %d: message %d cannot be delivered: %s", level, queue_offset, e
+                )
+            return
+        self._step("delay: a due message is stored")
+
+    # -- on disk -----------------------------------------------------------------------------------
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether a save would tell anything new."""
+        return self.offsets != self.safe_offsets
+
+    def flushed(self, offsets: dict[int, int], now_ms: int) -> None:
+        """The disk has every delivery before these offsets, so they may be saved."""
+        if offsets != self.safe_offsets:
+            counter = self._data_version.counter + 1
+            self._data_version = msgspec.structs.replace(
+                self._data_version, timestamp=now_ms, counter=counter
+            )
+            self.safe_offsets = offsets
+
+    def as_file(self) -> dict[str, object]:
+        """What `delayOffset.json` holds; parts that only other versions know are kept."""
+        return {
+            **self._others,
+            "dataVersion": encode_body(self._data_version),
+            "offsetTable": {str(level): at for level, at in sorted(self.safe_offsets.items())},
+        }
+
+    def load(self, found: dict[str, object]) -> None:
+        """Take over the content of a file. Raises BodyError and changes nothing if it is wrong."""
+        try:
+            table = msgspec.convert(found.get("offsetTable", {}), dict[int, int], strict=False)
+            version = msgspec.convert(found.get("dataVersion") or {}, DataVersion, strict=False)
+        except msgspec.ValidationError as e:
+            raise BodyError(f"the progress of the delay levels cannot be read: {e}") from e
+        self.offsets, self.safe_offsets = table, dict(table)
+        self._data_version = version
+        self._others = {
+            key: value for key, value in found.items() if key not in ("offsetTable", "dataVersion")
+        }

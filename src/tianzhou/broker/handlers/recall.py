@@ -1,0 +1,126 @@
+"""RECALL_MESSAGE: a producer takes back a timed message that still waits.
+
+The recall is itself a message of the timer topic, so it survives what the waiting message survives.
+The answer says that it is stored; like RocketMQ's it does not say whether something still waited.
+"""
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.durability import Durability
+from tianzhou.broker.handlers.send import born_host
+from tianzhou.broker.intake import Intake
+from tianzhou.broker.timer import RecallHandle, decode_handle, recall_key
+from tianzhou.broker.topics import TopicTable
+from tianzhou.clock import Clock
+from tianzhou.config.live import LiveSettings
+from tianzhou.errors import RecordError, RequestError, StoreError
+from tianzhou.message import Host
+from tianzhou.names import PERM_WRITE
+from tianzhou.protocol import properties
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.protocol.headers import decode, encode
+from tianzhou.protocol.headers.send import RecallMessageRequest, RecallMessageResponse
+from tianzhou.remoting.connection import Connection
+from tianzhou.store.message_store import Draft
+
+_TAG = "_RECALL_TAG_"
+_BODY = b"0"
+
+
+@dataclass(frozen=True, slots=True)
+class RecallParts:
+    """What this needs of a broker."""
+
+    settings: LiveSettings[BrokerConfig]
+    topics: TopicTable
+    intake: Intake
+    durability: Durability
+    clock: Clock
+    store_host: Host
+
+
+def recall_message(
+    parts: RecallParts, connection: Connection, request: Command
+) -> Command | Awaitable[Command]:
+    """RECALL_MESSAGE."""
+    header = decode(RecallMessageRequest, request.fields)
+    config, now_ms = parts.settings.config, parts.clock()
+    _check_allowed(config, now_ms)
+    if parts.topics.get(header.topic) is None:
+        raise RequestError(
+            ResponseCode.TOPIC_NOT_EXIST,
+            f"recall failed, the topic[{header.topic[:80]}] not exist",
+        )
+    handle = decode_handle(header.recall_handle)
+    _check_handle(config, handle, header.topic, now_ms)
+    draft = _draft(parts, connection, handle, header.producer_group or "", now_ms)
+    try:
+        appended = parts.intake.append(draft)
+    except (RecordError, StoreError) as e:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"recall failed, {e}") from e
+    answer = Command(
+        code=ResponseCode.SUCCESS,
+        ext_fields=encode(
+            RecallMessageResponse(msg_id=handle.unique_key, region_id=config.region_id)
+        ),
+    )
+    if parts.durability.must_wait(wait_stored=True):
+        return _answer_later(parts.durability, appended.end_log_offset, answer)
+    return answer
+
+
+async def _answer_later(durability: Durability, end_log_offset: int, answer: Command) -> Command:
+    await durability.stored(end_log_offset)
+    return answer
+
+
+def _check_allowed(config: BrokerConfig, now_ms: int) -> None:
+    if not config.recall_message_enable:
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            "recall failed, operation is forbidden (recallMessageEnable is false)",
+        )
+    writable = config.broker_permission & PERM_WRITE
+    if now_ms < config.start_accept_send_request_time_stamp or not (
+        writable or config.allow_recall_when_broker_not_writeable
+    ):
+        raise RequestError(
+            ResponseCode.SERVICE_NOT_AVAILABLE, "recall failed, broker service not available"
+        )
+
+
+def _check_handle(config: BrokerConfig, handle: RecallHandle, topic: str, now_ms: int) -> None:
+    problem = ""
+    if handle.topic != topic:
+        problem = f"topic not match: the handle is for {handle.topic[:80]}"
+    elif handle.broker_name != config.broker_name:
+        problem = f"broker service not available: the handle is for {handle.broker_name[:80]}"
+    elif not now_ms < handle.deliver_ms < now_ms + config.timer_max_delay_sec * 1000:
+        problem = f"timestamp invalid: {handle.deliver_ms}, and now it is {now_ms}"
+    if problem:
+        raise RequestError(ResponseCode.ILLEGAL_OPERATION, f"recall failed, {problem}")
+
+
+def _draft(
+    parts: RecallParts, connection: Connection, handle: RecallHandle, group: str, now_ms: int
+) -> Draft:
+    found = {
+        properties.TAGS: _TAG,
+        properties.TIMER_DEL_UNIQKEY: recall_key(handle.topic, handle.unique_key),
+        properties.UNIQUE_KEY: handle.unique_key,
+        properties.TIMER_DELIVER_MS: str(handle.deliver_ms),
+        properties.BORN_TIMESTAMP: str(now_ms),
+        properties.PRODUCER_GROUP: group,
+    }
+    return Draft(
+        topic=handle.topic,
+        queue_id=0,
+        body=_BODY,
+        properties_text=properties.encode({name: value for name, value in found.items() if value}),
+        born_time_ms=now_ms,
+        born_host=born_host(connection.peer),
+        store_host=parts.store_host,
+    )

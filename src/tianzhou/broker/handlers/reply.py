@@ -1,0 +1,142 @@
+"""Replies to requests: handed to the producer that waits for one, and kept in the reply topic.
+
+A request names its sender's client id in REPLY_TO_CLIENT. Whoever consumes it sends the reply with
+that property, to the broker that the sender is connected to.
+"""
+
+import logging
+from dataclasses import dataclass
+
+from tianzhou.broker import checks
+from tianzhou.broker.clients import ProducerTable
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.handlers import send
+from tianzhou.broker.handlers.send import SendHeader, SendParts
+from tianzhou.broker.relay import call_client
+from tianzhou.clock import Clock
+from tianzhou.config.live import LiveSettings
+from tianzhou.errors import RequestError
+from tianzhou.protocol import properties
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.protocol.headers import decode, encode
+from tianzhou.protocol.headers.send import (
+    PushReplyMessageRequest,
+    SendMessageRequest,
+    SendMessageRequestV2,
+)
+from tianzhou.remoting.address import format_address
+from tianzhou.remoting.connection import Connection
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyParts:
+    """What these requests need of a broker."""
+
+    settings: LiveSettings[BrokerConfig]
+    producers: ProducerTable[Connection]
+    send: SendParts
+    clock: Clock
+
+
+async def send_reply(parts: ReplyParts, connection: Connection, request: Command) -> Command:
+    """SEND_REPLY_MESSAGE."""
+    header = decode(SendMessageRequest, request.fields)
+    return await _send_reply(parts, connection, request, header)
+
+
+async def send_reply_v2(parts: ReplyParts, connection: Connection, request: Command) -> Command:
+    """SEND_REPLY_MESSAGE_V2."""
+    header = decode(SendMessageRequestV2, request.fields)
+    return await _send_reply(parts, connection, request, header)
+
+
+async def _send_reply(
+    parts: ReplyParts, connection: Connection, request: Command, header: SendHeader
+) -> Command:
+    config = parts.settings.config
+    checks.check_body_size(len(request.body), config.max_message_size)
+    failure: RequestError | None = None
+    try:
+        await _push(parts, connection, request, header)
+    except RequestError as e:
+        failure = e
+    # It is kept even if its receiver is gone, as RocketMQ does.
+    stored = await _store(parts, connection, request, header)
+    if failure is not None:
+        raise failure
+    if stored is not None:
+        return stored
+    return Command(
+        code=ResponseCode.SUCCESS,
+        ext_fields={
+            "msgId": "0",
+            "queueId": str(max(header.queue_id, 0)),
+            "queueOffset": "0",
+            "MSG_REGION": config.region_id,
+            "TRACE_ON": "true" if config.trace_on else "false",
+        },
+    )
+
+
+async def _push(
+    parts: ReplyParts, connection: Connection, request: Command, header: SendHeader
+) -> None:
+    """Hand the reply to its receiver. Raises RequestError, in RocketMQ's words if it has some."""
+    found = properties.decode(header.properties or "")
+    client_id = found.get(properties.REPLY_TO_CLIENT)
+    if not client_id:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"reply message properties[{properties.REPLY_TO_CLIENT}] is null",
+        )
+    receiver = parts.producers.find(client_id)
+    who = checks.shorten(client_id)
+    if receiver is None:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR, f"push reply message fail, channel of <{who}> not found."
+        )
+    found[properties.PUSH_REPLY_TIME] = str(parts.clock())
+    pushed = PushReplyMessageRequest(
+        producer_group=header.producer_group,
+        topic=header.topic,
+        default_topic=header.default_topic,
+        default_topic_queue_count=header.default_topic_queue_count,
+        queue_id=header.queue_id,
+        sys_flag=header.sys_flag,
+        born_timestamp=header.born_timestamp,
+        flag=header.flag,
+        properties=properties.encode(found),
+        reconsume_times=header.reconsume_times,
+        unit_mode=bool(header.unit_mode),
+        born_host=connection.peer,
+        store_host=format_address(*parts.send.store_host),
+        store_timestamp=parts.clock(),
+    )
+    command = Command(
+        code=RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+        ext_fields=encode(pushed),
+        body=request.body,
+    )
+    answer = await call_client(receiver, command, f"the producer {who}")
+    if answer.code != ResponseCode.SUCCESS:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"push reply message to {who} fail: {checks.shorten(answer.remark or '')}",
+        )
+
+
+async def _store(
+    parts: ReplyParts, connection: Connection, request: Command, header: SendHeader
+) -> Command | None:
+    """Keep the reply; that is for the record, so a failure to do so is only logged."""
+    if not parts.settings.config.store_reply_message_enable:
+        return None
+    try:
+        answer = send.store_message(parts.send, connection, request, header)
+        return answer if isinstance(answer, Command) else await answer
+    except RequestError as e:
+        log.warning("reply to topic %s: not kept: %s", checks.shorten(header.topic), e.remark)
+        return None

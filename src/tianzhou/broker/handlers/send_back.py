@@ -1,0 +1,191 @@
+"""CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and wants it again, later.
+
+    header -> group, permission -> the message in the log -> its fate (`retry`) -> store -> answer
+
+The other form, a client that sends such a message itself to %RETRY%group, is served by `send.py`.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from tianzhou.broker import checks, retry
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.durability import Durability
+from tianzhou.broker.groups import GroupTable
+from tianzhou.broker.intake import Intake
+from tianzhou.broker.stats import Stats
+from tianzhou.broker.steps import Step, unwatched
+from tianzhou.broker.topics import TopicTable
+from tianzhou.broker.turnstile import Turnstile
+from tianzhou.config.live import LiveSettings
+from tianzhou.errors import RecordError, RequestError, StoreError
+from tianzhou.message import Host
+from tianzhou.names import PERM_WRITE
+from tianzhou.protocol import properties
+from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
+from tianzhou.protocol.bodies.topics import TopicConfig
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.protocol.headers import decode
+from tianzhou.protocol.headers.send import ConsumerSendMsgBackRequest
+from tianzhou.protocol.pure_record import RecordFields
+from tianzhou.remoting.connection import Connection
+from tianzhou.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+_UNIT_SUBSCRIPTION = 2
+SENT_BACK_A_TURN = 2
+"""Messages that are taken back in one turn of the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendBackParts:
+    """What this needs of a broker."""
+
+    settings: LiveSettings[BrokerConfig]
+    topics: TopicTable
+    groups: GroupTable
+    store: MessageStore
+    intake: Intake
+    durability: Durability
+    stats: Stats
+    store_host: Host
+    topics_saved: Callable[[], Awaitable[bool]]
+    turnstile: Turnstile
+    step: Step = unwatched
+
+
+def send_back(
+    parts: SendBackParts, _: Connection, request: Command
+) -> Command | Awaitable[Command]:
+    """CONSUMER_SEND_MSG_BACK."""
+    if parts.turnstile.admits():
+        return _send_back(parts, request)
+    return _send_back_later(parts, request)
+
+
+async def _send_back_later(parts: SendBackParts, request: Command) -> Command:
+    """Thousands of them at a time must not hold up those who send."""
+    await parts.turnstile.wait()
+    answer = _send_back(parts, request)
+    return answer if isinstance(answer, Command) else await answer
+
+
+def _send_back(parts: SendBackParts, request: Command) -> Command | Awaitable[Command]:
+    header = decode(ConsumerSendMsgBackRequest, request.fields)
+    config = parts.settings.config
+    group = find_group(parts.groups, config, header.group)
+    check_broker_writable(config)
+    if group.retry_queue_count <= 0:
+        return Command(code=ResponseCode.SUCCESS)
+    fields = _message(parts.store, header.log_offset)
+    times_max = header.max_reconsume_times
+    if times_max is None:
+        times_max = group.retry_max_times
+    what = retry.fate(group, fields[12], times_max, header.delay_level)
+    is_new, topic = _topic(parts, group, what, unit_mode=header.unit_mode)
+    wait = retry.wait_of(what, config.delay_levels_ms, timer_max_ms(config))
+    count = retry.DLQ_QUEUE_COUNT if what.dead else group.retry_queue_count
+    draft = retry.sent_back(
+        fields, header.group, what, min(count, topic.write_queue_count), parts.store_host, wait
+    )
+    parts.step("retry: before the message is stored")
+    try:
+        appended = parts.intake.append(draft)
+    except RecordError as e:
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(e)) from e
+    except StoreError as e:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, str(e)) from e
+    parts.step("retry: the message is stored")
+    _count(parts.stats, fields, header.group, dead=what.dead)
+    if is_new or parts.durability.must_wait(wait_stored=True):
+        return _answer_later(parts, appended.end_log_offset, is_new=is_new)
+    return Command(code=ResponseCode.SUCCESS)
+
+
+def find_group(groups: GroupTable, config: BrokerConfig, name: str) -> SubscriptionGroupConfig:
+    """The group that a message belongs to. Raises RequestError."""
+    group = groups.find(name, auto_create=config.auto_create_subscription_group)
+    if group is None:
+        raise RequestError(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"subscription group not exist, {checks.shorten(name)}: create it, or switch on "
+            f"autoCreateSubscriptionGroup",
+        )
+    return group
+
+
+def check_broker_writable(config: BrokerConfig) -> None:
+    if not config.broker_permission & PERM_WRITE:
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            f"broker {config.broker_name} takes no messages: brokerPermission is "
+            f"{checks.describe_permission(config.broker_permission)}",
+        )
+
+
+def timer_max_ms(config: BrokerConfig) -> int:
+    """How long the timer lets a message wait at most; 0 if there is none."""
+    return config.timer_max_delay_sec * 1000 if config.timer_wheel_enable else 0
+
+
+def _message(store: MessageStore, log_offset: int) -> RecordFields:
+    fields = store.log.decode(log_offset, read_body=True) if log_offset >= 0 else None
+    if fields is None:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"look message by offset failed, {log_offset}: no message begins there; the log holds "
+            f"{store.first_log_offset} to {store.end_log_offset}",
+        )
+    # No consumer gets messages from these, so none can give one back.
+    if fields[0] in checks.CLOSED_TOPICS:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"look message by offset failed, {log_offset}: that message is not delivered yet",
+        )
+    return fields
+
+
+def _topic(
+    parts: SendBackParts, group: SubscriptionGroupConfig, what: retry.Fate, *, unit_mode: bool
+) -> tuple[bool, TopicConfig]:
+    """The retry topic or the dead letters, and whether it was made now. Raises RequestError."""
+    assert group.group_name is not None, "a group in the table has a name"
+    name = retry.topic_of(group.group_name, dead=what.dead)
+    known = parts.topics.get(name)
+    if known is None:
+        count = retry.DLQ_QUEUE_COUNT if what.dead else group.retry_queue_count
+        sys_flag = _UNIT_SUBSCRIPTION if unit_mode and not what.dead else 0
+        topic = parts.topics.create_for_group(name, count)
+        if sys_flag:
+            topic = msgspec.structs.replace(topic, topic_sys_flag=sys_flag)
+            parts.topics.put(topic)
+        return True, topic
+    if not known.perm & PERM_WRITE:
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            f"topic {name} takes no messages: its permission is "
+            f"{checks.describe_permission(known.perm)}",
+        )
+    return False, known
+
+
+def _count(stats: Stats, fields: RecordFields, group: str, *, dead: bool) -> None:
+    key = (fields[2].get(properties.RETRY_TOPIC, fields[0]), group)
+    stats.sent_back[key] += 1
+    if dead:
+        stats.dead[key] += 1
+        log.debug("group %s: message %s of topic %s is a dead letter", group, fields[5], key[0])
+
+
+async def _answer_later(parts: SendBackParts, end_log_offset: int, *, is_new: bool) -> Command:
+    if is_new:
+        await parts.topics_saved()
+    if parts.durability.must_wait(wait_stored=True):
+        # A timeout is no failure: the message is stored, and a second one would be delivered twice.
+        await parts.durability.stored(end_log_offset)
+    return Command(code=ResponseCode.SUCCESS)

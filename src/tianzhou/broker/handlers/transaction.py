@@ -1,0 +1,120 @@
+"""Transactions: producers end them, by themselves or asked to, and have given-up ones resumed."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from tianzhou.broker import checks, transactions
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.stats import Stats
+from tianzhou.broker.transaction_checks import Halves
+from tianzhou.clock import Clock
+from tianzhou.config.live import LiveSettings
+from tianzhou.errors import FieldError, RecordError, RequestError, StoreError
+from tianzhou.message import StoredMessage
+from tianzhou.protocol import properties, sysflag
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.command import FLAG_ONEWAY, Command
+from tianzhou.protocol.headers import decode
+from tianzhou.protocol.headers.send import EndTransactionRequest, ResumeCheckHalfMessageRequest
+from tianzhou.protocol.message_id import decode_offset_id
+from tianzhou.remoting.connection import Connection
+
+log = logging.getLogger(__name__)
+
+_NOT_FOUND = "Find prepared transaction message failed"
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionParts:
+    """What these requests need of a broker."""
+
+    settings: LiveSettings[BrokerConfig]
+    halves: Halves
+    stats: Stats
+    clock: Clock
+
+
+def end_transaction(parts: TransactionParts, connection: Connection, request: Command) -> Command:
+    """END_TRANSACTION: commit a half, roll it back, or say that it is not known yet."""
+    header = decode(EndTransactionRequest, request.fields)
+    state = header.commit_or_rollback
+    if state == sysflag.TRANSACTION_NONE:
+        log.debug("transaction %s: %s does not know yet", header.msg_id, connection.peer)
+        return Command(code=ResponseCode.SUCCESS)
+    if state not in (sysflag.TRANSACTION_COMMIT, sysflag.TRANSACTION_ROLLBACK):
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"commitOrRollback is {state}: 8 commits, 12 rolls back, 0 is not known yet",
+        )
+    half = _half_of(parts, header)
+    try:
+        if state == sysflag.TRANSACTION_COMMIT:
+            _commit(parts, half)
+        else:
+            parts.halves.roll_back(half)
+    except RecordError as e:
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(e)) from e
+    except StoreError as e:
+        raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, str(e)) from e
+    if request.flag & FLAG_ONEWAY:
+        # Those that come in the same turn of the loop share a record.
+        asyncio.get_running_loop().call_soon(parts.halves.write_ends)
+    else:
+        parts.halves.write_ends()
+    return Command(code=ResponseCode.SUCCESS)
+
+
+def _half_of(parts: TransactionParts, header: EndTransactionRequest) -> StoredMessage:
+    """The half that a request is about. Raises RequestError, in RocketMQ's words."""
+    half = parts.halves.find(header.log_offset)
+    if half is None:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
+    if not header.from_transaction_check and _is_too_late(parts, half):
+        raise RequestError(
+            ResponseCode.ILLEGAL_OPERATION,
+            "the immunity time of the half is over: its producer will be asked by a check",
+        )
+    if half.properties.get(properties.PRODUCER_GROUP) != header.producer_group:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+    if half.queue_offset != header.queue_offset:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+    return half
+
+
+def _is_too_late(parts: TransactionParts, half: StoredMessage) -> bool:
+    """Whether a half with an immunity time of its own is only a check's to end (5.x)."""
+    own_ms = transactions.immunity_ms(half)
+    if own_ms is None:
+        return False
+    own_ms = max(own_ms, parts.settings.config.transaction_time_out)
+    return parts.clock() - half.born_time_ms > own_ms
+
+
+def _commit(parts: TransactionParts, half: StoredMessage) -> None:
+    began_ms = parts.clock()
+    appended = parts.halves.commit(half)
+    place = transactions.real_place(half)
+    if appended is not None and place is not None:
+        took_ms = parts.clock() - began_ms
+        parts.stats.stored(place[0], 1, appended.size_bytes, took_ms, place[1])
+
+
+def resume_check(parts: TransactionParts, _: Connection, request: Command) -> Command:
+    """RESUME_CHECK_HALF_MESSAGE: a half that was given up is checked again from the beginning."""
+    header = decode(ResumeCheckHalfMessageRequest, request.fields)
+    name = checks.shorten(header.msg_id or "")
+    try:
+        log_offset = decode_offset_id(header.msg_id or "")[1]
+        found = parts.halves.resume(log_offset)
+    except FieldError as e:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"{name} is no message id: {e}") from e
+    except (StoreError, RecordError) as e:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, str(e)) from e
+    if found is None:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"no half message that was given up has the id {name}",
+        )
+    log.info("transaction %s: checked again", found.properties.get(properties.UNIQUE_KEY))
+    return Command(code=ResponseCode.SUCCESS)

@@ -1,0 +1,91 @@
+"""Who may consume which queue in order: locks of queues, held by one client of a group at a time.
+
+A client locks the queues it was given before it consumes them, and locks them again every 20 s. A
+lock that is not renewed runs out, so a client that died gives its queues back without a word; until
+then nobody else gets them, for it may still be at work on their messages. Groups do not see each
+other's locks.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class QueueName(NamedTuple):
+    """A queue as clients name it."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+class Held(NamedTuple):
+    """A lock, and when it was taken or renewed last."""
+
+    client_id: str
+    since_ms: int
+
+
+class QueueLocks:
+    """All locks by group and queue."""
+
+    def __init__(self) -> None:
+        self.by_group: dict[str, dict[QueueName, Held]] = {}
+
+    def lock(
+        self,
+        group: str,
+        client_id: str,
+        queues: Iterable[QueueName],
+        now_ms: int,
+        live_ms: int,
+    ) -> list[QueueName]:
+        """Lock queues or renew their locks; returns those that are the client's now."""
+        table = self.by_group.get(group, {})
+        locked: list[QueueName] = []
+        for queue in queues:
+            held = table.get(queue)
+            if held is not None and held.since_ms > now_ms:
+                # The clock was set back: the lock lasts its time from here, not until the old date.
+                held = table[queue] = Held(held.client_id, now_ms)
+            if held is None or held.client_id == client_id or _is_over(held, now_ms, live_ms):
+                table[queue] = Held(client_id, now_ms)
+                locked.append(queue)
+        if table:
+            self.by_group[group] = table
+        return locked
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[QueueName]) -> int:
+        """Give queues back; those of other clients stay theirs. Returns how many were given."""
+        table = self.by_group.get(group, {})
+        given = [queue for queue in queues if _owner(table.get(queue)) == client_id]
+        # A queue may be named twice.
+        count = sum(table.pop(queue, None) is not None for queue in given)
+        if not table:
+            self.by_group.pop(group, None)
+        return count
+
+    def owner(self, group: str, queue: QueueName, now_ms: int, live_ms: int) -> str | None:
+        """The client that holds a queue now."""
+        held = self.by_group.get(group, {}).get(queue)
+        return None if held is None or _is_over(held, now_ms, live_ms) else held.client_id
+
+    def forget_expired(self, now_ms: int, live_ms: int) -> int:
+        """Drop locks that have run out, which count as none already; returns how many."""
+        count = 0
+        for group in list(self.by_group):
+            table = self.by_group[group]
+            over = [queue for queue, held in table.items() if _is_over(held, now_ms, live_ms)]
+            for queue in over:
+                del table[queue]
+            count += len(over)
+            if not table:
+                del self.by_group[group]
+        return count
+
+
+def _is_over(held: Held, now_ms: int, live_ms: int) -> bool:
+    return now_ms - held.since_ms > live_ms
+
+
+def _owner(held: Held | None) -> str | None:
+    return None if held is None else held.client_id

@@ -1,0 +1,46 @@
+"""`config/timercheck`: how far timed messages are delivered, in the layout of RocketMQ 5.x.
+
+    0 read time:i64  timer log:i64  queue offset:i64  first waiting:i64  version:3*i64    64 crc:u32
+
+Every message before `queue offset` of the timer topic that was due at `read time` is delivered, and
+the log is on disk up to there. RocketMQ begins to read at the smaller of the third and the fourth
+number, so the fourth is the oldest message that still waits. The CRC is ours: a file that RocketMQ
+has written since does not have the right one.
+"""
+
+import struct
+import zlib
+from typing import NamedTuple
+
+_FIELDS = struct.Struct(">7q")
+_CRC = struct.Struct(">I")
+_CRC_AT = 64
+_FILE_BYTES = 4096
+
+
+class TimerCheck(NamedTuple):
+    """What is certain about the past."""
+
+    read_time_ms: int = 0
+    queue_offset: int = 0
+    first_waiting: int = 0
+    """Queue offset of the oldest message that still waits; `queue_offset` if none does."""
+    changed_ms: int = 0
+
+
+def encode_check(check: TimerCheck) -> bytes:
+    fields = _FIELDS.pack(
+        check.read_time_ms, 0, check.queue_offset, check.first_waiting, 0, check.changed_ms, 0
+    )
+    data = fields.ljust(_CRC_AT, b"\0") + _CRC.pack(zlib.crc32(fields))
+    return data.ljust(_FILE_BYTES, b"\0")
+
+
+def decode_check(data: bytes) -> tuple[TimerCheck, bool] | None:
+    """The content of a file, and whether we wrote it; None if it is too short to be one."""
+    if len(data) < _FIELDS.size:
+        return None
+    read_time_ms, _, queue_offset, first_waiting, _, changed_ms, _ = _FIELDS.unpack_from(data)
+    check = TimerCheck(read_time_ms, queue_offset, first_waiting, changed_ms)
+    written = data[_CRC_AT : _CRC_AT + _CRC.size]
+    return check, written == _CRC.pack(zlib.crc32(data[: _FIELDS.size]))

@@ -1,0 +1,188 @@
+"""The index of waiting messages on disk: which is due next, where it lies in the log.
+
+One SQLite file, `timer/index.sqlite` of the store. It is derived: all of it can be made again from
+the timer topic. Memory does not grow with the number of messages that wait.
+
+    waiting   due_ms  queue_offset  log_offset  key_hash      ordered by time, then by place
+    state     next_queue_offset     how far the timer topic is indexed
+              log_end               the log ended at least here when the last change was made
+
+Changes belong to one transaction until `commit`. Commits are not synced: after a power cut the file
+may be older than the log, which the topic mends, or newer, which `log_end` tells.
+"""
+
+import contextlib
+import logging
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Self
+
+from tianzhou.broker.timer import Recall, Waiting
+from tianzhou.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+_VERSION = 1
+_SCHEMA = """
+    CREATE TABLE waiting (
+        due_ms INTEGER, queue_offset INTEGER, log_offset INTEGER, key_hash INTEGER,
+        PRIMARY KEY (due_ms, queue_offset)
+    ) WITHOUT ROWID;
+    CREATE INDEX by_age ON waiting (queue_offset);
+    CREATE TABLE state (name TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID;
+    INSERT INTO state VALUES ('next_queue_offset', 0), ('log_end', 0);
+    PRAGMA user_version = 1;
+"""
+_LOG_BYTES_MAX = 64 * 1024**2
+_RECALL_SLACK_MS = 1000
+"""RocketMQ's recalls name a time that was rounded to its precision."""
+
+
+class TimerIndex:
+    """An open index; everything but `checkpoint` belongs to one thread."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self._path = path
+        self._connection = connection
+        state = dict(connection.execute("SELECT name, value FROM state").fetchall())
+        self.next_queue_offset: int = state["next_queue_offset"]
+        self.log_end: int = state["log_end"]
+        self._saved = (self.next_queue_offset, self.log_end)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Opens it; what cannot be read is removed and an empty index begun. Raises StoreError."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                return cls(path, _connect(path))
+            except sqlite3.DatabaseError as e:
+                log.warning("timer index %s: cannot be read (%s), it is made again", path, e)
+                remove(path)
+                return cls(path, _connect(path))
+        except (OSError, sqlite3.Error) as e:
+            raise StoreError(f"the timer index {path} cannot be opened: {e}") from e
+
+    def clear(self, next_queue_offset: int) -> None:
+        """Forget everything; index the topic from there."""
+        self._connection.execute("DELETE FROM waiting")
+        self.next_queue_offset, self.log_end = next_queue_offset, 0
+
+    # -- changing ----------------------------------------------------------------------------------
+
+    def add(self, rows: Iterable[Waiting]) -> None:
+        self._connection.executemany("INSERT OR REPLACE INTO waiting VALUES (?, ?, ?, ?)", rows)
+
+    def remove(self, rows: Iterable[Waiting]) -> None:
+        self._connection.executemany(
+            "DELETE FROM waiting WHERE due_ms = ? AND queue_offset = ?",
+            [(row.due_ms, row.queue_offset) for row in rows],
+        )
+
+    def recall(self, recall: Recall) -> int:
+        """Remove the messages that are recalled; answers how many there were."""
+        first, last = recall.around_ms - _RECALL_SLACK_MS, recall.around_ms + _RECALL_SLACK_MS
+        return self._connection.execute(
+            "DELETE FROM waiting WHERE due_ms BETWEEN ? AND ? AND key_hash = ?",
+            (first, last, recall.key_hash),
+        ).rowcount
+
+    def commit(self) -> None:
+        state = (self.next_queue_offset, self.log_end)
+        if state != self._saved:
+            self._connection.executemany(
+                "UPDATE state SET value = ? WHERE name = ?",
+                zip(state, ("next_queue_offset", "log_end"), strict=True),
+            )
+        self._connection.commit()
+        self._saved = state
+
+    def roll_back(self) -> None:
+        """As if nothing had been changed since the last commit."""
+        self._connection.rollback()
+        self.next_queue_offset, self.log_end = self._saved
+
+    # -- asking ------------------------------------------------------------------------------------
+
+    def due(self, now_ms: int, count: int) -> list[Waiting]:
+        """Those whose time has come, earliest first."""
+        found = self._connection.execute(
+            "SELECT * FROM waiting WHERE due_ms <= ? ORDER BY due_ms, queue_offset LIMIT ?",
+            (now_ms, count),
+        )
+        return [Waiting(*row) for row in found]
+
+    def oldest(self, count: int) -> list[Waiting]:
+        """Those that were stored first."""
+        found = self._connection.execute(
+            "SELECT * FROM waiting ORDER BY queue_offset LIMIT ?", (count,)
+        )
+        return [Waiting(*row) for row in found]
+
+    def first_due_ms(self) -> int | None:
+        (first,) = self._connection.execute("SELECT min(due_ms) FROM waiting").fetchone()
+        return None if first is None else int(first)
+
+    def count(self) -> int:
+        """How many wait; looks at all of them."""
+        count: int = self._connection.execute("SELECT count(*) FROM waiting").fetchone()[0]
+        return count
+
+    # -- keeping -----------------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """Move what was committed into the main file; for another thread, it syncs the disk."""
+        existing = f"{self._path.absolute().as_uri()}?mode=rw"
+        with contextlib.closing(sqlite3.connect(existing, uri=True)) as own:
+            own.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def shorten_log(self) -> None:
+        """Begin SQLite's own log anew if it has become long; soon after a `checkpoint` it is quick.
+
+        Under load there is always something that a checkpoint beside it has not seen yet, so it
+        would never begin anew by itself.
+        """
+        log_path = self._path.with_name(f"{self._path.name}-wal")
+        with contextlib.suppress(FileNotFoundError):
+            if log_path.stat().st_size > _LOG_BYTES_MAX:
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def close(self) -> None:
+        """Commits and closes."""
+        self.commit()
+        self._connection.close()
+
+    def abandon(self) -> None:
+        """Closes what cannot be used any more."""
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.close()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level="DEFERRED")
+    try:
+        # Rows of random times land on random pages, and each page that changes is written whole.
+        connection.execute("PRAGMA page_size = 1024")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        if _version_of(connection) == 0:
+            connection.executescript(_SCHEMA)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _version_of(connection: sqlite3.Connection) -> int:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version not in (0, _VERSION):
+        raise sqlite3.DatabaseError(f"it has version {version}, not {_VERSION}")
+    return int(version)
+
+
+def remove(path: Path) -> None:
+    """Takes an index off the disk."""
+    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
+        path.with_name(name).unlink(missing_ok=True)

@@ -1,0 +1,186 @@
+"""Everything that waits for its time in a broker: delay levels and the timer, started and stopped.
+
+Both work in turns of the event loop (`pump.py`). What they save tells which messages need not be
+delivered again, so it is saved only after the log is on disk as far as they were delivered.
+"""
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from tianzhou.broker import timer
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.delay import Delays
+from tianzhou.broker.persist import encode_table, load_table
+from tianzhou.broker.pump import Pump
+from tianzhou.broker.steps import Step, unwatched
+from tianzhou.broker.timer_check import encode_check
+from tianzhou.broker.timer_run import GATHER_MS, Timer, load_check
+from tianzhou.clock import Clock
+from tianzhou.config.live import LiveSettings
+from tianzhou.errors import StoreError
+from tianzhou.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from tianzhou.store.message_store import Draft, MessageStore
+
+log = logging.getLogger(__name__)
+
+TOPICS = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC))
+"""Where messages wait."""
+_HOUR_MS = 3_600_000
+
+Save = Callable[[Path], Awaitable[bool]]
+
+
+class Waits:
+    """The waiting messages of one broker."""
+
+    def __init__(
+        self,
+        settings: LiveSettings[BrokerConfig],
+        store: MessageStore,
+        clock: Clock,
+        step: Step = unwatched,
+    ) -> None:
+        """Take over what a former run saved. Raises StoreError."""
+        self._settings = settings
+        self._store = store
+        self._clock = clock
+        self._step = step
+        config = settings.config
+        folder = config.config_directory
+        self._delay_path, self._check_path = folder / "delayOffset.json", folder / "timercheck"
+        self.delays = Delays(store, config.delay_levels_ms, step)
+        load_table(self._delay_path, self.delays.load)
+        self._delay_pump = Pump("delayed messages", self.delays.turn, clock)
+        self.timer: Timer | None = None
+        if config.timer_wheel_enable:
+            self.timer = Timer(
+                store,
+                config.root_directory / "timer" / "index.sqlite",
+                load_check(self._check_path),
+                self._roll_after_ms,
+                step,
+            )
+            self._timer_pump = Pump("timed messages", self.timer.turn, clock)
+        longest_ms = max(config.delay_levels_ms, default=0)
+        if longest_ms >= config.file_reserved_time * _HOUR_MS > 0:
+            log.warning(
+                "messageDelayLevel: a level of %d h outlives the log (fileReservedTime is %d h), "
+                "which loses messages; send them with a time (TIMER_DELIVER_MS) instead",
+                longest_ms // _HOUR_MS, config.file_reserved_time,
+            )  # fmt: skip
+
+    def _roll_after_ms(self) -> int:
+        config = self._settings.config
+        return min(config.timer_roll_window_slot * 1000, config.file_reserved_time * _HOUR_MS // 2)
+
+    def encoders(self) -> dict[Path, Callable[[], bytes]]:
+        """The files to save, and what is in them."""
+        found: dict[Path, Callable[[], bytes]] = {
+            self._delay_path: lambda: encode_table(self.delays.as_file())
+        }
+        if (one := self.timer) is not None:
+            found[self._check_path] = lambda: encode_check(one.check)
+        return found
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def redirect(self, draft: Draft, found: dict[str, str]) -> Draft | None:
+        """For the intake: the draft under the topic where it waits, None if it need not."""
+        instead = self.delays.redirect(draft, found)
+        if instead is None:
+            config = self._settings.config
+            instead = timer.timed(
+                draft, found, self._clock(),
+                enabled=self.timer is not None, max_delay_s=config.timer_max_delay_sec,
+            )  # fmt: skip
+            if instead is not None:
+                self._step("timer: before the message waits")
+        return instead
+
+    def arrived(self, topic: str, code: int) -> None:
+        """A message was stored under one of TOPICS; `code` is that of its queue entry."""
+        if topic == SCHEDULE_TOPIC:
+            self._delay_pump.wake(code)
+        elif self.timer is not None:
+            self._timer_pump.wake(self._clock() + GATHER_MS)
+
+    # -- running -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._delay_pump.start()
+        if self.timer is not None:
+            self._timer_pump.start()
+
+    def look_now(self) -> None:
+        """The clock has jumped."""
+        self._delay_pump.wake_now()
+        if self.timer is not None:
+            self._timer_pump.wake_now()
+
+    async def run(self, save: Save) -> None:
+        """Save what is certain, time and again."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._save_delays(save))
+            if self.timer is not None:
+                group.create_task(self._save_timer(save, self.timer))
+
+    async def _save_delays(self, save: Save) -> None:
+        while True:
+            await asyncio.sleep(self._settings.config.flush_delay_offset_interval / 1000)
+            if self.delays.unsaved and await self._settle_delays():
+                await save(self._delay_path)
+                self._step("delay: the progress is saved")
+
+    async def _save_timer(self, save: Save, one: Timer) -> None:
+        while True:
+            await asyncio.sleep(self._settings.config.timer_flush_interval_ms / 1000)
+            try:
+                if one.unsaved and await self._settle_timer(one):
+                    await save(self._check_path)
+                    self._step("timer: the progress is saved")
+                    await asyncio.to_thread(one.index.checkpoint)
+                    one.index.shorten_log()
+            except sqlite3.Error as e:
+                # A full disk, or an index that the next turn finds damaged; both can be mended.
+                one.unsaved = True
+                log.warning("timer index: not saved: %s", e)
+
+    async def _settle_delays(self) -> bool:
+        """Whether the present progress is certain now."""
+        offsets = dict(self.delays.offsets)
+        if not await self._flushed():
+            return False
+        self.delays.flushed(offsets, self._clock())
+        return True
+
+    async def _settle_timer(self, one: Timer) -> bool:
+        progress = one.progress(self._clock())
+        if not await self._flushed():
+            one.unsaved = True
+            return False
+        one.check = progress
+        return True
+
+    async def _flushed(self) -> bool:
+        try:
+            await asyncio.wrap_future(self._store.flushed(self._store.end_log_offset))
+        except StoreError as e:
+            log.debug("progress of waiting messages: not saved, %s", e)
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """Deliver nothing more, and have what was delivered on disk, ready to be saved."""
+        self._delay_pump.stop()
+        await self._settle_delays()
+        if self.timer is not None:
+            self._timer_pump.stop()
+            try:
+                await self._settle_timer(self.timer)
+                self.timer.close()
+            except sqlite3.Error as e:
+                # The index can be made again; the store behind it must still be closed.
+                log.warning("timer index: not closed in good order: %s", e)
