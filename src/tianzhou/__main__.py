@@ -6,21 +6,29 @@ import sys
 def main() -> None:
     """Run the command line; exits the process."""
     # A server lives long and starts often: it does not load what only other commands need.
-    if sys.argv[1:2] == ["namesrv"]:
-        from tianzhou.cli import namesrv
+    program, rest = sys.argv[1:2], sys.argv[2:]
+    if program in (["namesrv"], ["broker"]):
+        from tianzhou.cli.arguments import is_verb
 
-        sys.exit(namesrv.main(sys.argv[2:]))
-    if sys.argv[1:2] == ["broker"]:
-        from tianzhou.cli import broker
-
-        sys.exit(broker.main(sys.argv[2:]))
-    if sys.argv[1:2] == ["up"]:
+        if not is_verb(program[0], rest):
+            sys.exit(_serve(program[0], rest))
+    if program == ["up"]:
         from tianzhou.cli import up
 
-        sys.exit(up.main(sys.argv[2:]))
-    from tianzhou.cli.app import app
+        sys.exit(up.main(rest))
+    from tianzhou.cli import app
 
-    app(prog_name="tianzhou")
+    sys.exit(app.main())
+
+
+def _serve(program: str, arguments: list[str]) -> int:
+    if program == "namesrv":
+        from tianzhou.cli import namesrv
+
+        return namesrv.main(arguments)
+    from tianzhou.cli import broker
+
+    return broker.main(arguments)
 
 
 if __name__ == "__main__":

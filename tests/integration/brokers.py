@@ -72,9 +72,11 @@ async def eventually(look: Callable[[], object], what: str) -> object:
 
 
 @asynccontextmanager
-async def running_namesrv(folder: Path) -> AsyncGenerator[str]:
-    """A nameserver; gives its address."""
-    pairs = {"listenPort": 0, "bindAddress": LOOPBACK, "kvConfigPath": folder / "kv.json"}
+async def running_namesrv(folder: Path, **settings: object) -> AsyncGenerator[str]:
+    """A nameserver with `settings` by their RocketMQ keys; gives its address."""
+    pairs: dict[str, object] = {
+        "listenPort": 0, "bindAddress": LOOPBACK, "kvConfigPath": folder / "kv.json"
+    } | settings  # fmt: skip
     loaded = load(NamesrvConfig, [Given(key, str(value), "test") for key, value in pairs.items()])
     server = NameServer(LiveSettings(loaded))
     host, port = await server.start()

@@ -15,7 +15,8 @@ from tests.integration.brokers import (
     send_fields,
 )
 
-from tianzhou.protocol import sysflag
+from tianzhou.broker import timer
+from tianzhou.protocol import batch, sysflag
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 
@@ -46,6 +47,26 @@ def without(code: int, fields: dict[str, str], name: str) -> Callable[[], Comman
     return lambda: Command(code=code, ext_fields=kept, body=b"x")
 
 
+def batching(topic: str, properties_text: str) -> Callable[[], Command]:
+    body = batch.encode([batch.BatchItem(body=b"x", properties_text=properties_text)])
+    code = RequestCode.SEND_BATCH_MESSAGE
+    return lambda: Command(code=code, ext_fields=send_fields(topic), body=body)
+
+
+def sending_back(**changes: str) -> Callable[[], Command]:
+    fields = {"offset": "0", "group": "g", "delayLevel": "0"} | changes
+    return lambda: Command(code=RequestCode.CONSUMER_SEND_MSG_BACK, ext_fields=fields)
+
+
+def handle_for(topic: str, broker_name: str, deliver_ms: int) -> str:
+    return timer.encode_handle(timer.RecallHandle(topic, broker_name, deliver_ms, "key"))
+
+
+def recalling(handle: str, topic: str = "known") -> Callable[[], Command]:
+    fields = {"topic": topic, "recallHandle": handle, "producerGroup": "p"}
+    return lambda: Command(code=RequestCode.RECALL_MESSAGE, ext_fields=fields)
+
+
 ROWS = [
     # -- sending
     Row("illegal topic", sending("no blanks"), ResponseCode.SYSTEM_ERROR, "illegal characters"),
@@ -60,10 +81,45 @@ ROWS = [
         "1025 bytes"),
     Row("properties too long", sending("known", i="k\x01" + "v" * 33_000 + "\x02"),
         ResponseCode.MESSAGE_ILLEGAL, "at most 32767"),
-    Row("delayed message", sending("known", i="DELAY\x013\x02"), ResponseCode.MESSAGE_ILLEGAL,
-        "delayed messages"),
+    Row("timer topic", sending("rmq_sys_wheel_timer"), ResponseCode.NO_PERMISSION, "own"),
+    Row("delay level", sending("known", i="DELAY\x01soon\x02"), ResponseCode.MESSAGE_ILLEGAL,
+        "'soon', not a number"),
+    Row("time of delivery", sending("known", i="TIMER_DELIVER_MS\x01soon\x02"),
+        ResponseCode.MESSAGE_ILLEGAL, "'soon', not a number"),
+    Row("delay too long", sending("known", i="TIMER_DELAY_SEC\x01999999\x02"),
+        ResponseCode.MESSAGE_ILLEGAL, "timerMaxDelaySec"),
+    Row("recall too late", sending("known", i="TIMER_DELAY_MS\x010\x02TIMER_DEL_UNIQKEY\x01k\x02"),
+        ResponseCode.MESSAGE_ILLEGAL, "before the time of the message"),
+    Row("delayed message in a batch", batching("known", "DELAY\x013\x02"),
+        ResponseCode.MESSAGE_ILLEGAL, "no delayed messages"),
+    Row("timed message in a batch", batching("known", "TIMER_DELAY_MS\x019\x02"),
+        ResponseCode.MESSAGE_ILLEGAL, "no timed messages"),
+    Row("retries in a batch", batching("%RETRY%g", ""), ResponseCode.MESSAGE_ILLEGAL,
+        "does not support retry group"),
+    Row("retry of no group", sending("%RETRY%stranger"), ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+        "stranger"),
+    Row("sent back by no group", sending_back(group="stranger"),
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "stranger"),
+    Row("sent back from nowhere", sending_back(offset="7"), ResponseCode.SYSTEM_ERROR,
+        "look message by offset failed, 7"),
+    Row("sent back from before the beginning", sending_back(offset="-1"),
+        ResponseCode.SYSTEM_ERROR, "look message by offset failed, -1"),
+    Row("sent back without a header", lambda: Command(code=RequestCode.CONSUMER_SEND_MSG_BACK),
+        ResponseCode.SYSTEM_ERROR, "missing"),
+    Row("recall handle", recalling("no handle"), ResponseCode.ILLEGAL_OPERATION, "invalid"),
+    Row("recall handle of another topic", recalling(handle_for("other", "broker-a", 2**40)),
+        ResponseCode.ILLEGAL_OPERATION, "topic not match"),
+    Row("recall handle of another broker", recalling(handle_for("known", "broker-b", 2**40)),
+        ResponseCode.ILLEGAL_OPERATION, "broker-b"),
+    Row("recall of the past", recalling(handle_for("known", "broker-a", 1)),
+        ResponseCode.ILLEGAL_OPERATION, "timestamp invalid"),
+    Row("recall from no topic", recalling("x", "unknown"), ResponseCode.TOPIC_NOT_EXIST,
+        "unknown"),
     Row("half message", sending("known", i="TRAN_MSG\x01true\x02"), ResponseCode.MESSAGE_ILLEGAL,
-        "transactional"),
+        "PGROUP"),
+    Row("delayed half message",
+        sending("known", i="TRAN_MSG\x01true\x02PGROUP\x01p\x02DELAY\x013\x02"),
+        ResponseCode.MESSAGE_ILLEGAL, "delayed"),
     Row("transaction flag", sending("known", f=str(sysflag.TRANSACTION_PREPARED)),
         ResponseCode.MESSAGE_ILLEGAL, "transactional"),
     Row("field missing", without(SEND, send_fields("known"), "e"), ResponseCode.SYSTEM_ERROR,
@@ -106,8 +162,25 @@ ROWS = [
         "7777"),
     Row("a nameserver's code", lambda: Command(code=RequestCode.REGISTER_BROKER),
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "REGISTER_BROKER"),
-    Row("not in this version", lambda: Command(code=RequestCode.CONSUMER_SEND_MSG_BACK),
-        ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "retries"),
+    Row("not in this version", lambda: Command(code=RequestCode.POP_MESSAGE),
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "pop"),
+    Row("end of no transaction",
+        lambda: Command(code=RequestCode.END_TRANSACTION, ext_fields={
+            "producerGroup": "p", "tranStateTableOffset": "0", "commitLogOffset": "77",
+            "commitOrRollback": "8", "msgId": "m"}),
+        ResponseCode.SYSTEM_ERROR, "prepared transaction message"),
+    Row("end without a place", lambda: Command(code=RequestCode.END_TRANSACTION),
+        ResponseCode.SYSTEM_ERROR, "producerGroup"),
+    Row("lock of nobody", lambda: Command(code=RequestCode.LOCK_BATCH_MQ, body=b"{}"),
+        ResponseCode.SYSTEM_ERROR, "clientId"),
+    Row("reply to nobody",
+        lambda: Command(code=RequestCode.SEND_REPLY_MESSAGE_V2,
+                        ext_fields=send_fields("known"), body=b"x"),
+        ResponseCode.SYSTEM_ERROR, "REPLY_TO_CLIENT"),
+    Row("running info of nobody",
+        lambda: Command(code=RequestCode.GET_CONSUMER_RUNNING_INFO, ext_fields={
+            "consumerGroup": "g", "clientId": "c"}),
+        ResponseCode.SYSTEM_ERROR, "not online"),
     Row("broken heartbeat", lambda: Command(code=RequestCode.HEART_BEAT, body=b"{oops"),
         ResponseCode.SYSTEM_ERROR, ""),
     Row("nameless heartbeat", lambda: Command(code=RequestCode.HEART_BEAT, body=b"{}"),
@@ -133,7 +206,7 @@ async def prepare(peer: Peer) -> None:
 async def test_every_bad_request_is_explained_and_does_no_harm(tmp_path: Path) -> None:
     async with cluster(
         tmp_path, autoCreateTopicEnable="false", autoCreateSubscriptionGroup="false",
-        enablePropertyFilter="true", maxMessageSize=1024,
+        enablePropertyFilter="true", maxMessageSize=1024, recallMessageEnable="true",
     ) as it:  # fmt: skip
         await prepare(it.peer)
         connection = await it.peer.client.connect(it.peer.address)

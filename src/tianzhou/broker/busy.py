@@ -32,6 +32,15 @@ class SendGate:
                 f"sends are taken again in {self._refused_until_ms - now_ms} ms"
             )
 
+    def room(self, config: BrokerConfig, now_ms: int, waiting_count: int) -> int:
+        """How many sends could be taken now, of as many as come at once; 0 if `check` would refuse.
+
+        Does not count as a refusal.
+        """
+        if now_ms < self._refused_until_ms and config.broker_fast_failure_enable:
+            return 0
+        return max(config.send_thread_pool_queue_capacity - waiting_count, 0)
+
     def note_append(self, config: BrokerConfig, started_ms: int, ended_ms: int) -> None:
         """An append took so long; if it was held up, what queued behind it is refused."""
         took_ms = ended_ms - started_ms

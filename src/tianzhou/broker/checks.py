@@ -21,6 +21,7 @@ from tianzhou.names import (
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
     SYSTEM_TOPIC_PREFIX,
+    TIMER_TOPIC,
     TRACE_TOPIC,
 )
 from tianzhou.protocol.codes import ResponseCode
@@ -39,6 +40,7 @@ SYSTEM_TOPICS = frozenset((
 
 CLOSED_TOPICS = frozenset((
     SCHEDULE_TOPIC, HALF_TOPIC, HALF_OP_TOPIC, CHECK_MAX_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC,
+    TIMER_TOPIC,
 ))  # fmt: skip
 """Topics that clients cannot send to."""
 
@@ -125,11 +127,11 @@ def check_body_size(size_bytes: int, size_max_bytes: int) -> None:
         )
 
 
-def check_properties(text: str) -> None:
-    """The properties fit the two bytes of their length."""
+def check_properties(text: str, *, room_bytes: int = 0) -> None:
+    """The properties fit the two bytes of their length, and leave room for more."""
     # Only a text that may not fit is measured in bytes: three per character at most.
-    if len(text) * 3 > PROPERTIES_LENGTH_MAX:
-        size_bytes = len(text.encode("utf-8", "surrogatepass"))
+    if len(text) * 3 + room_bytes > PROPERTIES_LENGTH_MAX:
+        size_bytes = len(text.encode("utf-8", "surrogatepass")) + room_bytes
         if size_bytes > PROPERTIES_LENGTH_MAX:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,

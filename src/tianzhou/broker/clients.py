@@ -169,6 +169,8 @@ class ConsumerTable(Generic[C]):
     def __init__(self) -> None:
         self.groups: dict[str, ConsumerGroup[C]] = {}
         self._groups_of: dict[C, set[str]] = {}
+        self.version = 0
+        """Moves whenever a member comes, goes or tells anything at all."""
 
     def get(self, group: str) -> ConsumerGroup[C] | None:
         return self.groups.get(group)
@@ -190,6 +192,7 @@ class ConsumerTable(Generic[C]):
         told: ConsumerHeartbeat,
     ) -> Change[C] | None:
         """Note a heartbeat; None if nothing has changed by it."""
+        self.version += 1
         group = self.groups.get(told.group)
         if group is None:
             group = self.groups[told.group] = ConsumerGroup(told.group)
@@ -220,6 +223,7 @@ class ConsumerTable(Generic[C]):
         group = self.groups.get(group_name)
         if group is None or channel not in group.members:
             return None
+        self.version += 1
         del group.members[channel]
         self._forget(channel, group_name)
         if not group.members:
@@ -310,9 +314,15 @@ class ProducerTable(Generic[C]):
     def __init__(self) -> None:
         self.groups: dict[str, dict[C, Client]] = {}
         self._groups_of: dict[C, set[str]] = {}
+        self._by_client_id: dict[str, C] = {}
+
+    def find(self, client_id: str) -> C | None:
+        """The channel of a client by its id, whatever its groups."""
+        return self._by_client_id.get(client_id)
 
     def heartbeat(self, channel: C, client: Client, group: str) -> bool:
         """Note a heartbeat; True if the producer is new to the group."""
+        self._by_client_id[client.client_id] = channel
         members = self.groups.setdefault(group, {})
         is_new = channel not in members
         members[channel] = client
@@ -322,7 +332,8 @@ class ProducerTable(Generic[C]):
     def unregister(self, channel: C, group: str) -> bool:
         """A producer says goodbye; False if it was not there."""
         members = self.groups.get(group)
-        if members is None or members.pop(channel, None) is None:
+        client = None if members is None else members.pop(channel, None)
+        if members is None or client is None:
             return False
         if not members:
             del self.groups[group]
@@ -330,6 +341,9 @@ class ProducerTable(Generic[C]):
         groups.discard(group)
         if not groups:
             del self._groups_of[channel]
+            # The client may be back already, on a new channel.
+            if self._by_client_id.get(client.client_id) is channel:
+                del self._by_client_id[client.client_id]
         return True
 
     def closed(self, channel: C) -> list[str]:

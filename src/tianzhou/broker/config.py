@@ -39,6 +39,13 @@ LIVE = Change.LIVE
 _ALL_INTERFACES = "0.0.0.0"  # noqa: S104 - RocketMQ's default
 
 
+class MetricsExporter(StrEnum):
+    """How figures leave the broker; RocketMQ's other ways need its OpenTelemetry collector."""
+
+    DISABLE = "DISABLE"
+    PROM = "PROM"
+
+
 class BrokerRole(StrEnum):
     """What a broker is in its group, and whether a send waits for a slave."""
 
@@ -148,6 +155,59 @@ class BrokerConfig(StoreConfig, TlsSettings):
     )
     trace_on: bool = setting(True, "tell producers that traces are wanted", change=LIVE)
 
+    # -- transactions -----------------------------------------------------------------------------
+    reject_transaction_message: bool = setting(False, "refuse transactional messages", change=LIVE)
+    transaction_time_out: int = setting(
+        6000, "ms for which a transaction is left alone before its producer is asked", change=LIVE
+    )
+    transaction_check_max: int = setting(
+        15, "how often a producer is asked before a transaction is given up", change=LIVE
+    )
+    transaction_check_interval: int = setting(
+        60_000, "ms between two rounds of asking producers", change=LIVE, minimum=1
+    )
+    transaction_op_msg_max_size: int = setting(
+        4096, "bytes of a record that ends several transactions; 1 keeps to one each, as 4.9 reads",
+        change=LIVE, minimum=1, maximum=1024**2,
+    )  # fmt: skip
+    transaction_op_batch_interval: int = setting(
+        0, "ms that ends of transactions may wait for others to share a record (RocketMQ: 3000)",
+        change=LIVE,
+    )  # fmt: skip
+
+    # -- replies and order ------------------------------------------------------------------------
+    store_reply_message_enable: bool = setting(
+        True, "keep replies to requests in the reply topic, too", change=LIVE
+    )
+    rebalance_lock_max_live_time: int = setting(
+        60_000, "ms after which a queue lock of an orderly consumer runs out if it is not renewed",
+        key="rocketmq.broker.rebalance.lockMaxLiveTime", change=LIVE, minimum=1,
+    )  # fmt: skip
+
+    # -- delayed and timed messages ---------------------------------------------------------------
+    flush_delay_offset_interval: int = setting(
+        10_000, "ms between two saves of how far the delay levels are", minimum=10
+    )
+    timer_wheel_enable: bool = setting(True, "take messages for any moment (TIMER_*)")
+    timer_max_delay_sec: int = setting(
+        3 * 24 * 3600, "seconds that a timed message may wait at most", change=LIVE,
+        minimum=1, maximum=INT32_MAX,
+    )  # fmt: skip
+    timer_roll_window_slot: int = setting(
+        2 * 24 * 3600, "seconds after which a message that still waits is stored anew; earlier if "
+        "its log file would expire (half of fileReservedTime)", change=LIVE, minimum=60,
+        maximum=INT32_MAX,
+    )  # fmt: skip
+    timer_flush_interval_ms: int = setting(
+        1000, "ms between two saves of how far timed messages are", minimum=10
+    )
+    recall_message_enable: bool = setting(
+        False, "let producers take timed messages back", change=LIVE
+    )
+    allow_recall_when_broker_not_writeable: bool = setting(
+        True, "let them do so while brokerPermission forbids sending", change=LIVE
+    )
+
     # -- pulling ----------------------------------------------------------------------------------
     long_polling_enable: bool = setting(
         True, "hold a pull that finds nothing until a message comes", change=LIVE
@@ -184,6 +244,12 @@ class BrokerConfig(StoreConfig, TlsSettings):
     )
 
     # -- administration ---------------------------------------------------------------------------
+    copy_metadata_on_join: bool = setting(
+        False, "a broker without topics takes those of its cluster, and its groups (Tianzhou's)"
+    )
+    enable_detail_stat: bool = setting(
+        True, "keep statistics by queue, too (QUEUE_PUT_NUMS and the like)", change=LIVE
+    )
     broker_config_path: Path = path_setting(
         lambda: in_home("broker.properties"),
         "file that takes settings changed at run time; the configuration file if one is given",
@@ -192,8 +258,29 @@ class BrokerConfig(StoreConfig, TlsSettings):
         "configBlackList;brokerConfigPath", "keys that no request may change, separated by ';'"
     )
 
+    # -- figures ----------------------------------------------------------------------------------
+    metrics_exporter_type: MetricsExporter = setting(
+        MetricsExporter.DISABLE, "PROM serves /metrics for Prometheus, and /health"
+    )
+    metrics_prom_exporter_host: str = setting(
+        "", "address of these pages, every interface if empty"
+    )
+    metrics_prom_exporter_port: int = setting(5557, "their port; 0 takes a free one", maximum=65535)
+
+    # -- access control ---------------------------------------------------------------------------
+    acl_enable: bool = setting(False, "check every request against the accounts in aclFile")
+    rocketmq_home: Path = path_setting(
+        lambda: Path(os.environ.get("ROCKETMQ_HOME") or in_home("")),
+        "folder that aclFile and aclFolder are relative to",
+    )
+    acl_file: str = setting(
+        "conf/plain_acl.yml", "accounts and white lists; read again when it changes (Tianzhou's)"
+    )
+    acl_folder: str = setting(
+        "conf/acl", "folder of more such files, read along with aclFile (Tianzhou's)"
+    )
+
     # -- refused ----------------------------------------------------------------------------------
-    acl_enable: bool = setting(False, "access control; not in this version")
     enable_dleger_commit_log: bool = setting(
         False, "DLedger; not in Tianzhou", key="enableDLegerCommitLog"
     )
@@ -244,8 +331,6 @@ def check_config(loaded: Loaded[BrokerConfig]) -> None:
     config, origins = loaded.config, loaded.origins
     namesrv_addresses(config)
     refusals = (
-        (config.acl_enable, "acl_enable",
-         "aclEnable=true: this version has no access control and will not pretend to"),
         (config.enable_dleger_commit_log, "enable_dleger_commit_log",
          "enableDLegerCommitLog=true: Tianzhou has no DLedger"),
         (config.enable_controller_mode, "enable_controller_mode",

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 
+from tianzhou.broker.refusals import REFUSED
 from tianzhou.errors import RequestError
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
@@ -11,14 +12,6 @@ Answer = Command | Awaitable[Command | None] | None
 Handle = Callable[[Connection, Command], Answer]
 
 _NOT_YET = {
-    RequestCode.CONSUMER_SEND_MSG_BACK: "retries through the broker",
-    RequestCode.END_TRANSACTION: "transactions",
-    RequestCode.RESUME_CHECK_HALF_MESSAGE: "transactions",
-    RequestCode.LOCK_BATCH_MQ: "orderly consumption",
-    RequestCode.UNLOCK_BATCH_MQ: "orderly consumption",
-    RequestCode.SEND_REPLY_MESSAGE: "request and reply",
-    RequestCode.SEND_REPLY_MESSAGE_V2: "request and reply",
-    RequestCode.RECALL_MESSAGE: "recalling timed messages",
     RequestCode.POP_MESSAGE: "pop consumption",
     RequestCode.ACK_MESSAGE: "pop consumption",
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME: "pop consumption",
@@ -45,6 +38,9 @@ def explain(code: int) -> str:
         name = RequestCode(code).name
     except ValueError:
         return f"request type {code} not supported: no RocketMQ version has it"
+    why = REFUSED.get(code)
+    if why is not None:
+        return f"request type {code} ({name}) not supported because {why}"
     kind = _NOT_YET.get(RequestCode(code))
     reason = f"this version does not serve {kind}" if kind else "a broker does not serve it"
     return f"request type {code} ({name}) not supported: {reason}"

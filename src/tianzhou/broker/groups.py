@@ -18,6 +18,8 @@ from tianzhou.protocol.bodies.topics import DataVersion
 _TOOLS = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP")
 _BROADCAST = ("CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_ONSAPI_PULL", "CID_ONS-HTTP-PROXY")
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+FORBIDDEN_READ = 1 << 2
+"""The bit by which 5.x notes that a group must not read a topic."""
 SYSTEM_GROUPS = frozenset((*_TOOLS, *_BROADCAST, "CID_RMQ_SYS_TRANS"))
 
 
@@ -32,6 +34,9 @@ class GroupTable:
         self.groups: dict[str, SubscriptionGroupConfig] = {
             name: SubscriptionGroupConfig(group_name=name) for name in sorted(SYSTEM_GROUPS)
         }
+        self.forbidden: dict[str, dict[str, int]] = {}
+        """Bits of forbidden operations by group, then by topic (5.x)."""
+        self._keeps_forbidden = False
         self.data_version = DataVersion(timestamp=clock(), counter=0)
         self._clock = clock
         self._on_change = on_change
@@ -70,6 +75,29 @@ class GroupTable:
         self._changed()
         return True
 
+    def forbid(self, group: str, topic: str, *, forbidden: bool) -> bool:
+        """Forbid a group to read a topic, or allow it again; False if that was so already."""
+        if self.is_forbidden(group, topic) == forbidden:
+            return False
+        bits = self.forbidden.get(group, {}).get(topic, 0) ^ FORBIDDEN_READ
+        topics = {
+            name: each for name, each in self.forbidden.get(group, {}).items() if name != topic
+        }
+        if bits:
+            topics[topic] = bits
+        self.forbidden.pop(group, None)
+        if topics:
+            self.forbidden[group] = topics
+        self._keeps_forbidden = True
+        self._changed()
+        return True
+
+    def is_forbidden(self, group: str, topic: str) -> bool:
+        """Whether the group must not read the topic."""
+        return bool(self.forbidden) and bool(
+            self.forbidden.get(group, {}).get(topic, 0) & FORBIDDEN_READ
+        )
+
     def _changed(self) -> None:
         counter = (self.data_version.counter or 0) + 1
         self.data_version = msgspec.structs.replace(
@@ -80,13 +108,18 @@ class GroupTable:
     # -- on the wire and on disk -------------------------------------------------------------------
 
     def as_body(self) -> SubscriptionGroupTable:
-        return SubscriptionGroupTable(groups=self.groups, data_version=self.data_version)
+        return SubscriptionGroupTable(
+            groups=self.groups,
+            forbidden=self.forbidden or None,
+            data_version=self.data_version,
+        )
 
     def as_file(self) -> dict[str, object]:
         """What `subscriptionGroup.json` holds; parts that only other versions know are kept."""
         return {
             **self._others,
             "dataVersion": encode_body(self.data_version),
+            **({"forbiddenTable": self.forbidden} if self._keeps_forbidden else {}),
             "subscriptionGroupTable": self._encoded.encode(self.groups),
         }
 
@@ -98,9 +131,11 @@ class GroupTable:
             raise BodyError(f"the consumer groups cannot be read: {e}") from e
         for name, group in table.groups.items():
             self.groups[name] = msgspec.structs.replace(group, group_name=name)
+        self.forbidden = table.forbidden or {}
+        self._keeps_forbidden = table.forbidden is not None
         self.data_version = table.data_version
         self._others = {
             key: value
             for key, value in found.items()
-            if key not in ("dataVersion", "subscriptionGroupTable")
+            if key not in ("dataVersion", "forbiddenTable", "subscriptionGroupTable")
         }

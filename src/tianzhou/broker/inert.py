@@ -10,8 +10,7 @@ from collections.abc import Mapping
 
 _ONE_LOOP = "one event loop serves every request"
 _NO_POP = "pop consumption is not in this version"
-_NO_TIMER = "timer messages are not in this version"
-_NO_TRANSACTIONS = "transactions are not in this version"
+_OWN_TIMER = "the timer has an index of its own, to the millisecond and without tuning"
 _NO_TIERS = "there is no tiered storage"
 _OTHER_STORE = "the store has one form, RocketMQ's files; no RocksDB, no compaction"
 _NO_CONTROLLER = "there is no controller, DLedger or broker container"
@@ -21,16 +20,16 @@ _OWN_STATS = "statistics are counters without tuning"
 _NO_COLD = "cold data is not watched"
 _NO_LMQ = "light queues (LMQ) are not in this version"
 _NO_BITMAPS = "filters are applied to the messages themselves, no bit maps are kept"
-_NO_STAGING = "there is no staging pool; the log is written through mapped memory"
+_NO_STAGING = "the log is written through mapped memory where no staged buffer is free"
 _OWN_STORE = "the store of Tianzhou needs no such tuning"
 _NO_CLIENT = "the broker's own connections need no tuning"
 _KERNEL_SIZES = "the operating system sizes socket buffers"
-_NO_DELAY = "delayed messages are not in this version"
+_OWN_DELAY = "delayed messages are delivered in one way, without tuning"
 
 INERT: Mapping[str, str] = {
     "abortFile": "it lies in storePathRootDir",
     "autoMessageVersionOnTopicLen": "long topics are always stored in the second form",
-    "checkTransactionMessageEnable": _NO_TRANSACTIONS,
+    "checkTransactionMessageEnable": "open transactions are always checked",
     "clearRetryTopicWhenDeleteTopic": "retry topics belong to groups and stay",
     "consumerOffsetUpdateVersionStep": "the offset table has no version of its own",
     "dataReadAheadEnable": "the operating system reads ahead",
@@ -46,22 +45,19 @@ INERT: Mapping[str, str] = {
     "messageStorePlugIn": "the store takes no plug-ins",
     "readOnlyCommitLogStorePaths": "the log has one folder",
     "realTimeNotifyConsumerChange": "changes are always told at once",
-    "rejectTransactionMessage": _NO_TRANSACTIONS,
-    "rocketmqHome": "no installation folder is needed",
     "storeCheckpoint": "it lies in storePathRootDir",
-    "storeReplyMessageEnable": "request and reply is not in this version",
     "tls.config.file": "TLS settings belong into the configuration file itself",
     "tls.server.authClient": "tls.server.need.client.auth decides alone",
     "tls.test.mode.enable": "there is no built-in test certificate",
     "transferMsgByHeap": "answers are made in one way",
     "updateNameServerAddrPeriod": "namesrvAddr is read when it changes",
-    "useServerSideResetOffset": "offsets are reset in the clients",
+    "useServerSideResetOffset": "offsets are reset in the broker and in consumers alike",
     "validateSystemTopicWhenUpdateTopic": "system topics cannot be changed",
     **dict.fromkeys(
         (
             "accountStatsEnable", "accountStatsPrintZeroValues", "autoDeleteUnusedStats",
             "commercialBaseCount", "commercialBigCount", "commercialEnable",
-            "commercialSizePerMsg", "commercialTransCount", "enableDetailStat",
+            "commercialSizePerMsg", "commercialTransCount",
             "enableLmqStats", "enableScheduleMessageStats", "estimateAccumulation",
             "maxStatsIdleTimeInMinutes", "sampleCountThreshold", "sampleSteps",
         ),
@@ -117,16 +113,14 @@ INERT: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "allowRecallWhenBrokerNotWriteable", "commercialTimerCount",
-            "mappedFileSizeTimerLog", "recallMessageEnable", "timerCheckMetricsWhen",
+            "commercialTimerCount", "mappedFileSizeTimerLog", "timerCheckMetricsWhen",
             "timerColdDataCheckIntervalMs", "timerCongestNumEachSlot",
             "timerEnableCheckMetrics", "timerEnableDisruptor", "timerEnableRetryUntilSuccess",
-            "timerFlushIntervalMs", "timerInterceptDelayLevel", "timerMaxDelaySec",
-            "timerMetricSmallThreshold", "timerPrecisionMs", "timerProgressLogIntervalMs",
-            "timerRollWindowSlot", "timerSkipUnknownError", "timerStopDequeue",
-            "timerStopEnqueue", "timerWarmEnable", "timerWheelEnable",
+            "timerInterceptDelayLevel", "timerMetricSmallThreshold", "timerPrecisionMs",
+            "timerProgressLogIntervalMs", "timerSkipUnknownError", "timerStopDequeue",
+            "timerStopEnqueue", "timerWarmEnable",
         ),
-        _NO_TIMER,
+        _OWN_TIMER,
     ),
     **dict.fromkeys(
         (
@@ -161,10 +155,9 @@ INERT: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "bitMapLengthConsumeQueueExt", "enableCalcFilterBitMap", "enableConsumeQueueExt",
+            "bitMapLengthConsumeQueueExt", "enableCalcFilterBitMap",
             "expectConsumerNumUseFilter", "filterDataCleanTimeSpan", "filterServerNums",
-            "mappedFileSizeConsumeQueueExt", "maxErrorRateOfBloomFilter",
-            "maxFilterMessageSize",
+            "maxErrorRateOfBloomFilter", "maxFilterMessageSize",
         ),
         _NO_BITMAPS,
     ),
@@ -217,30 +210,24 @@ INERT: Mapping[str, str] = {
         _OWN_STORE,
     ),
     **dict.fromkeys(
-        (
-            "commitCommitLogLeastPages", "commitCommitLogThoroughInterval",
-            "commitIntervalCommitLog", "fastFailIfNoBufferInStorePool",
-            "transientStorePoolEnable", "transientStorePoolSize", "writeWithoutMmap",
-        ),
+        ("fastFailIfNoBufferInStorePool", "writeWithoutMmap"),
         _NO_STAGING,
     ),
     **dict.fromkeys(
         (
-            "delayOffsetUpdateVersionStep", "enableScheduleAsyncDeliver",
-            "flushDelayOffsetInterval", "maxDelayTime", "scheduleAsyncDeliverMaxPendingLimit",
-            "scheduleAsyncDeliverMaxResendNum2Blocked",
+            "delayOffsetUpdateVersionStep", "enableScheduleAsyncDeliver", "maxDelayTime",
+            "scheduleAsyncDeliverMaxPendingLimit", "scheduleAsyncDeliverMaxResendNum2Blocked",
         ),
-        _NO_DELAY,
+        _OWN_DELAY,
     ),
     **dict.fromkeys(
         (
             "enableConnectionMetrics", "enableLagAndDlqMetrics", "enableMessageStoreMetrics",
             "enableRemotingMetrics", "enableRequestMetrics", "enableStatsMetrics",
             "metricGrpcExporterIntervalInMills", "metricGrpcExporterTimeOutInMills",
-            "metricLoggingExporterIntervalInMills", "metricsExporterType",
+            "metricLoggingExporterIntervalInMills",
             "metricsGrpcExporterHeader", "metricsGrpcExporterTarget", "metricsInDelta",
-            "metricsLabel", "metricsOtelCardinalityLimit", "metricsPromExporterHost",
-            "metricsPromExporterPort",
+            "metricsLabel", "metricsOtelCardinalityLimit",
         ),
         _NO_METRICS,
     ),
@@ -260,11 +247,9 @@ INERT: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "enableTransactionMetrics", "transactionCheckInterval", "transactionCheckMax",
-            "transactionMetricFlushInterval", "transactionOpBatchInterval",
-            "transactionOpMsgMaxSize", "transactionTimeOut",
+            "enableTransactionMetrics", "transactionMetricFlushInterval",
         ),
-        _NO_TRANSACTIONS,
+        _NO_METRICS,
     ),
     **dict.fromkeys(
         (

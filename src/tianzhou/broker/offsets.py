@@ -5,7 +5,7 @@ as well as forward: a consumer that was reset, or that shares its group with a s
 back, and it is not for the broker to know better.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -53,6 +53,11 @@ class OffsetTable:
     def groups_of(self, topic: str) -> set[str]:
         """Groups that have committed something in a topic."""
         return {group for name, group in map(_parts, self.by_key) if name == topic}
+
+    def progress(self) -> Iterator[tuple[str, str, dict[int, int]]]:
+        """Topic, group, and the offsets by queue."""
+        for key, queues in self.by_key.items():
+            yield *_parts(key), queues
 
     def copy(self, source: str, target: str, topic: str) -> None:
         """Let a group stand where another one stands in a topic."""

@@ -5,14 +5,23 @@ from typing import NamedTuple
 
 from tianzhou.broker.dispatch import Handle
 from tianzhou.broker.handlers import (
+    admin_acl,
     admin_broker,
     admin_groups,
+    admin_stats,
+    admin_store,
     admin_topics,
     heartbeat,
+    locks,
     offsets,
     pull,
     query,
+    recall,
+    relay,
+    reply,
     send,
+    send_back,
+    transaction,
 )
 from tianzhou.protocol.codes import RequestCode
 
@@ -28,6 +37,15 @@ class AllParts(NamedTuple):
     topics: admin_topics.TopicParts
     groups: admin_groups.GroupParts
     broker: admin_broker.BrokerParts
+    acl: admin_acl.AclParts
+    stats: admin_stats.StatsParts
+    store: admin_store.StoreParts
+    locks: locks.LockParts
+    transactions: transaction.TransactionParts
+    reply: reply.ReplyParts
+    relay: relay.RelayParts
+    send_back: send_back.SendBackParts
+    recall: recall.RecallParts
 
 
 def handlers_of(parts: AllParts) -> dict[int, Handle]:
@@ -37,10 +55,30 @@ def handlers_of(parts: AllParts) -> dict[int, Handle]:
         RequestCode.SEND_MESSAGE: partial(send.send_message, parts.send),
         RequestCode.SEND_MESSAGE_V2: partial(send.send_message_v2, parts.send),
         RequestCode.SEND_BATCH_MESSAGE: partial(send.send_message_v2, parts.send),
+        RequestCode.CONSUMER_SEND_MSG_BACK: partial(send_back.send_back, parts.send_back),
+        RequestCode.RECALL_MESSAGE: partial(recall.recall_message, parts.recall),
         RequestCode.PULL_MESSAGE: partial(pull.pull_message, parts.pull),
         RequestCode.LITE_PULL_MESSAGE: partial(pull.pull_message, parts.pull),
         RequestCode.QUERY_MESSAGE: partial(query.query_message, parts.query),
         RequestCode.VIEW_MESSAGE_BY_ID: partial(query.view_message_by_id, parts.query),
+        # -- transactions, replies, order
+        RequestCode.END_TRANSACTION: partial(transaction.end_transaction, parts.transactions),
+        RequestCode.RESUME_CHECK_HALF_MESSAGE: partial(
+            transaction.resume_check, parts.transactions
+        ),
+        RequestCode.SEND_REPLY_MESSAGE: partial(reply.send_reply, parts.reply),
+        RequestCode.SEND_REPLY_MESSAGE_V2: partial(reply.send_reply_v2, parts.reply),
+        RequestCode.LOCK_BATCH_MQ: partial(locks.lock_batch, parts.locks),
+        RequestCode.UNLOCK_BATCH_MQ: partial(locks.unlock_batch, parts.locks),
+        # -- through the broker to consumers
+        RequestCode.GET_CONSUMER_RUNNING_INFO: partial(
+            relay.get_consumer_running_info, parts.relay
+        ),
+        RequestCode.CONSUME_MESSAGE_DIRECTLY: partial(relay.consume_message_directly, parts.relay),
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: partial(
+            relay.get_consumer_status, parts.relay
+        ),
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: partial(relay.reset_offset, parts.relay),
         # -- offsets
         RequestCode.QUERY_CONSUMER_OFFSET: partial(offsets.query_consumer_offset, parts.offsets),
         RequestCode.UPDATE_CONSUMER_OFFSET: partial(offsets.update_consumer_offset, parts.offsets),
@@ -52,6 +90,10 @@ def handlers_of(parts: AllParts) -> dict[int, Handle]:
         RequestCode.GET_EARLIEST_MSG_STORETIME: partial(
             offsets.get_earliest_store_time, parts.offsets
         ),
+        RequestCode.CLONE_GROUP_OFFSET: partial(offsets.clone_group_offset, parts.offsets),
+        RequestCode.QUERY_CORRECTION_OFFSET: partial(
+            offsets.query_correction_offset, parts.offsets
+        ),
         # -- clients
         RequestCode.HEART_BEAT: partial(heartbeat.heartbeat, parts.clients),
         RequestCode.UNREGISTER_CLIENT: partial(heartbeat.unregister_client, parts.clients),
@@ -62,6 +104,10 @@ def handlers_of(parts: AllParts) -> dict[int, Handle]:
         ),
         RequestCode.GET_PRODUCER_CONNECTION_LIST: partial(
             heartbeat.get_producer_connections, parts.clients
+        ),
+        RequestCode.GET_ALL_PRODUCER_INFO: partial(heartbeat.get_all_producers, parts.clients),
+        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: partial(
+            heartbeat.query_subscription, parts.clients
         ),
         # -- topics
         RequestCode.UPDATE_AND_CREATE_TOPIC: partial(admin_topics.create_topic, parts.topics),
@@ -75,6 +121,12 @@ def handlers_of(parts: AllParts) -> dict[int, Handle]:
         RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: partial(
             admin_topics.query_topic_consume_by_who, parts.topics
         ),
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: partial(
+            admin_topics.create_topic_list, parts.topics
+        ),
+        RequestCode.QUERY_TOPICS_BY_CONSUMER: partial(
+            admin_topics.query_topics_by_consumer, parts.topics
+        ),
         # -- groups
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: partial(
             admin_groups.update_group, parts.groups
@@ -85,7 +137,39 @@ def handlers_of(parts: AllParts) -> dict[int, Handle]:
         ),
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: partial(admin_groups.get_group, parts.groups),
         RequestCode.GET_ALL_CONSUMER_OFFSET: partial(admin_groups.get_all_offsets, parts.groups),
-        RequestCode.GET_CONSUME_STATS: partial(admin_groups.get_consume_stats, parts.groups),
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: partial(
+            admin_groups.update_group_list, parts.groups
+        ),
+        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: partial(
+            admin_groups.update_group_forbidden, parts.groups
+        ),
+        # -- statistics
+        RequestCode.GET_CONSUME_STATS: partial(admin_stats.get_consume_stats, parts.stats),
+        RequestCode.GET_BROKER_CONSUME_STATS: partial(
+            admin_stats.get_all_consume_stats, parts.stats
+        ),
+        RequestCode.QUERY_CONSUME_TIME_SPAN: partial(admin_stats.query_time_span, parts.stats),
+        RequestCode.VIEW_BROKER_STATS_DATA: partial(admin_stats.view_stats, parts.stats),
+        # -- the store
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: partial(
+            admin_store.clean_expired_queues, parts.store
+        ),
+        RequestCode.CLEAN_UNUSED_TOPIC: partial(admin_store.clean_unused_topics, parts.store),
+        RequestCode.DELETE_EXPIRED_COMMITLOG: partial(admin_store.delete_expired_log, parts.store),
+        RequestCode.QUERY_CONSUME_QUEUE: partial(admin_store.query_consume_queue, parts.store),
+        RequestCode.GET_ALL_DELAY_OFFSET: partial(admin_store.get_delay_offsets, parts.store),
+        RequestCode.GET_BROKER_HA_STATUS: partial(admin_store.get_ha_status, parts.store),
+        RequestCode.RESET_MASTER_FLUSH_OFFSET: partial(
+            admin_store.reset_master_flush_offset, parts.store
+        ),
+        # -- access control
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: partial(admin_acl.put_account, parts.acl),
+        RequestCode.DELETE_ACL_CONFIG: partial(admin_acl.remove_account, parts.acl),
+        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: partial(
+            admin_acl.set_white_addresses, parts.acl
+        ),
+        RequestCode.GET_BROKER_CLUSTER_ACL_INFO: partial(admin_acl.get_versions, parts.acl),
+        RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: partial(admin_acl.get_accounts, parts.acl),
         # -- the broker
         RequestCode.GET_BROKER_CONFIG: partial(admin_broker.get_broker_config, parts.broker),
         RequestCode.UPDATE_BROKER_CONFIG: partial(admin_broker.update_broker_config, parts.broker),

@@ -13,35 +13,56 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from tianzhou.broker import advertise
+from tianzhou.broker import advertise, join
+from tianzhou.broker.acl.control import LOOK_S, AccessControl
+from tianzhou.broker.acl.places import topic_at
 from tianzhou.broker.busy import SendGate
-from tianzhou.broker.clients import ConsumerTable, ProducerTable
-from tianzhou.broker.config import BrokerConfig, namesrv_addresses
+from tianzhou.broker.clients import ConsumerTable, ProducerTable, Subscription
+from tianzhou.broker.config import BrokerConfig, MetricsExporter, namesrv_addresses
 from tianzhou.broker.dispatch import Answer, Dispatch
 from tianzhou.broker.durability import Durability
 from tianzhou.broker.groups import GroupTable
-from tianzhou.broker.handlers import heartbeat, pull
+from tianzhou.broker.handlers import heartbeat, locks, pull
+from tianzhou.broker.handlers.admin_acl import AclParts
 from tianzhou.broker.handlers.admin_broker import BrokerParts
 from tianzhou.broker.handlers.admin_groups import GroupParts
+from tianzhou.broker.handlers.admin_stats import StatsParts
+from tianzhou.broker.handlers.admin_store import StoreParts
 from tianzhou.broker.handlers.admin_topics import TopicParts
 from tianzhou.broker.handlers.heartbeat import ClientParts
+from tianzhou.broker.handlers.locks import LockParts
 from tianzhou.broker.handlers.offsets import OffsetParts
 from tianzhou.broker.handlers.pull import PullParts, Waiting
 from tianzhou.broker.handlers.query import QueryParts
+from tianzhou.broker.handlers.recall import RecallParts
+from tianzhou.broker.handlers.relay import RelayParts
+from tianzhou.broker.handlers.reply import ReplyParts
 from tianzhou.broker.handlers.send import SendParts
+from tianzhou.broker.handlers.send_back import SENT_BACK_A_TURN, SendBackParts
+from tianzhou.broker.handlers.transaction import TransactionParts
+from tianzhou.broker.history import History
+from tianzhou.broker.hotpath import HotPath
 from tianzhou.broker.intake import Intake
+from tianzhou.broker.locks import QueueLocks
 from tianzhou.broker.longpoll import Parked, ParkedPulls, QueueKey
 from tianzhou.broker.offsets import OffsetTable
 from tianzhou.broker.persist import TableSaver, encode_table, load_table
 from tianzhou.broker.routing import AllParts, handlers_of
 from tianzhou.broker.stats import Stats
+from tianzhou.broker.steps import Step, unwatched
 from tianzhou.broker.topics import TopicTable, system_topics
+from tianzhou.broker.transaction_checks import CheckSender, Halves
+from tianzhou.broker.turnstile import Turnstile
 from tianzhou.broker.upstream import Registrar
+from tianzhou.broker.waits import TOPICS as WAITING_TOPICS
+from tianzhou.broker.waits import Waits
 from tianzhou.clock import Clock, wall_ms
 from tianzhou.config.live import LiveSettings
-from tianzhou.errors import RequestError
+from tianzhou.errors import RemotingError, RequestError, StoreCorrupt
+from tianzhou.protocol import kernel
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
+from tianzhou.protocol.headers.pull import PullMessageRequest
 from tianzhou.protocol.message_id import encode_offset_id
 from tianzhou.remoting.address import format_address, parse_addresses
 from tianzhou.remoting.client import Client
@@ -49,12 +70,14 @@ from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.limits import Limits
 from tianzhou.remoting.server import Server
 from tianzhou.remoting.tls_settings import tls_of
+from tianzhou.remoting.web import WebServer
 from tianzhou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
 _SWEEP_S = 5.0
 _SILENT_CLIENTS_S = 10.0
+_HISTORY_S = 1.0
 _FIRST_REGISTRATION_S = 3.0
 _WAKES_A_TURN = 256
 _VIP_DISTANCE = 2
@@ -68,6 +91,7 @@ class _TablePaths(NamedTuple):
     topics: Path
     groups: Path
     offsets: Path
+    totals: Path
 
 
 class _Running(NamedTuple):
@@ -78,15 +102,24 @@ class _Running(NamedTuple):
     clients: ClientParts
     registrar: Registrar
     client: Client
+    locks: LockParts
+    halves: Halves
 
 
 class Broker:
     """One broker on one event loop; `start` it once, `stop` it once."""
 
-    def __init__(self, settings: LiveSettings[BrokerConfig], *, clock: Clock = wall_ms) -> None:
+    def __init__(
+        self,
+        settings: LiveSettings[BrokerConfig],
+        *,
+        clock: Clock = wall_ms,
+        step: Step = unwatched,
+    ) -> None:
         """Raises ConfigError for settings that contradict each other."""
         self._settings = settings
         self._clock = clock
+        self._step = step
         config = settings.config
         self._tls = tls_of(config)
         self._namesrvs = namesrv_addresses(config)
@@ -95,6 +128,7 @@ class Broker:
             folder / "topics.json",
             folder / "subscriptionGroup.json",
             folder / "consumerOffset.json",
+            folder / "statistics.json",
         )
         self.topics = TopicTable(system_topics(config), clock, self._topics_changed)
         self.groups = GroupTable(clock, self._groups_changed)
@@ -103,12 +137,22 @@ class Broker:
         self.producers = ProducerTable[Connection]()
         self.parked = ParkedPulls[Connection, Waiting]()
         self.stats = Stats(started_ms=clock())
+        self.history = History(
+            self.stats, clock(), cluster=config.broker_cluster_name,
+            is_detailed=lambda: settings.config.enable_detail_stat, on_totals=self._totals_changed,
+        )  # fmt: skip
         self.address = ""
         """What clients are told to connect to, once started."""
         self._saver: TableSaver | None = None
+        self._access: AccessControl | None = None
+        self._web: WebServer | None = None
+        self.web_port = 0
+        """Where /metrics and /health are, if they are served."""
         self._store: MessageStore | None = None
+        self._waits: Waits | None = None
         self._server: Server | None = None
         self._dispatch: Dispatch | None = None
+        self._hot: HotPath | None = None
         self._running: _Running | None = None
         self._background: list[asyncio.Task[None]] = []
         self._arrived: dict[QueueKey, None] = {}
@@ -130,10 +174,13 @@ class Broker:
         config = self._settings.config
         self._loop = asyncio.get_running_loop()
         # The store locks its folder, so it comes before the tables in it are touched.
+        arrived = self._message_committed if config.is_staged else self._message_arrived
         self._store = await asyncio.to_thread(
-            MessageStore.open, config, clock=self._clock, on_arrival=self._message_arrived
+            MessageStore.open, config, clock=self._clock, on_arrival=arrived
         )
-        self._load_tables()
+        self._waits = Waits(self._settings, self._store, self._clock, self._step)
+        self._load_tables(self._waits)
+        self._access = self._access_control(config, self._store)
         host, port = await self._listen(config)
         peers = [host for host, _ in parse_addresses(config.namesrv_addr or "")]
         own_host = advertise.choose_address(config.broker_ip1, config.bind_address, peers)
@@ -141,10 +188,50 @@ class Broker:
             log.warning("%s", problem)
         self.address = format_address(own_host, port)
         self._running = self._put_together(config, self._store, own_host, port)
+        self._waits.start()
+        if config.copy_metadata_on_join and join.is_new(self.topics):
+            await join.copy_metadata(
+                self._running.client, self._namesrvs, config.broker_cluster_name,
+                config.broker_name, self.topics, self.groups,
+            )  # fmt: skip
+        if config.metrics_exporter_type is MetricsExporter.PROM:
+            await self._serve_figures(config, self._store)
         await self._announce()
         return host, port
 
-    def _load_tables(self) -> None:
+    async def _serve_figures(self, config: BrokerConfig, store: MessageStore) -> None:
+        # The library takes memory that a broker without such pages need not spend.
+        from tianzhou.broker import metrics
+
+        parts = metrics.MetricParts(
+            self._settings, self.topics, self.groups, self.offsets, self.consumers, self.producers,
+            store, self.stats, lambda: len(self.parked),
+        )  # fmt: skip
+        self._web = WebServer(
+            {
+                "/metrics": lambda: metrics.metrics_page(parts),
+                "/health": lambda: metrics.health_page(store),
+            }
+        )
+        host, port = config.metrics_prom_exporter_host, config.metrics_prom_exporter_port
+        try:
+            self.web_port = await self._web.listen(host, port)
+        except OSError as e:
+            raise RemotingError(
+                f"/metrics cannot be served on port {port} (metricsPromExporterPort): {e}"
+            ) from e
+        log.info("serving /metrics and /health on port %d", self.web_port)
+
+    def _access_control(self, config: BrokerConfig, store: MessageStore) -> AccessControl | None:
+        if not config.acl_enable:
+            return None
+        home = config.rocketmq_home
+        return AccessControl(
+            home / config.acl_file, home / config.acl_folder,
+            lambda log_offset: topic_at(store, log_offset), self._clock,
+        )  # fmt: skip
+
+    def _load_tables(self, waits: Waits) -> None:
         paths = self._paths
         for path, load in (
             (paths.topics, self.topics.load),
@@ -152,11 +239,17 @@ class Broker:
             (paths.offsets, self.offsets.load),
         ):
             load_table(path, load)
+        try:
+            load_table(paths.totals, lambda found: self.history.load(found, self._clock()))
+        except StoreCorrupt as e:
+            log.warning("totals begin at 0: %s", e)
         self._saver = TableSaver(
             {
                 paths.topics: lambda: encode_table(self.topics.as_file()),
                 paths.groups: lambda: encode_table(self.groups.as_file()),
                 paths.offsets: lambda: encode_table(self.offsets.as_file()),
+                paths.totals: self._encode_totals,
+                **waits.encoders(),
             }
         )
 
@@ -166,6 +259,7 @@ class Broker:
             limits=Limits(idle_ms=config.server_channel_max_idle_time_seconds * 1000),
             tls=self._tls,
             on_closed=self._connection_closed,
+            feed=self._feed if kernel.WHY_PURE is None else None,
         )
         host = config.bind_address.strip("[]")
         if host == _JAVA_EVERY_INTERFACE:
@@ -184,38 +278,81 @@ class Broker:
             store, config.flush_disk_type, config.broker_role, config.sync_flush_timeout
         )
         intake = Intake(store)
+        halves = Halves(
+            settings, store, intake, self.topics, self.offsets, clock, store_host,
+            CheckSender(self.producers, config.broker_name, store_host),
+        )  # fmt: skip
+        # A half is no other kind as well, so transactions are asked first.
+        intake.redirect_by(halves.redirect)
+        assert self._waits is not None
+        intake.redirect_by(self._waits.redirect)
+        delays = self._waits.delays
+        queue_locks = LockParts(settings, QueueLocks(), clock)
         pulls = PullParts(
             settings, self.topics, self.groups, self.consumers, self.offsets, store, self.parked,
-            stats, clock, self._arm,
+            stats, clock, self._arm, self._pull_found,
         )  # fmt: skip
         clients = ClientParts(
             settings, self.topics, self.groups, self.consumers, self.producers, clock
         )
+        send = SendParts(
+            settings, self.topics, store, intake, durability, SendGate(), stats, clock, store_host,
+            encode_offset_id(store_host, 0)[:-_LOG_OFFSET_DIGITS], self._save_tables, self.groups,
+            lambda group: locks.is_locked(queue_locks, group),
+        )  # fmt: skip
+        # Signatures are checked in front of the handlers, so the feed must not pass them by.
+        # It writes neither into a staging pool nor units beside the queues.
+        plain = not (config.is_staged or config.enable_consume_queue_ext)
+        if self._access is None and plain and (feed := kernel.new_feed()) is not None:
+            self._hot = HotPath(feed, send, pulls, Limits().frame_bytes)
         self._dispatch = Dispatch(
             handlers_of(
                 AllParts(
-                    send=SendParts(
-                        settings, self.topics, store, intake, durability, SendGate(), stats,
-                        clock, store_host, encode_offset_id(store_host, 0)[:-_LOG_OFFSET_DIGITS],
-                        self._save_tables,
-                    ),
+                    send=send,
                     pull=pulls,
                     offsets=OffsetParts(
-                        settings, self.topics, self.groups, self.offsets, store
+                        settings, self.topics, self.groups, self.offsets, store, self.consumers,
+                        self._save_tables,
                     ),
                     clients=clients,
                     query=QueryParts(store),
                     topics=TopicParts(
-                        settings, self.topics, self.consumers, self.offsets, store, stats,
-                        self._save_tables,
+                        settings, self.topics, self.consumers, self.offsets, store, self.history,
+                        clock, lambda: self.address, self._save_tables,
                     ),
                     groups=GroupParts(
-                        settings, self.topics, self.groups, self.consumers, self.offsets, store,
-                        self._save_tables,
+                        settings, self.topics, self.groups, self.consumers, self.offsets,
+                        self.history, clock, self._save_tables,
+                    ),
+                    acl=AclParts(
+                        settings, self._access.files if self._access else None, asyncio.Lock(),
+                        lambda: self.address,
                     ),
                     broker=BrokerParts(
                         settings, asyncio.Lock(), stats.started_ms, store, durability, stats,
-                        lambda: len(self.parked), clock, self._settings_changed,
+                        self.history, lambda: len(self.parked), lambda: delays.offsets, clock,
+                        self._settings_changed,
+                    ),
+                    stats=StatsParts(
+                        settings, self.topics, self.groups, self.consumers, self.offsets, store,
+                        self.history, clock, lambda: self.address,
+                    ),
+                    store=StoreParts(
+                        self.topics, self.consumers, store, self.history, clock,
+                        delays.as_file,
+                    ),
+                    locks=queue_locks,
+                    transactions=TransactionParts(settings, halves, stats, clock),
+                    reply=ReplyParts(settings, self.producers, send, clock),
+                    relay=RelayParts(
+                        settings, self.topics, self.groups, self.consumers, self.offsets, store
+                    ),
+                    send_back=SendBackParts(
+                        settings, self.topics, self.groups, store, intake, durability, stats,
+                        store_host, self._save_tables, Turnstile(SENT_BACK_A_TURN), self._step,
+                    ),
+                    recall=RecallParts(
+                        settings, self.topics, intake, durability, clock, store_host
                     ),
                 )
             )
@@ -226,7 +363,7 @@ class Broker:
             settings, self.topics, client, self.topics.mark_ordered,
             address=self.address, ha_address=format_address(ha_host, config.ha_port),
         )  # fmt: skip
-        return _Running(store, pulls, clients, registrar, client)
+        return _Running(store, pulls, clients, registrar, client, queue_locks, halves)
 
     async def _announce(self) -> None:
         """Register, and keep at it; a nameserver that is away does not hold up the start."""
@@ -239,7 +376,13 @@ class Broker:
             asyncio.create_task(self._repeat(lambda: _SWEEP_S, self._sweep)),
             asyncio.create_task(self._repeat(self._silence_period_s, self._close_silent)),
             asyncio.create_task(self._save_often()),
+            asyncio.create_task(self._repeat(lambda: _HISTORY_S, self._tick_history)),
+            asyncio.create_task(running.halves.run()),
+            asyncio.create_task(self._run_waits()),
         ]
+        if self._access is not None:
+            look = self._repeat(lambda: LOOK_S, self._access.look)
+            self._background.append(asyncio.create_task(look))
         if not self._namesrvs:
             log.warning(
                 "no nameserver is configured (namesrvAddr), so clients cannot find this one"
@@ -261,6 +404,8 @@ class Broker:
         if self._timer is not None:
             self._timer.cancel()
         self._ring()
+        if self._waits is not None:
+            self._waits.look_now()
 
     # -- stopping ----------------------------------------------------------------------------------
 
@@ -276,11 +421,18 @@ class Broker:
             pull.answer_all(running.pulls)
         if self._timer is not None:
             self._timer.cancel()
+        web, self._web = self._web, None
+        if web is not None:
+            await web.close()
         server, self._server = self._server, None
         if server is not None:
             await server.close(self._settings.config.shutdown_wait_time_seconds)
         if running is not None:
+            await running.halves.stop()
             await running.client.close()
+        waits, self._waits = self._waits, None
+        if waits is not None:
+            await waits.stop()
         saver, self._saver = self._saver, None
         if saver is not None:
             await saver.close()
@@ -293,7 +445,18 @@ class Broker:
     def _handle(self, connection: Connection, request: Command) -> Answer:
         if self._dispatch is None:
             raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is starting")
+        if self._access is not None:
+            self._access.check(connection.peer, request)
         return self._dispatch(connection, request)
+
+    def _feed(self, connection: Connection, view: memoryview, at: int) -> tuple[int, int] | None:
+        return None if self._hot is None else self._hot.take(connection, view, at)
+
+    def _pull_found(
+        self, header: PullMessageRequest, subscription: Subscription, next_offset: int
+    ) -> None:
+        if self._hot is not None:
+            self._hot.pull_found(header, subscription, next_offset)
 
     def _connection_closed(self, connection: Connection) -> None:
         self.parked.remove_owner(connection)
@@ -314,6 +477,17 @@ class Broker:
         if self._saver is not None:
             self._saver.mark(self._paths.offsets)
 
+    def _totals_changed(self) -> None:
+        if self._saver is not None:
+            self._saver.mark(self._paths.totals)
+
+    def _encode_totals(self) -> bytes:
+        self.history.collect(self._clock())
+        return encode_table(self.history.as_file())
+
+    def _tick_history(self) -> None:
+        self.history.tick(self._clock())
+
     async def _save_tables(self) -> bool:
         return self._saver is not None and await self._saver.save()
 
@@ -333,8 +507,17 @@ class Broker:
 
     # -- waiting pulls -----------------------------------------------------------------------------
 
-    def _message_arrived(self, topic: str, queue_id: int, _: int, __: int, ___: int) -> None:
+    def _message_committed(
+        self, topic: str, queue_id: int, queue_offset: int, code: int, time_ms: int
+    ) -> None:
+        """Told by the thread of the store that commits, where a staging pool is in use."""
+        arrival = (topic, queue_id, queue_offset, code, time_ms)
+        self._loop.call_soon_threadsafe(self._message_arrived, *arrival)
+
+    def _message_arrived(self, topic: str, queue_id: int, _: int, code: int, __: int) -> None:
         """Told by the store; those who wait are answered when this turn of the loop is over."""
+        if topic in WAITING_TOPICS and self._waits is not None:
+            self._waits.arrived(topic, code)
         key = (topic, queue_id)
         if self.parked.has(key):
             if not self._arrived:
@@ -393,6 +576,11 @@ class Broker:
     def _close_silent(self) -> None:
         if self._running is not None:
             heartbeat.close_silent(self._running.clients)
+            locks.forget_expired(self._running.locks)
+
+    async def _run_waits(self) -> None:
+        if self._waits is not None and self._saver is not None:
+            await self._waits.run(self._saver.save)
 
     async def _save_often(self) -> None:
         while True:

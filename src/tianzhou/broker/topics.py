@@ -25,6 +25,7 @@ from tianzhou.names import (
     REPLY_TOPIC_SUFFIX,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
+    TIMER_TOPIC,
 )
 from tianzhou.protocol.bodies.topics import DataVersion, TopicConfig, TopicConfigTable
 from tianzhou.protocol.codes import ResponseCode
@@ -54,6 +55,8 @@ def system_topics(config: BrokerConfig) -> list[TopicConfig]:
     if config.auto_create_topic_enable:
         queue_count = config.default_topic_queue_nums
         topics.append(_topic(AUTO_CREATE_TOPIC, queue_count, READ_WRITE | PERM_INHERIT))
+    if config.timer_wheel_enable:
+        topics.append(_topic(TIMER_TOPIC, 1))
     if config.trace_topic_enable:
         topics.append(_topic(config.msg_trace_topic_name, 1))
     return topics

@@ -1,26 +1,38 @@
 """`tianzhou`: the command line, one subcommand per noun.
 
-What a subcommand needs is imported when it runs, so that `tianzhou --help` is quick and a server
-does not carry the rest.
+What a subcommand needs is imported when it runs (`root`), so that `tianzhou --help` is quick and a
+server does not carry the rest.
 """
 
+import os
+import sys
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from tianzhou.cli import serving, store
+from tianzhou.cli import serving
+from tianzhou.cli.root import HERE, SERVERS, Root
 
 app = typer.Typer(
+    cls=Root,
     no_args_is_help=True,
-    add_completion=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="RocketMQ in Python. `tianzhou up` starts a nameserver and a broker here.",
+    help="RocketMQ in Python: servers, and the tool that looks after them and Apache's alike. "
+    "`tianzhou up` starts a nameserver and a broker here.",
 )
-app.add_typer(store.app, name="store")
 # Servers parse their own options: they start without typer, and have hundreds of settings.
 _OWN_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
+# The exceptions of the click that typer uses: its own copy since 0.26, the package before.
+_MISTAKE: Any = typer.BadParameter.__mro__[1]
+_CLICK_ERROR: Any = typer.BadParameter.__mro__[2]
+
+
+_COMPLETE = "_TIANZHOU_COMPLETE"
+"""The environment by which a shell asks for completions."""
 
 
 class Stoppable(StrEnum):
@@ -30,7 +42,15 @@ class Stoppable(StrEnum):
     BROKER = "broker"
 
 
-@app.command(add_help_option=False, context_settings=_OWN_OPTIONS)
+class Shell(StrEnum):
+    """Shells that can complete our words."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+@app.command(add_help_option=False, context_settings=_OWN_OPTIONS, rich_help_panel=SERVERS)
 def up(context: typer.Context) -> None:
     """Start a nameserver and a broker in one process; `tianzhou up --help` shows its options."""
     from tianzhou.cli import up as command
@@ -38,7 +58,7 @@ def up(context: typer.Context) -> None:
     raise typer.Exit(command.main(context.args))
 
 
-@app.command(add_help_option=False, context_settings=_OWN_OPTIONS)
+@app.command(add_help_option=False, context_settings=_OWN_OPTIONS, rich_help_panel=SERVERS)
 def namesrv(context: typer.Context) -> None:
     """Start a nameserver; `tianzhou namesrv --help` shows its options."""
     from tianzhou.cli import namesrv as command
@@ -46,7 +66,7 @@ def namesrv(context: typer.Context) -> None:
     raise typer.Exit(command.main(context.args))
 
 
-@app.command(add_help_option=False, context_settings=_OWN_OPTIONS)
+@app.command(add_help_option=False, context_settings=_OWN_OPTIONS, rich_help_panel=SERVERS)
 def broker(context: typer.Context) -> None:
     """Start a broker; `tianzhou broker --help` shows its options."""
     from tianzhou.cli import broker as command
@@ -54,7 +74,7 @@ def broker(context: typer.Context) -> None:
     raise typer.Exit(command.main(context.args))
 
 
-@app.command()
+@app.command(rich_help_panel=SERVERS)
 def stop(
     program: Annotated[Stoppable, typer.Argument(help="What to stop.")],
     wait_s: Annotated[
@@ -68,7 +88,19 @@ def stop(
     raise typer.Exit(stop_all("tianzhou stop", program.value, wait_s))
 
 
-@app.command()
+@app.command(rich_help_panel=HERE)
+def completion(
+    shell: Annotated[Shell, typer.Argument(help="Your shell.")],
+) -> None:
+    """Print the script that lets a shell complete commands: eval "$(tianzhou completion bash)"."""
+    from typer import completion as scripts
+
+    # Typer has it under this name in every release, and lists it in none.
+    make = getattr(scripts, "get_completion_script")  # noqa: B009
+    serving.say(make(prog_name="tianzhou", complete_var=_COMPLETE, shell=shell.value))
+
+
+@app.command(rich_help_panel=HERE)
 def version(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
@@ -93,3 +125,33 @@ def version(
     serving.say(f"tianzhou {tianzhou.__version__}")
     serving.say(f"kernel: {serves}{why}")
     serving.say(f"python: {platform.python_version()}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code. A mistake is one line on standard error."""
+    command = typer.main.get_command(app)
+    if _COMPLETE in os.environ:
+        from typer.completion import get_completion_inspect_parameters
+
+        get_completion_inspect_parameters()  # It makes the shells known; nobody else does.
+    try:
+        ended = command.main(
+            args=list(sys.argv[1:] if arguments is None else arguments),
+            prog_name="tianzhou",
+            standalone_mode=False,
+        )
+    except _MISTAKE as e:
+        where = e.ctx.command_path if e.ctx is not None else "tianzhou"
+        if not str(e.format_message()).strip():
+            # No arguments at all: the help was printed in place of a complaint.
+            return serving.WRONG_USE
+        told = e.format_message().strip().rstrip(".")
+        serving.complain(where, f"{told}; `{where} --help` shows how")
+        return serving.WRONG_USE
+    except _CLICK_ERROR as e:
+        serving.complain("tianzhou", e.format_message())
+        return int(e.exit_code)
+    except typer.Abort:
+        serving.complain("tianzhou", "nothing was changed")
+        return serving.FAILED
+    return ended if isinstance(ended, int) else serving.OK

@@ -1,9 +1,21 @@
 """Argument parsing for the commands that start quickly: argparse, with errors in one line."""
 
 import argparse
+from collections.abc import Sequence
 from typing import NoReturn
 
 from tianzhou.cli.serving import WRONG_USE, complain
+
+SERVER_VERBS = {
+    "broker": ("list", "show", "config", "runtime", "lag", "stats", "clean"),
+    "namesrv": ("list", "config", "kv", "write-permission"),
+}
+"""Words behind `tianzhou broker` and `tianzhou namesrv` that look after running servers."""
+
+
+def is_verb(program: str, arguments: Sequence[str]) -> bool:
+    """Whether `tianzhou broker ARGUMENTS` looks after brokers, and does not start one."""
+    return bool(arguments) and arguments[0] in SERVER_VERBS[program]
 
 
 class Arguments(argparse.ArgumentParser):

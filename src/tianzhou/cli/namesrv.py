@@ -43,6 +43,7 @@ examples:
   tianzhou namesrv --config namesrv.properties --port 9877
   tianzhou namesrv --print-config             every key, its value, where it is from, its meaning
   tianzhou stop namesrv
+running nameservers: tianzhou namesrv list | config | kv | write-permission
 """
 _FLAG_KEYS = {"port": "listenPort", "listen": "bindAddress", "kv_config": "kvConfigPath"}
 

@@ -4,9 +4,9 @@ They read like the original's, so that scripts written for it go on working. The
 they can: a server's start should not pay for tables and colours.
 """
 
+import sys
 from pathlib import Path
 
-import tianzhou
 from tianzhou.cli.arguments import Arguments
 from tianzhou.cli.serving import OK, WRONG_USE, complain, say
 from tianzhou.errors import ConfigError
@@ -54,9 +54,8 @@ def mqbroker(arguments: list[str] | None = None) -> int:
     return broker.mqbroker(arguments)
 
 
-def mqadmin() -> int:
-    """There is none yet."""
-    complain(
-        "mqadmin", f"Tianzhou {tianzhou.__version__} has no admin tool yet; use Apache RocketMQ's"
-    )
-    return WRONG_USE
+def mqadmin(arguments: list[str] | None = None) -> int:
+    """`mqadmin SUBCOMMAND [-n ADDR] ...`."""
+    from tianzhou.cli import mqadmin as command
+
+    return command.run(sys.argv[1:] if arguments is None else arguments)

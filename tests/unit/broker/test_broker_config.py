@@ -26,7 +26,7 @@ listenPort=10921
 sendMessageThreadPoolNums=128
 pullMessageThreadPoolNums=128
 useReentrantLockWhenPutMessage=true
-timerWheelEnable=false
+timerWarmEnable=false
 enableLmq=false
 mapedFileSizeCommitLog=1073741824
 storeCheckpoint=/data/store/checkpoint
@@ -68,7 +68,6 @@ def test_flags_beat_the_environment_beats_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pair", "complaint"),
     [
-        ("aclEnable=true", "no access control"),
         ("enableDLegerCommitLog=true", "no DLedger"),
         ("enableControllerMode=true", "controller"),
         ("brokerRole=SLAVE", "cannot replicate"),

@@ -11,8 +11,8 @@ from tianzhou.protocol.codes import RequestCode
     ("code", "text"),
     [
         (99_999, "no RocketMQ version has it"),
-        (RequestCode.END_TRANSACTION, "this version does not serve transactions"),
-        (RequestCode.REGISTER_BROKER, "a broker does not serve it"),
+        (RequestCode.POP_MESSAGE, "this version does not serve pop consumption"),
+        (RequestCode.REGISTER_BROKER, "because a nameserver serves it"),
     ],
 )
 def test_a_code_that_is_not_served_says_why(code: int, text: str) -> None:

@@ -2,18 +2,22 @@
 
 import asyncio
 import logging
+import os
 import shutil
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tianzhou.broker.config import BrokerConfig, check_config
 from tianzhou.broker.durability import Durability
+from tianzhou.broker.history import History
 from tianzhou.broker.stats import Stats
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings, save_pairs
 from tianzhou.config.properties import decode_text, parse_properties
 from tianzhou.config.settings import Change, settings_of
 from tianzhou.errors import ConfigError, RequestError
+from tianzhou.names import SCHEDULE_TOPIC
 from tianzhou.protocol.bodies import encode as encode_body
 from tianzhou.protocol.bodies.topics import DataVersion, KVTable
 from tianzhou.protocol.codes import ResponseCode
@@ -28,6 +32,11 @@ log = logging.getLogger(__name__)
 
 _ALWAYS_FIXED = ("configBlackList", "brokerConfigPath", "rocketmqHome")
 _NO_TIME = -1
+_FOR_STOCK_TOOLS = (
+    f"filterServerNums=0\nuseTLS=false\nclientCallbackExecutorThreads={os.cpu_count() or 1}\n"
+)
+"""Keys that mean nothing here; `exportConfigs` of 4.9 fails without them, `exportMetrics` takes the
+last one for the number of processors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +49,10 @@ class BrokerParts:
     store: MessageStore
     durability: Durability
     stats: Stats
+    history: History
     parked_count: Callable[[], int]
+    delay_offsets: Callable[[], dict[int, int]]
+    """How far the delay levels are."""
     clock: Clock
     on_settings: Callable[[BrokerConfig, BrokerConfig], None]
     """Told of the settings before and after a change."""
@@ -61,7 +73,7 @@ def get_broker_config(parts: BrokerParts, _: Connection, __: Command) -> Command
     return Command(
         code=ResponseCode.SUCCESS,
         ext_fields=encode(GetBrokerConfigResponse(version=version)),
-        body=parts.settings.as_properties().encode(),
+        body=f"{parts.settings.as_properties()}{_FOR_STOCK_TOOLS}".encode(),
     )
 
 
@@ -118,9 +130,9 @@ def get_broker_runtime_info(parts: BrokerParts, _: Connection, __: Command) -> C
 
 def runtime_info(parts: BrokerParts) -> dict[str, str]:
     """The figures under RocketMQ's names; those that have no meaning here are neutral."""
-    config, store, stats = parts.settings.config, parts.store, parts.stats
-    up_ms = max(parts.clock() - stats.started_ms, 1)
-    put_rate, get_rate = (_rate(count, up_ms) for count in (stats.put.messages, stats.got.messages))
+    config, store, stats, now_ms = parts.settings.config, parts.store, parts.stats, parts.clock()
+    parts.history.refresh(now_ms)
+    totals, rates = parts.history.totals, parts.history.rates(now_ms)
     put_count = stats.put.messages
     earliest = store.earliest_log_time()
     ratio, capacity = _disk(config)
@@ -128,37 +140,36 @@ def runtime_info(parts: BrokerParts) -> dict[str, str]:
         "brokerVersionDesc": version_name(CURRENT_VERSION),
         "brokerVersion": str(CURRENT_VERSION),
         "bootTimestamp": str(stats.started_ms),
-        "runtime": _duration(up_ms),
-        "msgPutTotalYesterdayMorning": "0",
-        "msgPutTotalTodayMorning": "0",
-        "msgPutTotalTodayNow": str(put_count),
-        "msgGetTotalYesterdayMorning": "0",
-        "msgGetTotalTodayMorning": "0",
-        "msgGetTotalTodayNow": str(stats.got.messages),
+        "runtime": _duration(max(now_ms - stats.started_ms, 0)),
+        "msgPutTotalYesterdayMorning": str(totals.yesterday.put),
+        "msgPutTotalTodayMorning": str(totals.today.put),
+        "msgPutTotalTodayNow": str(totals.put),
+        "msgGetTotalYesterdayMorning": str(totals.yesterday.got),
+        "msgGetTotalTodayMorning": str(totals.today.got),
+        "msgGetTotalTodayNow": str(totals.got),
         "putMessageTimesTotal": str(put_count),
         "putMessageSizeTotal": str(stats.put.size_bytes),
         "putMessageAverageSize": f"{stats.put.size_bytes / put_count if put_count else 0.0:.1f}",
         "putMessageFailedTimes": str(stats.put_failures),
         "putMessageEntireTimeMax": str(stats.put_slowest_ms),
-        "putMessageDistributeTime": " ".join(
-            f"{took_ms}ms:{count}" for took_ms, count in sorted(stats.put_times.items())
-        ),
+        "putMessageDistributeTime": put_times(stats),
+        "putLatency99": f"{put_percentile_ms(stats, 990):.2f}",
+        "putLatency999": f"{put_percentile_ms(stats, 999):.2f}",
         "getMessageEntireTimeMax": "0",
-        "putTps": put_rate,
-        "getFoundTps": get_rate,
-        "getMissTps": _rate(stats.pulls_missed, up_ms),
-        "getTotalTps": _rate(stats.pulls_found + stats.pulls_missed, up_ms),
-        "getTransferedTps": get_rate,
-        "getTransferredTps": get_rate,
+        "putTps": _three(rates.put),
+        "getFoundTps": _three(rates.found),
+        "getMissTps": _three(rates.missed),
+        "getTotalTps": _three(map(sum, zip(rates.found, rates.missed, strict=True))),
+        # RocketMQ 4.9 misspells what 5.x writes properly.
+        "getTransferedTps": _three(rates.transferred),
+        "getTransferredTps": _three(rates.transferred),
         "sendThreadPoolQueueSize": str(parts.durability.waiting_count),
         "sendThreadPoolQueueCapacity": str(config.send_thread_pool_queue_capacity),
         "sendThreadPoolQueueHeadWaitTimeMills": "0",
         "pullThreadPoolQueueSize": str(parts.parked_count()),
         "pullThreadPoolQueueCapacity": str(config.max_parked_pulls),
         "pullThreadPoolQueueHeadWaitTimeMills": "0",
-        "queryThreadPoolQueueSize": "0",
-        "queryThreadPoolQueueCapacity": "0",
-        "queryThreadPoolQueueHeadWaitTimeMills": "0",
+        **_NO_POOLS,
         "EndTransactionQueueSize": "0",
         "EndTransactionThreadPoolQueueCapacity": "0",
         "pageCacheLockTimeMills": "0",
@@ -175,13 +186,51 @@ def runtime_info(parts: BrokerParts) -> dict[str, str]:
         "earliestMessageTimeStamp": str(_NO_TIME if earliest is None else earliest),
         "startAcceptSendRequestTimeStamp": str(config.start_accept_send_request_time_stamp),
         "brokerActive": "true",
+        **{
+            f"scheduleMessageOffset_{level}": f"{at},{store.max_offset(SCHEDULE_TOPIC, level - 1)}"
+            for level, at in sorted(parts.delay_offsets().items())
+        },
     }
 
 
-def _rate(count: int, up_ms: int) -> str:
-    """Per second since the start, three times: RocketMQ has windows of 10, 60 and 600 s there."""
-    rate = f"{count * 1000 / up_ms:.2f}"
-    return f"{rate} {rate} {rate}"
+_NO_POOLS = {
+    f"{pool}ThreadPoolQueue{figure}": "0"
+    for pool in ("query", "ack", "litePull")
+    for figure in ("Size", "Capacity", "HeadWaitTimeMills")
+}
+"""What stock tools show of queues that do not exist here."""
+
+
+def _three(rates: Iterable[float]) -> str:
+    """Over 10, 60 and 600 s, as RocketMQ writes them one after the other."""
+    return " ".join(f"{rate:.2f}" for rate in rates)
+
+
+_PUT_STEPS_MS = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
+_PUT_STEP_NAMES = (
+    "<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s", "1~2s",
+    "2~3s", "3~4s", "4~5s", "5~10s", "10s~",
+)  # fmt: skip
+
+
+def put_times(stats: Stats) -> str:
+    """How many appends took how long, in the steps that RocketMQ has."""
+    counts = [0] * len(_PUT_STEP_NAMES)
+    for took_ms, count in stats.put_times.items():
+        counts[bisect_right(_PUT_STEPS_MS, took_ms)] += count
+    counts[0] = max(stats.put.calls - sum(counts), 0)
+    steps = zip(_PUT_STEP_NAMES, counts, strict=True)
+    return " ".join(f"[{name}]:{count}" for name, count in steps)
+
+
+def put_percentile_ms(stats: Stats, per_mille: int) -> int:
+    """The time within which so many of a thousand appends were done."""
+    beyond = stats.put.calls * (1000 - per_mille) // 1000
+    for took_ms in sorted(stats.put_times, reverse=True):
+        beyond -= stats.put_times[took_ms]
+        if beyond < 0:
+            return took_ms
+    return 0
 
 
 def _duration(up_ms: int) -> str:
@@ -199,4 +248,5 @@ def _disk(config: BrokerConfig) -> tuple[str, str]:
         return "-1", "unknown"
     gib = 1024**3
     capacity = f"Total : {usage.total / gib:.1f} GiB, Free : {usage.free / gib:.1f} GiB."
-    return f"{usage.used / usage.total:.4f}", capacity
+    # What is reserved for root is neither used nor free to us, so it does not count.
+    return f"{usage.used / max(usage.used + usage.free, 1):.4f}", capacity

@@ -4,31 +4,37 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from tianzhou.broker import checks
 from tianzhou.broker.clients import ConsumerTable
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups import GroupTable, is_system_group
-from tianzhou.broker.offsets import NOT_FOUND, OffsetTable
+from tianzhou.broker.handlers.admin_topics import apply_attributes
+from tianzhou.broker.history import History
+from tianzhou.broker.offsets import OffsetTable
 from tianzhou.broker.topics import TopicTable
+from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError
 from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from tianzhou.protocol.bodies import decode as decode_body
 from tianzhou.protocol.bodies import encode as encode_body
-from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
+from tianzhou.protocol.bodies.groups import (
+    GroupForbidden,
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+)
 from tianzhou.protocol.bodies.offsets import ConsumerOffsetTable
-from tianzhou.protocol.bodies.queues import MessageQueue
-from tianzhou.protocol.bodies.stats import ConsumeOffsets, ConsumeStats
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import decode
 from tianzhou.protocol.headers.groups import (
     DeleteSubscriptionGroupRequest,
-    GetConsumeStatsRequest,
     GetSubscriptionGroupConfigRequest,
+    UpdateGroupForbiddenRequest,
 )
 from tianzhou.remoting.connection import Connection
-from tianzhou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -42,27 +48,44 @@ class GroupParts:
     groups: GroupTable
     consumers: ConsumerTable[Connection]
     offsets: OffsetTable
-    store: MessageStore
+    history: History
+    clock: Clock
     saved: Callable[[], Awaitable[bool]]
     """Waits until the tables are on disk."""
 
 
 async def update_group(parts: GroupParts, connection: Connection, request: Command) -> Command:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
-    group = decode_body(SubscriptionGroupConfig, request.body)
-    name = group.group_name or ""
-    checks.check_group_name(name)
-    if group.retry_queue_count < 0 or group.retry_max_times < -1:
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR,
-            f"retryQueueNums is {group.retry_queue_count} and retryMaxTimes is "
-            f"{group.retry_max_times}, neither can be below 0",
-        )
-    is_new = parts.groups.get(name) is None
-    if parts.groups.put(group):
-        log.info("group %s: %s by %s", name, "created" if is_new else "changed", connection.peer)
-    await _save(parts)
+    await _update_groups(parts, connection, [decode_body(SubscriptionGroupConfig, request.body)])
     return Command(code=ResponseCode.SUCCESS)
+
+
+async def update_group_list(parts: GroupParts, connection: Connection, request: Command) -> Command:
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (5.3): all of them or, if one is wrong, none."""
+    groups = decode_body(SubscriptionGroupList, request.body).groups or []
+    await _update_groups(parts, connection, groups)
+    return Command(code=ResponseCode.SUCCESS)
+
+
+async def _update_groups(
+    parts: GroupParts, connection: Connection, groups: list[SubscriptionGroupConfig]
+) -> None:
+    for group in groups:
+        checks.check_group_name(group.group_name or "")
+        if group.retry_queue_count < 0 or group.retry_max_times < -1:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"retryQueueNums is {group.retry_queue_count} and retryMaxTimes is "
+                f"{group.retry_max_times}, neither can be below 0",
+            )
+    for group in groups:
+        name = group.group_name or ""
+        before = parts.groups.get(name)
+        attributes = apply_attributes(before.attributes if before else None, group.attributes)
+        if parts.groups.put(msgspec.structs.replace(group, attributes=attributes)):
+            verb = "changed" if before else "created"
+            log.info("group %s: %s by %s", name, verb, connection.peer)
+    await _save(parts)
 
 
 async def delete_group(parts: GroupParts, connection: Connection, request: Command) -> Command:
@@ -77,6 +100,7 @@ async def delete_group(parts: GroupParts, connection: Connection, request: Comma
         log.info("group %s: deleted by %s", header.group_name, connection.peer)
     if header.clean_offset or header.remove_offset:
         parts.offsets.remove_group(header.group_name)
+    parts.history.forget_group(header.group_name, parts.clock())
     for prefix in (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX):
         parts.topics.remove(prefix + header.group_name)
     await _save(parts)
@@ -114,28 +138,20 @@ def get_all_offsets(parts: GroupParts, _: Connection, __: Command) -> Command:
     return Command(code=ResponseCode.SUCCESS, body=encode_body(table))
 
 
-def get_consume_stats(parts: GroupParts, _: Connection, request: Command) -> Command:
-    """GET_CONSUME_STATS: where a group stands in every queue of its topics."""
-    header = decode(GetConsumeStatsRequest, request.fields)
-    group = header.consumer_group
-    topics = {header.topic} if header.topic else parts.offsets.topics_of(group)
-    table: dict[MessageQueue, ConsumeOffsets] = {}
-    for name in sorted(topics):
-        topic = parts.topics.get(name)
-        for queue_id in range(topic.read_queue_count if topic else 0):
-            queue = MessageQueue(
-                topic=name, broker_name=parts.settings.config.broker_name, queue_id=queue_id
-            )
-            table[queue] = _queue_stats(parts, group, name, queue_id)
-    return Command(code=ResponseCode.SUCCESS, body=encode_body(ConsumeStats(offsets=table)))
-
-
-def _queue_stats(parts: GroupParts, group: str, topic: str, queue_id: int) -> ConsumeOffsets:
-    committed = parts.offsets.find(group, topic, queue_id)
-    place = 0 if committed == NOT_FOUND else committed
-    last_ms = parts.store.store_time(topic, queue_id, place - 1) if place > 0 else None
-    return ConsumeOffsets(
-        broker_offset=parts.store.max_offset(topic, queue_id),
-        consumer_offset=place,
-        last_timestamp=last_ms or 0,
-    )
+async def update_group_forbidden(
+    parts: GroupParts, connection: Connection, request: Command
+) -> Command:
+    """UPDATE_AND_GET_GROUP_FORBIDDEN (5.x): whether a group may read a topic, told or changed."""
+    header = decode(UpdateGroupForbiddenRequest, request.fields)
+    group, topic = header.group, header.topic
+    checks.check_group_name(group)
+    checks.check_topic_name(topic)
+    if header.readable is not None and parts.groups.forbid(
+        group, topic, forbidden=not header.readable
+    ):
+        verb = "may read" if header.readable else "must not read"
+        log.info("group %s: %s topic %s now, by %s", group, verb, topic, connection.peer)
+        await _save(parts)
+    readable = not parts.groups.is_forbidden(group, topic)
+    body = GroupForbidden(topic=topic, group=group, readable=readable)
+    return Command(code=ResponseCode.SUCCESS, body=encode_body(body))

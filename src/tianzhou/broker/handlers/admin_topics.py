@@ -4,19 +4,29 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from tianzhou.broker import checks
 from tianzhou.broker.clients import ConsumerTable
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.history import History
 from tianzhou.broker.offsets import OffsetTable
-from tianzhou.broker.stats import Stats
 from tianzhou.broker.topics import TopicTable, check_queue_counts
+from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError, StoreError
+from tianzhou.protocol.bodies import decode as decode_body
 from tianzhou.protocol.bodies import encode as encode_body
 from tianzhou.protocol.bodies.groups import GroupList
 from tianzhou.protocol.bodies.queues import MessageQueue
 from tianzhou.protocol.bodies.stats import TopicOffset, TopicStatsTable
-from tianzhou.protocol.bodies.topics import MULTI_TAG, SINGLE_TAG, TopicConfig, TopicList
+from tianzhou.protocol.bodies.topics import (
+    MULTI_TAG,
+    SINGLE_TAG,
+    CreateTopicListBody,
+    TopicConfig,
+    TopicList,
+)
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import decode
@@ -26,6 +36,7 @@ from tianzhou.protocol.headers.topics import (
     GetTopicConfigRequest,
     GetTopicStatsInfoRequest,
     QueryTopicConsumeByWhoRequest,
+    QueryTopicsByConsumerRequest,
 )
 from tianzhou.remoting.connection import Connection
 from tianzhou.store.message_store import MessageStore
@@ -44,7 +55,10 @@ class TopicParts:
     consumers: ConsumerTable[Connection]
     offsets: OffsetTable
     store: MessageStore
-    stats: Stats
+    history: History
+    clock: Clock
+    address: Callable[[], str]
+    """What clients are told to connect to."""
     saved: Callable[[], Awaitable[bool]]
     """Waits until the tables are on disk."""
 
@@ -52,25 +66,6 @@ class TopicParts:
 async def create_topic(parts: TopicParts, connection: Connection, request: Command) -> Command:
     """UPDATE_AND_CREATE_TOPIC."""
     header = decode(CreateTopicRequest, request.fields)
-    checks.check_topic_name(header.topic)
-    checks.check_changeable(header.topic)
-    if header.topic in parts.topics.system_names:
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR,
-            f"the topic {header.topic} is a system topic of this broker and cannot be changed",
-        )
-    check_queue_counts(header.read_queue_count, header.write_queue_count)
-    if not 0 <= header.perm <= _PERM_MAX:
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR, f"perm is {header.perm}, it must be 2, 4 or 6"
-        )
-    if header.filter_type not in (SINGLE_TAG, MULTI_TAG):
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR,
-            f"topicFilterType is {checks.shorten(header.filter_type)}, "
-            f"it must be {SINGLE_TAG} or {MULTI_TAG}",
-        )
-    before = parts.topics.get(header.topic)
     topic = TopicConfig(
         topic_name=header.topic,
         read_queue_count=header.read_queue_count,
@@ -79,36 +74,94 @@ async def create_topic(parts: TopicParts, connection: Connection, request: Comma
         filter_type=header.filter_type,
         topic_sys_flag=header.topic_sys_flag or 0,
         order=header.order,
-        attributes=_attributes(before.attributes if before else None, header.attributes),
+        attributes=_parse_attributes(header.attributes),
     )
-    if parts.topics.put(topic):
-        log.info(
-            "topic %s: %s, %d read and %d write queues, permission %s, by %s",
-            header.topic, "changed" if before else "created", topic.read_queue_count,
-            topic.write_queue_count, checks.describe_permission(topic.perm), connection.peer,
-        )  # fmt: skip
-    await _save(parts)
+    await _put_topics(parts, connection, [topic])
     return Command(code=ResponseCode.SUCCESS)
 
 
-def _attributes(before: dict[str, str] | None, changes: str | None) -> dict[str, str] | None:
-    """Apply changes such as "+message.type=FIFO,-cleanup.policy" (5.x). Raises RequestError."""
+async def create_topic_list(parts: TopicParts, connection: Connection, request: Command) -> Command:
+    """UPDATE_AND_CREATE_TOPIC_LIST (5.3): all of them or, if one is wrong, none."""
+    topics = decode_body(CreateTopicListBody, request.body).topics or []
+    await _put_topics(parts, connection, topics)
+    return Command(code=ResponseCode.SUCCESS)
+
+
+async def _put_topics(parts: TopicParts, connection: Connection, topics: list[TopicConfig]) -> None:
+    """Check all, then create or change each; `attributes` are changes, signs before the names."""
+    for topic in topics:
+        _check_topic(parts, topic)
+    for topic in topics:
+        name = topic.topic_name or ""
+        before = parts.topics.get(name)
+        attributes = apply_attributes(before.attributes if before else None, topic.attributes)
+        if parts.topics.put(msgspec.structs.replace(topic, attributes=attributes)):
+            log.info(
+                "topic %s: %s, %d read and %d write queues, permission %s, by %s",
+                name, "changed" if before else "created", topic.read_queue_count,
+                topic.write_queue_count, checks.describe_permission(topic.perm), connection.peer,
+            )  # fmt: skip
+    await _save(parts)
+
+
+def _check_topic(parts: TopicParts, topic: TopicConfig) -> None:
+    """Raises RequestError for what no topic can be."""
+    name = topic.topic_name or ""
+    checks.check_topic_name(name)
+    checks.check_changeable(name)
+    if name in parts.topics.system_names:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"the topic {name} is a system topic of this broker and cannot be changed",
+        )
+    check_queue_counts(topic.read_queue_count, topic.write_queue_count)
+    if not 0 <= topic.perm <= _PERM_MAX:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"perm is {topic.perm}, it must be 2, 4 or 6")
+    if topic.filter_type not in (SINGLE_TAG, MULTI_TAG):
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"topicFilterType is {checks.shorten(topic.filter_type)}, "
+            f"it must be {SINGLE_TAG} or {MULTI_TAG}",
+        )
+    apply_attributes(None, topic.attributes)
+
+
+def _parse_attributes(text: str | None) -> dict[str, str] | None:
+    """Changes of attributes, "+message.type=FIFO,-cleanup.policy", by signed name (5.x)."""
+    if not text:
+        return None
+    changes: dict[str, str] = {}
+    for change in text.split(","):
+        key, equals, value = change.partition("=")
+        if (key.startswith("+") and not value) or (key.startswith("-") and equals):
+            raise _wrong_attribute(change)
+        changes[key] = value
+    return changes
+
+
+def apply_attributes(
+    before: dict[str, str] | None, changes: dict[str, str] | None
+) -> dict[str, str] | None:
+    """Attributes after changes whose names have a sign, + or -. Raises RequestError."""
     if not changes:
         return before
     attributes = dict(before or {})
-    for change in changes.split(","):
-        sign, name = change[:1], change[1:]
-        key, _, value = name.partition("=")
-        if sign == "+" and key and value:
-            attributes[key] = value
+    for signed, value in changes.items():
+        sign, name = signed[:1], signed[1:]
+        if sign == "+" and name:
+            attributes[name] = value
         elif sign == "-" and name:
             attributes.pop(name, None)
         else:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR,
-                f"attribute {checks.shorten(change)} is neither +name=value nor -name",
-            )
+            raise _wrong_attribute(signed)
     return attributes
+
+
+def _wrong_attribute(change: str) -> RequestError:
+    return RequestError(
+        ResponseCode.SYSTEM_ERROR,
+        f"attribute {checks.shorten(change)} is neither +name=value nor -name",
+    )
 
 
 async def delete_topic(parts: TopicParts, connection: Connection, request: Command) -> Command:
@@ -125,7 +178,7 @@ async def delete_topic(parts: TopicParts, connection: Connection, request: Comma
     if parts.topics.remove(header.topic):
         log.info("topic %s: deleted by %s", header.topic, connection.peer)
     parts.offsets.remove_topic(header.topic)
-    parts.stats.forget_topic(header.topic)
+    parts.history.forget_topic(header.topic, parts.clock())
     try:
         parts.store.delete_topic(header.topic)
     except StoreError as e:
@@ -174,6 +227,14 @@ def query_topic_consume_by_who(parts: TopicParts, _: Connection, request: Comman
     return Command(code=ResponseCode.SUCCESS, body=encode_body(GroupList(groups=sorted(groups))))
 
 
+def query_topics_by_consumer(parts: TopicParts, _: Connection, request: Command) -> Command:
+    """QUERY_TOPICS_BY_CONSUMER (5.x): topics in which a group has offsets."""
+    header = decode(QueryTopicsByConsumerRequest, request.fields)
+    topics = sorted(parts.offsets.topics_of(header.group))
+    body = TopicList(topics=topics, broker_addr=parts.address())
+    return Command(code=ResponseCode.SUCCESS, body=encode_body(body))
+
+
 def get_topic_stats(parts: TopicParts, _: Connection, request: Command) -> Command:
     """GET_TOPIC_STATS_INFO: where each queue of a topic begins and ends."""
     header = decode(GetTopicStatsInfoRequest, request.fields)
@@ -190,7 +251,9 @@ def get_topic_stats(parts: TopicParts, _: Connection, request: Command) -> Comma
         )
         for queue_id in range(queue_count)
     }
-    return Command(code=ResponseCode.SUCCESS, body=encode_body(TopicStatsTable(offsets=table)))
+    put_tps = parts.history.per_second("TOPIC_PUT_NUMS", header.topic, parts.clock())
+    body = TopicStatsTable(offsets=table, put_tps=put_tps)
+    return Command(code=ResponseCode.SUCCESS, body=encode_body(body))
 
 
 def _queue_stats(store: MessageStore, topic: str, queue_id: int) -> TopicOffset:

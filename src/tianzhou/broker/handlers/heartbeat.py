@@ -31,8 +31,12 @@ from tianzhou.protocol.bodies.clients import (
     ConsumerIdList,
     HeartbeatData,
     ProducerConnection,
+    ProducerInfo,
+    ProducerTableInfo,
+    SubscriptionDifference,
 )
 from tianzhou.protocol.bodies.clients import Connection as ConnectionBody
+from tianzhou.protocol.bodies.groups import QuerySubscriptionBody
 from tianzhou.protocol.bodies.subscription import SubscriptionData
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command, Language
@@ -44,6 +48,7 @@ from tianzhou.protocol.headers.clients import (
     NotifyConsumerIdsChangedRequest,
     UnregisterClientRequest,
 )
+from tianzhou.protocol.headers.topics import QuerySubscriptionByConsumerRequest
 from tianzhou.remoting.connection import Connection
 
 log = logging.getLogger(__name__)
@@ -270,20 +275,47 @@ def get_consumer_connections(parts: ClientParts, _: Connection, request: Command
     body = ConsumerConnection(
         connections=[_connection_body(*each) for each in group.members.items()],
         subscriptions={
-            topic: SubscriptionData(
-                class_filter_mode=each.class_filter,
-                topic=topic,
-                expression=each.expression,
-                tags=list(each.tags.tags),
-                tag_codes=sorted(each.tags.codes),
-                version=each.version,
-                expression_type=each.expression_type,
-            )
-            for topic, each in group.subscriptions.items()
+            topic: subscription_body(each) for topic, each in group.subscriptions.items()
         },
         consume_type=group.consume_type,
         message_model=group.message_model,
         consume_from_where=group.consume_from,
+        differences=[
+            SubscriptionDifference(
+                topic=each.topic,
+                client_id=each.client_id,
+                subscribes=each.wording,
+                other_client_id=each.other_client_id,
+                other_subscribes=each.other_wording,
+            )
+            for each in group.differences
+        ]
+        or None,
+    )
+    return Command(code=ResponseCode.SUCCESS, body=encode_body(body))
+
+
+def subscription_body(subscription: Subscription) -> SubscriptionData:
+    """A subscription as consumers send it."""
+    return SubscriptionData(
+        class_filter_mode=subscription.class_filter,
+        topic=subscription.topic,
+        expression=subscription.expression,
+        tags=list(subscription.tags.tags),
+        tag_codes=sorted(subscription.tags.codes),
+        version=subscription.version,
+        expression_type=subscription.expression_type,
+    )
+
+
+def query_subscription(parts: ClientParts, _: Connection, request: Command) -> Command:
+    """QUERY_SUBSCRIPTION_BY_CONSUMER (5.x): what a group wants of a topic; nothing if offline."""
+    header = decode(QuerySubscriptionByConsumerRequest, request.fields)
+    found = parts.consumers.subscription(header.group, header.topic or "")
+    body = QuerySubscriptionBody(
+        subscription_data=None if found is None else subscription_body(found),
+        group=header.group,
+        topic=header.topic,
     )
     return Command(code=ResponseCode.SUCCESS, body=encode_body(body))
 
@@ -301,11 +333,32 @@ def get_producer_connections(parts: ClientParts, _: Connection, request: Command
     return Command(code=ResponseCode.SUCCESS, body=encode_body(body))
 
 
+def get_all_producers(parts: ClientParts, _: Connection, __: Command) -> Command:
+    """GET_ALL_PRODUCER_INFO: every connected producer by group."""
+    data = {
+        group: [
+            ProducerInfo(
+                client_id=client.client_id,
+                remote_ip=connection.peer,
+                language=_language_name(client.language),
+                version=client.version,
+                last_update_timestamp=client.seen_ms,
+            )
+            for connection, client in members.items()
+        ]
+        for group, members in sorted(parts.producers.groups.items())
+    }
+    return Command(code=ResponseCode.SUCCESS, body=encode_body(ProducerTableInfo(data=data)))
+
+
 def _connection_body(connection: Connection, client: Client) -> ConnectionBody:
-    known = client.language in tuple(Language)
     return ConnectionBody(
         client_id=client.client_id,
         client_addr=connection.peer,
-        language=Language(client.language).name if known else Language.OTHER.name,
+        language=_language_name(client.language),
         version=client.version,
     )
+
+
+def _language_name(language: int) -> str:
+    return Language(language).name if language in tuple(Language) else Language.OTHER.name

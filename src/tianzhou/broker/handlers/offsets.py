@@ -2,19 +2,24 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from tianzhou.broker import checks
+from tianzhou.broker.clients import ConsumerTable
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups import GroupTable
 from tianzhou.broker.offsets import NOT_FOUND, OffsetTable
 from tianzhou.broker.topics import QUEUE_COUNT_MAX, TopicTable
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError
+from tianzhou.protocol.bodies import encode as encode_body
+from tianzhou.protocol.bodies.offsets import QueryCorrectionOffsetBody
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import Header, decode, encode
 from tianzhou.protocol.headers.offsets import (
+    CloneGroupOffsetRequest,
     GetEarliestMsgStoretimeRequest,
     GetEarliestMsgStoretimeResponse,
     GetMaxOffsetRequest,
@@ -23,6 +28,7 @@ from tianzhou.protocol.headers.offsets import (
     GetMinOffsetResponse,
     QueryConsumerOffsetRequest,
     QueryConsumerOffsetResponse,
+    QueryCorrectionOffsetRequest,
     SearchOffsetRequest,
     SearchOffsetResponse,
     UpdateConsumerOffsetRequest,
@@ -34,6 +40,7 @@ from tianzhou.store.reading import Boundary
 log = logging.getLogger(__name__)
 
 _NO_TIME = -1
+INT64_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,9 @@ class OffsetParts:
     groups: GroupTable
     offsets: OffsetTable
     store: MessageStore
+    consumers: ConsumerTable[Connection]
+    saved: Callable[[], Awaitable[bool]]
+    """Waits until the tables are on disk."""
 
 
 # -- of groups -------------------------------------------------------------------------------------
@@ -87,8 +97,7 @@ def update_consumer_offset(parts: OffsetParts, connection: Connection, request: 
             ResponseCode.SYSTEM_ERROR,
             f"queue id {header.queue_id} and offset {header.commit_offset} cannot be committed",
         )
-    auto_create = parts.settings.config.auto_create_subscription_group
-    if parts.groups.find(group, auto_create=auto_create) is None:
+    if parts.groups.find(group, auto_create=_may_create_groups(parts)) is None:
         raise RequestError(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             f"consumer group {checks.shorten(group)} does not exist",
@@ -100,6 +109,70 @@ def update_consumer_offset(parts: OffsetParts, connection: Connection, request: 
             group, connection.peer, topic, header.queue_id, before, header.commit_offset,
         )  # fmt: skip
     return Command(code=ResponseCode.SUCCESS)
+
+
+async def clone_group_offset(
+    parts: OffsetParts, connection: Connection, request: Command
+) -> Command:
+    """CLONE_GROUP_OFFSET: one group stands where another does, in one topic or in all of its.
+
+    RocketMQ copies nothing if no topic is named, by an oversight; here it copies all.
+    """
+    header = decode(CloneGroupOffsetRequest, request.fields)
+    source, target = header.src_group, header.dest_group
+    checks.check_group_name(target)
+    if parts.groups.find(target, auto_create=_may_create_groups(parts)) is None:
+        raise RequestError(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"consumer group {checks.shorten(target)} does not exist",
+        )
+    online = None if header.offline else parts.consumers.get(source)
+    topics = {header.topic} if header.topic else parts.offsets.topics_of(source)
+    for topic in sorted(topics):
+        if parts.topics.get(topic) is None:
+            log.warning("group %s: not copied in topic %s, there is none", target, topic)
+        elif online is not None and topic not in online.subscriptions:
+            log.warning("group %s: not copied in topic %s, %s left it", target, topic, source)
+        else:
+            parts.offsets.copy(source, target, topic)
+            log.info("group %s: stands where %s does in %s, by %s",
+                     target, source, topic, connection.peer)  # fmt: skip
+    await _save(parts)
+    return Command(code=ResponseCode.SUCCESS)
+
+
+def _may_create_groups(parts: OffsetParts) -> bool:
+    return parts.settings.config.auto_create_subscription_group
+
+
+async def _save(parts: OffsetParts) -> None:
+    if not await parts.saved():
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            "the change counts now, but it cannot be saved: see the broker's log",
+        )
+
+
+def query_correction_offset(parts: OffsetParts, _: Connection, request: Command) -> Command:
+    """QUERY_CORRECTION_OFFSET: the lowest offset of all groups in each queue of a topic.
+
+    Groups in `filterGroups` do not count. Where the group to compare with stands lower still, the
+    answer is the highest number there is. RocketMQ forgets the offsets of the filtered groups for
+    good when it is asked; that is not copied.
+    """
+    header = decode(QueryCorrectionOffsetRequest, request.fields)
+    left_out = {group for group in (header.filter_groups or "").split(",") if group}
+    lowest: dict[int, int] = {}
+    for group in parts.offsets.groups_of(header.topic) - left_out:
+        for queue_id, committed in parts.offsets.of_topic_and_group(header.topic, group).items():
+            if committed >= parts.store.min_offset(header.topic, queue_id):
+                lowest[queue_id] = min(committed, lowest.get(queue_id, committed))
+    compared = parts.offsets.of_topic_and_group(header.topic, header.compare_group)
+    for queue_id, committed in compared.items():
+        if lowest.get(queue_id, INT64_MAX) > committed:
+            lowest[queue_id] = INT64_MAX
+    body = QueryCorrectionOffsetBody(offsets=lowest)
+    return Command(code=ResponseCode.SUCCESS, body=encode_body(body))
 
 
 # -- of queues -------------------------------------------------------------------------------------

@@ -76,6 +76,8 @@ class PullParts:
     """What of the newest messages is taken to be in memory."""
     arm: Callable[[int], None]
     """Told when the next parked pull runs out of time."""
+    found: Callable[[PullMessageRequest, Subscription, int], None]
+    """Told of each pull that found something, and of where its queue is read next."""
 
 
 def pull_message(parts: PullParts, connection: Connection, request: Command) -> Command | None:
@@ -99,6 +101,8 @@ def pull_message(parts: PullParts, connection: Connection, request: Command) -> 
         parts, config, connection, request, header, subscription
     ):
         return None
+    if code == ResponseCode.SUCCESS:
+        parts.found(header, subscription, read.next_offset)
     return _answer(parts, config, header, group, read, code)
 
 
@@ -128,6 +132,12 @@ def _check_allowed(
         raise RequestError(
             ResponseCode.NO_PERMISSION,
             f"consumer group {header.consumer_group} must not consume: consumeEnable is false",
+        )
+    if parts.groups.is_forbidden(header.consumer_group, header.topic):
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            f"consumer group {header.consumer_group} must not read topic {header.topic}: an "
+            f"administrator has forbidden it",
         )
     topic = parts.topics.get(header.topic)
     if topic is None:
@@ -267,7 +277,9 @@ def _answer(
     body = b""
     if code == ResponseCode.SUCCESS:
         body = b"".join(read.records)
-        parts.stats.delivered(header.topic, header.consumer_group, len(read.records), len(body))
+        parts.stats.delivered(
+            header.topic, header.consumer_group, len(read.records), len(body), header.queue_id
+        )
     else:
         parts.stats.pulls_missed += 1
     if code == ResponseCode.PULL_OFFSET_MOVED:
@@ -355,6 +367,8 @@ def _try_parked(parts: PullParts, parked: Parked[Connection, Waiting], *, is_due
         if nothing_yet and not is_due:
             parked.queue_offset = max(parked.queue_offset, read.next_offset)
             return
+        if code == ResponseCode.SUCCESS:
+            parts.found(header, waiting.subscription, read.next_offset)
         answer = _answer(parts, config, header, group, read, code)
     except RequestError as e:
         answer = Command(code=e.code, remark=e.remark)

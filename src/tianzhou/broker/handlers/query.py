@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass
 
 from tianzhou.errors import RequestError
+from tianzhou.protocol import properties
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import decode, encode
@@ -12,8 +13,13 @@ from tianzhou.protocol.headers.pull import (
     QueryMessageResponse,
     ViewMessageRequest,
 )
+from tianzhou.protocol.record import decode_record
 from tianzhou.remoting.connection import Connection
 from tianzhou.store.message_store import MessageStore
+
+_UNIQUE_COUNT_MAX = 32
+_KEYS = "K"
+_UNIQUE_KEYS = "U"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +35,7 @@ async def query_message(parts: QueryParts, _: Connection, request: Command) -> C
     The index and the messages may be old, so they are read beside the event loop.
     """
     header = decode(QueryMessageRequest, request.fields)
-    records = await asyncio.to_thread(
-        parts.store.query,
-        header.topic,
-        header.key,
-        header.begin_timestamp,
-        header.end_timestamp,
-        max(header.max_count, 1),
-    )
+    records = await asyncio.to_thread(_find, parts, header)
     if not records:
         raise RequestError(
             ResponseCode.QUERY_NOT_FOUND,
@@ -47,6 +46,27 @@ async def query_message(parts: QueryParts, _: Connection, request: Command) -> C
         index_last_update_log_offset=parts.store.end_log_offset,
     )
     return Command(code=ResponseCode.SUCCESS, ext_fields=encode(found), body=b"".join(records))
+
+
+def _find(parts: QueryParts, header: QueryMessageRequest) -> list[memoryview]:
+    # Whoever asks for a producer's id means all of its messages, whatever count it names (5.x).
+    count = _UNIQUE_COUNT_MAX if header.unique_key else max(header.max_count, 1)
+    records = parts.store.query(
+        header.topic, header.key, header.begin_timestamp, header.end_timestamp, count
+    )
+    return [record for record in records if _is_of_kind(record, header)]
+
+
+def _is_of_kind(record: memoryview, header: QueryMessageRequest) -> bool:
+    """Whether the key is of the kind that a query of 5.x names; one index holds all kinds."""
+    if not header.index_type:
+        return True
+    named = decode_record(record, check_crc=False, read_body=False).properties
+    if header.index_type == _UNIQUE_KEYS:
+        return named.get(properties.UNIQUE_KEY) == header.key
+    if header.index_type == _KEYS:
+        return header.key in named.get(properties.KEYS, "").split(properties.KEY_SEPARATOR)
+    return False
 
 
 def view_message_by_id(parts: QueryParts, _: Connection, request: Command) -> Command:

@@ -2,8 +2,9 @@
 
     header -> may it be sent now -> topic and queue -> properties -> store -> answer
 
-Messages of kinds that this version does not serve (delayed, timed, transactional) are refused, for
-storing them as plain messages would deliver them too early.
+Messages that must wait (delayed, timed, transactional) are put where they wait by the intake. A
+client that sends a message to %RETRY%group itself, because it could not have it sent back, gets
+what `send_back.py` would do: a delay, or the dead letters.
 """
 
 import random
@@ -11,19 +12,26 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tianzhou.broker import checks
+import msgspec
+
+from tianzhou.broker import checks, timer, transactions
 from tianzhou.broker.busy import SendGate
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.delay import TIMER_REQUESTS, level_of
 from tianzhou.broker.durability import Durability
+from tianzhou.broker.groups import GroupTable
+from tianzhou.broker.handlers.send_back import find_group
 from tianzhou.broker.intake import Intake
+from tianzhou.broker.retry import DLQ_QUEUE_COUNT
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.topics import TopicTable
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RecordError, RequestError, StoreError
 from tianzhou.message import Host
-from tianzhou.names import PERM_WRITE, RETRY_TOPIC_PREFIX
+from tianzhou.names import DLQ_TOPIC_PREFIX, HALF_TOPIC, PERM_WRITE, RETRY_TOPIC_PREFIX
 from tianzhou.protocol import batch, properties, sysflag
+from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.topics import MULTI_TAG, TopicConfig
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
@@ -35,16 +43,9 @@ from tianzhou.store.message_store import Appended, Draft, MessageStore
 
 SendHeader = SendMessageRequest | SendMessageRequestV2
 
-_UNSERVED = {
-    properties.TRANSACTION_PREPARED: "transactional messages",
-    properties.DELAY_LEVEL: "delayed messages",
-    properties.TIMER_DELAY_MS: "timed messages",
-    properties.TIMER_DELAY_SEC: "timed messages",
-    properties.TIMER_DELIVER_MS: "timed messages",
-}
 _UNIT = 1
 _UNIT_SUBSCRIPTION = 2
-_BATCH_COUNT_MAX = 10_000
+BATCH_COUNT_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,33 +64,44 @@ class SendParts:
     id_prefix: str
     """The store host as message ids begin with it."""
     topics_saved: Callable[[], Awaitable[bool]]
+    groups: GroupTable
+    is_ordered: Callable[[str], bool]
+    """Whether consumers of a group hold locks of queues now."""
 
 
 def send_message(
     parts: SendParts, connection: Connection, request: Command
 ) -> Command | Awaitable[Command]:
     """SEND_MESSAGE."""
-    return _send(parts, connection, request, decode(SendMessageRequest, request.fields))
+    return store_message(parts, connection, request, decode(SendMessageRequest, request.fields))
 
 
 def send_message_v2(
     parts: SendParts, connection: Connection, request: Command
 ) -> Command | Awaitable[Command]:
     """SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
-    return _send(parts, connection, request, decode(SendMessageRequestV2, request.fields))
+    return store_message(parts, connection, request, decode(SendMessageRequestV2, request.fields))
 
 
-def _send(
+def store_message(
     parts: SendParts, connection: Connection, request: Command, header: SendHeader
 ) -> Command | Awaitable[Command]:
+    """Store what a request of any of these forms brings, and answer it. Raises RequestError."""
     config, now_ms = parts.settings.config, parts.clock()
     _check_moment(parts, config, now_ms)
     known = parts.topics.get(header.topic)
+    is_retry = header.topic.startswith(RETRY_TOPIC_PREFIX)
+    is_batch = request.code == RequestCode.SEND_BATCH_MESSAGE or bool(header.batch)
+    group = _group_of_retry(parts, config, header.topic, is_batch=is_batch) if is_retry else None
     topic = known or _create_topic(parts, config, header)
     queue_id = _choose_queue(config, topic, header)
     found = properties.decode(header.properties or "")
-    is_batch = request.code == RequestCode.SEND_BATCH_MESSAGE or bool(header.batch)
     draft = _draft(parts, config, connection, request, header, topic, queue_id, found)
+    is_new = known is None
+    if group is not None and _is_dead(parts, header, group):
+        is_new = _create_dead_letters(parts, group) or is_new
+        draft = _dead_letter(parts, group, draft, found)
+        queue_id = draft.queue_id
     try:
         appended = _store_batch(parts, draft) if is_batch else parts.intake.append(draft, found)
     except RecordError as e:
@@ -100,12 +112,20 @@ def _send(
         raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, str(e)) from e
     ended_ms = parts.clock()
     parts.gate.note_append(config, now_ms, ended_ms)
-    parts.stats.stored(header.topic, appended.count, appended.size_bytes, ended_ms - now_ms)
+    # A half counts for its own topic when it is committed, as in RocketMQ.
+    is_half = transactions.is_half(draft, found)
+    counted = (HALF_TOPIC, transactions.QUEUE_ID) if is_half else (header.topic, queue_id)
+    parts.stats.stored(
+        counted[0], appended.count, appended.size_bytes, ended_ms - now_ms, counted[1]
+    )
     wait_stored = found.get(properties.WAIT_STORED, "true").lower() == "true"
-    if known is None or parts.durability.must_wait(wait_stored=wait_stored):
-        return _answer_later(parts, config, appended, queue_id, known is None, wait_stored)
+    handle = None
+    if properties.TIMER_OUT_MS in found:
+        handle = timer.handle_of(found, config.broker_name, RETRY_TOPIC_PREFIX)
+    if is_new or parts.durability.must_wait(wait_stored=wait_stored):
+        return _answer_later(parts, config, appended, queue_id, is_new, wait_stored, handle)
     code = parts.durability.code_at_once(wait_stored=wait_stored)
-    return _answer(parts, config, code, appended, queue_id)
+    return _answer(parts, config, code, appended, queue_id, handle)
 
 
 # -- checks ----------------------------------------------------------------------------------------
@@ -191,12 +211,8 @@ def _draft(
     found: dict[str, str],
 ) -> Draft:
     checks.check_body_size(len(request.body), config.max_message_size)
-    _refuse_unserved(found)
     sys_flag = header.sys_flag
-    if sysflag.transaction_state(sys_flag) != sysflag.TRANSACTION_NONE:
-        raise RequestError(
-            ResponseCode.MESSAGE_ILLEGAL, "this version does not serve transactional messages"
-        )
+    _check_transaction(sys_flag, found)
     if topic.filter_type == MULTI_TAG:
         sys_flag |= sysflag.MULTI_TAGS
     # The stored text has no WAIT, which concerned this send only, and names the cluster.
@@ -218,28 +234,98 @@ def _draft(
     )
 
 
-def _refuse_unserved(found: dict[str, str]) -> None:
-    for name, kind in _UNSERVED.items():
-        if name in found and found[name].lower() not in ("false", "0"):
-            raise RequestError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"this version does not serve {kind} (property {name})",
-            )
+def _check_transaction(sys_flag: int, found: dict[str, str]) -> None:
+    """A producer prepares a message by flag and property; all other states are the broker's."""
+    state = sysflag.transaction_state(sys_flag)
+    is_prepared = found.get(properties.TRANSACTION_PREPARED, "").lower() == "true"
+    if state != sysflag.TRANSACTION_NONE and not (
+        state == sysflag.TRANSACTION_PREPARED and is_prepared
+    ):
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"sysFlag {sys_flag} makes the message transactional: that takes the flag 4 (prepared) "
+            f"and the property {properties.TRANSACTION_PREPARED}=true",
+        )
+
+
+def _refuse_in_batch(found: dict[str, str]) -> None:
+    if found.get(properties.TRANSACTION_PREPARED, "").lower() == "true":
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a batch holds no transactional messages")
+    if level_of(found) > 0:
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a batch holds no delayed messages")
+    if timer.is_timed(found):
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a batch holds no timed messages")
+
+
+# -- messages that clients give back by sending them -----------------------------------------------
+
+
+def _group_of_retry(
+    parts: SendParts, config: BrokerConfig, topic: str, *, is_batch: bool
+) -> SubscriptionGroupConfig:
+    """The group whose retry topic this is. Raises RequestError."""
+    if is_batch:
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"batch request does not support retry group {checks.shorten(topic)}",
+        )
+    return find_group(parts.groups, config, topic.removeprefix(RETRY_TOPIC_PREFIX))
+
+
+def _is_dead(parts: SendParts, header: SendHeader, group: SubscriptionGroupConfig) -> bool:
+    times_max = header.max_reconsume_times
+    if times_max is None:
+        times_max = group.retry_max_times
+    assert group.group_name is not None, "a group in the table has a name"
+    # An orderly consumer tries by itself and gives a message up only after the last time.
+    return (header.reconsume_times or 0) > times_max or parts.is_ordered(group.group_name)
+
+
+def _create_dead_letters(parts: SendParts, group: SubscriptionGroupConfig) -> bool:
+    """The topic of the dead letters is there; whether it is new."""
+    name = f"{DLQ_TOPIC_PREFIX}{group.group_name}"
+    if parts.topics.get(name) is not None:
+        return False
+    parts.topics.create_for_group(name, DLQ_QUEUE_COUNT)
+    return True
+
+
+def _dead_letter(
+    parts: SendParts, group: SubscriptionGroupConfig, draft: Draft, found: dict[str, str]
+) -> Draft:
+    """The same message as a dead letter, which does not wait."""
+    assert group.group_name is not None, "a group in the table has a name"
+    parts.stats.dead[found.get(properties.RETRY_TOPIC, draft.topic), group.group_name] += 1
+    stored = properties.decode(draft.properties_text)
+    for name in (properties.DELAY_LEVEL, *TIMER_REQUESTS):
+        found.pop(name, None)
+        stored.pop(name, None)
+    return msgspec.structs.replace(
+        draft,
+        topic=f"{DLQ_TOPIC_PREFIX}{group.group_name}",
+        queue_id=0,
+        properties_text=properties.encode(stored),
+    )
+
+
+# -- batches ---------------------------------------------------------------------------------------
 
 
 def _store_batch(parts: SendParts, outer: Draft) -> Appended:
     """Store each message of a batch with its own body, flag and properties."""
+    _refuse_in_batch(properties.decode(outer.properties_text))
     items = batch.decode(outer.body)
     if not items:
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the batch holds no message")
-    if len(items) > _BATCH_COUNT_MAX:
+    if len(items) > BATCH_COUNT_MAX:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"the batch holds {len(items)} messages, at most {_BATCH_COUNT_MAX} are taken",
+            f"the batch holds {len(items)} messages, at most {BATCH_COUNT_MAX} are taken",
         )
     drafts: list[Draft] = []
     for item in items:
-        _refuse_unserved(properties.decode(item.properties_text))
+        of_item = properties.decode(item.properties_text)
+        _refuse_in_batch(of_item)
         drafts.append(
             Draft(
                 topic=outer.topic,
@@ -273,6 +359,7 @@ async def _answer_later(
     queue_id: int,
     is_new_topic: bool,
     wait_stored: bool,
+    recall_handle: str | None,
 ) -> Command:
     if is_new_topic:
         # Whoever is told that a message is stored may rely on its topic, too.
@@ -281,20 +368,25 @@ async def _answer_later(
         code = await parts.durability.stored(appended.end_log_offset)
     else:
         code = parts.durability.code_at_once(wait_stored=wait_stored)
-    return _answer(parts, config, code, appended, queue_id)
+    return _answer(parts, config, code, appended, queue_id, recall_handle)
 
 
 def _answer(
-    parts: SendParts, config: BrokerConfig, code: int, appended: Appended, queue_id: int
+    parts: SendParts,
+    config: BrokerConfig,
+    code: int,
+    appended: Appended,
+    queue_id: int,
+    recall_handle: str | None,
 ) -> Command:
     prefix = parts.id_prefix
-    return Command(
-        code=code,
-        ext_fields={
-            "msgId": ",".join(f"{prefix}{place:016X}" for place in appended.log_offsets),
-            "queueId": str(queue_id),
-            "queueOffset": str(appended.queue_offset),
-            "MSG_REGION": config.region_id,
-            "TRACE_ON": "true" if config.trace_on else "false",
-        },
-    )
+    fields = {
+        "msgId": ",".join(f"{prefix}{place:016X}" for place in appended.log_offsets),
+        "queueId": str(queue_id),
+        "queueOffset": str(appended.queue_offset),
+        "MSG_REGION": config.region_id,
+        "TRACE_ON": "true" if config.trace_on else "false",
+    }
+    if recall_handle is not None:
+        fields["recallHandle"] = recall_handle
+    return Command(code=code, ext_fields=fields)

@@ -1,0 +1,89 @@
+"""Brokers: settings, figures, and the chores that an operator can ask for."""
+
+from collections.abc import Mapping
+
+from tianzhou.admin.fanout import BrokerAt
+from tianzhou.admin.wire import Wire
+from tianzhou.config.properties import parse_properties
+from tianzhou.errors import RequestError
+from tianzhou.protocol.bodies.ha import HARuntimeInfo
+from tianzhou.protocol.bodies.stats import BrokerStatsData, ConsumeStatsList
+from tianzhou.protocol.bodies.topics import KVTable
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.headers.admin import (
+    GetConsumeStatsInBrokerRequest,
+    ViewBrokerStatsDataRequest,
+)
+
+
+class Brokers:
+    """Requests about one broker."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    async def runtime(self, broker: BrokerAt) -> dict[str, str]:
+        """GET_BROKER_RUNTIME_INFO: figures by RocketMQ's names."""
+        code = RequestCode.GET_BROKER_RUNTIME_INFO
+        return (await self._wire.read(broker.address, KVTable, code)).table
+
+    async def settings(self, broker: BrokerAt) -> dict[str, str]:
+        """GET_BROKER_CONFIG."""
+        answer = await self._wire.ask(broker.address, RequestCode.GET_BROKER_CONFIG)
+        return read_settings(answer.body, broker.label)
+
+    async def change_settings(self, broker: BrokerAt, changes: Mapping[str, str]) -> None:
+        """UPDATE_BROKER_CONFIG."""
+        code = RequestCode.UPDATE_BROKER_CONFIG
+        await self._wire.ask(broker.address, code, body=write_settings(changes))
+
+    async def statistic(self, broker: BrokerAt, name: str, key: str) -> BrokerStatsData | None:
+        """VIEW_BROKER_STATS_DATA, such as TOPIC_PUT_NUMS of a topic; None if nothing happened."""
+        header = ViewBrokerStatsDataRequest(stats_name=name, stats_key=key)
+        code = RequestCode.VIEW_BROKER_STATS_DATA
+        try:
+            return await self._wire.read(broker.address, BrokerStatsData, code, header)
+        except RequestError as e:
+            # A statistic that was never counted is answered as a failure.
+            if e.code == ResponseCode.SYSTEM_ERROR:
+                return None
+            raise
+
+    async def consume_stats(self, broker: BrokerAt, *, orderly: bool = False) -> ConsumeStatsList:
+        """GET_BROKER_CONSUME_STATS: the progress of every group of a broker."""
+        header = GetConsumeStatsInBrokerRequest(is_order=orderly)
+        code = RequestCode.GET_BROKER_CONSUME_STATS
+        return await self._wire.read(broker.address, ConsumeStatsList, code, header)
+
+    async def ha_status(self, broker: BrokerAt) -> HARuntimeInfo:
+        """GET_BROKER_HA_STATUS (5.x)."""
+        code = RequestCode.GET_BROKER_HA_STATUS
+        return await self._wire.read(broker.address, HARuntimeInfo, code)
+
+    # -- chores ------------------------------------------------------------------------------------
+
+    async def clean_queues(self, broker: BrokerAt) -> None:
+        """CLEAN_EXPIRED_CONSUMEQUEUE."""
+        await self._wire.ask(broker.address, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+
+    async def clean_topics(self, broker: BrokerAt) -> None:
+        """CLEAN_UNUSED_TOPIC: remove the queues of topics that no longer exist."""
+        await self._wire.ask(broker.address, RequestCode.CLEAN_UNUSED_TOPIC)
+
+    async def clean_log(self, broker: BrokerAt) -> None:
+        """DELETE_EXPIRED_COMMITLOG: delete expired files now, not at the hour of deleteWhen."""
+        await self._wire.ask(broker.address, RequestCode.DELETE_EXPIRED_COMMITLOG)
+
+
+def read_settings(body: bytes, whose: str) -> dict[str, str]:
+    """The pairs of a properties file; raises ConfigError."""
+    return {found.key: found.value for found in parse_properties(body.decode(), whose)}
+
+
+def write_settings(changes: Mapping[str, str]) -> bytes:
+    """A properties file with these pairs."""
+    lines = (
+        f"{key}={value.replace(chr(92), chr(92) * 2).replace(chr(10), chr(92) + 'n')}\n"
+        for key, value in changes.items()
+    )
+    return "".join(lines).encode()

@@ -1,0 +1,245 @@
+"""A cluster as JSON documents, with the names that `mqadmin` of RocketMQ exports them under.
+
+    metadata   topics and groups, those of all masters added up
+    configs    the settings of each broker that matter for a move, and how many servers there are
+    metrics    what each broker does and has, and the sums
+
+Tools for moving clusters read these documents, so their names and layout are RocketMQ's.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from tianzhou.admin.door import Admin
+from tianzhou.admin.fanout import BrokerAt, gather
+from tianzhou.admin.rates import first_number
+from tianzhou.names import DLQ_TOPIC_PREFIX, HALF_TOPIC, RETRY_TOPIC_PREFIX, SCHEDULE_TOPIC
+from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
+from tianzhou.protocol.bodies.stats import BrokerStatsData
+from tianzhou.protocol.bodies.topics import TopicConfig
+from tianzhou.protocol.version import CURRENT_VERSION, version_name
+
+Document = dict[str, Any]
+
+SETTINGS = (
+    "brokerClusterName", "brokerId", "brokerName", "brokerRole", "fileReservedTime",
+    "filterServerNums", "flushDiskType", "maxMessageSize", "messageDelayLevel",
+    "msgTraceTopicName", "slaveReadEnable", "traceOn", "traceTopicEnable", "useTLS",
+    "autoCreateTopicEnable", "autoCreateSubscriptionGroup",
+)  # fmt: skip
+"""The settings of a broker that `mqadmin exportConfigs` keeps."""
+
+_TPS = ("normalInTps", "normalOutTps", "transInTps", "scheduleInTps")
+_ONE_DAY = ("normalOneDayInNum", "normalOneDayOutNum", "transOneDayInNum", "scheduleOneDayInNum")
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A document, and who is not in it."""
+
+    document: Document
+    warnings: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Topics and groups of one broker that are no system's."""
+
+    topics: dict[str, TopicConfig]
+    groups: dict[str, SubscriptionGroupConfig]
+
+
+async def tables_of(
+    admin: Admin, at: BrokerAt, system_topics: Iterable[str], is_system_group: Callable[[str], bool]
+) -> Tables:
+    """Ask one broker for its topics, retry and dead letters included, and its groups."""
+    topics, groups = await asyncio.gather(
+        admin.topics.all_configs(at), admin.groups.all_configs(at)
+    )
+    hidden = set(system_topics)
+    return Tables(
+        {name: topic for name, topic in sorted(topics.items()) if name not in hidden},
+        {name: group for name, group in sorted(groups.items()) if not is_system_group(name)},
+    )
+
+
+# -- metadata --------------------------------------------------------------------------------------
+
+
+async def metadata(
+    admin: Admin,
+    brokers: Sequence[BrokerAt],
+    is_system_group: Callable[[str], bool],
+    *,
+    special: bool,
+    now_ms: int,
+) -> Exported:
+    """Topics and groups of some brokers; with `special` also retry topics and dead letters."""
+    hidden = await admin.topics.system_names()
+    told = await gather(brokers, lambda at: tables_of(admin, at, hidden, is_system_group))
+    return Exported(add_up(told.found.values(), special=special, now_ms=now_ms), told.warnings)
+
+
+def add_up(tables: Iterable[Tables], *, special: bool, now_ms: int) -> Document:
+    """The document of several brokers: queues of the same topic count together."""
+    topics: dict[str, TopicConfig] = {}
+    groups: dict[str, SubscriptionGroupConfig] = {}
+    for each in tables:
+        for name, topic in each.topics.items():
+            if not special and name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)):
+                continue
+            before = topics.get(name)
+            topics[name] = topic if before is None else msgspec.structs.replace(
+                topic,
+                read_queue_count=topic.read_queue_count + before.read_queue_count,
+                write_queue_count=topic.write_queue_count + before.write_queue_count,
+            )  # fmt: skip
+        for name, group in each.groups.items():
+            known = groups.get(name)
+            groups[name] = group if known is None else msgspec.structs.replace(
+                group, retry_queue_count=group.retry_queue_count + known.retry_queue_count
+            )  # fmt: skip
+    return {
+        "topicConfigTable": {name: _plain(each) for name, each in sorted(topics.items())},
+        "subscriptionGroupTable": {name: _plain(each) for name, each in sorted(groups.items())},
+        "exportTime": now_ms,
+    }
+
+
+def _plain(body: msgspec.Struct) -> Document:
+    fields: Document = msgspec.to_builtins(body)
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+# -- configs ---------------------------------------------------------------------------------------
+
+
+async def configs(admin: Admin, brokers: Sequence[BrokerAt]) -> Exported:
+    """Settings of the masters among some brokers, and how many servers there are."""
+    masters = [at for at in brokers if at.is_master]
+    told = await gather(masters, admin.brokers.settings)
+    document = {
+        "brokerConfigs": {at.name: kept_settings(each) for at, each in told.found.items()},
+        "clusterScale": {
+            "namesrvSize": len(admin.namesrv.addresses),
+            "masterBrokerSize": len(masters),
+            "slaveBrokerSize": len(brokers) - len(masters),
+        },
+    }
+    return Exported(document, told.warnings)
+
+
+def kept_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """Of all settings those that are exported; what a broker does not know is left out."""
+    return {name: settings[name] for name in SETTINGS if name in settings}
+
+
+# -- metrics ---------------------------------------------------------------------------------------
+
+
+async def metrics(
+    admin: Admin, brokers: Sequence[BrokerAt], is_system_group: Callable[[str], bool]
+) -> Exported:
+    """What the masters among some brokers do and have."""
+    masters = [at for at in brokers if at.is_master]
+    hidden = await admin.topics.system_names()
+    told = await gather(masters, lambda at: _report(admin, at, hidden, is_system_group))
+    return Exported(summed({at.name: each for at, each in told.found.items()}), told.warnings)
+
+
+def summed(reports: Mapping[str, Document]) -> Document:
+    """The document: the reports of the brokers, and their sums."""
+    quotas = [each["runtimeQuota"] for each in reports.values()]
+    rates = {
+        f"total{name[0].upper()}{name[1:]}": sum(quota["tps"][name] for quota in quotas)
+        for name in _TPS
+    }
+    counts = {name: sum(quota["oneDayNum"][name] for quota in quotas) for name in _ONE_DAY}
+    return {
+        "evaluateReport": dict(reports),
+        "totalData": {"totalTps": rates, "totalOneDayNum": counts},
+    }
+
+
+async def _report(
+    admin: Admin, at: BrokerAt, hidden: Iterable[str], is_system_group: Callable[[str], bool]
+) -> Document:
+    statistic = admin.brokers.statistic
+    runtime, settings, tables, halves, delayed = await asyncio.gather(
+        admin.brokers.runtime(at),
+        admin.brokers.settings(at),
+        tables_of(admin, at, hidden, is_system_group),
+        statistic(at, "TOPIC_PUT_NUMS", HALF_TOPIC),
+        statistic(at, "TOPIC_PUT_NUMS", SCHEDULE_TOPIC),
+    )
+    clients = await _clients(admin, at, tables.groups)
+    special = (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)
+    topic_count = sum(not name.startswith(special) for name in tables.topics)
+    return {
+        "runtimeEnv": {
+            "cpuNum": settings.get("clientCallbackExecutorThreads"),
+            "totalMemKBytes": runtime.get("totalMemKBytes"),
+        },
+        "runtimeQuota": quota_of(runtime, halves, delayed)
+        | {"topicSize": topic_count, "groupSize": len(tables.groups)},
+        "runtimeVersion": {
+            "rocketmqVersion": runtime.get("brokerVersionDesc", version_name(CURRENT_VERSION)),
+            "clientInfo": clients,
+        },
+    }
+
+
+async def _clients(admin: Admin, at: BrokerAt, groups: Iterable[str]) -> list[str]:
+    """Language and version of every consumer that is online, as "JAVA%V4_9_7"."""
+    found: set[str] = set()
+    for group in groups:
+        told = await admin.groups.connection(at, group)
+        for each in told.connections if told is not None else ():
+            found.add(f"{each.language}%{version_name(each.version)}")
+    return sorted(found)
+
+
+def quota_of(
+    runtime: Mapping[str, str], halves: BrokerStatsData | None, delayed: BrokerStatsData | None
+) -> Document:
+    """Rates, counts and disks out of the figures that a broker tells."""
+    transferred = runtime.get("getTransferedTps") or runtime.get("getTransferredTps")
+    return {
+        "diskRatio": {
+            "commitLogDiskRatio": runtime.get("commitLogDiskRatio"),
+            "consumeQueueDiskRatio": runtime.get("consumeQueueDiskRatio"),
+        },
+        "tps": {
+            "normalInTps": first_number(runtime.get("putTps")) or 0.0,
+            "normalOutTps": first_number(transferred) or 0.0,
+            "transInTps": _minute(halves),
+            "scheduleInTps": _minute(delayed),
+        },
+        "oneDayNum": {
+            "normalOneDayInNum": _yesterday(runtime, "msgPutTotal"),
+            "normalOneDayOutNum": _yesterday(runtime, "msgGetTotal"),
+            "transOneDayInNum": _day(halves),
+            "scheduleOneDayInNum": _day(delayed),
+        },
+        "messageAverageSize": runtime.get("putMessageAverageSize"),
+    }
+
+
+def _minute(told: BrokerStatsData | None) -> float:
+    return told.minute.tps if told is not None and told.minute is not None else 0.0
+
+
+def _day(told: BrokerStatsData | None) -> int:
+    """The sum of the longest span that has one: a broker that is young has no day yet."""
+    spans = (told.day, told.hour, told.minute) if told is not None else ()
+    return next((each.sum for each in spans if each is not None and each.sum), 0)
+
+
+def _yesterday(runtime: Mapping[str, str], name: str) -> int:
+    today = first_number(runtime.get(f"{name}TodayMorning")) or 0
+    before = first_number(runtime.get(f"{name}YesterdayMorning")) or 0
+    return int(today - before)

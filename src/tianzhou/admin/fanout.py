@@ -1,0 +1,72 @@
+"""Asking many servers at once: what each said, and who did not answer and why."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from tianzhou.errors import TianzhouError
+
+T = TypeVar("T")
+
+AT_ONCE_MAX = 32
+"""Servers asked at the same time; a large cluster is asked in turns."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BrokerAt:
+    """One broker process: master (id 0) or slave."""
+
+    name: str
+    broker_id: int
+    address: str
+    cluster: str
+
+    @property
+    def is_master(self) -> bool:
+        return self.broker_id == 0
+
+    @property
+    def label(self) -> str:
+        """For people: "broker-a", or "broker-a[1]" for a slave."""
+        return self.name if self.is_master else f"{self.name}[{self.broker_id}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered(Generic[T]):
+    """Answers by broker, and the failures of those that gave none."""
+
+    found: dict[BrokerAt, T] = field(default_factory=dict[BrokerAt, T])
+    missing: dict[BrokerAt, TianzhouError] = field(default_factory=dict[BrokerAt, TianzhouError])
+
+    @property
+    def warnings(self) -> list[str]:
+        """One line for each broker that is missing."""
+        return [f"{at.label} ({at.address}): {why}" for at, why in self.missing.items()]
+
+
+async def gather(
+    brokers: Iterable[BrokerAt], ask: Callable[[BrokerAt], Awaitable[T]]
+) -> Gathered[T]:
+    """Ask every broker at once. If all of them fail, the first failure is raised."""
+    gathered: Gathered[T] = Gathered()
+    turns = asyncio.Semaphore(AT_ONCE_MAX)
+
+    async def one(broker: BrokerAt) -> None:
+        async with turns:
+            try:
+                gathered.found[broker] = await ask(broker)
+            except TianzhouError as e:
+                gathered.missing[broker] = e
+
+    asked = list(brokers)
+    async with asyncio.TaskGroup() as tasks:
+        for broker in asked:
+            tasks.create_task(one(broker))
+    if gathered.missing and not gathered.found:
+        raise next(gathered.missing[broker] for broker in asked)
+    # Answers come in any order; whoever shows them wants the order of the question.
+    return Gathered(
+        {broker: gathered.found[broker] for broker in asked if broker in gathered.found},
+        {broker: gathered.missing[broker] for broker in asked if broker in gathered.missing},
+    )

@@ -1,0 +1,142 @@
+"""Consumer groups: lists, settings, members, what members tell of themselves, and progress."""
+
+from collections.abc import Iterable
+
+from tianzhou.admin.clusters import Clusters
+from tianzhou.admin.fanout import BrokerAt, Gathered, gather
+from tianzhou.admin.wire import Wire
+from tianzhou.errors import RequestError
+from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from tianzhou.protocol import bodies
+from tianzhou.protocol.bodies.clients import (
+    ConsumeMessageDirectlyResult,
+    ConsumerConnection,
+    ConsumerRunningInfo,
+    ProducerConnection,
+    ProducerTableInfo,
+)
+from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from tianzhou.protocol.bodies.stats import ConsumeStats
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.headers.admin import GetAllProducerInfoRequest
+from tianzhou.protocol.headers.clients import (
+    ConsumeMessageDirectlyRequest,
+    GetConsumerConnectionListRequest,
+    GetConsumerRunningInfoRequest,
+    GetProducerConnectionListRequest,
+)
+from tianzhou.protocol.headers.groups import (
+    DeleteSubscriptionGroupRequest,
+    GetAllSubscriptionGroupRequest,
+    GetConsumeStatsRequest,
+)
+from tianzhou.protocol.headers.topics import DeleteTopicRequest
+
+_NOBODY = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+
+
+class Groups:
+    """Requests about consumer groups, and about the producers that are connected."""
+
+    def __init__(self, wire: Wire, clusters: Clusters) -> None:
+        self._wire = wire
+        self._clusters = clusters
+
+    # -- settings ----------------------------------------------------------------------------------
+
+    async def all_configs(self, broker: BrokerAt) -> dict[str, SubscriptionGroupConfig]:
+        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: every group of a broker."""
+        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        header = GetAllSubscriptionGroupRequest()
+        return (await self._wire.read(broker.address, SubscriptionGroupTable, code, header)).groups
+
+    async def put(self, broker: BrokerAt, config: SubscriptionGroupConfig) -> None:
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
+        body = bodies.encode(config, standard=True)
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        await self._wire.ask(broker.address, code, body=body)
+
+    async def delete(
+        self, group: str, brokers: Iterable[BrokerAt], *, offsets_too: bool
+    ) -> Gathered[None]:
+        """DELETE_SUBSCRIPTIONGROUP; then its retry and dead-letter topics, as `mqadmin` does."""
+
+        async def delete_on(at: BrokerAt) -> None:
+            header = DeleteSubscriptionGroupRequest(
+                group_name=group, remove_offset=offsets_too, clean_offset=offsets_too
+            )
+            await self._wire.ask(at.address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+            for prefix in (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX):
+                await self._wire.ask(
+                    at.address,
+                    RequestCode.DELETE_TOPIC_IN_BROKER,
+                    DeleteTopicRequest(topic=prefix + group),
+                )
+
+        return await gather(brokers, delete_on)
+
+    # -- members -----------------------------------------------------------------------------------
+
+    async def connection(self, broker: BrokerAt, group: str) -> ConsumerConnection | None:
+        """GET_CONSUMER_CONNECTION_LIST: members and subscriptions; None if nobody is online."""
+        header = GetConsumerConnectionListRequest(consumer_group=group)
+        code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+        try:
+            return await self._wire.read(broker.address, ConsumerConnection, code, header)
+        except RequestError as e:
+            if e.code in _NOBODY:
+                return None
+            raise
+
+    async def running_info(
+        self, broker: BrokerAt, group: str, client_id: str, *, stacks: bool = False
+    ) -> ConsumerRunningInfo:
+        """GET_CONSUMER_RUNNING_INFO: what a member tells of itself, through a broker."""
+        header = GetConsumerRunningInfoRequest(
+            consumer_group=group, client_id=client_id, jstack_enable=stacks
+        )
+        code = RequestCode.GET_CONSUMER_RUNNING_INFO
+        return await self._wire.read(broker.address, ConsumerRunningInfo, code, header)
+
+    async def consume_directly(
+        self, broker: BrokerAt, group: str, client_id: str, offset_id: str
+    ) -> ConsumeMessageDirectlyResult:
+        """CONSUME_MESSAGE_DIRECTLY: let a member consume one message now."""
+        header = ConsumeMessageDirectlyRequest(
+            consumer_group=group, client_id=client_id, msg_id=offset_id, broker_name=broker.name
+        )
+        return await self._wire.read(
+            broker.address,
+            ConsumeMessageDirectlyResult,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY,
+            header,
+            timeout_ms=self._wire.timeout_ms * 3,
+        )
+
+    # -- progress ----------------------------------------------------------------------------------
+
+    async def progress_on(
+        self, broker: BrokerAt, group: str, topic: str | None = None
+    ) -> ConsumeStats:
+        """GET_CONSUME_STATS: how far a group is on one broker."""
+        header = GetConsumeStatsRequest(consumer_group=group, topic=topic)
+        code = RequestCode.GET_CONSUME_STATS
+        return await self._wire.read(broker.address, ConsumeStats, code, header)
+
+    async def progress(self, group: str, topic: str | None = None) -> Gathered[ConsumeStats]:
+        """GET_CONSUME_STATS of every master."""
+        brokers = await self._clusters.brokers(masters=True)
+        return await gather(brokers, lambda at: self.progress_on(at, group, topic))
+
+    # -- producers ---------------------------------------------------------------------------------
+
+    async def producers(self, broker: BrokerAt) -> ProducerTableInfo:
+        """GET_ALL_PRODUCER_INFO: the producers that are connected to a broker, by group."""
+        code, header = RequestCode.GET_ALL_PRODUCER_INFO, GetAllProducerInfoRequest()
+        return await self._wire.read(broker.address, ProducerTableInfo, code, header)
+
+    async def producer_connection(self, broker: BrokerAt, group: str) -> ProducerConnection:
+        """GET_PRODUCER_CONNECTION_LIST."""
+        header = GetProducerConnectionListRequest(producer_group=group)
+        code = RequestCode.GET_PRODUCER_CONNECTION_LIST
+        return await self._wire.read(broker.address, ProducerConnection, code, header)

@@ -1,0 +1,391 @@
+"""Messages: sending, pulling by place, looking up by id, key and time, following a topic live.
+
+Reading goes by the group that RocketMQ reserves for tools, with the filter in the request: no
+subscription is left behind, no offset is committed, no consumer is disturbed. Tags are selected by
+the broker; SQL92 is evaluated here, since brokers do it only where they are told to.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from tianzhou.admin.clusters import brokers_of
+from tianzhou.admin.fanout import BrokerAt, Gathered, gather
+from tianzhou.admin.topics import Topics
+from tianzhou.admin.wire import Wire
+from tianzhou.client.identity import unique_ids
+from tianzhou.clock import wall_ms
+from tianzhou.errors import FieldError, RemotingError, RequestError, TargetError
+from tianzhou.message import Message, StoredMessage
+from tianzhou.names import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
+from tianzhou.protocol import headers, properties
+from tianzhou.protocol.bodies.queues import QueryConsumeQueueBody
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.compression import plain_body
+from tianzhou.protocol.filter import SUBSCRIBE_ALL, parse_tags
+from tianzhou.protocol.headers.pull import (
+    PullMessageRequest,
+    PullMessageResponse,
+    QueryConsumeQueueRequest,
+    QueryMessageRequest,
+    ViewMessageRequest,
+)
+from tianzhou.protocol.headers.send import SendMessageRequestV2, SendMessageResponse
+from tianzhou.protocol.message_id import decode_offset_id, id_of
+from tianzhou.protocol.record import decode_records
+from tianzhou.remoting.address import format_address
+
+TOOLS_GROUP = "TOOLS_CONSUMER"
+PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
+PULL_COUNT = 32
+BODY_BYTES_MAX = 64 * 1024 * 1024
+"""An unpacked body may not be larger."""
+
+_MAY_BE_HELD = 2
+_FILTER_IN_HEADER = 4
+_FOREVER_MS = 2**63 - 1
+_PULLED = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+_STORED = (
+    ResponseCode.SUCCESS,
+    ResponseCode.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE,
+)
+Matches = Callable[[StoredMessage], bool]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class QueueAt:
+    """One queue of a topic, and the broker to ask for it."""
+
+    broker: BrokerAt
+    topic: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What a pull brought."""
+
+    messages: list[StoredMessage]
+    next_offset: int
+    begin_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message that is stored."""
+
+    message_id: str
+    offset_id: str
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+    status: str
+    """SEND_OK, or what the broker doubts: FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE, ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Messages that a query brought, and the brokers that did not answer."""
+
+    messages: list[StoredMessage]
+    warnings: list[str] = field(default_factory=list[str])
+
+
+def body_of(message: StoredMessage) -> bytes:
+    """The body as the program sent it. Raises BodyError."""
+    return plain_body(message.body, message.sys_flag, BODY_BYTES_MAX)
+
+
+class Messages:
+    """Requests about messages."""
+
+    def __init__(self, wire: Wire, topics: Topics) -> None:
+        self._wire = wire
+        self._topics = topics
+        self._turn = count()
+
+    # -- queues ------------------------------------------------------------------------------------
+
+    async def read_queues(self, topic: str) -> list[QueueAt]:
+        """The queues of a topic that can be read, by broker and id."""
+        return await self._queues(topic, PERM_READ)
+
+    async def write_queues(self, topic: str) -> list[QueueAt]:
+        """The queues of a topic that take messages: on masters only."""
+        return [at for at in await self._queues(topic, PERM_WRITE) if at.broker.is_master]
+
+    async def _queues(self, topic: str, perm: int) -> list[QueueAt]:
+        route = await self._topics.route(topic)
+        brokers = {data.broker_name: brokers_of(data)[:1] for data in route.brokers}
+        return sorted(
+            QueueAt(at, topic, queue_id)
+            for data in route.queues
+            # A dead-letter topic may have no read permission; tools look into it all the same.
+            if data.perm & perm or perm == PERM_READ
+            for at in brokers.get(data.broker_name, ())
+            for queue_id in range(
+                data.write_queue_count if perm == PERM_WRITE else data.read_queue_count
+            )
+        )
+
+    # -- sending -----------------------------------------------------------------------------------
+
+    async def send(
+        self, message: Message, *, queue: QueueAt | None = None, message_id: str | None = None
+    ) -> Sent:
+        """SEND_MESSAGE_V2 to a queue, or to the writable queues of the topic in turn.
+
+        Raises TargetError without a writable queue, and RequestError with the broker's refusal.
+        """
+        if queue is None:
+            queues = await self.write_queues(message.topic)
+            if not queues:
+                raise TargetError(f"no broker takes messages of topic {message.topic!r} now")
+            queue = queues[next(self._turn) % len(queues)]
+        all_properties = properties.of_message(message)
+        message_id = message_id or unique_ids.next()
+        all_properties.setdefault(properties.UNIQUE_KEY, message_id)
+        header = SendMessageRequestV2(
+            producer_group=PRODUCER_GROUP,
+            topic=message.topic,
+            default_topic=AUTO_CREATE_TOPIC,
+            default_topic_queue_count=4,
+            queue_id=queue.queue_id,
+            sys_flag=0,
+            born_timestamp=wall_ms(),
+            flag=message.flag,
+            properties=properties.encode(all_properties),
+            reconsume_times=0,
+            unit_mode=False,
+            batch=False,
+            broker_name=queue.broker.name,
+        )
+        answer = await self._wire.ask(
+            queue.broker.address, RequestCode.SEND_MESSAGE_V2, header, message.body, accept=_STORED
+        )
+        stored = headers.decode(SendMessageResponse, answer.fields)
+        doubt = ResponseCode(answer.code)
+        return Sent(
+            message_id=all_properties[properties.UNIQUE_KEY],
+            offset_id=stored.msg_id,
+            broker_name=queue.broker.name,
+            queue_id=stored.queue_id,
+            queue_offset=stored.queue_offset,
+            status="SEND_OK" if doubt == ResponseCode.SUCCESS else doubt.name,
+        )
+
+    # -- by place ----------------------------------------------------------------------------------
+
+    async def pull(
+        self,
+        queue: QueueAt,
+        queue_offset: int,
+        *,
+        max_count: int = PULL_COUNT,
+        tags: str = SUBSCRIBE_ALL,
+        hold_ms: int = 0,
+    ) -> Pulled:
+        """PULL_MESSAGE from a place on; `hold_ms` lets the broker wait for a first message."""
+        header = PullMessageRequest(
+            consumer_group=TOOLS_GROUP,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=queue_offset,
+            max_msg_count=max_count,
+            sys_flag=_FILTER_IN_HEADER | (_MAY_BE_HELD if hold_ms else 0),
+            commit_offset=0,
+            suspend_timeout_millis=hold_ms,
+            subscription=tags,
+            sub_version=0,
+            expression_type="TAG",
+        )
+        answer = await self._wire.ask(
+            queue.broker.address,
+            RequestCode.PULL_MESSAGE,
+            header,
+            accept=_PULLED,
+            timeout_ms=self._wire.timeout_ms + hold_ms,
+        )
+        told = headers.decode(PullMessageResponse, answer.fields)
+        found = decode_records(answer.body) if answer.code == ResponseCode.SUCCESS else []
+        return Pulled(found, told.next_begin_offset, told.min_offset, told.max_offset)
+
+    async def at(self, queue: QueueAt, queue_offset: int) -> StoredMessage:
+        """The message at one place of a queue. Raises TargetError."""
+        pulled = await self.pull(queue, queue_offset, max_count=1)
+        for message in pulled.messages:
+            if message.queue_offset == queue_offset:
+                return message
+        raise TargetError(
+            f"{queue.topic} queue {queue.queue_id} on {queue.broker.name} holds "
+            f"{pulled.begin_offset} to {pulled.end_offset}, there is nothing at {queue_offset}"
+        )
+
+    async def entries(
+        self, queue: QueueAt, queue_offset: int, max_count: int, group: str | None = None
+    ) -> QueryConsumeQueueBody:
+        """QUERY_CONSUME_QUEUE: the raw entries of a queue."""
+        header = QueryConsumeQueueRequest(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            index=queue_offset,
+            count=max_count,
+            consumer_group=group,
+        )
+        code = RequestCode.QUERY_CONSUME_QUEUE
+        return await self._wire.read(queue.broker.address, QueryConsumeQueueBody, code, header)
+
+    # -- by id and key -----------------------------------------------------------------------------
+
+    async def by_offset_id(self, offset_id: str) -> StoredMessage:
+        """VIEW_MESSAGE_BY_ID at the broker that the id names. Raises TargetError, FieldError."""
+        host, log_offset = decode_offset_id(offset_id)
+        address = format_address(*host)
+        header = ViewMessageRequest(log_offset=log_offset)
+        try:
+            answer = await self._wire.ask(address, RequestCode.VIEW_MESSAGE_BY_ID, header)
+        except RequestError as e:
+            raise TargetError(f"{address} has no message {offset_id}: {e.remark}") from e
+        for message in decode_records(answer.body):
+            return message
+        raise TargetError(f"{address} has no message {offset_id}")
+
+    async def by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_count: int = 64,
+        begin_ms: int = 0,
+        end_ms: int = _FOREVER_MS,
+        unique: bool = False,
+    ) -> Found:
+        """QUERY_MESSAGE at every broker of the topic; newest last.
+
+        An index compares hashes; messages that only have the same hash are left out here.
+        """
+        header = QueryMessageRequest(
+            topic=topic,
+            key=key,
+            max_count=max_count,
+            begin_timestamp=begin_ms,
+            end_timestamp=end_ms,
+            unique_key=True if unique else None,
+        )
+        accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+
+        async def ask(at: BrokerAt) -> list[StoredMessage]:
+            code = RequestCode.QUERY_MESSAGE
+            answer = await self._wire.ask(at.address, code, header, accept=accept)
+            return decode_records(answer.body) if answer.code == ResponseCode.SUCCESS else []
+
+        told: Gathered[list[StoredMessage]] = await gather(await self._topics.brokers(topic), ask)
+        wanted = [
+            message
+            for messages in told.found.values()
+            for message in messages
+            if (id_of(message) == key if unique else key in message.keys)
+        ]
+        wanted.sort(key=lambda message: (message.store_time_ms, message.log_offset))
+        return Found(wanted[:max_count], told.warnings)
+
+    async def by_any_id(self, text: str, topic: str | None = None) -> StoredMessage:
+        """By the id that producers see or the one that brokers give. Raises TargetError.
+
+        Both look alike. With a topic the index is asked first; an id that is in no index may still
+        name a place.
+        """
+        if topic is not None:
+            found = await self.by_key(topic, text, unique=True)
+            if found.messages:
+                return found.messages[-1]
+        try:
+            return await self.by_offset_id(text)
+        except FieldError as e:
+            raise TargetError(f"{e}; is it the id of a message?") from e
+        except (TargetError, RequestError, RemotingError) as e:
+            hint = "" if topic else "; if a producer gave it, name the topic as well"
+            raise TargetError(f"there is no message {text}{hint} ({e})") from e
+
+    # -- by time, and live -------------------------------------------------------------------------
+
+    async def walk(
+        self,
+        queue: QueueAt,
+        begin_offset: int,
+        end_offset: int,
+        *,
+        tags: str = SUBSCRIBE_ALL,
+        matches: Matches | None = None,
+    ) -> AsyncGenerator[StoredMessage]:
+        """The messages of a queue from one place to before another, in order."""
+        wanted = matching(tags, matches)
+        while begin_offset < end_offset:
+            pulled = await self.pull(queue, begin_offset, tags=tags)
+            for message in pulled.messages:
+                if message.queue_offset < end_offset and wanted(message):
+                    yield message
+            if pulled.next_offset <= begin_offset:
+                return
+            begin_offset = pulled.next_offset
+
+    async def follow(
+        self,
+        starts: Sequence[tuple[QueueAt, int]],
+        *,
+        tags: str = SUBSCRIBE_ALL,
+        matches: Matches | None = None,
+        hold_ms: int = 15_000,
+        queue_max: int = 1000,
+    ) -> AsyncGenerator[tuple[QueueAt, StoredMessage]]:
+        """Messages as they arrive in any of the queues, for ever; a lost broker raises."""
+        wanted = matching(tags, matches)
+        arrived: asyncio.Queue[tuple[QueueAt, StoredMessage]] = asyncio.Queue(queue_max)
+
+        async def watch(queue: QueueAt, queue_offset: int) -> None:
+            while True:
+                pulled = await self.pull(queue, queue_offset, tags=tags, hold_ms=hold_ms)
+                for message in pulled.messages:
+                    if wanted(message):
+                        await arrived.put((queue, message))
+                queue_offset = pulled.next_offset
+
+        watchers = [asyncio.create_task(watch(queue, start)) for queue, start in starts]
+        try:
+            while True:
+                taking = asyncio.create_task(arrived.get())
+                try:
+                    done, _ = await asyncio.wait(
+                        (taking, *watchers), return_when=asyncio.FIRST_COMPLETED
+                    )
+                    if taking not in done:
+                        # A watcher only ends by failing; its error is the caller's.
+                        done.pop().result()
+                    yield taking.result()
+                finally:
+                    taking.cancel()
+        finally:
+            for task in watchers:
+                task.cancel()
+            await asyncio.gather(*watchers, return_exceptions=True)
+
+
+def matching(tags: str, matches: Matches | None) -> Matches:
+    """A test of messages: brokers compare hashes of tags, so their texts are compared here."""
+    wanted = parse_tags(tags)
+
+    def test(message: StoredMessage) -> bool:
+        if not wanted.selects_all and message.tags not in wanted.tags:
+            return False
+        return matches is None or matches(message)
+
+    return test

@@ -1,0 +1,253 @@
+"""Consumer offsets: reading them, and moving them with or without consumers online.
+
+Brokers of 5.x (and ours) move offsets themselves, for a queue or for all, to a time or a number;
+their consumers learn of it with the next pull. Brokers of 4.9 only know a time, and push the new
+offsets to the members; without members they refuse, and the offsets are written one by one. A
+number cannot be reached on 4.9 while members are online: they would commit their own place over it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tianzhou.admin.fanout import BrokerAt
+from tianzhou.admin.groups import Groups
+from tianzhou.admin.topics import Topics
+from tianzhou.admin.wire import Wire
+from tianzhou.errors import RequestError, TargetError
+from tianzhou.protocol import bodies, headers
+from tianzhou.protocol.bodies.offsets import ConsumerOffsetTable, ResetOffsetBody
+from tianzhou.protocol.bodies.queues import MessageQueue
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.headers.offsets import (
+    CloneGroupOffsetRequest,
+    GetEarliestMsgStoretimeRequest,
+    GetEarliestMsgStoretimeResponse,
+    GetMaxOffsetRequest,
+    GetMaxOffsetResponse,
+    GetMinOffsetRequest,
+    GetMinOffsetResponse,
+    QueryConsumerOffsetRequest,
+    QueryConsumerOffsetResponse,
+    ResetOffsetRequest,
+    SearchOffsetRequest,
+    SearchOffsetResponse,
+    UpdateConsumerOffsetRequest,
+)
+
+LATEST_MS = -1
+"""As a time: the end of the queue."""
+EARLIEST_MS = 0
+"""As a time: before every message, hence the beginning."""
+_MOVES_SINGLE_QUEUES = (b"useServerSideResetOffset=true", b"maxParkedPulls=")
+"""Settings by which a broker that can do so is known: one of 5.x, and one that only ours has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """Where to move offsets: to a time, or in one queue to a number."""
+
+    time_ms: int = LATEST_MS
+    queue_id: int | None = None
+    queue_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What a move does, or would do, to one queue."""
+
+    queue: MessageQueue
+    before: int | None
+    after: int
+    pushed: bool = False
+    """Whether consumers that are online were told."""
+
+
+class Offsets:
+    """Requests about offsets."""
+
+    def __init__(self, wire: Wire, topics: Topics, groups: Groups) -> None:
+        self._wire = wire
+        self._topics = topics
+        self._groups = groups
+
+    # -- of queues ---------------------------------------------------------------------------------
+
+    async def end(self, broker: BrokerAt, topic: str, queue_id: int) -> int:
+        """GET_MAX_OFFSET: the offset that the next message gets."""
+        header = GetMaxOffsetRequest(topic=topic, queue_id=queue_id)
+        answer = await self._wire.ask(broker.address, RequestCode.GET_MAX_OFFSET, header)
+        return headers.decode(GetMaxOffsetResponse, answer.fields).queue_offset
+
+    async def begin(self, broker: BrokerAt, topic: str, queue_id: int) -> int:
+        """GET_MIN_OFFSET: the oldest message that is there."""
+        header = GetMinOffsetRequest(topic=topic, queue_id=queue_id)
+        answer = await self._wire.ask(broker.address, RequestCode.GET_MIN_OFFSET, header)
+        return headers.decode(GetMinOffsetResponse, answer.fields).queue_offset
+
+    async def at_time(self, broker: BrokerAt, topic: str, queue_id: int, time_ms: int) -> int:
+        """SEARCH_OFFSET_BY_TIMESTAMP: the first message stored at a time or after it."""
+        header = SearchOffsetRequest(topic=topic, queue_id=queue_id, timestamp=time_ms)
+        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        answer = await self._wire.ask(broker.address, code, header)
+        return headers.decode(SearchOffsetResponse, answer.fields).queue_offset
+
+    async def earliest_time_ms(self, broker: BrokerAt, topic: str, queue_id: int) -> int:
+        """GET_EARLIEST_MSG_STORETIME; -1 if the queue is empty."""
+        header = GetEarliestMsgStoretimeRequest(topic=topic, queue_id=queue_id)
+        code = RequestCode.GET_EARLIEST_MSG_STORETIME
+        answer = await self._wire.ask(broker.address, code, header)
+        return headers.decode(GetEarliestMsgStoretimeResponse, answer.fields).timestamp
+
+    # -- of consumers ------------------------------------------------------------------------------
+
+    async def committed(
+        self, broker: BrokerAt, group: str, topic: str, queue_id: int
+    ) -> int | None:
+        """QUERY_CONSUMER_OFFSET; None if the group has none there."""
+        header = QueryConsumerOffsetRequest(
+            consumer_group=group, topic=topic, queue_id=queue_id, set_zero_if_not_found=False
+        )
+        accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+        code = RequestCode.QUERY_CONSUMER_OFFSET
+        answer = await self._wire.ask(broker.address, code, header, accept=accept)
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        return headers.decode(QueryConsumerOffsetResponse, answer.fields).queue_offset
+
+    async def commit(
+        self, broker: BrokerAt, group: str, topic: str, queue_id: int, queue_offset: int
+    ) -> None:
+        """UPDATE_CONSUMER_OFFSET."""
+        header = UpdateConsumerOffsetRequest(
+            consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=queue_offset
+        )
+        await self._wire.ask(broker.address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+
+    async def all_committed(self, broker: BrokerAt) -> dict[str, dict[int, int]]:
+        """GET_ALL_CONSUMER_OFFSET: by "topic@group", then by queue id."""
+        code = RequestCode.GET_ALL_CONSUMER_OFFSET
+        return (await self._wire.read(broker.address, ConsumerOffsetTable, code)).offsets
+
+    async def clone(self, broker: BrokerAt, from_group: str, to_group: str, topic: str) -> None:
+        """CLONE_GROUP_OFFSET; a broker that does not know it gets the offsets one by one."""
+        header = CloneGroupOffsetRequest(
+            src_group=from_group, dest_group=to_group, topic=topic, offline=True
+        )
+        try:
+            await self._wire.ask(broker.address, RequestCode.CLONE_GROUP_OFFSET, header)
+        except RequestError as e:
+            if e.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+            config = await self._topics.config(broker, topic)
+            for queue_id in range(config.read_queue_count if config else 0):
+                place = await self.committed(broker, from_group, topic, queue_id)
+                if place is not None:
+                    await self.commit(broker, to_group, topic, queue_id, place)
+
+    # -- moving ------------------------------------------------------------------------------------
+
+    async def plan(self, broker: BrokerAt, group: str, topic: str, goal: Goal) -> list[Move]:
+        """What a move would do on a broker, without doing it. Raises TargetError."""
+        config = await self._topics.config(broker, topic)
+        queue_count = config.read_queue_count if config else 0
+        if goal.queue_id is not None and goal.queue_id >= queue_count:
+            raise TargetError(
+                f"{topic} has {queue_count} queues on {broker.name}, there is no {goal.queue_id}"
+            )
+        wanted = range(queue_count) if goal.queue_id is None else [goal.queue_id]
+        return [await self._plan_queue(broker, group, topic, queue_id, goal) for queue_id in wanted]
+
+    async def _plan_queue(
+        self, broker: BrokerAt, group: str, topic: str, queue_id: int, goal: Goal
+    ) -> Move:
+        begin = await self.begin(broker, topic, queue_id)
+        end = await self.end(broker, topic, queue_id)
+        if goal.queue_offset is not None:
+            after = goal.queue_offset
+            if not begin <= after <= end:
+                raise TargetError(
+                    f"{topic} queue {queue_id} on {broker.name} holds {begin} to {end}, "
+                    f"{after} is outside"
+                )
+        elif goal.time_ms == LATEST_MS:
+            after = end
+        elif goal.time_ms <= EARLIEST_MS:
+            after = begin
+        else:
+            after = max(await self.at_time(broker, topic, queue_id, goal.time_ms), begin)
+        before = await self.committed(broker, group, topic, queue_id)
+        queue = MessageQueue(topic=topic, broker_name=broker.name, queue_id=queue_id)
+        return Move(queue, before, after)
+
+    async def move(
+        self, broker: BrokerAt, group: str, topic: str, goal: Goal, *, force: bool = True
+    ) -> list[Move]:
+        """Move the offsets of a group on a broker; without `force` only back, never ahead.
+
+        Raises TargetError, and RequestError with what the broker refuses.
+        """
+        planned = await self.plan(broker, group, topic, goal)
+        members = await self._groups.connection(broker, group)
+        online = members is not None and bool(members.connections)
+        try:
+            told = await self._ask_broker(broker, group, topic, goal, force=force)
+        except RequestError as e:
+            # 4.9 wants members; and both want a group that has consumed before.
+            if online and e.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+            told = None
+        if told is not None and not _ignored(planned, told, goal):
+            return [
+                Move(each.queue, each.before, told.get(each.queue, each.after), pushed=online)
+                for each in planned
+            ]
+        if online:
+            raise TargetError(
+                f"{broker.name} cannot move one queue of {group} while consumers are online; "
+                "stop them, or move all queues to a time"
+            )
+        return await self._write(broker, group, planned, force=force)
+
+    async def _ask_broker(
+        self, broker: BrokerAt, group: str, topic: str, goal: Goal, *, force: bool
+    ) -> Mapping[MessageQueue, int] | None:
+        """INVOKE_BROKER_TO_RESET_OFFSET; None if this broker cannot reach the goal so."""
+        if not force:
+            # 5.x takes every request for a forced one: what must not go ahead is written by hand.
+            return None
+        if goal.queue_id is not None and not await self._knows_queues(broker):
+            return None
+        header = ResetOffsetRequest(
+            topic=topic,
+            group=group,
+            timestamp=goal.time_ms,
+            is_force=force,
+            queue_id=-1 if goal.queue_id is None else goal.queue_id,
+            queue_offset=goal.queue_offset,
+        )
+        code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+        answer = await self._wire.ask(broker.address, code, header)
+        return bodies.decode(ResetOffsetBody, answer.body or b"{}").offsets
+
+    async def _knows_queues(self, broker: BrokerAt) -> bool:
+        """Whether a reset of one queue is understood: a 4.9 broker would reset all of them."""
+        config = await self._wire.ask(broker.address, RequestCode.GET_BROKER_CONFIG)
+        return any(sign in config.body for sign in _MOVES_SINGLE_QUEUES)
+
+    async def _write(
+        self, broker: BrokerAt, group: str, planned: list[Move], *, force: bool
+    ) -> list[Move]:
+        done: list[Move] = []
+        for move in planned:
+            behind = move.before is not None and move.before < move.after
+            after = move.before if behind and not force and move.before is not None else move.after
+            await self.commit(broker, group, move.queue.topic or "", move.queue.queue_id, after)
+            done.append(Move(move.queue, move.before, after))
+        return done
+
+
+def _ignored(planned: list[Move], told: Mapping[MessageQueue, int], goal: Goal) -> bool:
+    """Whether a broker overlooked the number: then its answer names another offset."""
+    if goal.queue_offset is None:
+        return False
+    return any(told.get(each.queue) != goal.queue_offset for each in planned)

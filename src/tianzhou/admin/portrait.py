@@ -1,0 +1,300 @@
+"""A consumer group from all sides: members, what each subscribes to, progress, contradictions.
+
+Every broker knows the members that are connected to it; each member tells, through a broker, its
+own subscriptions and the queues it holds. Members of one group must subscribe alike: a broker keeps
+one subscription per group, so members that differ take each other's messages and lose them. Such
+topics are named with both sides.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tianzhou.admin.clusters import Clusters
+from tianzhou.admin.fanout import BrokerAt, gather
+from tianzhou.admin.groups import Groups
+from tianzhou.errors import TargetError, TianzhouError
+from tianzhou.names import RETRY_TOPIC_PREFIX
+from tianzhou.protocol.bodies.clients import Connection, ConsumerConnection, ConsumerRunningInfo
+from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
+from tianzhou.protocol.bodies.queues import MessageQueue
+from tianzhou.protocol.bodies.stats import ConsumeOffsets, ConsumeStats
+from tianzhou.protocol.bodies.subscription import SubscriptionData
+from tianzhou.protocol.version import version_name
+
+NOT_SUBSCRIBED = "not subscribed"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One client of a group."""
+
+    client_id: str
+    address: str
+    language: str
+    version: str
+    brokers: tuple[str, ...]
+    """Names of the brokers that it is connected to."""
+    subscriptions: Mapping[str, str] | None
+    """Filter by topic, as the member tells; None if it could not be asked."""
+    queues: tuple[MessageQueue, ...] = ()
+    """Queues that it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """Where a group is in one queue."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    end_offset: int
+    committed_offset: int
+    last_time_ms: int
+    """When the last consumed message was stored, 0 if unknown."""
+    client_id: str | None
+    """The member that holds the queue."""
+
+    @property
+    def lag_count(self) -> int:
+        return max(self.end_offset - self.committed_offset, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """A topic that members of one group subscribe to differently."""
+
+    topic: str
+    sides: Mapping[str, tuple[str, ...]]
+    """Client ids by what they subscribe to."""
+
+    def describe(self) -> str:
+        told = (f"{' and '.join(clients)}: {what}" for what, clients in self.sides.items())
+        return f"{self.topic}: " + "; but ".join(told)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPortrait:
+    """A group as its brokers and its members see it."""
+
+    group: str
+    configs: Mapping[str, SubscriptionGroupConfig]
+    """By broker name."""
+    members: tuple[Member, ...]
+    subscriptions: Mapping[str, str]
+    """Filter by topic; several of them, if members do not agree."""
+    queues: tuple[QueueProgress, ...]
+    contradictions: tuple[Contradiction, ...]
+    consume_tps: float
+    consume_type: str | None
+    message_model: str | None
+    consume_from: str | None
+    warnings: tuple[str, ...] = field(default=())
+
+    @property
+    def lag_count(self) -> int:
+        return sum(queue.lag_count for queue in self.queues)
+
+
+async def portray(
+    groups: Groups, clusters: Clusters, group: str, topic: str | None = None
+) -> GroupPortrait:
+    """Ask all masters and all members about a group. Raises TargetError if nobody knows it."""
+    brokers = await clusters.brokers(masters=True)
+    settings, connections, progress = await asyncio.gather(
+        gather(brokers, groups.all_configs),
+        gather(brokers, lambda at: groups.connection(at, group)),
+        gather(brokers, lambda at: groups.progress_on(at, group, topic)),
+    )
+    configs = {at.name: table[group] for at, table in settings.found.items() if group in table}
+    online = {at: told for at, told in connections.found.items() if told is not None}
+    offsets = merge_progress(progress.found.values())
+    if not configs and not online and not offsets:
+        raise TargetError(f"there is no consumer group {group!r} on any broker")
+    infos, silent = await _ask_members(groups, group, online)
+    members = _members(online, infos)
+    first = next(iter(online.values()), None)
+    warnings = [*settings.warnings, *connections.warnings, *progress.warnings, *silent]
+    return GroupPortrait(
+        group=group,
+        configs=configs,
+        members=members,
+        subscriptions=subscriptions_of(members, online.values()),
+        queues=queue_progress(offsets, members),
+        contradictions=contradictions(members)
+        or told_contradictions(online.values())
+        or broker_contradictions(online),
+        consume_tps=sum(each.consume_tps for each in progress.found.values()),
+        consume_type=first.consume_type if first else None,
+        message_model=first.message_model if first else None,
+        consume_from=first.consume_from_where if first else None,
+        warnings=tuple(dict.fromkeys(warnings)),
+    )
+
+
+async def _ask_members(
+    groups: Groups, group: str, online: Mapping[BrokerAt, ConsumerConnection]
+) -> tuple[dict[str, ConsumerRunningInfo], list[str]]:
+    """What each member tells of itself, and a line for each that could not be asked."""
+    through = {
+        connection.client_id: at
+        for at, told in reversed(list(online.items()))
+        for connection in told.connections
+        if connection.client_id
+    }
+
+    async def ask(client_id: str, at: BrokerAt) -> ConsumerRunningInfo | TianzhouError:
+        try:
+            return await groups.running_info(at, group, client_id)
+        except TianzhouError as e:
+            return e
+
+    answers = await asyncio.gather(*(ask(name, at) for name, at in through.items()))
+    told = dict(zip(through, answers, strict=True))
+    infos = {name: each for name, each in told.items() if isinstance(each, ConsumerRunningInfo)}
+    silent = [
+        f"member {name} does not tell what it subscribes to: {each}"
+        for name, each in told.items()
+        if isinstance(each, TianzhouError)
+    ]
+    return infos, silent
+
+
+def _members(
+    online: Mapping[BrokerAt, ConsumerConnection], infos: Mapping[str, ConsumerRunningInfo]
+) -> tuple[Member, ...]:
+    found: dict[str, tuple[Connection, list[str]]] = {}
+    for at, told in online.items():
+        for connection in told.connections:
+            _, names = found.setdefault(connection.client_id or "", (connection, []))
+            names.append(at.name)
+    return tuple(
+        Member(
+            client_id=client_id,
+            address=connection.client_addr or "",
+            language=connection.language or "",
+            version=version_name(connection.version),
+            brokers=tuple(names),
+            subscriptions=filters_of(infos[client_id].subscriptions)
+            if client_id in infos
+            else None,
+            queues=tuple(infos[client_id].queues) if client_id in infos else (),
+        )
+        for client_id, (connection, names) in sorted(found.items())
+    )
+
+
+# -- what is made of the answers -------------------------------------------------------------------
+
+
+def filter_text(subscription: SubscriptionData) -> str:
+    """A filter for people: the expression, with its kind where that is not by tags."""
+    text = subscription.expression or "*"
+    kind = subscription.expression_type or "TAG"
+    if kind != "TAG":
+        return f"{kind} {text}"
+    # "a || b" and "b||a" select the same messages.
+    return " || ".join(sorted(tag.strip() for tag in text.split("||") if tag.strip())) or "*"
+
+
+def filters_of(subscriptions: Iterable[SubscriptionData]) -> dict[str, str]:
+    """Filters by topic, without the retry topic, which every member has."""
+    return {
+        each.topic: filter_text(each)
+        for each in sorted(subscriptions, key=lambda each: each.topic or "")
+        if each.topic and not each.topic.startswith(RETRY_TOPIC_PREFIX)
+    }
+
+
+def subscriptions_of(
+    members: Iterable[Member], connections: Iterable[ConsumerConnection]
+) -> dict[str, str]:
+    """Filters by topic: what the members tell, or else what the brokers have.
+
+    Where members differ, all their filters are named: brokers keep the one they heard last.
+    """
+    views = [each.subscriptions for each in members if each.subscriptions is not None]
+    views = views or [filters_of(told.subscriptions.values()) for told in connections]
+    merged: dict[str, set[str]] = {}
+    for view in views:
+        for topic, text in view.items():
+            merged.setdefault(topic, set()).add(text)
+    return {topic: " or ".join(sorted(texts)) for topic, texts in sorted(merged.items())}
+
+
+def contradictions(members: Iterable[Member]) -> tuple[Contradiction, ...]:
+    """Topics that members who could be asked subscribe to differently, or not at all."""
+    known = {
+        member.client_id: member.subscriptions
+        for member in members
+        if member.subscriptions is not None
+    }
+    return _compare(known)
+
+
+def told_contradictions(connections: Iterable[ConsumerConnection]) -> tuple[Contradiction, ...]:
+    """The same, as brokers of ours noticed it from heartbeats; Apache's do not tell."""
+    sides: dict[str, dict[str, list[str]]] = {}
+    for told in connections:
+        for each in told.differences or ():
+            by_filter = sides.setdefault(each.topic or "", {})
+            for client_id, what in (
+                (each.client_id, each.subscribes),
+                (each.other_client_id, each.other_subscribes),
+            ):
+                names = by_filter.setdefault(what or NOT_SUBSCRIBED, [])
+                if client_id and client_id not in names:
+                    names.append(client_id)
+    return tuple(
+        Contradiction(topic, {what: tuple(names) for what, names in sorted(by_filter.items())})
+        for topic, by_filter in sorted(sides.items())
+    )
+
+
+def broker_contradictions(
+    online: Mapping[BrokerAt, ConsumerConnection],
+) -> tuple[Contradiction, ...]:
+    """The same, told by brokers that have different subscriptions of the group."""
+    return _compare(
+        {
+            f"broker {at.name}": filters_of(told.subscriptions.values())
+            for at, told in online.items()
+        }
+    )
+
+
+def _compare(known: Mapping[str, Mapping[str, str]]) -> tuple[Contradiction, ...]:
+    found: list[Contradiction] = []
+    for topic in sorted({topic for filters in known.values() for topic in filters}):
+        sides: dict[str, list[str]] = {}
+        for name, filters in known.items():
+            sides.setdefault(filters.get(topic, NOT_SUBSCRIBED), []).append(name)
+        if len(sides) > 1:
+            by_filter = {what: tuple(names) for what, names in sorted(sides.items())}
+            found.append(Contradiction(topic, by_filter))
+    return tuple(found)
+
+
+def merge_progress(stats: Iterable[ConsumeStats]) -> dict[MessageQueue, ConsumeOffsets]:
+    """All queues of a group; each is told by the one broker that has it."""
+    return {queue: offsets for each in stats for queue, offsets in each.offsets.items()}
+
+
+def queue_progress(
+    offsets: Mapping[MessageQueue, ConsumeOffsets], members: Iterable[Member] = ()
+) -> tuple[QueueProgress, ...]:
+    """Progress by queue, with the member that holds it."""
+    holders = {queue: member.client_id for member in members for queue in member.queues}
+    rows = (
+        QueueProgress(
+            topic=queue.topic or "",
+            broker_name=queue.broker_name or "",
+            queue_id=queue.queue_id,
+            end_offset=told.broker_offset,
+            committed_offset=told.consumer_offset,
+            last_time_ms=told.last_timestamp,
+            client_id=holders.get(queue),
+        )
+        for queue, told in offsets.items()
+    )
+    return tuple(sorted(rows, key=lambda row: (row.topic, row.broker_name, row.queue_id)))

@@ -1,0 +1,162 @@
+"""What brokers do per second, read out of the figures that they tell.
+
+RocketMQ tells rates as texts: "12.30 11.90 10.01" are the messages per second of the last 10 s,
+60 s and 600 s. Figures that a broker does not tell are None.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tianzhou.admin.brokers import Brokers
+from tianzhou.admin.clusters import Clusters
+from tianzhou.admin.fanout import BrokerAt, gather
+from tianzhou.admin.groups import Groups
+from tianzhou.admin.portrait import merge_progress
+
+AT_ONCE_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRates:
+    """One broker at one moment."""
+
+    cluster: str
+    broker: str
+    broker_id: int
+    address: str
+    version: str
+    in_tps: float | None
+    out_tps: float | None
+    in_today: int | None
+    out_today: int | None
+    put_p99_ms: float | None
+    """5.x only."""
+    put_max_ms: float | None
+    """The slowest of the last while, as the broker reckons it."""
+    answer_ms: float
+    """How long it took to answer this question."""
+    waiting_sends: int | None
+    waiting_pulls: int | None
+    page_cache_lock_ms: float | None
+    disk_ratio: float | None
+    active: bool | None
+    boot_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBacklog:
+    """One group at one moment."""
+
+    group: str
+    lag: int
+    consume_tps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A cluster at one moment."""
+
+    brokers: list[BrokerRates]
+    groups: list[GroupBacklog]
+    """Those with the largest backlog first."""
+    warnings: list[str]
+
+
+async def rates_of(brokers: Brokers, at: BrokerAt) -> BrokerRates:
+    """Ask one broker."""
+    started_s = time.perf_counter()
+    told = await brokers.runtime(at)
+    return read_rates(at, told, (time.perf_counter() - started_s) * 1000)
+
+
+async def snapshot(
+    brokers: Brokers,
+    groups: Groups,
+    clusters: Clusters,
+    *,
+    cluster: str | None = None,
+    backlog: bool = True,
+) -> Snapshot:
+    """Ask every broker for its rates, and every master for the backlog of its groups."""
+    everyone = await clusters.brokers(cluster=cluster)
+    told = await gather(everyone, lambda at: rates_of(brokers, at))
+    lags: list[GroupBacklog] = []
+    warnings = list(told.warnings)
+    if backlog:
+        masters = [at for at in told.found if at.is_master]
+        tables = await gather(masters, groups.all_configs)
+        warnings += tables.warnings
+        on: dict[str, list[BrokerAt]] = {}
+        for at, table in tables.found.items():
+            for name in table:
+                on.setdefault(name, []).append(at)
+        turns = asyncio.Semaphore(AT_ONCE_MAX)
+
+        async def lag_of(name: str, where: list[BrokerAt]) -> GroupBacklog:
+            async with turns:
+                progress = await gather(where, lambda at: groups.progress_on(at, name))
+            offsets = merge_progress(progress.found.values()).values()
+            return GroupBacklog(
+                name,
+                sum(max(each.broker_offset - each.consumer_offset, 0) for each in offsets),
+                sum(each.consume_tps for each in progress.found.values()),
+            )
+
+        lags = list(await asyncio.gather(*(lag_of(name, where) for name, where in on.items())))
+        lags.sort(key=lambda each: (-each.lag, -each.consume_tps, each.group))
+    return Snapshot(list(told.found.values()), lags, warnings)
+
+
+def read_rates(at: BrokerAt, told: Mapping[str, str], answer_ms: float) -> BrokerRates:
+    """The figures of a broker out of its run-time table."""
+    return BrokerRates(
+        cluster=at.cluster,
+        broker=at.name,
+        broker_id=at.broker_id,
+        address=at.address,
+        version=told.get("brokerVersionDesc", "unknown"),
+        in_tps=first_number(told.get("putTps")),
+        # 4.9 misspells it, 5.x writes both.
+        out_tps=first_number(told.get("getTransferredTps") or told.get("getTransferedTps")),
+        in_today=_difference(told, "msgPutTotalTodayNow", "msgPutTotalTodayMorning"),
+        out_today=_difference(told, "msgGetTotalTodayNow", "msgGetTotalTodayMorning"),
+        put_p99_ms=first_number(told.get("putLatency99")),
+        put_max_ms=first_number(told.get("putMessageEntireTimeMax")),
+        answer_ms=answer_ms,
+        waiting_sends=_whole(told.get("sendThreadPoolQueueSize")),
+        waiting_pulls=_whole(told.get("pullThreadPoolQueueSize")),
+        page_cache_lock_ms=first_number(told.get("pageCacheLockTimeMills")),
+        disk_ratio=disk_ratio(told),
+        active=told.get("brokerActive") == "true" if "brokerActive" in told else None,
+        boot_ms=_whole(told.get("bootTimestamp")),
+    )
+
+
+def disk_ratio(told: Mapping[str, str]) -> float | None:
+    """How full the fullest disk of the log is, 0 to 1."""
+    found = [
+        ratio
+        for name, text in told.items()
+        if name.startswith("commitLogDiskRatio") and (ratio := first_number(text)) is not None
+    ]
+    return max(found) if found and max(found) >= 0 else None
+
+
+def first_number(text: str | None) -> float | None:
+    """The first number of a text such as "12.30 11.90 10.01"."""
+    try:
+        return float(text.split()[0]) if text else None
+    except (ValueError, IndexError):
+        return None
+
+
+def _whole(text: str | None) -> int | None:
+    number = first_number(text)
+    return None if number is None else int(number)
+
+
+def _difference(told: Mapping[str, str], now: str, before: str) -> int | None:
+    end, start = _whole(told.get(now)), _whole(told.get(before))
+    return None if end is None or start is None else end - start

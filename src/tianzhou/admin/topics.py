@@ -1,0 +1,176 @@
+"""Topics: lists, routes, settings, extents, and who consumes them."""
+
+from collections.abc import Iterable
+
+from tianzhou.admin.clusters import Clusters, masters_of
+from tianzhou.admin.fanout import BrokerAt, Gathered, gather
+from tianzhou.admin.wire import Wire
+from tianzhou.errors import RequestError, TargetError
+from tianzhou.names import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
+from tianzhou.protocol.bodies.groups import GroupList
+from tianzhou.protocol.bodies.queues import MessageQueue
+from tianzhou.protocol.bodies.route import TopicRouteData
+from tianzhou.protocol.bodies.stats import TopicOffset, TopicStatsTable
+from tianzhou.protocol.bodies.topics import (
+    SINGLE_TAG,
+    TopicConfig,
+    TopicConfigAndMapping,
+    TopicConfigTable,
+    TopicList,
+)
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.headers.namesrv import (
+    DeleteTopicFromNamesrvRequest,
+    GetRouteInfoRequest,
+    GetTopicsByClusterRequest,
+)
+from tianzhou.protocol.headers.topics import (
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    GetAllTopicConfigRequest,
+    GetTopicConfigRequest,
+    GetTopicStatsInfoRequest,
+    QueryTopicConsumeByWhoRequest,
+)
+
+QUEUE_COUNT = 8
+"""Queues per broker of a topic that is created without saying how many, as `mqadmin` has it."""
+
+
+class Topics:
+    """Requests about topics."""
+
+    def __init__(self, wire: Wire, clusters: Clusters) -> None:
+        self._wire = wire
+        self._clusters = clusters
+
+    # -- lists -------------------------------------------------------------------------------------
+
+    async def names(self) -> list[str]:
+        """GET_ALL_TOPIC_LIST_FROM_NAMESERVER: every topic, retry and dead letters included."""
+        code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+        return sorted((await self._wire.read_namesrv(TopicList, code)).topics)
+
+    async def names_of_cluster(self, cluster: str) -> list[str]:
+        """GET_TOPICS_BY_CLUSTER."""
+        header = GetTopicsByClusterRequest(cluster=cluster)
+        code = RequestCode.GET_TOPICS_BY_CLUSTER
+        return sorted((await self._wire.read_namesrv(TopicList, code, header)).topics)
+
+    async def system_names(self) -> list[str]:
+        """GET_SYSTEM_TOPIC_LIST_FROM_NS and _FROM_BROKER: the topics that are RocketMQ's own."""
+        code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS
+        names = set((await self._wire.read_namesrv(TopicList, code)).topics)
+        brokers = await self._clusters.brokers(masters=True)
+        ask = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
+        told = await gather(brokers, lambda at: self._wire.read(at.address, TopicList, ask))
+        return sorted(names.union(*(each.topics for each in told.found.values())))
+
+    # -- routes ------------------------------------------------------------------------------------
+
+    async def route(self, topic: str) -> TopicRouteData:
+        """GET_ROUTEINFO_BY_TOPIC. Raises TargetError if no broker has the topic."""
+        header = GetRouteInfoRequest(topic=topic, accept_standard_json_only=True)
+        try:
+            return await self._wire.read_namesrv(
+                TopicRouteData, RequestCode.GET_ROUTEINFO_BY_TOPIC, header
+            )
+        except RequestError as e:
+            if e.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            raise TargetError(f"there is no topic {topic!r} on any broker") from e
+
+    async def brokers(self, topic: str) -> list[BrokerAt]:
+        """The masters that have a topic."""
+        return masters_of(await self.route(topic))
+
+    # -- settings ----------------------------------------------------------------------------------
+
+    async def all_configs(self, broker: BrokerAt) -> dict[str, TopicConfig]:
+        """GET_ALL_TOPIC_CONFIG: every topic of a broker."""
+        # Without fields a broker of any release answers with all of them at once.
+        code, header = RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfigRequest()
+        return (await self._wire.read(broker.address, TopicConfigTable, code, header)).topics
+
+    async def config(self, broker: BrokerAt, topic: str) -> TopicConfig | None:
+        """GET_TOPIC_CONFIG, or from the whole table of a broker that is older than 5.0."""
+        header = GetTopicConfigRequest(topic=topic)
+        code = RequestCode.GET_TOPIC_CONFIG
+        try:
+            return await self._wire.read(broker.address, TopicConfigAndMapping, code, header)
+        except RequestError as e:
+            if e.code == ResponseCode.TOPIC_NOT_EXIST:
+                return None
+            if e.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+        return (await self.all_configs(broker)).get(topic)
+
+    async def configs(self, topic: str) -> Gathered[TopicConfig | None]:
+        """The settings of a topic on every broker that has it."""
+        return await gather(await self.brokers(topic), lambda at: self.config(at, topic))
+
+    async def put(self, broker: BrokerAt, config: TopicConfig) -> None:
+        """UPDATE_AND_CREATE_TOPIC."""
+        attributes = config.attributes
+        header = CreateTopicRequest(
+            topic=config.topic_name or "",
+            default_topic=AUTO_CREATE_TOPIC,
+            read_queue_count=config.read_queue_count,
+            write_queue_count=config.write_queue_count,
+            perm=config.perm,
+            filter_type=config.filter_type or SINGLE_TAG,
+            topic_sys_flag=config.topic_sys_flag,
+            order=config.order,
+            attributes=",".join(f"+{name}={value}" for name, value in attributes.items())
+            if attributes
+            else None,
+        )
+        await self._wire.ask(broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+
+    async def delete(self, topic: str, brokers: Iterable[BrokerAt]) -> Gathered[None]:
+        """DELETE_TOPIC_IN_BROKER on each broker, then _IN_NAMESRV on each nameserver."""
+        asked = list(brokers)
+
+        async def delete_in_broker(at: BrokerAt) -> None:
+            header = DeleteTopicRequest(topic=topic)
+            await self._wire.ask(at.address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
+
+        gathered = await gather(asked, delete_in_broker)
+        for cluster in {at.cluster for at in gathered.found}:
+            header = DeleteTopicFromNamesrvRequest(topic=topic, cluster_name=cluster or None)
+            for namesrv in list(self._wire.namesrvs):
+                await self._wire.ask(namesrv, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
+        return gathered
+
+    # -- what is in them ---------------------------------------------------------------------------
+
+    async def stats(self, topic: str) -> Gathered[TopicStatsTable]:
+        """GET_TOPIC_STATS_INFO of every broker that has the topic."""
+        return await gather(await self.brokers(topic), lambda at: self.stats_on(at, topic))
+
+    async def stats_on(self, broker: BrokerAt, topic: str) -> TopicStatsTable:
+        """GET_TOPIC_STATS_INFO: the extent of each queue."""
+        header = GetTopicStatsInfoRequest(topic=topic)
+        code = RequestCode.GET_TOPIC_STATS_INFO
+        return await self._wire.read(broker.address, TopicStatsTable, code, header)
+
+    async def groups(self, topic: str) -> list[str]:
+        """QUERY_TOPIC_CONSUME_BY_WHO: the groups that consume a topic, by any of its brokers."""
+        header = QueryTopicConsumeByWhoRequest(topic=topic)
+        code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
+        told = await gather(
+            await self.brokers(topic),
+            lambda at: self._wire.read(at.address, GroupList, code, header),
+        )
+        return sorted({group for each in told.found.values() for group in each.groups})
+
+
+def extents(stats: Gathered[TopicStatsTable]) -> list[tuple[MessageQueue, TopicOffset]]:
+    """All queues of a topic with their extents, by broker and id."""
+    found = [pair for table in stats.found.values() for pair in table.offsets.items()]
+    return sorted(found, key=lambda pair: (pair[0].broker_name or "", pair[0].queue_id))
+
+
+def perm_text(perm: int) -> str:
+    """ "RW", "R-", "-W" or "--"."""
+    return ("R" if perm & PERM_READ else "-") + ("W" if perm & PERM_WRITE else "-")

@@ -1,0 +1,211 @@
+"""Statistics over the wire: how far groups are, how old what they have not read is, and rates."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from tianzhou.broker import checks
+from tianzhou.broker.clients import ConsumerTable
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.groups import GroupTable
+from tianzhou.broker.history import DAY, HOUR, MINUTE, SEPARATOR, Figures, History
+from tianzhou.broker.offsets import NOT_FOUND, OffsetTable
+from tianzhou.broker.topics import TopicTable
+from tianzhou.clock import Clock
+from tianzhou.config.live import LiveSettings
+from tianzhou.errors import RequestError
+from tianzhou.protocol.bodies import encode as encode_body
+from tianzhou.protocol.bodies.queues import MessageQueue
+from tianzhou.protocol.bodies.stats import (
+    BrokerStatsData,
+    BrokerStatsItem,
+    ConsumeOffsets,
+    ConsumeStats,
+    ConsumeStatsList,
+    QueryConsumeTimeSpanBody,
+    QueueTimeSpan,
+)
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.protocol.headers import decode
+from tianzhou.protocol.headers.admin import (
+    GetConsumeStatsInBrokerRequest,
+    ViewBrokerStatsDataRequest,
+)
+from tianzhou.protocol.headers.groups import GetConsumeStatsRequest
+from tianzhou.protocol.headers.topics import QueryConsumeTimeSpanRequest
+from tianzhou.remoting.connection import Connection
+from tianzhou.store.message_store import MessageStore
+
+_NO_TIME = -1
+
+
+@dataclass(frozen=True, slots=True)
+class StatsParts:
+    """What these requests need of a broker."""
+
+    settings: LiveSettings[BrokerConfig]
+    topics: TopicTable
+    groups: GroupTable
+    consumers: ConsumerTable[Connection]
+    offsets: OffsetTable
+    store: MessageStore
+    history: History
+    clock: Clock
+    address: Callable[[], str]
+    """What clients are told to connect to."""
+
+
+# -- rates -----------------------------------------------------------------------------------------
+
+
+def view_stats(parts: StatsParts, _: Connection, request: Command) -> Command:
+    """VIEW_BROKER_STATS_DATA: one statistic over the last minute, hour and day."""
+    header = decode(ViewBrokerStatsDataRequest, request.fields)
+    found = parts.history.look_up(header.stats_name, header.stats_key, parts.clock())
+    if found is None:
+        name, key = checks.shorten(header.stats_name), checks.shorten(header.stats_key)
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
+    data = BrokerStatsData(
+        minute=_item(found[MINUTE]), hour=_item(found[HOUR]), day=_item(found[DAY])
+    )
+    return Command(code=ResponseCode.SUCCESS, body=encode_body(data))
+
+
+def _item(figures: Figures) -> BrokerStatsItem:
+    return BrokerStatsItem(sum=figures.sum, tps=figures.per_second, average=figures.per_call)
+
+
+# -- how far groups are ----------------------------------------------------------------------------
+
+
+def get_consume_stats(parts: StatsParts, _: Connection, request: Command) -> Command:
+    """GET_CONSUME_STATS: where a group stands in every queue of its topics."""
+    header = decode(GetConsumeStatsRequest, request.fields)
+    group = header.consumer_group
+    named = [header.topic] if header.topic else (header.topic_list or "").split(";")
+    topics = [topic for topic in named if topic] or sorted(parts.offsets.topics_of(group))
+    stats = _consume_stats(parts, group, topics)
+    return Command(code=ResponseCode.SUCCESS, body=encode_body(stats))
+
+
+async def get_all_consume_stats(parts: StatsParts, _: Connection, request: Command) -> Command:
+    """GET_BROKER_CONSUME_STATS: where every group stands in each of its topics."""
+    header = decode(GetConsumeStatsInBrokerRequest, request.fields)
+    stats: list[dict[str, list[ConsumeStats]]] = []
+    total_diff = 0
+    topics_by_group = _topics_by_group(parts.offsets)
+    for group in sorted(parts.groups.groups):
+        of_group: list[ConsumeStats] = []
+        for name in sorted(topics_by_group.get(group, ())):
+            # It reads a record for each queue, and there may be thousands of groups.
+            await asyncio.sleep(0)
+            topic = parts.topics.get(name)
+            if topic is None or (header.is_order and not topic.order):
+                continue
+            found = _consume_stats(parts, group, [name])
+            if found.offsets:
+                of_group.append(found)
+            total_diff += sum(
+                each.broker_offset - each.consumer_offset for each in found.offsets.values()
+            )
+        stats.append({group: of_group})
+    body = ConsumeStatsList(
+        stats=stats, broker_addr=parts.address(), total_diff=total_diff, total_inflight_diff=0
+    )
+    return Command(code=ResponseCode.SUCCESS, body=encode_body(body))
+
+
+def _topics_by_group(offsets: OffsetTable) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for topic, group, _ in offsets.progress():
+        found.setdefault(group, []).append(topic)
+    return found
+
+
+def _consume_stats(parts: StatsParts, group: str, topics: Iterable[str]) -> ConsumeStats:
+    online = parts.consumers.get(group)
+    broker_name, now_ms = parts.settings.config.broker_name, parts.clock()
+    table: dict[MessageQueue, ConsumeOffsets] = {}
+    per_second = 0.0
+    for name in topics:
+        topic = parts.topics.get(name)
+        # A group that is online and subscribes to it no more has left the topic behind.
+        if topic is None or (online is not None and name not in online.subscriptions):
+            continue
+        for queue_id in range(topic.read_queue_count):
+            queue = MessageQueue(topic=name, broker_name=broker_name, queue_id=queue_id)
+            table[queue] = _queue_stats(parts, group, name, queue_id)
+        per_second += parts.history.per_second("GROUP_GET_NUMS", name + SEPARATOR + group, now_ms)
+    return ConsumeStats(offsets=table, consume_tps=per_second)
+
+
+def _queue_stats(parts: StatsParts, group: str, topic: str, queue_id: int) -> ConsumeOffsets:
+    committed = parts.offsets.find(group, topic, queue_id)
+    place = 0 if committed == NOT_FOUND else committed
+    last_ms = parts.store.store_time(topic, queue_id, place - 1) if place > 0 else None
+    return ConsumeOffsets(
+        broker_offset=parts.store.max_offset(topic, queue_id),
+        consumer_offset=place,
+        # What is pulled and not committed is known to the consumer only.
+        pull_offset=place,
+        last_timestamp=last_ms or 0,
+    )
+
+
+# -- how old it is ---------------------------------------------------------------------------------
+
+
+def query_time_span(parts: StatsParts, _: Connection, request: Command) -> Command:
+    """QUERY_CONSUME_TIME_SPAN: the times of a topic's messages, and of where a group stands."""
+    header = decode(QueryConsumeTimeSpanRequest, request.fields)
+    topic = parts.topics.get(header.topic)
+    if topic is None:
+        raise RequestError(
+            ResponseCode.TOPIC_NOT_EXIST, f"topic {checks.shorten(header.topic)} does not exist"
+        )
+    spans = [
+        _time_span(parts, header.group, header.topic, queue_id)
+        for queue_id in range(topic.write_queue_count)
+    ]
+    body = QueryConsumeTimeSpanBody(spans=spans)
+    return Command(code=ResponseCode.SUCCESS, body=encode_body(body))
+
+
+def _time_span(parts: StatsParts, group: str, topic: str, queue_id: int) -> QueueTimeSpan:
+    store = parts.store
+    high = store.max_offset(topic, queue_id)
+    first_ms = store.earliest_time(topic, queue_id)
+    last_ms = store.store_time(topic, queue_id, high - 1)
+    committed = parts.offsets.find(group, topic, queue_id)
+    consumed_ms = store.store_time(topic, queue_id, committed - 1) if committed > 0 else first_ms
+    delay_ms = 0
+    if max(committed, 0) < high:
+        next_offset = max(committed, store.min_offset(topic, queue_id))
+        next_ms = store.store_time(topic, queue_id, next_offset)
+        delay_ms = 0 if next_ms is None else max(parts.clock() - next_ms, 0)
+    queue = MessageQueue(
+        topic=topic, broker_name=parts.settings.config.broker_name, queue_id=queue_id
+    )
+    return QueueTimeSpan(
+        queue=queue,
+        min_timestamp=_or_no_time(first_ms),
+        min_timestamp_text=_text(first_ms),
+        max_timestamp=_or_no_time(last_ms),
+        max_timestamp_text=_text(last_ms),
+        consume_timestamp=_or_no_time(consumed_ms),
+        consume_timestamp_text=_text(consumed_ms),
+        delay_time_ms=delay_ms,
+    )
+
+
+def _or_no_time(time_ms: int | None) -> int:
+    return _NO_TIME if time_ms is None else time_ms
+
+
+def _text(time_ms: int | None) -> str:
+    """As RocketMQ writes times for people, in the zone of the broker."""
+    ms = _or_no_time(time_ms)
+    moment = datetime.fromtimestamp(ms // 1000)  # noqa: DTZ006 - local by meaning
+    return f"{moment:%Y-%m-%d#%H:%M:%S}:{ms % 1000:03d}"

@@ -1,0 +1,290 @@
+"""The compiled feed in the broker: which requests it may take, and what it is owed.
+
+    receive buffer -> kernel feed -> sends stored and answered, pulls answered: one block of answers
+                   -> anything else, frame by frame: the handlers, in order
+
+The handlers in `handlers/send.py` and `handlers/pull.py` are the reference and the twin: the feed
+takes a request only if it would do to the byte what they do, and hands it back without a trace
+otherwise. An ordinary send goes
+
+- to a topic and a queue that the feed knows: the topic exists, may be written to, is none of the
+  broker's own and none of a group's, and the queue has had a message from the handlers,
+- without a property that makes it a message of another kind (`ODD_PROPERTIES`),
+- with a header in its usual form, sizes within their limits, and room in the current files.
+
+An ordinary pull finds messages by tags, for a group to which the handlers have given messages of
+that topic, under tables that have not changed since.
+
+What can forbid all of them (settings, a full disk, a broker that cannot follow) is looked at here,
+once per buffer. Tables are not pushed to the feed: they are compared when their version has moved,
+what changed is forgotten, and learned anew from the next request that the handlers answer.
+"""
+
+import logging
+from functools import lru_cache
+
+from tianzhou.broker import checks
+from tianzhou.broker.clients import Subscription
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.handlers.pull import HAS_SUBSCRIPTION, PullParts
+from tianzhou.broker.handlers.send import BATCH_COUNT_MAX, SendParts, born_host
+from tianzhou.errors import StoreError, TianzhouError
+from tianzhou.names import DLQ_TOPIC_PREFIX, PERM_READ, PERM_WRITE, RETRY_TOPIC_PREFIX
+from tianzhou.protocol import host, properties
+from tianzhou.protocol.bodies.topics import MULTI_TAG, TopicConfig
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.headers.pull import PullMessageRequest
+from tianzhou.protocol.kernel import Feed
+from tianzhou.protocol.version import CURRENT_VERSION
+from tianzhou.remoting.connection import Connection
+
+log = logging.getLogger(__name__)
+
+ODD_PROPERTIES = (
+    properties.TRANSACTION_PREPARED, properties.DELAY_LEVEL, properties.TIMER_DELAY_MS,
+    properties.TIMER_DELAY_SEC, properties.TIMER_DELIVER_MS, properties.TIMER_OUT_MS,
+    properties.TIMER_DEL_UNIQKEY, properties.TIMER_ROLL_TIMES, properties.TIMER_DELAY_LEVEL,
+    properties.RETRY_TOPIC, properties.REAL_TOPIC, properties.REAL_QUEUE_ID,
+    properties.INNER_MULTI_DISPATCH, properties.CRC32,
+)  # fmt: skip
+"""A message with one of these goes to the handlers: it may have to wait under another topic, or
+take other ways. Whoever adds a kind of message to `intake` adds its properties here."""
+
+_TOPIC_LENGTH_MAX = 127
+
+Granted = tuple[str, str]
+"""Topic and group."""
+
+
+class HotPath:
+    """One feed, on one store."""
+
+    def __init__(
+        self, feed: Feed, parts: SendParts, pulls: PullParts, frame_max_bytes: int
+    ) -> None:
+        self._feed = feed
+        self._parts = parts
+        self._pulls = pulls
+        self._frame_max_bytes = frame_max_bytes
+        self._is_broken = False
+        self._config: BrokerConfig | None = None
+        self._may_store = self._may_read = self._waits = False
+        self._versions: tuple[object, object, int] = (None, None, 0)
+        self._known: dict[str, TopicConfig] = {}
+        self._inline: set[Granted] = set()
+        self._registered: dict[Granted, Subscription] = {}
+        self._lending = parts.store.lend_to(feed, self._admit)
+        parts.stats.collect = self._collect
+
+    def take(self, connection: Connection, view: memoryview, at: int) -> tuple[int, int] | None:
+        """Handle the ordinary requests at the front; see `remoting.connection.Feed`."""
+        if self._is_broken:
+            return None
+        parts = self._parts
+        now_ms = parts.clock()
+        budget = self._budget(now_ms)
+        try:
+            self._lending.renew()
+            start, stop, answers, done, pulled = self._feed.feed(
+                view, at, packed_host(connection.peer), now_ms, budget
+            )
+        except Exception:  # the feed's own bug; nothing that it did since `at` counts
+            log.exception("the kernel's feed failed; the broker goes on without it")
+            self._is_broken = True
+            self._lending.end()
+            return None
+        if done is not None:
+            try:
+                # Only waiting pulls want to know of ordinary messages.
+                parts.store.settle(done, now_ms, tell=len(self._pulls.parked) > 0)
+            except StoreError as e:
+                # As if the feed had not been: the handlers try again, and tell whoever sent.
+                log.warning("what was fed could not be stored: %s", e)
+                self._lending.end()
+                return None
+            took_ms = parts.clock() - now_ms
+            if took_ms > 0:
+                parts.gate.note_append(parts.settings.config, now_ms, now_ms + took_ms)
+                parts.stats.took(took_ms)
+        if pulled is not None:
+            for topic, group, queue_id, count, size_bytes, commit_offset in pulled:
+                parts.stats.delivered(topic, group, count, size_bytes, queue_id)
+                if commit_offset is not None:
+                    self._pulls.offsets.commit(group, topic, queue_id, commit_offset)
+        if done is not None and self._waits and answers:
+            # As with handlers, each send counts as one that waits.
+            parts.durability.hold(connection, answers, done[1], parts.store.end_log_offset)
+        elif answers:
+            connection.send_frames(answers)
+        return start, stop
+
+    # -- whether ----------------------------------------------------------------------------------
+
+    def _budget(self, now_ms: int) -> int:
+        """How many sends may be taken now."""
+        parts, pulls = self._parts, self._pulls
+        config = parts.settings.config
+        if config is not self._config:
+            self._configure(config)
+        topics, groups, consumers = self._versions
+        if (
+            parts.topics.data_version is not topics
+            or pulls.groups.data_version is not groups
+            or pulls.consumers.version != consumers
+        ):
+            self._forget_changed()
+        if not self._may_store or now_ms < config.start_accept_send_request_time_stamp:
+            return 0
+        if parts.store.refusal is not None:
+            return 0
+        return parts.gate.room(config, now_ms, parts.durability.waiting_count)
+
+    def _configure(self, config: BrokerConfig) -> None:
+        parts, store = self._parts, self._parts.store
+        self._config = config
+        code = parts.durability.code_at_once(wait_stored=True)
+        self._may_store = (
+            bool(config.broker_permission & PERM_WRITE) and code == ResponseCode.SUCCESS
+        )
+        self._may_read = (
+            bool(config.broker_permission & PERM_READ)
+            and not config.reject_pull_consumer_enable
+            and not config.slave_read_enable
+        )
+        self._waits = parts.durability.must_wait(wait_stored=True)
+        self._feed.configure(
+            self._frame_max_bytes,
+            config.max_message_size,
+            BATCH_COUNT_MAX,
+            config.message_index_enable,
+            self._waits,
+            host.pack(parts.store_host),
+            parts.id_prefix,
+            config.broker_cluster_name,
+            list(ODD_PROPERTIES),
+            config.region_id,
+            config.trace_on,
+            CURRENT_VERSION,
+            self._may_read,
+            config.lite_pull_message_enable,
+            (
+                config.pull_batch_max_message_count,
+                config.max_transfer_count_on_message_in_memory,
+                config.max_transfer_count_on_message_in_disk,
+                config.max_transfer_bytes_on_message_in_memory,
+                config.max_transfer_bytes_on_message_in_disk,
+                store.memory_bytes,
+                store.checked_from,
+            ),
+        )
+
+    def _forget_changed(self) -> None:
+        """Tables have changed: forget what is not what it was. The handlers show it again."""
+        topics, groups, consumers = self._parts.topics, self._pulls.groups, self._pulls.consumers
+        seen_topics, seen_groups, _ = self._versions
+        self._versions = (topics.data_version, groups.data_version, consumers.version)
+        if topics.data_version is not seen_topics:
+            gone = [name for name, known in self._known.items() if topics.get(name) is not known]
+            if gone:
+                self._collect()
+            for name in gone:
+                del self._known[name]
+                self._feed.drop_topic(name)
+        if topics.data_version is not seen_topics or groups.data_version is not seen_groups:
+            self._feed.revoke_all()
+            self._inline.clear()
+            self._registered.clear()
+        stale = [
+            (topic, group)
+            for (topic, group), subscription in self._registered.items()
+            if not self._is_registered(group, subscription)
+        ]
+        for granted in stale:
+            del self._registered[granted]
+            self._inline.discard(granted)
+            self._feed.revoke(*granted)
+
+    # -- topics -----------------------------------------------------------------------------------
+
+    def _admit(self, name: str) -> bool:
+        """Whether sends to a topic can be ordinary ones; then the feed knows it."""
+        topic = self._know(name)
+        return topic is not None and _is_writable(name, topic)
+
+    def _know(self, name: str) -> TopicConfig | None:
+        """Make a topic known to the feed; None if there is no such topic."""
+        topic = self._known.get(name)
+        if topic is None:
+            topic = self._parts.topics.get(name)
+            if topic is None:
+                return None
+            self._known[name] = topic
+            queue_count = max(topic.write_queue_count, topic.read_queue_count)
+            self._feed.put_topic(
+                name,
+                queue_count if _is_writable(name, topic) else 0,
+                topic.read_queue_count if topic.perm & PERM_READ else 0,
+                topic.filter_type == MULTI_TAG,
+            )
+        return topic
+
+    # -- pulls ------------------------------------------------------------------------------------
+
+    def pull_found(
+        self, header: PullMessageRequest, subscription: Subscription, next_offset: int
+    ) -> None:
+        """The handlers have answered a pull: the feed may answer the next one like it."""
+        if self._is_broken or not self._may_read or not subscription.is_by_tags:
+            return
+        topic, group = granted = (header.topic, header.consumer_group)
+        queue = self._parts.store.queues.get(topic, header.queue_id)
+        if queue is None or self._know(topic) is None:
+            return
+        if header.sys_flag & HAS_SUBSCRIPTION:
+            if granted not in self._inline:
+                self._inline.add(granted)
+                self._feed.grant(topic, group, None, None)
+        elif self._registered.get(granted) is not subscription:
+            if not self._is_registered(group, subscription):
+                return  # a pull that was parked under an older one
+            self._registered[granted] = subscription
+            tags = subscription.tags
+            codes = None if tags.selects_all else list(tags.codes)
+            self._feed.grant(topic, group, subscription.version, codes)
+        self._lending.lend_reading(queue, next_offset)
+
+    def _is_registered(self, group: str, subscription: Subscription) -> bool:
+        """Whether this is what the heartbeats of a group say, and the group shares its messages."""
+        members = self._pulls.consumers.get(group)
+        return (
+            members is not None
+            and not members.is_broadcasting
+            and members.subscriptions.get(subscription.topic) is subscription
+        )
+
+    # -- figures ----------------------------------------------------------------------------------
+
+    def _collect(self) -> None:
+        for counts in self._feed.take_counts():
+            self._parts.stats.stored_by(*counts)
+
+
+def _is_writable(name: str, topic: TopicConfig) -> bool:
+    return (
+        bool(topic.perm & PERM_WRITE)
+        and name.isascii()
+        and len(name) <= _TOPIC_LENGTH_MAX
+        and not checks.is_system_topic(name)
+        and name not in checks.CLOSED_TOPICS
+        and not name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
+    )
+
+
+@lru_cache(maxsize=65_536)
+def packed_host(peer: str) -> bytes:
+    """The address of a connection as records hold it; nothing if it has none, and then the feed
+    stores nothing."""
+    try:
+        return host.pack(born_host(peer))
+    except TianzhouError:
+        return b""

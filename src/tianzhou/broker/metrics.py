@@ -1,0 +1,181 @@
+"""The broker's figures for Prometheus, and its health.
+
+Names are those of RocketMQ 5.x (`rocketmq_messages_in_total`) and, where dashboards of the older
+exporter ask for them, its names too (`rocketmq_producer_offset`, `rocketmq_group_diff`). Everything
+is read from the tables when it is asked for; nothing is kept.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tianzhou.broker.clients import ConsumerTable, ProducerTable
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.groups import GroupTable
+from tianzhou.broker.offsets import OffsetTable
+from tianzhou.broker.stats import Counts, Stats
+from tianzhou.broker.topics import TopicTable
+from tianzhou.config.live import LiveSettings
+from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.web import Page
+from tianzhou.store.message_store import MessageStore
+
+
+@dataclass(frozen=True, slots=True)
+class MetricParts:
+    """What the figures are taken from."""
+
+    settings: LiveSettings[BrokerConfig]
+    topics: TopicTable
+    groups: GroupTable
+    offsets: OffsetTable
+    consumers: ConsumerTable[Connection]
+    producers: ProducerTable[Connection]
+    store: MessageStore
+    stats: Stats
+    parked_count: Callable[[], int]
+
+
+class _Figures(Collector):
+    def __init__(self, parts: MetricParts) -> None:
+        self._parts = parts
+
+    def collect(self) -> Iterable[Metric]:
+        yield from _throughput(self._parts)
+        yield from _backlog(self._parts)
+        yield from _state(self._parts)
+
+
+def metrics_page(parts: MetricParts) -> Page:
+    """/metrics."""
+    return Page(generate_latest(_Figures(parts)), CONTENT_TYPE_LATEST)  # pyright: ignore[reportArgumentType] - it asks for `collect` only
+
+
+def health_page(store: MessageStore) -> Page:
+    """/health: 200 while messages are taken, 503 with the reason while they are not."""
+    refusal = store.refusal
+    if refusal is None:
+        return Page(b"ok\n")
+    return Page(f"takes no messages: {refusal}\n".encode(), status=HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+def _labels(config: BrokerConfig) -> list[str]:
+    return [config.broker_cluster_name, "broker", config.broker_name]
+
+
+_NODE = ["cluster", "node_type", "node_id"]
+
+
+def _throughput(parts: MetricParts) -> Iterator[Metric]:
+    node = _labels(parts.settings.config)
+    topic, group = [*_NODE, "topic"], [*_NODE, "topic", "consumer_group"]
+    came: dict[str, Counts] = {}
+    for (name, _), counts in parts.stats.by_queue.items():
+        _add(came.setdefault(name, Counts()), counts)
+    went: dict[tuple[str, str], Counts] = {}
+    for (name, _, reader), counts in parts.stats.by_group.items():
+        _add(went.setdefault((name, reader), Counts()), counts)
+    messages_in = CounterMetricFamily("rocketmq_messages_in", "Messages stored", labels=topic)
+    bytes_in = CounterMetricFamily("rocketmq_throughput_in", "Bytes stored", labels=topic)
+    for name, counts in came.items():
+        messages_in.add_metric([*node, name], counts.messages)
+        bytes_in.add_metric([*node, name], counts.size_bytes)
+    messages_out = CounterMetricFamily("rocketmq_messages_out", "Messages given", labels=group)
+    bytes_out = CounterMetricFamily("rocketmq_throughput_out", "Bytes given", labels=group)
+    for (name, reader), counts in went.items():
+        messages_out.add_metric([*node, name, reader], counts.messages)
+        bytes_out.add_metric([*node, name, reader], counts.size_bytes)
+    dead = CounterMetricFamily("rocketmq_send_to_dlq_messages", "Dead letters", labels=group)
+    for (name, reader), count in parts.stats.dead.items():
+        dead.add_metric([*node, name, reader], count)
+    refused = CounterMetricFamily(
+        "tianzhou_messages_refused", "Messages that could not be stored", labels=_NODE
+    )
+    refused.add_metric(node, parts.stats.put_failures)
+    yield from (messages_in, bytes_in, messages_out, bytes_out, dead, refused)
+
+
+def _add(total: Counts, counts: Counts) -> None:
+    total.messages += counts.messages
+    total.size_bytes += counts.size_bytes
+
+
+def _backlog(parts: MetricParts) -> Iterator[Metric]:
+    """What consumers still have before them, and the ends of queues."""
+    config = parts.settings.config
+    node, broker = _labels(config), [config.broker_cluster_name, config.broker_name]
+    ends = GaugeMetricFamily(
+        "rocketmq_producer_offset", "Messages ever stored, by topic",
+        labels=["cluster", "broker", "topic"],
+    )  # fmt: skip
+    for name, topic in parts.topics.topics.items():
+        count = max(topic.read_queue_count, topic.write_queue_count)
+        total = sum(parts.store.max_offset(name, queue_id) for queue_id in range(count))
+        ends.add_metric([*broker, name], total)
+    lag = GaugeMetricFamily(
+        "rocketmq_consumer_lag_messages", "Messages not consumed yet",
+        labels=[*_NODE, "topic", "consumer_group"],
+    )  # fmt: skip
+    old = {
+        "": GaugeMetricFamily(
+            "rocketmq_group_diff", "Messages not consumed yet", labels=["group", "topic"]
+        ),
+        RETRY_TOPIC_PREFIX: GaugeMetricFamily(
+            "rocketmq_group_retrydiff", "Messages to be tried again", labels=["group", "topic"]
+        ),
+        DLQ_TOPIC_PREFIX: GaugeMetricFamily(
+            "rocketmq_group_dlqdiff", "Dead letters", labels=["group", "topic"]
+        ),
+    }
+    for (name, reader), behind in _lags(parts):
+        lag.add_metric([*node, name, reader], behind)
+        prefix = next((each for each in old if each and name.startswith(each)), "")
+        old[prefix].add_metric([reader, name], behind)
+    for name in parts.topics.topics:
+        if name.startswith(DLQ_TOPIC_PREFIX):
+            reader = name.removeprefix(DLQ_TOPIC_PREFIX)
+            old[DLQ_TOPIC_PREFIX].add_metric([reader, name], parts.store.max_offset(name, 0))
+    yield from (ends, lag, *old.values())
+
+
+def _lags(parts: MetricParts) -> Iterator[tuple[tuple[str, str], int]]:
+    for topic, group, queues in parts.offsets.progress():
+        if topic.startswith(DLQ_TOPIC_PREFIX):
+            continue  # whoever reads dead letters does not make them fewer
+        behind = sum(
+            max(0, parts.store.max_offset(topic, queue_id) - queue_offset)
+            for queue_id, queue_offset in queues.items()
+        )
+        yield (topic, group), behind
+
+
+def _state(parts: MetricParts) -> Iterator[Metric]:
+    config, store = parts.settings.config, parts.store
+    node = _labels(config)
+    earliest = store.earliest_log_time()
+    figures = {
+        "rocketmq_broker_permission": ("Permission bits", config.broker_permission),
+        "rocketmq_topic_number": ("Topics", len(parts.topics.topics)),
+        "rocketmq_consumer_group_number": ("Consumer groups", len(parts.groups.groups)),
+        "rocketmq_producer_connections": (
+            "Producers", sum(map(len, parts.producers.groups.values()))),
+        "rocketmq_consumer_connections": (
+            "Consumers", sum(len(each.members) for each in parts.consumers.groups.values())),
+        "rocketmq_storage_size": (
+            "Bytes in the log", store.end_log_offset - store.first_log_offset),
+        "rocketmq_storage_flush_behind_bytes": (
+            "Bytes not flushed yet", store.end_log_offset - store.flushed_log_offset),
+        "tianzhou_earliest_message_timestamp_ms": ("Store time of the first message", earliest),
+        "tianzhou_waiting_pulls": ("Pulls that wait for messages", parts.parked_count()),
+        "tianzhou_takes_messages": ("1 while messages are taken", int(store.refusal is None)),
+    }  # fmt: skip
+    for name, (meaning, value) in figures.items():
+        if value is not None:
+            family = GaugeMetricFamily(name, meaning, labels=_NODE)
+            family.add_metric(node, value)
+            yield family

@@ -1,0 +1,492 @@
+"""`tianzhou topic`: list, show, create, update, delete and copy topics."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from tianzhou.admin.copying import copy_topics
+from tianzhou.admin.fanout import BrokerAt, gather
+from tianzhou.admin.topics import QUEUE_COUNT, extents, perm_text
+from tianzhou.cli.choosing import (
+    BrokerOption,
+    ClusterOption,
+    Pattern,
+    Topic,
+    kind_of_topic,
+    like,
+    masters,
+    pairs_of,
+    parse_perm,
+)
+from tianzhou.cli.session import Session, verb
+from tianzhou.cli.show import Cell, Shown, moment, several, table
+from tianzhou.errors import ConfigError, TargetError
+from tianzhou.names import ORDER_TOPIC_NAMESPACE
+from tianzhou.protocol.bodies.topics import TopicConfig
+
+app = typer.Typer(name="topic", no_args_is_help=True, help="Look after topics.")
+
+Perm = Annotated[
+    str | None, typer.Option("--perm", metavar="rw|r|w|none", help="What clients may do.")
+]
+Queues = Annotated[
+    int | None,
+    typer.Option("--queues", min=1, max=4096, help="Queues per broker, to read and to write."),
+]
+ReadQueues = Annotated[
+    int | None, typer.Option("--read-queues", min=0, max=4096, help="Only queues to read.")
+]
+WriteQueues = Annotated[
+    int | None, typer.Option("--write-queues", min=0, max=4096, help="Only queues to write.")
+]
+Ordered = Annotated[
+    bool | None, typer.Option("--ordered/--not-ordered", help="Whether its messages are ordered.")
+]
+Attributes = Annotated[
+    list[str] | None,
+    typer.Option("--attribute", metavar="KEY=VALUE", help="An attribute of 5.x; may be repeated."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """A line of `topic list`."""
+
+    topic: str
+    kind: str
+    brokers: list[str]
+    read_queues: int
+    write_queues: int
+    perm: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRates:
+    """What a group takes out of a topic."""
+
+    group: str
+    out_tps: float
+    out_day: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRates:
+    """What goes into a topic, and out of it."""
+
+    topic: str
+    in_tps: float
+    in_day: int
+    groups: list[GroupRates]
+
+
+@verb(
+    app, "list", reads=True,
+    examples=[
+        "tianzhou topic list", "tianzhou topic list 'order*' --json", "tianzhou topic list --all",
+    ],
+)  # fmt: skip
+async def list_topics(
+    session: Session,
+    pattern: Pattern = None,
+    cluster: ClusterOption = None,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Also retry, dead-letter and system topics.")
+    ] = False,
+) -> Shown:
+    """List the topics: where they are, how many queues they have, what clients may do."""
+    admin = session.admin
+    brokers = await admin.clusters.brokers(cluster=cluster, masters=True)
+    names, tables = await asyncio.gather(
+        admin.topics.names_of_cluster(cluster) if cluster else admin.topics.names(),
+        gather(brokers, admin.topics.all_configs),
+    )
+    clusters, broker_names = {at.cluster for at in brokers}, {at.name for at in brokers}
+    rows: list[TopicRow] = []
+    for name in like(names, pattern):
+        kind = kind_of_topic(name, clusters, broker_names)
+        if kind != "normal" and not everything:
+            continue
+        on = {at: configs[name] for at, configs in tables.found.items() if name in configs}
+        perms = sorted({perm_text(config.perm) for config in on.values()})
+        rows.append(
+            TopicRow(
+                topic=name,
+                kind=kind,
+                brokers=[at.name for at in on],
+                read_queues=sum(config.read_queue_count for config in on.values()),
+                write_queues=sum(config.write_queue_count for config in on.values()),
+                perm="/".join(perms),
+            )
+        )
+    hidden = len(like(names, pattern)) - len(rows)
+    shown = table(
+        ["topic", "kind", "brokers", ">read queues", ">write queues", "perm"],
+        (
+            (
+                row.topic, row.kind, ", ".join(row.brokers), row.read_queues, row.write_queues,
+                row.perm,
+            )
+            for row in rows
+        ),
+    )  # fmt: skip
+    notes = [several(len(rows), "topic") + (f"; {hidden} more with --all" if hidden else "")]
+    return Shown(rows, [shown] if rows else [], tables.warnings, notes=notes)
+
+
+@verb(
+    app, "show", reads=True, watches=True,
+    examples=["tianzhou topic show orders", "tianzhou topic show orders --watch"],
+)  # fmt: skip
+async def show_topic(session: Session, topic: Topic) -> Shown:
+    """Show a topic: settings on each broker, the extent of each queue, and who consumes it."""
+    topics = session.admin.topics
+    route = await topics.route(topic)
+    configs, stats, groups = await asyncio.gather(
+        topics.configs(topic), topics.stats(topic), topics.groups(topic)
+    )
+    queues = extents(stats)
+    total = sum(each.max_offset - each.min_offset for _, each in queues)
+    data = {
+        "topic": topic,
+        "order": route.order_conf,
+        "brokers": [
+            {
+                "broker": at.name, "address": at.address, "read_queues": config.read_queue_count,
+                "write_queues": config.write_queue_count, "perm": perm_text(config.perm),
+                "ordered": config.order, "attributes": config.attributes or {},
+            }
+            for at, config in configs.found.items() if config is not None
+        ],
+        "queues": [
+            {
+                "broker": queue.broker_name, "queue": queue.queue_id, "begin": each.min_offset,
+                "end": each.max_offset, "messages": each.max_offset - each.min_offset,
+                "updated_ms": each.last_update_timestamp,
+            }
+            for queue, each in queues
+        ],
+        "groups": groups,
+        "messages": total,
+    }  # fmt: skip
+    brokers = table(
+        ["!broker", "!address", ">read queues", ">write queues", "perm", "ordered", "attributes"],
+        (
+            (
+                at.name, at.address, config.read_queue_count, config.write_queue_count,
+                perm_text(config.perm), config.order,
+                " ".join(f"{k}={v}" for k, v in (config.attributes or {}).items()) or None,
+            )
+            for at, config in configs.found.items() if config is not None
+        ),
+        title=f"Topic {topic}",
+    )  # fmt: skip
+    extent = table(
+        ["!broker", ">queue", ">begin", ">end", ">messages", "last message"],
+        (
+            (
+                queue.broker_name, queue.queue_id, each.min_offset, each.max_offset,
+                each.max_offset - each.min_offset, moment(each.last_update_timestamp),
+            )
+            for queue, each in queues
+        ),
+    )  # fmt: skip
+    notes = [
+        f"{total:,} messages in {len(queues)} queues; consumed by "
+        + (", ".join(groups) if groups else "no group")
+    ]
+    warnings = [*configs.warnings, *stats.warnings]
+    return Shown(data, [brokers, extent], list(dict.fromkeys(warnings)), notes=notes)
+
+
+@verb(app, "route", reads=True, examples=["tianzhou topic route orders"])
+async def show_route(session: Session, topic: Topic) -> Shown:
+    """Show where a topic is, as clients are told by the nameserver."""
+    route = await session.admin.topics.route(topic)
+    addresses = {data.broker_name: data.addresses or {} for data in route.brokers}
+    clusters = {data.broker_name: data.cluster for data in route.brokers}
+    data = [
+        {
+            "broker": each.broker_name, "cluster": clusters.get(each.broker_name),
+            "read_queues": each.read_queue_count, "write_queues": each.write_queue_count,
+            "perm": perm_text(each.perm),
+            "addresses": {str(k): v for k, v in addresses.get(each.broker_name, {}).items()},
+        }
+        for each in route.queues
+    ]  # fmt: skip
+    rows = (
+        (
+            each.broker_name, clusters.get(each.broker_name), each.read_queue_count,
+            each.write_queue_count, perm_text(each.perm),
+            "  ".join(f"{k}: {v}" for k, v in sorted(addresses.get(each.broker_name, {}).items())),
+        )
+        for each in sorted(route.queues, key=lambda each: each.broker_name or "")
+    )  # fmt: skip
+    columns = ["broker", "cluster", ">read queues", ">write queues", "perm", "id: address"]
+    notes = [f"order: {route.order_conf}"] if route.order_conf else []
+    return Shown(data, [table(columns, rows)], notes=notes)
+
+
+@verb(
+    app, "stats", reads=True, watches=True,
+    examples=["tianzhou topic stats", "tianzhou topic stats 'order*' --watch --every 5"],
+)  # fmt: skip
+async def show_stats(session: Session, pattern: Pattern = None) -> Shown:
+    """Show what went in and out of each topic: rates of the last minute, totals of the last day."""
+    admin = session.admin
+    brokers = await masters(session)
+    broker_names, clusters = {at.name for at in brokers}, {at.cluster for at in brokers}
+    names = [
+        name
+        for name in like(await admin.topics.names(), pattern)
+        if pattern or kind_of_topic(name, clusters, broker_names) == "normal"
+    ]
+
+    async def rates(name: str) -> TopicRates:
+        in_tps, in_day = await _sum_statistic(session, brokers, "TOPIC_PUT_NUMS", name)
+        groups: list[GroupRates] = []
+        for group in await admin.topics.groups(name):
+            key = f"{name}@{group}"
+            groups.append(
+                GroupRates(group, *await _sum_statistic(session, brokers, "GROUP_GET_NUMS", key))
+            )
+        return TopicRates(name, in_tps, in_day, groups)
+
+    data = [await rates(name) for name in names]
+    rows: list[list[Cell]] = []
+    for each in data:
+        first: list[Cell] = [each.topic, each.in_tps, each.in_day]
+        for group in each.groups:
+            rows.append([*first, group.group, group.out_tps, group.out_day])
+            first = ["", "", ""]
+        if not each.groups:
+            rows.append([*first, None, None, None])
+    columns = ["topic", ">in/s", ">in, last day", "group", ">out/s", ">out, last day"]
+    return Shown(data, [table(columns, rows)])
+
+
+async def _sum_statistic(
+    session: Session, brokers: list[BrokerAt], name: str, key: str
+) -> tuple[float, int]:
+    told = await gather(brokers, lambda at: session.admin.brokers.statistic(at, name, key))
+    rate, total = 0.0, 0
+    for each in told.found.values():
+        if each is not None:
+            rate += each.minute.tps if each.minute else 0.0
+            total += each.day.sum if each.day else 0
+    return rate, total
+
+
+# -- changing --------------------------------------------------------------------------------------
+
+
+def changed(
+    before: TopicConfig,
+    *,
+    queues: int | None,
+    read_queues: int | None,
+    write_queues: int | None,
+    perm: str | None,
+    ordered: bool | None,
+    attributes: list[str] | None,
+) -> TopicConfig:
+    """A topic with what is given changed, and the rest as it was. Raises ConfigError."""
+    read_count = queues if read_queues is None else read_queues
+    write_count = queues if write_queues is None else write_queues
+    return TopicConfig(
+        topic_name=before.topic_name,
+        read_queue_count=before.read_queue_count if read_count is None else read_count,
+        write_queue_count=before.write_queue_count if write_count is None else write_count,
+        perm=before.perm if perm is None else parse_perm(perm),
+        filter_type=before.filter_type,
+        topic_sys_flag=before.topic_sys_flag,
+        order=before.order if ordered is None else ordered,
+        attributes=pairs_of(attributes) if attributes else None,
+    )
+
+
+@verb(
+    app, "create",
+    examples=[
+        "tianzhou topic create orders",
+        "tianzhou topic create orders --queues 16 --cluster DefaultCluster",
+        "tianzhou topic create orders --attribute message.type=FIFO    (5.x)",
+    ],
+)  # fmt: skip
+async def create_topic(
+    session: Session,
+    topic: Topic,
+    cluster: ClusterOption = None,
+    broker: BrokerOption = None,
+    queues: Queues = None,
+    read_queues: ReadQueues = None,
+    write_queues: WriteQueues = None,
+    perm: Perm = None,
+    ordered: Ordered = None,
+    attribute: Attributes = None,
+) -> None:
+    """Create a topic on all brokers, or on those that are named; 8 queues on each by default."""
+    brokers = await masters(session, cluster, broker)
+    plain = TopicConfig(
+        topic_name=topic, read_queue_count=QUEUE_COUNT, write_queue_count=QUEUE_COUNT
+    )
+    wanted = changed(
+        plain, queues=queues, read_queues=read_queues, write_queues=write_queues, perm=perm,
+        ordered=ordered, attributes=attribute,
+    )  # fmt: skip
+    tables = await gather(brokers, session.admin.topics.all_configs)
+    there = [at.name for at, configs in tables.found.items() if topic in configs]
+    if there:
+        raise TargetError(
+            f"topic {topic} exists on {', '.join(there)}; "
+            f"`tianzhou topic update {topic}` changes it"
+        )
+    done = await gather(brokers, lambda at: session.admin.topics.put(at, wanted))
+    _tell_done(session, f"topic {topic}: created", done.found, done.warnings)
+    session.say(
+        f"  {wanted.read_queue_count} queues to read and {wanted.write_queue_count} to write on "
+        f"each, permission {perm_text(wanted.perm)}"
+    )
+    await _keep_order(session, wanted, brokers)
+
+
+@verb(
+    app, "update",
+    examples=[
+        "tianzhou topic update orders --queues 16",
+        "tianzhou topic update orders --write-queues 4    shrink: first what is written ...",
+        "tianzhou topic update orders --read-queues 4     ... then what is read, once drained",
+        "tianzhou topic update orders --perm r --broker broker-a",
+    ],
+)  # fmt: skip
+async def update_topic(
+    session: Session,
+    topic: Topic,
+    cluster: ClusterOption = None,
+    broker: BrokerOption = None,
+    queues: Queues = None,
+    read_queues: ReadQueues = None,
+    write_queues: WriteQueues = None,
+    perm: Perm = None,
+    ordered: Ordered = None,
+    attribute: Attributes = None,
+    or_create: Annotated[
+        bool, typer.Option("--or-create", help="Create it where it does not exist.")
+    ] = False,
+) -> None:
+    """Change a topic where it exists; what is not named stays as it is."""
+    given = (queues, read_queues, write_queues, perm, ordered, attribute)
+    if not or_create and all(each is None for each in given):
+        raise ConfigError("nothing to change; say --queues, --perm, --ordered or --attribute")
+    admin = session.admin
+    chosen = await masters(session, cluster, broker)
+    found = await gather(chosen, lambda at: admin.topics.config(at, topic))
+    plain = TopicConfig(
+        topic_name=topic, read_queue_count=QUEUE_COUNT, write_queue_count=QUEUE_COUNT
+    )
+    there = {
+        at: config or plain for at, config in found.found.items() if config is not None or or_create
+    }
+    if not there:
+        raise TargetError(
+            f"there is no topic {topic!r} there; `tianzhou topic create {topic}` makes it"
+        )
+    after = {
+        at: changed(
+            config, queues=queues, read_queues=read_queues, write_queues=write_queues, perm=perm,
+            ordered=ordered, attributes=attribute,
+        )
+        for at, config in there.items()
+    }  # fmt: skip
+    done = await gather(there, lambda at: admin.topics.put(at, after[at]))
+    for warning in (*found.warnings, *done.warnings):
+        session.warn(f"warning: {warning}")
+    for what, whether in (("created", True), ("changed", False)):
+        names = [at.name for at in done.found if (found.found[at] is None) is whether]
+        if names:
+            session.say(f"topic {topic}: {what} on {', '.join(names)}")
+    for at, config in after.items():
+        before = there[at]
+        if found.found[at] is None:
+            session.say(
+                f"  {at.name}: {config.read_queue_count} queues to read and "
+                f"{config.write_queue_count} to write, permission {perm_text(config.perm)}"
+            )
+            continue
+        session.say(
+            f"  {at.name}: read queues {before.read_queue_count} -> {config.read_queue_count}, "
+            f"write queues {before.write_queue_count} -> {config.write_queue_count}, permission "
+            f"{perm_text(before.perm)} -> {perm_text(config.perm)}"
+        )
+    if ordered is not None:
+        await _keep_order(session, next(iter(after.values())), sorted(there))
+
+
+async def _keep_order(session: Session, config: TopicConfig, brokers: list[BrokerAt]) -> None:
+    """Ordered topics have their queues listed in the nameserver, for consumers to agree on."""
+    if config.order and config.topic_name:
+        text = ";".join(f"{at.name}:{config.write_queue_count}" for at in brokers)
+        await session.admin.namesrv.put(ORDER_TOPIC_NAMESPACE, config.topic_name, text)
+        session.say(f"  order of queues kept in the nameserver: {text}")
+
+
+@verb(
+    app, "delete", destroys=True,
+    examples=["tianzhou topic delete orders --dry-run", "tianzhou topic delete orders --yes"],
+)  # fmt: skip
+async def delete_topic(session: Session, topic: Topic, cluster: ClusterOption = None) -> None:
+    """Delete a topic and its messages on all its brokers, and its routes."""
+    admin = session.admin
+    on = {at.name for at in await admin.topics.brokers(topic)}
+    brokers = [at for at in await masters(session, cluster) if at.name in on]
+    if not brokers:
+        raise TargetError(f"topic {topic} is not in cluster {cluster}")
+    groups = await admin.topics.groups(topic)
+    used = f", which {', '.join(groups)} consume" if groups else ""
+    names = ", ".join(at.name for at in brokers)
+    if not session.agreed(f"delete topic {topic} with all its messages on {names}{used}"):
+        return
+    done = await admin.topics.delete(topic, brokers)
+    _tell_done(session, f"topic {topic}: deleted", done.found, done.warnings)
+
+
+@verb(
+    app, "copy", destroys=True,
+    examples=[
+        "tianzhou topic copy --from broker-a --to broker-c --dry-run",
+        "tianzhou topic copy 'order*' --from broker-a --to broker-c --yes",
+    ],
+)  # fmt: skip
+async def copy(
+    session: Session,
+    source: Annotated[str, typer.Option("--from", metavar="BROKER", help="Copy of this broker.")],
+    target: Annotated[str, typer.Option("--to", metavar="BROKER", help="To this broker.")],
+    pattern: Pattern = None,
+) -> None:
+    """Copy the settings of topics, not their messages, from one broker to a new one."""
+    (origin,) = await masters(session, broker=source)
+    (goal,) = await masters(session, broker=target)
+    if origin == goal:
+        raise ConfigError("--from and --to are the same broker")
+    plan = await copy_topics(session.admin, origin, goal, lambda name: bool(like([name], pattern)))
+    if not plan.missing:
+        session.say(f"{goal.name} has all of these topics already")
+        return
+    names = ", ".join(plan.missing)
+    if not session.agreed(f"create {several(len(plan.missing), 'topic')} on {goal.name}: {names}"):
+        return
+    done = await plan.run()
+    for name, why in done.failures.items():
+        session.warn(f"{name}: {why}")
+    session.say(f"{several(done.count, 'topic')} created on {goal.name}, {plan.there} were there")
+    if done.failures:
+        raise TargetError(f"{several(len(done.failures), 'topic')} could not be created")
+
+
+def _tell_done(
+    session: Session, what: str, found: dict[BrokerAt, None], warnings: list[str]
+) -> None:
+    for warning in warnings:
+        session.warn(f"warning: {warning}")
+    session.say(f"{what} on {', '.join(at.name for at in found)}")

@@ -1,0 +1,303 @@
+"""A crash table: `kill -9` between every two steps of messages that wait, are retried or dead.
+
+Each way of a message is walked once with nobody dying, which tells its steps; then once for each
+step, with the broker dying there. After the restart every acknowledged message arrives, none before
+its time, and what was recalled does not.
+"""
+
+import asyncio
+import contextlib
+import multiprocessing
+import signal
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.crash import waits_driver
+from tests.crash.waits_driver import fast_ms
+from tests.integration.brokers import (
+    DEADLINE_S,
+    LOOPBACK,
+    Peer,
+    eventually,
+    messages_in,
+    peer_of,
+    send_fields,
+)
+from tests.integration.test_broker_crash import free_port
+from tianzhou.errors import RemotingError
+from tianzhou.message import StoredMessage
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.command import Command
+
+SECOND_MS = 1000
+# Processes are forked from one that has imported everything and does nothing else.
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload([waits_driver.__name__])
+
+
+class Dying:
+    """A broker process that may die at a step and is then started again, to live."""
+
+    def __init__(self, folder: Path, step: str, count: int) -> None:
+        self.port = free_port()
+        self.folder = folder
+        self.step = step
+        self.count = count
+        self.passed: list[str] = []
+        self.deaths = 0
+
+    async def start(self) -> None:
+        step = self.step if self.deaths == 0 else ""
+        self.told, teller = CONTEXT.Pipe(duplex=False)
+        self.process = CONTEXT.Process(
+            target=waits_driver.main, args=(self.port, self.folder, step, self.count, teller)
+        )
+        self.process.start()
+        teller.close()
+        # A death before it is ready counts as well.
+        await eventually(lambda: "ready" in self.drained() or not self.process.is_alive(), "start")
+        if "ready" in self.passed:
+            self.passed.remove("ready")
+
+    def drained(self) -> list[str]:
+        with contextlib.suppress(EOFError):
+            while self.told.poll():
+                self.passed.append(self.told.recv())
+        return self.passed
+
+    async def revive(self) -> None:
+        """Start it again if it is dead."""
+        if self.process.is_alive():
+            return
+        assert self.process.exitcode == -signal.SIGKILL, "it ended by itself"
+        self.deaths += 1
+        assert self.deaths == 1, "it died again"
+        self.drained()
+        self.told.close()
+        await self.start()
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.join(DEADLINE_S)
+        self.drained()
+        self.told.close()
+
+
+@asynccontextmanager
+async def dying(folder: Path, step: str, count: int) -> AsyncGenerator["Walk"]:
+    broker = Dying(folder, step, count)
+    async with peer_of(f"{LOOPBACK}:{broker.port}") as peer:
+        try:
+            await broker.start()
+            yield Walk(broker, peer)
+        finally:
+            broker.stop()
+
+
+@dataclass(slots=True)
+class Walk:
+    """What a client does, however often the broker dies under it."""
+
+    broker: Dying
+    peer: Peer
+
+    async def insist(self, code: int, fields: dict[str, str], body: bytes = b"") -> Command:
+        """Ask until there is an answer."""
+        while True:
+            try:
+                answer = await self.peer.ask(code, fields, body, 2000)
+            except RemotingError:
+                await self.broker.revive()
+                await asyncio.sleep(0.01)
+            else:
+                return answer
+
+    async def send(self, body: bytes, props: dict[str, str]) -> Command:
+        fields = send_fields("t", queue_count=1, props=props)
+        answer = await self.insist(RequestCode.SEND_MESSAGE_V2, fields, body)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        return answer
+
+    async def everything(self, topic: str) -> list[StoredMessage]:
+        found: list[StoredMessage] = []
+        fields = {
+            "consumerGroup": "g", "topic": topic, "queueId": "0", "maxMsgNums": "32",
+            "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0",
+            "subscription": "*",
+        }  # fmt: skip
+        place = "0"
+        while True:
+            answer = await self.insist(
+                RequestCode.PULL_MESSAGE, fields | {"queueOffset": place}
+            )  # fmt: skip
+            if answer.code != ResponseCode.SUCCESS:
+                return found
+            found += messages_in(answer)
+            place = answer.fields["nextBeginOffset"]
+
+    async def arrived(self, topic: str, bodies: set[bytes]) -> list[StoredMessage]:
+        """Wait until all of them are there; they may be there more than once."""
+        seen: list[StoredMessage] = []
+
+        async def all_there() -> bool:
+            seen[:] = await self.everything(topic)
+            return {each.body for each in seen} >= bodies
+
+        await eventually(all_there, f"{bodies} in {topic}")
+        assert {each.body for each in seen} == bodies
+        return seen
+
+    async def died(self) -> None:
+        """Wait for a death that comes after everything else, and see that it lives again."""
+
+        async def dead() -> bool:
+            await self.broker.revive()
+            return self.broker.deaths == 1
+
+        if self.broker.step:
+            await eventually(dead, f"death at {self.broker.step!r}, passed {self.broker.passed}")
+
+
+def check_not_early(seen: list[StoredMessage], due_ms: dict[bytes, int]) -> None:
+    for message in seen:
+        assert message.store_time_ms >= due_ms[message.body], f"{message.body!r} is early"
+
+
+# -- the ways --------------------------------------------------------------------------------------
+
+
+async def delayed(walk: Walk) -> None:
+    due_ms: dict[bytes, int] = {}
+    for number in range(3):
+        body = b"%d" % number
+        due_ms[body] = fast_ms() + 5 * SECOND_MS
+        await walk.send(body, {"DELAY": "2"})
+    check_not_early(await walk.arrived("t", set(due_ms)), due_ms)
+    await walk.died()
+    check_not_early(await walk.arrived("t", set(due_ms)), due_ms)
+
+
+async def timed(walk: Walk) -> None:
+    due_ms: dict[bytes, int] = {}
+    for number in range(3):
+        body = b"%d" % number
+        due_ms[body] = fast_ms() + 10 * SECOND_MS
+        await walk.send(body, {"TIMER_DELAY_SEC": "10"})
+    check_not_early(await walk.arrived("t", set(due_ms)), due_ms)
+    await walk.died()
+    check_not_early(await walk.arrived("t", set(due_ms)), due_ms)
+
+
+async def rolled(walk: Walk) -> None:
+    due_ms = {b"far": fast_ms() + 150 * SECOND_MS}
+    await walk.send(b"far", {"TIMER_DELIVER_MS": str(due_ms[b"far"])})
+    check_not_early(await walk.arrived("t", set(due_ms)), due_ms)
+    await walk.died()
+    check_not_early(await walk.arrived("t", set(due_ms)), due_ms)
+
+
+async def recalled(walk: Walk) -> None:
+    moment_ms = fast_ms() + 150 * SECOND_MS
+    handles: list[str] = []
+    for name in ("kept", "taken back"):
+        props = {"TIMER_DELIVER_MS": str(moment_ms), "UNIQ_KEY": name.replace(" ", "-")}
+        answer = await walk.send(name.encode(), props)
+        handles.append(answer.fields["recallHandle"])
+    fields = {"topic": "t", "recallHandle": handles[1], "producerGroup": "p"}
+    answer = await walk.insist(RequestCode.RECALL_MESSAGE, fields)
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    marker_ms = moment_ms + 5 * SECOND_MS
+    await walk.send(b"marker", {"TIMER_DELIVER_MS": str(marker_ms)})
+    await walk.arrived("t", {b"kept", b"marker"})
+    await walk.died()
+    await walk.arrived("t", {b"kept", b"marker"})
+
+
+async def retried(walk: Walk) -> None:
+    await walk.send(b"bad", {})
+    (message,) = await walk.everything("t")
+    fields = {"offset": str(message.log_offset), "group": "g", "delayLevel": "0"}
+    due_ms = fast_ms() + 10 * SECOND_MS
+    answer = await walk.insist(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    await walk.died()
+    seen = await walk.arrived("%RETRY%g", {b"bad"})
+    check_not_early(seen, {b"bad": due_ms})
+    assert {each.reconsume_count for each in seen} == {1}
+
+
+async def dead(walk: Walk) -> None:
+    await walk.send(b"bad", {})
+    (message,) = await walk.everything("t")
+    fields = {"offset": str(message.log_offset), "group": "g", "delayLevel": "-1"}
+    answer = await walk.insist(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    await walk.died()
+    await walk.arrived("%DLQ%g", {b"bad"})
+
+
+INDEXED = ["timer: before new messages are in the index", "timer: new messages are in the index"]
+FIRED = [
+    "timer: before a due message is stored",
+    "timer: a due message is stored",
+    "timer: before delivered messages leave the index",
+    "timer: delivered messages have left the index",
+]
+TABLE: dict[Callable[[Walk], Awaitable[None]], list[str]] = {
+    delayed: [
+        "delay: before the message waits",
+        "delay: before a due message is stored",
+        "delay: a due message is stored",
+        "delay: the progress is saved",
+    ],
+    timed: ["timer: before the message waits", *INDEXED, *FIRED, "timer: the progress is saved"],
+    rolled: [
+        "timer: before an old message is stored anew",
+        "timer: an old message is stored anew",
+        "timer: old messages have left the index",
+    ],
+    recalled: ["timer: before the message waits", *INDEXED],
+    retried: [
+        "retry: before the message is stored",
+        "delay: before the message waits",
+        "retry: the message is stored",
+    ],
+    dead: ["retry: before the message is stored", "retry: the message is stored"],
+}
+RECALL_IS = 3
+"""The recall is the third message that the timer is given."""
+ROWS = [
+    pytest.param(way, step, RECALL_IS if way is recalled else 1, id=f"{way.__name__}: {step}")
+    for way, steps in TABLE.items()
+    for step in steps
+]
+
+
+@pytest.mark.parametrize(("way", "step", "count"), ROWS)
+async def test_a_death_at_any_step_loses_nothing(
+    tmp_path: Path, way: Callable[[Walk], Awaitable[None]], step: str, count: int
+) -> None:
+    async with dying(tmp_path, step, count) as walk:
+        await way(walk)
+        assert walk.broker.deaths == 1, f"it never came to {step!r} for the {count}. time"
+
+
+async def test_the_table_knows_every_step(tmp_path: Path) -> None:
+    passed: set[str] = set()
+    for number, way in enumerate(TABLE):
+        folder = tmp_path / str(number)
+        async with dying(folder, "", 1) as walk:
+            await way(walk)
+            # Progress is saved some time after the message has arrived.
+            if way in (delayed, timed):
+                kind = "delay" if way is delayed else "timer"
+                await eventually(
+                    lambda w=walk, k=kind: f"{k}: the progress is saved" in w.broker.drained(),  # type: ignore[misc]
+                    f"progress of {kind}",
+                )
+        passed.update(walk.broker.passed)
+    assert passed == {step for steps in TABLE.values() for step in steps}

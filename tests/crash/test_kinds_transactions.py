@@ -1,0 +1,208 @@
+"""Transactions interrupted by `kill -9` between any two of their steps.
+
+Each row is a way that a transaction can go. It is run once without a kill, to see its steps, and
+then once for each of them. After the restart a producer answers what it is asked, as it would have
+the first time: what was committed is delivered, at least once; what was rolled back is not; and no
+half is visible in any case.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.crash.steps import Child, stepping_broker
+from tests.integration.brokers import LOOPBACK, Peer, bodies_in, eventually, peer_of
+from tests.integration.test_broker_crash import free_port
+from tests.integration.test_broker_transactions import (
+    COMMIT,
+    PREPARED,
+    ROLLBACK,
+    UNKNOWN,
+    end_fields,
+    end_of_check,
+    is_settled,
+)
+from tianzhou.errors import RemotingError
+from tianzhou.names import CHECK_MAX_TOPIC
+from tianzhou.protocol import sysflag
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.protocol.record import decode_record
+from tianzhou.remoting.client import Client
+from tianzhou.remoting.connection import Connection
+
+END = "append RMQ_SYS_TRANS_OP_HALF_TOPIC"
+QUICK: dict[str, object] = {
+    "transactionTimeOut": 1, "transactionCheckInterval": 40, "transactionCheckMax": 15,
+    "flushConsumerOffsetInterval": 50, "flushIntervalCommitLog": 20,
+    "flushCommitLogLeastPages": 0,
+}  # fmt: skip
+OF_SCENARIO: dict[str, dict[str, object]] = {
+    "end_at_once": {"transactionCheckInterval": 600_000},
+    # Longer than an answer takes, so that a run has few steps.
+    "end_by_checks": {"transactionCheckInterval": 400},
+    "leave_open": {"transactionCheckMax": 1},
+}
+FIRST = b"first"
+"""A plain message, which makes the topic."""
+
+
+@dataclass
+class Producer:
+    """Sends halves, and knows how each of its transactions went."""
+
+    peer: Peer
+    fates: dict[bytes, int] = field(default_factory=dict[bytes, int])
+    """What its checks answer, by body."""
+    acknowledged: set[bytes] = field(default_factory=set[bytes])
+
+    async def send(self, body: bytes, fate: int) -> Command:
+        self.fates[body] = fate
+        answer = await self.peer.send(
+            "Orders", body, props=PREPARED | {"UNIQ_KEY": body.decode()},
+            sys_flag=sysflag.TRANSACTION_PREPARED, timeout_ms=3000,
+        )  # fmt: skip
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        self.acknowledged.add(body)
+        return answer
+
+    async def end(self, sent: Command, state: int) -> None:
+        fields = end_fields(sent, state)
+        answer = await self.peer.ask(RequestCode.END_TRANSACTION, fields, timeout_ms=3000)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+
+    def answer_check(self, connection: Connection, asked: Command) -> None:
+        if asked.code == RequestCode.CHECK_TRANSACTION_STATE:
+            fate = self.fates[decode_record(asked.body).body]
+            reply = Command(code=RequestCode.END_TRANSACTION, ext_fields=end_of_check(asked, fate))
+            with contextlib.suppress(RemotingError):
+                connection.oneway(reply)
+
+
+async def end_at_once(producer: Producer, _: Child) -> None:
+    first = await producer.send(b"committed", COMMIT)
+    second = await producer.send(b"rolled back", ROLLBACK)
+    await producer.end(second, ROLLBACK)
+    await producer.end(first, COMMIT)
+
+
+async def end_by_checks(producer: Producer, child: Child) -> None:
+    await producer.send(b"rolled back", ROLLBACK)
+    await producer.send(b"committed", COMMIT)
+    await see(child, "append Orders", 2)
+    # Ends may share a record: one of the checked halves, one of the answers.
+    await see(child, END, 2)
+
+
+async def leave_open(producer: Producer, child: Child) -> None:
+    """Nobody ever answers, so it is given up."""
+    await producer.send(b"open", UNKNOWN)
+    await see(child, f"append {CHECK_MAX_TOPIC}")
+    await see(child, END, 2)
+
+
+async def see(child: Child, step: str, count: int = 1) -> None:
+    await eventually(
+        lambda: child.steps().count(step) >= count or child.process.returncode is not None, step
+    )
+
+
+Scenario = Callable[[Producer, Child], Awaitable[None]]
+SCENARIOS: list[Scenario] = [end_at_once, end_by_checks, leave_open]
+
+
+async def connected(port: int) -> tuple[Producer, Client]:
+    producer: Producer
+    client = Client(handle=lambda connection, asked: producer.answer_check(connection, asked))
+    producer = Producer(Peer(client, f"{LOOPBACK}:{port}", []))
+    return producer, client
+
+
+async def play(scenario: Scenario, store: Path, kill_at: int) -> tuple[Producer, list[str]]:
+    """Run a scenario, interrupted or not; returns the steps it took."""
+    port = free_port()
+    producer, client = await connected(port)
+    settings = QUICK | OF_SCENARIO.get(scenario.__name__, {})
+    async with stepping_broker(port, store, settings, kill_at=kill_at, only="^append") as child:
+        try:
+            await producer.peer.heartbeat("p1", producer="producers")
+            await producer.peer.send("Orders", FIRST, timeout_ms=3000)
+            await scenario(producer, child)
+            # A step that this run did not come to is as good as a kill after its last one.
+        except RemotingError:
+            assert kill_at, "only a kill cuts connections"
+            await child.died()
+        finally:
+            await client.close()
+        return producer, child.steps()
+
+
+async def look(
+    producer: Producer, store: Path, committed: set[bytes], given_up: set[bytes]
+) -> dict[str, list[bytes]]:
+    """Restart, let the producer answer checks until nothing is open; what consumers see then."""
+    port = free_port()
+    async with peer_of(f"{LOOPBACK}:{port}") as reader:
+        again, client = await connected(port)
+        again.fates = producer.fates
+        settings = QUICK | {"transactionCheckMax": 1 if given_up else 15}
+        async with stepping_broker(port, store, settings):
+            try:
+                await again.peer.heartbeat("p1", producer="producers")
+
+                async def settled() -> bool:
+                    return (
+                        await is_settled(reader)
+                        and committed <= set(await seen(reader))
+                        and given_up <= set(await seen(reader, CHECK_MAX_TOPIC))
+                    )
+
+                try:
+                    await eventually(settled, f"no open half, {committed} there, {given_up} not")
+                except AssertionError as e:
+                    e.add_note(f"settled {await is_settled(reader)}, {await seen(reader)}")
+                    e.add_note(f"given up {await seen(reader, CHECK_MAX_TOPIC)}")
+                    raise
+                return {topic: await seen(reader, topic) for topic in ("Orders", CHECK_MAX_TOPIC)}
+            finally:
+                await client.close()
+
+
+async def seen(reader: Peer, topic: str = "Orders") -> list[bytes]:
+    answer = await reader.pull("g", topic, 0, 0)
+    return bodies_in(answer) if answer.code == ResponseCode.SUCCESS else []
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.__name__)
+async def test_killed_between_any_two_steps(tmp_path: Path, scenario: Scenario) -> None:
+    _, steps = await play(scenario, tmp_path / "whole", 0)
+    step_count = sum(step.startswith("append") for step in steps)
+    assert step_count >= 5, steps
+    two_at_a_time = asyncio.Semaphore(2)
+
+    async def killed(kill_at: int) -> None:
+        async with two_at_a_time:
+            await kill_and_look(scenario, tmp_path / f"killed-{kill_at}", kill_at)
+
+    await asyncio.gather(*(killed(kill_at) for kill_at in range(2, step_count + 1)))
+
+
+async def kill_and_look(scenario: Scenario, store: Path, kill_at: int) -> None:
+    producer, steps = await play(scenario, store, kill_at)
+    committed = {body for body in producer.acknowledged if producer.fates[body] == COMMIT}
+    given_up = {body for body in producer.acknowledged if producer.fates[body] == UNKNOWN}
+    found = await look(producer, store, committed, given_up)
+    where = f"killed after step {kill_at}, {steps[-1]}: {found}"
+    assert set(found["Orders"]) <= {FIRST, b"committed"}, where
+    assert set(found[CHECK_MAX_TOPIC]) <= {b"open"}, where
+
+
+async def test_the_seam_kills_where_it_says(tmp_path: Path) -> None:
+    _, steps = await play(end_at_once, tmp_path / "store", 5)
+    kept = [step for step in steps if step.startswith("append")]
+    half = "append RMQ_SYS_TRANS_HALF_TOPIC"
+    assert kept == ["append Orders", half, half, END, "append Orders"]

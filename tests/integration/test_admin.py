@@ -1,0 +1,97 @@
+"""The admin client itself: what the command line does not ask for, and how it is refused."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.integration.brokers import eventually
+
+from tianzhou.admin import Admin
+from tianzhou.admin.fanout import BrokerAt
+from tianzhou.admin.offsets import Goal
+from tianzhou.client import Producer
+from tianzhou.client.consumer import PushConsumer
+from tianzhou.client.message import ReceivedMessage
+from tianzhou.errors import AddressError, ConnectError, RequestError, TargetError
+from tianzhou.message import Message
+from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
+from tianzhou.testing import Cluster
+
+
+@asynccontextmanager
+async def administered() -> AsyncGenerator[tuple[Cluster, Admin, BrokerAt]]:
+    async with Cluster(topics={"orders": 2}) as cluster, Admin(cluster.namesrv_address) as admin:
+        (broker,) = await admin.clusters.brokers()
+        yield cluster, admin, broker
+
+
+async def test_topics_and_offsets() -> None:
+    async with administered() as (_, admin, broker):
+        assert "TBW102" in await admin.topics.system_names()
+        assert "orders" in await admin.topics.names_of_cluster("DefaultCluster")
+        assert await admin.topics.config(broker, "nothing") is None
+        assert await admin.offsets.earliest_time_ms(broker, "orders", 0) <= 0
+        sent = await admin.messages.send(Message("orders", b"x"))
+        earliest = await admin.offsets.earliest_time_ms(broker, "orders", sent.queue_id)
+        stored = await admin.messages.by_offset_id(sent.offset_id)
+        assert earliest == stored.store_time_ms
+        await admin.groups.put(broker, SubscriptionGroupConfig(group_name="g"))
+        await admin.offsets.commit(broker, "g", "orders", 0, 1)
+        assert await admin.offsets.committed(broker, "g", "orders", 0) == 1
+        assert await admin.offsets.committed(broker, "g", "orders", 1) is None
+        assert (await admin.offsets.all_committed(broker))["orders@g"] == {0: 1}
+        (planned,) = await admin.offsets.plan(broker, "g", "orders", Goal(queue_id=0))
+        assert planned.before == 1
+
+
+async def test_clients_that_are_connected() -> None:
+    async with administered() as (cluster, admin, broker):
+        received: list[ReceivedMessage] = []
+
+        async def take(message: ReceivedMessage) -> None:
+            received.append(message)
+
+        consumer = PushConsumer("readers", namesrv=cluster.namesrv_address)
+        consumer.subscribe("orders", take)
+        await consumer.start()
+        async with Producer("writers", namesrv=cluster.namesrv_address) as producer:
+            result = await producer.send("orders", b"x")
+            await eventually(lambda: received, "the message")
+
+            async def told() -> bool:
+                return "writers" in ((await admin.groups.producers(broker)).data or {})
+
+            await eventually(told, "the producer is known")
+            (writer,) = (await admin.groups.producer_connection(broker, "writers")).connections
+            assert writer.language == "PYTHON"
+            connection = await admin.groups.connection(broker, "readers")
+            assert connection is not None
+            (reader,) = connection.connections
+            directly = await admin.groups.consume_directly(
+                broker, "readers", reader.client_id or "", result.offset_msg_id
+            )
+            assert directly.consume_result == "CR_SUCCESS"
+            assert len(received) == 2, "the message was consumed once more"
+        await consumer.close()
+
+
+async def test_refusals_and_failures() -> None:
+    with pytest.raises(AddressError):
+        Admin("nowhere")
+    with pytest.raises(AddressError, match="no nameserver given"):
+        Admin(" ; ")
+    async with Admin("127.0.0.1:1;127.0.0.1:2") as lost:
+        with pytest.raises(ConnectError, match=r"no nameserver answers: .*:1: .*; .*:2: "):
+            await lost.topics.names()
+    async with administered() as (_, admin, broker):
+        with pytest.raises(TargetError, match="there is no topic 'nothing'"):
+            await admin.topics.route("nothing")
+        with pytest.raises(RequestError):
+            await admin.groups.put(broker, SubscriptionGroupConfig(group_name="no blanks please"))
+        assert await admin.brokers.statistic(broker, "TOPIC_PUT_NUMS", "nothing") is None
+
+
+async def test_the_nameserver_that_answered_is_asked_first() -> None:
+    async with Cluster() as cluster, Admin(f"127.0.0.1:1;{cluster.namesrv_address}") as admin:
+        await admin.topics.names()
+        assert admin.wire.namesrvs[0] == cluster.namesrv_address

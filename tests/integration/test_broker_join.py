@@ -1,0 +1,117 @@
+"""A broker that joins a cluster takes over its topics and groups before anybody finds it."""
+
+import logging
+from pathlib import Path
+
+import pytest
+from tests.integration.brokers import cluster, peer_of, running_broker
+from tests.integration.test_broker_admin import create
+
+from tianzhou.broker import join
+from tianzhou.broker.groups import GroupTable
+from tianzhou.broker.topics import TopicTable
+from tianzhou.protocol.bodies import decode, encode
+from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from tianzhou.protocol.bodies.route import BrokerData, ClusterInfo, TopicRouteData
+from tianzhou.protocol.bodies.topics import TopicConfig, TopicConfigTable
+from tianzhou.protocol.codes import RequestCode
+
+
+async def test_topics_and_groups_are_there_when_it_registers(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as it:
+        await create(it.peer, "orders", 3, 5, perm=4)
+        await it.peer.expect(
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            body=encode(SubscriptionGroupConfig(group_name="readers", retry_max_times=3)),
+        )
+        await it.peer.heartbeat("c", "readers", {"orders": "*"})
+        settings = {
+            "namesrvAddr": it.namesrv, "brokerName": "broker-b", "copyMetadataOnJoin": "true",
+        }  # fmt: skip
+        async with running_broker(tmp_path / "b", **settings) as joined:
+            topic, group = joined.topics.get("orders"), joined.groups.get("readers")
+            assert topic is not None
+            assert (topic.read_queue_count, topic.write_queue_count, topic.perm) == (3, 5, 4)
+            assert group is not None
+            assert group.retry_max_times == 3
+            assert joined.topics.get("broker-a") is None, "that one is the other broker's own"
+            assert joined.topics.get("%RETRY%readers") is None
+            async with peer_of(it.namesrv) as peer:
+                answer = await peer.expect(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+            names = {queue.broker_name for queue in decode(TopicRouteData, answer.body).queues}
+            assert names == {"broker-a", "broker-b"}
+        await create(it.peer, "later", 1, 1)
+        async with running_broker(tmp_path / "b", **settings) as joined:
+            assert joined.topics.get("orders") is not None, "it was saved"
+            assert joined.topics.get("later") is None, "only the first start takes over"
+
+
+async def test_nothing_is_taken_over_unless_it_is_wanted(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as it:
+        await create(it.peer, "orders", 1, 1)
+        settings = {"namesrvAddr": it.namesrv, "brokerName": "broker-b"}
+        async with running_broker(tmp_path / "b", **settings) as joined:
+            assert joined.topics.get("orders") is None
+        other = settings | {"brokerClusterName": "other", "copyMetadataOnJoin": "true"}
+        async with running_broker(tmp_path / "c", **other) as joined:
+            assert joined.topics.get("orders") is None, "another cluster is no peer"
+
+
+@pytest.mark.parametrize("namesrv", ["", "127.0.0.1:1"])
+async def test_a_cluster_that_cannot_be_asked_is_a_warning(
+    tmp_path: Path, namesrv: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"namesrvAddr": namesrv} if namesrv else {}
+    with caplog.at_level(logging.WARNING, logger="tianzhou.broker.join"):
+        async with running_broker(tmp_path, copyMetadataOnJoin="true", **settings) as broker:
+            assert join.is_new(broker.topics)
+    assert any("joining DefaultCluster" in record.message for record in caplog.records)
+
+
+async def test_a_peer_that_is_gone_does_not_stop_the_others(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as it, peer_of(it.namesrv) as ghost:
+        await create(it.peer, "orders", 1, 1)
+        # A nameserver keeps a broker that crashed for a while.
+        await ghost.expect(
+            RequestCode.REGISTER_BROKER,
+            {
+                "brokerName": "broker-0", "brokerAddr": "127.0.0.1:1", "haServerAddr": "",
+                "clusterName": "DefaultCluster", "brokerId": "0", "compressed": "false",
+                "bodyCrc32": "0",
+            },
+        )  # fmt: skip
+        async with running_broker(
+            tmp_path / "b", namesrvAddr=it.namesrv, brokerName="broker-b", copyMetadataOnJoin="true"
+        ) as joined:
+            assert joined.topics.get("orders") is not None
+
+
+def test_peers_are_the_first_members_of_other_names() -> None:
+    brokers = {
+        "a": BrokerData(broker_name="a", addresses={1: "slave:1", 0: "master:1"}),
+        "b": BrokerData(broker_name="b", addresses={0: "own:1"}),
+        "c": BrokerData(broker_name="c", addresses={}),
+    }
+    info = ClusterInfo(clusters={"C": ["a", "b", "c", "gone"], "D": []}, brokers=brokers)
+    found = join.read_cluster(info, "C", "b")
+    assert found.peers == {"a": "master:1"}
+    assert found.own_names == {"C", "D", "a", "b", "c"}
+    assert join.read_cluster(info, "none", "b").peers == {}
+
+
+def test_what_every_broker_has_of_its_own_is_left_out() -> None:
+    topics, groups = TopicTable([], lambda: 0), GroupTable(lambda: 0)
+    names = (
+        "orders", "%RETRY%g", "%DLQ%g", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "C", "a",
+        "C_REPLY_TOPIC", "bad name",
+    )  # fmt: skip
+    theirs = TopicConfigTable(topics={name: TopicConfig(perm=2) for name in names})
+    assert join.take_topics(theirs, frozenset(("C", "a")), topics) == 1
+    assert join.take_topics(theirs, frozenset(("C", "a")), topics) == 0
+    assert topics.topics == {"orders": TopicConfig(topic_name="orders", perm=2)}
+    made = SubscriptionGroupConfig(retry_max_times=1)
+    table = SubscriptionGroupTable(groups={"g": made, "TOOLS_CONSUMER": made})
+    assert join.take_groups(table, groups) == 1
+    found = groups.get("g")
+    assert found is not None
+    assert (found.group_name, found.retry_max_times) == ("g", 1)

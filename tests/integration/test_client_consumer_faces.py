@@ -1,0 +1,214 @@
+"""Consumers under other faces: blocking, traced, in a namespace, with credentials."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.brokers import cluster as running_cluster
+from tests.integration.brokers import eventually
+
+from tianzhou.client import (
+    ClientSettings,
+    Credentials,
+    Later,
+    LitePullConsumer,
+    Message,
+    Producer,
+    PushConsumer,
+    Queue,
+    QueueReader,
+    ReceivedMessage,
+    sync,
+)
+from tianzhou.errors import BrokerError
+from tianzhou.testing import Cluster
+
+DEADLINE_S = 20
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as it:
+        yield it
+
+
+def test_the_blocking_consumer_calls_functions_and_coroutines(cluster: Cluster) -> None:
+    cluster.create_topic("faces-1", 2)
+    cluster.create_topic("faces-2", 2)
+    seen: list[str] = []
+    all_seen = threading.Event()
+    consumer = sync.PushConsumer("faces", namesrv=cluster.namesrv_address, start="first")
+
+    def note(message: ReceivedMessage) -> None:
+        seen.append(message.text)
+        if len(seen) == 6:
+            all_seen.set()
+
+    consumer.subscribe("faces-1", note)
+
+    @consumer.batch_handler("faces-2", size=8)
+    async def note_all(messages: list[ReceivedMessage]) -> None:
+        for message in messages:
+            note(message)
+
+    with sync.Producer("faces", namesrv=cluster.namesrv_address) as producer, consumer:
+        for number in range(3):
+            producer.send("faces-1", f"one {number}")
+            producer.send("faces-2", f"two {number}")
+        assert all_seen.wait(DEADLINE_S), seen
+        assert {queue.topic for queue in consumer.assignment} >= {"faces-1", "faces-2"}
+        assert not consumer.closed(0.01)
+    assert consumer.closed(0)
+    assert sorted(seen) == sorted(f"{word} {n}" for word in ("one", "two") for n in range(3))
+
+
+def test_the_blocking_consumer_is_a_stream(cluster: Cluster) -> None:
+    cluster.create_topic("faces-3", 1)
+    consumer = sync.PushConsumer("faces-stream", namesrv=cluster.namesrv_address, start="first")
+    consumer.subscribe("faces-3")
+    seen: list[str] = []
+    with sync.Producer("faces", namesrv=cluster.namesrv_address) as producer, consumer:
+        for number in range(3):
+            producer.send("faces-3", str(number))
+        for message in consumer:
+            seen.append(message.text)
+            if len(seen) == 3:
+                consumer.ack(message)
+                break
+    assert seen == ["0", "1", "2"]
+    with sync.QueueReader("faces-stream", namesrv=cluster.namesrv_address) as reader:
+        (queue,) = reader.queues("faces-3")
+        assert (reader.committed(queue), reader.max_offset(queue)) == (3, 3)
+        assert [each.text for each in reader.pull(queue, 1).messages] == ["1", "2"]
+
+
+def test_the_blocking_lite_pull(cluster: Cluster) -> None:
+    cluster.create_topic("faces-4", 1)
+    with (
+        sync.Producer("faces", namesrv=cluster.namesrv_address) as producer,
+        sync.LitePullConsumer(
+            "faces-lite", namesrv=cluster.namesrv_address, start="first"
+        ) as consumer,
+    ):
+        producer.send_many([Message("faces-4", str(number)) for number in range(4)])
+        consumer.subscribe("faces-4")
+        (queue,) = consumer.queues("faces-4")
+        assert [each.text for each in consumer.poll(DEADLINE_S * 1000)] == ["0", "1", "2", "3"]
+        consumer.seek(queue, 2)
+        assert [each.text for each in consumer.poll(DEADLINE_S * 1000)] == ["2", "3"]
+        consumer.pause([queue])
+        consumer.seek_to_begin(queue)
+        assert consumer.poll(100) == []
+        consumer.resume([queue])
+        assert len(consumer.poll(DEADLINE_S * 1000)) == 4
+        consumer.commit()
+        assert (consumer.committed(queue), consumer.position(queue)) == (4, 4)
+
+
+async def test_a_namespace_is_put_before_and_taken_off(cluster: Cluster) -> None:
+    cluster.create_topic("shop%spaced", 1)
+    inbox: list[ReceivedMessage] = []
+    settings = ClientSettings(namesrv=cluster.namesrv_address, namespace="shop")
+    consumer = PushConsumer("spaced", settings=settings, start="first")
+
+    @consumer.handler("spaced")
+    async def twice(message: ReceivedMessage) -> Later | None:
+        inbox.append(message)
+        return None if message.reconsume_times else Later(delay_level=1)
+
+    async with Producer("spaced", settings=settings) as producer, consumer:
+        await producer.send("spaced", b"hello")
+        await eventually(lambda: len(inbox) == 2, "the message again")
+        assert [each.topic for each in inbox] == ["spaced", "spaced"]
+        assert Queue("shop%spaced", inbox[0].broker_name, 0) in consumer.assignment
+    async with LitePullConsumer("lite", settings=settings, start="first") as lite:
+        await lite.assign(await lite.queues("spaced"))
+        assert [each.text for each in await lite.poll()] == ["hello"]
+
+
+async def test_a_handler_may_close_its_consumer(cluster: Cluster) -> None:
+    cluster.create_topic("last", 1)
+    consumer = PushConsumer("last", namesrv=cluster.namesrv_address, start="first")
+    seen: list[str] = []
+
+    @consumer.handler("last")
+    async def close_after_this(message: ReceivedMessage) -> None:
+        seen.append(message.text)
+        await consumer.close()
+
+    async with Producer("last", namesrv=cluster.namesrv_address) as producer:
+        await producer.send("last", b"one")
+        await consumer.start()
+        async with asyncio.timeout(DEADLINE_S):
+            await consumer.closed()
+        await producer.send("last", b"two")
+    assert seen == ["one"]
+    async with QueueReader("last", namesrv=cluster.namesrv_address) as reader:
+        (queue,) = await reader.queues("last")
+        assert await reader.committed(queue) == 1
+
+
+async def test_handlers_are_traced(cluster: Cluster) -> None:
+    cluster.create_topic("traced", 1)
+    seen: list[str] = []
+    consumer = PushConsumer("traced", namesrv=cluster.namesrv_address, start="first", trace=True)
+    consumer.subscribe("traced", lambda message: seen.append(message.text))
+    async with Producer("traced", namesrv=cluster.namesrv_address) as producer, consumer:
+        await producer.send("traced", b"look", keys="trace-key")
+        await eventually(lambda: seen == ["look"], "the message")
+    records: list[str] = []
+    async with LitePullConsumer(
+        "tracers", namesrv=cluster.namesrv_address, start="first"
+    ) as reader:
+        await reader.subscribe("RMQ_SYS_TRACE_TOPIC")
+
+        async def look() -> bool:
+            records.extend(each.text for each in await reader.poll(200))
+            return "SubAfter" in "".join(records)
+
+        await eventually(look, "what was traced")
+    text = "".join(records)
+    assert "SubBefore" in text
+    assert "trace-key" in text
+
+
+ACCOUNTS = """
+accounts:
+  - accessKey: clerk-account
+    secretKey: clerk-secret
+    topicPerms: [guarded=PUB|SUB]
+    groupPerms: [clerks=SUB]
+"""
+
+
+async def test_credentials_open_what_is_granted_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
+    seen: list[tuple[str, int]] = []
+
+    async def twice(message: ReceivedMessage) -> Later | None:
+        seen.append((message.text, message.reconsume_times))
+        return None if message.reconsume_times else Later(delay_level=1)
+
+    async with running_cluster(tmp_path, aclEnable="true", rocketmqHome=tmp_path) as it:
+        known = ClientSettings(
+            namesrv=it.namesrv, credentials=Credentials("clerk-account", "clerk-secret")
+        )
+        consumer = PushConsumer("clerks", settings=known, start="first")
+        consumer.subscribe("guarded", twice)
+        async with Producer("clerks", settings=known) as producer, consumer:
+            await producer.send("guarded", b"hello")
+            await eventually(lambda: seen == [("hello", 0), ("hello", 1)], "the message twice")
+        for credentials in (Credentials("clerk-account", "guessed"), None):
+            stranger = PushConsumer("clerks", namesrv=it.namesrv, credentials=credentials)
+            stranger.subscribe("guarded", twice)
+            with pytest.raises(BrokerError):
+                await stranger.start()
+            await stranger.close()
+        other = PushConsumer("others", settings=known)
+        other.subscribe("guarded", twice)
+        with pytest.raises(BrokerError, match="others"):
+            await other.start()
+        await other.close()

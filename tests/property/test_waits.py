@@ -1,0 +1,302 @@
+"""Delay levels and the timer against a plain model: never early, none lost, none twice unless the
+broker died in between."""
+
+import tempfile
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tianzhou.broker import timer
+from tianzhou.broker.delay import Delays
+from tianzhou.broker.intake import Intake
+from tianzhou.broker.timer_check import TimerCheck, decode_check, encode_check
+from tianzhou.broker.timer_index import remove
+from tianzhou.broker.timer_run import Timer
+from tianzhou.errors import RequestError
+from tianzhou.names import TIMER_TOPIC
+from tianzhou.protocol import properties
+from tianzhou.protocol.record import decode_record
+from tianzhou.store.config import StoreConfig
+from tianzhou.store.message_store import Draft, MessageStore
+
+HOST = ("127.0.0.1", 10911)
+LEVELS = "1s 2s 5s 1m"
+LEVELS_MS = (1000, 2000, 5000, 60_000)
+START_MS = 1_700_000_000_000
+TURNS_MAX = 500
+
+
+class World:
+    """A store with a clock of its own, which can be opened anew."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.now_ms = START_MS
+        self.store = self.open()
+
+    def open(self) -> MessageStore:
+        config = StoreConfig(
+            store_path_root_dir=self.root, mapped_file_size_commit_log=1 << 16,
+            mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=500,
+            message_delay_level=LEVELS, disk_max_used_space_ratio=95,
+            disk_space_clean_forcibly_ratio=99, disk_space_warning_level_ratio=100,
+        )  # fmt: skip
+        return MessageStore.open(config, clock=lambda: self.now_ms, background=False)
+
+    def die(self) -> None:
+        self.store.abandon()
+        self.store = self.open()
+
+    def send(self, intake: Intake, body: bytes, props: dict[str, str]) -> None:
+        text = properties.encode(props)
+        intake.append(Draft("t", 0, body, text, self.now_ms, HOST, HOST))
+
+    def delivered(self) -> list[tuple[bytes, int]]:
+        """Bodies and the times at which they became visible."""
+        found: list[tuple[bytes, int]] = []
+        place = 0
+        while (read := self.store.read("t", 0, place, 32)).records:
+            place = read.next_offset
+            for record in read.records:
+                message = decode_record(record)
+                found.append((message.body, message.store_time_ms))
+        return found
+
+
+@contextmanager
+def world() -> Generator[World]:
+    with tempfile.TemporaryDirectory(prefix="waits-") as folder:
+        it = World(Path(folder))
+        try:
+            yield it
+        finally:
+            it.store.close()
+
+
+def check(seen: list[tuple[bytes, int]], due_ms: dict[bytes, int], deaths: int) -> None:
+    """The laws: nothing early, nothing lost, and nothing twice without a death."""
+    for body, at_ms in seen:
+        assert at_ms >= due_ms[body], f"{body!r} came {due_ms[body] - at_ms} ms early"
+    counts = Counter(body for body, _ in seen)
+    assert counts.keys() == due_ms.keys(), f"lost: {due_ms.keys() - counts.keys()}"
+    assert max(counts.values(), default=1) <= 1 + deaths
+
+
+def next_edge(due_ms: dict[bytes, int], now_ms: int, before_ms: int) -> int:
+    """The next moment at which something is due, or the one before it."""
+    return min((at for at in due_ms.values() if at > now_ms), default=now_ms + 1) + before_ms
+
+
+send_level = st.tuples(st.just("send"), st.integers(1, 5))
+advance = st.tuples(st.just("advance"), st.sampled_from((1, 999, 1000, 3000, 20_000)))
+turn = st.tuples(st.just("turn"), st.just(0))
+save = st.tuples(st.just("save"), st.just(0))
+die = st.tuples(st.just("die"), st.just(0))
+edge = st.tuples(st.just("edge"), st.sampled_from((-1, 0)))
+"""To the moment at which the next is due, or to the last before it."""
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.one_of(send_level, send_level, advance, edge, turn, save, die), max_size=40))
+def test_delay_levels(plan: list[tuple[str, int]]) -> None:
+    with world() as it:
+        delays = Delays(it.store, LEVELS_MS)
+        intake = Intake(it.store)
+        intake.redirect_by(delays.redirect)
+        saved = delays.as_file()
+        due_ms: dict[bytes, int] = {}
+        deaths = 0
+        for what, number in plan:
+            if what == "send":
+                body = b"%d" % len(due_ms)
+                it.send(intake, body, {"DELAY": str(number)})
+                due_ms[body] = it.now_ms + LEVELS_MS[min(number, 4) - 1]
+            elif what == "advance":
+                it.now_ms += number
+            elif what == "edge":
+                it.now_ms = next_edge(due_ms, it.now_ms, number)
+                delays.turn(it.now_ms)
+            elif what == "turn":
+                next_ms = delays.turn(it.now_ms)
+                left = due_ms.keys() - {body for body, _ in it.delivered()}
+                if next_ms is not None and next_ms > it.now_ms:
+                    # It sleeps no longer than until the first of those that wait.
+                    assert next_ms == min(due_ms[body] for body in left)
+            elif what == "save":
+                delays.flushed(dict(delays.offsets), it.now_ms)
+                saved = delays.as_file()
+            else:
+                it.die()
+                deaths += 1
+                delays = Delays(it.store, LEVELS_MS)
+                delays.load({"offsetTable": saved["offsetTable"]})
+                intake = Intake(it.store)
+                intake.redirect_by(delays.redirect)
+        it.now_ms += 60_000
+        for _ in range(TURNS_MAX):
+            if delays.turn(it.now_ms) is None:
+                break
+        check(it.delivered(), due_ms, deaths)
+
+
+send_timed = st.tuples(st.just("send"), st.sampled_from((1, 50, 1000, 1500, 30_000, 700_000)))
+recall = st.tuples(st.just("recall"), st.integers(0, 20))
+far = st.tuples(st.just("advance"), st.just(200_000))
+lose = st.tuples(st.just("lose index"), st.just(0))
+one = st.one_of(send_timed, send_timed, advance, edge, far, turn, save, die, recall, lose)
+not_indexed = [("send", 1), ("advance", 1000), ("save", 0), ("lose index", 0)]
+"""What is saved speaks of a time at which this message is due and has not been seen."""
+not_fired = [("send", 1), ("send", 50), ("turn", 0), ("advance", 30), ("save", 0), ("die", 0)]
+
+
+class TimedWorld:
+    """A timer in a world, with the intake before it and the file behind it."""
+
+    def __init__(self, it: World) -> None:
+        self.it = it
+        self.path = it.root / "timer" / "index.sqlite"
+        self.saved: bytes | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        found = decode_check(self.saved) if self.saved is not None else None
+        # Rolling comes after a minute, so that it happens often here.
+        self.timer = Timer(self.it.store, self.path, found, lambda: 60_000)
+        self.intake = Intake(self.it.store)
+        self.intake.redirect_by(
+            lambda draft, found: timer.timed(
+                draft, found, self.it.now_ms, enabled=True, max_delay_s=10**6
+            )
+        )
+
+    def save(self) -> None:
+        self.saved = encode_check(self.timer.progress(self.it.now_ms))
+
+    def die(self) -> None:
+        self.timer.index.abandon()
+        self.it.die()
+        self.begin()
+
+    def lose_index(self) -> None:
+        self.timer.index.abandon()
+        remove(self.path)
+        self.begin()
+
+    def run_dry(self) -> None:
+        for _ in range(TURNS_MAX):
+            next_ms = self.timer.turn(self.it.now_ms)
+            if next_ms is None or next_ms > self.it.now_ms:
+                return
+        raise AssertionError("the timer never came to rest")
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.one_of(one.map(lambda step: [step]), st.just(not_indexed), st.just(not_fired)),
+                max_size=30))  # fmt: skip
+def test_the_timer(pieces: list[list[tuple[str, int]]]) -> None:
+    plan = [step for piece in pieces for step in piece]
+    with world() as it:
+        timed = TimedWorld(it)
+        due_ms: dict[bytes, int] = {}
+        recalled: set[bytes] = set()
+        deaths = 0
+        for what, number in plan:
+            if what == "send":
+                body = b"%d" % len(due_ms)
+                key = f"key-{body.decode()}"
+                it.send(timed.intake, body, {"TIMER_DELAY_MS": str(number), "UNIQ_KEY": key})
+                due_ms[body] = it.now_ms + number
+            elif what == "advance":
+                it.now_ms += number
+            elif what == "edge":
+                it.now_ms = next_edge(due_ms, it.now_ms, number)
+                timed.run_dry()
+            elif what == "turn":
+                timed.run_dry()
+            elif what == "save":
+                timed.save()
+            elif what == "recall":
+                body = b"%d" % number
+                if due_ms.get(body, 0) > it.now_ms:
+                    props = {
+                        "TIMER_DELIVER_MS": str(due_ms[body]),
+                        "TIMER_DEL_UNIQKEY": timer.recall_key("t", f"key-{number}"),
+                    }
+                    it.send(timed.intake, b"0", props)
+                    recalled.add(body)
+            elif what == "lose index":
+                deaths += 1
+                timed.lose_index()
+            else:
+                deaths += 1
+                timed.die()
+        it.now_ms += 10**7
+        timed.run_dry()
+        seen = it.delivered()
+        assert not recalled & {body for body, _ in seen}
+        check(seen, {b: at for b, at in due_ms.items() if b not in recalled}, deaths)
+        assert timed.timer.index.count() == 0
+        timed.timer.close()
+
+
+@given(st.integers(0, 2**62), st.integers(0, 2**62), st.integers(0, 2**62), st.integers(0, 2**62))
+def test_timercheck_round_trip(read_ms: int, queue: int, first: int, changed_ms: int) -> None:
+    value = TimerCheck(read_ms, queue, first, changed_ms)
+    data = encode_check(value)
+    assert decode_check(data) == (value, True)
+    foreign = bytearray(data)
+    foreign[7] ^= 1
+    decoded = decode_check(bytes(foreign))
+    assert decoded is not None
+    assert decoded[1] is False
+
+
+def rounded_by_rocketmq(deliver_ms: int, precision_ms: int) -> int:
+    """TIMER_OUT_MS as RocketMQ computes it."""
+    return (deliver_ms - 1) // precision_ms * precision_ms
+
+
+@given(
+    st.integers(START_MS, START_MS + 10**9),
+    st.sampled_from((1, 100, 200, 500, 1000)),
+    st.sampled_from(("TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")),
+    st.integers(0, 20),
+)
+def test_what_rocketmq_stored_is_never_early_and_at_most_a_second_late(
+    wanted_ms: int, precision_ms: int, asked: str, store_lag_ms: int
+) -> None:
+    sent_ms = START_MS - 5_000
+    if asked == "TIMER_DELAY_SEC":
+        wanted_ms = sent_ms + (wanted_ms - sent_ms) // 1000 * 1000
+    asks = {
+        "TIMER_DELIVER_MS": wanted_ms,
+        "TIMER_DELAY_MS": wanted_ms - sent_ms,
+        "TIMER_DELAY_SEC": (wanted_ms - sent_ms) // 1000,
+    }
+    found = {
+        asked: str(asks[asked]),
+        "TIMER_OUT_MS": str(rounded_by_rocketmq(wanted_ms, precision_ms)),
+    }
+    due_ms = timer.due_ms(found, sent_ms + store_lag_ms)
+    if asked == "TIMER_DELIVER_MS":
+        assert due_ms == wanted_ms
+    else:
+        assert wanted_ms <= due_ms <= wanted_ms + 1000
+    rolled = timer.due_ms(found | {"TIMER_ROLL_TIMES": "1"}, sent_ms + 10**8)
+    assert wanted_ms <= rolled <= wanted_ms + 1000
+
+
+@given(st.text(max_size=30), st.binary(max_size=30))
+def test_no_recall_handle_makes_trouble(text: str, raw: bytes) -> None:
+    for candidate in (text, raw.decode("latin-1")):
+        try:
+            timer.decode_handle(candidate)
+        except RequestError:
+            continue  # Any other exception is the failure.
+    handle = timer.RecallHandle("t", "broker-a", 5, "key")
+    assert timer.decode_handle(timer.encode_handle(handle)) == handle
+    assert TIMER_TOPIC == "rmq_sys_wheel_timer"

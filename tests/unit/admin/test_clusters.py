@@ -1,0 +1,59 @@
+"""Which brokers a request is for."""
+
+import pytest
+
+from tianzhou.admin.clusters import brokers_of, choose, masters_of
+from tianzhou.admin.fanout import BrokerAt
+from tianzhou.errors import TargetError
+from tianzhou.protocol.bodies.route import BrokerData, ClusterInfo, TopicRouteData
+
+A = BrokerData(cluster="c1", broker_name="a", addresses={0: "h:1", 1: "h:2"})
+B = BrokerData(cluster="c2", broker_name="b", addresses={0: "h:3"})
+INFO = ClusterInfo(brokers={"b": B, "a": A}, clusters={"c1": ["a"], "c2": ["b"]})
+
+
+def names(found: list[BrokerAt]) -> list[str]:
+    return [at.label for at in found]
+
+
+def test_all_of_them_in_order() -> None:
+    assert names(choose(INFO)) == ["a", "a[1]", "b"]
+    assert names(choose(INFO, masters=True)) == ["a", "b"]
+
+
+def test_by_cluster_name_and_address() -> None:
+    assert names(choose(INFO, cluster="c2")) == ["b"]
+    assert names(choose(INFO, broker="a")) == ["a", "a[1]"]
+    assert names(choose(INFO, broker="h:2")) == ["a[1]"]
+    assert names(choose(INFO, broker="h:2", masters=True)) == ["a[1]"], "an address is meant"
+
+
+def test_an_address_that_is_not_registered_can_be_asked() -> None:
+    (found,) = choose(INFO, broker="far:10911")
+    assert (found.address, found.is_master) == ("far:10911", True)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "broker", "told"),
+    [
+        ("c3", None, "there is no cluster 'c3'; the nameserver knows: c1, c2"),
+        (None, "x", "there is no broker 'x'; registered are: a, b"),
+    ],
+)
+def test_what_does_not_exist_is_told_with_what_does(
+    cluster: str | None, broker: str | None, told: str
+) -> None:
+    with pytest.raises(TargetError, match=told):
+        choose(INFO, cluster=cluster, broker=broker)
+
+
+def test_an_empty_cluster() -> None:
+    with pytest.raises(TargetError, match="no broker is registered"):
+        choose(ClusterInfo())
+
+
+def test_a_slave_stands_in_where_a_topic_has_no_master() -> None:
+    slave = BrokerData(cluster="c", broker_name="s", addresses={1: "h:9"})
+    route = TopicRouteData(brokers=[slave, A])
+    assert names(masters_of(route)) == ["a", "s[1]"]
+    assert brokers_of(BrokerData(broker_name="x")) == []

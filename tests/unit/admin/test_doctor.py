@@ -1,0 +1,132 @@
+"""What the doctor makes of what it is told."""
+
+import pytest
+
+from tianzhou.admin import doctor
+from tianzhou.admin.doctor import Finding, Level, Vitals
+from tianzhou.admin.fanout import BrokerAt
+from tianzhou.admin.portrait import Contradiction, GroupPortrait, Member, QueueProgress
+from tianzhou.errors import ConnectError
+from tianzhou.protocol.bodies.route import BrokerData, ClusterInfo
+
+AT = BrokerAt("broker-a", 0, "10.0.0.7:10911", "c")
+BOOT_MS = 1_700_000_000_000
+
+
+def vitals(asked_ms: int = 0, settings: dict[str, str] | None = None, **runtime: str) -> Vitals:
+    return Vitals(runtime, settings or {}, asked_ms)
+
+
+def portrait(committed: int, members: tuple[Member, ...] = (), end: int = 10) -> GroupPortrait:
+    queue = QueueProgress("t", "broker-a", 0, end, committed, 0, None)
+    return GroupPortrait("g", {}, members, {}, (queue,), (), 0.0, None, None, None)
+
+
+def levels(findings: list[Finding]) -> list[Level]:
+    return [each.level for each in findings]
+
+
+MEMBER = Member("c1", "", "", "", (), {})
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "level"), [(0, Level.OK), (4, Level.OK), (60, Level.ERROR), (-60, Level.ERROR)]
+)
+def test_clocks(ahead_s: int, level: Level) -> None:
+    up = "[ 1 days, 2 hours, 3 minutes, 4 seconds ]"
+    clock_ms = BOOT_MS + 1000 * (86_400 + 7_200 + 180 + 4)
+    told = vitals(clock_ms - ahead_s * 1000, runtime=up, bootTimestamp=str(BOOT_MS))
+    (found,) = doctor.check_clock(AT, told)
+    assert found.level is level
+    if level is Level.ERROR:
+        assert ("ahead of" if ahead_s > 0 else "behind") in found.what
+        assert "NTP" in found.advice
+
+
+def test_a_broker_that_tells_no_age_has_no_clock() -> None:
+    assert doctor.check_clock(AT, vitals()) == []
+
+
+@pytest.mark.parametrize(
+    ("ratio", "level"), [("0.10", Level.OK), ("0.80", Level.WARNING), ("0.90", Level.ERROR)]
+)
+def test_disks(ratio: str, level: Level) -> None:
+    (found,) = doctor.check_disk(AT, vitals(commitLogDiskRatio=ratio))
+    assert found.level is level
+
+
+def test_no_disk_figure_is_no_finding() -> None:
+    assert doctor.check_disk(AT, vitals()) == []
+    assert doctor.check_disk(AT, vitals(commitLogDiskRatio="-1")) == []
+
+
+def test_what_is_created_by_itself() -> None:
+    careless = {"autoCreateTopicEnable": "true", "autoCreateSubscriptionGroup": "true"}
+    found = doctor.check_settings(AT, vitals(settings=careless))
+    assert levels(found) == [Level.WARNING, Level.WARNING]
+    assert found[0].advice == "tianzhou broker config broker-a --set autoCreateTopicEnable=false"
+    careful = {"autoCreateTopicEnable": "false", "autoCreateSubscriptionGroup": "false"}
+    assert levels(doctor.check_settings(AT, vitals(settings=careful))) == [Level.OK]
+
+
+def test_a_broker_that_is_not_active() -> None:
+    found = doctor.check_settings(AT, vitals(brokerActive="false"))
+    assert levels(found) == [Level.ERROR]
+
+
+def test_an_advertised_address_that_leads_nowhere() -> None:
+    (found,) = doctor.check_addresses([AT], {AT: ConnectError("no connection")}, ["10.0.0.1"])
+    assert found.level is Level.ERROR
+    assert "brokerIP1" in found.advice
+
+
+def test_a_loopback_address_is_fine_at_home_only() -> None:
+    home = BrokerAt("b", 0, "127.0.0.1:10911", "c")
+    assert levels(doctor.check_addresses([home], {}, ["127.0.0.1", "localhost"])) == [Level.OK]
+    (found,) = doctor.check_addresses([home], {}, ["10.0.0.1"])
+    assert found.level is Level.WARNING
+
+
+def test_nameservers_must_know_the_same_brokers() -> None:
+    full = ClusterInfo(brokers={"a": BrokerData(), "b": BrokerData()})
+    poor = ClusterInfo(brokers={"a": BrokerData()})
+    assert levels(doctor.check_views({"n1": full, "n2": full})) == [Level.OK]
+    (found,) = doctor.check_views({"n1": full, "n2": poor})
+    assert (found.level, found.subject) == (Level.ERROR, "n2")
+    assert "b" in found.what
+
+
+def test_a_name_without_a_master() -> None:
+    info = ClusterInfo(
+        brokers={
+            "a": BrokerData(addresses={0: "h:1"}),
+            "s": BrokerData(addresses={1: "h:2"}),
+        }
+    )
+    (found,) = doctor.check_masters(info)
+    assert found.subject == "s"
+
+
+def test_versions_that_differ() -> None:
+    other = BrokerAt("broker-b", 0, "10.0.0.8:10911", "c")
+    same = {AT: {"brokerVersionDesc": "V5"}, other: {"brokerVersionDesc": "V5"}}
+    assert doctor.check_versions(same) == []
+    (found,) = doctor.check_versions({**same, other: {"brokerVersionDesc": "V4"}})
+    assert found.what == "V5: broker-a; V4: broker-b"
+
+
+def test_queues_that_stand_still() -> None:
+    assert doctor.check_progress(portrait(3, (MEMBER,)), portrait(5, (MEMBER,))) == []
+    assert doctor.check_progress(portrait(10, (MEMBER,)), portrait(10, (MEMBER,))) == []
+    (stuck,) = doctor.check_progress(portrait(3, (MEMBER,)), portrait(3, (MEMBER,)))
+    assert (stuck.level, stuck.check) == (Level.ERROR, "stuck queues")
+    (alone,) = doctor.check_progress(portrait(3), portrait(3))
+    assert (alone.level, alone.check) == (Level.WARNING, "backlog")
+
+
+def test_members_that_subscribe_differently() -> None:
+    contradiction = Contradiction("t", {"x": ("a",), "y": ("b",)})
+    group = GroupPortrait("g", {}, (), {}, (), (contradiction,), 0.0, None, None, None)
+    (found,) = doctor.check_subscriptions(group)
+    assert found.level is Level.ERROR
+    assert "a: x; but b: y" in found.what

@@ -1,0 +1,43 @@
+"""Asking many brokers: one away is a warning, all away is a failure."""
+
+import pytest
+
+from tianzhou.admin.fanout import BrokerAt, gather
+from tianzhou.errors import ConnectError
+
+BROKERS = [BrokerAt(name, 0, f"{name}:1", "c") for name in "dcba"]
+
+
+async def test_the_answers_keep_the_order_of_the_question() -> None:
+    async def ask(at: BrokerAt) -> str:
+        return at.name
+
+    gathered = await gather(BROKERS, ask)
+    assert list(gathered.found.values()) == ["d", "c", "b", "a"]
+    assert gathered.warnings == []
+
+
+async def test_one_away_is_a_warning() -> None:
+    async def ask(at: BrokerAt) -> str:
+        if at.name == "c":
+            raise ConnectError("refused")
+        return at.name
+
+    gathered = await gather(BROKERS, ask)
+    assert [at.name for at in gathered.found] == ["d", "b", "a"]
+    assert gathered.warnings == ["c (c:1): refused"]
+
+
+async def test_all_away_is_a_failure() -> None:
+    async def ask(at: BrokerAt) -> str:
+        raise ConnectError(f"{at.name} refused")
+
+    with pytest.raises(ConnectError, match="d refused"):
+        await gather(BROKERS, ask)
+
+
+async def test_nobody_asked_is_no_failure() -> None:
+    async def ask(at: BrokerAt) -> str:
+        return at.name
+
+    assert (await gather([], ask)).found == {}
