@@ -7,6 +7,7 @@ import pytest
 from _pytest.capture import CaptureManager
 
 from tests.apache import jars
+from tests.apache.backends import BACKENDS, OURS, Backend, running_backend
 from tests.apache.kit import VERSIONS, ApacheUnavailable, Shell, java_shell
 
 
@@ -44,3 +45,18 @@ def shells(apache: None) -> Iterator[Callable[[str], Shell]]:
             return started[version]
 
         yield shell
+
+
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param(kind, marks=() if kind == OURS else pytest.mark.apache) for kind in BACKENDS
+    ],
+)
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    """A cluster for the client suite: ours, or Apache's of a version."""
+    kind: str = request.param
+    if kind != OURS:
+        request.getfixturevalue("apache")
+    with running_backend(kind) as it:
+        yield it

@@ -69,9 +69,16 @@ class Shell:
         errors = (self.home / "stderr.log").read_text(errors="replace").splitlines()
         return "\n".join([f"exit code {self.process.poll()}", *errors[-LOG_TAIL_LINES:]])
 
-    def mqadmin(self, namesrv: str, *arguments: str, timeout_s: float = 60) -> str:
-        """What `mqadmin ARGUMENTS -n NAMESRV` prints."""
-        output: str = self.ask("admin", args=[*arguments, "-n", namesrv], timeout_s=timeout_s)
+    def mqadmin(
+        self, namesrv: str, *arguments: str, timeout_s: float = 60, interrupt_after_ms: int = 0
+    ) -> str:
+        """What `mqadmin ARGUMENTS -n NAMESRV` prints; 0 lets it end by itself."""
+        output: str = self.ask(
+            "admin",
+            args=[*arguments, "-n", namesrv],
+            interrupt_after_ms=interrupt_after_ms,
+            timeout_s=timeout_s,
+        )
         return output
 
     def start_producer(self, name: str, namesrv: str, *, group: str = "kit-producers") -> None:

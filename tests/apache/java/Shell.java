@@ -7,6 +7,7 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.io.PrintWriter;
 import java.io.StringWriter;
+import java.lang.reflect.Field;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.HashMap;
@@ -31,6 +32,8 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
  * {"event": "message", ...} at any time. The program ends with its input.
  */
 public final class Shell {
+    private static final long LOOK_MS = 50;
+
     private final PrintStream answers = System.out;
     private final Map<String, DefaultMQProducer> producers = new HashMap<>();
     private final Map<String, DefaultMQPushConsumer> consumers = new HashMap<>();
@@ -74,7 +77,7 @@ public final class Shell {
             case "ping":
                 return "pong";
             case "admin":
-                return admin(request.getJSONArray("args"));
+                return admin(request.getJSONArray("args"), request.getLongValue("interrupt_after_ms"));
             case "start_producer":
                 return startProducer(request);
             case "send":
@@ -99,7 +102,8 @@ public final class Shell {
         }
     }
 
-    private static String admin(JSONArray args) throws Exception {
+    /** What mqadmin prints; a command that never ends by itself is interrupted after some time. */
+    private static String admin(JSONArray args, long interruptAfterMs) throws Exception {
         ByteArrayOutputStream bytes = new ByteArrayOutputStream();
         PrintStream console = System.out;
         PrintStream errors = System.err;
@@ -107,12 +111,46 @@ public final class Shell {
         System.setOut(capture);
         System.setErr(capture);
         try {
-            MQAdminStartup.main(args.toArray(new String[0]));
+            forgetCommands();
+            Thread command = new Thread(() -> MQAdminStartup.main(args.toArray(new String[0])));
+            command.start();
+            long deadlineMs = interruptAfterMs == 0 ? Long.MAX_VALUE : System.currentTimeMillis() + interruptAfterMs;
+            while (command.isAlive()) {
+                command.join(LOOK_MS);
+                if (isOnlyWaitingToEnd(command) || System.currentTimeMillis() > deadlineMs) {
+                    command.interrupt();
+                }
+            }
         } finally {
             System.setOut(console);
             System.setErr(errors);
         }
         return bytes.toString("UTF-8");
+    }
+
+    /** Each run makes its commands anew; those of the last run would be found first, with their used clients. */
+    private static void forgetCommands() throws Exception {
+        for (Field field : MQAdminStartup.class.getDeclaredFields()) {
+            if (List.class.isAssignableFrom(field.getType())) {
+                field.setAccessible(true);
+                ((List<?>) field.get(null)).clear();
+            }
+        }
+    }
+
+    /**
+     * Whether a client of 5.x shuts down and waits for its own thread of events: that one looks for the
+     * end every three seconds only, which a command every now and then would spend doing nothing.
+     */
+    private static boolean isOnlyWaitingToEnd(Thread command) {
+        boolean joins = false;
+        for (StackTraceElement frame : command.getStackTrace()) {
+            joins = joins || frame.getMethodName().equals("join");
+            if (joins && frame.getClassName().endsWith(".NettyRemotingClient") && frame.getMethodName().equals("shutdown")) {
+                return true;
+            }
+        }
+        return false;
     }
 
     private String startProducer(JSONObject request) throws Exception {

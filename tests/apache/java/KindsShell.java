@@ -1,0 +1,336 @@
+import com.alibaba.fastjson.JSON;
+import com.alibaba.fastjson.JSONArray;
+import com.alibaba.fastjson.JSONObject;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.io.PrintWriter;
+import java.io.StringWriter;
+import java.nio.charset.StandardCharsets;
+import java.util.HashMap;
+import java.util.Map;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.trace.TraceDataEncoder;
+import org.apache.rocketmq.client.utils.MessageUtil;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
+
+/**
+ * Stock clients with transactions, order, replies and traces, and the stock administration, driven by
+ * lines of JSON in the language of Shell. What listeners see appears as {"event": "message", ...}, with
+ * the listener as "consumer"; checks of a producer P appear as those of "P-checks".
+ */
+public final class KindsShell {
+    private static final long REQUEST_MS = 10_000;
+    /** A client of 5.x drops a heartbeat that it wants to send while another is under way. */
+    private static final int HEARTBEAT_MS = 1_000;
+
+    private final PrintStream answers = System.out;
+    private final Map<String, DefaultMQProducer> producers = new HashMap<>();
+    private final Map<String, DefaultMQPushConsumer> consumers = new HashMap<>();
+    private DefaultMQAdminExt admin;
+
+    public static void main(String[] args) throws Exception {
+        new KindsShell().serve();
+        // Clients leave threads behind that would keep the JVM alive.
+        Runtime.getRuntime().halt(0);
+    }
+
+    private void serve() throws Exception {
+        System.setOut(System.err);
+        BufferedReader requests =
+            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = requests.readLine(); line != null; line = requests.readLine()) {
+            JSONObject request = JSON.parseObject(line);
+            JSONObject answer = new JSONObject();
+            answer.put("id", request.getIntValue("id"));
+            try {
+                answer.put("result", handle(request));
+            } catch (Throwable problem) {
+                StringWriter text = new StringWriter();
+                problem.printStackTrace(new PrintWriter(text));
+                answer.put("error", text.toString());
+            }
+            emit(answer);
+        }
+    }
+
+    private void emit(JSONObject line) {
+        byte[] bytes = (line.toJSONString() + "\n").getBytes(StandardCharsets.UTF_8);
+        synchronized (answers) {
+            answers.write(bytes, 0, bytes.length);
+            answers.flush();
+        }
+    }
+
+    private void show(String listener, MessageExt message) {
+        JSONObject event = describe(message);
+        event.put("event", "message");
+        event.put("consumer", listener);
+        emit(event);
+    }
+
+    private Object handle(JSONObject request) throws Exception {
+        String name = request.getString("name");
+        switch (request.getString("verb")) {
+            case "ping":
+                return "pong";
+            case "start_transactions":
+                return startTransactions(request);
+            case "send_transaction":
+                return sendTransaction((TransactionMQProducer) producers.get(name), request);
+            case "start_producer":
+                return startProducer(request);
+            case "send":
+                return send(producers.get(name), request);
+            case "request":
+                return ask(producers.get(name), request);
+            case "stop_producer":
+                producers.remove(name).shutdown();
+                return "stopped";
+            case "start_consumer":
+                return startConsumer(request);
+            case "stop_consumer":
+                consumers.remove(name).shutdown();
+                return "stopped";
+            case "client_id":
+                return consumers.get(name).buildMQClientId();
+            case "start_admin":
+                return startAdmin(request);
+            case "stop_admin":
+                admin.shutdown();
+                return "stopped";
+            default:
+                return administrate(request);
+        }
+    }
+
+    // -- transactions ------------------------------------------------------------------------------
+
+    /** Each message carries what its local transaction and its check shall say. */
+    private String startTransactions(JSONObject request) throws Exception {
+        String name = request.getString("name");
+        TransactionMQProducer producer = new TransactionMQProducer(request.getString("group"));
+        producer.setNamesrvAddr(request.getString("namesrv"));
+        producer.setInstanceName(name);
+        producer.setSendMsgTimeout(10_000);
+        producer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
+        producer.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+                return LocalTransactionState.valueOf(message.getUserProperty("local"));
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                show(name + "-checks", message);
+                return LocalTransactionState.valueOf(message.getUserProperty("check"));
+            }
+        });
+        producer.start();
+        producers.put(name, producer);
+        return "started";
+    }
+
+    private static Object sendTransaction(TransactionMQProducer producer, JSONObject request) throws Exception {
+        Message message = message(request);
+        message.putUserProperty("local", request.getString("local"));
+        message.putUserProperty("check", request.getString("check"));
+        if (request.containsKey("delay_level")) {
+            message.setDelayTimeLevel(request.getIntValue("delay_level"));
+        }
+        var sent = producer.sendMessageInTransaction(message, null);
+        JSONObject result = new JSONObject();
+        result.put("status", sent.getSendStatus().name());
+        result.put("state", sent.getLocalTransactionState().name());
+        result.put("msgId", sent.getMsgId());
+        return result;
+    }
+
+    // -- sending -----------------------------------------------------------------------------------
+
+    private String startProducer(JSONObject request) throws Exception {
+        String name = request.getString("name");
+        DefaultMQProducer producer = new DefaultMQProducer(name, null, request.getBooleanValue("trace"), null);
+        producer.setNamesrvAddr(request.getString("namesrv"));
+        producer.setInstanceName(name);
+        producer.setSendMsgTimeout(10_000);
+        producer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
+        producer.start();
+        producers.put(name, producer);
+        return "started";
+    }
+
+    private static Message message(JSONObject request) {
+        return new Message(request.getString("topic"), request.getString("tags"), request.getString("keys"),
+            request.getString("body").getBytes(StandardCharsets.UTF_8));
+    }
+
+    /** Send bodies one after the other, all to the queue that a key selects if there is one. */
+    private static Object send(DefaultMQProducer producer, JSONObject request) throws Exception {
+        JSONArray results = new JSONArray();
+        for (Object body : request.getJSONArray("bodies")) {
+            request.put("body", body);
+            var sent = request.containsKey("queue_id")
+                ? producer.send(message(request),
+                    (queues, chosenFor, key) -> queues.get((Integer) key), request.getInteger("queue_id"))
+                : producer.send(message(request));
+            JSONObject result = new JSONObject();
+            result.put("status", sent.getSendStatus().name());
+            result.put("msgId", sent.getMsgId());
+            result.put("offsetMsgId", sent.getOffsetMsgId());
+            results.add(result);
+        }
+        return results;
+    }
+
+    private static Object ask(DefaultMQProducer producer, JSONObject request) throws Exception {
+        Message reply = producer.request(message(request), REQUEST_MS);
+        return new String(reply.getBody(), StandardCharsets.UTF_8);
+    }
+
+    // -- consuming ---------------------------------------------------------------------------------
+
+    private String startConsumer(JSONObject request) throws Exception {
+        String name = request.getString("name");
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.getString("group"));
+        consumer.setNamesrvAddr(request.getString("namesrv"));
+        consumer.setInstanceName(name);
+        consumer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
+        consumer.setPersistConsumerOffsetInterval(500);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(request.getString("topic"), "*");
+        long pauseMs = request.getLongValue("pause_ms");
+        switch (request.getString("way")) {
+            case "orderly":
+                consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                    for (MessageExt message : messages) {
+                        show(name, message);
+                        pause(pauseMs);
+                    }
+                    return ConsumeOrderlyStatus.SUCCESS;
+                });
+                break;
+            case "reply":
+                consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                    for (MessageExt message : messages) {
+                        show(name, message);
+                        reply(producers.get(request.getString("producer")), message);
+                    }
+                    return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+                });
+                break;
+            default:
+                consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                    for (MessageExt message : messages) {
+                        show(name, message);
+                    }
+                    return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+                });
+        }
+        consumer.start();
+        consumers.put(name, consumer);
+        return "started";
+    }
+
+    private static void pause(long ms) {
+        try {
+            Thread.sleep(ms);
+        } catch (InterruptedException stopped) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    private static void reply(DefaultMQProducer producer, MessageExt asked) {
+        try {
+            String body = "re: " + new String(asked.getBody(), StandardCharsets.UTF_8);
+            producer.send(MessageUtil.createReplyMessage(asked, body.getBytes(StandardCharsets.UTF_8)));
+        } catch (Exception problem) {
+            throw new IllegalStateException(problem);
+        }
+    }
+
+    // -- administration ----------------------------------------------------------------------------
+
+    private String startAdmin(JSONObject request) throws Exception {
+        admin = new DefaultMQAdminExt();
+        admin.setNamesrvAddr(request.getString("namesrv"));
+        admin.setInstanceName("kinds-admin");
+        admin.start();
+        return "started";
+    }
+
+    private Object administrate(JSONObject request) throws Exception {
+        String topic = request.getString("topic");
+        String group = request.getString("group");
+        String client = request.getString("client");
+        JSONObject result = new JSONObject();
+        switch (request.getString("verb")) {
+            case "view":
+                return describe(admin.viewMessage(topic, request.getString("message_id")));
+            case "query":
+                JSONArray found = new JSONArray();
+                for (MessageExt each : admin.queryMessage(topic, request.getString("key"), 32, 0, Long.MAX_VALUE)
+                    .getMessageList()) {
+                    found.add(describe(each));
+                }
+                return found;
+            case "running_info":
+                var info = admin.getConsumerRunningInfo(group, client, request.getBooleanValue("jstack"));
+                result.put("orderly", info.getProperties().getProperty("PROP_CONSUMEORDERLY"));
+                result.put("queues", info.getMqTable().size());
+                result.put("jstack", info.getJstack());
+                return result;
+            case "consume_directly":
+                var consumed = admin.consumeMessageDirectly(group, client, topic, request.getString("message_id"));
+                result.put("result", consumed.getConsumeResult().name());
+                result.put("remark", consumed.getRemark());
+                return result;
+            case "reset_offset":
+                admin.resetOffsetByTimestamp(topic, group, request.getLongValue("time_ms"), true)
+                    .forEach((queue, offset) -> result.put("" + queue.getQueueId(), offset));
+                return result;
+            case "consume_status":
+                admin.getConsumeStatus(topic, group, client).forEach((each, offsets) -> {
+                    JSONObject byQueue = new JSONObject();
+                    offsets.forEach((queue, offset) -> byQueue.put("" + queue.getQueueId(), offset));
+                    result.put(each, byQueue);
+                });
+                return result;
+            case "decode_trace":
+                JSONArray traces = new JSONArray();
+                for (var trace : TraceDataEncoder.decoderFromTraceDataString(request.getString("body"))) {
+                    JSONObject one = new JSONObject();
+                    one.put("type", trace.getTraceType().name());
+                    one.put("topic", trace.getTraceBeans().get(0).getTopic());
+                    one.put("msgId", trace.getTraceBeans().get(0).getMsgId());
+                    one.put("success", trace.isSuccess());
+                    traces.add(one);
+                }
+                return traces;
+            default:
+                throw new IllegalArgumentException("no such verb: " + request);
+        }
+    }
+
+    private static JSONObject describe(MessageExt message) {
+        JSONObject described = new JSONObject();
+        described.put("topic", message.getTopic());
+        described.put("queueId", message.getQueueId());
+        described.put("queueOffset", message.getQueueOffset());
+        described.put("transactionId", message.getTransactionId());
+        described.put("properties", message.getProperties());
+        described.put("body", new String(message.getBody(), StandardCharsets.UTF_8));
+        return described;
+    }
+}

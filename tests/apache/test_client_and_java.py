@@ -1,0 +1,66 @@
+"""Our producer and the stock Java clients on one cluster: each reads what the other sent."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.apache.backends import OURS, Backend, running_backend
+from tests.apache.kit import VERSIONS, Shell, wait_until
+from tests.apache.test_broker_compat import broker_shell
+from tianzhou.client import CompressionType, Message, Producer, ReceivedMessage
+
+pytestmark = pytest.mark.apache
+
+LONG = "long enough to be packed, 压缩. " * 300
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Backend]:
+    with running_backend(OURS) as it:
+        yield it
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def java(request: pytest.FixtureRequest, apache: None) -> Iterator[Shell]:
+    with broker_shell(request.param) as shell:
+        yield shell
+
+
+async def test_java_reads_what_we_send(cluster: Backend, java: Shell) -> None:
+    topic = cluster.name("ToJava")
+    sent = [f"{kind.name} {LONG}" for kind in CompressionType]
+    for kind, text in zip(CompressionType, sent, strict=True):
+        async with Producer("packers", namesrv=cluster.namesrv, compression=kind) as producer:
+            await producer.send(topic, text, keys=kind.name, tags="packed")
+    async with Producer("packers", namesrv=cluster.namesrv) as producer:
+        sent += [f"batched {number}" for number in range(5)]
+        await producer.send_many([Message(topic, f"batched {number}") for number in range(5)])
+    await cluster.await_stored(topic, 8)
+    name = f"{topic}-reader"
+    java.ask(
+        "start_consumer", name=name, namesrv=cluster.namesrv, group=topic, topic=topic, tags="*",
+        model="CLUSTERING", from_where="CONSUME_FROM_FIRST_OFFSET",
+    )  # fmt: skip
+    try:
+        wait_until(
+            lambda: len(java.consumed(name)) >= len(sent),
+            f"{len(sent)} messages at the Java consumer",
+            timeout_s=60,
+            seen=java.report,
+        )
+        assert sorted(each["body"] for each in java.consumed(name)) == sorted(sent)
+    finally:
+        java.ask("stop_consumer", name=name)
+
+
+async def test_we_read_what_java_sends(cluster: Backend, java: Shell) -> None:
+    topic = cluster.name("FromJava")
+    name = f"{topic}-sender"
+    java.ask("start_producer", name=name, namesrv=cluster.namesrv, vip=False)
+    try:
+        java.ask("send", name=name, topic=topic, way="sync", messages=[{"body": LONG}])
+    finally:
+        java.ask("stop_producer", name=name)
+    (stored,) = await cluster.await_stored(topic, 1)
+    assert len(stored.body) < len(LONG)
+    assert ReceivedMessage(stored).text == LONG

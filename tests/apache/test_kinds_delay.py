@@ -1,0 +1,251 @@
+"""Stock clients on our broker: delayed, timed, recalled, retried and dead messages.
+
+Every test has a topic and a group of its own. Being early is a failure by the millisecond; how late
+a message came is shown, and a failure only where it can be no accident.
+"""
+
+import tempfile
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.apache.jvm import CLIENT_OPTIONS, java_command, make_home
+from tests.apache.kit import (
+    BROKER_DEFAULTS,
+    VERSIONS,
+    Shell,
+    apache_broker,
+    tianzhou_namesrv,
+    wait_until,
+)
+from tests.apache.test_broker_compat import Cluster, our_cluster, tianzhou_broker
+
+pytestmark = pytest.mark.apache
+
+SOON_S = 40
+LATE_MS_MAX = 5_000
+"""Beyond this a busy machine is no excuse."""
+LEVELS_S = (1, 2, 1, 2, 1)
+Shells = Callable[[str], Shell]
+Message = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def cluster(apache: None) -> Iterator[Cluster]:
+    levels = " ".join(f"{seconds}s" for seconds in LEVELS_S)
+    with our_cluster(messageDelayLevel=levels, recallMessageEnable="true") as it:
+        yield it
+
+
+@contextmanager
+def delay_shell(version: str) -> Generator[Shell]:
+    """The stock clients of a version in a JVM; java/DelayShell.java is the other half."""
+    with tempfile.TemporaryDirectory(prefix="apache-delay-") as directory:
+        home = make_home(Path(directory))
+        shell = Shell(version, home, [*java_command(version, home, CLIENT_OPTIONS), "DelayShell"])
+        try:
+            shell.ask("ping")
+            yield shell
+        finally:
+            shell.close()
+
+
+@pytest.fixture(scope="module")
+def shells(apache: None) -> Iterator[Shells]:
+    started: dict[str, Shell] = {}
+    with ExitStack() as stack:
+
+        def shell(version: str) -> Shell:
+            if version not in started:
+                started[version] = stack.enter_context(delay_shell(version))
+            return started[version]
+
+        yield shell
+
+
+def consumed(shell: Shell, name: str, count: int) -> list[Message]:
+    """The messages of a consumer, once there are so many."""
+    wait_until(
+        lambda: len(shell.consumed(name)) >= count,
+        f"{count} messages for {name}",
+        timeout_s=SOON_S,
+        seen=lambda: str(shell.consumed(name)),
+    )
+    return shell.consumed(name)
+
+
+def start(
+    shell: Shell, cluster: Cluster, topic: str, *, succeed_after: int = 0, max_times: int = 16
+) -> None:
+    """A producer and a consumer, both named by the topic."""
+    namesrv = cluster.namesrv.address
+    shell.ask("start_producer", name=f"p-{topic}", namesrv=namesrv)
+    # The topic comes to be with its first message, and consumers look for it every 30 s.
+    shell.ask("send", name=f"p-{topic}", topic=topic, body="hello")
+    shell.ask(
+        "start_consumer", name=f"c-{topic}", namesrv=namesrv, group=f"g-{topic}",
+        topic=topic, succeed_after=succeed_after, max_reconsume_times=max_times,
+    )  # fmt: skip
+    consumed(shell, f"c-{topic}", 1)
+
+
+def report_lateness(what: str, late_ms: list[int]) -> None:
+    print(f"{what}: late by {sorted(late_ms)} ms")  # noqa: T201 - pytest -rP shows it
+    assert min(late_ms) >= 0, f"{what}: early by {-min(late_ms)} ms"
+    assert max(late_ms) < LATE_MS_MAX
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_delay_levels(shells: Shells, cluster: Cluster, version: str) -> None:
+    shell, topic = shells(version), f"levels-{version.replace('.', '-')}"
+    start(shell, cluster, topic)
+    before_ms: dict[str, int] = {}
+    for level in (1, 2, 3, 4):
+        sent = shell.ask(
+            "send", name=f"p-{topic}", topic=topic, body=f"level {level}", delay_level=level
+        )
+        assert sent["status"] == "SEND_OK"
+        before_ms[f"level {level}"] = sent["beforeMs"] + LEVELS_S[level - 1] * 1000
+    seen = [m for m in consumed(shell, f"c-{topic}", 5) if m["body"] != "hello"]
+    assert sorted(m["body"] for m in seen) == sorted(before_ms)
+    report_lateness(
+        f"{version} delay levels", [m["nowMs"] - before_ms[m["body"]] for m in seen]
+    )  # fmt: skip
+    assert all("DELAY" not in m["properties"] for m in seen)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_any_moment(shells: Shells, cluster: Cluster, version: str) -> None:
+    shell, topic = shells(version), f"moment-{version.replace('.', '-')}"
+    start(shell, cluster, topic)
+    due_ms: dict[str, int] = {}
+    asked: list[tuple[str, int, int]] = [
+        ("deliver_in_ms", 1500, 1500),
+        ("deliver_in_ms", 2345, 2345),
+        ("delay_ms", 1234, 1234),
+        ("delay_sec", 2, 2000),
+    ]
+    for name, value, wait_ms in asked:
+        body = f"{name} {value}"
+        sent = shell.ask("send", name=f"p-{topic}", topic=topic, body=body, **{name: value})
+        assert sent["status"] == "SEND_OK"
+        due_ms[body] = sent["beforeMs"] + wait_ms
+    seen = [m for m in consumed(shell, f"c-{topic}", 5) if m["body"] != "hello"]
+    assert sorted(m["body"] for m in seen) == sorted(due_ms)
+    report_lateness(f"{version} any moment", [m["nowMs"] - due_ms[m["body"]] for m in seen])
+
+
+def test_recall(shells: Shells, cluster: Cluster) -> None:
+    shell, topic = shells("5.5.0"), "recall-5-5-0"
+    start(shell, cluster, topic)
+    handles = {
+        body: shell.ask(
+            "send", name=f"p-{topic}", topic=topic, body=body, deliver_in_ms=wait_ms
+        )
+        for body, wait_ms in (("kept", 3000), ("taken back", 3000), ("last", 3500))
+    }  # fmt: skip
+    handle = handles["taken back"]["recallHandle"]
+    recalled = shell.ask("recall", name=f"p-{topic}", topic=topic, handle=handle)
+    assert recalled == handles["taken back"]["msgId"]
+    seen = {m["body"] for m in consumed(shell, f"c-{topic}", 3)}
+    assert seen == {"hello", "kept", "last"}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_message_that_always_fails_ends_with_the_dead_letters(
+    shells: Shells, cluster: Cluster, version: str
+) -> None:
+    shell, topic = shells(version), f"fails-{version.replace('.', '-')}"
+    start(shell, cluster, topic, max_times=3, succeed_after=99)
+    name = f"c-{topic}"
+    tries = [m for m in consumed(shell, name, 4) if m["body"] == "hello"]
+    assert [m["reconsumeTimes"] for m in tries] == [0, 1, 2, 3]
+    assert {m["topic"] for m in tries} == {topic}, "clients show the topic it was first in"
+    assert len({m["msgId"] for m in tries}) == 1
+    waited_ms = [after["nowMs"] - before["nowMs"] for before, after in pairwise(tries)]
+    levels_ms = [1000 * LEVELS_S[level - 1] for level in (3, 4, 5)]
+    report_lateness(
+        f"{version} retries",
+        [waited - level for waited, level in zip(waited_ms, levels_ms, strict=True)],
+    )
+    dead_letters = f"dead-{topic}"
+    shell.ask(
+        "start_consumer", name=dead_letters, namesrv=cluster.namesrv.address,
+        group=f"g-{dead_letters}", topic=f"%DLQ%g-{topic}",
+    )  # fmt: skip
+    (dead,) = consumed(shell, dead_letters, 1)
+    assert dead["body"] == "hello"
+    assert dead["msgId"] == tries[0]["msgId"]
+    assert dead["properties"]["RETRY_TOPIC"] == topic
+    assert dead["properties"]["ORIGIN_MESSAGE_ID"]
+    assert dead["reconsumeTimes"] == 4
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_message_that_succeeds_the_second_time_is_done(
+    shells: Shells, cluster: Cluster, version: str
+) -> None:
+    shell, topic = shells(version), f"second-{version.replace('.', '-')}"
+    start(shell, cluster, topic, succeed_after=1)
+    tries = consumed(shell, f"c-{topic}", 2)
+    assert [m["reconsumeTimes"] for m in tries] == [0, 1]
+    assert tries[1]["nowMs"] - tries[0]["nowMs"] >= LEVELS_S[2] * 1000
+
+
+TWO_LEVELS = "1s 25s"
+SHAPE: dict[str, object] = {
+    key: BROKER_DEFAULTS[key]
+    for key in (
+        "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum",
+    )
+} | {"messageDelayLevel": TWO_LEVELS}  # fmt: skip
+"""Settings that must be the same for every broker of a store."""
+
+
+def test_waiting_messages_move_to_rocketmq_and_back(
+    shells: Shells, apache: None, tmp_path: Path
+) -> None:
+    """A store changes hands with messages waiting in it; each arrives once, and none early."""
+    shell, topic, store = shells("5.5.0"), "moving", tmp_path / "store"
+    due_ms: dict[str, int] = {}
+
+    def send(body: str, wait_ms: int, **how: int) -> None:
+        sent = shell.ask("send", name=producer, topic=topic, body=body, **how)
+        assert sent["status"] == "SEND_OK"
+        due_ms[body] = sent["beforeMs"] + wait_ms
+
+    def all_of(consumer: str) -> list[Message]:
+        """What a new group gets, once everything that was sent has arrived."""
+        shell.ask(
+            "start_consumer", name=consumer, namesrv=namesrv.address, group=f"g-{consumer}",
+            topic=topic,
+        )  # fmt: skip
+        return consumed(shell, consumer, len(due_ms))
+
+    with tianzhou_namesrv() as namesrv:
+        with tianzhou_broker(namesrv, storePathRootDir=store, **SHAPE):
+            producer = "p-moving-1"
+            shell.ask("start_producer", name=producer, namesrv=namesrv.address)
+            send("delivered by us: timed", 500, delay_ms=500)
+            send("delivered by us: delayed", 1000, delay_level=1)
+            all_of("moving-1")
+            send("for RocketMQ: timed", 25_000, delay_ms=25_000)
+            send("for RocketMQ: delayed", 25_000, delay_level=2)
+            shell.ask("stop_consumer", name="moving-1")
+        with apache_broker("5.5.0", namesrv.address, store_dir=store, messageDelayLevel=TWO_LEVELS):
+            all_of("moving-2")
+            producer = "p-moving-2"
+            shell.ask("start_producer", name=producer, namesrv=namesrv.address)
+            send("for us: timed", 25_000, delay_ms=25_000)
+            send("for us: delayed", 25_000, delay_level=2)
+            shell.ask("stop_consumer", name="moving-2")
+        with tianzhou_broker(namesrv, storePathRootDir=store, **SHAPE):
+            seen = all_of("moving-3")
+            shell.ask("stop_consumer", name="moving-3")
+    assert sorted(m["body"] for m in seen) == sorted(due_ms)
+    early = [m for m in seen if m["storeMs"] < due_ms[m["body"]]]
+    assert not early
