@@ -38,6 +38,12 @@ $(VENV)/.installed: $(VENV)/.made pyproject.toml
 	@$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
+# Spark is large, so only what needs it brings it.
+$(VENV)/.spark: $(VENV)/.installed
+	@echo "setup: installing Spark"
+	@$(BIN)/pip install -q --disable-pip-version-check -e '.[spark]'
+	@touch $@
+
 KERNEL_SOURCES := $(wildcard kernel/Cargo.toml kernel/Cargo.lock kernel/pyproject.toml kernel/src/*.rs)
 
 .PHONY: kernel-if-possible
@@ -61,9 +67,10 @@ run: setup ## start nameserver and broker, and show messages flowing; Ctrl-C sto
 	@exec $(BIN)/tianzhou up --demo
 
 test: check ## every check and every test
-	$(BIN)/pytest -q tests/unit tests/property tests/golden tests/integration tests/fuzz tests/crash tests/apache
+	$(BIN)/pytest -q tests/unit tests/property tests/golden tests/integration tests/fuzz tests/crash tests/adversity \
+	  tests/spark tests/apache
 
-check: setup ## format, lint, types, import rules, tidiness, and the kernel's own lints
+check: setup $(VENV)/.spark ## format, lint, types, import rules, tidiness, and the kernel's own lints
 	$(BIN)/ruff format --check --quiet src tests bench tools
 	$(BIN)/ruff check --quiet src tests bench tools
 	$(BIN)/lint-imports --no-cache --config pyproject.toml
