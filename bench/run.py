@@ -16,7 +16,9 @@ from pathlib import Path
 
 from bench import (
     bench_broker,
+    bench_client,
     bench_held,
+    bench_kinds,
     bench_namesrv,
     bench_store,
     bench_wire,
@@ -141,12 +143,32 @@ def held(*, quick: bool) -> str:
     return "One run.\n\n" + table(["figure", "unit", "value"], rows)
 
 
+def kinds(*, quick: bool) -> str:
+    rows = [
+        [each.what, each.unit, f"{each.value:,.2f}"] for each in bench_kinds.figures(quick=quick)
+    ]
+    return "One run.\n\n" + table(["figure", "unit", "value"], rows)
+
+
+def client(*, quick: bool) -> str:
+    found = bench_client.measure(seconds=1.5 if quick else 5.0, apache=not quick)
+    rows = [
+        [each.server, each.work, f"{each.messages_per_s:,}", f"{each.cpu_us:,.1f}"]
+        for each in found
+    ]
+    return "One run.\n\n" + table(
+        ["broker", "work", "messages/s", "CPU us of the client per message"], rows
+    )
+
+
 PARTS: dict[str, Callable[..., str]] = {
     "wire": wire,
     "namesrv": namesrv,
     "store": store,
     "broker": broker,
     "held": held,
+    "kinds": kinds,
+    "client": client,
 }
 
 
