@@ -66,9 +66,17 @@ $(VENV)/.kernel: $(VENV)/.installed $(KERNEL_SOURCES)
 run: setup ## start nameserver and broker, and show messages flowing; Ctrl-C stops
 	@exec $(BIN)/tianzhou up --demo
 
+# Tests with Apache RocketMQ mostly wait for its programs, so they run beside the others.
 test: check ## every check and every test
+	@$(MAKE) --no-print-directory -j2 -Oline test-own test-apache
+
+.PHONY: test-own test-apache
+test-own: setup $(VENV)/.spark
 	$(BIN)/pytest -q tests/unit tests/property tests/golden tests/integration tests/fuzz tests/crash tests/adversity \
-	  tests/spark tests/apache
+	  tests/spark
+
+test-apache: setup $(VENV)/.spark
+	$(BIN)/pytest -q tests/apache
 
 check: setup $(VENV)/.spark ## format, lint, types, import rules, tidiness, and the kernel's own lints
 	$(BIN)/ruff format --check --quiet src tests bench tools

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 
 import psutil
+from tests.apache.jvm import run_java
 
 from bench import broker_servers, consuming
 from bench.broker_servers import Measured
@@ -135,6 +136,28 @@ def namesrv_of(server: Measured) -> str:
     return f"127.0.0.1:{ports[0]}"
 
 
+def measure_java(namesrv: str, server: str, seconds: float) -> list[Figure]:
+    """The stock client of Java at the same works; start-up and compiling are not counted."""
+    done = run_java(
+        broker_servers.APACHE_VERSION, "ClientBench", namesrv, str(seconds), str(_CONSUMED),
+        jvm_options=("-XX:TieredStopAtLevel=4", "-XX:-UseSerialGC", "-XX:+UseG1GC", "-Xmx2g"),
+        timeout_s=60 + 8 * seconds,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"the Java client failed: {done.stderr[-1000:]}")
+    figures: list[Figure] = []
+    for line in done.stdout.splitlines():
+        name, count, wall, cpu = line.split("\t")
+        wall_s, cpu_s = float(wall), float(cpu)
+        figures.append(
+            Figure(
+                server, f"Java client: {name}", int(int(count) / wall_s),
+                cpu_s / int(count) * 1e6, cpu_s / wall_s,
+            )
+        )  # fmt: skip
+    return figures
+
+
 def measure(*, seconds: float, apache: bool = False) -> list[Figure]:
     """All works against our broker, and Apache's if asked for."""
     figures: list[Figure] = []
@@ -148,6 +171,7 @@ def measure(*, seconds: float, apache: bool = False) -> list[Figure]:
             for work in consuming.CONSUMES:
                 figures.append(loop.run(measure_consume(namesrv, server.name, work, _CONSUMED)))
                 print(figures[-1], file=sys.stderr)
+            figures += measure_java(namesrv, server.name, seconds)
     return figures
 
 

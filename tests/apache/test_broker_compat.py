@@ -390,14 +390,6 @@ def test_compressed_body(stage: Stage) -> None:
     assert got["storeSize"] < len(body) // 2, "it was stored as the client compressed it"
 
 
-def test_delayed_message_arrives_after_those_that_were_sent_later(stage: Stage) -> None:
-    consumer = stage.start_consumer("all")
-    assert_stored(stage.send([{"body": "late", "delay_level": 1}]), 1)
-    assert_stored(stage.send(plain(["next"])), 1)
-    got = stage.expect(consumer, ["late", "next"])
-    assert [each["body"] for each in got] == ["next", "late"]
-
-
 # -- filters --------------------------------------------------------------------------------------
 
 
