@@ -92,9 +92,12 @@ class Samples:
     p50_us: list[float] = field(default_factory=list[float])
     p99_us: list[float] = field(default_factory=list[float])
     p999_us: list[float] = field(default_factory=list[float])
-    disturbed: int = 0
+    disturbed_count: int = 0
+    """Rounds that count although others were busy, for lack of better ones."""
+    repeated_count: int = 0
 
     def add(self, load: dict[str, Any]) -> None:
+        self.disturbed_count += load["other_cpu_cores"] > DISTURBED_ABOVE_CORES
         self.rate.append(load["msgs_per_s"])
         self.cpu_us.append(load["cpu_us_per_msg"])
         latency = load["lat_us"]
@@ -169,17 +172,23 @@ def run_load(
 
 
 def measure_works(
-    program: Path, server: Measured, works: list[Work], results: Results, *, quick: bool
+    program: Path,
+    server: Measured,
+    works: list[Work],
+    results: Results,
+    *,
+    quick: bool,
+    repeats_max: int,
 ) -> None:
     warmup_s, duration_s = ("1", "2") if quick else ("2", "5")
     for work in works:
         samples = results.works.setdefault((work.name, server.name), Samples())
         times = ("--warmup", warmup_s, "--duration", duration_s)
         load = run_load(program, server, work.arguments, *times)
-        for _ in range(REPEATS_MAX):
+        for _ in range(repeats_max):
             if load["other_cpu_cores"] <= DISTURBED_ABOVE_CORES:
                 break
-            samples.disturbed += 1
+            samples.repeated_count += 1
             load = run_load(program, server, work.arguments, *times)
         samples.add(load)
         say(
@@ -218,13 +227,15 @@ def measure_idle(server: Measured, results: Results, *, quick: bool) -> None:
     results.idle_cpu_percent.setdefault(server.name, []).append(used)
 
 
-def measure(*, quick: bool, only: str | None = None) -> Results:
+def measure(
+    *, quick: bool, only: str | None = None, rounds: int = 3, repeats_max: int = REPEATS_MAX
+) -> Results:
     results = Results()
     chosen = [
         work for work in WORKS if (work.name == only if only else not quick or work.name in QUICK)
     ]
     with generator() as program:
-        for number in range(1 if quick else 3):
+        for number in range(1 if quick else rounds):
             say(f"round {number + 1}")
             for name, started in SERVERS.items():
                 for settings in dict.fromkeys(work.settings for work in chosen):
@@ -234,7 +245,9 @@ def measure(*, quick: bool, only: str | None = None) -> Results:
                             results.start_s.setdefault(name, []).append(server.start_s)
                             measure_idle(server, results, quick=quick)
                         prepare(program, server, works, quick=quick)
-                        measure_works(program, server, works, results, quick=quick)
+                        measure_works(
+                            program, server, works, results, quick=quick, repeats_max=repeats_max
+                        )
                         if not settings:
                             mib = rss_mib(server.pid) + rss_mib(server.namesrv_pid)
                             results.loaded_mib.setdefault(name, []).append(mib)

@@ -123,17 +123,21 @@ def broker(*, quick: bool) -> str:
     for what, by_server in results.others().items():
         ours, theirs = (median_and_spread(by_server[name]) for name in ("tianzhou", "apache"))
         rows.append(["-", what, spread(*ours), spread(*theirs), f"{theirs[0] / ours[0]:.2f}"])
-    disturbed = sum(samples.disturbed for samples in results.works.values())
+    all_samples = results.works.values()
+    kept = sum(len(samples.rate) for samples in all_samples)
+    disturbed = sum(samples.disturbed_count for samples in all_samples)
+    repeated = sum(samples.repeated_count for samples in all_samples)
     apache = f"Apache {broker_servers.APACHE_VERSION}"
     if not quick:
         plots.pairs(
             PLOTS / "broker-cpu.svg", "The server's CPU per message",
             "microseconds, less is better", bars, ("Tianzhou", apache),
         )  # fmt: skip
-    return (
-        SPREAD + f"{disturbed} rounds were disturbed by others and repeated.\n\n"
-        + table(["work", "figure", "Tianzhou", apache, "ratio"], rows)
-    )  # fmt: skip
+    noise = (
+        f"{disturbed} of {kept} rounds were disturbed by others on the machine, {repeated} more "
+        "were repeated for that.\n\n"
+    )
+    return SPREAD + noise + table(["work", "figure", "Tianzhou", apache, "ratio"], rows)
 
 
 def held(*, quick: bool) -> str:
