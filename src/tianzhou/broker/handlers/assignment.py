@@ -1,0 +1,196 @@
+"""QUERY_ASSIGNMENT and the modes of groups: consumers that let the broker share out the queues."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from tianzhou.broker import assignment, checks
+from tianzhou.broker.assignment import ModeTable
+from tianzhou.broker.clients import ConsumerTable, MessageModel
+from tianzhou.broker.config import BrokerConfig, namesrv_addresses
+from tianzhou.broker.groups import GroupTable
+from tianzhou.broker.topics import TopicTable
+from tianzhou.clock import Clock
+from tianzhou.config.live import LiveSettings
+from tianzhou.errors import RequestError, TianzhouError
+from tianzhou.names import PERM_READ, RETRY_TOPIC_PREFIX
+from tianzhou.protocol.bodies import decode as decode_body
+from tianzhou.protocol.bodies import encode as encode_body
+from tianzhou.protocol.bodies.queues import (
+    MessageQueue,
+    MessageQueueAssignment,
+    QueryAssignmentRequestBody,
+    QueryAssignmentResponseBody,
+    SetMessageRequestModeBody,
+)
+from tianzhou.protocol.bodies.route import TopicRouteData
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.remoting.client import Client
+from tianzhou.remoting.connection import Connection
+
+log = logging.getLogger(__name__)
+
+_ROUTE_TIMEOUT_MS = 3000
+_ROUTES_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentParts:
+    """What these requests need of a broker."""
+
+    settings: LiveSettings[BrokerConfig]
+    topics: TopicTable
+    groups: GroupTable
+    consumers: ConsumerTable[Connection]
+    modes: ModeTable
+    client: Client
+    clock: Clock
+    saved: Callable[[], Awaitable[bool]]
+    """Waits until the tables are on disk."""
+    routes: dict[str, tuple[int, list[MessageQueue]]] = field(
+        default_factory=dict[str, tuple[int, list[MessageQueue]]]
+    )
+    """By topic: when the nameserver was asked, and what it said."""
+
+
+async def query_assignment(parts: AssignmentParts, _: Connection, request: Command) -> Command:
+    """QUERY_ASSIGNMENT: the queues of a client, by pull or pop; none at all means "as before"."""
+    asked = decode_body(QueryAssignmentRequestBody, request.body)
+    topic, group, client_id = asked.topic or "", asked.consumer_group or "", asked.client_id or ""
+    if not (topic and group and client_id):
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR, "an assignment is for a topic, a consumerGroup, a clientId"
+        )
+    config = parts.settings.config
+    mode = parts.modes.find(
+        topic, group, config.default_message_request_mode, config.default_pop_share_queue_num
+    )
+    queues = await _all_queues(parts, config, topic)
+    if queues is not None and asked.message_model != MessageModel.BROADCASTING:
+        queues = _share(parts, config, asked, mode, queues)
+    found = None
+    if queues is not None:
+        found = [MessageQueueAssignment(queue=queue, mode=mode.mode) for queue in queues]
+    body = encode_body(QueryAssignmentResponseBody(assignments=found))
+    return Command(code=ResponseCode.SUCCESS, body=body)
+
+
+def _share(
+    parts: AssignmentParts,
+    config: BrokerConfig,
+    asked: QueryAssignmentRequestBody,
+    mode: SetMessageRequestModeBody,
+    queues: list[MessageQueue],
+) -> list[MessageQueue] | None:
+    if not config.server_load_balancer_enable:
+        return queues
+    members = parts.consumers.get(asked.consumer_group or "")
+    share = assignment.STRATEGIES.get(asked.strategy_name or "")
+    if members is None or share is None:
+        log.info(
+            "group %s: no assignment for client %s: %s",
+            checks.shorten(asked.consumer_group or ""), checks.shorten(asked.client_id or ""),
+            "the group has sent no heartbeat" if members is None else
+            f"strategy {checks.shorten(asked.strategy_name or '')} is not known",
+        )  # fmt: skip
+        return None
+    clients = sorted(set(members.client_ids()))
+    client = asked.client_id or ""
+    if mode.mode == assignment.POP:
+        count = mode.pop_share_queue_count
+        return assignment.share_for_pop(share, queues, clients, client, count)
+    return share(queues, clients, client)
+
+
+async def _all_queues(
+    parts: AssignmentParts, config: BrokerConfig, topic: str
+) -> list[MessageQueue] | None:
+    """The readable queues of a topic on all brokers, in order; None if they are not known."""
+    asked_ms, queues = parts.routes.get(topic, (None, None))
+    now_ms = parts.clock()
+    if (
+        asked_ms is not None
+        and 0 <= now_ms - asked_ms < config.load_balance_poll_name_server_interval
+    ):
+        return queues
+    namesrvs = namesrv_addresses(config)
+    if not namesrvs:
+        return _own_queues(parts, config, topic)
+    for namesrv in namesrvs:
+        command = Command(code=RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields={"topic": topic})
+        try:
+            answer = await parts.client.request(namesrv, command, _ROUTE_TIMEOUT_MS)
+            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                # The broker may have made it a moment ago.
+                return _own_queues(parts, config, topic)
+            if answer.code == ResponseCode.SUCCESS:
+                queues = _queues_in(topic, decode_body(TopicRouteData, answer.body))
+                if len(parts.routes) >= _ROUTES_MAX:
+                    parts.routes.clear()
+                parts.routes[topic] = (now_ms, queues)
+                return queues
+            log.info("nameserver %s: no route of topic %s: %s", namesrv, topic, answer.remark)
+        except TianzhouError as e:
+            log.info("nameserver %s: no route of topic %s: %s", namesrv, topic, e)
+    return queues
+
+
+def _queues_in(topic: str, route: TopicRouteData) -> list[MessageQueue]:
+    found = [
+        (data.broker_name or "", queue_id)
+        for data in route.queues
+        if data.perm & PERM_READ
+        for queue_id in range(data.read_queue_count)
+    ]
+    return [_queue(topic, name, queue_id) for name, queue_id in sorted(found)]
+
+
+def _own_queues(
+    parts: AssignmentParts, config: BrokerConfig, topic: str
+) -> list[MessageQueue] | None:
+    known = parts.topics.get(topic)
+    if known is None or not known.perm & PERM_READ:
+        return None
+    return [_queue(topic, config.broker_name, each) for each in range(known.read_queue_count)]
+
+
+def _queue(topic: str, broker_name: str, queue_id: int) -> MessageQueue:
+    return MessageQueue(topic=topic, broker_name=broker_name, queue_id=queue_id)
+
+
+async def set_message_request_mode(
+    parts: AssignmentParts, connection: Connection, request: Command
+) -> Command:
+    """SET_MESSAGE_REQUEST_MODE: whether a group pulls or pops a topic."""
+    mode = decode_body(SetMessageRequestModeBody, request.body)
+    topic, group = mode.topic or "", mode.consumer_group or ""
+    if topic.startswith(RETRY_TOPIC_PREFIX):
+        raise RequestError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
+    if parts.topics.get(topic) is None:
+        raise RequestError(
+            ResponseCode.TOPIC_NOT_EXIST, f"topic[{checks.shorten(topic)}] not exist"
+        )
+    config = parts.settings.config
+    if parts.groups.find(group, auto_create=config.auto_create_subscription_group) is None:
+        raise RequestError(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"consumer group {checks.shorten(group)} does not exist",
+        )
+    if mode.mode not in (assignment.PULL, assignment.POP):
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR, f"the mode is {checks.shorten(mode.mode)}, not PULL or POP"
+        )
+    parts.modes.put(topic, group, mode)
+    log.info("group %s: topic %s is for %s, by %s", group, topic, mode.mode, connection.peer)
+    if not await parts.saved():
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            "the change counts now, but it cannot be saved: see the broker's log",
+        )
+    return Command(code=ResponseCode.SUCCESS)
+
+
+def get_all_message_request_mode(parts: AssignmentParts, _: Connection, __: Command) -> Command:
+    """GET_ALL_MESSAGE_REQUEST_MODE."""
+    return Command(code=ResponseCode.SUCCESS, body=encode_body(parts.modes.as_body()))

@@ -1,0 +1,694 @@
+"""Pop consumption: messages of a queue are shared among consumers, and the broker keeps the place.
+
+    POP_MESSAGE   the retry topics now and then first, then the queues, then the retry topics
+                  -> what is found is noted as in flight -> answer, or wait until something comes
+    ACK_MESSAGE, BATCH_ACK_MESSAGE, CHANGE_MESSAGE_INVISIBLETIME   by the handles of messages
+    PEEK_MESSAGE, NOTIFICATION, POLLING_INFO   look, wait for something to pop, count who waits
+
+Nothing leaves before it is noted: a message that a consumer has is in the index, or it will be
+popped again.
+"""
+
+import base64
+import binascii
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+import msgspec
+
+from tianzhou.broker import checks
+from tianzhou.broker.clients import Subscription, make_subscription
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.groups import GroupTable
+from tianzhou.broker.pop import Change, Flying, Key
+from tianzhou.broker.pop_polls import PopParked, PopPolls, PopWaiting
+from tianzhou.broker.pop_run import Pops
+from tianzhou.broker.stats import Stats
+from tianzhou.broker.topics import TopicTable
+from tianzhou.clock import Clock
+from tianzhou.config.live import LiveSettings
+from tianzhou.errors import BodyError, RequestError
+from tianzhou.names import PERM_READ, RETRY_TOPIC_PREFIX
+from tianzhou.protocol import properties, receipts
+from tianzhou.protocol.bodies import decode as decode_body
+from tianzhou.protocol.bodies.queues import BatchAck, BatchAckMessageBody
+from tianzhou.protocol.bodies.topics import TopicConfig
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.command import Command, response_to
+from tianzhou.protocol.filter import SqlFilter, property_finder, record_properties
+from tianzhou.protocol.headers import decode, encode
+from tianzhou.protocol.headers.pop import (
+    AckMessageRequest,
+    ChangeInvisibleTimeRequest,
+    ChangeInvisibleTimeResponse,
+    NotificationRequest,
+    NotificationResponse,
+    PeekMessageRequest,
+    PollingInfoRequest,
+    PollingInfoResponse,
+    PopMessageRequest,
+    PopMessageResponse,
+)
+from tianzhou.protocol.receipts import ORDERED_REVIVE_QUEUE, Receipt
+from tianzhou.protocol.record import decode_record, encode_stored
+from tianzhou.remoting.connection import Connection
+from tianzhou.store.message_store import MessageStore
+from tianzhou.store.reading import Read, ReadStatus
+
+_MESSAGES_MAX = 32
+_LOOKS_MAX = 4
+"""Reads of one queue in a row when a filter rejects everything."""
+_FROM_FIRST = 0
+_PERCENT = 100
+_QUEUE_OFFSET = struct.Struct(">q")
+_QUEUE_OFFSET_AT = 20
+"""Where a record has the queue offset."""
+_BITS_BYTES_MAX = 1024
+"""Acknowledgements in a longer bit set are looked up one by one among what is in flight."""
+
+_WRONG_PLACE = (
+    ReadStatus.OFFSET_TOO_SMALL,
+    ReadStatus.OFFSET_OVERFLOW_BADLY,
+    ReadStatus.OFFSET_FOUND_NULL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PopParts:
+    """What pop consumption needs of a broker."""
+
+    settings: LiveSettings[BrokerConfig]
+    topics: TopicTable
+    groups: GroupTable
+    store: MessageStore
+    pops: Pops
+    polls: PopPolls
+    stats: Stats
+    clock: Clock
+    turns: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    """How often a group popped a topic; the queue to begin with goes round."""
+
+
+# -- popping ---------------------------------------------------------------------------------------
+
+
+def pop_message(parts: PopParts, connection: Connection, request: Command) -> Command | None:
+    """POP_MESSAGE."""
+    header = decode(PopMessageRequest, request.fields)
+    config = parts.settings.config
+    _check_allowed(parts, config, header.consumer_group, header.topic, header.queue_id)
+    _check_sizes(config, header)
+    subscription = _subscription(config, header.topic, header.expression, header.expression_type)
+    answer, is_more = _pop(parts, config, header, subscription)
+    if answer.code == ResponseCode.SUCCESS:
+        return answer
+    waiting = PopWaiting(header, subscription, request.opaque, request.encoding)
+    code = _park(parts, config, connection, request, waiting)
+    if code is None:
+        if is_more:
+            parts.polls.visible(header.topic)
+        return None
+    return msgspec.structs.replace(answer, code=code)
+
+
+def _check_sizes(config: BrokerConfig, header: PopMessageRequest) -> None:
+    if not 1 <= header.max_msg_count <= _MESSAGES_MAX:
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER,
+            f"maxMsgNums is {header.max_msg_count}, 1 to {_MESSAGES_MAX} are possible",
+        )
+    _check_invisible(config, header.invisible_time_ms, 1)
+
+
+def _check_invisible(config: BrokerConfig, invisible_time_ms: int, least_ms: int) -> None:
+    most_ms = config.timer_max_delay_sec * 1000
+    if not least_ms <= invisible_time_ms <= most_ms:
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER,
+            f"invisibleTime is {invisible_time_ms} ms, {least_ms} to {most_ms} (timerMaxDelaySec) "
+            f"are possible",
+        )
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What a pop has found so far."""
+
+    records: list[memoryview | bytes] = field(default_factory=list[memoryview | bytes])
+    changes: list[Change] = field(default_factory=list[Change])
+    starts: list[str] = field(default_factory=list[str])
+    places: list[str] = field(default_factory=list[str])
+    counts: list[str] = field(default_factory=list[str])
+    rest: int = 0
+    """Messages that are left in the queues that were looked at."""
+    is_more: bool = False
+    """Whether a filter rejected so many messages that the rest is for another time."""
+
+
+def _pop(
+    parts: PopParts, config: BrokerConfig, header: PopMessageRequest, subscription: Subscription
+) -> tuple[Command, bool]:
+    """The answer, which is no SUCCESS if there is nothing, and whether to look again soon."""
+    now_ms = parts.clock()
+    got = _Gathered()
+    for topic, queue_id in _queues(parts, config, header):
+        key = Key(header.consumer_group, topic, queue_id)
+        _pop_queue(parts, config, header, subscription, key, now_ms, got)
+    if got.changes:
+        parts.pops.note(got.changes)
+    body = b"".join(got.records)
+    if got.records:
+        parts.stats.delivered(
+            header.topic, header.consumer_group, len(got.records), len(body),
+            max(header.queue_id, 0),
+        )  # fmt: skip
+    else:
+        parts.stats.pulls_missed += 1
+    told = PopMessageResponse(
+        pop_time_ms=now_ms,
+        invisible_time_ms=header.invisible_time_ms,
+        revive_queue_id=ORDERED_REVIVE_QUEUE if header.order else 0,
+        rest_count=got.rest,
+        start_offset_info=";".join(got.starts),
+        msg_offset_info=";".join(got.places),
+        order_count_info=";".join(got.counts) if header.order else None,
+    )
+    answer = Command(
+        code=ResponseCode.SUCCESS if got.records else ResponseCode.POLLING_TIMEOUT,
+        remark="FOUND" if got.records else "NO_MESSAGE_IN_QUEUE",
+        ext_fields=encode(told),
+        body=body,
+    )
+    return answer, got.is_more
+
+
+def _queues(
+    parts: PopParts, config: BrokerConfig, header: PopMessageRequest
+) -> Iterator[tuple[str, int]]:
+    """The queues to look into, in this order."""
+    counted = (header.consumer_group, header.topic)
+    turn = parts.turns.get(counted, 0)
+    parts.turns[counted] = turn + 1
+    share = config.pop_from_retry_probability
+    retry_first = turn * share % _PERCENT < share
+    retry_queues = () if header.order else _retry_queues(parts, config, *counted)
+    if retry_first:
+        yield from retry_queues
+    yield from _own_queues(parts.topics.get(header.topic), header.topic, header.queue_id, turn)
+    if not retry_first:
+        yield from retry_queues
+
+
+def _own_queues(
+    topic: TopicConfig | None, name: str, queue_id: int, turn: int
+) -> Iterator[tuple[str, int]]:
+    if queue_id >= 0:
+        yield name, queue_id
+    elif topic is not None:
+        for at in range(topic.read_queue_count):
+            yield name, (turn + at) % topic.read_queue_count
+
+
+def _retry_queues(
+    parts: PopParts, config: BrokerConfig, group: str, topic: str
+) -> Iterator[tuple[str, int]]:
+    if config.enable_retry_topic_v2:
+        second = receipts.retry_topic(group, topic, v2=True)
+        yield from _own_queues(parts.topics.get(second), second, -1, 0)
+    if not config.enable_retry_topic_v2 or config.retrieve_message_from_pop_retry_topic_v1:
+        first = receipts.retry_topic(group, topic, v2=False)
+        yield from _own_queues(parts.topics.get(first), first, -1, 0)
+
+
+def _pop_queue(
+    parts: PopParts,
+    config: BrokerConfig,
+    header: PopMessageRequest,
+    subscription: Subscription,
+    key: Key,
+    now_ms: int,
+    got: _Gathered,
+) -> None:
+    table = parts.pops.table
+    place = parts.pops.place(key)
+    if header.order and table.is_blocked(key, header.attempt_id, now_ms):
+        return
+    start = _first_offset(parts, config, key, header.init_mode) if place is None else place
+    wanted = header.max_msg_count - len(got.records)
+    is_full = (
+        config.enable_pop_message_threshold
+        and table.count(key) > config.pop_inflight_message_threshold
+    )
+    if wanted <= 0 or is_full:
+        got.rest += max(parts.store.max_offset(key.topic, key.queue_id) - start, 0)
+        return
+    start, read, went_back = _read(parts, subscription, key, start, wanted)
+    if not read.records:
+        if went_back or start != place:
+            got.changes.append(Change(key, start, clear=went_back))
+        got.rest += max(read.max_offset - start, 0)
+        got.is_more |= read.status is ReadStatus.NO_MATCHED_MESSAGE
+        return
+    offsets = [_QUEUE_OFFSET.unpack_from(each, _QUEUE_OFFSET_AT)[0] for each in read.records]
+    if header.order:
+        batch = table.next_batch(
+            key, offsets, header.attempt_id, now_ms, header.invisible_time_ms
+        )  # fmt: skip
+        got.changes.append(Change(key, offsets[0], batch=batch, clear=went_back))
+        got.counts += receipts.order_count_info(key.topic, key.queue_id, offsets, batch.counts)
+    else:
+        rows = tuple(Flying(each, now_ms, header.invisible_time_ms) for each in offsets)
+        got.changes.append(Change(key, read.next_offset, put=rows, clear=went_back))
+    got.starts.append(receipts.start_offset_info(key.topic, key.queue_id, start))
+    got.places.append(receipts.message_offset_info(key.topic, key.queue_id, offsets))
+    got.rest += max(read.max_offset - read.next_offset, 0)
+    is_retry = key.topic != header.topic
+    if is_retry and not config.pop_response_return_actual_retry_topic:
+        handle = Receipt(
+            start, now_ms, header.invisible_time_ms, 0, receipts.mark_of(key.topic),
+            config.broker_name, key.queue_id,
+        )  # fmt: skip
+        got.records += [_as_sent(each, header.topic, handle) for each in read.records]
+    else:
+        got.records += read.records
+
+
+def _as_sent(record: memoryview, topic: str, handle: Receipt) -> bytes:
+    """A record of a retry topic under the topic it was sent to, with the handle of where it is."""
+    message = decode_record(record, check_crc=False)
+    handle = Receipt(
+        handle.start_offset, handle.pop_time_ms, handle.invisible_time_ms, handle.revive_queue_id,
+        handle.topic_mark, handle.broker_name, handle.queue_id, message.queue_offset,
+    )  # fmt: skip
+    found = message.properties | {properties.POP_CK: str(handle)}
+    return encode_stored(msgspec.structs.replace(message, topic=topic, properties=found))
+
+
+def _first_offset(parts: PopParts, config: BrokerConfig, key: Key, init_mode: int) -> int:
+    """Where a group begins that is new to a queue, as RocketMQ has it."""
+    store = parts.store
+    low = store.min_offset(key.topic, key.queue_id)
+    if init_mode == _FROM_FIRST or key.topic.startswith(RETRY_TOPIC_PREFIX):
+        return low
+    if config.init_pop_offset_by_check_msg_in_mem and low <= 0 and _is_recent(store, key):
+        return 0
+    return max(store.max_offset(key.topic, key.queue_id) - 1, 0)
+
+
+def _is_recent(store: MessageStore, key: Key) -> bool:
+    """Whether the first message of a queue is still in memory."""
+    first = store.read(key.topic, key.queue_id, 0, 1)
+    return first.status is ReadStatus.FOUND and first.behind_bytes <= store.memory_bytes
+
+
+def _read(
+    parts: PopParts, subscription: Subscription, key: Key, start: int, count: int
+) -> tuple[int, Read, bool]:
+    """What is found, from which place on, and whether that lies before the place asked for.
+
+    Without records the place is where to go on; what a filter rejects is passed over.
+    """
+    by_tags = subscription.is_by_tags and not subscription.tags.selects_all
+    sql = subscription.sql
+    look: Callable[[int], Read] = lambda place: parts.store.read(  # noqa: E731 - said once, used twice
+        key.topic, key.queue_id, place, count,
+        accept_tags=subscription.tags.matches if by_tags else None,
+        accept_record=None if sql is None else partial(_accepts, sql),
+    )  # fmt: skip
+    went_back = False
+    read = look(start)
+    for _ in range(_LOOKS_MAX):
+        if read.records or read.next_offset == start or read.status not in (
+            *_WRONG_PLACE, ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING,
+        ):  # fmt: skip
+            break
+        went_back = went_back or read.next_offset < start
+        start = read.next_offset
+        read = look(start)
+    return start, read, went_back
+
+
+def _accepts(sql: SqlFilter, record: memoryview) -> bool:
+    return sql.matches(property_finder(record_properties(record)))
+
+
+# -- checks ----------------------------------------------------------------------------------------
+
+
+def _check_allowed(
+    parts: PopParts, config: BrokerConfig, group_name: str, topic_name: str, queue_id: int
+) -> TopicConfig:
+    """The topic, if the group may read this queue of it. Raises RequestError."""
+    if not config.broker_permission & PERM_READ:
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            f"broker {config.broker_name} gives no messages: brokerPermission is "
+            f"{checks.describe_permission(config.broker_permission)}",
+        )
+    topic = _topic(parts, config, topic_name)
+    if not topic.perm & PERM_READ:
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            f"topic {topic_name} gives no messages: its permission is "
+            f"{checks.describe_permission(topic.perm)}",
+        )
+    if queue_id >= topic.read_queue_count:
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER,
+            f"queueId[{queue_id}] is illegal: topic {topic_name} has {topic.read_queue_count} read "
+            f"queues",
+        )
+    group = parts.groups.find(group_name, auto_create=config.auto_create_subscription_group)
+    if group is None:
+        raise RequestError(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"consumer group {checks.shorten(group_name)} does not exist: create it, or switch on "
+            f"autoCreateSubscriptionGroup",
+        )
+    if not group.consume_enable:
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            f"consumer group {group_name} must not consume: consumeEnable is false",
+        )
+    if parts.groups.is_forbidden(group_name, topic_name):
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            f"consumer group {group_name} must not read topic {topic_name}: an administrator has "
+            f"forbidden it",
+        )
+    return topic
+
+
+def _topic(parts: PopParts, config: BrokerConfig, name: str) -> TopicConfig:
+    topic = parts.topics.get(name)
+    if topic is None or name in checks.CLOSED_TOPICS:
+        raise RequestError(
+            ResponseCode.TOPIC_NOT_EXIST,
+            f"topic {checks.shorten(name)} does not exist on broker {config.broker_name}",
+        )
+    return topic
+
+
+def _subscription(
+    config: BrokerConfig, topic: str, expression: str | None, kind: str | None
+) -> Subscription:
+    """What a pop wants; everything if it does not say. Raises RequestError."""
+    subscription = make_subscription(topic, expression or "*", kind if expression else None, 0)
+    if subscription.problem is not None:
+        raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, subscription.problem)
+    if not subscription.is_by_tags and not config.enable_property_filter:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"the broker does not filter by {subscription.expression_type}: "
+            f"enablePropertyFilter is false",
+        )
+    return subscription
+
+
+# -- waiting ---------------------------------------------------------------------------------------
+
+
+def _park(
+    parts: PopParts,
+    config: BrokerConfig,
+    connection: Connection,
+    request: Command,
+    waiting: PopWaiting,
+) -> int | None:
+    """None if the request waits now, else the code to answer it with."""
+    header, polls = waiting.header, parts.polls
+    if header.poll_time_ms <= 0 or request.is_oneway:
+        return ResponseCode.POLLING_TIMEOUT
+    if len(polls) >= config.max_pop_polling_size:
+        return ResponseCode.POLLING_FULL
+    same_count = polls.count(header.topic, header.consumer_group, max(header.queue_id, -1))
+    if same_count > config.pop_polling_size:
+        return ResponseCode.POLLING_FULL
+    if not polls.park(connection, header.poll_time_ms, waiting):
+        return ResponseCode.POLLING_TIMEOUT
+    return None
+
+
+def serve_waiting(parts: PopParts, parked: PopParked, is_due: bool) -> bool:
+    """Answer a request that waits, if there is something to tell or its time is up."""
+    waiting, connection = parked.request, parked.owner
+    if connection.closed:
+        parts.polls.remove(parked)
+        return True
+    is_more = False
+    try:
+        answer, is_more = _answer_to(parts, waiting)
+    except RequestError as e:
+        answer = Command(code=e.code, remark=e.remark)
+    if answer is None or answer.code == ResponseCode.POLLING_TIMEOUT:
+        if not is_due:
+            if is_more:
+                parts.polls.visible(waiting.header.topic)
+            return False
+        answer = answer or _notice(has_msg=False)
+    parts.polls.remove(parked)
+    question = Command(code=0, opaque=waiting.opaque, encoding=waiting.encoding)
+    connection.send(
+        response_to(
+            question,
+            answer.code,
+            remark=answer.remark,
+            ext_fields=answer.ext_fields,
+            body=answer.body,
+        )
+    )
+    return True
+
+
+def _answer_to(parts: PopParts, waiting: PopWaiting) -> tuple[Command | None, bool]:
+    header, config = waiting.header, parts.settings.config
+    _check_allowed(parts, config, header.consumer_group, header.topic, header.queue_id)
+    if isinstance(header, PopMessageRequest):
+        return _pop(parts, config, header, waiting.subscription)
+    found = _has_message(parts, config, header, waiting.subscription)
+    return (_notice(has_msg=True) if found else None), False
+
+
+# -- looking ---------------------------------------------------------------------------------------
+
+
+def notification(parts: PopParts, connection: Connection, request: Command) -> Command | None:
+    """NOTIFICATION: an answer as soon as there is something to pop."""
+    header = decode(NotificationRequest, request.fields)
+    config = parts.settings.config
+    _check_allowed(parts, config, header.consumer_group, header.topic, header.queue_id)
+    subscription = _subscription(config, header.topic, header.expression, header.expression_type)
+    if _has_message(parts, config, header, subscription):
+        return _notice(has_msg=True)
+    waiting = PopWaiting(header, subscription, request.opaque, request.encoding)
+    code = _park(parts, config, connection, request, waiting)
+    if code is None:
+        return None
+    return _notice(has_msg=False, polling_full=code == ResponseCode.POLLING_FULL)
+
+
+def _notice(*, has_msg: bool, polling_full: bool = False) -> Command:
+    told = NotificationResponse(has_msg=has_msg, polling_full=polling_full)
+    return Command(code=ResponseCode.SUCCESS, ext_fields=encode(told))
+
+
+def _has_message(
+    parts: PopParts, config: BrokerConfig, header: NotificationRequest, subscription: Subscription
+) -> bool:
+    topic = parts.topics.get(header.topic)
+    queues = list(_own_queues(topic, header.topic, header.queue_id, 0))
+    if not header.order:
+        queues += _retry_queues(parts, config, header.consumer_group, header.topic)
+    now_ms = parts.clock()
+    for name, queue_id in queues:
+        key = Key(header.consumer_group, name, queue_id)
+        place = parts.pops.place(key)
+        if header.order and parts.pops.table.is_blocked(key, header.attempt_id, now_ms):
+            continue
+        start = parts.store.min_offset(name, queue_id) if place is None else place
+        if _read(parts, subscription, key, start, 1)[1].records:
+            return True
+    return False
+
+
+def peek_message(parts: PopParts, _: Connection, request: Command) -> Command:
+    """PEEK_MESSAGE: what the next pop would find, without taking it."""
+    header = decode(PeekMessageRequest, request.fields)
+    config = parts.settings.config
+    topic = _check_allowed(parts, config, header.consumer_group, header.topic, header.queue_id)
+    if not 1 <= header.max_msg_count <= config.pull_batch_max_message_count:
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER,
+            f"maxMsgNums is {header.max_msg_count}, 1 to {config.pull_batch_max_message_count} "
+            f"are possible",
+        )
+    everything = make_subscription(header.topic, "*", None, 0)
+    records: list[memoryview] = []
+    rest = 0
+    queues = _own_queues(topic, header.topic, header.queue_id, 0)
+    retry_queues = _retry_queues(parts, config, header.consumer_group, header.topic)
+    for name, queue_id in (*queues, *retry_queues):
+        key = Key(header.consumer_group, name, queue_id)
+        place = parts.pops.place(key)
+        start = parts.store.min_offset(name, queue_id) if place is None else place
+        rest += max(parts.store.max_offset(name, queue_id) - start, 0)
+        wanted = header.max_msg_count - len(records)
+        if wanted > 0:
+            records += _read(parts, everything, key, start, wanted)[1].records
+    told = PopMessageResponse(
+        pop_time_ms=0, invisible_time_ms=0, revive_queue_id=0, rest_count=rest
+    )
+    return Command(
+        code=ResponseCode.SUCCESS if records else ResponseCode.PULL_NOT_FOUND,
+        remark="FOUND" if records else "NO_MESSAGE_IN_QUEUE",
+        ext_fields=encode(told),
+        body=b"".join(records),
+    )
+
+
+def polling_info(parts: PopParts, _: Connection, request: Command) -> Command:
+    """POLLING_INFO: how many requests of a group wait for a queue."""
+    header = decode(PollingInfoRequest, request.fields)
+    config = parts.settings.config
+    _check_allowed(parts, config, header.consumer_group, header.topic, header.queue_id)
+    count = parts.polls.count(header.topic, header.consumer_group, max(header.queue_id, -1))
+    return Command(
+        code=ResponseCode.SUCCESS, ext_fields=encode(PollingInfoResponse(polling_count=count))
+    )
+
+
+# -- acknowledging ---------------------------------------------------------------------------------
+
+
+def ack_message(parts: PopParts, _: Connection, request: Command) -> Command:
+    """ACK_MESSAGE. A handle that is worth nothing any more does nothing, as in RocketMQ."""
+    header = decode(AckMessageRequest, request.fields)
+    handle = receipts.parse_receipt(header.extra_info)
+    _check_place(parts, header.topic, header.queue_id, header.queue_offset)
+    key = Key(header.consumer_group, header.topic, header.queue_id)
+    if handle.is_ordered:
+        _ack_in_order(parts, key, header.queue_offset, handle.pop_time_ms)
+    else:
+        change = parts.pops.table.acked(
+            key, header.queue_offset, handle.pop_time_ms, handle.invisible_time_ms
+        )
+        if change is not None:
+            _note_acked(parts, [change])
+    return Command(code=ResponseCode.SUCCESS)
+
+
+def _note_acked(parts: PopParts, changes: list[Change]) -> None:
+    parts.pops.note(changes)
+    if parts.settings.config.enable_pop_message_threshold:
+        # There may be room for more where there was none.
+        for topic in {receipts.origin_topic(key.group, key.topic) for key, *_ in changes}:
+            parts.polls.visible(topic)
+
+
+def _check_place(parts: PopParts, topic_name: str, queue_id: int, queue_offset: int) -> None:
+    topic = _topic(parts, parts.settings.config, topic_name)
+    if not 0 <= queue_id < topic.read_queue_count:
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"queueId[{queue_id}] is illegal: topic {topic_name} has {topic.read_queue_count} read "
+            f"queues",
+        )
+    low = parts.store.min_offset(topic_name, queue_id)
+    end = parts.store.max_offset(topic_name, queue_id)
+    if not low <= queue_offset < end:
+        raise RequestError(
+            ResponseCode.NO_MESSAGE,
+            f"offset is illegal, key:{topic_name}@{queue_id}, commit:{queue_offset}, "
+            f"store:{low}~{end}",
+        )
+
+
+def _ack_in_order(parts: PopParts, key: Key, queue_offset: int, pop_time_ms: int) -> None:
+    table = parts.pops.table
+    batch = table.batch(key)
+    if batch is not None and batch.pop_time_ms == pop_time_ms:
+        is_known = queue_offset in batch.queue_offsets
+        if not is_known and queue_offset >= batch.next_offset:
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"message {queue_offset} of topic {key.topic} queue {key.queue_id} is not in the "
+                f"batch that group {key.group} has",
+            )
+    change = table.batch_acked(key, queue_offset, pop_time_ms)
+    if change is None:
+        return
+    parts.pops.note([change])
+    if not table.is_blocked(key, None, parts.clock()):
+        parts.polls.visible(key.topic)
+
+
+def batch_ack_message(parts: PopParts, _: Connection, request: Command) -> Command:
+    """BATCH_ACK_MESSAGE: acknowledgements of several pops, each with the bits of its messages."""
+    acks = decode_body(BatchAckMessageBody, request.body).acks if request.body else None
+    if not acks:
+        return Command(code=ResponseCode.NO_MESSAGE, remark="there is nothing to acknowledge")
+    changes: dict[tuple[Key, int], Change] = {}
+    for ack in acks:
+        group, topic = ack.consumer_group or "", ack.topic or ""
+        topic = receipts.real_topic(topic, group, ack.retry or receipts.NORMAL)
+        key = Key(group, topic, ack.queue_id)
+        for queue_offset in _acked_offsets(parts, key, ack):
+            if ack.revive_queue_id == ORDERED_REVIVE_QUEUE:
+                _ack_in_order(parts, key, queue_offset, ack.pop_time_ms)
+                continue
+            change = parts.pops.table.acked(
+                key, queue_offset, ack.pop_time_ms, ack.invisible_time_ms
+            )
+            if change is not None:
+                changes[key, queue_offset] = change
+    if changes:
+        _note_acked(parts, list(changes.values()))
+    return Command(code=ResponseCode.SUCCESS)
+
+
+def _acked_offsets(parts: PopParts, key: Key, ack: BatchAck) -> Iterator[int]:
+    """The queue offsets whose bits are set. Raises BodyError."""
+    try:
+        bits = base64.b64decode(ack.bit_set or "", validate=True)
+    except (binascii.Error, ValueError) as e:
+        raise BodyError(f"the bit set of an acknowledgement cannot be read: {e}") from e
+    if len(bits) > _BITS_BYTES_MAX:
+        candidates = [row.queue_offset - ack.start_offset for row in parts.pops.table.flying(key)]
+    else:
+        candidates = list(range(len(bits) * 8))
+    for at in candidates:
+        if 0 <= at < len(bits) * 8 and bits[at >> 3] >> (at & 7) & 1:
+            yield ack.start_offset + at
+
+
+def change_invisible_time(parts: PopParts, _: Connection, request: Command) -> Command:
+    """CHANGE_MESSAGE_INVISIBLETIME: a message shall come back at another time."""
+    header = decode(ChangeInvisibleTimeRequest, request.fields)
+    handle = receipts.parse_receipt(header.extra_info)
+    _check_place(parts, header.topic, header.queue_id, header.queue_offset)
+    _check_invisible(parts.settings.config, header.invisible_time_ms, 0)
+    key = Key(header.consumer_group, header.topic, header.queue_id)
+    now_ms, table = parts.clock(), parts.pops.table
+    if handle.is_ordered:
+        visible_ms = now_ms + header.invisible_time_ms
+        change = table.batch_prolonged(key, header.queue_offset, handle.pop_time_ms, visible_ms)
+        pop_time_ms, invisible_time_ms = handle.pop_time_ms, visible_ms - handle.pop_time_ms
+    else:
+        old = Flying(header.queue_offset, handle.pop_time_ms, handle.invisible_time_ms)
+        change = table.prolonged(key, old, now_ms, header.invisible_time_ms)
+        pop_time_ms, invisible_time_ms = now_ms, header.invisible_time_ms
+    if change is None:
+        raise RequestError(
+            ResponseCode.NO_MESSAGE,
+            f"message {header.queue_offset} of topic {header.topic} queue {header.queue_id} is not "
+            f"in flight by this handle: it is acknowledged, or its time was up",
+        )
+    parts.pops.note([change])
+    told = ChangeInvisibleTimeResponse(
+        pop_time_ms=pop_time_ms,
+        invisible_time_ms=invisible_time_ms,
+        revive_queue_id=handle.revive_queue_id,
+    )
+    return Command(code=ResponseCode.SUCCESS, ext_fields=encode(told))
