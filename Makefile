@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 RUST_AT_LEAST := 1.85
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check unit fuzz bench bench-quick docs clean
+.PHONY: help setup run test check unit fuzz bench bench-quick bench-spark docs clean
 
 help: ## show the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,9 +71,9 @@ test: check ## every check and every test
 	@$(MAKE) --no-print-directory -j2 -Oline test-own test-apache
 
 .PHONY: test-own test-apache
-test-own: setup $(VENV)/.spark
+test-own: setup $(VENV)/.spark valgrind-if-possible
 	$(BIN)/pytest -q tests/unit tests/property tests/golden tests/integration tests/fuzz tests/crash tests/adversity \
-	  tests/spark
+	  tests/spark tests/cost
 
 test-apache: setup $(VENV)/.spark
 	$(BIN)/pytest -q tests/apache
@@ -96,11 +96,32 @@ unit: setup ## the fast tests only
 fuzz: setup ## a million mutated inputs for every decoder
 	$(BIN)/python -m tests.fuzz.run --count 1000000
 
+# Counting instructions needs valgrind; as root on Debian it is installed, elsewhere its test is skipped.
+.PHONY: cost cost-baseline profile valgrind-if-possible
+valgrind-if-possible:
+	@if ! command -v valgrind >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "setup: installing valgrind"; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq valgrind >/dev/null \
+	    || echo "setup: valgrind could not be installed, so no instructions are counted"; \
+	fi
+
+cost: setup valgrind-if-possible ## instructions per message of the kernel's paths, beside their baseline
+	@$(BIN)/python -m tests.cost.counting
+
+cost-baseline: setup valgrind-if-possible ## make the present instruction counts the baseline
+	@$(BIN)/python -m tests.cost.counting --write
+
+profile: setup ## flame graphs of the broker's loop and of the kernel, into profiles/
+	@$(BIN)/python tools/profile.py
+
 bench: setup ## measure against Apache RocketMQ and write docs/performance.md
 	$(BIN)/python -m bench.run
 
 bench-quick: setup ## the same in short, printed only
 	$(BIN)/python -m bench.run --quick
+
+bench-spark: setup ## measure Spark over topics; needs the extra spark and a quiet machine
+	$(BIN)/python -m bench.bench_spark
 
 docs: $(VENV)/.docs ## build the documentation into site/
 	$(BIN)/mkdocs build --quiet --strict
@@ -111,5 +132,5 @@ $(VENV)/.docs: $(VENV)/.installed
 	@touch $@
 
 clean: ## remove everything that make created
-	rm -rf $(VENV) .cache site dist build kernel/target .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .cache site profiles dist build kernel/target .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -201,3 +201,10 @@ class ReplyTimeout(ClientError):
 
 class TargetError(TianzhouError):
     """What a command is to act on does not exist; the text names what does."""
+
+
+# -- pipelines ---------------------------------------------------------------------------------
+
+
+class DataLost(TianzhouError):
+    """Messages that a pipeline was to read are gone; the text names queues and offsets."""

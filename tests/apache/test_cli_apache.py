@@ -213,3 +213,28 @@ async def test_settings_and_nameserver(cli: Cli, backend: Backend) -> None:
     await cli.run("namesrv", "kv", "put", "cli", "key", "value")
     assert (await cli.run("namesrv", "kv", "get", "cli", "key")).out == "value\n"
     assert "listenPort" in (await cli.run("namesrv", "config")).out
+
+
+async def test_what_is_exported_measured_and_shared_out(
+    cli: Cli, backend: Backend, tmp_path: Path
+) -> None:
+    topic = await asyncio.to_thread(new_topic, cli, backend, "exported")
+    group = backend.name("exported")
+    await cli.run("group", "create", group, "--retry-queues", "2")
+    await soon(cli, "topic", "show", topic)
+    told = (await cli.run("cluster", "export", "metadata", "--json")).json
+    assert told["topicConfigTable"][topic]["readQueueNums"] == 2
+    assert told["subscriptionGroupTable"][group]["retryQueueNums"] == 2
+    assert "TBW102" not in told["topicConfigTable"]
+    await cli.run("cluster", "export", "configs", "--folder", str(tmp_path))
+    assert "flushDiskType" in (tmp_path / "configs.json").read_text()
+    figures = (await cli.run("cluster", "export", "metrics", "--json")).json
+    (report,) = figures["evaluateReport"].values()
+    assert report["runtimeQuota"]["topicSize"] >= 1
+    assert report["runtimeQuota"]["diskRatio"]["commitLogDiskRatio"]
+    (row,) = (await soon(cli, "cluster", "latency", "--count", "3", "--once", "--json")).json
+    assert (row["stored"], row["failed"]) == (3, 0)
+    shares = (await cli.run("group", "allocate", topic, "a", "b", "--json")).json["result"]
+    assert [len(shares[name]) for name in ("a", "b")] == [1, 1]
+    watched = await cli.run("cluster", "watch", "--rounds", "1", "--wait", "0", "--json")
+    assert all(line["change"] == "came" for line in watched.lines)

@@ -234,6 +234,8 @@ FIVE = (
         holds=(r"#MasterAddr\t$broker", r"#MasterCommitLogMaxOffset\t[1-9]\d*", r"#SlaveNum\t0")),
     row("resetMasterFlushOffset -b $broker -o 0", versions=V5,
         holds=(r"reset master flush offset to 0 success",)),
+    row("setConsumeMode -b $broker -t $orders -g $idle -m POP -q 0", versions=V5,
+        holds=(r"set consume mode to $broker success",)),
 )  # fmt: skip
 
 ACCESS = (
@@ -260,7 +262,6 @@ REFUSED = (
     refused("getColdDataFlowCtrInfo -b $broker", "cold reads"),
     refused("updateColdDataFlowCtrGroupConfig -b $broker -g $idle -v 100", "cold reads"),
     refused("removeColdDataFlowCtrGroupConfig -b $broker -g $idle", "cold reads"),
-    refused("setConsumeMode -b $broker -t $orders -g $idle -m POP -q 0", "this version"),
     refused("getBrokerEpoch -b broker-a", "there is no RocketMQ controller"),
     refused("getControllerConfig -a $broker", "there is no RocketMQ controller"),
     refused("updateControllerConfig -a $broker -k k -v v", "there is no RocketMQ controller"),

@@ -162,8 +162,8 @@ ROWS = [
         "7777"),
     Row("a nameserver's code", lambda: Command(code=RequestCode.REGISTER_BROKER),
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "REGISTER_BROKER"),
-    Row("not in this version", lambda: Command(code=RequestCode.POP_MESSAGE),
-        ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "pop"),
+    Row("not in this version", lambda: Command(code=RequestCode.POP_LITE_MESSAGE),
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "lite topics"),
     Row("end of no transaction",
         lambda: Command(code=RequestCode.END_TRANSACTION, ext_fields={
             "producerGroup": "p", "tranStateTableOffset": "0", "commitLogOffset": "77",

@@ -65,6 +65,18 @@ async def test_figures_tell_what_went_in_and_out_and_what_is_left(tmp_path: Path
         assert found["tianzhou_takes_messages", ""] == 1
 
 
+async def test_refusals_by_quotas_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "quota.yml"
+    path.write_text("topics: [{topic: t, messagesPerSecond: 0.001}]")
+    async with cluster(tmp_path, quotaFile=path, **PROM) as it:
+        codes = [(await it.peer.send("t", b"x")).code for _ in range(4)]
+        assert codes == [ResponseCode.SUCCESS] + [ResponseCode.SYSTEM_BUSY] * 3
+        _, text = await get(it, "/metrics")
+        (line,) = [each for each in text.splitlines() if each.startswith("tianzhou_quota_ref")]
+        assert 'limit="messagesPerSecond"' in line
+        assert line.endswith(" 3.0")
+
+
 async def test_health_says_ok_and_wrong_requests_are_told(tmp_path: Path) -> None:
     async with cluster(tmp_path, **PROM) as it:
         assert await get(it, "/health") == (200, "ok\n")

@@ -66,8 +66,8 @@ class MortalStore(MessageStore):
 
     appends_left: int | None = None
 
-    def append(self, draft: Draft) -> Appended:
-        appended = super().append(draft)
+    def append(self, draft: Draft, found: dict[str, str] | None = None) -> Appended:
+        appended = super().append(draft, found)
         if self.appends_left is not None:
             self.appends_left -= 1
             if self.appends_left == 0:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tianzhou.broker.inert import INERT
 from tianzhou.config.files import in_home
+from tianzhou.config.log_settings import LogSettings
 from tianzhou.config.settings import (
     INT32_MAX,
     Change,
@@ -54,8 +55,15 @@ class BrokerRole(StrEnum):
     SLAVE = "SLAVE"
 
 
+class RequestMode(StrEnum):
+    """How consumers get messages that let the broker decide (5.x)."""
+
+    PULL = "PULL"
+    POP = "POP"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(StoreConfig, TlsSettings):
+class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     """One broker and its store."""
 
     # -- identity ---------------------------------------------------------------------------------
@@ -232,6 +240,53 @@ class BrokerConfig(StoreConfig, TlsSettings):
     )
     lite_pull_message_enable: bool = setting(True, "answer LITE_PULL_MESSAGE", change=LIVE)
 
+    # -- popping ----------------------------------------------------------------------------------
+    enable_retry_topic_v2: bool = setting(
+        False, "popped messages come back in %RETRY%group+topic, not %RETRY%group_topic",
+        change=LIVE,
+    )  # fmt: skip
+    retrieve_message_from_pop_retry_topic_v1: bool = setting(
+        True, "pop from %RETRY%group_topic too while enableRetryTopicV2 is true", change=LIVE
+    )
+    pop_from_retry_probability: int = setting(
+        20, "of 100 pops so many look into the retry topic first, the others last", change=LIVE,
+        maximum=100,
+    )  # fmt: skip
+    pop_response_return_actual_retry_topic: bool = setting(
+        False, "name the retry topic in messages that come back, not the topic they were sent to",
+        change=LIVE,
+    )  # fmt: skip
+    init_pop_offset_by_check_msg_in_mem: bool = setting(
+        True, "a new group begins at the first message if that is recent, though it wants the last",
+        change=LIVE,
+    )  # fmt: skip
+    enable_pop_message_threshold: bool = setting(
+        False, "stop popping a queue while popInflightMessageThreshold is passed", change=LIVE
+    )
+    pop_inflight_message_threshold: int = setting(
+        10_000, "messages of a queue that a group may have in flight", change=LIVE
+    )
+    max_pop_polling_size: int = setting(
+        100_000, "pops held at a time; more are answered at once", change=LIVE
+    )
+    pop_polling_size: int = setting(
+        1024, "pops of one group held for one queue", change=LIVE
+    )  # fmt: skip
+    default_message_request_mode: RequestMode = setting(
+        RequestMode.PULL, "how groups consume that let the broker share out queues", change=LIVE
+    )
+    default_pop_share_queue_num: int = setting(
+        -1, "by pop: how many neighbours share a consumer's queues; below 1 all share all",
+        change=LIVE, minimum=-1, maximum=INT32_MAX,
+    )  # fmt: skip
+    server_load_balancer_enable: bool = setting(
+        True, "share out queues to those who ask, instead of naming all to each", change=LIVE
+    )
+    load_balance_poll_name_server_interval: int = setting(
+        30_000, "ms after which the nameserver is asked again for the queues to share out",
+        change=LIVE,
+    )  # fmt: skip
+
     # -- offsets and clients ----------------------------------------------------------------------
     flush_consumer_offset_interval: int = setting(
         5000, "ms between two saves of the consumer offsets", minimum=10
@@ -259,6 +314,10 @@ class BrokerConfig(StoreConfig, TlsSettings):
     )
 
     # -- figures ----------------------------------------------------------------------------------
+    slow_request_threshold_mills: int = setting(
+        1000, "log requests that take so many ms; 0 logs none (Tianzhou's)", change=LIVE,
+        maximum=INT32_MAX,
+    )  # fmt: skip
     metrics_exporter_type: MetricsExporter = setting(
         MetricsExporter.DISABLE, "PROM serves /metrics for Prometheus, and /health"
     )
@@ -278,6 +337,11 @@ class BrokerConfig(StoreConfig, TlsSettings):
     )
     acl_folder: str = setting(
         "conf/acl", "folder of more such files, read along with aclFile (Tianzhou's)"
+    )
+
+    # -- limits -----------------------------------------------------------------------------------
+    quota_file: Path | None = setting(
+        None, "quotas of clients, topics and groups; read again when it changes (Tianzhou's)"
     )
 
     # -- refused ----------------------------------------------------------------------------------

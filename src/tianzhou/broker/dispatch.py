@@ -11,13 +11,6 @@ from tianzhou.remoting.connection import Connection
 Answer = Command | Awaitable[Command | None] | None
 Handle = Callable[[Connection, Command], Answer]
 
-_NOT_YET = {
-    RequestCode.POP_MESSAGE: "pop consumption",
-    RequestCode.ACK_MESSAGE: "pop consumption",
-    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: "pop consumption",
-    RequestCode.QUERY_ASSIGNMENT: "pop consumption",
-}
-
 
 class Dispatch:
     """The handlers of a broker by request code."""
@@ -41,6 +34,4 @@ def explain(code: int) -> str:
     why = REFUSED.get(code)
     if why is not None:
         return f"request type {code} ({name}) not supported because {why}"
-    kind = _NOT_YET.get(RequestCode(code))
-    reason = f"this version does not serve {kind}" if kind else "a broker does not serve it"
-    return f"request type {code} ({name}) not supported: {reason}"
+    return f"request type {code} ({name}) not supported: a broker does not serve it"

@@ -9,7 +9,7 @@ otherwise. An ordinary send goes
 
 - to a topic and a queue that the feed knows: the topic exists, may be written to, is none of the
   broker's own and none of a group's, and the queue has had a message from the handlers,
-- without a property that makes it a message of another kind (`ODD_PROPERTIES`),
+- without a property that makes it a message of another kind (`intake.ODD_PROPERTIES`),
 - with a header in its usual form, sizes within their limits, and room in the current files.
 
 An ordinary pull finds messages by tags, for a group to which the handlers have given messages of
@@ -21,6 +21,7 @@ what changed is forgotten, and learned anew from the next request that the handl
 """
 
 import logging
+from collections.abc import Callable
 from functools import lru_cache
 
 from tianzhou.broker import checks
@@ -28,9 +29,10 @@ from tianzhou.broker.clients import Subscription
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.handlers.pull import HAS_SUBSCRIPTION, PullParts
 from tianzhou.broker.handlers.send import BATCH_COUNT_MAX, SendParts, born_host
+from tianzhou.broker.intake import ODD_PROPERTIES
 from tianzhou.errors import StoreError, TianzhouError
 from tianzhou.names import DLQ_TOPIC_PREFIX, PERM_READ, PERM_WRITE, RETRY_TOPIC_PREFIX
-from tianzhou.protocol import host, properties
+from tianzhou.protocol import host
 from tianzhou.protocol.bodies.topics import MULTI_TAG, TopicConfig
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.headers.pull import PullMessageRequest
@@ -39,16 +41,6 @@ from tianzhou.protocol.version import CURRENT_VERSION
 from tianzhou.remoting.connection import Connection
 
 log = logging.getLogger(__name__)
-
-ODD_PROPERTIES = (
-    properties.TRANSACTION_PREPARED, properties.DELAY_LEVEL, properties.TIMER_DELAY_MS,
-    properties.TIMER_DELAY_SEC, properties.TIMER_DELIVER_MS, properties.TIMER_OUT_MS,
-    properties.TIMER_DEL_UNIQKEY, properties.TIMER_ROLL_TIMES, properties.TIMER_DELAY_LEVEL,
-    properties.RETRY_TOPIC, properties.REAL_TOPIC, properties.REAL_QUEUE_ID,
-    properties.INNER_MULTI_DISPATCH, properties.CRC32,
-)  # fmt: skip
-"""A message with one of these goes to the handlers: it may have to wait under another topic, or
-take other ways. Whoever adds a kind of message to `intake` adds its properties here."""
 
 _TOPIC_LENGTH_MAX = 127
 
@@ -60,8 +52,20 @@ class HotPath:
     """One feed, on one store."""
 
     def __init__(
-        self, feed: Feed, parts: SendParts, pulls: PullParts, frame_max_bytes: int
+        self,
+        feed: Feed,
+        parts: SendParts,
+        pulls: PullParts,
+        frame_max_bytes: int,
+        is_free_topic: Callable[[str], bool] = lambda _: True,
+        is_awaited: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_free_topic` tells whether requests for a topic may pass the handlers by.
+
+        `is_awaited` tells whether others than pulls wait for messages.
+        """
+        self._is_free_topic = is_free_topic
+        self._is_awaited = is_awaited
         self._feed = feed
         self._parts = parts
         self._pulls = pulls
@@ -95,8 +99,9 @@ class HotPath:
             return None
         if done is not None:
             try:
-                # Only waiting pulls want to know of ordinary messages.
-                parts.store.settle(done, now_ms, tell=len(self._pulls.parked) > 0)
+                # Only those who wait want to know of ordinary messages.
+                is_awaited = len(self._pulls.parked) > 0 or self._is_awaited()
+                parts.store.settle(done, now_ms, tell=is_awaited)
             except StoreError as e:
                 # As if the feed had not been: the handlers try again, and tell whoever sent.
                 log.warning("what was fed could not be stored: %s", e)
@@ -161,7 +166,7 @@ class HotPath:
             host.pack(parts.store_host),
             parts.id_prefix,
             config.broker_cluster_name,
-            list(ODD_PROPERTIES),
+            sorted(ODD_PROPERTIES),
             config.region_id,
             config.trace_on,
             CURRENT_VERSION,
@@ -204,10 +209,24 @@ class HotPath:
             self._inline.discard(granted)
             self._feed.revoke(*granted)
 
+    def forget_all(self) -> None:
+        """Whether topics are free has changed: the handlers show all of them again."""
+        if self._is_broken:
+            return
+        self._collect()
+        for name in self._known:
+            self._feed.drop_topic(name)
+        self._known.clear()
+        self._feed.revoke_all()
+        self._inline.clear()
+        self._registered.clear()
+
     # -- topics -----------------------------------------------------------------------------------
 
     def _admit(self, name: str) -> bool:
         """Whether sends to a topic can be ordinary ones; then the feed knows it."""
+        if not self._is_free_topic(name):
+            return False
         topic = self._know(name)
         return topic is not None and _is_writable(name, topic)
 
@@ -238,7 +257,7 @@ class HotPath:
             return
         topic, group = granted = (header.topic, header.consumer_group)
         queue = self._parts.store.queues.get(topic, header.queue_id)
-        if queue is None or self._know(topic) is None:
+        if queue is None or not self._is_free_topic(topic) or self._know(topic) is None:
             return
         if header.sys_flag & HAS_SUBSCRIPTION:
             if granted not in self._inline:

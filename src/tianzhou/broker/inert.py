@@ -9,7 +9,7 @@ RocketMQ 4.9 and 5.x that `config.py` does not have. A file may hold them withou
 from collections.abc import Mapping
 
 _ONE_LOOP = "one event loop serves every request"
-_NO_POP = "pop consumption is not in this version"
+_OWN_POP = "what is popped is kept in an index of Tianzhou's own, without tuning"
 _OWN_TIMER = "the timer has an index of its own, to the millisecond and without tuning"
 _NO_TIERS = "there is no tiered storage"
 _OTHER_STORE = "the store has one form, RocketMQ's files; no RocksDB, no compaction"
@@ -124,23 +124,17 @@ INERT: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "appendAckAsync", "appendCkAsync", "defaultMessageRequestMode",
-            "defaultPopShareQueueNum", "enableNotifyBeforePopCalculateLag", "enablePopBatchAck",
-            "enablePopBufferMerge", "enablePopLog", "enablePopMessageThreshold",
-            "enablePopMetrics", "enableRetryTopicV2", "enableSkipLongAwaitingAck",
-            "initPopOffsetByCheckMsgInMem", "loadBalancePollNameServerInterval",
-            "maxPopPollingSize", "popCkMaxBufferSize", "popCkOffsetMaxQueueSize",
+            "appendAckAsync", "appendCkAsync", "enableNotifyBeforePopCalculateLag",
+            "enablePopBatchAck", "enablePopBufferMerge", "enablePopLog", "enablePopMetrics",
+            "enableSkipLongAwaitingAck", "popCkMaxBufferSize", "popCkOffsetMaxQueueSize",
             "popCkStayBufferTime", "popCkStayBufferTimeOut", "popConsumerFSServiceInit",
             "popConsumerKVServiceEnable", "popConsumerKVServiceInit", "popConsumerKVServiceLog",
-            "popFromRetryProbability", "popInflightMessageThreshold",
             "popLongPollingForceNotifyInterval", "popPollingMapExpireTimeSeconds",
-            "popPollingMapSize", "popPollingSize", "popResponseReturnActualRetryTopic",
-            "popReviveMaxAttemptTimes", "popReviveMaxReturnSizePerRead",
-            "retrieveMessageFromPopRetryTopicV1", "reviveAckWaitMs", "reviveInterval",
-            "reviveMaxSlow", "reviveQueueNum", "reviveScanTime", "serverLoadBalancerEnable",
-            "skipWhenCKRePutReachMaxTimes",
+            "popPollingMapSize", "popReviveMaxAttemptTimes", "popReviveMaxReturnSizePerRead",
+            "reviveAckWaitMs", "reviveInterval", "reviveMaxSlow", "reviveQueueNum",
+            "reviveScanTime", "skipWhenCKRePutReachMaxTimes",
         ),
-        _NO_POP,
+        _OWN_POP,
     ),
     **dict.fromkeys(
         (

@@ -2,13 +2,24 @@
 
 A message that may not be delivered yet (a half of a transaction, a delayed or timed one) is stored
 under another topic first. Each kind brings a function that turns such a draft into the one to
-store; the first that changes the draft decides, in the order in which they were added.
+store; the first that changes the draft decides, in the order in which they were added. Nobody is
+asked about a message that has none of `ODD_PROPERTIES`, which is nearly every one.
 """
 
 from collections.abc import Callable
 
 from tianzhou.protocol import properties
 from tianzhou.store.message_store import Appended, Draft, MessageStore
+
+ODD_PROPERTIES = frozenset((
+    properties.TRANSACTION_PREPARED, properties.DELAY_LEVEL, properties.TIMER_DELAY_MS,
+    properties.TIMER_DELAY_SEC, properties.TIMER_DELIVER_MS, properties.TIMER_OUT_MS,
+    properties.TIMER_DEL_UNIQKEY, properties.TIMER_ROLL_TIMES, properties.TIMER_DELAY_LEVEL,
+    properties.RETRY_TOPIC, properties.REAL_TOPIC, properties.REAL_QUEUE_ID,
+    properties.INNER_MULTI_DISPATCH, properties.CRC32,
+))  # fmt: skip
+"""A message with one of these may have to wait under another topic, or take other ways. Whoever
+adds a kind of message adds its properties here."""
 
 Redirect = Callable[[Draft, dict[str, str]], Draft | None]
 """Given a draft and its properties: the draft to store instead, or None if it is no concern.
@@ -33,11 +44,11 @@ class Intake:
 
         Raises RequestError, StoreError, RecordError; then nothing has changed.
         """
-        if self._redirects:
-            if found is None:
-                found = properties.decode(draft.properties_text)
+        if found is None:
+            found = properties.decode(draft.properties_text)
+        if not ODD_PROPERTIES.isdisjoint(found):
             for redirect in self._redirects:
                 instead = redirect(draft, found)
                 if instead is not None:
                     return self._store.append(instead)
-        return self._store.append(draft)
+        return self._store.append(draft, found)

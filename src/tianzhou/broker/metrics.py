@@ -5,7 +5,7 @@ exporter ask for them, its names too (`rocketmq_producer_offset`, `rocketmq_grou
 is read from the tables when it is asked for; nothing is kept.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -39,6 +39,8 @@ class MetricParts:
     store: MessageStore
     stats: Stats
     parked_count: Callable[[], int]
+    quota_refusals: Callable[[], Mapping[str, int]]
+    """How many requests each kind of limit of the quota file refused."""
 
 
 class _Figures(Collector):
@@ -97,7 +99,12 @@ def _throughput(parts: MetricParts) -> Iterator[Metric]:
         "tianzhou_messages_refused", "Messages that could not be stored", labels=_NODE
     )
     refused.add_metric(node, parts.stats.put_failures)
-    yield from (messages_in, bytes_in, messages_out, bytes_out, dead, refused)
+    above = CounterMetricFamily(
+        "tianzhou_quota_refusals", "Requests above a limit of quotaFile", labels=[*_NODE, "limit"]
+    )
+    for name, count in parts.quota_refusals().items():
+        above.add_metric([*node, name], count)
+    yield from (messages_in, bytes_in, messages_out, bytes_out, dead, refused, above)
 
 
 def _add(total: Counts, counts: Counts) -> None:

@@ -24,7 +24,6 @@ _NAMESERVER = "a nameserver serves it, not a broker"
 _CLIENT = "a client serves it, not a broker"
 _NEVER = "no broker of RocketMQ 4.9 or later serves it either"
 _LITE = "there are no lite topics here"
-_POP = "this version does not serve pop consumption"
 
 REFUSED: Mapping[int, str] = {
     **dict.fromkeys(
@@ -92,17 +91,6 @@ REFUSED: Mapping[int, str] = {
     **dict.fromkeys(
         (RequestCode.REGISTER_FILTER_SERVER, RequestCode.REGISTER_MESSAGE_FILTER_CLASS),
         _FILTER_SERVER,
-    ),
-    **dict.fromkeys(
-        (
-            RequestCode.SET_MESSAGE_REQUEST_MODE,
-            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
-            RequestCode.PEEK_MESSAGE,
-            RequestCode.NOTIFICATION,
-            RequestCode.POLLING_INFO,
-            RequestCode.BATCH_ACK_MESSAGE,
-        ),
-        _POP,
     ),
     RequestCode.POP_ROLLBACK: _ROCKSDB,
     **dict.fromkeys(

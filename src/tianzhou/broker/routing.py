@@ -11,9 +11,11 @@ from tianzhou.broker.handlers import (
     admin_stats,
     admin_store,
     admin_topics,
+    assignment,
     heartbeat,
     locks,
     offsets,
+    pop,
     pull,
     query,
     recall,
@@ -46,6 +48,8 @@ class AllParts(NamedTuple):
     relay: relay.RelayParts
     send_back: send_back.SendBackParts
     recall: recall.RecallParts
+    pop: pop.PopParts
+    assignment: assignment.AssignmentParts
 
 
 def handlers_of(parts: AllParts) -> dict[int, Handle]:
@@ -79,6 +83,21 @@ def handlers_of(parts: AllParts) -> dict[int, Handle]:
             relay.get_consumer_status, parts.relay
         ),
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: partial(relay.reset_offset, parts.relay),
+        # -- popping
+        RequestCode.POP_MESSAGE: partial(pop.pop_message, parts.pop),
+        RequestCode.ACK_MESSAGE: partial(pop.ack_message, parts.pop),
+        RequestCode.BATCH_ACK_MESSAGE: partial(pop.batch_ack_message, parts.pop),
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME: partial(pop.change_invisible_time, parts.pop),
+        RequestCode.PEEK_MESSAGE: partial(pop.peek_message, parts.pop),
+        RequestCode.NOTIFICATION: partial(pop.notification, parts.pop),
+        RequestCode.POLLING_INFO: partial(pop.polling_info, parts.pop),
+        RequestCode.QUERY_ASSIGNMENT: partial(assignment.query_assignment, parts.assignment),
+        RequestCode.SET_MESSAGE_REQUEST_MODE: partial(
+            assignment.set_message_request_mode, parts.assignment
+        ),
+        RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: partial(
+            assignment.get_all_message_request_mode, parts.assignment
+        ),
         # -- offsets
         RequestCode.QUERY_CONSUMER_OFFSET: partial(offsets.query_consumer_offset, parts.offsets),
         RequestCode.UPDATE_CONSUMER_OFFSET: partial(offsets.update_consumer_offset, parts.offsets),

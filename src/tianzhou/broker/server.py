@@ -16,22 +16,26 @@ from typing import NamedTuple
 from tianzhou.broker import advertise, join
 from tianzhou.broker.acl.control import LOOK_S, AccessControl
 from tianzhou.broker.acl.places import topic_at
+from tianzhou.broker.assignment import ModeTable
 from tianzhou.broker.busy import SendGate
 from tianzhou.broker.clients import ConsumerTable, ProducerTable, Subscription
 from tianzhou.broker.config import BrokerConfig, MetricsExporter, namesrv_addresses
 from tianzhou.broker.dispatch import Answer, Dispatch
 from tianzhou.broker.durability import Durability
+from tianzhou.broker.entrance import Entrance
 from tianzhou.broker.groups import GroupTable
-from tianzhou.broker.handlers import heartbeat, locks, pull
+from tianzhou.broker.handlers import heartbeat, locks, pop, pull
 from tianzhou.broker.handlers.admin_acl import AclParts
 from tianzhou.broker.handlers.admin_broker import BrokerParts
 from tianzhou.broker.handlers.admin_groups import GroupParts
 from tianzhou.broker.handlers.admin_stats import StatsParts
 from tianzhou.broker.handlers.admin_store import StoreParts
 from tianzhou.broker.handlers.admin_topics import TopicParts
+from tianzhou.broker.handlers.assignment import AssignmentParts
 from tianzhou.broker.handlers.heartbeat import ClientParts
 from tianzhou.broker.handlers.locks import LockParts
 from tianzhou.broker.handlers.offsets import OffsetParts
+from tianzhou.broker.handlers.pop import PopParts
 from tianzhou.broker.handlers.pull import PullParts, Waiting
 from tianzhou.broker.handlers.query import QueryParts
 from tianzhou.broker.handlers.recall import RecallParts
@@ -47,6 +51,10 @@ from tianzhou.broker.locks import QueueLocks
 from tianzhou.broker.longpoll import Parked, ParkedPulls, QueueKey
 from tianzhou.broker.offsets import OffsetTable
 from tianzhou.broker.persist import TableSaver, encode_table, load_table
+from tianzhou.broker.pop_polls import PopParked, PopPolls
+from tianzhou.broker.pop_run import Pops
+from tianzhou.broker.quota import control as quota
+from tianzhou.broker.quota.rules import Rules as QuotaRules
 from tianzhou.broker.routing import AllParts, handlers_of
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.steps import Step, unwatched
@@ -59,6 +67,7 @@ from tianzhou.broker.waits import Waits
 from tianzhou.clock import Clock, wall_ms
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RemotingError, RequestError, StoreCorrupt
+from tianzhou.message import Host
 from tianzhou.protocol import kernel
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
@@ -92,6 +101,7 @@ class _TablePaths(NamedTuple):
     groups: Path
     offsets: Path
     totals: Path
+    modes: Path
 
 
 class _Running(NamedTuple):
@@ -129,10 +139,12 @@ class Broker:
             folder / "subscriptionGroup.json",
             folder / "consumerOffset.json",
             folder / "statistics.json",
+            folder / "messageRequestMode.json",
         )
         self.topics = TopicTable(system_topics(config), clock, self._topics_changed)
         self.groups = GroupTable(clock, self._groups_changed)
         self.offsets = OffsetTable(self._offsets_changed)
+        self.modes = ModeTable(self._modes_changed)
         self.consumers = ConsumerTable[Connection]()
         self.producers = ProducerTable[Connection]()
         self.parked = ParkedPulls[Connection, Waiting]()
@@ -145,11 +157,15 @@ class Broker:
         """What clients are told to connect to, once started."""
         self._saver: TableSaver | None = None
         self._access: AccessControl | None = None
+        self._entrance = Entrance(settings, None, None)
+        self._limits = Limits(idle_ms=config.server_channel_max_idle_time_seconds * 1000)
         self._web: WebServer | None = None
         self.web_port = 0
         """Where /metrics and /health are, if they are served."""
         self._store: MessageStore | None = None
         self._waits: Waits | None = None
+        self._pops: Pops | None = None
+        self._polls: PopPolls | None = None
         self._server: Server | None = None
         self._dispatch: Dispatch | None = None
         self._hot: HotPath | None = None
@@ -181,6 +197,8 @@ class Broker:
         self._waits = Waits(self._settings, self._store, self._clock, self._step)
         self._load_tables(self._waits)
         self._access = self._access_control(config, self._store)
+        quotas = quota.open_quotas(config.quota_file, self._clock, self._quotas_changed)
+        self._entrance = Entrance(self._settings, self._access, quotas)
         host, port = await self._listen(config)
         peers = [host for host, _ in parse_addresses(config.namesrv_addr or "")]
         own_host = advertise.choose_address(config.broker_ip1, config.bind_address, peers)
@@ -206,6 +224,7 @@ class Broker:
         parts = metrics.MetricParts(
             self._settings, self.topics, self.groups, self.offsets, self.consumers, self.producers,
             store, self.stats, lambda: len(self.parked),
+            lambda: self._entrance.quotas.refused if self._entrance.quotas else {},
         )  # fmt: skip
         self._web = WebServer(
             {
@@ -237,6 +256,7 @@ class Broker:
             (paths.topics, self.topics.load),
             (paths.groups, self.groups.load),
             (paths.offsets, self.offsets.load),
+            (paths.modes, self.modes.load),
         ):
             load_table(path, load)
         try:
@@ -249,6 +269,7 @@ class Broker:
                 paths.groups: lambda: encode_table(self.groups.as_file()),
                 paths.offsets: lambda: encode_table(self.offsets.as_file()),
                 paths.totals: self._encode_totals,
+                paths.modes: lambda: encode_table(self.modes.as_file()),
                 **waits.encoders(),
             }
         )
@@ -256,7 +277,7 @@ class Broker:
     async def _listen(self, config: BrokerConfig) -> tuple[str, int]:
         self._server = Server(
             self._handle,
-            limits=Limits(idle_ms=config.server_channel_max_idle_time_seconds * 1000),
+            limits=quota.limits_by(self._entrance.quotas, self._limits),
             tls=self._tls,
             on_closed=self._connection_closed,
             feed=self._feed if kernel.WHY_PURE is None else None,
@@ -295,6 +316,8 @@ class Broker:
         clients = ClientParts(
             settings, self.topics, self.groups, self.consumers, self.producers, clock
         )
+        pops = self._put_pops_together(store, store_host)
+        client = Client()
         send = SendParts(
             settings, self.topics, store, intake, durability, SendGate(), stats, clock, store_host,
             encode_offset_id(store_host, 0)[:-_LOG_OFFSET_DIGITS], self._save_tables, self.groups,
@@ -304,7 +327,10 @@ class Broker:
         # It writes neither into a staging pool nor units beside the queues.
         plain = not (config.is_staged or config.enable_consume_queue_ext)
         if self._access is None and plain and (feed := kernel.new_feed()) is not None:
-            self._hot = HotPath(feed, send, pulls, Limits().frame_bytes)
+            self._hot = HotPath(
+                feed, send, pulls, self._limits.frame_bytes, self._entrance.is_free_topic,
+                lambda: len(pops.polls) > 0,
+            )  # fmt: skip
         self._dispatch = Dispatch(
             handlers_of(
                 AllParts(
@@ -354,16 +380,33 @@ class Broker:
                     recall=RecallParts(
                         settings, self.topics, intake, durability, clock, store_host
                     ),
+                    pop=pops,
+                    assignment=AssignmentParts(
+                        settings, self.topics, self.groups, self.consumers, self.modes, client,
+                        clock, self._save_tables,
+                    ),
                 )
             )
         )  # fmt: skip
-        client = Client()
         ha_host = config.broker_ip2 or own_host
         registrar = Registrar(
             settings, self.topics, client, self.topics.mark_ordered,
             address=self.address, ha_address=format_address(ha_host, config.ha_port),
         )  # fmt: skip
         return _Running(store, pulls, clients, registrar, client, queue_locks, halves)
+
+    def _put_pops_together(self, store: MessageStore, store_host: Host) -> PopParts:
+        def serve(parked: PopParked, is_due: bool) -> bool:
+            return pop.serve_waiting(parts, parked, is_due)
+
+        settings, clock, stats = self._settings, self._clock, self.stats
+        self._polls = polls = PopPolls(clock, serve)
+        self._pops = pops = Pops(
+            settings, store, self.topics, self.groups, self.offsets, stats, clock, store_host,
+            self._save_tables, polls.visible, self._step,
+        )  # fmt: skip
+        parts = PopParts(settings, self.topics, self.groups, store, pops, polls, stats, clock)
+        return parts
 
     async def _announce(self) -> None:
         """Register, and keep at it; a nameserver that is away does not hold up the start."""
@@ -379,9 +422,13 @@ class Broker:
             asyncio.create_task(self._repeat(lambda: _HISTORY_S, self._tick_history)),
             asyncio.create_task(running.halves.run()),
             asyncio.create_task(self._run_waits()),
+            asyncio.create_task(self._run_pops()),
         ]
         if self._access is not None:
             look = self._repeat(lambda: LOOK_S, self._access.look)
+            self._background.append(asyncio.create_task(look))
+        if self._entrance.quotas is not None:
+            look = self._repeat(lambda: quota.LOOK_S, self._entrance.quotas.look)
             self._background.append(asyncio.create_task(look))
         if not self._namesrvs:
             log.warning(
@@ -406,6 +453,9 @@ class Broker:
         self._ring()
         if self._waits is not None:
             self._waits.look_now()
+        if self._pops is not None and self._polls is not None:
+            self._pops.look_now()
+            self._polls.ring()
 
     # -- stopping ----------------------------------------------------------------------------------
 
@@ -419,6 +469,8 @@ class Broker:
         if running is not None:
             await running.registrar.unregister()
             pull.answer_all(running.pulls)
+        if self._polls is not None:
+            self._polls.close()
         if self._timer is not None:
             self._timer.cancel()
         web, self._web = self._web, None
@@ -433,6 +485,9 @@ class Broker:
         waits, self._waits = self._waits, None
         if waits is not None:
             await waits.stop()
+        pops, self._pops = self._pops, None
+        if pops is not None:
+            await pops.stop()
         saver, self._saver = self._saver, None
         if saver is not None:
             await saver.close()
@@ -445,21 +500,29 @@ class Broker:
     def _handle(self, connection: Connection, request: Command) -> Answer:
         if self._dispatch is None:
             raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is starting")
-        if self._access is not None:
-            self._access.check(connection.peer, request)
-        return self._dispatch(connection, request)
+        return self._entrance.pass_on(connection, request, self._dispatch)
 
     def _feed(self, connection: Connection, view: memoryview, at: int) -> tuple[int, int] | None:
-        return None if self._hot is None else self._hot.take(connection, view, at)
+        if self._hot is None or not self._entrance.is_free_client(connection.peer):
+            return None
+        return self._hot.take(connection, view, at)
 
     def _pull_found(
         self, header: PullMessageRequest, subscription: Subscription, next_offset: int
     ) -> None:
-        if self._hot is not None:
+        if self._hot is not None and self._entrance.is_free_group(header.consumer_group):
             self._hot.pull_found(header, subscription, next_offset)
+
+    def _quotas_changed(self, _: QuotaRules) -> None:
+        if self._server is not None:
+            self._server.adopt(quota.limits_by(self._entrance.quotas, self._limits))
+        if self._hot is not None:
+            self._hot.forget_all()
 
     def _connection_closed(self, connection: Connection) -> None:
         self.parked.remove_owner(connection)
+        if self._polls is not None:
+            self._polls.connection_closed(connection)
         if self._running is not None:
             heartbeat.connection_closed(self._running.clients, connection)
 
@@ -476,6 +539,10 @@ class Broker:
     def _offsets_changed(self) -> None:
         if self._saver is not None:
             self._saver.mark(self._paths.offsets)
+
+    def _modes_changed(self) -> None:
+        if self._saver is not None:
+            self._saver.mark(self._paths.modes)
 
     def _totals_changed(self) -> None:
         if self._saver is not None:
@@ -518,6 +585,8 @@ class Broker:
         """Told by the store; those who wait are answered when this turn of the loop is over."""
         if topic in WAITING_TOPICS and self._waits is not None:
             self._waits.arrived(topic, code)
+        if self._polls is not None and len(self._polls):
+            self._polls.arrived(topic, queue_id)
         key = (topic, queue_id)
         if self.parked.has(key):
             if not self._arrived:
@@ -581,6 +650,10 @@ class Broker:
     async def _run_waits(self) -> None:
         if self._waits is not None and self._saver is not None:
             await self._waits.run(self._saver.save)
+
+    async def _run_pops(self) -> None:
+        if self._pops is not None:
+            await self._pops.run()
 
     async def _save_often(self) -> None:
         while True:

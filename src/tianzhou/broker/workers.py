@@ -39,6 +39,10 @@ def worker_settings(config: BrokerConfig, number: int) -> list[Given]:
         "storePathRootDir": _numbered(root, number),
         "brokerConfigPath": _numbered(root, number) / "broker.properties",
     }
+    if config.log_file is not None:
+        # Two processes cannot let one file take turns.
+        own = config.log_file.with_stem(f"{config.log_file.stem}-{number}")
+        pairs["logFile"] = own
     if config.ha_listen_port:
         pairs["haListenPort"] = config.ha_listen_port + number * PORT_STEP
     for key, path in (

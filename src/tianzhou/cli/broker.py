@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tianzhou.broker.config import BrokerConfig, load_broker_config
 from tianzhou.broker.workers import Workers, check_workers, ends_with_parent, worker_settings
-from tianzhou.cli import serving
+from tianzhou.cli import logs, serving
 from tianzhou.cli.arguments import Arguments
 from tianzhou.config.live import LiveSettings
 from tianzhou.config.settings import Given, Loaded, render_properties, render_table, show
@@ -61,8 +61,8 @@ def main(arguments: Sequence[str]) -> int:
         serving.say(as_json(loaded) if options.json else as_table(loaded))
         return serving.OK
     if options.workers is not None:
-        return serve_workers(loaded, arguments, options.workers, options.log_level)
-    return serve(loaded, options.config, options.log_level, as_worker=options.as_worker)
+        return serve_workers(loaded, arguments, options.workers)
+    return serve(loaded, options.config, as_worker=options.as_worker)
 
 
 def _parser() -> Arguments:
@@ -82,8 +82,7 @@ def _parser() -> Arguments:
     add("--as-worker", action="store_true", help=SUPPRESS)
     add("-p", "--print-config", action="store_true", help="show all settings and exit")
     add("--json", action="store_true", help="show them as JSON")
-    add("--log-level", default="info", choices=("debug", "info", "warning", "error"),
-        help="what is logged to standard error, info by default")  # fmt: skip
+    logs.add_flags(parser)
     return parser
 
 
@@ -94,7 +93,7 @@ def _flags(options: Namespace) -> list[Given]:
         if getattr(options, name) is not None
     ]
     # --set is the most particular, so it comes last and counts.
-    return given + [_pair_flag(pair) for pair in options.set]
+    return given + logs.given_by(options) + [_pair_flag(pair) for pair in options.set]
 
 
 def _pair_flag(text: str) -> Given:
@@ -143,7 +142,6 @@ def as_json(loaded: Loaded[BrokerConfig]) -> str:
 def serve(
     loaded: Loaded[BrokerConfig],
     config_file: Path | None,
-    log_level: str,
     *,
     as_worker: bool = False,
 ) -> int:
@@ -153,7 +151,11 @@ def serve(
     """
     from tianzhou.broker.server import Broker  # Printing the settings needs none of it.
 
-    serving.set_up_logging(log_level)
+    try:
+        logs.set_up(loaded.config)
+    except ConfigError as e:
+        serving.complain(COMMAND, e)
+        return serving.WRONG_USE
     if config_file is not None:
         serving.say(f"load config properties file OK, {config_file}")
     tell_about(loaded)
@@ -203,13 +205,11 @@ class _WorkerProgram:
         await self._workers.stop()
 
 
-def serve_workers(
-    loaded: Loaded[BrokerConfig], arguments: Sequence[str], count: int, log_level: str
-) -> int:
+def serve_workers(loaded: Loaded[BrokerConfig], arguments: Sequence[str], count: int) -> int:
     """Run `count` brokers until told to stop; returns the exit code."""
-    serving.set_up_logging(log_level)
     config = loaded.config
     try:
+        logs.set_up(config)
         check_workers(config, count)
     except ConfigError as e:
         serving.complain(COMMAND, e)
@@ -257,7 +257,7 @@ def mqbroker(arguments: Sequence[str] | None = None) -> int:
     if options.printConfigItem or options.printImportantConfig:
         serving.say(as_properties(loaded))
         return serving.OK
-    return serve(loaded, options.configFile, "info")
+    return serve(loaded, options.configFile)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tianzhou.cli import serving
+from tianzhou.cli import logs, serving
 from tianzhou.cli.arguments import Arguments
 from tianzhou.config.live import LiveSettings
 from tianzhou.config.settings import (
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.print_config:
         serving.say(as_json(loaded) if options.json else as_table(loaded))
         return serving.OK
-    return serve(loaded, options.config, options.log_level)
+    return serve(loaded, options.config)
 
 
 def _parser() -> Arguments:
@@ -81,17 +81,12 @@ def _parser() -> Arguments:
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="any key; may be repeated")
     add("-p", "--print-config", action="store_true", help="show all settings and exit")
     add("--json", action="store_true", help="show them as JSON")
-    add(
-        "--log-level",
-        default="info",
-        choices=("debug", "info", "warning", "error"),
-        help="what is logged to standard error, info by default",
-    )
+    logs.add_flags(parser)
     return parser
 
 
 def _flags(options: Namespace) -> list[Given]:
-    given = [_pair_flag(pair) for pair in options.set]
+    given = [_pair_flag(pair) for pair in options.set] + logs.given_by(options)
     for name, key in _FLAG_KEYS.items():
         value = getattr(options, name)
         if value is not None:
@@ -132,11 +127,15 @@ def as_json(loaded: Loaded[NamesrvConfig]) -> str:
     return json.dumps([row._asdict() for row in show(loaded)], indent=2, ensure_ascii=False)
 
 
-def serve(loaded: Loaded[NamesrvConfig], config_file: Path | None, log_level: str) -> int:
+def serve(loaded: Loaded[NamesrvConfig], config_file: Path | None) -> int:
     """Serve until told to stop; returns the exit code."""
     from tianzhou.namesrv.server import NameServer  # Printing the settings needs none of it.
 
-    serving.set_up_logging(log_level)
+    try:
+        logs.set_up(loaded.config)
+    except ConfigError as e:
+        serving.complain(COMMAND, e)
+        return serving.WRONG_USE
     if config_file is not None:
         serving.say(f"load config properties file OK, {config_file}")
     for warning in loaded.warnings:

@@ -34,6 +34,7 @@ NOUNS = {
     "doctor": NounSpec("doctor", "Find the usual faults of a cluster; say what to do.", CLUSTER),
     "acl": NounSpec("acl", "Accounts and white lists, where brokers check access.", CLUSTER),
     "bench": NounSpec("bench", "Measure a cluster: bench send, bench receive.", CLUSTER),
+    "pipeline": NounSpec("pipeline", "Spark jobs over topics: list, run, status.", CLUSTER),
     "mqadmin": NounSpec("mqadmin", "The sub commands of RocketMQ's mqadmin.", CLUSTER),
     "context": NounSpec("context", "Named clusters: add, use, list, remove.", HERE),
     "tls": NounSpec("tls", "Certificates for development: init.", HERE),

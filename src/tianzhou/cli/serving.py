@@ -41,15 +41,6 @@ def complain(command: str, error: object) -> None:
     sys.stderr.write(f"{command}: {text}\n")
 
 
-def set_up_logging(level: str) -> None:
-    """Log to standard error."""
-    logging.basicConfig(
-        level=level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s - %(message)s",
-        stream=sys.stderr,
-    )
-
-
 def run(name: str, make: Callable[[], Program], on_started: Callable[[str], str]) -> int:
     """Run a program until it is told to stop; returns the exit code.
 

@@ -32,7 +32,7 @@ def mqnamesrv(arguments: list[str] | None = None) -> int:
     if options.printConfigItem:
         say(namesrv.as_properties(loaded))
         return OK
-    return namesrv.serve(loaded, options.configFile, "info")
+    return namesrv.serve(loaded, options.configFile)
 
 
 def mqshutdown(arguments: list[str] | None = None) -> int:

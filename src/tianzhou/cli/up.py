@@ -6,10 +6,11 @@ from pathlib import Path
 
 from tianzhou.broker.config import load_broker_config
 from tianzhou.broker.server import Broker
-from tianzhou.cli import serving
+from tianzhou.cli import logs, serving
 from tianzhou.cli.arguments import Arguments
 from tianzhou.cli.demo import keep_running
 from tianzhou.config.live import LiveSettings
+from tianzhou.config.log_settings import LogLevel
 from tianzhou.config.settings import Given, load
 from tianzhou.errors import ConfigError
 from tianzhou.namesrv.config import NamesrvConfig
@@ -93,7 +94,13 @@ class Up:
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
     options = _parser().parse_args(arguments)
-    serving.set_up_logging(options.log_level)
+    try:
+        more = [*logs.given_by(options), *map(_pair, options.set)]
+        level = Given("logLevel", LogLevel.WARNING, COMMAND)
+        logs.set_up(load_broker_config(environ={}, defaults=[level], flags=more).config)
+    except ConfigError as e:
+        serving.complain(COMMAND, e)
+        return serving.WRONG_USE
     programs: list[Up] = []
 
     def make() -> Up:
@@ -103,7 +110,7 @@ def main(arguments: Sequence[str]) -> int:
                 namesrv_port=options.namesrv_port,
                 broker_port=options.port,
                 listen=options.listen,
-                more=[_pair(text) for text in options.set],
+                more=more,
                 demo=options.demo,
             )
         )
@@ -129,8 +136,7 @@ def _parser() -> Arguments:
         help="address to listen on; 127.0.0.1 by default, 0.0.0.0 for every interface")  # fmt: skip
     add("--demo", action="store_true", help="send and receive a message every second, and show it")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the broker")
-    add("--log-level", default="warning", choices=("debug", "info", "warning", "error"),
-        help="what is logged to standard error, warning by default")  # fmt: skip
+    logs.add_flags(parser, LogLevel.WARNING)
     return parser
 
 

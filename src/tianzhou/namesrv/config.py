@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tianzhou.config.files import in_home
+from tianzhou.config.log_settings import LogSettings
 from tianzhou.config.settings import INT32_MAX, Change, path_setting, setting
 from tianzhou.remoting.tls_settings import TlsSettings
 
@@ -19,7 +20,7 @@ LIVE = Change.LIVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamesrvConfig(TlsSettings):
+class NamesrvConfig(TlsSettings, LogSettings):
     """One nameserver."""
 
     # -- network ----------------------------------------------------------------------------------

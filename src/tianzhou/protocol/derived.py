@@ -14,12 +14,13 @@ from tianzhou.protocol import properties, sysflag
 Properties = Mapping[str, str]
 
 _CACHED_KEY_LENGTH_MAX = 256
+_TAIL_LENGTH = 8
+_SHOWN = (sysflag.TRANSACTION_NONE, sysflag.TRANSACTION_COMMIT)
 
 
 def has_queue_entry(sys_flag: int) -> bool:
     """Prepared and rolled back messages are not consumed, so no queue shows them."""
-    state = sysflag.transaction_state(sys_flag)
-    return state in (sysflag.TRANSACTION_NONE, sysflag.TRANSACTION_COMMIT)
+    return sys_flag & sysflag.TRANSACTION_MASK in _SHOWN
 
 
 def tags_code(
@@ -40,11 +41,13 @@ _tags_hash = lru_cache(maxsize=4096)(properties.tags_code)
 
 def index_keys(found: Properties, sys_flag: int) -> list[str]:
     """The keys under which a message is filed, its unique key first."""
-    if sysflag.transaction_state(sys_flag) == sysflag.TRANSACTION_ROLLBACK:
+    if sys_flag & sysflag.TRANSACTION_MASK == sysflag.TRANSACTION_ROLLBACK:
         return []
-    keys = [key for key in found.get(properties.KEYS, "").split(properties.KEY_SEPARATOR) if key]
-    unique = found.get(properties.UNIQUE_KEY)
-    return [unique, *keys] if unique else keys
+    unique, keys = found.get(properties.UNIQUE_KEY), found.get(properties.KEYS)
+    filed = [unique] if unique else []
+    if keys:
+        filed += filter(None, keys.split(properties.KEY_SEPARATOR))
+    return filed
 
 
 def is_topic_name(topic: str) -> bool:
@@ -58,9 +61,9 @@ def is_topic_name(topic: str) -> bool:
 def key_hash(topic: str, key: str) -> int:
     """The hash under which a key of a topic is filed."""
     if key.isascii() and len(key) <= _CACHED_KEY_LENGTH_MAX:
-        # The same polynomial as Java's loop, but summed outside of Python's.
-        shift, powers = _powers(len(key))
-        number = (_topic_hash(topic) * shift + sum(map(mul, key.encode(), powers))) & 0xFFFFFFFF
+        # Keys that clients make differ in their last characters only; the rest is remembered.
+        head = _head_hash(topic, key[:-_TAIL_LENGTH])
+        number = _hash_on(head, key[-_TAIL_LENGTH:]) & 0xFFFFFFFF
     else:
         number = properties.java_hash(f"{topic}#{key}") & 0xFFFFFFFF
     if number & 0x8000_0000:
@@ -70,8 +73,18 @@ def key_hash(topic: str, key: str) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _topic_hash(topic: str) -> int:
-    return properties.java_hash(topic + "#")
+def _head_hash(topic: str, head: str) -> int:
+    return _hash_on(properties.java_hash(topic + "#"), head)
+
+
+def _hash_on(number: int, text: str) -> int:
+    """Java's hash of a text in ASCII that follows another one, not wrapped yet.
+
+    The same polynomial as Java's loop, but summed outside of Python's.
+    """
+    shift, powers = _powers(len(text))
+    added: int = sum(map(mul, text.encode(), powers))
+    return number * shift + added
 
 
 @cache

@@ -8,6 +8,7 @@ repeated name takes the last value. An empty value therefore does not survive th
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from tianzhou.errors import FieldError
 from tianzhou.message import Message
@@ -115,6 +116,38 @@ def encode(properties: Mapping[str, str], *, closed: bool = True) -> str:
     if separator_count > 2 * len(parts) - 1 and parts:
         _check_separators(properties)
     return text + PROPERTY_SEPARATOR if closed and text else text
+
+
+def encode_stored(text: str, found: Mapping[str, str], cluster: str) -> str:
+    """The text that a broker stores, given what was sent and the properties in it.
+
+    It has no WAIT, which concerned the sending only, and names the cluster. Raises FieldError.
+    """
+    if text.count(PROPERTY_SEPARATOR) == len(found) and CLUSTER not in found:
+        # Each part of the text is a property of its own, so what stays can stay as it is.
+        if not found:
+            return _encode_cluster(cluster)
+        if text[-1] == PROPERTY_SEPARATOR:
+            wait = found.get(WAIT_STORED)
+            if wait is not None:
+                text = _without(text, f"{WAIT_STORED}{NAME_VALUE_SEPARATOR}{wait}")
+            return text + _encode_cluster(cluster)
+    stored = {name: value for name, value in found.items() if name != WAIT_STORED}
+    stored[CLUSTER] = cluster
+    return encode(stored)
+
+
+def _without(text: str, part: str) -> str:
+    """The text of several properties without one of them."""
+    first, _, rest = f"{PROPERTY_SEPARATOR}{text}".partition(
+        f"{PROPERTY_SEPARATOR}{part}{PROPERTY_SEPARATOR}"
+    )
+    return f"{first[1:]}{PROPERTY_SEPARATOR}{rest}" if first else rest
+
+
+@lru_cache(maxsize=4)
+def _encode_cluster(cluster: str) -> str:
+    return encode({CLUSTER: cluster})
 
 
 def decode(text: str) -> dict[str, str]:

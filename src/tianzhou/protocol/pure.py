@@ -206,9 +206,14 @@ def _encode_json(
 ) -> bytes:
     # Plain integers only: msgspec would write True as true, which no peer takes for a number.
     code, version, opaque, flag = index(code), index(version), index(opaque), index(flag)
-    for number in (code, version, opaque, flag):
-        if not _INT32_MIN <= number <= _INT32_MAX:
-            raise HeaderError(f"header number {number} does not fit 32 bits")
+    if not (
+        _INT32_MIN <= code <= _INT32_MAX
+        and _INT32_MIN <= version <= _INT32_MAX
+        and _INT32_MIN <= opaque <= _INT32_MAX
+        and _INT32_MIN <= flag <= _INT32_MAX
+    ):
+        wide = next(n for n in (code, version, opaque, flag) if not _INT32_MIN <= n <= _INT32_MAX)
+        raise HeaderError(f"header number {wide} does not fit 32 bits")
     known = 0 <= language < len(LANGUAGE_NAMES)
     return _json_encoder.encode(
         _JsonHeader(

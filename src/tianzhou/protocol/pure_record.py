@@ -5,7 +5,8 @@ Fields travel as tuples in the order of `StoredMessage`, hosts packed as in `hos
 """
 
 import struct
-import zlib
+from functools import lru_cache
+from zlib import crc32
 
 from tianzhou.errors import RecordError
 from tianzhou.message import Host
@@ -51,7 +52,7 @@ SIZE_MIN = 88 + 1 + 2
 
 def body_crc(body: Buffer) -> int:
     """CRC-32 without its top bit, as records keep it."""
-    return zlib.crc32(body) & 0x7FFFFFFF
+    return crc32(body) & 0x7FFFFFFF
 
 
 def decode_record(buffer: Buffer, start: int, check_crc: bool, read_body: bool) -> RecordFields:
@@ -123,22 +124,27 @@ def encode_record(
     head = _HEADS[hosts_v6]
     sys_flag = sys_flag & ~_HOSTS_V6 | hosts_v6
     try:
-        topic_bytes, properties_bytes = topic.encode(), properties_text.encode()
-        version_2 = len(topic_bytes) > TOPIC_V1_BYTES_MAX
-        topic_length = _SHORT if version_2 else _BYTE
-        tail = (
-            topic_length.pack(len(topic_bytes)), topic_bytes,
-            _SHORT.pack(len(properties_bytes)), properties_bytes,
-        )  # fmt: skip
-        size = head.size + len(body) + sum(map(len, tail))
+        magic, topic_bytes = _encode_topic(topic)
+        properties_bytes, body_length = properties_text.encode(), len(body)
+        properties_length = _SHORT.pack(len(properties_bytes))
+        size = head.size + body_length + len(topic_bytes) + 2 + len(properties_bytes)
         fixed = head.pack(
-            size, MAGIC_V2 if version_2 else MAGIC_V1, body_crc(body), queue_id, flag,
+            size, magic, crc32(body) & 0x7FFFFFFF, queue_id, flag,
             queue_offset, log_offset, sys_flag, born_time_ms, born_host, store_time_ms, store_host,
-            reconsume_count, prepared_log_offset, len(body),
+            reconsume_count, prepared_log_offset, body_length,
         )  # fmt: skip
     except (struct.error, UnicodeEncodeError) as e:
         raise RecordError(f"a message of topic {topic[:64]!r} does not fit a record: {e}") from e
-    return b"".join((fixed, body, *tail))
+    return b"".join((fixed, body, topic_bytes, properties_length, properties_bytes))
+
+
+@lru_cache(maxsize=4096)
+def _encode_topic(topic: str) -> tuple[int, bytes]:
+    """The magic number of a record of a topic, and the topic behind its length."""
+    encoded = topic.encode()
+    if len(encoded) > TOPIC_V1_BYTES_MAX:
+        return MAGIC_V2, _SHORT.pack(len(encoded)) + encoded
+    return MAGIC_V1, _BYTE.pack(len(encoded)) + encoded
 
 
 def _checked_start(buffer: Buffer, start: int) -> tuple[int, int]:

@@ -16,6 +16,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from typing import TypeVar
 
 from tianzhou.remoting.address import format_address
 from tianzhou.remoting.connection import Connection
@@ -30,6 +31,8 @@ _ACCEPTS_PER_TURN = 64
 _TLS_FIRST_BYTE = b"\x16"
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _RETRY_S = 0.5
+
+_T = TypeVar("_T")
 
 
 class Acceptor:
@@ -49,8 +52,11 @@ class Acceptor:
         self._mode = mode
         self._listening: list[socket.socket] = []
         self._retries: dict[socket.socket, asyncio.TimerHandle] = {}
-        self._unclassified: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._unclassified: dict[socket.socket, tuple[asyncio.TimerHandle, str]] = {}
         self._opening: set[asyncio.Task[None]] = set()
+        # By address: sockets that have not said a byte yet, and connections being made.
+        self._silent: dict[str, set[socket.socket]] = {}
+        self._coming: dict[str, set[Connection]] = {}
 
     def listen(self, listening: socket.socket) -> None:
         """Begin to accept on a socket, which is the acceptor's from now on."""
@@ -90,6 +96,12 @@ class Acceptor:
                 continue
             self._admit(sock, format_address(address[0], address[1]))
 
+    def _count_of(self, host: str) -> int:
+        """How many connections an address has, those on their way included."""
+        established = self._board.connections
+        coming = sum(each not in established for each in self._coming.get(host, ()))
+        return self._board.hosts[host] + len(self._silent.get(host, ())) + coming
+
     def _pause(self, listening: socket.socket, error: OSError) -> None:
         """Stop accepting for a moment: the loop would spin, as the socket stays readable."""
         self._board.complain(
@@ -111,6 +123,12 @@ class Acceptor:
         count = len(self._board.connections) + len(self._unclassified) + len(self._opening)
         if count >= limits.connections:
             self._refuse(sock, "limit", f"connection {peer}: refused, {count} are open, the limit")
+            return
+        host = peer.rpartition(":")[0]
+        count = self._count_of(host)
+        if count >= limits.connections_per_address:
+            text = f"connection {peer}: refused, its address has {count}, the limit"
+            self._refuse(sock, f"limit of {host}", text)
             return
         try:
             sock.setblocking(False)
@@ -136,9 +154,12 @@ class Acceptor:
         if len(self._unclassified) >= limits.unclassified:
             self._give_up(next(iter(self._unclassified)), "too many others wait")
         loop = self._board.loop
-        self._unclassified[sock] = loop.call_later(
+        host = peer.rpartition(":")[0]
+        timer = loop.call_later(
             limits.handshake_ms / 1000, self._give_up, sock, f"silent for {limits.handshake_ms} ms"
         )
+        self._unclassified[sock] = (timer, host)
+        self._silent.setdefault(host, set()).add(sock)
         loop.add_reader(sock.fileno(), self._peek, sock, peer)
 
     def _give_up(self, sock: socket.socket, why: str) -> None:
@@ -146,7 +167,9 @@ class Acceptor:
         self._refuse(sock, "silent", f"a connection that has not sent a byte: closed, {why}")
 
     def _forget(self, sock: socket.socket) -> None:
-        self._unclassified.pop(sock).cancel()
+        timer, host = self._unclassified.pop(sock)
+        timer.cancel()
+        _take_out(self._silent, host, sock)
         self._board.loop.remove_reader(sock.fileno())
 
     def _peek(self, sock: socket.socket, peer: str) -> None:
@@ -172,9 +195,16 @@ class Acceptor:
     # -- opening -----------------------------------------------------------------------------------
 
     def _open(self, sock: socket.socket, peer: str, context: ssl.SSLContext | None) -> None:
-        task = self._board.loop.create_task(self._connect(sock, peer, context))
+        connection, host = self._make_connection(), peer.rpartition(":")[0]
+        self._coming.setdefault(host, set()).add(connection)
+        task = self._board.loop.create_task(self._connect(connection, sock, peer, context))
         self._opening.add(task)
-        task.add_done_callback(lambda ended: self._opened(ended, sock))
+
+        def opened(ended: asyncio.Task[None]) -> None:
+            _take_out(self._coming, host, connection)
+            self._opened(ended, sock)
+
+        task.add_done_callback(opened)
 
     def _opened(self, task: asyncio.Task[None], sock: socket.socket) -> None:
         self._opening.discard(task)
@@ -183,9 +213,13 @@ class Acceptor:
             sock.close()
 
     async def _connect(
-        self, sock: socket.socket, peer: str, context: ssl.SSLContext | None
+        self,
+        connection: Connection,
+        sock: socket.socket,
+        peer: str,
+        context: ssl.SSLContext | None,
     ) -> None:
-        board, connection = self._board, self._make_connection()
+        board = self._board
         handshake_s = board.limits.handshake_ms / 1000 if context else None
         try:
             await board.loop.connect_accepted_socket(
@@ -202,3 +236,11 @@ class Acceptor:
         except BaseException:
             connection.connection_lost(None)
             raise
+
+
+def _take_out(by_host: dict[str, set[_T]], host: str, one: _T) -> None:
+    rest = by_host.get(host)
+    if rest is not None:
+        rest.discard(one)
+        if not rest:
+            del by_host[host]

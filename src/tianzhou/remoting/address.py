@@ -66,3 +66,8 @@ def _is_ipv6(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def address_of(name: tuple[str, int] | None) -> str:
+    """The name of a socket, as the system gives it, as text; "?" if there is none any more."""
+    return format_address(name[0], name[1]) if name else "?"

@@ -5,6 +5,9 @@ ProtocolError           SYSTEM_ERROR and the text: the request could not be read
 anything else           SYSTEM_ERROR and "internal error": a bug of ours, which is logged
 """
 
+import asyncio
+from collections.abc import Awaitable
+
 from tianzhou.errors import ProtocolError, RequestError
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
@@ -31,6 +34,22 @@ def busy(running_count: int) -> Command:
     return _response(
         ResponseCode.SYSTEM_BUSY, f"system busy: {running_count} requests are being handled"
     )
+
+
+def full(handled_bytes: int, limit_bytes: int) -> Command:
+    """The response of a server whose requests under way hold as many bytes as they may."""
+    return _response(
+        ResponseCode.SYSTEM_BUSY,
+        f"system busy: requests under way hold {handled_bytes} bytes, {limit_bytes} are allowed",
+    )
+
+
+def take_back(work: Awaitable[Command | None]) -> None:
+    """Drop an awaitable that will not be awaited, without a warning about it."""
+    if isinstance(work, asyncio.Future):
+        work.cancel()
+    elif (close := getattr(work, "close", None)) is not None:
+        close()  # a coroutine has it, and so may whoever wraps one
 
 
 def not_supported(request: Command) -> Command:

@@ -33,7 +33,7 @@ from tianzhou.protocol.command import (
 )
 from tianzhou.protocol.framing import split
 from tianzhou.remoting import answers
-from tianzhou.remoting.address import format_address
+from tianzhou.remoting.address import address_of
 from tianzhou.remoting.partial import PartialFrame
 from tianzhou.remoting.pending import NEVER_S, Pending, Waiter
 from tianzhou.remoting.switchboard import Switchboard
@@ -55,6 +55,7 @@ log = logging.getLogger(__name__)
 # Small replies are joined, since a system call costs more than copying them; large ones are not
 # copied.
 _JOIN_BYTES = 64 * 1024
+_COUNTED_BYTES = 4 * 1024
 _WOKEN_PER_TURN = 32
 _TLS_FIRST_BYTE = 0x16
 _OTHER_FLAGS = ~(FLAG_RESPONSE | FLAG_ONEWAY)
@@ -75,8 +76,8 @@ class Connection(asyncio.BufferedProtocol):
         "_held",
         "_in_turn", "_moved_bytes", "_moved_s", "_on_closed", "_on_opened", "_outgoing",
         "_outgoing_bytes", "_partial", "_pending", "_running_count", "_transport", "_writable",
-        "_writing_paused", "_written_bytes", "closed", "kept_bytes", "local", "peer", "reason",
-        "received_bytes", "secure",
+        "_writing_paused", "_written_bytes", "closed", "counted_bytes", "kept_bytes", "local",
+        "peer", "reason", "received_bytes", "secure",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -102,6 +103,8 @@ class Connection(asyncio.BufferedProtocol):
         """Why the connection was closed, for messages to people."""
         self.kept_bytes = 0
         """Bytes received that wait: for the rest of their frame, or for the gate to open."""
+        self.counted_bytes = 0
+        """Unsent bytes, as they were counted last for the limit of all connections."""
         self._frame_bytes = board.limits.frame_bytes
         self._partial = PartialFrame(self._frame_bytes)
         self._held: memoryview | None = None
@@ -128,6 +131,11 @@ class Connection(asyncio.BufferedProtocol):
     def unsent_bytes(self) -> int:
         """Bytes that wait for the peer to read what it was sent before."""
         return self._transport.get_write_buffer_size()
+
+    @property
+    def host(self) -> str:
+        """The address of the peer without its port."""
+        return self.peer.rpartition(":")[0]
 
     # -- for users ---------------------------------------------------------------------------------
 
@@ -263,6 +271,7 @@ class Connection(asyncio.BufferedProtocol):
         """Close at once and drop what is unsent; cuts short a `close`, too."""
         if not self.closed:
             self._set_closed(reason)
+        self._forget_unsent()
         self._transport.abort()
 
     # -- for the server's drain --------------------------------------------------------------------
@@ -328,8 +337,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         limits = self._board.limits
         self._transport.set_write_buffer_limits(limits.unsent_high_bytes, limits.unsent_low_bytes)
-        self.peer = _address_of(transport, "peername")
-        self.local = _address_of(transport, "sockname")
+        self.peer = address_of(transport.get_extra_info("peername"))
+        self.local = address_of(transport.get_extra_info("sockname"))
         self.secure = transport.get_extra_info("ssl_object") is not None
         self.closed = False
         self._moved_s = self._board.loop.time()
@@ -351,6 +360,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self.closed:
             self._set_closed(f"lost: {exc}" if exc else "closed by the peer")
         log.debug("connection %s: %s", self.peer, self.reason)
+        self._forget_unsent()
         self._tell(self._on_closed)
         self._board.remove(self)
 
@@ -489,6 +499,10 @@ class Connection(asyncio.BufferedProtocol):
         oneway = request.flag & FLAG_ONEWAY
         origin = None if oneway else (request.opaque, request.encoding)
         code = request.code
+        board = self._board
+        if board.handled_bytes > board.limits.handled_bytes:
+            self._reply(origin, answers.full(board.handled_bytes, board.limits.handled_bytes))
+            return
         try:
             answer = self._handle(self, request)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises, the peer gets an answer
@@ -496,7 +510,7 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(answer, Command):
             self._reply(origin, answer)
         elif answer is not None:
-            self._run(code, origin, answer)
+            self._run(code, origin, answer, len(request.body))
 
     def _reply(self, origin: _Origin | None, answer: Command) -> None:
         """Send an answer to where the request came from; None means that it wanted no answer."""
@@ -523,19 +537,22 @@ class Connection(asyncio.BufferedProtocol):
             )
         return answers.refusal(error)
 
-    def _run(self, code: int, origin: _Origin | None, work: Awaitable[Command | None]) -> None:
+    def _run(
+        self, code: int, origin: _Origin | None, work: Awaitable[Command | None], body_bytes: int
+    ) -> None:
         board = self._board
         if len(board.tasks) >= board.limits.requests_in_flight:
-            _drop(work)
+            answers.take_back(work)
             self._reply(origin, answers.busy(len(board.tasks)))
             return
         self._running_count += 1
         if not self._has_room(board.limits.requests_in_flight_per_connection - 1):
             self._shut_gate()
-        board.run(self._finish(code, origin, work))
+        board.handled_bytes += body_bytes
+        board.run(self._finish(code, origin, work, body_bytes))
 
     async def _finish(
-        self, code: int, origin: _Origin | None, work: Awaitable[Command | None]
+        self, code: int, origin: _Origin | None, work: Awaitable[Command | None], body_bytes: int
     ) -> None:
         """Await a handler and send its answer.
 
@@ -554,6 +571,7 @@ class Connection(asyncio.BufferedProtocol):
             answer = self._refusal(code, error)
         finally:
             self._running_count -= 1
+            self._board.handled_bytes -= body_bytes
         if answer is not None:
             self._reply(origin, answer)
         self._open_gate()
@@ -634,6 +652,24 @@ class Connection(asyncio.BufferedProtocol):
             unsent_bytes = self.unsent_bytes
             if unsent_bytes > self._board.limits.unsent_cut_bytes:
                 self.cut(f"{unsent_bytes} bytes are unsent")
+                return
+        if size_bytes >= _COUNTED_BYTES or self._writing_paused:
+            # Small ones are counted by the next sweep; the question costs as much as they do.
+            self.count_unsent()
+            if self._board.unsent_bytes > self._board.limits.unsent_bytes:
+                self._board.relieve_unsent()
+
+    def count_unsent(self) -> None:
+        """Bring the share of this connection in `Switchboard.unsent_bytes` up to date."""
+        if self.closed:
+            return  # what it had when it was closed counts until it is gone, or was cut
+        unsent_bytes = self._transport.get_write_buffer_size()
+        self._board.unsent_bytes += unsent_bytes - self.counted_bytes
+        self.counted_bytes = unsent_bytes
+
+    def _forget_unsent(self) -> None:
+        self._board.unsent_bytes -= self.counted_bytes
+        self.counted_bytes = 0
 
     def pause_writing(self) -> None:
         self._writing_paused = True
@@ -658,17 +694,3 @@ class Connection(asyncio.BufferedProtocol):
                 waiter.set_result(None)
         if self._writable:
             self._board.loop.call_soon(self._wake_writers)
-
-
-def _drop(work: Awaitable[Command | None]) -> None:
-    """Take back an awaitable that will not be awaited, without a warning about it."""
-    if isinstance(work, asyncio.Future):
-        work.cancel()
-    elif asyncio.iscoroutine(work):
-        work.close()
-
-
-def _address_of(transport: asyncio.BaseTransport, which: str) -> str:
-    # A peer that is gone already has no name any more.
-    address = transport.get_extra_info(which)
-    return format_address(address[0], address[1]) if address else "?"

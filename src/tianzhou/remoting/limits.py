@@ -24,9 +24,12 @@ class Limits:
     unsent_high_bytes: int = 256 * _KIB  # above it a connection is not read from any more
     unsent_low_bytes: int = 64 * _KIB  # below it reading goes on
     unsent_cut_bytes: int = 64 * _MIB  # above it the connection is cut, whatever it is waiting for
+    unsent_bytes: int = 1024 * _MIB  # the same over all connections; those with most are cut
+    handled_bytes: int = 512 * _MIB  # bodies of requests under way; above it SYSTEM_BUSY
 
     # -- counts ------------------------------------------------------------------------------------
     connections: int = 65_536  # open connections of a server, newcomers above it are closed
+    connections_per_address: int = 65_536  # of them, those of one peer address
     unclassified: int = 1_024  # of them, those that may be TLS or not and have sent no byte yet
     backlog: int = 1_024  # connections that the kernel may hold ready to be accepted
     requests_in_flight_per_connection: int = 1_024  # running handlers; above it reading pauses

@@ -89,6 +89,18 @@ class Server:
         """
         self._acceptor.context = self._tls.server_context()
 
+    def adopt(self, limits: Limits) -> None:
+        """Go on with other limits; whoever is connected stays so.
+
+        The length of frames and the receive buffer are those of the start.
+        """
+        self._board.limits = limits
+
+    @property
+    def limits(self) -> Limits:
+        """What is in force now."""
+        return self._board.limits
+
     async def close(self, drain_s: float = 5.0) -> None:
         """Stop: accept no more, let running requests end and replies leave, then cut what is left.
 

@@ -7,6 +7,7 @@ next look at idle and stalled connections is due, and it exists only while there
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Coroutine, Hashable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -29,7 +30,11 @@ class Line(Protocol):
     """What a switchboard knows of a connection."""
 
     kept_bytes: int
+    counted_bytes: int
 
+    @property
+    def host(self) -> str: ...
+    def count_unsent(self) -> None: ...
     def cut(self, reason: str) -> None: ...
     def abort(self, reason: str) -> None: ...
     def sweep(self, now_s: float) -> None: ...
@@ -55,7 +60,8 @@ class Switchboard(Generic[LineT]):
 
     __slots__ = (
         "_next_sweep_s", "_repeats", "_sweep_s", "_timer", "_waiter", "connections",
-        "counts", "kept_bytes", "limits", "loop", "receive", "serves", "tasks", "wakes_s",
+        "counts", "handled_bytes", "hosts", "kept_bytes", "limits", "loop", "receive", "serves",
+        "tasks", "unsent_bytes", "wakes_s",
     )  # fmt: skip
 
     loop: asyncio.AbstractEventLoop
@@ -67,7 +73,13 @@ class Switchboard(Generic[LineT]):
         """True for a server, False for a client."""
         self.connections: set[LineT] = set()
         self.tasks: set[asyncio.Task[None]] = set()
+        self.hosts: Counter[str] = Counter()
+        """How many connections each address has."""
         self.kept_bytes = 0
+        self.unsent_bytes = 0
+        """As the connections counted last; what has left since is still in it."""
+        self.handled_bytes = 0
+        """Bodies of the requests that tasks are at work on."""
         self.counts = Counts()
         self._repeats = Repeats()
         self._waiter: asyncio.Future[None] | None = None
@@ -91,13 +103,18 @@ class Switchboard(Generic[LineT]):
 
     def add(self, connection: LineT) -> None:
         self.connections.add(connection)
+        self.hosts[connection.host] += 1
         self.counts.opened += 1
         if self._next_sweep_s == NEVER_S:
             self._next_sweep_s = self.loop.time() + self._sweep_s
             self.wake_by(self._next_sweep_s)
 
     def remove(self, connection: LineT) -> None:
-        self.connections.discard(connection)
+        if connection in self.connections:
+            self.connections.discard(connection)
+            self.hosts[connection.host] -= 1
+            if self.hosts[connection.host] <= 0:
+                del self.hosts[connection.host]
         if not self.connections:
             self._next_sweep_s = NEVER_S
             self._stop_timer()
@@ -151,6 +168,19 @@ class Switchboard(Generic[LineT]):
                 f"{self.kept_bytes} in all; {self.limits.kept_bytes} are allowed"
             )
 
+    def relieve_unsent(self) -> None:
+        """The same for what peers do not read."""
+        for connection in self.connections:
+            connection.count_unsent()
+        while self.unsent_bytes > self.limits.unsent_bytes:
+            greediest = max(self.connections, key=lambda each: each.counted_bytes, default=None)
+            if greediest is None or not greediest.counted_bytes:
+                return
+            greediest.cut(
+                f"{greediest.counted_bytes} bytes are unsent, most of {self.unsent_bytes} in all; "
+                f"{self.limits.unsent_bytes} are allowed"
+            )
+
     # -- time --------------------------------------------------------------------------------------
 
     def wake_by(self, deadline_s: float) -> None:
@@ -176,6 +206,8 @@ class Switchboard(Generic[LineT]):
             if sweep_is_due:
                 connection.sweep(now_s)
             next_s = min(next_s, connection.expire(now_s))
+        if sweep_is_due:
+            self.relieve_unsent()
         if self.connections:
             self.wake_by(next_s)
 

@@ -31,7 +31,9 @@ log = logging.getLogger(__name__)
 HEADER = struct.Struct(">qqqqii")
 SLOT = struct.Struct(">i")
 ITEM = struct.Struct(">iqii")
-assert (HEADER.size, SLOT.size, ITEM.size) == (40, 4, 20)
+_HEADER_BYTES, _SLOT_BYTES, _ITEM_BYTES = HEADER.size, SLOT.size, ITEM.size
+assert (_HEADER_BYTES, _SLOT_BYTES, _ITEM_BYTES) == (40, 4, 20)
+_read_slot, _write_slot, _write_item = SLOT.unpack_from, SLOT.pack_into, ITEM.pack_into
 
 _RESERVE_BYTES = 256 * PAGE_BYTES
 _INT32_MAX = 2**31 - 1
@@ -148,22 +150,24 @@ class IndexFile:
                 handle.close()
             self._reserved = end
 
-    def put(self, hashed: int, log_offset: int, store_time_ms: int) -> None:
-        """Adds an item; there is room for it."""
-        view, number = self.view, self.count
+    def put(self, hashes: list[int], log_offset: int, store_time_ms: int) -> None:
+        """Adds the items of one message; there is room for them."""
+        view, number, slot_count = self._view or self.view, self.count, self.slot_count
         if number == 1:
             self.begin_time_ms, self.begin_log_offset = store_time_ms, log_offset
         seconds = min(max((store_time_ms - self.begin_time_ms) // 1000, 0), _INT32_MAX)
-        slot_at = HEADER.size + hashed % self.slot_count * SLOT.size
-        (previous,) = SLOT.unpack_from(view, slot_at)
-        if not 0 < previous < number:
-            previous = 0
-            self.slots_used += 1
-        ITEM.pack_into(
-            view, self._items_at + number * ITEM.size, hashed, log_offset, seconds, previous
-        )
-        SLOT.pack_into(view, slot_at, number)
-        self.count = number + 1
+        item_at = self._items_at + number * _ITEM_BYTES
+        for hashed in hashes:
+            slot_at = _HEADER_BYTES + hashed % slot_count * _SLOT_BYTES
+            (previous,) = _read_slot(view, slot_at)
+            if not 0 < previous < number:
+                previous = 0
+                self.slots_used += 1
+            _write_item(view, item_at, hashed, log_offset, seconds, previous)
+            _write_slot(view, slot_at, number)
+            number += 1
+            item_at += _ITEM_BYTES
+        self.count = number
         self.end_time_ms, self.end_log_offset = store_time_ms, log_offset
         self._write_header()
 
@@ -354,9 +358,8 @@ class Index:
 
     def put(self, topic: str, keys: list[str], log_offset: int, store_time_ms: int) -> None:
         """Files a message under its keys; `make_room` was called before."""
-        file = self.files[-1]
-        for key in keys:
-            file.put(key_hash(topic, key), log_offset, store_time_ms)
+        hashes = [key_hash(topic, key) for key in keys]
+        self.files[-1].put(hashes, log_offset, store_time_ms)
 
     def put_many(self, items: bytes) -> None:
         """Files many messages, given as loose items. Raises OSError."""

@@ -272,12 +272,16 @@ class MessageStore(Reading):
             return StoreClosed("the store is closed")
         return self._flush.failure or self._keeping.refusal
 
-    def append(self, draft: Draft) -> Appended:
-        """Stores one message. Raises StoreError, RecordError; then nothing has changed."""
+    def append(self, draft: Draft, found: dict[str, str] | None = None) -> Appended:
+        """Stores one message; `found` are its properties if they are decoded already.
+
+        Raises StoreError, RecordError; then nothing has changed.
+        """
         self._check_writable()
         topic, sys_flag = draft.topic, draft.sys_flag
         queue = self.queues.get(topic, draft.queue_id) or self._new_queue(topic, draft.queue_id)
-        found = properties.decode(draft.properties_text)
+        if found is None:
+            found = properties.decode(draft.properties_text)
         in_queue = dispatch.has_queue_entry(sys_flag)
         keys = self._keys(found, sys_flag)
         queue_offset = queue.next_offset if in_queue else 0

@@ -89,10 +89,10 @@ class Refusing(MessageStore):
 
     refused_topic = ""
 
-    def append(self, draft: Draft) -> Appended:
+    def append(self, draft: Draft, found: dict[str, str] | None = None) -> Appended:
         if draft.topic == self.refused_topic:
             raise StoreError("no room")
-        return super().append(draft)
+        return super().append(draft, found)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from tianzhou.protocol.codes import RequestCode
     ("code", "text"),
     [
         (99_999, "no RocketMQ version has it"),
-        (RequestCode.POP_MESSAGE, "this version does not serve pop consumption"),
+        (RequestCode.POP_LITE_MESSAGE, "because there are no lite topics here"),
         (RequestCode.REGISTER_BROKER, "because a nameserver serves it"),
     ],
 )

@@ -199,7 +199,7 @@ def test_mistakes() -> None:
         (["nothing"], 2, "there is no sub command 'nothing'"),
         (["topicStatus"], 2, "-t (topic) is missing"),
         (["topicStatus", "-t", "T", "-c", "C"], 1, "-c is not supported"),
-        (["setConsumeMode"], 1, "not built"),
+        (["exportPopRecord"], 1, "not built"),
         (["clusterRT", "-p", "true"], 1, "-p is not supported"),
         (["exportConfigs"], 2, "-c (clusterName) is missing"),
         (["electMaster", "-a", "x"], 1, "no controller"),

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from tianzhou.errors import AddressError, ConnectError
 from tianzhou.remoting.address import (
+    address_of,
     format_address,
     is_numeric,
     parse_address,
@@ -81,3 +82,9 @@ def test_numeric_hosts_need_no_resolver() -> None:
     assert is_numeric("1.2.3.4")
     assert is_numeric("::1")
     assert not is_numeric("localhost")
+
+
+def test_names_of_sockets() -> None:
+    assert address_of(("10.0.0.1", 9876)) == "10.0.0.1:9876"
+    assert address_of(("::1", 9876)) == "[::1]:9876"
+    assert address_of(None) == "?"

@@ -18,6 +18,9 @@ class Line:
 
     board: "Switchboard[Line]"
     kept_bytes: int = 0
+    counted_bytes: int = 0
+    unsent_bytes: int = 0
+    host: str = "10.0.0.1"
     deadline_s: float = NEVER_S
     sweeps_s: list[float] = field(default_factory=list[float])
     cuts: list[str] = field(default_factory=list[str])
@@ -25,7 +28,12 @@ class Line:
     def cut(self, reason: str) -> None:
         self.cuts.append(reason)
         self.board.kept_bytes -= self.kept_bytes
-        self.kept_bytes = 0
+        self.board.unsent_bytes -= self.counted_bytes
+        self.kept_bytes = self.counted_bytes = 0
+
+    def count_unsent(self) -> None:
+        self.board.unsent_bytes += self.unsent_bytes - self.counted_bytes
+        self.counted_bytes = self.unsent_bytes
 
     def abort(self, reason: str) -> None:
         self.cuts.append(reason)
@@ -138,3 +146,43 @@ def test_it_belongs_to_one_loop() -> None:
     asyncio.run(start())
     with pytest.raises(RuntimeError, match="this is another"):
         asyncio.run(start())
+
+
+async def test_those_that_read_least_are_cut_until_the_rest_fits() -> None:
+    board = _board(Limits(unsent_bytes=100))
+    lines = [Line(board, unsent_bytes=size) for size in (10, 60, 70, 20)]
+    for line in lines:
+        board.add(line)
+    board.relieve_unsent()
+    assert [len(line.cuts) for line in lines] == [0, 0, 1, 0]
+    assert "70 bytes are unsent, most of 160 in all; 100 are allowed" in lines[2].cuts[0]
+    assert board.unsent_bytes == 90
+    # What has left since counts no more.
+    lines[1].unsent_bytes = lines[2].unsent_bytes = 0
+    board.relieve_unsent()
+    assert board.unsent_bytes == 30
+    for line in lines:
+        board.remove(line)
+
+
+async def test_what_nobody_counted_is_counted_by_the_sweep() -> None:
+    board = _board(Limits(unsent_bytes=100, idle_ms=40))
+    line = Line(board, unsent_bytes=500)
+    board.add(line)
+    await _until(line, 1)
+    assert len(line.cuts) == 1
+    board.remove(line)
+
+
+async def test_addresses_are_counted_while_they_have_connections() -> None:
+    board = _board()
+    lines = [Line(board, host=host) for host in ("a", "a", "b")]
+    for line in lines:
+        board.add(line)
+    assert board.hosts == {"a": 2, "b": 1}
+    for line in lines[:1] * 2:
+        board.remove(line)
+    assert board.hosts == {"a": 1, "b": 1}, "nobody leaves twice"
+    for line in lines[1:]:
+        board.remove(line)
+    assert not board.hosts

@@ -18,6 +18,7 @@ from tianzhou.protocol.bodies.queues import (
 )
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
+from tianzhou.protocol.receipts import origin_topic
 
 PUB, SUB, ANY = Permission.PUB, Permission.SUB, Permission.PUB | Permission.SUB
 
@@ -60,6 +61,13 @@ def _topic_and_group(request: Command) -> list[Need]:
         topic_need(_field(fields, "topic"), SUB),
         group_need(_field(fields, "consumerGroup")),
     ]
+
+
+def _popped(request: Command) -> list[Need]:
+    """As for popping: what came back to a group is still a message of its topic."""
+    group = _field(request.fields, "consumerGroup")
+    topic = origin_topic(group, _field(request.fields, "topic"))
+    return [topic_need(topic, SUB), group_need(group)]
 
 
 def _field(fields: Mapping[str, str], name: str) -> str:
@@ -121,9 +129,9 @@ _TABLE: dict[int, NeedsOf] = {
     RequestCode.LITE_PULL_MESSAGE: _topic_and_group,
     RequestCode.PEEK_MESSAGE: _topic_and_group,
     RequestCode.POP_MESSAGE: _topic_and_group,
-    RequestCode.ACK_MESSAGE: _topic_and_group,
+    RequestCode.ACK_MESSAGE: _popped,
     RequestCode.BATCH_ACK_MESSAGE: _batch_ack,
-    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _topic_and_group,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _popped,
     RequestCode.NOTIFICATION: _topic_and_group,
     RequestCode.POLLING_INFO: _topic_and_group,
     RequestCode.UPDATE_CONSUMER_OFFSET: _topic_and_group,

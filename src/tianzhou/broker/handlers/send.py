@@ -21,7 +21,7 @@ from tianzhou.broker.delay import TIMER_REQUESTS, level_of
 from tianzhou.broker.durability import Durability
 from tianzhou.broker.groups import GroupTable
 from tianzhou.broker.handlers.send_back import find_group
-from tianzhou.broker.intake import Intake
+from tianzhou.broker.intake import ODD_PROPERTIES, Intake
 from tianzhou.broker.retry import DLQ_QUEUE_COUNT
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.topics import TopicTable
@@ -112,16 +112,17 @@ def store_message(
         raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, str(e)) from e
     ended_ms = parts.clock()
     parts.gate.note_append(config, now_ms, ended_ms)
-    # A half counts for its own topic when it is committed, as in RocketMQ.
-    is_half = transactions.is_half(draft, found)
-    counted = (HALF_TOPIC, transactions.QUEUE_ID) if is_half else (header.topic, queue_id)
+    counted, handle = (header.topic, queue_id), None
+    if not ODD_PROPERTIES.isdisjoint(found):
+        if transactions.is_half(draft, found):
+            # It counts for its own topic when it is committed, as in RocketMQ.
+            counted = (HALF_TOPIC, transactions.QUEUE_ID)
+        if properties.TIMER_OUT_MS in found:
+            handle = timer.handle_of(found, config.broker_name, RETRY_TOPIC_PREFIX)
     parts.stats.stored(
         counted[0], appended.count, appended.size_bytes, ended_ms - now_ms, counted[1]
     )
     wait_stored = found.get(properties.WAIT_STORED, "true").lower() == "true"
-    handle = None
-    if properties.TIMER_OUT_MS in found:
-        handle = timer.handle_of(found, config.broker_name, RETRY_TOPIC_PREFIX)
     if is_new or parts.durability.must_wait(wait_stored=wait_stored):
         return _answer_later(parts, config, appended, queue_id, is_new, wait_stored, handle)
     code = parts.durability.code_at_once(wait_stored=wait_stored)
@@ -212,13 +213,11 @@ def _draft(
 ) -> Draft:
     checks.check_body_size(len(request.body), config.max_message_size)
     sys_flag = header.sys_flag
-    _check_transaction(sys_flag, found)
+    if sys_flag & sysflag.TRANSACTION_MASK:
+        _check_transaction(sys_flag, found)
     if topic.filter_type == MULTI_TAG:
         sys_flag |= sysflag.MULTI_TAGS
-    # The stored text has no WAIT, which concerned this send only, and names the cluster.
-    stored = {name: value for name, value in found.items() if name != properties.WAIT_STORED}
-    stored[properties.CLUSTER] = config.broker_cluster_name
-    text = properties.encode(stored)
+    text = properties.encode_stored(header.properties or "", found, config.broker_cluster_name)
     checks.check_properties(text)
     return Draft(
         topic=header.topic,
@@ -235,12 +234,13 @@ def _draft(
 
 
 def _check_transaction(sys_flag: int, found: dict[str, str]) -> None:
-    """A producer prepares a message by flag and property; all other states are the broker's."""
+    """A producer prepares a message by flag and property; all other states are the broker's.
+
+    Not asked about a message without any state.
+    """
     state = sysflag.transaction_state(sys_flag)
     is_prepared = found.get(properties.TRANSACTION_PREPARED, "").lower() == "true"
-    if state != sysflag.TRANSACTION_NONE and not (
-        state == sysflag.TRANSACTION_PREPARED and is_prepared
-    ):
+    if not (state == sysflag.TRANSACTION_PREPARED and is_prepared):
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
             f"sysFlag {sys_flag} makes the message transactional: that takes the flag 4 (prepared) "
@@ -381,7 +381,7 @@ def _answer(
 ) -> Command:
     prefix = parts.id_prefix
     fields = {
-        "msgId": ",".join(f"{prefix}{place:016X}" for place in appended.log_offsets),
+        "msgId": ",".join([f"{prefix}{place:016X}" for place in appended.log_offsets]),
         "queueId": str(queue_id),
         "queueOffset": str(appended.queue_offset),
         "MSG_REGION": config.region_id,

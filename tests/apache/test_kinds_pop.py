@@ -1,0 +1,265 @@
+"""The stock 5.5.0 client that pops, on our broker and on Apache's own.
+
+A consumer pops if it leaves the sharing of queues to the broker (`setClientRebalance(false)`) and
+its group's mode is POP, which `mqadmin setConsumeMode` sets. What is the same on both brokers is
+asked of both; dead letters of popped messages are Tianzhou's.
+"""
+
+import asyncio
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.apache.jvm import CLIENT_OPTIONS, java_command, make_home
+from tests.apache.kit import (
+    BROKER_DEFAULTS,
+    Shell,
+    apache_broker,
+    tianzhou_namesrv,
+    wait_until,
+)
+from tests.apache.test_broker_compat import our_cluster, tianzhou_broker
+from tests.integration.brokers import Peer, eventually, peer_of
+from tests.integration.pop_kit import GROUP, TOPIC, Popped, ack, pop
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+
+pytestmark = pytest.mark.apache
+
+VERSION = "5.5.0"
+SOON_S = 60
+INVISIBLE_MS = 5_000
+"""The least that the client takes."""
+FIRST_DELAY_MS = 10_000
+"""After which a message comes back that the client gave back for the first time."""
+Message = dict[str, Any]
+T = TypeVar("T")
+Admin = Callable[..., str]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A cluster, and whether it is ours."""
+
+    namesrv: str
+    broker: str
+    is_ours: bool
+
+
+@pytest.fixture(scope="module", params=["ours", "apache"])
+def place(apache: None, request: pytest.FixtureRequest) -> Iterator[Place]:
+    if request.param == "ours":
+        with our_cluster() as it:
+            yield Place(it.namesrv.address, it.broker.address, is_ours=True)
+    else:
+        with (
+            tianzhou_namesrv() as namesrv,
+            apache_broker(VERSION, namesrv.address, graceful=False) as broker,
+        ):
+            yield Place(namesrv.address, broker.address, is_ours=False)
+
+
+@contextmanager
+def pop_shell() -> Generator[Shell]:
+    """The stock clients in a JVM; java/PopShell.java is the other half."""
+    with tempfile.TemporaryDirectory(prefix="apache-pop-") as directory:
+        home = make_home(Path(directory))
+        shell = Shell(VERSION, home, [*java_command(VERSION, home, CLIENT_OPTIONS), "PopShell"])
+        try:
+            shell.ask("ping")
+            yield shell
+        finally:
+            shell.close()
+
+
+@pytest.fixture(scope="module")
+def shell(place: Place) -> Iterator[Shell]:
+    with pop_shell() as it:
+        yield it
+
+
+@pytest.fixture(scope="module")
+def admin(shells: Callable[[str], Shell]) -> Admin:
+    """The stock mqadmin."""
+    return shells(VERSION).mqadmin
+
+
+def consumed(shell: Shell, names: list[str], count: int) -> list[Message]:
+    """The messages of consumers, once there are so many."""
+
+    def all_of_them() -> list[Message]:
+        return [each for name in names for each in shell.consumed(name)]
+
+    wait_until(
+        lambda: len(all_of_them()) >= count,
+        f"{count} messages for {names}",
+        timeout_s=SOON_S,
+        seen=lambda: f"{all_of_them()} {shell.report()}",
+    )
+    return all_of_them()
+
+
+def topic_with_messages(
+    shell: Shell, admin: Admin, place: Place, topic: str, bodies: list[str]
+) -> None:
+    """A topic of one queue, and a group that pops it."""
+    shell.ask("start_producer", name=f"p-{topic}", namesrv=place.namesrv, queues=1)
+    shell.ask("send", name=f"p-{topic}", topic=topic, bodies=bodies)
+    told = admin(
+        place.namesrv, "setConsumeMode", "-b", place.broker, "-t", topic,
+        "-g", f"g-{topic}", "-m", "POP",
+    )  # fmt: skip
+    assert f"set consume mode to {place.broker} success" in told
+
+
+def start_popping(
+    shell: Shell, place: Place, name: str, topic: str, *, batch: int = 32, succeed_after: int = 0,
+    hangs_first: bool = False,
+) -> None:  # fmt: skip
+    shell.ask(
+        "start_consumer", name=name, namesrv=place.namesrv, group=f"g-{topic}", topic=topic,
+        pop=True, invisible_ms=INVISIBLE_MS, batch=batch, succeed_after=succeed_after,
+        hangs_first=hangs_first,
+    )  # fmt: skip
+
+
+def test_consumers_share_one_queue(shell: Shell, admin: Admin, place: Place) -> None:
+    topic = "pop-share"
+    topic_with_messages(shell, admin, place, topic, ["hello"])
+    names = ["first", "second"]
+    for name in names:
+        start_popping(shell, place, name, topic, batch=1)
+    consumed(shell, names, 1)
+    # The second learns of its queue with its first rebalance; by then both wait.
+    bodies = [f"{at}" for at in range(60)]
+    for body in bodies:
+        shell.ask("send", name=f"p-{topic}", topic=topic, bodies=[body])
+    got = Counter(each["body"] for each in consumed(shell, names, 61))
+    assert got == Counter(["hello", *bodies]), "each once"
+    assert all(shell.consumed(name) for name in names), "both had some"
+    for name in names:
+        shell.ask("stop_consumer", name=name)
+
+
+def test_what_is_not_acknowledged_or_given_back_comes_again(
+    shell: Shell, admin: Admin, place: Place
+) -> None:
+    silent, rejected = "pop-silent", "pop-rejected"
+    for topic in (silent, rejected):
+        topic_with_messages(shell, admin, place, topic, [topic])
+    start_popping(shell, place, silent, silent, hangs_first=True)
+    start_popping(shell, place, rejected, rejected, succeed_after=1)
+    for topic, wait_ms in ((silent, INVISIBLE_MS), (rejected, FIRST_DELAY_MS)):
+        first, again = consumed(shell, [topic], 2)[:2]
+        assert [first["reconsumeTimes"], again["reconsumeTimes"]] == [0, 1]
+        assert {first["body"], again["body"]} == {topic}
+        assert {first["topic"], again["topic"]} == {topic}, "clients show the topic it was sent to"
+        assert first["msgId"] == again["msgId"]
+        assert again["nowMs"] - first["nowMs"] >= wait_ms - 1000, "not before its time"
+        assert again["properties"]["1ST_POP_TIME"]
+    print(  # noqa: T201 - pytest -rP shows it
+        place,
+        {
+            topic: consumed(shell, [topic], 2)[1]["nowMs"] - consumed(shell, [topic], 2)[0]["nowMs"]
+            for topic in (silent, rejected)
+        },
+    )
+
+
+# Apache's broker delivers popped messages again without end.
+@pytest.mark.parametrize("place", ["ours"], indirect=True)
+def test_a_message_that_is_given_back_too_often_is_a_dead_letter(
+    shell: Shell, admin: Admin, place: Place
+) -> None:
+    topic = "pop-dead"
+    topic_with_messages(shell, admin, place, topic, [topic])
+    told = admin(place.namesrv, "updateSubGroup", "-b", place.broker, "-g", f"g-{topic}", "-r", "0")
+    assert "success" in told
+    start_popping(shell, place, topic, topic, succeed_after=99)
+    (only,) = consumed(shell, [topic], 1)
+    # Its topic comes to be with the letter, and consumers look for it every second.
+    shell.ask(
+        "start_consumer", name="letters", namesrv=place.namesrv, group="g-letters",
+        topic=f"%DLQ%g-{topic}",
+    )  # fmt: skip
+    (dead,) = consumed(shell, ["letters"], 1)
+    assert dead["msgId"] == only["msgId"]
+    assert dead["properties"]["RETRY_TOPIC"] == topic
+    assert len(shell.consumed(topic)) == 1
+
+
+# -- a store that changes hands --------------------------------------------------------------------
+
+SHAPE: dict[str, object] = {
+    key: BROKER_DEFAULTS[key]
+    for key in (
+        "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum",
+    )
+}  # fmt: skip
+"""Settings that must be the same for every broker of a store."""
+
+
+def with_peer(address: str, work: Callable[[Peer], Coroutine[None, None, T]]) -> T:
+    """Talk to a broker, ours or Apache's, in its own protocol."""
+
+    async def talk() -> T:
+        async with peer_of(address) as peer:
+            return await work(peer)
+
+    return asyncio.run(talk())
+
+
+async def pop_until(peer: Peer, bodies: set[bytes]) -> list[Popped]:
+    """Everything that comes until all of these have come."""
+    found: list[Popped] = []
+
+    async def look() -> bool:
+        found.extend(await pop(peer, init_mode=1))
+        return {each.body for each in found} >= bodies
+
+    await eventually(look, f"{bodies} popped")
+    return found
+
+
+def test_a_store_moves_to_rocketmq_and_back_without_loss(apache: None, tmp_path: Path) -> None:
+    """What was in flight is delivered again by whoever has the store; what is done stays so."""
+    store = tmp_path / "store"
+
+    async def ours(peer: Peer) -> None:
+        for body in (b"done", b"in flight", b"acknowledged behind it", b"not popped"):
+            await peer.send(TOPIC, body, queue_count=1)
+        done, _, behind = await pop(peer, count=3)
+        await ack(peer, done)
+        await ack(peer, behind)
+
+    async def theirs(peer: Peer) -> None:
+        found = await pop_until(peer, {b"in flight", b"not popped"})
+        assert b"done" not in {each.body for each in found}
+        for each in found:
+            assert (await ack(peer, each)).code == ResponseCode.SUCCESS
+        # It commits what was acknowledged some moments later.
+        place = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0"}
+
+        async def committed() -> bool:
+            answer = await peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, place)
+            return answer.fields.get("offset") == "4"
+
+        await eventually(committed, "everything committed")
+        await peer.send(TOPIC, b"new", queue_count=1)
+
+    async def ours_again(peer: Peer) -> None:
+        found = await pop_until(peer, {b"new"})
+        assert [each.body for each in found] == [b"new"]
+
+    with tianzhou_namesrv() as namesrv:
+        with tianzhou_broker(namesrv, storePathRootDir=store, **SHAPE) as broker:
+            with_peer(broker.address, ours)
+        with apache_broker(VERSION, namesrv.address, store_dir=store) as broker:
+            with_peer(broker.address, theirs)
+        with tianzhou_broker(namesrv, storePathRootDir=store, **SHAPE) as broker:
+            with_peer(broker.address, ours_again)

@@ -1,0 +1,225 @@
+"""Which requests are charged to whom, what passes, and what a changed file does."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from tianzhou.broker.quota.bodies import BODY_MAX_BYTES, body_max_bytes, check_body
+from tianzhou.broker.quota.control import Quotas, limits_by, message_count
+from tianzhou.broker.quota.rules import Rules
+from tianzhou.errors import ConfigError, RequestError
+from tianzhou.protocol.batch import BatchItem
+from tianzhou.protocol.batch import encode as encode_batch
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.remoting.limits import Limits
+
+PEER = "10.0.0.1:4711"
+
+
+class Kit:
+    """Quotas by a text, at a time that the test sets."""
+
+    def __init__(self, folder: Path, text: str) -> None:
+        self.path = folder / "quota.yml"
+        self.path.write_text(text)
+        self.now_ms = 1_000_000
+        self.told: list[Rules] = []
+        self.quotas = Quotas(self.path, lambda: self.now_ms, self.told.append)
+
+    def refused(self, request: Command, peer: str = PEER) -> str:
+        """The remark, or nothing if the request passes."""
+        try:
+            self.quotas.check_client(peer, request)
+            self.quotas.check_work(request)
+        except RequestError as e:
+            return e.remark if e.code == ResponseCode.SYSTEM_BUSY else f"code {e.code}"
+        return ""
+
+
+def send(topic: str, size_bytes: int = 10, *, code: int = RequestCode.SEND_MESSAGE_V2) -> Command:
+    name = "topic" if code == RequestCode.SEND_MESSAGE else "b"
+    return Command(code=code, ext_fields={name: topic}, body=b"x" * size_bytes)
+
+
+def pull(group: str, code: int = RequestCode.PULL_MESSAGE) -> Command:
+    return Command(code=code, ext_fields={"consumerGroup": group, "topic": "t"})
+
+
+@pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2])
+def test_messages_of_a_topic(tmp_path: Path, code: int) -> None:
+    kit = Kit(tmp_path, "topics: [{topic: orders, messagesPerSecond: 2}]")
+    assert [kit.refused(send("orders", code=code)) for _ in range(3)] == [
+        "", "", "broker busy: messagesPerSecond of topic orders is 2",
+    ]  # fmt: skip
+    assert not kit.refused(send("invoices", code=code))
+    kit.now_ms += 600
+    assert not kit.refused(send("orders", code=code))
+    assert kit.quotas.refused == {"messagesPerSecond": 1}
+
+
+def test_bytes_of_a_topic_and_a_refusal_costs_nothing(tmp_path: Path) -> None:
+    kit = Kit(tmp_path, "topics: [{topic: a, messagesPerSecond: 3, bytesPerSecond: 100}]")
+    assert not kit.refused(send("a", 500))
+    assert kit.refused(send("a")) == "broker busy: bytesPerSecond of topic a is 100"
+    kit.now_ms += 5_000
+    # Had the refused one been charged, there would be fewer than three messages left.
+    assert [bool(kit.refused(send("a", 1))) for _ in range(4)] == [False, False, False, True]
+
+
+def test_a_batch_counts_its_messages(tmp_path: Path) -> None:
+    kit = Kit(tmp_path, "topics: [{topic: a, messagesPerSecond: 10}]")
+    body = encode_batch([BatchItem(b"x")] * 20)
+    batch = Command(code=RequestCode.SEND_BATCH_MESSAGE, ext_fields={"b": "a"}, body=body)
+    assert message_count(batch) == 20
+    assert not kit.refused(batch)
+    kit.now_ms += 1000
+    assert kit.refused(send("a"))
+    kit.now_ms += 200
+    assert not kit.refused(send("a"))
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "body", "count"),
+    [
+        (RequestCode.SEND_MESSAGE_V2, {"m": "true"}, encode_batch([BatchItem(b"")] * 3), 3),
+        (RequestCode.SEND_MESSAGE, {"batch": "true"}, encode_batch([BatchItem(b"")] * 3), 3),
+        (RequestCode.SEND_MESSAGE, {"m": "true"}, encode_batch([BatchItem(b"")] * 3), 1),
+        (RequestCode.SEND_BATCH_MESSAGE, {}, b"", 1),
+        (RequestCode.SEND_BATCH_MESSAGE, {}, b"\0" * 100, 1),
+        (RequestCode.SEND_BATCH_MESSAGE, {}, b"\xff" * 100, 1),
+        (RequestCode.SEND_BATCH_MESSAGE, {}, b"\x7f" * 100, 1),
+        (RequestCode.SEND_BATCH_MESSAGE, {}, b"\0\0\0\1" * 9, 1),
+    ],
+)
+def test_hostile_batches_are_counted_in_a_bounded_way(
+    code: int, fields: dict[str, str], body: bytes, count: int
+) -> None:
+    assert message_count(Command(code=code, ext_fields=fields, body=body)) == count
+
+
+@pytest.mark.parametrize(
+    "code", [RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.POP_MESSAGE]
+)
+def test_pulls_of_a_group(tmp_path: Path, code: int) -> None:
+    kit = Kit(tmp_path, "groups: [{group: slow, pullsPerSecond: 1}]")
+    assert not kit.refused(pull("slow", code))
+    assert kit.refused(pull("slow", code)) == "broker busy: pullsPerSecond of group slow is 1"
+    assert not kit.refused(pull("other", code))
+
+
+def test_addresses_have_buckets_of_their_own(tmp_path: Path) -> None:
+    kit = Kit(tmp_path, 'clients: [{address: "10.*.*.*", requestsPerSecond: 1}]')
+    assert not kit.refused(send("a"))
+    # Another connection of the same address shares the bucket.
+    told = kit.refused(send("b"), "10.0.0.1:5")
+    assert told == "broker busy: requestsPerSecond of address 10.0.0.1 is 1"
+    assert not kit.refused(send("a"), "10.0.0.2:4711")
+    assert not any(kit.refused(send("a"), "192.168.0.1:1") for _ in range(50))
+    assert not any(kit.refused(send("a"), "?") for _ in range(50))
+
+
+def test_what_keeps_a_client_alive_has_a_reserve_that_ends(tmp_path: Path) -> None:
+    kit = Kit(tmp_path, 'clients: [{address: "*", requestsPerSecond: 3}]')
+    heartbeat = Command(code=RequestCode.HEART_BEAT)
+    assert [bool(kit.refused(send("a"))) for _ in range(4)] == [False, False, False, True]
+    assert [bool(kit.refused(heartbeat)) for _ in range(4)] == [False, False, False, True]
+
+
+def test_nobody_s_quota_is_charged_for_a_request_of_another_kind(tmp_path: Path) -> None:
+    text = 'topics: [{topic: "*", messagesPerSecond: 1}]\ngroups: [{group: "*", pullsPerSecond: 1}]'
+    kit = Kit(tmp_path, text)
+    other = Command(code=RequestCode.GET_MAX_OFFSET, ext_fields={"topic": "a", "b": "a"})
+    assert not any(kit.refused(other) for _ in range(50))
+    assert not kit.refused(send("a"))
+
+
+def test_what_the_unchecked_path_may_take(tmp_path: Path) -> None:
+    text = "clients: [{address: 10.0.0.1, requestsPerSecond: 1}]\n"
+    text += "topics: [{topic: a, bytesPerSecond: 1}]\ngroups: [{group: g, pullsPerSecond: 1}]"
+    quotas = Kit(tmp_path, text).quotas
+    assert not quotas.is_free_client(PEER)
+    assert quotas.is_free_client("10.0.0.2:1")
+    assert (quotas.is_free_topic("a"), quotas.is_free_topic("b")) == (False, True)
+    assert (quotas.is_free_group("g"), quotas.is_free_group("h")) == (False, True)
+
+
+def test_a_changed_file_counts_and_starts_with_full_buckets(tmp_path: Path) -> None:
+    kit = Kit(tmp_path, "topics: [{topic: a, messagesPerSecond: 1}]")
+    assert not kit.refused(send("a"))
+    assert kit.refused(send("a"))
+    kit.quotas.look()
+    assert not kit.told
+    kit.path.write_text("topics: [{topic: a, messagesPerSecond: 22}]")
+    kit.quotas.look()
+    assert kit.told == [kit.quotas.rules]
+    assert [bool(kit.refused(send("a"))) for _ in range(23)] == [False] * 22 + [True]
+
+
+@pytest.mark.parametrize("broken", ["topics: [", "topics: [{topic: a, mesages: 1}]", None])
+def test_a_broken_or_missing_file_keeps_the_last_good_rules_and_shouts(
+    tmp_path: Path, broken: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    kit = Kit(tmp_path, "topics: [{topic: a, messagesPerSecond: 1}]")
+    before = kit.quotas.rules
+    if broken is None:
+        kit.path.unlink()
+    else:
+        kit.path.write_text(broken)
+    with caplog.at_level(logging.ERROR):
+        kit.quotas.look()
+        kit.quotas.look()
+    assert kit.quotas.rules is before
+    assert caplog.text.count("the last good rules stay in force") == 1
+    assert not kit.refused(send("a"))
+    assert kit.refused(send("a"))
+    kit.path.write_text("")
+    kit.quotas.look()
+    assert not any(kit.refused(send("a")) for _ in range(9))
+
+
+def test_a_start_needs_a_good_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="quota"):
+        Quotas(tmp_path / "quota.yml", lambda: 0, lambda _: None)
+
+
+def test_a_flood_of_refusals_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kit = Kit(tmp_path, "topics: [{topic: a, messagesPerSecond: 1}]")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(1000):
+            kit.refused(send("a"))
+    assert caplog.text.count("requests are refused") == 1
+    assert kit.quotas.refused == {"messagesPerSecond": 999}
+
+
+def test_the_file_changes_the_limits_of_the_ports_that_it_names(tmp_path: Path) -> None:
+    plain = Limits(idle_ms=7)
+    assert limits_by(None, plain) is plain
+    text = "connections: {perBroker: 9, perAddress: 3}\ninFlight: {unreadBytes: 4, unsentBytes: 5}"
+    limits = limits_by(Kit(tmp_path, text).quotas, plain)
+    assert (limits.connections, limits.connections_per_address) == (9, 3)
+    assert (limits.kept_bytes, limits.unsent_bytes, limits.idle_ms) == (4, 5, 7)
+    assert limits.handled_bytes == plain.handled_bytes
+
+
+# -- bodies ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "code", [RequestCode.GET_MAX_OFFSET, RequestCode.HEART_BEAT, RequestCode.UPDATE_BROKER_CONFIG,
+             RequestCode.LOCK_BATCH_MQ, 99_999],
+)  # fmt: skip
+def test_a_body_that_is_too_long_is_refused_with_both_figures(code: int) -> None:
+    max_bytes = body_max_bytes(code)
+    assert max_bytes is not None
+    check_body(Command(code=code, body=b"x" * max_bytes))
+    with pytest.raises(RequestError, match=f"{max_bytes + 1} bytes, {max_bytes} are allowed"):
+        check_body(Command(code=code, body=b"x" * (max_bytes + 1)))
+
+
+def test_messages_are_bounded_elsewhere() -> None:
+    for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+        assert body_max_bytes(code) is None
+        check_body(Command(code=code, body=b"x" * (16 * 1024 * 1024)))
+    assert body_max_bytes(RequestCode.PULL_MESSAGE) == BODY_MAX_BYTES

@@ -1,0 +1,101 @@
+"""The files of deploy/ and the page about them name commands, options and settings that exist."""
+
+import configparser
+import re
+import shlex
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.cli import broker, stock, up
+from tianzhou.cli.root import NOUNS, SERVER_VERBS
+from tianzhou.config.properties import parse_properties
+from tianzhou.config.settings import Given, settings_of
+
+ROOT = Path(__file__).resolve().parents[3]
+DEPLOY = ROOT / "deploy"
+PAGE = (ROOT / "docs" / "deploy.md").read_text()
+SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+UNITS = sorted(DEPLOY.glob("*.service"))
+COMMANDS = re.findall(r"^CMD (\[.*\])$", (DEPLOY / "Containerfile").read_text(), re.MULTILINE)
+KEYS = {each.key for each in settings_of(BrokerConfig)}
+
+
+def unit(path: Path) -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign] # the names have capitals
+    parser.read_string(path.read_text())
+    return parser
+
+
+def run(words: Sequence[str], folder: Path) -> int:
+    """Run a command line as far as it gets without serving; unknown options end it earlier."""
+    program, arguments = Path(words[0]).name, list(words[1:])
+    assert program in SCRIPTS, words
+    if program == "tianzhou":
+        assert arguments.pop(0) == "up", words
+        # A folder cannot be a log: that is found out after all options were understood.
+        return up.main([*arguments, "--log-file", str(folder)])
+    at = arguments.index("-c") + 1
+    arguments[at] = str(folder / "empty.properties")
+    (folder / "empty.properties").touch()
+    serve = {"mqbroker": broker.mqbroker, "mqnamesrv": stock.mqnamesrv}[program]
+    return serve([*arguments, "-p"])
+
+
+def test_there_are_units_and_a_container_file() -> None:
+    assert [path.stem for path in UNITS] == ["tianzhou-broker", "tianzhou-namesrv"]
+    assert len(COMMANDS) == 1
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
+def test_a_unit_starts_a_command_that_exists(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parsed = unit(path)
+    assert set(parsed.sections()) == {"Unit", "Service", "Install"}
+    words = shlex.split(parsed["Service"]["ExecStart"])
+    assert run(words, tmp_path) == 0
+    assert "listenPort=" in capsys.readouterr().out
+    assert f"`{Path(words[0]).name} {' '.join(words[1:])}`" in PAGE
+    for key in ("User", "StateDirectory", "LimitNOFILE", "TimeoutStopSec", "Restart"):
+        assert parsed["Service"][key], key
+        assert key in PAGE, key
+    stop_s = int(parsed["Service"]["TimeoutStopSec"])
+    assert stop_s > BrokerConfig().shutdown_wait_time_seconds, "a clean stop must fit"
+
+
+def test_the_container_starts_a_command_that_exists(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (text,) = COMMANDS
+    assert run([str(word) for word in tomllib.loads(f"words = {text}")["words"]], tmp_path) == 2
+    assert f"logFile {tmp_path} cannot be written" in capsys.readouterr().err
+
+
+def test_the_container_file_copies_what_is_there() -> None:
+    text = (DEPLOY / "Containerfile").read_text()
+    for script in re.findall(r"python (tools/\S+)", text):
+        assert (ROOT / script).is_file(), script
+    assert (ROOT / "kernel").is_dir()
+
+
+def test_settings_on_the_page_exist() -> None:
+    blocks = re.findall(r"```properties\n(.*?)```", PAGE, re.DOTALL)
+    found = [pair for block in blocks for pair in parse_properties(block, "deploy.md")]
+    assert len(found) > 5
+    assert not {pair.key for pair in found} - KEYS
+    loaded = broker.load_settings(None, [Given(p.key, p.value, "page") for p in found], {})
+    assert not loaded.warnings
+    for text in re.findall(r"--set (\w+)=", PAGE):
+        assert text in KEYS, text
+    for text in re.findall(r"`(\w+)=[^`]*`", PAGE):
+        assert text in KEYS or text in ("LimitNOFILE", "ProtectSystem", "Restart"), text
+
+
+def test_commands_on_the_page_exist() -> None:
+    for noun in re.findall(r"`tianzhou ([a-z]+)", PAGE):
+        assert noun in {*NOUNS, *SERVER_VERBS, "up", "version", "stop"}, noun
