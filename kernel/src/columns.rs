@@ -38,7 +38,7 @@ struct Parsed<'a> {
     born_host: &'a [u8],
     store_host: &'a [u8],
     topic: &'a str,
-    properties: &'a str,
+    pairs: &'a [(&'a str, &'a str)],
     body_at: usize,
     body_length: usize,
 }
@@ -167,25 +167,33 @@ impl Column {
         }
     }
 
+    /// Whether properties must be read for it.
+    fn is_of_properties(&self) -> bool {
+        matches!(
+            self,
+            Self::Property(..) | Self::Keys(..) | Self::Properties(..) | Self::Text(Text::MsgId, _)
+        )
+    }
+
     fn take(&mut self, record: &Parsed<'_>, hosts: &mut Hosts) -> Option<()> {
         match self {
             Self::Int(kind, values) => values.extend(record.int(*kind).to_ne_bytes()),
             Self::Long(kind, values) => values.extend(record.long(*kind).to_ne_bytes()),
             Self::Text(kind, texts) => record.put_text(*kind, texts, hosts)?,
             Self::Property(name, texts, bits) => {
-                let value = value_of(record.properties, name);
+                let value = value_of(record.pairs, name);
                 bits.put(value.is_some());
                 texts.put(value.unwrap_or(""))?;
             }
             Self::Keys(ends, texts) => {
-                let keys = value_of(record.properties, "KEYS").unwrap_or("");
+                let keys = value_of(record.pairs, "KEYS").unwrap_or("");
                 for key in keys.split(' ').filter(|key| !key.is_empty()) {
                     texts.put(key)?;
                 }
                 ends.extend(i32::try_from(texts.count).ok()?.to_ne_bytes());
             }
             Self::Properties(ends, names, values) => {
-                put_properties(record.properties, names, values)?;
+                put_properties(record.pairs, names, values)?;
                 ends.extend(i32::try_from(names.count).ok()?.to_ne_bytes());
             }
             Self::Body(ends, places, total) => {
@@ -254,26 +262,37 @@ fn gather<'py>(
 
 // -- texts ----------------------------------------------------------------------------------------
 
-/// Name and value of each property that has both.
-fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
-    text.split('\x02')
-        .filter_map(|part| part.split_once('\x01'))
-        .filter(|(name, value)| !name.is_empty() && !value.is_empty())
+type Pair<'a> = (&'a str, &'a str);
+
+/// Name and value of each property that has both; declines more than anybody sends.
+fn read_pairs<'a, 'b>(
+    text: &'a str,
+    room: &'b mut [Pair<'a>; NAMES_MAX],
+) -> Option<&'b [Pair<'a>]> {
+    let mut count = 0;
+    for part in text.split('\x02') {
+        match part.split_once('\x01') {
+            Some((name, value)) if !name.is_empty() && !value.is_empty() => {
+                *room.get_mut(count)? = (name, value);
+                count += 1;
+            }
+            _ => {}
+        }
+    }
+    room.get(..count)
 }
 
 /// Of a repeated name the last one counts.
-fn value_of<'a>(text: &'a str, wanted: &str) -> Option<&'a str> {
-    pairs(text).filter(|(name, _)| *name == wanted).last().map(|(_, value)| value)
+fn value_of<'a>(pairs: &[Pair<'a>], wanted: &str) -> Option<&'a str> {
+    pairs.iter().rev().find(|(name, _)| *name == wanted).map(|(_, value)| *value)
 }
 
 /// Declines repeated names, which keep their first place and their last value.
-fn put_properties(text: &str, names: &mut Texts, values: &mut Texts) -> Option<()> {
-    let mut seen = [""; NAMES_MAX];
-    for (count, (name, value)) in pairs(text).enumerate() {
-        if seen.get(..count)?.contains(&name) {
+fn put_properties(pairs: &[Pair<'_>], names: &mut Texts, values: &mut Texts) -> Option<()> {
+    for (count, (name, value)) in pairs.iter().enumerate() {
+        if pairs.get(..count)?.iter().any(|(known, _)| known == name) {
             return None;
         }
-        *seen.get_mut(count)? = name;
         names.put(name)?;
         values.put(value)?;
     }
@@ -332,7 +351,7 @@ impl Parsed<'_> {
             Text::BornHost => texts.put(host_text(&mut hosts.born, self.born_host)?),
             Text::StoreHost => texts.put(host_text(&mut hosts.store, self.store_host)?),
             Text::OffsetMsgId => self.put_offset_id(texts),
-            Text::MsgId => match value_of(self.properties, "UNIQ_KEY") {
+            Text::MsgId => match value_of(self.pairs, "UNIQ_KEY") {
                 Some(id) => texts.put(id),
                 None => self.put_offset_id(texts),
             },
@@ -351,6 +370,13 @@ impl Parsed<'_> {
 
 // -- records --------------------------------------------------------------------------------------
 
+/// What is done with each record.
+#[derive(Clone, Copy)]
+struct Task {
+    check_crc: bool,
+    with_pairs: bool,
+}
+
 /// The wanted columns of records: those that begin at `starts`, or all that follow each other.
 pub fn decode<'py>(
     py: Python<'py>,
@@ -360,6 +386,8 @@ pub fn decode<'py>(
     check_crc: bool,
 ) -> Option<(usize, Bound<'py, PyList>)> {
     let mut columns = names.iter().map(|name| Column::of(name)).collect::<Option<Vec<_>>>()?;
+    let with_pairs = columns.iter().any(Column::is_of_properties);
+    let task = Task { check_crc, with_pairs };
     let mut hosts = Hosts::default();
     let mut tail = Vec::new();
     let mut count = 0;
@@ -368,14 +396,14 @@ pub fn decode<'py>(
             for start in starts.chunks_exact(START_BYTES) {
                 let start = i64::from_ne_bytes(start.try_into().ok()?);
                 let start = usize::try_from(start).ok()?;
-                take(view, start, check_crc, &mut tail, &mut columns, &mut hosts)?;
+                take(view, start, task, &mut tail, &mut columns, &mut hosts)?;
                 count += 1;
             }
         }
         None => {
             let mut start = 0;
             while start < view.len() {
-                start += take(view, start, check_crc, &mut tail, &mut columns, &mut hosts)?;
+                start += take(view, start, task, &mut tail, &mut columns, &mut hosts)?;
                 count += 1;
             }
         }
@@ -391,11 +419,12 @@ pub fn decode<'py>(
 fn take(
     view: View<'_>,
     start: usize,
-    check_crc: bool,
+    task: Task,
     tail: &mut Vec<u8>,
     columns: &mut [Column],
     hosts: &mut Hosts,
 ) -> Option<usize> {
+    let Task { check_crc, with_pairs } = task;
     let size = i32::from_be_bytes(view.array(start)?);
     let record = view.part(start, start.checked_add(usize::try_from(size).ok()?)?)?;
     let mut head = [0; HEAD_MAX];
@@ -437,6 +466,8 @@ fn take(
     if !reader.0.is_empty() {
         return None;
     }
+    let mut room = [("", ""); NAMES_MAX];
+    let pairs = if with_pairs { read_pairs(properties, &mut room)? } else { &[] };
     let parsed = Parsed {
         size,
         crc,
@@ -452,7 +483,7 @@ fn take(
         born_host,
         store_host,
         topic,
-        properties,
+        pairs,
         body_at: start.checked_add(body_at)?,
         body_length,
     };

@@ -25,7 +25,7 @@ mod walk;
 use pyo3::prelude::*;
 
 /// Raised with every change of the contract, here and in `protocol/kernel.py`.
-const CONTRACT: u32 = 2;
+const CONTRACT: u32 = 3;
 
 #[pymodule]
 mod tianzhou_kernel {
@@ -177,9 +177,7 @@ mod tianzhou_kernel {
         guarded(|| {
             let names: Vec<String> = names.extract().ok()?;
             let starts = optional::<PyBytes>(starts)?.map(|starts| starts.as_bytes());
-            with_view(buffer, |view| {
-                columns::decode(buffer.py(), view, starts, &names, check_crc)
-            })
+            with_view(buffer, |view| columns::decode(buffer.py(), view, starts, &names, check_crc))
         })
     }
 

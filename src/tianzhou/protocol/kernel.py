@@ -7,14 +7,14 @@ then the twin decides, and raises if there is something to raise.
 """
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tianzhou.protocol import pure, pure_record, pure_walk
 from tianzhou.protocol.pure import Buffer, Header
 from tianzhou.protocol.pure_record import RecordFields
 from tianzhou.protocol.pure_walk import Walk
 
-CONTRACT = 2
+CONTRACT = 3
 """Raised with every change of what kernel and twin promise, here and in the crate."""
 
 _import_error: str | None = None
@@ -128,6 +128,16 @@ def encode_record(
     )  # fmt: skip
     record = native.encode_record(*arguments) if native else None
     return pure_record.encode_record(*arguments) if record is None else record
+
+
+def decode_columns(
+    buffer: Buffer, starts: bytes | None, names: list[str], check_crc: bool
+) -> tuple[int, list[Any]] | None:
+    """How many records there are, and the buffers of each wanted column as Arrow lays them out.
+
+    None if the kernel declines; its twin needs numpy, and so is upstairs (`spark/twin.py`).
+    """
+    return native.decode_columns(buffer, starts, names, check_crc) if native else None
 
 
 # -- walking ---------------------------------------------------------------------------------------

@@ -1,0 +1,15 @@
+"""Topics in Spark and Spark in topics: PySpark data sources, and a session that works at once.
+
+    from tianzhou.spark import session
+
+    spark = session("orders")
+    spark.read.format("rocketmq").option("nameServer", "127.0.0.1:9876") \
+        .option("subscribe", "orders").load().groupBy("tags").count().show()
+
+`format("rocketmq")` reads and writes topics of a cluster, in batches and as a stream;
+`format("rocketmq-store")` reads the store directory of a broker. It needs the extra `spark`.
+"""
+
+from tianzhou.spark.session import register, session
+
+__all__ = ["register", "session"]

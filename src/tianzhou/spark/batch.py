@@ -1,0 +1,130 @@
+"""`format("rocketmq")` as a table: planned on the driver, read on executors.
+
+Readers are sent to executors, so they hold values only and connect where they work.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.types import StructType
+
+from tianzhou.client.queues import Queue
+from tianzhou.protocol.filter.tags import parse_tags
+from tianzhou.spark import offsets, pushdown
+from tianzhou.spark.decode import BATCH_BYTES, Decoder
+from tianzhou.spark.offsets import Bounds, Edge, Range
+from tianzhou.spark.options import SourceOptions
+from tianzhou.spark.pulling import ClusterReader, report_loss, wanted_queues
+from tianzhou.spark.pushdown import Pushed
+
+
+@dataclass
+class RangePartition(InputPartition):
+    """A range of one queue, read by one task."""
+
+    range: Range
+
+
+class BatchReader(DataSourceReader):
+    """Plans on the driver, reads on executors."""
+
+    def __init__(self, options: SourceOptions, wanted: StructType) -> None:
+        """Raises ConfigError."""
+        options.client_settings()
+        self._options = options
+        self._wanted = wanted
+        self._pushed = Pushed()
+        Decoder.of(wanted, options)
+        self._assigned = offsets.assigned(options.assign) if options.assign else frozenset[Queue]()
+        self._starting = offsets.starting(options, Edge.EARLIEST)
+        self._ending = offsets.ending(options)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with ClusterReader(self._options) as reader:
+            queues = wanted_queues(reader, self._options, self._assigned)
+            bounds = reader.bounds(queue for queue in queues if self._pushed.wants(queue))
+            start = reader.resolve(self._starting, bounds)
+            end = reader.resolve(self._ending, bounds)
+            kept, lost = offsets.clip(offsets.ranges_between(start, end), bounds, start)
+            report_loss(lost, fail=self._options.fail_on_data_loss)
+            kept = narrowed(kept, self._pushed, reader.time_offsets, bounds)
+        options = self._options
+        parts = offsets.split(kept, options.min_partitions, options.max_records_per_partition)
+        return [RangePartition(part) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, RangePartition):
+            return iter(())  # what Spark makes of no partitions at all
+        return read_range(self._options, self._wanted, self._pushed, partition.range)
+
+
+class PushingReader(BatchReader):
+    """The same with filters; a class of its own because Spark refuses it where they are off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        by_tags = not self._options.tags and not self._options.sql
+        self._pushed, remaining = pushdown.push(filters, tags=by_tags)
+        return remaining
+
+
+def narrowed(
+    ranges: list[Range],
+    pushed: Pushed,
+    time_offsets: Callable[[dict[Queue, Bounds], int], Mapping[Queue, int]],
+    bounds: Mapping[Queue, Bounds],
+) -> list[Range]:
+    """The parts of ranges that can hold rows which pass the filters."""
+    held = {each.queue: bounds[each.queue] for each in ranges}
+    nowhere: Mapping[Queue, int] = {}
+    first = nowhere if pushed.first_ms is None else time_offsets(held, pushed.first_ms)
+    stop = nowhere if pushed.stop_ms is None else time_offsets(held, pushed.stop_ms)
+    found = [
+        Range(
+            each.queue,
+            max(each.first, pushed.first_offset, first.get(each.queue, 0)),
+            min(each.stop, pushed.stop_offset, stop.get(each.queue, each.stop)),
+        )
+        for each in ranges
+    ]
+    return [each for each in found if each.count]
+
+
+def read_range(
+    options: SourceOptions, wanted: StructType, pushed: Pushed, part: Range
+) -> Iterator[pa.RecordBatch]:
+    """The batches of one range. Raises DataLost, RemotingError, BrokerError, RecordError."""
+    only = pushed.tags
+    if options.tags and not (filtered := parse_tags(options.tags)).selects_all:
+        only = frozenset(filtered.tags)
+    decoder = Decoder.of(wanted, options, only)
+    with ClusterReader(options, tags=" || ".join(sorted(pushed.tags or ()))) as reader:
+        gathered: list[bytes] = []
+        size, delta = 0, 0
+        for block in reader.read(part):
+            for records, block_delta in block.replies:
+                if gathered and (size >= BATCH_BYTES or block_delta != delta):
+                    yield from _batches(decoder, gathered, part, delta)
+                    gathered, size = [], 0
+                gathered.append(records)
+                size, delta = size + len(records), block_delta
+        if gathered:
+            yield from _batches(decoder, gathered, part, delta)
+
+
+def _batches(
+    decoder: Decoder, gathered: list[bytes], part: Range, delta: int
+) -> Iterator[pa.RecordBatch]:
+    arrays = decoder.arrays(b"".join(gathered))
+    return decoder.batches(
+        arrays,
+        part.queue.broker_name,
+        first=part.first,
+        stop=part.stop,
+        queue_offset_delta=delta,
+    )

@@ -1,0 +1,150 @@
+"""Databases of sinks and pipelines: tables that are created, brought up to date, and upserted.
+
+Tables are created when they are missing, and columns that a newer release added are added; nothing
+else of a database is touched. SQLite, or PostgreSQL by its URL.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import (
+    Connection,
+    Engine,
+    MetaData,
+    Table,
+    create_engine,
+    event,
+    inspect,
+    select,
+    text,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+from tianzhou.errors import ConfigError
+
+_ROWS_AT_ONCE = 400
+_BUSY_S = 30
+
+
+# -- opening ---------------------------------------------------------------------------------------
+
+
+def open_database(url: str, metadata: MetaData, versions: Table, version: int) -> Engine:
+    """Connect, create what is missing, bring old tables up to date. Raises ConfigError.
+
+    `versions` is the table of `metadata` that has the version as its one row. It is raised when a
+    change is made that a program of before cannot work with.
+    """
+    try:
+        parsed = make_url(url)
+        if parsed.drivername == "postgresql":
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+            raise ConfigError(
+                f"database {parsed.render_as_string()}: only SQLite and PostgreSQL are served"
+            )
+        is_sqlite = parsed.get_backend_name() == "sqlite"
+        engine = create_engine(parsed, connect_args={"timeout": _BUSY_S} if is_sqlite else {})
+        if is_sqlite:
+            _begin_early(engine)
+        with engine.begin() as connection:
+            _migrate(connection, metadata, versions, version)
+    except (SQLAlchemyError, ImportError) as e:
+        shown = url if "@" not in url else url.partition("://")[0] + "://..."
+        raise ConfigError(f"database {shown}: {_first_line(e)}") from e
+    return engine
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _begin_early(engine: Engine) -> None:
+    """Take SQLite's lock when a transaction begins.
+
+    Otherwise two programs that both have read wait for each other's writing, and one is refused.
+    """
+
+    @event.listens_for(engine, "connect")
+    def connected(connection: Any, _: object) -> None:  # pyright: ignore[reportUnusedFunction]  # noqa: ANN401 - the driver's own
+        connection.isolation_level = None
+
+    @event.listens_for(engine, "begin")
+    def begun(connection: Connection) -> None:  # pyright: ignore[reportUnusedFunction]
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _migrate(connection: Connection, metadata: MetaData, versions: Table, version: int) -> None:
+    if connection.dialect.name == "postgresql":
+        # Two programs that start at once must not both create the tables.
+        connection.execute(text("SELECT pg_advisory_xact_lock(7305190)"))
+    there = set(inspect(connection).get_table_names())
+    if versions.name in there:
+        found = connection.execute(select(versions.c.version)).scalar()
+        if found is not None and found > version:
+            raise ConfigError(
+                f"table {versions.name} says version {found}, this release knows {version}"
+            )
+    metadata.create_all(connection)
+    for table in metadata.tables.values():
+        if table.name in there:
+            _add_columns(connection, table)
+    connection.execute(versions.delete())
+    connection.execute(versions.insert().values(version=version))
+
+
+def _add_columns(connection: Connection, table: Table) -> None:
+    known = {column["name"] for column in inspect(connection).get_columns(table.name)}
+    quote = connection.dialect.identifier_preparer.quote
+    for column in table.columns:
+        if column.name not in known:
+            kind = column.type.compile(connection.dialect)
+            default: Any = getattr(column.server_default, "arg", None)
+            more = "" if default is None else f" DEFAULT '{default}'"
+            connection.execute(
+                text(
+                    f"ALTER TABLE {quote(table.name)} ADD COLUMN {quote(column.name)} {kind}{more}"
+                )
+            )
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+Row = Mapping[str, object]
+
+
+def upsert(connection: Connection, table: Table, rows: Iterable[Row]) -> int:
+    """Insert rows, replacing those with the same primary key; returns how many."""
+    ready = list(rows)
+    key = [column.name for column in table.primary_key.columns]
+    for start in range(0, len(ready), _ROWS_AT_ONCE):
+        part = [dict(row) for row in ready[start : start + _ROWS_AT_ONCE]]
+        rest = [name for name in part[0] if name not in key]
+        statement = _insert(connection, table).values(part)
+        changes = {name: statement.excluded[name] for name in rest}
+        connection.execute(statement.on_conflict_do_update(index_elements=key, set_=changes))
+    return len(ready)
+
+
+def insert_new(connection: Connection, table: Table, row: Row) -> bool:
+    """Insert a row unless its primary key is there; whether it was inserted."""
+    statement = _insert(connection, table).values(**row).on_conflict_do_nothing()
+    # Not every driver counts the rows of such a statement, but all give them back.
+    first = next(iter(table.primary_key.columns))
+    return connection.execute(statement.returning(first)).first() is not None
+
+
+def _insert(connection: Connection, table: Table) -> Any:  # noqa: ANN401 - of either dialect, alike
+    if connection.dialect.name == "postgresql":
+        return postgresql.insert(table)
+    return sqlite.insert(table)
+
+
+def rows_of(connection: Connection, table: Table, **wanted: object) -> Sequence[Any]:
+    """All rows of a table whose columns have these values."""
+    found = select(table)
+    for name, value in wanted.items():
+        found = found.where(table.c[name] == value)
+    return connection.execute(found).all()

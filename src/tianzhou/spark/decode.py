@@ -1,0 +1,297 @@
+"""Bytes of records to Arrow batches: the wanted columns only, at most 8,192 rows each.
+
+The compiled kernel fills the buffers of the arrays; where it declines, or is not there, the twin
+(`twin.py`) does the same with numpy. What both leave alone is done here: unpacking compressed
+bodies, numbers that lie in properties as text, and the column `value`.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tianzhou.protocol import kernel
+from tianzhou.protocol.compression import plain_body
+from tianzhou.protocol.pure import Buffer
+from tianzhou.protocol.sysflag import (
+    COMPRESSED,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
+from tianzhou.spark import schema, twin
+from tianzhou.spark.options import ReadingOptions, ValueFormat
+
+ROWS_MAX = 8192
+BATCH_BYTES = 4 * 1024 * 1024
+"""Records are gathered up to about this size before they become a batch."""
+_UNPACKED_BYTES_MAX = 64 * 1024 * 1024
+"""A body that unpacks to more is refused, as consumers do."""
+_GROUP_BYTES_MAX = 256 * 1024 * 1024
+"""A batch is divided if its unpacked bodies are larger together."""
+
+Longs = twin.Longs
+Arrays = dict[str, pa.Array]
+
+_TIMES = ("bornTimestamp", "storeTimestamp")
+_INT_NAMES = ("queueId", "reconsumeTimes", "sysFlag", "flag", "storeSize", "bodyCrc")
+_LONG_NAMES = ("queueOffset", "physicalOffset", "preparedOffset", *_TIMES)
+_STATES = {
+    TRANSACTION_PREPARED: "prepared",
+    TRANSACTION_COMMIT: "commit",
+    TRANSACTION_ROLLBACK: "rollback",
+}
+_UTC_US = pa.timestamp("us", tz="UTC")
+_WHOLE = "^-?[0-9]{1,18}$"
+
+
+# -- arrays ----------------------------------------------------------------------------------------
+
+
+def decode_arrays(
+    buffer: Buffer, starts: Longs | None, names: list[str], *, check_crc: bool = True
+) -> list[pa.Array]:
+    """One array for each name of the contract in `twin.py`. Raises RecordError."""
+    raw_starts = None if starts is None else starts.astype(np.int64).tobytes()
+    found = kernel.decode_columns(buffer, raw_starts, names, check_crc)
+    if found is None:
+        return twin.columns(buffer, starts, names, check_crc)
+    count, parts = found
+    return [_array(name, part, count) for name, part in zip(names, parts, strict=True)]
+
+
+def _array(name: str, part: Any, count: int) -> pa.Array:  # noqa: ANN401 - bytes or a tuple of them
+    if name in _INT_NAMES:
+        return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(part)])
+    if name in _LONG_NAMES:
+        return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(part)])
+    if name == "keys":
+        ends, *texts = part
+        values = _texts(pa.string(), (None, *texts))
+        return pa.ListArray.from_arrays(_ends(ends), values)
+    if name == "properties":
+        ends, name_ends, names, value_ends, values = part
+        keys = _texts(pa.string(), (None, name_ends, names))
+        items = _texts(pa.string(), (None, value_ends, values))
+        return pa.MapArray.from_arrays(_ends(ends), keys, items)
+    return _texts(pa.binary() if name == "body" else pa.string(), part)
+
+
+def _texts(kind: pa.DataType, part: tuple[bytes | None, bytes, bytes]) -> pa.Array:
+    bits, ends, data = part
+    mask = None if bits is None else pa.py_buffer(bits)
+    buffers = [mask, pa.py_buffer(ends), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(ends) // 4 - 1, buffers)
+
+
+def _ends(raw: bytes) -> pa.Array:
+    return pa.Array.from_buffers(pa.int32(), len(raw) // 4, [None, pa.py_buffer(raw)])
+
+
+# -- batches ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Makes batches of one schema; it travels from the driver to the executors."""
+
+    schema_json: str
+    value_format: ValueFormat | None = None
+    only_tags: frozenset[str] | None = None
+    """Rows with other tags are left out: brokers compare hashes only."""
+
+    @staticmethod
+    def of(
+        wanted: StructType, options: ReadingOptions, only_tags: frozenset[str] | None = None
+    ) -> "Decoder":
+        """Raises ConfigError if the schema asks for what there is not."""
+        schema.check_projection(wanted, options)
+        return Decoder(wanted.json(), options.value_format, only_tags)
+
+    @cached_property
+    def arrow_schema(self) -> pa.Schema:
+        return to_arrow_schema(StructType.fromJson(json.loads(self.schema_json)), timezone="UTC")
+
+    @cached_property
+    def _sources(self) -> list[str]:
+        """What has to be decoded for the wanted columns."""
+        names = {"queueOffset"}
+        wanted = set(self.arrow_schema.names)
+        if self.only_tags is not None:
+            wanted.add("tags")
+        for name in wanted:
+            if name in ("body", schema.VALUE):
+                names |= {"body", "sysFlag"}
+            elif name == "transactionState":
+                names.add("sysFlag")
+            elif name == "brokerName":
+                continue
+            elif schema.BY_NAME[name].properties:
+                names |= {twin.PROPERTY + each for each in schema.BY_NAME[name].properties}
+            else:
+                names.add(name)
+        return sorted(names)
+
+    def arrays(
+        self, buffer: Buffer, starts: Longs | None = None, *, check_crc: bool = True
+    ) -> Arrays:
+        """The raw columns of records. Raises RecordError."""
+        names = self._sources
+        found = decode_arrays(buffer, starts, names, check_crc=check_crc)
+        return dict(zip(names, found, strict=True))
+
+    def batches(
+        self,
+        arrays: Arrays,
+        broker_name: str,
+        *,
+        first: int = 0,
+        stop: int = 2**63 - 1,
+        queue_offset_delta: int = 0,
+    ) -> Iterator[pa.RecordBatch]:
+        """Batches of the rows whose queue offset is from `first` to before `stop`."""
+        if queue_offset_delta:
+            arrays = arrays | {"queueOffset": pc.add(arrays["queueOffset"], queue_offset_delta)}
+        arrays = self._kept(arrays, first, stop)
+        for part in _parts(arrays):
+            yield self._batch(part, broker_name)
+
+    def _kept(self, arrays: Arrays, first: int, stop: int) -> Arrays:
+        offsets = arrays["queueOffset"].to_numpy()
+        keep = (offsets >= first) & (offsets < stop)
+        if self.only_tags is not None:
+            tags = arrays[twin.PROPERTY + "TAGS"]
+            accepted = pa.array(sorted(self.only_tags), pa.string())
+            keep &= pc.is_in(tags, value_set=accepted).to_numpy(zero_copy_only=False)
+        if keep.all():
+            return arrays
+        mask = pa.array(keep)
+        return {name: array.filter(mask) for name, array in arrays.items()}
+
+    def _batch(self, arrays: Arrays, broker_name: str) -> pa.RecordBatch:
+        count = len(arrays["queueOffset"])
+        columns = [self._column(field, arrays, broker_name, count) for field in self.arrow_schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
+
+    def _column(self, field: pa.Field, arrays: Arrays, broker_name: str, count: int) -> pa.Array:
+        name = field.name
+        if name == "brokerName":
+            return pa.repeat(pa.scalar(broker_name, pa.string()), count)
+        if name == "transactionState":
+            return transaction_states(arrays["sysFlag"])
+        if name == schema.VALUE:
+            return values_of(arrays["body"], self.value_format, field.type)
+        if name in _TIMES:
+            return arrays[name].view(_UTC_US)
+        found = schema.BY_NAME[name].properties
+        if not found:
+            return arrays[name].cast(field.type) if name in ("keys", "properties") else arrays[name]
+        texts = [arrays[twin.PROPERTY + each] for each in found]
+        text = texts[0] if len(texts) == 1 else pc.coalesce(*texts)
+        return text if pa.types.is_string(field.type) else number_of(text, field.type)
+
+
+def _parts(arrays: Arrays) -> Iterator[Arrays]:
+    """Rows in groups that make good batches, bodies unpacked."""
+    count = len(arrays["queueOffset"])
+    for at in range(0, count, ROWS_MAX):
+        part = {name: array.slice(at, ROWS_MAX) for name, array in arrays.items()}
+        flags = part.get("sysFlag")
+        packed = (
+            "body" in part
+            and flags is not None
+            and pc.any(pc.not_equal(pc.bit_wise_and(flags, COMPRESSED), 0)).as_py()
+        )
+        if packed:
+            yield from _unpacked(part)
+        else:
+            yield part
+
+
+def _unpacked(arrays: Arrays) -> Iterator[Arrays]:
+    """The same rows with plain bodies, in several groups if they are large."""
+    bodies: list[bytes] = []
+    begin, total = 0, 0
+    pairs = zip(arrays["body"].to_pylist(), arrays["sysFlag"].to_pylist(), strict=True)
+    for row, (body, flag) in enumerate(pairs):
+        plain = plain_body(body, flag, _UNPACKED_BYTES_MAX)
+        if total + len(plain) > _GROUP_BYTES_MAX:
+            yield _with_bodies(arrays, begin, bodies)
+            begin, bodies, total = row, [], 0
+        bodies.append(plain)
+        total += len(plain)
+    yield _with_bodies(arrays, begin, bodies)
+
+
+def _with_bodies(arrays: Arrays, begin: int, bodies: list[bytes]) -> Arrays:
+    part = {name: array.slice(begin, len(bodies)) for name, array in arrays.items()}
+    return part | {"body": pa.array(bodies, pa.binary())}
+
+
+# -- columns that are made -------------------------------------------------------------------------
+
+
+def transaction_states(flags: pa.Array) -> pa.Array:
+    """The words for the transaction bits of system flags, null outside transactions."""
+    bits = flags.to_numpy() & TRANSACTION_MASK
+    if not bits.any():
+        return pa.nulls(len(flags), pa.string())
+    return pa.array([_STATES.get(each) for each in bits.tolist()], pa.string())
+
+
+def number_of(text: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Numbers, or times from milliseconds, that properties hold as text; null where it is none."""
+    if text.null_count == len(text):
+        return pa.nulls(len(text), kind)
+    whole = pc.match_substring_regex(text, pattern=_WHOLE)
+    numbers = pc.if_else(whole, text, None).cast(pa.int64())
+    if pa.types.is_timestamp(kind):
+        ms = pc.if_else(pc.less_equal(pc.abs(numbers), twin.MS_MAX), numbers, None)
+        return pc.multiply(ms, 1000).view(_UTC_US).cast(kind)
+    most = 2**31 - 1
+    small = pc.if_else(pc.less_equal(pc.abs(numbers), most), numbers, None)
+    return small.cast(kind)
+
+
+def values_of(bodies: pa.Array, value_format: ValueFormat | None, kind: pa.DataType) -> pa.Array:
+    """The column `value`: bodies as text, or as the values that their JSON holds.
+
+    Bytes that are not UTF-8 are replaced; a body that is no JSON, or does not fit the schema, is
+    null, so that one odd message does not stop a job.
+    """
+    if value_format is ValueFormat.TEXT:
+        try:
+            return bodies.cast(pa.string())
+        except pa.ArrowInvalid:
+            texts = [str(each, "utf-8", "replace") for each in bodies.to_pylist()]
+            return pa.array(texts, pa.string())
+    documents = [_json(each) for each in bodies.to_pylist()]
+    try:
+        return pa.array(documents, kind)
+    except (pa.ArrowException, OverflowError):
+        return pa.array([_fitting(each, kind) for each in documents], kind)
+
+
+def _json(body: bytes) -> object:
+    try:
+        found: object = json.loads(body)
+    except ValueError:
+        return None
+    # Arrow takes lists of pairs for structs, too, but not beside dictionaries.
+    return cast(dict[str, object], found) if isinstance(found, dict) else None
+
+
+def _fitting(document: object, kind: pa.DataType) -> object:
+    try:
+        pa.array([document], kind)
+    except (pa.ArrowException, OverflowError):
+        return None
+    return document

@@ -1,0 +1,365 @@
+"""`format("rocketmq-store")`: the same columns from a store directory, without a broker.
+
+    spark.read.format("rocketmq-store").option("subscribe", "orders").load("/var/rocketmq/store")
+
+A partition is a range of a queue (`splitBy=queue`), or a file of the log (`splitBy=log`). Queues
+lead straight to the wanted messages. Our own running broker keeps the newest entries of its queues
+in memory for up to a minute; what only the log has of the wanted queues is read from there.
+"""
+
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from tianzhou.client.queues import Queue
+from tianzhou.errors import ConfigError, DataLost, RecordError
+from tianzhou.names import SCHEDULE_TOPIC
+from tianzhou.protocol.filter.tags import parse_tags
+from tianzhou.protocol.properties import java_hash
+from tianzhou.protocol.sysflag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from tianzhou.spark import offsets, pushdown, schema
+from tianzhou.spark.batch import RangePartition, narrowed
+from tianzhou.spark.decode import BATCH_BYTES, ROWS_MAX, Arrays, Decoder, Longs, decode_arrays
+from tianzhou.spark.offsets import AtTime, Bounds, Edge, Lost, Places, Range, Wishes
+from tianzhou.spark.options import SplitBy, StoreOptions, read_options
+from tianzhou.spark.pulling import report_loss
+from tianzhou.spark.pushdown import Pushed
+from tianzhou.spark.store_files import Entries, StoreFiles, is_end
+from tianzhou.store.checkpoint import read_checkpoint
+from tianzhou.store.commitlog import find_record
+from tianzhou.store.consumequeue import BLANK_SIZE
+from tianzhou.store.disk import RealDisk
+
+log = logging.getLogger(__name__)
+
+_ENTRIES_AT_ONCE = 65_536
+_PLACE_NAMES = ["topic", "queueId", "queueOffset", "sysFlag", "storeSize"]
+_HASH_MIN = -(2**31)
+"""Below, an entry's tags code is no hash but the address of a unit beside the queue."""
+
+
+@dataclass
+class LogPartition(InputPartition):
+    """Records of one log file, those of the wanted queues that lie in their range."""
+
+    log_offset: int
+    wanted: Mapping[tuple[str, int], tuple[int, int]]
+    """Queue offsets from and before, by topic and queue."""
+    topics: frozenset[str] = frozenset()
+    """Topics whose other queues are wanted, too."""
+    others: tuple[int, int] = (0, 2**63 - 1)
+    """Queue offsets of those."""
+
+
+class StoreSource(DataSource):
+    """The data source; see the module. Options are those of `StoreOptions`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq-store"
+
+    def schema(self) -> str:
+        return schema.full_schema(read_options(StoreOptions, self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = read_options(StoreOptions, self.options)
+        return PushingReader(options, schema) if options.push_down else StoreReader(options, schema)
+
+
+class StoreReader(DataSourceReader):
+    """Plans on the driver, reads where the executors see the same files."""
+
+    def __init__(self, options: StoreOptions, wanted: StructType) -> None:
+        """Raises ConfigError."""
+        if options.starting_offsets == Edge.LATEST.value:
+            raise ConfigError("option startingOffsets: a batch cannot start at latest")
+        self._options = options
+        self._wanted = wanted
+        self._pushed = Pushed()
+        Decoder.of(wanted, options)
+        self._assigned = offsets.assigned(options.assign) if options.assign else frozenset[Queue]()
+        self._starting = offsets.starting(options, Edge.EARLIEST)
+        self._ending = offsets.ending(options)
+
+    def _files(self) -> StoreFiles:
+        assert self._options.path is not None  # the options insist on it
+        return StoreFiles(self._options.path)
+
+    # -- planning ----------------------------------------------------------------------------------
+
+    def partitions(self) -> Sequence[InputPartition]:
+        files = self._files()
+        queues = self._queues(files)
+        bounds = {queue: files.bounds(queue.topic, queue.queue_id) for queue in queues}
+        start = resolve(files, self._starting, bounds)
+        end = resolve(files, self._ending, bounds)
+        ranges = self._planned(files, bounds, start, end)
+        parts: list[InputPartition]
+        if self._options.split_by is SplitBy.LOG:
+            parts = [LogPartition(first, _by_queue(ranges)) for first in files.log_firsts if ranges]
+        else:
+            options = self._options
+            pieces = offsets.split(
+                ranges, options.min_partitions, options.max_records_per_partition
+            )
+            parts = [RangePartition(piece) for piece in pieces]
+        parts += self._tail(files, bounds)
+        files.close()
+        return parts
+
+    def _queues(self, files: StoreFiles) -> list[Queue]:
+        options = self._options
+        there = files.topics()
+        if options.subscribe_pattern:
+            pattern = re.compile(options.subscribe_pattern)
+            topics = [topic for topic in there if pattern.fullmatch(topic)]
+        else:
+            topics = list(options.subscribe) or sorted({queue.topic for queue in self._assigned})
+            missing = [topic for topic in topics if topic not in there]
+            if missing and not files.is_open:
+                raise ConfigError(f"topic {missing[0]}: {options.path} has no queue of it")
+        queues = [
+            Queue(topic, options.broker_name, queue_id)
+            for topic in topics
+            for queue_id in files.queue_ids(topic)
+        ]
+        chosen = [queue for queue in queues if not self._assigned or queue in self._assigned]
+        return [queue for queue in chosen if self._pushed.wants(queue)]
+
+    def _planned(
+        self, files: StoreFiles, bounds: dict[Queue, Bounds], start: Places, end: Places
+    ) -> list[Range]:
+        kept, lost = offsets.clip(offsets.ranges_between(start, end), bounds, start)
+        report_loss(lost, fail=self._options.fail_on_data_loss)
+
+        def by_time(held: dict[Queue, Bounds], time_ms: int) -> Places:
+            return resolve(files, Wishes(AtTime(time_ms), {}), held)
+
+        return narrowed(kept, self._pushed, by_time, bounds)
+
+    def _tail(self, files: StoreFiles, bounds: dict[Queue, Bounds]) -> list[LogPartition]:
+        """What the log has and the queues do not have yet, where the end is open."""
+        options = self._options
+        if not files.is_open or not files.log_firsts or self._ending.others is not Edge.LATEST:
+            return []
+        derived = read_checkpoint(RealDisk(), files.root / "checkpoint").derived
+        if derived is None or options.starting_timestamp is not None or self._ending.named:
+            return []
+        pushed = self._pushed
+        known = dict.fromkeys(self._starting.named, 0) | {
+            queue: held.high for queue, held in bounds.items()
+        }
+        wanted = {
+            (queue.topic, queue.queue_id): (
+                max(high, pushed.first_offset, _number(self._starting.of(queue))),
+                pushed.stop_offset,
+            )
+            for queue, high in known.items()
+            if pushed.wants(queue) and (queue in bounds or queue.topic in options.subscribe)
+        }
+        # Queues that only the log knows yet; of which numbers they are nobody can tell.
+        topics = frozenset(
+            topic
+            for topic in options.subscribe
+            if pushed.queue_ids is None and pushed.wants(Queue(topic, options.broker_name, 0))
+        )
+        return [
+            LogPartition(
+                max(first, derived.log_offset),
+                wanted,
+                topics,
+                (pushed.first_offset, pushed.stop_offset),
+            )
+            for first in files.log_firsts
+            if first + files.log_file_bytes > derived.log_offset and (wanted or topics)
+        ]
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, RangePartition):
+            return self._read_queue(partition.range)
+        if isinstance(partition, LogPartition):
+            return self._read_log(partition)
+        return iter(())  # what Spark makes of no partitions at all
+
+    @property
+    def _only_tags(self) -> frozenset[str] | None:
+        if self._options.tags and not (given := parse_tags(self._options.tags)).selects_all:
+            return frozenset(given.tags)
+        return self._pushed.tags
+
+    def _decoder(self) -> Decoder:
+        return Decoder.of(self._wanted, self._options, self._only_tags)
+
+    def _read_queue(self, part: Range) -> Iterator[pa.RecordBatch]:
+        files, decoder = self._files(), self._decoder()
+        topic, queue_id = part.queue.topic, part.queue.queue_id
+        for first in range(part.first, part.stop, _ENTRIES_AT_ONCE):
+            stop = min(first + _ENTRIES_AT_ONCE, part.stop)
+            entries = files.entries(topic, queue_id, first, stop)
+            if len(entries) < stop - first:
+                self._lose(Lost(part.queue, first + len(entries), stop, "have been deleted"))
+            entries = entries[entries["size"] != BLANK_SIZE]
+            if self._only_tags is not None and topic != SCHEDULE_TOPIC:
+                entries = entries[may_match(entries, self._only_tags)]
+            for group in _groups(entries, files.log_file_bytes, files.first_log_offset):
+                places = group["log"].astype(np.int64)
+                for arrays in self._arrays(files, decoder, places, part.queue):
+                    yield from decoder.batches(
+                        arrays, part.queue.broker_name, first=part.first, stop=part.stop
+                    )
+        files.close()
+
+    def _arrays(
+        self, files: StoreFiles, decoder: Decoder, places: Longs, queue: Queue
+    ) -> Iterator[Arrays]:
+        """Columns of the records at places of one log file; what is damaged is lost."""
+        found = files.log_file(int(places[0]))
+        if found is None:
+            self._lose(f"queue {queue}: log file of {places[0]} has been deleted")
+            return
+        mapped, first = found
+        where = f"queue {queue}, log file {first}"
+        yield from self._sound(decoder, memoryview(mapped), places - first, where)
+
+    def _read_log(self, part: LogPartition) -> Iterator[pa.RecordBatch]:
+        files, decoder = self._files(), self._decoder()
+        found = files.log_file(part.log_offset)
+        if found is None:
+            self._lose(f"log file of {part.log_offset} has been deleted")
+            return
+        mapped, first = found
+        view = memoryview(mapped)
+        at = part.log_offset - first
+        while True:
+            for group in files.walk(first + at):
+                starts = np.array(group, np.int64)
+                columns = decode_arrays(view, starts, _PLACE_NAMES, check_crc=False)
+                at = group[-1] + columns[-1][len(group) - 1].as_py()
+                keep = _wanted_rows(part, columns)
+                if keep.any():
+                    yield from self._log_batches(decoder, view, starts[keep], first)
+            if is_end(mapped, at):
+                break
+            self._lose(f"log file {first}: at {at} there is no record")
+            following = find_record(view, first, at + 1, len(view))
+            if following is None:
+                break
+            at = following
+        files.close()
+
+    def _log_batches(
+        self, decoder: Decoder, view: memoryview, starts: Longs, first: int
+    ) -> Iterator[pa.RecordBatch]:
+        for arrays in self._sound(decoder, view, starts, f"log file {first}"):
+            yield from decoder.batches(arrays, self._options.broker_name)
+
+    def _sound(
+        self, decoder: Decoder, view: memoryview, starts: Longs, where: str
+    ) -> Iterator[Arrays]:
+        """Columns of records; what is damaged is lost."""
+        try:
+            whole = decoder.arrays(view, starts)
+        except RecordError as e:
+            self._lose(f"{where}: {e}")
+        else:
+            yield whole
+            return
+        for start in starts:
+            try:
+                yield decoder.arrays(view, np.array([start]))
+            except RecordError as e:
+                self._lose(f"{where}: {e}")
+
+    def _lose(self, lost: Lost | str) -> None:
+        if isinstance(lost, Lost):
+            report_loss([lost], fail=self._options.fail_on_data_loss)
+        elif self._options.fail_on_data_loss:
+            raise DataLost(f"{lost}. The option failOnDataLoss=false goes on without it")
+        else:
+            log.warning("lost: %s", lost)
+
+
+class PushingReader(StoreReader):
+    """The same with filters; a class of its own because Spark refuses it where they are off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._pushed, remaining = pushdown.push(filters, tags=not self._options.tags)
+        return remaining
+
+
+# -- inside ----------------------------------------------------------------------------------------
+
+
+def resolve(files: StoreFiles, wishes: Wishes, bounds: dict[Queue, Bounds]) -> Places:
+    """The places that are wished for in queues."""
+    places: Places = {}
+    for queue, held in bounds.items():
+        wish = wishes.of(queue)
+        if isinstance(wish, AtTime):
+            places[queue] = files.time_offset(queue.topic, queue.queue_id, held, wish.time_ms)
+        elif isinstance(wish, int):
+            places[queue] = wish
+        else:
+            places[queue] = held.low if wish is Edge.EARLIEST else held.high
+    return places
+
+
+def _number(wish: object) -> int:
+    return wish if isinstance(wish, int) else 0
+
+
+def _by_queue(ranges: list[Range]) -> dict[tuple[str, int], tuple[int, int]]:
+    return {(each.queue.topic, each.queue.queue_id): (each.first, each.stop) for each in ranges}
+
+
+def may_match(
+    entries: Entries, tags: frozenset[str]
+) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    """Which entries may be of messages with one of the tags."""
+    codes = entries["tags"].astype(np.int64)
+    hashes = np.array(sorted(map(java_hash, tags)), np.int64)
+    return np.isin(codes, hashes) | (codes < _HASH_MIN)
+
+
+def _groups(entries: Entries, file_bytes: int, first_log_offset: int) -> Iterator[Entries]:
+    """Entries in groups that make good batches, each of one log file."""
+    files = (entries["log"].astype(np.int64) - first_log_offset) // file_bytes
+    edges = [0, *(np.flatnonzero(np.diff(files)) + 1).tolist(), len(entries)]
+    for begin, end in pairwise(edges):
+        at = begin
+        while at < end:
+            sizes = np.cumsum(entries["size"][at : min(at + ROWS_MAX, end)].astype(np.int64))
+            count = max(int(np.searchsorted(sizes, BATCH_BYTES, "right")), 1)
+            yield entries[at : at + count]
+            at += count
+
+
+def _wanted_rows(
+    part: LogPartition, columns: list[pa.Array]
+) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    """Which records are of the wanted queues, have a queue entry and lie in the range."""
+    topics = columns[0].dictionary_encode()
+    names: list[str] = topics.dictionary.to_pylist()
+    codes = topics.indices.to_numpy(zero_copy_only=False)
+    queue_ids, places, flags = (column.to_numpy() for column in columns[1:4])
+    keep = np.zeros(len(codes), np.bool_)
+    for code, name in enumerate(names):
+        of_topic = codes == code
+        for queue_id in np.unique(queue_ids[of_topic]).tolist():
+            others = part.others if name in part.topics else None
+            range_ = part.wanted.get((name, queue_id), others)
+            if range_ is not None:
+                of_queue = of_topic & (queue_ids == queue_id)
+                keep |= of_queue & (places >= range_[0]) & (places < range_[1])
+    state = flags & TRANSACTION_MASK
+    keep &= (state == TRANSACTION_NONE) | (state == TRANSACTION_COMMIT)
+    return keep

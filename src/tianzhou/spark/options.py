@@ -1,0 +1,344 @@
+"""Options of the sources and sinks: typed, checked, without regard to case.
+
+Spark hands options on in lower case. A class of options is a frozen dataclass; the option of field
+`name_server` is written `nameServer`. (The classes have no slots: two of them are inherited from at
+once.) What the class does not know is an error that names the
+nearest known option; so is a value that cannot be read. Secrets do not show in texts of ours.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from enum import StrEnum
+from pathlib import Path
+from types import NoneType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from tianzhou.client.settings import ClientSettings
+from tianzhou.errors import ConfigError
+from tianzhou.protocol.acl import Credentials
+from tianzhou.remoting.tls import Tls
+
+O = TypeVar("O")  # noqa: E741 - the class of options
+
+_DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d|)", re.ASCII)
+_DURATION_MS = {"ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
+_DURATION_MS["d"] = 24 * _DURATION_MS["h"]
+_SIZE = re.compile(r"(\d+)\s*([kmg]?)(?:i?b)?", re.ASCII | re.IGNORECASE)
+_SIZE_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def option_name(field_name: str) -> str:
+    """`name_server` is written `nameServer`."""
+    head, *rest = field_name.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+def read_options(kind: type[O], given: Mapping[str, str]) -> O:
+    """The options of a class from what Spark hands on. Raises ConfigError."""
+    fields = {option_name(field.name): field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]  # every class of options is a dataclass
+    names = {name.lower(): name for name in fields}
+    hints = get_type_hints(kind)
+    values: dict[str, object] = {}
+    for key, text in given.items():
+        name = names.get(key.lower())
+        if name is None:
+            raise ConfigError(f"unknown option {key}{_hint(key, names)}")
+        field = fields[name]
+        parse: Callable[[str], object] = field.metadata.get("parse") or _parser(hints[field.name])
+        try:
+            values[field.name] = parse(text)
+        except ValueError as e:
+            shown = "***" if field.metadata.get("secret") else repr(text)
+            raise ConfigError(f"option {name}: {shown} cannot be used: {e}") from None
+    return kind(**values)
+
+
+def _hint(key: str, names: Mapping[str, str]) -> str:
+    nearest = get_close_matches(key.lower(), names, n=1, cutoff=0.5)
+    if nearest:
+        return f", did you mean {names[nearest[0]]}?"
+    return f"; known are {', '.join(sorted(names.values()))}"
+
+
+def _parser(hint: Any) -> Callable[[str], object]:  # noqa: ANN401 - a type as the typing module sees it
+    if get_origin(hint) is Union or type(hint).__name__ == "UnionType":
+        (hint,) = (each for each in get_args(hint) if each is not NoneType)
+    if hint is bool:
+        return parse_bool
+    if hint is int:
+        return parse_count
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return lambda text: _choice(hint, text)
+    if hint is Path:
+        return Path
+    return str
+
+
+def parse_bool(text: str) -> bool:
+    """Raises ValueError."""
+    lower = text.strip().lower()
+    if lower not in _TRUE + _FALSE:
+        raise ValueError("true or false is expected")
+    return lower in _TRUE
+
+
+def parse_count(text: str) -> int:
+    """A whole number from 1 on. Raises ValueError."""
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise ValueError("a whole number from 1 on is expected")
+    return int(text)
+
+
+def parse_duration_ms(text: str) -> int:
+    """`500`, `500ms`, `10s`, `15m`, `1h`, `1d` in milliseconds. Raises ValueError."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None:
+        raise ValueError("a duration such as 500ms, 10s, 15m or 1h is expected")
+    return int(match[1]) * _DURATION_MS[match[2]]
+
+
+def parse_size_bytes(text: str) -> int:
+    """`4096`, `64k`, `16m`, `1g` in bytes, at least 1. Raises ValueError."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or int(match[1]) < 1:
+        raise ValueError("a size such as 4096, 64k, 16m or 1g is expected")
+    return int(match[1]) * _SIZE_BYTES[match[2].lower()]
+
+
+def parse_time_ms(text: str) -> int:
+    """Milliseconds since 1970, or an ISO time, UTC without a zone. Raises ValueError."""
+    if text.strip().isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError("milliseconds since 1970 or 2024-02-29T12:00:00+00:00 expected") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Names with commas between them, each once. Raises ValueError for none."""
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not names:
+        raise ValueError("at least one name is expected")
+    return names
+
+
+def parse_pattern(text: str) -> str:
+    """A regular expression. Raises ValueError."""
+    try:
+        re.compile(text)
+    except re.error as e:
+        raise ValueError(f"it is no regular expression: {e}") from None
+    return text
+
+
+def _choice(kind: type[StrEnum], text: str) -> StrEnum:
+    for member in kind:
+        if member.value.lower() == text.strip().lower():
+            return member
+    raise ValueError(f"one of {', '.join(member.value for member in kind)} is expected")
+
+
+# -- the cluster -----------------------------------------------------------------------------------
+
+
+def _secret() -> Any:  # noqa: ANN401 - what dataclasses.field gives has no type of its own
+    return dataclasses.field(default="", repr=False, metadata={"secret": True})
+
+
+def parsed(default: object, parse: Callable[[str], object]) -> Any:  # noqa: ANN401 - as above
+    """A field whose text is read by a function of its own."""
+    return dataclasses.field(default=default, metadata={"parse": parse})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """How to reach a cluster; sources and sinks inherit it."""
+
+    name_server: str = ""  # host:port;host:port; empty: the environment variable NAMESRV_ADDR
+    access_key: str = ""
+    secret_key: str = _secret()
+    security_token: str = _secret()
+    tls: bool = False
+    tls_trusted: Path | None = None  # authorities that sign the brokers' certificates, PEM
+    tls_certificate: Path | None = None  # own chain, PEM
+    tls_key: Path | None = None  # its private key, PEM
+    tls_key_password: str = _secret()
+    tls_verify: bool = True  # False accepts any server
+    tls_check_name: bool = True  # the certificate must name the host that was dialled
+    request_timeout: int = parsed(10_000, parse_duration_ms)  # of one request, ms
+
+    def client_settings(self) -> ClientSettings:
+        """The settings of clients of this cluster. Raises ConfigError."""
+        if bool(self.access_key) != bool(self.secret_key):
+            raise ConfigError("options accessKey and secretKey go together")
+        credentials = None
+        if self.access_key:
+            credentials = Credentials(self.access_key, self.secret_key, self.security_token or None)
+        settings = ClientSettings(
+            namesrv=self.name_server,
+            credentials=credentials,
+            tls=self._tls() if self.tls else None,
+        )
+        settings.namesrv_addresses()
+        return settings
+
+    def _tls(self) -> Tls:
+        return Tls(
+            trusted=self.tls_trusted,
+            certificate=self.tls_certificate,
+            key=self.tls_key,
+            key_password=self.tls_key_password or None,
+            verify=self.tls_verify,
+            check_name=self.tls_check_name,
+        )
+
+
+# -- reading topics --------------------------------------------------------------------------------
+
+
+class ReadFrom(StrEnum):
+    """Which broker of a group serves."""
+
+    MASTER = "master"
+    REPLICA = "replica"
+
+
+class ValueFormat(StrEnum):
+    """What the column `value` is made of."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class SplitBy(StrEnum):
+    """What a partition of a store directory is."""
+
+    QUEUE = "queue"
+    LOG = "log"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingOptions:
+    """What to read, from where to where; the same for clusters and store directories."""
+
+    subscribe: tuple[str, ...] = parsed((), parse_names)
+    subscribe_pattern: str = parsed("", parse_pattern)
+    assign: str = ""  # {"topic": {"broker": [0, 1]}}
+    starting_offsets: str = ""  # earliest, latest, committed or {"topic": {"broker": {"0": 17}}}
+    ending_offsets: str = "latest"
+    starting_timestamp: int | None = parsed(None, parse_time_ms)
+    ending_timestamp: int | None = parsed(None, parse_time_ms)
+    starting_offsets_by_timestamp: str = ""  # {"topic": {"broker": {"0": 1700000000000}}}
+    ending_offsets_by_timestamp: str = ""
+    tags: str = ""  # a || b
+    fail_on_data_loss: bool = True
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    value_format: ValueFormat | None = None
+    value_schema: str = ""  # of json, in Spark's DDL
+    push_down: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        chosen = [self.subscribe, self.subscribe_pattern, self.assign]
+        if sum(bool(each) for each in chosen) != 1:
+            raise ConfigError("one of the options subscribe, subscribePattern, assign is needed")
+        _at_most_one(
+            startingOffsets=self.starting_offsets,
+            startingTimestamp=self.starting_timestamp is not None,
+            startingOffsetsByTimestamp=self.starting_offsets_by_timestamp,
+        )
+        _at_most_one(
+            endingOffsets=self.ending_offsets != "latest",
+            endingTimestamp=self.ending_timestamp is not None,
+            endingOffsetsByTimestamp=self.ending_offsets_by_timestamp,
+        )
+        if self.value_schema and self.value_format is not ValueFormat.JSON:
+            raise ConfigError("the option valueSchema needs valueFormat=json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions(ClusterOptions, ReadingOptions):
+    """Options of `format("rocketmq")` for reading."""
+
+    group: str = ""  # of startingOffsets=committed and commitOffsets, and in whose name is read
+    commit_offsets: bool = False  # streams: save the progress for the group
+    sql: str = ""  # SQL92 condition over properties, evaluated by the broker
+    read_from: ReadFrom = ReadFrom.MASTER
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = parsed(None, parse_size_bytes)
+    max_trigger_delay: int = parsed(15 * 60_000, parse_duration_ms)
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        super().__post_init__()
+        _at_most_one(tags=self.tags, sql=self.sql)
+        committed = "committed" in (self.starting_offsets, self.ending_offsets)
+        if (committed or self.commit_offsets) and not self.group:
+            raise ConfigError("the option group is needed to start from or commit to its offsets")
+        least, most = self.min_offsets_per_trigger, self.max_offsets_per_trigger
+        if least and most and least > most:
+            raise ConfigError("minOffsetsPerTrigger is more than maxOffsetsPerTrigger")
+
+    def for_batch(self) -> "SourceOptions":
+        """These, if a batch can keep them. Raises ConfigError."""
+        streaming = {
+            "commitOffsets": self.commit_offsets,
+            "maxOffsetsPerTrigger": self.max_offsets_per_trigger,
+            "minOffsetsPerTrigger": self.min_offsets_per_trigger,
+            "maxBytesPerTrigger": self.max_bytes_per_trigger,
+        }
+        for name, value in streaming.items():
+            if value:
+                raise ConfigError(f"option {name} is for streams")
+        if self.starting_offsets == "latest":
+            raise ConfigError("option startingOffsets: a batch cannot start at latest")
+        if self.ending_offsets == "earliest":
+            raise ConfigError("option endingOffsets: a batch cannot end at earliest")
+        return self
+
+    def for_stream(self) -> "SourceOptions":
+        """These, if a stream can keep them. Raises ConfigError."""
+        if (
+            self.ending_offsets != "latest"
+            or self.ending_timestamp is not None
+            or self.ending_offsets_by_timestamp
+        ):
+            raise ConfigError("a stream has no end: endingOffsets and the like are for batches")
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreOptions(ReadingOptions):
+    """Options of `format("rocketmq-store")`."""
+
+    path: Path | None = None  # storePathRootDir of the broker; load(path) says it, too
+    broker_name: str = "broker"  # what the column brokerName says
+    split_by: SplitBy = SplitBy.QUEUE
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        super().__post_init__()
+        if self.path is None:
+            raise ConfigError("the option path is needed: the store directory of a broker")
+        if "committed" in (self.starting_offsets, self.ending_offsets):
+            raise ConfigError("a store directory knows no groups: committed is for clusters")
+
+
+def _at_most_one(**named: object) -> None:
+    given = [name for name, value in named.items() if value]
+    if len(given) > 1:
+        raise ConfigError(f"options {' and '.join(given)} exclude each other")

@@ -1,0 +1,72 @@
+"""`archive`: topics to Parquet, by topic and day, each message exactly once.
+
+    path/topic=orders/date=2024-02-29/part-....parquet       path/_checkpoint
+
+A stream that ends when it has caught up; the next run goes on where this one ended. A crash in
+between leaves files that the log of the sink (`path/_spark_metadata`) does not name; Spark does not
+read them, and writes their messages again.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tianzhou.errors import ConfigError
+from tianzhou.spark.options import parse_names, parse_pattern, parsed
+from tianzhou.spark.pipelines.common import Outcome, PipelineOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CHECKPOINT = "_checkpoint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(PipelineOptions):
+    """Options of `archive`."""
+
+    path: str = ""  # a folder, or a URL that Spark can write to
+    topics: tuple[str, ...] = parsed((), parse_names)
+    pattern: str = parsed("", parse_pattern)  # instead: topics that match it, also later ones
+    checkpoint: Path | None = None  # path/_checkpoint unless given
+    fail_on_data_loss: bool = True  # False: messages that were deleted before are left out
+    max_offsets_per_trigger: int = 100_000  # messages in a batch, hence about in a file
+
+    def __post_init__(self) -> None:
+        """Refuse what says nothing."""
+        if not self.path:
+            raise ConfigError("the option path is needed: where the archive is")
+        if bool(self.topics) == bool(self.pattern):
+            raise ConfigError("one of the options topics and pattern is needed")
+
+
+def run(spark: "SparkSession", options: Options) -> Outcome:
+    """Archive what is there now and was not archived yet."""
+    from pyspark.sql import functions as f
+
+    chosen = (
+        {"subscribe": ",".join(options.topics)}
+        if options.topics
+        else {"subscribePattern": options.pattern}
+    )
+    stored = (
+        spark.readStream.format("rocketmq")
+        .options(**options.for_spark(), **chosen)
+        .option("startingOffsets", "earliest")
+        .option("failOnDataLoss", options.fail_on_data_loss)
+        .option("maxOffsetsPerTrigger", options.max_offsets_per_trigger)
+        .load()
+    )
+    day = f.date_format("storeTimestamp", "yyyy-MM-dd").alias("date")
+    query = (
+        stored.select("*", day)
+        .writeStream.format("parquet")
+        .partitionBy("topic", "date")
+        .option("path", options.path)
+        .option("checkpointLocation", str(options.checkpoint or f"{options.path}/{CHECKPOINT}"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    row_count = sum(progress["numInputRows"] for progress in query.recentProgress)
+    return Outcome(row_count, f"into {options.path}")

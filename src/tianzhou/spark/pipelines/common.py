@@ -1,0 +1,166 @@
+"""What pipelines share: their options, days in a time zone, reading topics with Spark."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+from tianzhou.errors import ConfigError
+from tianzhou.spark.options import ClusterOptions, option_name, parsed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DATABASE = "sqlite:///tianzhou-pipelines.db"
+TODAY, YESTERDAY = "today", "yesterday"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineOptions(ClusterOptions):
+    """Options of every pipeline."""
+
+    database: str = DATABASE  # where results go, a URL of SQLAlchemy
+
+    def for_spark(self) -> dict[str, str]:
+        """The cluster, as options of a source or a sink."""
+        given: dict[str, str] = {}
+        defaults = ClusterOptions()
+        for field in fields(ClusterOptions):
+            value: object = getattr(self, field.name)
+            if value != getattr(defaults, field.name):
+                given[option_name(field.name)] = (
+                    str(value).lower() if isinstance(value, bool) else str(value)
+                )
+        return given
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run did."""
+
+    row_count: int
+    note: str = ""
+
+
+# -- days ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """A day in some zone; it may have 23 or 25 hours."""
+
+    name: str
+    begin_ms: int
+    end_ms: int
+
+    @property
+    def begin(self) -> datetime:
+        return datetime.fromtimestamp(self.begin_ms / 1000, UTC)
+
+    @property
+    def end(self) -> datetime:
+        return datetime.fromtimestamp(self.end_ms / 1000, UTC)
+
+
+def parse_zone(text: str) -> str:
+    """The name of a time zone. Raises ValueError."""
+    try:
+        ZoneInfo(text)
+    except (KeyError, OSError, ValueError) as e:
+        raise ValueError("a time zone such as UTC or Asia/Shanghai is expected") from e
+    return text
+
+
+def parse_days(text: str) -> tuple[str, ...]:
+    """Days with commas between them: today, yesterday, 2024-02-29. Raises ValueError."""
+    days = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
+    if not days:
+        raise ValueError("at least one day is expected")
+    for each in days:
+        if each not in (TODAY, YESTERDAY):
+            try:
+                date.fromisoformat(each)
+            except ValueError as e:
+                raise ValueError("today, yesterday or 2024-02-29 is expected") from e
+    return days
+
+
+def day_of(name: str, zone: str, now_ms: int) -> Day:
+    """The day that is meant by a word or a date."""
+    info = ZoneInfo(zone)
+    today = datetime.fromtimestamp(now_ms / 1000, info).date()
+    if name == TODAY:
+        chosen = today
+    elif name == YESTERDAY:
+        chosen = today - timedelta(days=1)
+    else:
+        chosen = date.fromisoformat(name)
+    return Day(chosen.isoformat(), _midnight_ms(chosen, info), _midnight_ms(_after(chosen), info))
+
+
+def next_midnight_ms(zone: str, now_ms: int) -> int:
+    """When the day that it is in a zone ends."""
+    return day_of(TODAY, zone, now_ms).end_ms
+
+
+def _after(day: date) -> date:
+    return day + timedelta(days=1)
+
+
+def _midnight_ms(day: date, zone: ZoneInfo) -> int:
+    return round(datetime(day.year, day.month, day.day, tzinfo=zone).timestamp() * 1000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayOptions(PipelineOptions):
+    """Options of pipelines that look at whole days."""
+
+    days: tuple[str, ...] = parsed((YESTERDAY, TODAY), parse_days)
+    zone: str = parsed("UTC", parse_zone)  # in which days begin and end
+
+    def spans(self, now_ms: int) -> list[Day]:
+        """The days that are meant at a moment."""
+        return [day_of(each, self.zone, now_ms) for each in self.days]
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def messages(
+    spark: "SparkSession",
+    options: PipelineOptions,
+    topics: Iterable[str],
+    columns: str,
+    *,
+    day: Day | None = None,
+    more: Mapping[str, str] | None = None,
+) -> "DataFrame":
+    """The messages of some topics, with the named columns only; of one day if it is given."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import StructField, StructType
+
+    from tianzhou.spark.schema import BY_NAME
+
+    names = [name.strip() for name in columns.split(",")]
+    schema = StructType([StructField(name, BY_NAME[name].spark_type) for name in names])
+    reader = spark.read.format("rocketmq").options(**options.for_spark(), **(more or {}))
+    found = reader.option("subscribe", ",".join(topics)).schema(schema).load()
+    if day is None:
+        return found
+    at = f.col("storeTimestamp")
+    return found.where((at >= f.lit(day.begin)) & (at < f.lit(day.end)))
+
+
+def frame_of(spark: "SparkSession", rows: Iterable[tuple[object, ...]], schema: str) -> "DataFrame":
+    """A small data frame of rows that the driver has."""
+    made: DataFrame = spark.createDataFrame(list(rows), schema)  # pyright: ignore[reportUnknownMemberType] - its overloads name pandas
+    return made
+
+
+def require_topics(topics: Iterable[str], what: str) -> list[str]:
+    """Raises ConfigError if there are none."""
+    found = sorted(topics)
+    if not found:
+        raise ConfigError(f"{what}: there is no topic to look at")
+    return found

@@ -1,0 +1,108 @@
+"""`dlq-alarm`: alarms for dead letters, with samples of them.
+
+A look every minute: how many messages a group gave up within the window, by the topic that they
+came from. The notice shows the last of them: key or id, how often it was tried, the beginning of
+its body.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from tianzhou.names import DLQ_TOPIC_PREFIX
+from tianzhou.spark.options import parsed
+from tianzhou.spark.pipelines import cluster
+from tianzhou.spark.pipelines.alarm_rounds import (
+    AlarmOptions,
+    Observation,
+    parse_whole,
+    run_rounds,
+)
+from tianzhou.spark.pipelines.alarms import Rule
+from tianzhou.spark.pipelines.common import Outcome, messages
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+KIND = "dlq"
+_BODY_CHARACTERS = 120
+_COLUMNS = (
+    "topic, storeTimestamp, msgId, keys, body, reconsumeTimes, dlqOriginTopic, retryTopic, "
+    "dlqOriginMsgId"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(AlarmOptions):
+    """Options of `dlq-alarm`."""
+
+    threshold: int = parsed(5, parse_whole)
+    samples: int = parsed(3, parse_whole)  # dead letters that a notice shows
+
+
+def run(spark: "SparkSession", options: Options) -> Outcome:
+    """Watch the dead letters of all groups; see the options for how long."""
+
+    def observe(now_ms: int, rules: list[Rule]) -> list[Observation]:
+        topics = cluster.dead_letter_topics(options)
+        if not topics:
+            return []
+        windows_s = {options.fallback.window_s, *(rule.window_s for rule in rules)}
+        letters = messages(spark, options, topics, _COLUMNS)
+        found = counts(letters, windows_s, now_ms, options.samples).collect()
+        return [observation(row, windows_s) for row in found]
+
+    return run_rounds(spark, options, KIND, observe)
+
+
+def counts(
+    letters: "DataFrame", windows_s: Iterable[int], now_ms: int, sample_max: int
+) -> "DataFrame":
+    """Dead letters by their topic and the one they came from, for each length of the window."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    since = {window: _moment(now_ms - window * 1000) for window in sorted(windows_s)}
+    at = f.col("storeTimestamp")
+    sample = f.struct(
+        "storeTimestamp", "msgId", "keys", "reconsumeTimes",
+        f.substring("body", 1, 4 * _BODY_CHARACTERS).alias("body"),
+    )  # fmt: skip
+    place = Window.partitionBy("topic", "origin").orderBy(f.desc("storeTimestamp"))
+    is_sample = f.row_number().over(place) <= sample_max
+    return (
+        letters.where((at >= f.lit(min(since.values()))) & (at <= f.lit(_moment(now_ms))))
+        .withColumn("origin", f.coalesce("dlqOriginTopic", "retryTopic", f.lit("")))
+        .withColumn("sample", f.when(is_sample, sample))
+        .groupBy("topic", "origin")
+        .agg(
+            *(
+                f.count_if(at >= f.lit(begin)).alias(f"w{window}")
+                for window, begin in since.items()
+            ),
+            f.collect_list("sample").alias("samples"),
+        )
+    )
+
+
+def _moment(time_ms: int) -> datetime:
+    return datetime.fromtimestamp(time_ms / 1000, UTC)
+
+
+def observation(row: Any, windows_s: Iterable[int]) -> Observation:  # noqa: ANN401 - a Row
+    """What Spark counted, as the alarms want it."""
+    return Observation(
+        row.topic.removeprefix(DLQ_TOPIC_PREFIX),
+        row.origin,
+        by_window={window: row[f"w{window}"] for window in windows_s},
+        detail="\n".join(sample_line(each) for each in row.samples),
+    )
+
+
+def sample_line(sample: Any) -> str:  # noqa: ANN401 - a Row
+    """A dead letter in one line."""
+    name = " ".join(sample["keys"] or ()) or sample.msgId
+    text = bytes(sample.body or b"").decode(errors="replace")[:_BODY_CHARACTERS]
+    printable = "".join(each if each.isprintable() else "." for each in text)
+    return f"{name}: given up after {sample.reconsumeTimes} tries: {printable}"

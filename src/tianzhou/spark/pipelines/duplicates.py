@@ -1,0 +1,105 @@
+"""`duplicates`: which messages are there more than once, by key or by id, and where each copy lies.
+
+A key that stands for one business event should be sent once; an id is given to a message once, so
+a second copy was sent by a retry. Running a day again replaces its findings.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, delete
+
+from tianzhou.clock import wall_ms
+from tianzhou.spark.options import parse_names, parsed
+from tianzhou.spark.pipelines import cluster, tables
+from tianzhou.spark.pipelines.common import Day, DayOptions, Outcome, messages
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COPIES_MAX = 100
+_TOKEN_CHARACTERS = 512
+
+
+class By(StrEnum):
+    """What two copies have in common."""
+
+    KEY = "key"
+    MSG_ID = "msgId"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(DayOptions):
+    """Options of `duplicates`."""
+
+    topics: tuple[str, ...] = parsed((), parse_names)  # all of programs, unless named
+    by: By = By.KEY
+
+
+def run(spark: "SparkSession", options: Options) -> Outcome:
+    """Look at the days of the options."""
+    topics = list(options.topics) or cluster.topics(options)
+    row_count = 0
+    if topics:
+        engine = tables.open_database(options.database)
+        try:
+            for day in options.spans(wall_ms()):
+                found = find(spark, options, topics, day)
+                with engine.begin() as connection:
+                    row_count += _save(connection, found, options.by, topics, day.name)
+        finally:
+            engine.dispose()
+    return Outcome(row_count, f"by {options.by}")
+
+
+def find(spark: "SparkSession", options: Options, topics: list[str], day: Day) -> list[Any]:
+    """The duplicates of a day."""
+    token = "keys" if options.by is By.KEY else "msgId"
+    columns = f"topic, brokerName, queueId, queueOffset, storeTimestamp, {token}"
+    stored = messages(spark, options, topics, columns, day=day)
+    return copies(stored, options.by).collect()
+
+
+def copies(stored: "DataFrame", by: By) -> "DataFrame":
+    """Tokens that occur more than once, with the places of the first copies."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    # A message that names the same key twice is one copy.
+    token = f.explode(f.array_distinct("keys")) if by is By.KEY else f.col("msgId")
+    order = ["brokerName", "queueId", "queueOffset"]
+    place = Window.partitionBy("topic", "token").orderBy(*order)
+    kept = f.when(f.row_number().over(place) <= COPIES_MAX, f.struct(*order))
+    return (
+        stored.select("topic", token.alias("token"), *order)
+        .withColumn("copy", kept)
+        .groupBy("topic", "token")
+        .agg(f.count(f.lit(1)).alias("copyCount"), f.collect_list("copy").alias("copies"))
+        .where("copyCount > 1")
+    )
+
+
+def _save(connection: Connection, found: Iterable[Any], by: By, topics: list[str], day: str) -> int:
+    table = tables.duplicates
+    mine = (table.c.day == day) & (table.c.by == by.value) & table.c.topic.in_(topics)
+    connection.execute(delete(table).where(mine))
+    return tables.upsert(connection, table, duplicate_rows(found, by, day, wall_ms()))
+
+
+def duplicate_rows(found: Iterable[Any], by: By, day: str, now_ms: int) -> list[dict[str, object]]:
+    """The rows of the table from what Spark found."""
+    return [
+        {
+            "day": day,
+            "topic": row.topic,
+            "by": by.value,
+            "token": row.token[:_TOKEN_CHARACTERS],
+            "copy_count": row.copyCount,
+            "copies": json.dumps(sorted(list(each) for each in row.copies)),
+            "updated_ms": now_ms,
+        }
+        for row in found
+    ]

@@ -1,0 +1,182 @@
+"""Whom alarms are handed to: the log, a webhook, e-mail.
+
+    log
+    https://hooks.example.org/alarms                              JSON by POST
+    smtp://user:password@mail.example.org:587?from=a@example.org&to=b@example.org,c@example.org
+
+`smtps://` speaks TLS from the beginning; `smtp://` begins it when the server offers it. More kinds
+are more functions: a notifier is whatever takes a `Notice` and raises NoticeError if it could not
+be delivered.
+"""
+
+import json
+import logging
+import smtplib
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from email.message import EmailMessage
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from tianzhou.errors import ConfigError, TianzhouError
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = 10.0
+
+
+class NoticeError(TianzhouError):
+    """A notice was not delivered."""
+
+    retriable = True
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What is told of an alarm."""
+
+    kind: str
+    """backlog or dlq."""
+    event: str
+    """open, repeat or recovered."""
+    tenant: str
+    group: str
+    topic: str
+    value: int
+    threshold: int
+    at_ms: int
+    detail: str = ""
+
+    @property
+    def subject(self) -> str:
+        """In one line, for people."""
+        what = {"backlog": "backlog", "dlq": "dead letters"}.get(self.kind, self.kind)
+        mood = "recovered" if self.event == "recovered" else "above"
+        again = " (again)" if self.event == "repeat" else ""
+        return (
+            f"{what} of group {self.group} on topic {self.topic}: {self.value}, "
+            f"{mood} {self.threshold}{again}"
+        )
+
+
+Notifier = Callable[[Notice], None]
+
+
+def notifiers(text: str) -> list[Notifier]:
+    """The notifiers that a text names, separated by spaces. Raises ConfigError."""
+    return [_notifier(each) for each in text.split()]
+
+
+def tell_all(notice: Notice, to: Iterable[Notifier]) -> None:
+    """Hand a notice to everybody. Raises NoticeError if one did not get it; the others have."""
+    failures: list[str] = []
+    for notifier in to:
+        try:
+            notifier(notice)
+        except NoticeError as e:
+            failures.append(str(e))
+    if failures:
+        raise NoticeError("; ".join(failures))
+
+
+def _notifier(text: str) -> Notifier:
+    if text == "log":
+        return to_log
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as e:
+        raise ConfigError(f"notifier {_shown(text)}: {e}") from e
+    if parts.scheme in ("http", "https") and parts.hostname:
+        return webhook(text)
+    if parts.scheme in ("smtp", "smtps") and parts.hostname:
+        given = parse_qs(parts.query)
+        receivers = [each for value in given.get("to", []) for each in value.split(",") if each]
+        senders = given.get("from", [])
+        if not receivers or len(senders) != 1:
+            raise ConfigError(f"notifier {_shown(text)}: ?from=ADDRESS&to=ADDRESS,... is needed")
+        return smtp(
+            parts.hostname,
+            port or (465 if parts.scheme == "smtps" else 25),
+            sender=senders[0],
+            receivers=receivers,
+            user=unquote(parts.username or ""),
+            password=unquote(parts.password or ""),
+            tls_first=parts.scheme == "smtps",
+        )
+    raise ConfigError(f"notifier {_shown(text)}: log, http(s)://... or smtp(s)://... is expected")
+
+
+def _shown(text: str) -> str:
+    """Without the password."""
+    head, found, tail = text.rpartition("@")
+    return f"{head.partition('://')[0]}://...@{tail}" if found and "://" in head else text
+
+
+# -- kinds -----------------------------------------------------------------------------------------
+
+
+def to_log(notice: Notice) -> None:
+    """Into the log of this program."""
+    level = logging.INFO if notice.event == "recovered" else logging.WARNING
+    log.log(level, "alarm: %s%s", notice.subject, f"; {notice.detail}" if notice.detail else "")
+
+
+def webhook(url: str) -> Notifier:
+    """POST of JSON: the fields of the notice, and `text` for people."""
+
+    def tell(notice: Notice) -> None:
+        body = json.dumps(asdict(notice) | {"text": notice.subject}, ensure_ascii=False).encode()
+        request = urllib.request.Request(  # noqa: S310 - only http and https are let through
+            url, data=body, headers={"Content-Type": "application/json"}, method="POST"
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S):  # noqa: S310 - as above
+                pass
+        except (urllib.error.URLError, OSError, ValueError) as e:
+            raise NoticeError(f"webhook {urlsplit(url).hostname}: {e}") from e
+
+    return tell
+
+
+def smtp(
+    host: str,
+    port: int,
+    *,
+    sender: str,
+    receivers: list[str],
+    user: str = "",
+    password: str = "",
+    tls_first: bool = False,
+) -> Notifier:
+    """One e-mail for each notice."""
+
+    def tell(notice: Notice) -> None:
+        mail = EmailMessage()
+        mail["Subject"] = notice.subject
+        mail["From"] = sender
+        mail["To"] = ", ".join(receivers)
+        at = datetime.fromtimestamp(notice.at_ms / 1000, UTC).isoformat(timespec="seconds")
+        mail.set_content(f"{notice.subject}\n\n{at}\n\n{notice.detail}\n")
+        try:
+            if tls_first:
+                context = ssl.create_default_context()
+                server: smtplib.SMTP = smtplib.SMTP_SSL(
+                    host, port, timeout=TIMEOUT_S, context=context
+                )
+            else:
+                server = smtplib.SMTP(host, port, timeout=TIMEOUT_S)
+            with server:
+                server.ehlo()
+                if not tls_first and server.has_extn("starttls"):
+                    server.starttls(context=ssl.create_default_context())
+                if user:
+                    server.login(user, password)
+                server.send_message(mail)
+        except (smtplib.SMTPException, OSError) as e:
+            raise NoticeError(f"e-mail by {host}:{port}: {e}") from e
+
+    return tell

@@ -1,0 +1,80 @@
+"""`replay`: messages of an archive back into topics, at a chosen rate.
+
+Keys, tags, order keys and the program's own properties are as they were. Where a message came from
+is kept as properties: REPLAY_MSG_ID, REPLAY_TOPIC, REPLAY_BORN_MS, REPLAY_STORE_MS. Messages go in
+the order of their storing, as far as one task can keep it.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tianzhou.errors import ConfigError
+from tianzhou.protocol import properties
+from tianzhou.spark.options import parse_names, parse_time_ms, parsed
+from tianzhou.spark.pipelines.common import Outcome, PipelineOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(PipelineOptions):
+    """Options of `replay`."""
+
+    path: str = ""  # of the archive
+    topics: tuple[str, ...] = parsed((), parse_names)  # all of the archive, unless named
+    to_topic: str = ""  # their own topics, unless named
+    since: int | None = parsed(None, parse_time_ms)  # stored then or later
+    until: int | None = parsed(None, parse_time_ms)  # stored before
+    rate: int = 1_000  # messages a second
+
+    def __post_init__(self) -> None:
+        """Refuse what says nothing."""
+        if not self.path:
+            raise ConfigError("the option path is needed: where the archive is")
+
+
+def run(spark: "SparkSession", options: Options) -> Outcome:
+    """Send the chosen messages."""
+    from pyspark.sql import functions as f
+
+    from tianzhou.spark.schema import COLUMNS
+
+    # Told, not inferred: an archive of an older release may lack columns.
+    schema = ", ".join(f"{column.name} {column.spark_type.simpleString()}" for column in COLUMNS)
+    archived = spark.read.schema(f"{schema}, date string").parquet(options.path)
+    if options.topics:
+        archived = archived.where(f.col("topic").isin(*options.topics))
+    if options.since is not None:
+        archived = archived.where(f.expr(f"unix_millis(storeTimestamp) >= {options.since}"))
+    if options.until is not None:
+        archived = archived.where(f.expr(f"unix_millis(storeTimestamp) < {options.until}"))
+    ready = as_rows(archived, options.to_topic).coalesce(1)
+    row_count = ready.count()
+    (
+        ready.write.format("rocketmq")
+        .mode("append")
+        .options(**options.for_spark())
+        .option("maxRowsPerSecond", options.rate)
+        .save()
+    )
+    return Outcome(row_count, f"from {options.path}")
+
+
+def as_rows(archived: "DataFrame", to_topic: str = "") -> "DataFrame":
+    """Archived messages as rows of the sink."""
+    from pyspark.sql import functions as f
+
+    own = f.map_filter("properties", lambda name, _: ~name.isin(*sorted(properties.RESERVED)))
+    origin = f.create_map(
+        f.lit("REPLAY_MSG_ID"), f.col("msgId"),
+        f.lit("REPLAY_TOPIC"), f.col("topic"),
+        f.lit("REPLAY_BORN_MS"), f.expr("string(unix_millis(bornTimestamp))"),
+        f.lit("REPLAY_STORE_MS"), f.expr("string(unix_millis(storeTimestamp))"),
+    )  # fmt: skip
+    # A message that is replayed a second time names its first origin.
+    fresh = f.map_filter(origin, lambda name, _: ~f.map_contains_key(own, name))
+    return archived.orderBy("storeTimestamp", "brokerName", "queueId", "queueOffset").select(
+        (f.lit(to_topic) if to_topic else f.col("topic")).alias("topic"),
+        "body", "tags", "keys", "orderKey", f.map_concat(own, fresh).alias("properties"),
+    )  # fmt: skip

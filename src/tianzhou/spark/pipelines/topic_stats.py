@@ -1,0 +1,156 @@
+"""`topic-stats`: what topics took in and groups took out, per day and hour.
+
+produced    messages stored in the hour, with the bytes of their records: what the broker counts
+consumed    those of them that a group is past by now, by its committed offsets
+keys        different keys among the messages of the hour
+
+The rows of an hour can be added up to those of the day (hour -1), except the keys. Running a day
+again replaces its rows.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tianzhou.clock import wall_ms
+from tianzhou.spark.options import parse_names, parsed
+from tianzhou.spark.pipelines import cluster, tables
+from tianzhou.spark.pipelines.cluster import Committed
+from tianzhou.spark.pipelines.common import (
+    YESTERDAY,
+    Day,
+    DayOptions,
+    Outcome,
+    day_of,
+    frame_of,
+    messages,
+    next_midnight_ms,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+WHOLE_DAY = -1
+_COLUMNS = "topic, brokerName, queueId, queueOffset, storeTimestamp, storeSize"
+_PAST_MIDNIGHT_S = 60
+"""What was stored just before midnight must be there when the day is counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(DayOptions):
+    """Options of `topic-stats`."""
+
+    topics: tuple[str, ...] = parsed((), parse_names)  # all of programs, unless named
+    keys: bool = True  # count different keys; a second look at the messages
+    midnight: bool = False  # go on, and count every day when it is over
+
+
+def run(
+    spark: "SparkSession", options: Options, *, sleep: Callable[[float], None] = time.sleep
+) -> Outcome:
+    """Count the days of the options; with `midnight` every day from then on, until stopped."""
+    row_count = sum(_run_day(spark, options, day) for day in options.spans(wall_ms()))
+    while options.midnight:
+        now_ms = wall_ms()
+        sleep((next_midnight_ms(options.zone, now_ms) - now_ms) / 1000 + _PAST_MIDNIGHT_S)
+        row_count += _run_day(spark, options, day_of(YESTERDAY, options.zone, wall_ms()))
+    return Outcome(row_count, f"{', '.join(options.days)} in {options.zone}")
+
+
+def _run_day(spark: "SparkSession", options: Options, day: Day) -> int:
+    topics = list(options.topics) or cluster.topics(options)
+    if not topics:
+        return 0
+    known = set(topics)
+    committed = [each for each in cluster.committed_offsets(options) if each.topic in known]
+    columns = _COLUMNS + (", keys" if options.keys else "")
+    stored = messages(spark, options, topics, columns, day=day)
+    counted = counts(spark, stored, committed, day).collect()
+    keys = distinct_keys(stored, day).collect() if options.keys else []
+    rows = list(stat_rows(counted, keys, day.name, wall_ms()))
+    engine = tables.open_database(options.database)
+    try:
+        with engine.begin() as connection:
+            tables.upsert(connection, tables.topic_stats, rows)
+    finally:
+        engine.dispose()
+    return len(rows)
+
+
+# -- Spark -----------------------------------------------------------------------------------------
+
+
+def counts(
+    spark: "SparkSession", stored: "DataFrame", committed: Iterable[Committed], day: Day
+) -> "DataFrame":
+    """Messages and bytes by topic, group and hour; the group "" is the topic itself."""
+    from pyspark.sql import functions as f
+
+    progress = (
+        frame_of(
+            spark,
+            committed,
+            "topic string, brokerName string, queueId int, consumerGroup string, committed long",
+        )
+        .groupBy("topic", "brokerName", "queueId")
+        .agg(f.collect_list(f.struct("consumerGroup", "committed")).alias("progress"))
+    )
+    nobody = "array(named_struct('consumerGroup', '', 'committed', 9223372036854775807L))"
+    each = f"concat({nobody}, filter(coalesce(progress, array()), p -> queueOffset < p.committed))"
+    groups = f.expr(f"explode(transform({each}, p -> p.consumerGroup))").alias("consumerGroup")
+    return (
+        stored.join(f.broadcast(progress), ["topic", "brokerName", "queueId"], "left")
+        .select("topic", _hour(day), "storeSize", groups)
+        .groupingSets(
+            [["topic", "consumerGroup", "hour"], ["topic", "consumerGroup"]],
+            "topic", "consumerGroup", "hour",
+        )
+        .agg(f.count(f.lit(1)).alias("messages"), f.sum("storeSize").alias("bytes"))
+    )  # fmt: skip
+
+
+def distinct_keys(stored: "DataFrame", day: Day) -> "DataFrame":
+    """Different keys by topic and hour."""
+    from pyspark.sql import functions as f
+
+    return (
+        stored.select("topic", _hour(day), f.explode("keys").alias("key"))
+        .groupingSets([["topic", "hour"], ["topic"]], "topic", "hour")
+        .agg(f.count_distinct("key").alias("keys"))
+    )
+
+
+def _hour(day: Day) -> Any:  # noqa: ANN401 - a Column
+    from pyspark.sql import functions as f
+
+    begin_us = day.begin_ms * 1000
+    return f.expr(f"int((unix_micros(storeTimestamp) - {begin_us}) div 3600000000)").alias("hour")
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def stat_rows(
+    counted: Iterable[Any], keys: Iterable[Any], day: str, now_ms: int
+) -> Iterable[dict[str, object]]:
+    """The rows of the table from what Spark counted; a missing hour is the whole day."""
+    by_hour = {(row.topic, _hour_of(row)): row["keys"] for row in keys}
+    for row in counted:
+        is_topic = not row.consumerGroup
+        yield {
+            "topic": row.topic,
+            "consumer_group": row.consumerGroup,
+            "day": day,
+            "hour": _hour_of(row),
+            "produced": row.messages if is_topic else 0,
+            "produced_bytes": row.bytes if is_topic else 0,
+            "consumed": 0 if is_topic else row.messages,
+            "consumed_bytes": 0 if is_topic else row.bytes,
+            "distinct_keys": by_hour.get((row.topic, _hour_of(row)), 0) if is_topic else 0,
+            "updated_ms": now_ms,
+        }
+
+
+def _hour_of(row: Any) -> int:  # noqa: ANN401 - a Row
+    return WHOLE_DAY if row.hour is None else int(row.hour)

@@ -1,0 +1,212 @@
+"""`trace-latency`: how long messages take, step by step, from the trace topic and the log.
+
+    send      the producer's call, as its trace tells          per topic
+    store     from the producer's clock to the broker's        per topic, from the log itself
+    deliver   from the end of the call to the consumer         per topic and group
+    consume   the consumer's handler                           per topic and group
+
+Clients write traces if they are told to (`trace=True`, in Java `enableMsgTrace`). The clocks of
+machines differ; a step that would be negative counts as 0.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import delete
+
+from tianzhou.clock import wall_ms
+from tianzhou.names import TRACE_TOPIC
+from tianzhou.spark.options import parsed
+from tianzhou.spark.pipelines import tables
+from tianzhou.spark.pipelines.alarm_rounds import parse_whole
+from tianzhou.spark.pipelines.common import Day, DayOptions, Outcome, messages
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+SHARES = (0.5, 0.9, 0.99)
+_FIELD, _LINE = "\x01", "\x02"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(DayOptions):
+    """Options of `trace-latency`."""
+
+    trace_topic: str = TRACE_TOPIC
+    slowest: int = parsed(10, parse_whole)  # messages to name per topic and group
+
+
+def run(spark: "SparkSession", options: Options) -> Outcome:
+    """Look at the days of the options."""
+    row_count = 0
+    engine = tables.open_database(options.database)
+    try:
+        for day in options.spans(wall_ms()):
+            traced = events(
+                messages(
+                    spark, options, [options.trace_topic], "body, storeTimestamp", day=day
+                )
+            ).cache()  # fmt: skip
+            try:
+                steps = latencies(traced).collect()
+                topics = sorted({row.topic for row in steps if row.topic})
+                if topics:
+                    steps += _store_steps(spark, options, topics, day).collect()
+                slow = slowest(traced, options.slowest).collect()
+            finally:
+                traced.unpersist()
+            with engine.begin() as connection:
+                for table in (tables.trace_latency, tables.slow_messages):
+                    connection.execute(delete(table).where(table.c.day == day.name))
+                rows = latency_rows(steps, day.name, wall_ms())
+                row_count += tables.upsert(connection, tables.trace_latency, rows)
+                tables.upsert(connection, tables.slow_messages, slow_rows(slow, day.name))
+    finally:
+        engine.dispose()
+    return Outcome(row_count)
+
+
+def events(traces: "DataFrame") -> "DataFrame":
+    """What the records of the trace topic tell, one row each; see `tianzhou.admin.trace`.
+
+    A line that cannot be read has no time or no cost, and does not count where it would be needed.
+    """
+    from pyspark.sql import functions as f
+
+    lines = f.explode(f.split(f.decode("body", "UTF-8"), _LINE)).alias("line")
+    fields = traces.select(lines).select(f.split("line", _FIELD).alias("fields"))
+    kind = f.get("fields", f.lit(0))
+    # Old clients end a SubAfter before its time and its group.
+    places = {
+        "Pub": {"timeMs": 1, "consumerGroup": 3, "topic": 4, "msgId": 5, "keys": 7, "costMs": 10},
+        "SubBefore": {"timeMs": 1, "consumerGroup": 3, "msgId": 5, "keys": 7},
+        "SubAfter": {"msgId": 2, "costMs": 3, "keys": 5, "timeMs": 7, "consumerGroup": 8},
+    }
+
+    def column(name: str, type_name: str) -> "Column":
+        found = f.lit(None)
+        for each, at in places.items():
+            if name in at:
+                found = f.when(kind == each, f.get("fields", f.lit(at[name]))).otherwise(found)
+        return found.try_cast(type_name).alias(name)
+
+    return fields.where(kind.isin(*places)).select(
+        kind.alias("kind"),
+        column("timeMs", "long"),
+        f.coalesce(column("consumerGroup", "string"), f.lit("")).alias("consumerGroup"),
+        column("msgId", "string"),
+        column("topic", "string"),
+        column("keys", "string"),
+        column("costMs", "long"),
+    )
+
+
+def latencies(traced: "DataFrame") -> "DataFrame":
+    """Percentiles of send, deliver and consume."""
+    from pyspark.sql import functions as f
+
+    sent = _sent(traced)
+    none = f.lit("").alias("consumerGroup")
+    send = sent.select("topic", none, f.lit("send").alias("step"), f.col("costMs").alias("tookMs"))
+    deliver = _delivered(traced).select(
+        "topic", "consumerGroup", f.lit("deliver").alias("step"), "tookMs"
+    )
+    consume = (
+        traced.where("kind = 'SubAfter' AND consumerGroup <> ''")
+        .select("msgId", "consumerGroup", f.col("costMs").alias("tookMs"))
+        .join(sent.select("msgId", "topic"), "msgId")
+        .select("topic", "consumerGroup", f.lit("consume").alias("step"), "tookMs")
+    )
+    return _percentiles(send.unionByName(deliver).unionByName(consume))
+
+
+def slowest(traced: "DataFrame", count: int) -> "DataFrame":
+    """The messages that took longest from the producer to a consumer."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    order = Window.partitionBy("topic", "consumerGroup").orderBy(f.desc("wholeMs"), "msgId")
+    return (
+        _delivered(traced)
+        .withColumn("place", f.row_number().over(order))
+        .where(f.col("place") <= count)
+    )
+
+
+def _sent(traced: "DataFrame") -> "DataFrame":
+    return (
+        traced.where("kind = 'Pub'")
+        .select("msgId", "topic", "keys", "costMs", "timeMs")
+        .dropDuplicates(["msgId"])
+    )
+
+
+def _delivered(traced: "DataFrame") -> "DataFrame":
+    """First deliveries, with the time since the send began and since it ended."""
+    from pyspark.sql import functions as f
+
+    first = (
+        traced.where("kind = 'SubBefore'")
+        .groupBy("msgId", "consumerGroup")
+        .agg(f.min("timeMs").alias("gotMs"))
+    )
+    whole = f.greatest(f.col("gotMs") - f.col("timeMs"), f.lit(0))
+    return first.join(_sent(traced), "msgId").select(
+        "topic", "consumerGroup", "msgId", "keys", whole.alias("wholeMs"),
+        f.greatest(whole - f.col("costMs"), f.lit(0)).alias("tookMs"),
+    )  # fmt: skip
+
+
+def _store_steps(
+    spark: "SparkSession", options: Options, topics: list[str], day: Day
+) -> "DataFrame":
+    from pyspark.sql import functions as f
+
+    stored = messages(spark, options, topics, "topic, bornTimestamp, storeTimestamp", day=day)
+    took = f.expr("greatest(unix_millis(storeTimestamp) - unix_millis(bornTimestamp), 0L)")
+    return _percentiles(
+        stored.select(
+            "topic",
+            f.lit("").alias("consumerGroup"),
+            f.lit("store").alias("step"),
+            took.alias("tookMs"),
+        )
+    )
+
+
+def _percentiles(steps: "DataFrame") -> "DataFrame":
+    from pyspark.sql import functions as f
+
+    return steps.groupBy("topic", "consumerGroup", "step").agg(
+        f.count("tookMs").alias("messageCount"),
+        f.percentile("tookMs", list(SHARES)).alias("shares"),
+        f.max("tookMs").alias("maxMs"),
+    )
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def latency_rows(found: Iterable[Any], day: str, now_ms: int) -> list[dict[str, object]]:
+    """The rows of the table from what Spark found; steps without any figure are left out."""
+    return [
+        {
+            "day": day, "topic": row.topic, "consumer_group": row.consumerGroup, "step": row.step,
+            "message_count": row.messageCount, "p50_ms": row.shares[0], "p90_ms": row.shares[1],
+            "p99_ms": row.shares[2], "max_ms": row.maxMs, "updated_ms": now_ms,
+        }
+        for row in found
+        if row.messageCount
+    ]  # fmt: skip
+
+
+def slow_rows(found: Iterable[Any], day: str) -> list[dict[str, object]]:
+    """The rows of the table of slow messages."""
+    return [
+        {
+            "day": day, "topic": row.topic, "consumer_group": row.consumerGroup,
+            "place": row.place, "msg_id": row.msgId, "keys": row["keys"], "took_ms": row.wholeMs,
+        }
+        for row in found
+    ]  # fmt: skip

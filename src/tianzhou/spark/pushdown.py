@@ -1,0 +1,172 @@
+"""Filters of a query that the source can answer, and what remains for Spark.
+
+Pure. Conditions on topic, broker, queue, queue offset and tag are kept exactly by the source; one
+on the store time chooses where to read and is checked by Spark once more, since a broker's clock
+may have been put back.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from tianzhou.client.queues import Queue
+from tianzhou.protocol.filter.tags import SUBSCRIBE_ALL, parse_tags
+
+T = TypeVar("T")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NEVER_NULL = ("topic", "brokerName", "queueId", "queueOffset", "physicalOffset", "storeTimestamp")
+_OFFSET_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """What the source keeps by itself; None means no condition."""
+
+    topics: frozenset[str] | None = None
+    brokers: frozenset[str] | None = None
+    queue_ids: frozenset[int] | None = None
+    first_offset: int = 0
+    stop_offset: int = _OFFSET_MAX
+    first_ms: int | None = None
+    """Messages stored before this need not be read."""
+    stop_ms: int | None = None
+    """Nor those stored at this time or later."""
+    tags: frozenset[str] | None = None
+
+    def wants(self, queue: Queue) -> bool:
+        """Whether anything in a queue can pass."""
+        return (
+            (self.topics is None or queue.topic in self.topics)
+            and (self.brokers is None or queue.broker_name in self.brokers)
+            and (self.queue_ids is None or queue.queue_id in self.queue_ids)
+            and self.first_offset < self.stop_offset
+            and self.tags != frozenset()
+        )
+
+
+def push(filters: Iterable[Filter], *, tags: bool) -> tuple[Pushed, list[Filter]]:
+    """What the source takes over, and the filters that Spark has to evaluate all the same.
+
+    `tags` tells whether conditions on tags can be kept.
+    """
+    pushed, remaining = Pushed(), list[Filter]()
+    given = list(filters)
+    for each in given:
+        taken = _take(pushed, each, tags)
+        if taken is not None:
+            pushed = taken
+        if taken is None or _is_about_time(each):
+            remaining.append(each)
+    if pushed.tags is not None:
+        remaining = [each for each in remaining if each != IsNotNull(("tags",))]
+    return pushed, remaining
+
+
+def _is_about_time(each: Filter) -> bool:
+    return not isinstance(each, IsNotNull) and getattr(each, "attribute", None) == (
+        "storeTimestamp",
+    )
+
+
+def _take(pushed: Pushed, each: Filter, tags: bool) -> Pushed | None:
+    """What is kept with this filter too, None if it cannot be."""
+    if isinstance(each, IsNotNull):
+        return pushed if each.attribute in [(name,) for name in _NEVER_NULL] else None
+    values = _values(each)
+    if values is not None and len(each.attribute) == 1:  # type: ignore[attr-defined]  # those with values have one
+        return _take_values(pushed, each.attribute[0], values, tags)  # type: ignore[attr-defined]  # as above
+    if isinstance(each, GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
+        return _take_bound(pushed, each)
+    return None
+
+
+def _values(each: Filter) -> list[object] | None:
+    if isinstance(each, EqualTo | EqualNullSafe):
+        return [each.value] if each.value is not None else None
+    if isinstance(each, In):
+        return [value for value in each.value if value is not None]
+    return None
+
+
+def _take_values(pushed: Pushed, name: str, values: list[object], tags: bool) -> Pushed | None:
+    texts = frozenset(value for value in values if isinstance(value, str))
+    numbers = frozenset(
+        value for value in values if isinstance(value, int) and not isinstance(value, bool)
+    )
+    if name == "queueId" and len(numbers) == len(set(values)):
+        return replace(pushed, queue_ids=_both(pushed.queue_ids, numbers))
+    if name == "queueOffset" and len(values) == 1 and len(numbers) == 1:
+        (number,) = numbers
+        return _narrow(pushed, number, number + 1)
+    if name == "storeTimestamp" and len(values) == 1 and (us := _us(values[0])) is not None:
+        return _narrow_time(pushed, -(-us // 1000), us // 1000 + 1)
+    if len(texts) != len(set(values)):
+        return None
+    if name == "topic":
+        return replace(pushed, topics=_both(pushed.topics, texts))
+    if name == "brokerName":
+        return replace(pushed, brokers=_both(pushed.brokers, texts))
+    if name == "tags" and tags and all(map(is_plain_tag, texts)):
+        return replace(pushed, tags=_both(pushed.tags, texts))
+    return None
+
+
+def _both(one: frozenset[T] | None, other: frozenset[T]) -> frozenset[T]:
+    return other if one is None else one & other
+
+
+def is_plain_tag(tag: str) -> bool:
+    """Whether a tag expression can say exactly this tag."""
+    return tag != SUBSCRIBE_ALL and parse_tags(tag).tags == (tag,)
+
+
+def _take_bound(
+    pushed: Pushed, each: GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
+) -> Pushed | None:
+    lower = isinstance(each, GreaterThan | GreaterThanOrEqual)
+    # Behind the value: after it for > and for <=.
+    behind = isinstance(each, GreaterThan | LessThanOrEqual)
+    if each.attribute == ("queueOffset",):
+        if not isinstance(each.value, int) or isinstance(each.value, bool):
+            return None
+        edge = each.value + behind
+        return _narrow(pushed, edge, _OFFSET_MAX) if lower else _narrow(pushed, 0, edge)
+    if each.attribute == ("storeTimestamp",) and (us := _us(each.value)) is not None:
+        edge = us // 1000 + 1 if behind else -(-us // 1000)
+        return _narrow_time(pushed, edge, None) if lower else _narrow_time(pushed, None, edge)
+    return None
+
+
+def _narrow(pushed: Pushed, first: int, stop: int) -> Pushed:
+    return replace(
+        pushed,
+        first_offset=max(pushed.first_offset, first),
+        stop_offset=max(min(pushed.stop_offset, stop), 0),
+    )
+
+
+def _narrow_time(pushed: Pushed, first_ms: int | None, stop_ms: int | None) -> Pushed:
+    firsts = [each for each in (pushed.first_ms, first_ms) if each is not None]
+    stops = [each for each in (pushed.stop_ms, stop_ms) if each is not None]
+    return replace(pushed, first_ms=max(firsts, default=None), stop_ms=min(stops, default=None))
+
+
+def _us(value: object) -> int | None:
+    """Microseconds since 1970 of a time that has a zone."""
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return None
+    return (value - _EPOCH) // timedelta(microseconds=1)

@@ -1,0 +1,139 @@
+"""The columns of a message, and which of them a query wants.
+
+Every source gives the same columns under the same names. A schema that the user writes is a
+projection: a part of these columns in any order, with their types; what it leaves out is not
+decoded. Times are in microseconds UTC, as Spark keeps them. With a value format there is one column
+more, `value`, made from the body.
+"""
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from tianzhou.errors import ConfigError
+from tianzhou.protocol import properties
+from tianzhou.spark.options import ReadingOptions, ValueFormat
+
+VALUE = "value"
+"""The column of the decoded body."""
+
+_STRING, _INT, _LONG, _TIME = StringType(), IntegerType(), LongType(), TimestampType()
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its name, its type, where it comes from."""
+
+    name: str
+    spark_type: DataType
+    meaning: str
+    properties: tuple[str, ...] = ()
+    """Properties that hold it, the first one that is there counts; none: the record itself."""
+
+
+COLUMNS = (
+    Column("topic", _STRING, "name of the topic"),
+    Column("brokerName", _STRING, "name of the broker (group of master and replicas)"),
+    Column("queueId", _INT, "number of the queue on that broker"),
+    Column("queueOffset", _LONG, "position in the queue"),
+    Column("physicalOffset", _LONG, "position in the broker's log"),
+    Column("msgId", _STRING, "the producer's id, the broker's where there is none"),
+    Column("offsetMsgId", _STRING, "the broker's id: address and physical offset"),
+    Column("tags", _STRING, "tag, null without one", (properties.TAGS,)),
+    Column("keys", ArrayType(_STRING), "keys, empty without any"),
+    Column("body", BinaryType(), "the body as it was sent, unpacked if it was compressed"),
+    Column("properties", MapType(_STRING, _STRING), "all properties, those of the system too"),
+    Column("bornTimestamp", _TIME, "when the producer sent it"),
+    Column("storeTimestamp", _TIME, "when the broker stored it"),
+    Column("bornHost", _STRING, "address of the producer"),
+    Column("storeHost", _STRING, "address of the broker"),
+    Column("reconsumeTimes", _INT, "how often it was delivered again"),
+    Column("sysFlag", _INT, "system flag: compression, transaction state, address forms"),
+    Column("flag", _INT, "flag of the program"),
+    Column("storeSize", _INT, "bytes of the record in the log"),
+    Column("bodyCrc", _INT, "CRC-32 of the stored body, without its top bit"),
+    Column("delayLevel", _INT, "delay level, while the broker keeps it", (properties.DELAY_LEVEL,)),
+    Column(
+        "deliverTimestamp", _TIME, "when a timed message is or was due",
+        (properties.TIMER_OUT_MS, properties.TIMER_DELIVER_MS),
+    ),
+    Column("transactionState", _STRING, "prepared, commit or rollback; null outside transactions"),
+    Column("preparedOffset", _LONG, "physical offset of the prepared message, 0 without one"),
+    Column("transactionId", _STRING, "id of the transaction", (properties.TRANSACTION_ID,)),
+    Column("producerGroup", _STRING, "producer group, if kept", (properties.PRODUCER_GROUP,)),
+    Column("orderKey", _STRING, "sharding key", (properties.SHARDING_KEY,)),
+    Column("retryTopic", _STRING, "of a redelivery: its first topic", (properties.RETRY_TOPIC,)),
+    Column(
+        "originMsgId", _STRING, "of a redelivery: its first id", (properties.ORIGIN_MESSAGE_ID,)
+    ),
+    Column(
+        "dlqOriginTopic", _STRING, "of a dead letter: its topic", (properties.DLQ_ORIGIN_TOPIC,)
+    ),
+    Column(
+        "dlqOriginMsgId", _STRING, "of a dead letter: its id", (properties.DLQ_ORIGIN_MESSAGE_ID,)
+    ),
+)  # fmt: skip
+"""All columns, in their order."""
+
+BY_NAME = {column.name: column for column in COLUMNS}
+
+
+def full_schema(options: ReadingOptions) -> str:
+    """The schema of a source that was given none, in Spark's DDL. Raises ConfigError.
+
+    It is a text because the type of `value` is one that the user wrote, and only Spark reads that.
+    """
+    fields = [f"{column.name} {column.spark_type.simpleString()}" for column in COLUMNS]
+    if options.value_format is ValueFormat.TEXT:
+        fields.append(f"{VALUE} string")
+    elif options.value_format is ValueFormat.JSON:
+        if not options.value_schema:
+            raise ConfigError(
+                "valueFormat=json needs a valueSchema such as 'id BIGINT, city STRING'"
+            )
+        fields.append(f"{VALUE} struct<{options.value_schema}>")
+    return ", ".join(fields)
+
+
+def check_projection(schema: StructType, options: ReadingOptions) -> None:
+    """Raises ConfigError for a column that there is not, or one of another type."""
+    if not schema.fields:
+        raise ConfigError("a schema names at least one column")
+    for field in schema.fields:
+        kind = field.dataType
+        if field.name == VALUE and options.value_format is not None:
+            fits = StructType if options.value_format is ValueFormat.JSON else StringType
+            if not isinstance(kind, fits):
+                raise ConfigError(
+                    f"column value is a {fits.typeName()} with valueFormat={options.value_format}, "
+                    f"not a {kind.simpleString()}"
+                )
+            continue
+        column = BY_NAME.get(field.name)
+        if column is None:
+            raise ConfigError(f"there is no column {field.name}{_hint(field.name)}")
+        # Nullability may differ: what we give is never null inside of arrays and maps.
+        if kind.simpleString() != column.spark_type.simpleString():
+            raise ConfigError(
+                f"column {field.name} has the type {column.spark_type.simpleString()}, not "
+                f"{kind.simpleString()}"
+            )
+
+
+def _hint(name: str) -> str:
+    if name == VALUE:
+        return "; the option valueFormat makes one"
+    lower = {each.lower(): each for each in BY_NAME}
+    nearest = get_close_matches(name.lower(), lower, n=1, cutoff=0.5)
+    return f", did you mean {lower[nearest[0]]}?" if nearest else ""

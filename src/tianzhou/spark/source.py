@@ -1,0 +1,43 @@
+"""`format("rocketmq")`: topics of a cluster as a table and as a stream."""
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from tianzhou.spark import schema
+from tianzhou.spark.batch import BatchReader, PushingReader
+from tianzhou.spark.options import SourceOptions, read_options
+from tianzhou.spark.stream import StreamReader
+
+
+class RocketmqSource(DataSource):
+    """The data source; see the module. Options are those of `SourceOptions`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq"
+
+    def schema(self) -> str:
+        return schema.full_schema(read_options(SourceOptions, self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = read_options(SourceOptions, self.options).for_batch()
+        return PushingReader(options, schema) if options.push_down else BatchReader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return StreamReader(read_options(SourceOptions, self.options).for_stream(), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from tianzhou.spark.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from tianzhou.spark.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)

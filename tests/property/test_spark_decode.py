@@ -1,0 +1,137 @@
+"""Laws of the columns: what kernel and twin make of records is what the record codec reads."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.property import wire
+
+from tianzhou.errors import RecordError
+from tianzhou.message import StoredMessage
+from tianzhou.protocol import kernel, message_id, properties, record
+from tianzhou.remoting.address import format_address
+
+pytest.importorskip("pyspark", reason="the extra spark is not installed: no pyspark")
+
+import numpy as np
+import pyarrow as pa
+
+from tianzhou.spark import decode, twin
+
+NAMES = [
+    "queueId", "flag", "sysFlag", "storeSize", "bodyCrc", "reconsumeTimes", "queueOffset",
+    "physicalOffset", "preparedOffset", "bornTimestamp", "storeTimestamp", "topic", "body",
+    "bornHost", "storeHost", "offsetMsgId", "msgId", "keys", "properties", "property:TAGS",
+    "property:KEYS", "property:a.b",
+]  # fmt: skip
+
+_known = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "a.b", "axb", "TAGSX"])
+_pieces = st.lists(
+    st.tuples(_known | st.text("ab\x01", max_size=3), st.text("xy \x01é", max_size=4)), max_size=5
+)
+property_texts = _pieces.map(lambda pairs: "\x02".join(f"{a}\x01{b}" for a, b in pairs)) | st.text(
+    "TAGS\x01\x02k", max_size=12
+)
+
+
+@st.composite
+def odd_records(draw: st.DrawFn) -> bytes:
+    """Records whose property text follows no rule."""
+    message = draw(wire.stored_messages)
+    return record.encode_record(
+        topic=message.topic, body=message.body, properties_text=draw(property_texts),
+        queue_id=message.queue_id, born_time_ms=message.born_time_ms,
+        born_host=message.born_host, store_host=message.store_host,
+        store_time_ms=message.store_time_ms, queue_offset=message.queue_offset,
+        log_offset=message.log_offset, flag=message.flag, sys_flag=message.sys_flag,
+        reconsume_count=message.reconsume_count, prepared_log_offset=message.prepared_log_offset,
+    )  # fmt: skip
+
+
+def us(time_ms: int) -> int:
+    return max(min(time_ms * 1000, 2**63 - 1), -(2**63))
+
+
+def expected(message: StoredMessage) -> list[object]:
+    named = message.properties
+    return [
+        message.queue_id, message.flag, message.sys_flag, message.size_bytes, message.body_crc,
+        message.reconsume_count, message.queue_offset, message.log_offset,
+        message.prepared_log_offset, us(message.born_time_ms), us(message.store_time_ms),
+        message.topic, message.body, format_address(*message.born_host),
+        format_address(*message.store_host), message_id.offset_id_of(message),
+        message_id.id_of(message), message.keys, list(named.items()),
+        named.get(properties.TAGS), named.get(properties.KEYS), named.get("a.b"),
+    ]  # fmt: skip
+
+
+@given(st.lists(wire.records | odd_records(), max_size=5))
+def test_kernel_and_twin_give_what_the_record_codec_reads(data: list[bytes]) -> None:
+    buffer = b"".join(data)
+    rows = [expected(record.decode_record(one)) for one in data]
+    for found in (
+        decode.decode_arrays(buffer, None, NAMES),
+        twin.columns(buffer, None, NAMES, True),
+    ):
+        for array in found:
+            array.validate(full=True)
+        assert [list(row) for row in zip(*(array.to_pylist() for array in found), strict=True)] == (
+            rows
+        )
+
+
+@pytest.mark.skipif(kernel.WHY_PURE is not None, reason="no compiled kernel")
+@given(st.lists(wire.records, max_size=5))
+def test_the_kernel_declines_nothing_ordinary_and_equals_the_twin(data: list[bytes]) -> None:
+    buffer = b"".join(data)
+    assert kernel.decode_columns(buffer, None, NAMES, True) is not None
+    arrays = zip(
+        decode.decode_arrays(buffer, None, NAMES),
+        twin.columns(buffer, None, NAMES, True),
+        strict=True,
+    )
+    for one, other in arrays:
+        assert one.type.equals(other.type)
+        assert one.equals(other)
+
+
+@given(st.lists(wire.records, min_size=1, max_size=5), st.data(), st.binary(max_size=9))
+def test_records_are_found_by_their_places(
+    data: list[bytes], draw: st.DataObject, space: bytes
+) -> None:
+    starts, buffer = list[int](), space
+    for one in data:
+        starts.append(len(buffer))
+        buffer += one + space
+    chosen = draw.draw(st.lists(st.sampled_from(range(len(data))), max_size=6))
+    places = np.array([starts[number] for number in chosen], np.int64)
+    rows = [expected(record.decode_record(data[number])) for number in chosen]
+    for memory in (buffer, memoryview(bytearray(buffer))):
+        for found in (
+            decode.decode_arrays(memory, places, NAMES),
+            twin.columns(memory, places, NAMES, True),
+        ):
+            columns = [array.to_pylist() for array in found]
+            assert [list(row) for row in zip(*columns, strict=True)] == rows
+
+
+@given(wire.mutated(wire.records) | st.binary(max_size=150), st.booleans())
+def test_damage_raises_record_error_exactly_where_the_codec_does(
+    data: bytes, check_crc: bool
+) -> None:
+    try:
+        rows = [expected(each) for each in record.decode_records(data, check_crc=check_crc)]
+    except RecordError:
+        rows = None
+    works: list[Callable[[], list[pa.Array]]] = [
+        lambda: decode.decode_arrays(data, None, NAMES, check_crc=check_crc),
+        lambda: twin.columns(data, None, NAMES, check_crc),
+    ]
+    for work in works:
+        try:
+            columns = [array.to_pylist() for array in work()]
+        except RecordError:
+            assert rows is None
+        else:
+            assert [list(row) for row in zip(*columns, strict=True)] == rows

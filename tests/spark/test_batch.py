@@ -1,0 +1,149 @@
+"""`format("rocketmq")` as a table: every message once, push-down, starts and ends, losses."""
+
+import re
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+
+from tianzhou.client.sync import Producer
+from tianzhou.testing import Cluster
+
+COUNT = 600
+
+
+@pytest.fixture(scope="module")
+def orders(cluster: Cluster, producer: Producer) -> str:
+    """A topic with messages of all kinds: tags, keys, properties, large and compressed bodies."""
+    cluster.create_topic("orders", 4)
+    for number in range(COUNT):
+        producer.send(
+            "orders",
+            f'{{"id": {number}, "city": "Köln"}}'.encode()
+            + b" " * (8000 if number % 100 == 0 else 0),
+            tags=f"t{number % 10}",
+            keys=[f"k{number}", "all"],
+            properties={"amount": str(number)},
+        )
+    return "orders"
+
+
+def reader(spark: SparkSession, cluster: Cluster, **options: object) -> DataFrameReader:
+    made = spark.read.format("rocketmq").option("nameServer", cluster.namesrv_address)
+    for name, value in options.items():
+        made = made.option(name, str(value))
+    return made
+
+
+def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.asDict().values()) for row in frame.collect())
+
+
+def test_every_message_comes_once_with_all_its_columns(
+    spark: SparkSession, cluster: Cluster, orders: str
+) -> None:
+    frame = reader(spark, cluster, subscribe=orders, minPartitions=7, valueFormat="text").load()
+    assert frame.rdd.getNumPartitions() >= 7
+    rows = frame.collect()
+    assert len(rows) == COUNT
+    assert len({(row.queueId, row.queueOffset) for row in rows}) == COUNT
+    by_key = {row["keys"][0]: row for row in rows}
+    for number in range(COUNT):
+        row = by_key[f"k{number}"]
+        assert row.topic == orders
+        assert row.brokerName == "broker-0"
+        assert row.tags == f"t{number % 10}"
+        assert row["keys"] == [f"k{number}", "all"]
+        assert row.properties["amount"] == str(number)
+        assert row.properties["UNIQ_KEY"] == row.msgId
+        body = f'{{"id": {number}, "city": "Köln"}}' + " " * (8000 if number % 100 == 0 else 0)
+        assert bytes(row.body) == body.encode()
+        assert row.value == body
+        assert row.offsetMsgId.endswith(f"{row.physicalOffset:016X}")
+        assert row.bornTimestamp <= row.storeTimestamp
+        assert row.storeHost == cluster.broker_addresses["broker-0"]
+        assert (row.reconsumeTimes, row.delayLevel, row.transactionState) == (0, None, None)
+
+
+def test_push_down_is_in_the_plan_and_changes_no_result(
+    spark: SparkSession, cluster: Cluster, orders: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = "topic STRING, queueId INT, queueOffset BIGINT, tags STRING, storeTimestamp TIMESTAMP"
+    options = {"subscribePattern": "ord.*", "maxRecordsPerPartition": 50}
+    pushed = reader(spark, cluster, **options).schema(columns).load()
+    plain = reader(spark, cluster, pushDown=False, **options).schema(columns).load()
+    middle = plain.selectExpr("sort_array(collect_list(storeTimestamp))[300] AS t").first()
+    assert middle is not None
+    condition = (
+        f"topic = 'orders' AND queueId IN (1, 2) AND queueOffset >= 10 AND queueOffset < 140 "
+        f"AND tags IN ('t3', 't5', 'none') AND storeTimestamp <= timestamp_micros("
+        f"{round(middle.t.timestamp() * 1_000_000)})"
+    )
+    found = pushed.where(condition)
+    found.explain("formatted")
+    plan = capsys.readouterr().out
+    (line,) = re.findall(r"PushedFilters: \[.*", plan)
+    for part in ("EqualTo(topic,orders)", "In(queueId, [1,2])", "queueOffset,10", "In(tags, ["):
+        assert part in line, plan
+    rows = rows_of(found)
+    assert rows == rows_of(plain.where(condition))
+    assert rows
+    assert {row[3] for row in rows} == {"t3", "t5"}
+    # Three queues have nothing to read; four partitions of 50 would be needed for one whole queue.
+    assert pushed.where("queueId = 1 AND queueOffset < 60").rdd.getNumPartitions() == 2
+    assert pushed.where("topic = 'other'").collect() == []
+
+
+def test_starts_and_ends_choose_what_is_read(
+    spark: SparkSession, cluster: Cluster, orders: str
+) -> None:
+    columns = "queueId INT, queueOffset BIGINT, storeTimestamp TIMESTAMP, value STRUCT<id: BIGINT>"
+    rows = (
+        reader(
+            spark, cluster, valueFormat="json",
+            assign='{"orders": {"broker-0": [0, 1]}}',
+            startingOffsets='{"orders": {"broker-0": {"0": 40, "1": -2}}}',
+            endingOffsets='{"orders": {"broker-0": {"0": 45, "1": 3}}}',
+        ).schema(columns).load().collect()
+    )  # fmt: skip
+    assert sorted((row.queueId, row.queueOffset) for row in rows) == [
+        *((0, place) for place in range(40, 45)),
+        *((1, place) for place in range(3)),
+    ]
+    assert all(row.value.id is not None for row in rows)
+    moment = round(rows[-1].storeTimestamp.timestamp() * 1000)
+    at = reader(spark, cluster, subscribe=orders, startingTimestamp=moment)
+    later = at.schema(columns.partition(", value")[0]).load()
+    everything = reader(spark, cluster, subscribe=orders, pushDown=False).load()
+    wanted = everything.where(f"storeTimestamp >= timestamp_millis({moment})").count()
+    assert later.count() == wanted
+
+
+def test_what_is_not_there_is_a_loss_or_left_out(
+    spark: SparkSession, cluster: Cluster, orders: str
+) -> None:
+    options = {
+        "assign": '{"orders": {"broker-0": [3]}}',
+        "endingOffsets": '{"orders": {"broker-0": {"3": 1000}}}',
+    }
+    with pytest.raises(
+        PySparkException, match=r"orders@broker-0:3: 850 messages from 150 to before"
+    ):
+        reader(spark, cluster, **options).load().count()
+    assert reader(spark, cluster, failOnDataLoss=False, **options).load().count() == 150
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"subscribe": "orders", "startingOfsets": "earliest"}, "did you mean startingOffsets"),
+        ({}, "one of the options subscribe, subscribePattern, assign"),
+        ({"subscribe": "nobody-knows-it"}, "nobody-knows-it"),
+    ],
+)
+def test_wrong_options_are_refused_in_words(
+    spark: SparkSession, cluster: Cluster, options: dict[str, str], text: str
+) -> None:
+    with pytest.raises(PySparkException, match=re.escape(text)):
+        reader(spark, cluster, **options).load().count()

@@ -1,0 +1,159 @@
+"""Alarms of backlogs and dead letters: they fire once, recover, and are not told twice."""
+
+import asyncio
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from sqlalchemy import update
+
+from tests.spark.reading import rows, until
+from tianzhou.admin import Admin
+from tianzhou.client import Later, Message, ReceivedMessage
+from tianzhou.client.sync import Producer, PushConsumer
+from tianzhou.spark.pipelines import runner, tables
+from tianzhou.testing import Cluster
+
+
+@pytest.fixture(scope="module")
+def small() -> Generator[Cluster]:
+    with Cluster(brokers=2) as cluster:
+        yield cluster
+
+
+def commit(cluster: Cluster, group: str, topic: str, *, at_end: bool) -> None:
+    """Put a group at the beginning or the end of a topic."""
+
+    async def move() -> None:
+        async with Admin(cluster.namesrv_address) as admin:
+            for at in await admin.messages.read_queues(topic):
+                end = await admin.offsets.end(at.broker, topic, at.queue_id)
+                place = end if at_end else 0
+                await admin.offsets.commit(at.broker, group, topic, at.queue_id, place)
+
+    asyncio.run(move())
+
+
+def events(url: str) -> list[tuple[str, str, str, str, int]]:
+    return [
+        (row.tenant, row.consumer_group, row.topic, row.event, row.value)
+        for row in rows(url, tables.alarm_events)
+    ]
+
+
+def test_backlogs_open_recover_and_obey_the_rules_of_tenants(
+    spark: SparkSession, small: Cluster, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'alarms.db'}"
+    for topic in ("T_orders", "calm"):
+        small.create_topic(topic, 2)
+    with Producer("alarms", namesrv=small.namesrv_address) as producer:
+        producer.send_many(Message("T_orders", f"{number}") for number in range(150))
+        producer.send_many(Message("calm", f"{number}") for number in range(100))
+    for group, topic in (("T_pay", "T_orders"), ("watchers", "T_orders"), ("calm", "calm")):
+        commit(small, group, topic, at_end=False)
+    engine = tables.open_database(url)
+    with engine.begin() as connection:
+        rule = {"tenant": "T", "kind": "backlog", "consumer_group": "T_*", "threshold": 500}
+        connection.execute(tables.alarm_rules.insert().values(rule))
+    engine.dispose()
+    given = {"nameServer": small.namesrv_address, "database": url, "once": "true"}
+
+    runner.run("backlog-alarm", given, spark=spark)
+    # The tenant's own threshold is higher, and 100 is not above 100.
+    assert events(url) == [("", "watchers", "T_orders", "open", 150)]
+    runner.run("backlog-alarm", given, spark=spark)
+    assert len(events(url)) == 1
+
+    engine = tables.open_database(url)
+    with engine.begin() as connection:
+        connection.execute(update(tables.alarm_rules).values(threshold=149))
+    engine.dispose()
+    commit(small, "watchers", "T_orders", at_end=True)
+    runner.run("backlog-alarm", given, spark=spark)
+    assert sorted(events(url)[1:]) == [
+        ("", "watchers", "T_orders", "recovered", 0),
+        ("T", "T_pay", "T_orders", "open", 150),
+    ]
+    assert all(row.told_ms for row in rows(url, tables.alarm_events))
+
+
+def test_a_stream_of_rounds_goes_on_from_its_checkpoint(
+    spark: SparkSession, small: Cluster, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'alarms.db'}"
+    given = {
+        "nameServer": small.namesrv_address, "database": url, "every": "1s", "rounds": "2",
+        "checkpoint": str(tmp_path / "checkpoint"), "threshold": "0",
+    }  # fmt: skip
+    small.create_topic("stream", 1)
+    with Producer("alarms", namesrv=small.namesrv_address) as producer:
+        producer.send("stream", b"x")
+    commit(small, "slow", "stream", at_end=False)
+    for _ in range(2):
+        runner.run("backlog-alarm", given, spark=spark)
+    mine = [each for each in events(url) if each[1] == "slow"]
+    assert mine == [("", "slow", "stream", "open", 1)]
+    rounds = rows(url, tables.batches)
+    assert len({row.query for row in rounds}) == 1
+    assert len(rounds) >= 3
+
+
+def test_dead_letters_open_an_alarm_with_samples(
+    spark: SparkSession, small: Cluster, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'alarms.db'}"
+    given = {"nameServer": small.namesrv_address, "database": url, "once": "true"}
+    runner.run("dlq-alarm", given, spark=spark)
+    assert events(url) == []
+    small.create_topic("bills", 2)
+    with Producer("alarms", namesrv=small.namesrv_address) as producer:
+        for number in range(6):
+            producer.send("bills", f"bill {number}", keys=f"bill-{number}")
+    _kill_letters(small, "billing", "bills", 6)
+    runner.run("dlq-alarm", given, spark=spark)
+    runner.run("dlq-alarm", given, spark=spark)
+    assert events(url) == [("", "billing", "bills", "open", 6)]
+    (row,) = rows(url, tables.alarm_events)
+    lines = row.detail.splitlines()
+    assert len(lines) == 3
+    assert all("given up after" in line and "bill " in line for line in lines)
+    # They are as many as before, but the window has passed them.
+    time.sleep(1.1)
+    runner.run("dlq-alarm", given | {"window": "1s"}, spark=spark)
+    assert [each[3] for each in events(url)] == ["open", "recovered"]
+
+
+def _kill_letters(cluster: Cluster, group: str, topic: str, count: int) -> None:
+    """A consumer that gives everything up."""
+    dead: list[str] = []
+
+    def give_up(message: ReceivedMessage) -> Later:
+        dead.append(message.msg_id)
+        return Later(delay_level=-1)
+
+    consumer = PushConsumer(group, namesrv=cluster.namesrv_address, start="first")
+    consumer.subscribe(topic, handler=give_up)
+    with consumer:
+        until(
+            lambda: _dead_count(cluster, group) >= count,
+            lambda: f"{len(dead)} of {count} given up",
+        )
+
+
+def _dead_count(cluster: Cluster, group: str) -> int:
+    async def ask() -> int:
+        async with Admin(cluster.namesrv_address) as admin:
+            topic = f"%DLQ%{group}"
+            if topic not in await admin.topics.names():
+                return 0
+            stats = await admin.topics.stats(topic)
+            return sum(
+                extent.max_offset
+                for told in stats.found.values()
+                for extent in told.offsets.values()
+            )
+
+    return asyncio.run(ask())

@@ -1,0 +1,196 @@
+"""Duplicates, traces, reconciliation, archive and replay, each on a real cluster."""
+
+import json
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.integration.cli_kit import run_words
+from tests.spark.reading import rows, stored, until
+from tianzhou.client import Message
+from tianzhou.client.idempotence import TokenTable
+from tianzhou.client.outbox import OUTBOX_ID, Outbox
+from tianzhou.client.sync import Producer, PushConsumer
+from tianzhou.errors import ConfigError
+from tianzhou.names import TRACE_TOPIC
+from tianzhou.spark.pipelines import runner, tables
+from tianzhou.testing import Cluster
+
+
+@pytest.fixture(scope="module")
+def small() -> Generator[Cluster]:
+    with Cluster(traceTopicEnable="true") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'results.db'}"
+
+
+def test_duplicates_are_found_with_the_place_of_each_copy(
+    spark: SparkSession, small: Cluster, url: str
+) -> None:
+    small.create_topic("copies", 2)
+    with Producer("more", namesrv=small.namesrv_address) as producer:
+        places = [producer.send("copies", b"x", keys=("twice", "shared")) for _ in range(2)]
+        producer.send("copies", b"x", keys=("single", "shared", "shared"))
+        producer.send("copies", b"x")
+    given = {"nameServer": small.namesrv_address, "database": url, "topics": "copies"}
+    for _ in range(2):
+        runner.run("duplicates", given | {"days": "today"}, spark=spark)
+    found = {row.token: row for row in rows(url, tables.duplicates)}
+    assert {token: row.copy_count for token, row in found.items()} == {"twice": 2, "shared": 3}
+    assert json.loads(found["twice"].copies) == sorted(
+        [place.queue.broker_name, place.queue.queue_id, place.queue_offset] for place in places
+    )
+    # The same by the command line, which takes the session that runs in this process.
+    ran = run_words((
+        "pipeline", "run", "duplicates", "--namesrv", small.namesrv_address, "--database", url,
+        "--set", "topics=copies", "--set", "days=today", "--set", "by=msgId",
+    ))  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert "duplicates: 0 rows" in ran.out
+    assert SparkSession.getActiveSession() is not None
+    assert not [row for row in rows(url, tables.duplicates) if row.by == "msgId"]
+
+
+def test_traces_become_latencies(spark: SparkSession, small: Cluster, url: str) -> None:
+    small.create_topic("traced", 2)
+    seen: list[str] = []
+    consumer = PushConsumer("tracers", namesrv=small.namesrv_address, start="first", trace=True)
+    consumer.subscribe("traced", handler=lambda message: seen.append(message.msg_id))
+    with Producer("more", namesrv=small.namesrv_address, trace=True) as producer:
+        sent = {producer.send("traced", f"{n}", keys=f"t{n}").msg_id for n in range(20)}
+        with consumer:
+            until(lambda: len(seen) >= 20, lambda: f"{len(seen)} consumed")
+    until(
+        lambda: b"".join(each.body for each in stored(small, TRACE_TOPIC)).count(b"SubAfter") > 0,
+        lambda: "no trace",
+    )
+    given = {"nameServer": small.namesrv_address, "database": url, "days": "today", "slowest": "3"}
+    runner.run("trace-latency", given, spark=spark)
+    steps = {(row.consumer_group, row.step): row for row in rows(url, tables.trace_latency)}
+    assert {("", "send"), ("", "store"), ("tracers", "deliver")} <= set(steps)
+    assert steps["", "send"].message_count == 20
+    assert steps["tracers", "deliver"].message_count == 20
+    assert all(row.p50_ms <= row.p99_ms <= row.max_ms for row in steps.values())
+    slow = rows(url, tables.slow_messages)
+    assert [row.place for row in slow] == [1, 2, 3]
+    assert {row.msg_id for row in slow} <= sent
+
+
+def test_the_outbox_is_compared_with_the_log(
+    spark: SparkSession, small: Cluster, url: str, tmp_path: Path
+) -> None:
+    small.create_topic("outgoing", 1)
+    business = tmp_path / "business.db"
+    connection = sqlite3.connect(business)
+    outbox = Outbox(clock=lambda: time.time_ns() // 1_000_000 - 60_000)
+    outbox.create(connection)
+    outbox.put(connection, *(Message("outgoing", f"{n}") for n in range(1, 6)))
+    sent_ms = outbox.clock()
+    connection.execute("UPDATE tianzhou_outbox SET state = 'sent', sent_ms = ?", (sent_ms,))
+    connection.execute("UPDATE tianzhou_outbox SET state = 'new' WHERE id = 5")
+    connection.commit()
+    connection.close()
+    with Producer("more", namesrv=small.namesrv_address) as producer:
+        # 2 was never stored; 99 is no row of the outbox; 5 is not marked yet and is extra, too.
+        for number in (1, 3, 4, 5, 99):
+            producer.send("outgoing", b"x", properties={OUTBOX_ID: str(number)})
+    given = {
+        "nameServer": small.namesrv_address, "database": url, "topics": "outgoing",
+        "business": f"sqlite:///{business}", "settle": "0",
+    }  # fmt: skip
+    outcome = runner.run("reconcile", given, spark=spark)
+    assert outcome.note == "1 missing, 2 extra"
+    found = {row.token: row.finding for row in rows(url, tables.reconciliation)}
+    assert found == {"2": "missing", "5": "extra", "99": "extra"}
+    # What is young may be on its way, and is left alone.
+    runner.run("reconcile", given | {"settle": "30s"}, spark=spark)
+    found = {row.token: row.finding for row in rows(url, tables.reconciliation)}
+    assert found == {"2": "missing"}
+
+
+def test_handled_tokens_are_compared_with_the_log(
+    spark: SparkSession, small: Cluster, url: str, tmp_path: Path
+) -> None:
+    small.create_topic("handled", 1)
+    with Producer("more", namesrv=small.namesrv_address) as producer:
+        for key in ("a", "b", "c"):
+            producer.send("handled", b"x", keys=key)
+    business = tmp_path / "business.db"
+    connection = sqlite3.connect(business)
+    table = TokenTable()
+    table.create(connection)
+    for token in ("a", "c", "z"):
+        table.claim(connection, "clerks", token, time.time_ns() // 1_000_000)
+    table.claim(connection, "others", "b", time.time_ns() // 1_000_000)
+    connection.commit()
+    connection.close()
+    given = {
+        "nameServer": small.namesrv_address, "database": url, "topics": "handled",
+        "business": f"sqlite:///{business}", "settle": "0", "against": "tokens",
+        "group": "clerks",
+    }  # fmt: skip
+    runner.run("reconcile", given, spark=spark)
+    found = {row.token: row.finding for row in rows(url, tables.reconciliation)}
+    assert found == {"b": "missing", "z": "extra"}
+
+
+def test_an_archive_has_each_message_once_and_can_be_replayed(
+    spark: SparkSession, small: Cluster, url: str, tmp_path: Path
+) -> None:
+    small.create_topic("kept", 3)
+    small.create_topic("again", 2)
+    path = str(tmp_path / "archive")
+    given = {"nameServer": small.namesrv_address, "database": url, "path": path}
+    with Producer("more", namesrv=small.namesrv_address) as producer:
+        for start in (0, 30):
+            producer.send_many(
+                Message("kept", f"{n}", keys=f"k{n}", tags="t", properties={"p": f"{n}"})
+                for n in range(start, start + 30)
+            )
+            runner.run(
+                "archive", given | {"topics": "kept", "maxOffsetsPerTrigger": "20"}, spark=spark
+            )
+    archived = spark.read.parquet(path)
+    assert Counter(int(row.body) for row in archived.select("body").collect()) == Counter(range(60))
+    assert {row.topic for row in archived.select("topic").distinct().collect()} == {"kept"}
+    outcome = runner.run("replay", given | {"toTopic": "again", "rate": "100000"}, spark=spark)
+    assert outcome.row_count == 60
+    first = {message.properties["KEYS"]: message for message in stored(small, "kept")}
+    again = stored(small, "again")
+    assert Counter(int(message.body) for message in again) == Counter(range(60))
+    for message in again:
+        before = first[message.properties["KEYS"]]
+        assert (message.tags, message.properties["p"]) == ("t", before.properties["p"])
+        assert message.properties["REPLAY_TOPIC"] == "kept"
+        assert message.properties["REPLAY_STORE_MS"] == str(before.store_time_ms)
+        assert message.properties["REPLAY_BORN_MS"] == str(before.born_time_ms)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "words"),
+    [
+        ("archive", {"topics": "a"}, "option path is needed"),
+        ("archive", {"path": "p"}, "one of the options topics and pattern"),
+        ("replay", {}, "option path is needed"),
+        ("reconcile", {}, "option topics is needed"),
+        ("reconcile", {"topics": "a", "against": "tokens"}, "option group is needed"),
+        ("backlog-alarm", {"threshold": "-1"}, "a whole number from 0 on"),
+        ("dlq-alarm", {"notify": "pigeon"}, "is expected"),
+        ("duplicates", {"by": "colour"}, "one of key, msgId"),
+        ("trace-latency", {"slow": "1"}, "did you mean slowest"),
+    ],
+)
+def test_bad_options_are_refused_before_spark_starts(
+    name: str, given: dict[str, str], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        runner.check(name, {"nameServer": "127.0.0.1:1"} | given)

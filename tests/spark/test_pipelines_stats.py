@@ -1,0 +1,108 @@
+"""`topic-stats` counts what brokers count, for a day that was generated."""
+
+import asyncio
+from collections.abc import Generator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.reading import rows, until
+from tianzhou.admin import Admin
+from tianzhou.client import Message
+from tianzhou.client.sync import Producer, PushConsumer
+from tianzhou.spark.pipelines import runner, tables
+from tianzhou.testing import Cluster
+
+HOURS = (1, 7, 22)
+COUNT = 120
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture(scope="module")
+def day_cluster() -> Generator[tuple[Cluster, str]]:
+    """A cluster with messages in three hours of tomorrow, half of which a group has consumed."""
+    with Cluster(brokers=2, topics={"orders": 4, "mails": 2}) as cluster:
+        now_ms = cluster.clock()
+        begin_ms = (now_ms // (24 * HOUR_MS) + 1) * 24 * HOUR_MS
+        day = datetime.fromtimestamp(begin_ms / 1000, UTC).date().isoformat()
+        with Producer("stats", namesrv=cluster.namesrv_address) as producer:
+            # One message the day before, which must not count.
+            producer.send("orders", b"before", keys="early")
+            for hour in HOURS:
+                cluster.advance(ms=begin_ms + hour * HOUR_MS - cluster.clock())
+                producer.send_many(
+                    Message("orders", f"{hour} {number}", keys=f"k{number % 10}")
+                    for number in range(COUNT)
+                )
+                producer.send("mails", b"x" * hour)
+        _consume(cluster, "orders", len(HOURS) * COUNT + 1)
+        yield cluster, day
+
+
+def _consume(cluster: Cluster, topic: str, count: int) -> None:
+    seen: list[object] = []
+    consumer = PushConsumer("clerks", namesrv=cluster.namesrv_address, start="first")
+    consumer.subscribe(topic, handler=lambda message: seen.append(message.msg_id))
+    with consumer:
+        until(lambda: len(seen) >= count, lambda: f"{len(seen)} of {count} consumed")
+
+
+def _broker_counts(cluster: Cluster, name: str, key: str) -> int:
+    """A statistic of the last day, of all brokers."""
+
+    async def ask() -> int:
+        async with Admin(cluster.namesrv_address) as admin:
+            total = 0
+            for at in await admin.clusters.brokers(masters=True):
+                told = await admin.brokers.statistic(at, name, key)
+                if told is not None and told.day is not None:
+                    total += told.day.sum
+            return total
+
+    return asyncio.run(ask())
+
+
+def _stats(url: str, day: str) -> dict[tuple[str, str, int], Any]:
+    found = rows(url, tables.topic_stats, day=day)
+    return {(row.topic, row.consumer_group, row.hour): row for row in found}
+
+
+def test_statistics_equal_the_counters_of_the_brokers(
+    spark: SparkSession, day_cluster: tuple[Cluster, str], tmp_path: Path
+) -> None:
+    cluster, day = day_cluster
+    url = f"sqlite:///{tmp_path / 'stats.db'}"
+    given = {"nameServer": cluster.namesrv_address, "days": day, "database": url}
+    lines: list[str] = []
+    outcome = runner.run("topic-stats", given, spark=spark, tell=lines.append)
+    found = _stats(url, day)
+    assert outcome.row_count == len(found)
+
+    whole = found["orders", "", -1]
+    assert whole.produced == _broker_counts(cluster, "TOPIC_PUT_NUMS", "orders") - 1
+    assert whole.produced == COUNT * len(HOURS)
+    assert whole.distinct_keys == 10
+    consumed = found["orders", "clerks", -1]
+    assert consumed.consumed == _broker_counts(cluster, "GROUP_GET_NUMS", "orders@clerks") - 1
+    assert consumed.consumed_bytes == whole.produced_bytes
+    assert consumed.produced == 0
+
+    mails = [found["mails", "", hour].produced_bytes for hour in HOURS]
+    assert sum(mails) == found["mails", "", -1].produced_bytes
+    assert sum(mails) == _broker_counts(cluster, "TOPIC_PUT_SIZE", "mails")
+    assert [mails[1] - mails[0], mails[2] - mails[1]] == [6, 15]
+
+    assert {hour for topic, _, hour in found if topic == "orders"} == {-1, *HOURS}
+    assert all(found["orders", "", hour].produced == COUNT for hour in HOURS)
+    assert all(found["orders", "", hour].distinct_keys == 10 for hour in HOURS)
+
+    # Again: the same rows, none twice; and the record of both runs.
+    runner.run("topic-stats", given | {"keys": "false"}, spark=spark)
+    again = _stats(url, day)
+    assert set(again) == set(found)
+    assert again["orders", "", -1].produced == whole.produced
+    runs = runner.status(url)
+    assert [(run.pipeline, run.state) for run in runs] == [("topic-stats", "done")] * 2

@@ -1,0 +1,159 @@
+"""The readers without Spark around them: losses, filters, limits, groups, brokers that go away."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from tianzhou.client.queues import Queue
+from tianzhou.client.sync import Producer, QueueReader
+from tianzhou.errors import DataLost
+from tianzhou.spark.batch import BatchReader, RangePartition
+from tianzhou.spark.offsets import Range
+from tianzhou.spark.options import SourceOptions, read_options
+from tianzhou.spark.stream import StreamReader
+from tianzhou.testing import Cluster
+
+WANTED = StructType([StructField("queueOffset", LongType()), StructField("tags", StringType())])
+
+
+def options(cluster: Cluster, **given: object) -> SourceOptions:
+    named = {name: str(value) for name, value in given.items()}
+    return read_options(SourceOptions, named | {"nameServer": cluster.namesrv_address})
+
+
+def places(topic: str, **queues: int) -> dict[str, Any]:
+    return {topic: {"broker-0": {name.removeprefix("q"): n for name, n in queues.items()}}}
+
+
+def rows(reader: BatchReader | StreamReader, parts: Iterator[InputPartition]) -> list[int]:
+    found: list[int] = []
+    for part in parts:
+        for batch in reader.read(part):
+            found += batch.column("queueOffset").to_pylist()
+    return found
+
+
+@pytest.fixture(scope="module")
+def mixed(cluster: Cluster, producer: Producer) -> str:
+    """700 messages in one queue, every seventh with the tag rare."""
+    cluster.create_topic("mixed", 1)
+    for number in range(700):
+        rare = number % 7 == 0
+        producer.send(
+            "mixed", b"x" * (number % 50 + 1), tags="rare" if rare else "often",
+            properties={"n": str(number)},
+        )  # fmt: skip
+    return "mixed"
+
+
+@pytest.mark.parametrize("given", [{"tags": "rare || none"}, {"sql": "TAGS = 'rare'"}])
+def test_filters_of_the_broker_give_each_match_once(
+    cluster: Cluster, mixed: str, given: dict[str, str]
+) -> None:
+    # Ranges and blocks end between matches, and the broker looks beyond them.
+    reader = BatchReader(options(cluster, subscribe=mixed, minPartitions=3, **given), WANTED)
+    parts = reader.partitions()
+    assert len(parts) >= 3
+    assert rows(reader, iter(parts)) == list(range(0, 700, 7))
+
+
+def test_what_was_deleted_is_a_loss_or_left_out(tmp_path: Path) -> None:
+    small: dict[str, Any] = {"mappedFileSizeCommitLog": 256 * 1024, "maxMessageSize": 64 * 1024}
+    bodies = random.Random(7)
+    with (
+        Cluster(topics={"old": 1}, folder=tmp_path, **small) as own,
+        Producer("p", namesrv=own.namesrv_address) as sender,
+    ):
+        for _ in range(60):
+            sender.send("old", bodies.randbytes(10_000))
+        own.stop_broker()
+        files = sorted((tmp_path / "broker-0" / "commitlog").iterdir())
+        assert len(files) > 2
+        files[0].unlink()
+        own.start_broker()
+        strict = StreamReader(options(own, subscribe="old"), WANTED)
+        tolerant = StreamReader(options(own, subscribe="old", failOnDataLoss=False), WANTED)
+        start, end = places("old", q0=4), places("old", q0=60)
+        with pytest.raises(DataLost, match=r"old@broker-0:0: \d+ messages from 4 to before \d+"):
+            strict.partitions(start, end)
+        found = rows(tolerant, iter(tolerant.partitions(start, end)))
+        assert found == list(range(found[0], 60))
+        assert found[0] > 4
+        # The same between planning and reading.
+        late = RangePartition(Range(Queue("old", "broker-0", 0), 4, 60))
+        with pytest.raises(DataLost, match=f"old@broker-0:0: .* to before {found[0]} have been"):
+            rows(strict, iter([late]))
+        assert rows(tolerant, iter([late])) == found
+        # A queue that ends before the checkpoint: it was made anew.
+        with pytest.raises(DataLost, match="5 messages from 60 to before 65 are not there"):
+            strict.partitions(places("old", q0=60), places("old", q0=65))
+        for reader in (strict, tolerant):
+            reader.stop()
+
+
+def test_limits_are_for_triggers_that_have_them(cluster: Cluster, mixed: str) -> None:
+    limited = StreamReader(
+        options(cluster, subscribe=mixed, maxOffsetsPerTrigger=30, minOffsetsPerTrigger=20), WANTED
+    )
+    limit = limited.getDefaultReadLimit()
+    assert limit == ReadMaxRows(30)
+    assert limited.latestOffset(places(mixed, q0=600), limit) == places(mixed, q0=630)
+    assert limited.latestOffset(places(mixed, q0=600), ReadAllAvailable()) == places(mixed, q0=700)
+    # Ten are too few, and the wait has only begun; with AvailableNow nobody waits.
+    assert limited.latestOffset(places(mixed, q0=690), limit) == places(mixed, q0=690)
+    limited.prepareForTriggerAvailableNow()
+    assert limited.latestOffset(places(mixed, q0=690), limit) == places(mixed, q0=700)
+    limited.stop()
+    by_size = StreamReader(options(cluster, subscribe=mixed, maxBytesPerTrigger="4k"), WANTED)
+    end = by_size.latestOffset(places(mixed, q0=0), by_size.getDefaultReadLimit())
+    assert 5 <= end[mixed]["broker-0"]["0"] <= 40
+    by_size.stop()
+
+
+def test_a_group_gives_the_start_and_gets_the_progress(cluster: Cluster, mixed: str) -> None:
+    with QueueReader("watchers", namesrv=cluster.namesrv_address) as watcher:
+        (queue,) = watcher.queues(mixed)
+        watcher.commit(queue, 650)
+        reader = StreamReader(
+            options(
+                cluster, subscribe=mixed, group="watchers", startingOffsets="committed",
+                commitOffsets=True,
+            ),
+            WANTED,
+        )  # fmt: skip
+        start = reader.initialOffset()
+        assert reader.initialOffset() == start
+        assert reader.partitions(start, places(mixed, q0=650)) == []
+        assert reader.latestOffset(start, ReadAllAvailable()) == places(mixed, q0=650)
+        reader.commit(start)
+        reader.commit(places(mixed, q0=700))
+        assert watcher.committed(queue) == 700
+        reader.stop()
+
+
+def test_queues_of_a_broker_that_is_away_wait_for_it(tmp_path: Path) -> None:
+    with (
+        Cluster(brokers=2, topics={"pair": 1}, folder=tmp_path) as own,
+        Producer("p", namesrv=own.namesrv_address) as sender,
+    ):
+        for number in range(10):
+            sender.send("pair", b"%d" % number)
+        reader = StreamReader(
+            options(own, subscribe="pair", startingOffsets="earliest", requestTimeout="2s"), WANTED
+        )
+        start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        own.stop_broker("broker-1")
+        end = reader.latestOffset(start, ReadAllAvailable())
+        assert end["pair"]["broker-1"] == start["pair"]["broker-1"]
+        assert end["pair"]["broker-0"]["0"] > 0
+        own.start_broker("broker-1")
+        everything = reader.latestOffset(end, ReadAllAvailable())
+        assert sum(each["0"] for each in everything["pair"].values()) == 10
+        assert len(rows(reader, iter(reader.partitions(start, everything)))) == 10
+        reader.stop()

@@ -1,0 +1,169 @@
+"""Exactly once without Spark: every place where a driver, a task or a broker can die."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Generator, Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.spark.reading import stored_at
+from tianzhou.errors import TianzhouError
+from tianzhou.spark import sink_ledger, sink_tasks
+from tianzhou.spark.sink_ledger import Batch, Ledger
+from tianzhou.spark.sink_options import SinkOptions
+from tianzhou.spark.sink_tasks import Half
+from tianzhou.testing import Cluster
+
+QUERY = "q"
+
+
+@pytest.fixture(scope="module")
+def small() -> Generator[Cluster]:
+    with Cluster(brokers=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def options(small: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> SinkOptions:
+    topic = request.node.name.replace("[", "-").replace("]", "")[:60]
+    small.create_topic(topic, 2)
+    return SinkOptions(
+        name_server=small.namesrv_address,
+        topic=topic,
+        exactly_once=True,
+        ledger=f"sqlite:///{tmp_path / 'ledger.db'}",
+        retry_for=30_000,
+    )
+
+
+def send(options: SinkOptions, bodies: Iterable[str]) -> list[Half]:
+    """What a task does."""
+    batch = pa.RecordBatch.from_pydict({"body": list(bodies)})
+    return sink_tasks.write(iter([batch]), options).halves
+
+
+def seen(options: SinkOptions) -> Counter[str]:
+    """What consumers get of the topic."""
+
+    messages = stored_at(options.name_server, options.topic)
+    return Counter(message.body.decode() for message in messages)
+
+
+BODIES = [f"row {number}" for number in range(20)]
+ONCE = Counter(BODIES)
+
+
+def test_halves_are_not_seen_until_the_batch_is_committed(options: SinkOptions) -> None:
+    halves = send(options, BODIES)
+    assert len({half.msg_id for half in halves}) == len(BODIES)
+    assert not seen(options)
+    assert sink_ledger.commit(Batch(QUERY, 0), halves, options)
+    assert seen(options) == ONCE
+    ledger = Ledger(options.ledger)
+    assert ledger.unfinished(QUERY) == []
+    ledger.close()
+
+
+def test_a_repeated_batch_is_dropped(options: SinkOptions) -> None:
+    assert sink_ledger.commit(Batch(QUERY, 0), send(options, BODIES), options)
+    assert not sink_ledger.commit(Batch(QUERY, 0), send(options, BODIES), options)
+    assert sink_ledger.commit(Batch("other", 0), send(options, ["of another query"]), options)
+    assert seen(options) == ONCE + Counter(["of another query"])
+
+
+def test_a_task_that_died_leaves_nothing_to_see(options: SinkOptions) -> None:
+    send(options, BODIES[:7])
+    sink_ledger.commit(Batch(QUERY, 0), send(options, BODIES), options)
+    assert seen(options) == ONCE
+
+
+@pytest.mark.parametrize("ended_count", [0, 1, 13, 20])
+def test_a_driver_that_died_after_the_decision(options: SinkOptions, ended_count: int) -> None:
+    halves = send(options, BODIES)
+    ledger = Ledger(options.ledger)
+    assert ledger.decide(Batch(QUERY, 3), halves)
+    ledger.close()
+    _end(halves[:ended_count], options)
+    assert sum(seen(options).values()) == ended_count
+    # Spark repeats the batch; the next driver finishes the decided one and drops the repetition.
+    assert not sink_ledger.commit(Batch(QUERY, 3), send(options, BODIES), options)
+    assert seen(options) == ONCE
+
+
+def _end(halves: list[Half], options: SinkOptions) -> None:
+    end = sink_ledger._end  # pyright: ignore[reportPrivateUsage] - a driver that dies on its way
+    commit = sink_ledger._commit  # pyright: ignore[reportPrivateUsage] - as above
+    asyncio.run(end(halves, options, commit))
+
+
+def test_a_decided_batch_outlives_a_restart_of_the_brokers(
+    small: Cluster, options: SinkOptions
+) -> None:
+    halves = send(options, BODIES)
+    ledger = Ledger(options.ledger)
+    ledger.decide(Batch(QUERY, 0), halves)
+    ledger.close()
+    _end(halves[:10], options)
+    for name in small.broker_names:
+        small.stop_broker(name)
+        small.start_broker(name)
+    assert sink_ledger.commit(Batch(QUERY, 1), send(options, ["next"]), options)
+    assert seen(options) == ONCE + Counter(["next"])
+
+
+def test_brokers_that_are_away_fail_the_commit_and_nothing_is_lost(
+    small: Cluster, options: SinkOptions
+) -> None:
+    halves = send(options, BODIES)
+    for name in small.broker_names:
+        small.stop_broker(name)
+    impatient = SinkOptions(
+        name_server=options.name_server, topic=options.topic, exactly_once=True,
+        ledger=options.ledger, retry_for=300, request_timeout=500,
+    )  # fmt: skip
+    with pytest.raises(TianzhouError):
+        sink_ledger.commit(Batch(QUERY, 0), halves, impatient)
+    for name in small.broker_names:
+        small.start_broker(name)
+    # Spark aborts what failed to commit; the batch is decided, so that must not undo it.
+    sink_ledger.abort(Batch(QUERY, 0), halves, options)
+    assert not sink_ledger.commit(Batch(QUERY, 0), send(options, BODIES), options)
+    assert seen(options) == ONCE
+
+
+def test_an_aborted_batch_can_be_written_again(options: SinkOptions) -> None:
+    halves = send(options, BODIES)
+    sink_ledger.abort(Batch(QUERY, 0), halves, options)
+    assert sink_ledger.commit(Batch(QUERY, 0), send(options, BODIES), options)
+    assert seen(options) == ONCE
+
+
+def test_an_end_that_was_obeyed_without_an_answer_is_not_obeyed_twice(
+    options: SinkOptions,
+) -> None:
+    halves = send(options, BODIES)
+    ledger = Ledger(options.ledger)
+    ledger.decide(Batch(QUERY, 0), halves)
+    # As if the answers were lost: every half is ended, and the ledger knows of none.
+    _end(halves, options)
+    assert [len(left) for _, left in ledger.unfinished(QUERY)] == [len(BODIES)]
+    ledger.close()
+    sink_ledger.commit(Batch(QUERY, 1), [], options)
+    assert seen(options) == ONCE
+
+
+def test_a_large_batch_keeps_its_halves_in_several_rows(tmp_path: Path) -> None:
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    halves = [Half("b", "t", number, number, f"{number}") for number in range(25_000)]
+    assert ledger.decide(Batch(QUERY, 7), halves)
+    assert not ledger.decide(Batch(QUERY, 7), halves)
+    assert ledger.is_decided(Batch(QUERY, 7))
+    ((batch, kept),) = ledger.unfinished(QUERY)
+    assert batch == Batch(QUERY, 7)
+    assert sorted(half.queue_offset for half in kept) == list(range(25_000))
+    ledger.finish(batch)
+    assert ledger.unfinished(QUERY) == []
+    assert ledger.is_decided(batch)
+    ledger.close()

@@ -1,0 +1,84 @@
+"""`format("rocketmq-store")`: what lies in a directory is what the broker gives."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tianzhou.client.sync import Producer
+from tianzhou.testing import Cluster
+
+
+def rows_of(frame: DataFrame) -> list[tuple[object, ...]]:
+    return sorted(
+        (row.topic, row.queueId, row.queueOffset, row.physicalOffset, row.msgId, row.tags,
+         bytes(row.body), row.storeTimestamp)
+        for row in frame.collect()
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def letters(cluster: Cluster, producer: Producer) -> str:
+    cluster.create_topic("letters", 3)
+    cluster.create_topic("noise", 1)
+    for number in range(300):
+        producer.send("letters", b"%d" % number * 50, tags="red" if number % 7 == 0 else "blue")
+        producer.send("noise", b"!")
+    return "letters"
+
+
+def test_a_running_brokers_directory_has_what_the_broker_gives(
+    spark: SparkSession, cluster: Cluster, store_folder: Path, letters: str
+) -> None:
+    online = spark.read.format("rocketmq").option("nameServer", cluster.namesrv_address)
+    expected = rows_of(online.option("subscribe", letters).load())
+    assert len(expected) == 300
+    root = str(store_folder / "broker-0")
+    offline = spark.read.format("rocketmq-store").option("subscribe", letters)
+    offline = offline.option("brokerName", "broker-0")
+    assert rows_of(offline.load(root)) == expected
+    by_log = offline.option("splitBy", "log").load(root)
+    assert rows_of(by_log.where("tags = 'red' AND queueId <= 1 AND queueOffset >= 5")) == [
+        row
+        for row in expected
+        if row[5] == "red" and row[1] in (0, 1) and row[2] >= 5  # type: ignore[operator]  # an offset
+    ]
+
+
+def test_a_stopped_brokers_directory_is_read_and_its_losses_are_told(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    small: dict[str, Any] = {"mappedFileSizeCommitLog": 256 * 1024, "maxMessageSize": 64 * 1024}
+    with (
+        Cluster(topics={"old": 2}, folder=tmp_path, **small) as own,
+        Producer("p", namesrv=own.namesrv_address) as sender,
+    ):
+        # Random bytes: others would be compressed, and fit one file.
+        bodies = random.Random(5)
+        for number in range(60):
+            sender.send("old", bodies.randbytes(10_000), tags="even" if number % 2 == 0 else "odd")
+    store = spark.read.format("rocketmq-store").option("subscribe", "old")
+    root = tmp_path / "broker-0"
+    whole = store.load(str(root))
+    assert whole.count() == 60
+    assert whole.where("tags = 'even'").count() == 30
+    files = sorted((root / "commitlog").iterdir())
+    assert len(files) > 2
+    # Retention takes the oldest file; its messages are not in the queues any more.
+    files[0].unlink()
+    left = rows_of(store.load(str(root)))
+    assert 0 < len(left) < 60
+    # A message in the middle is damaged: told, or left out.
+    place = int(left[3][3])  # type: ignore[call-overload]  # a physical offset
+    for file in files[1:]:
+        if int(file.name) <= place < int(file.name) + 256 * 1024:
+            data = bytearray(file.read_bytes())
+            data[place - int(file.name) + 100] ^= 1
+            file.write_bytes(data)
+    with pytest.raises(Exception, match="the body does not match its CRC"):
+        store.load(str(root)).count()
+    tolerant = store.option("failOnDataLoss", "false")
+    assert rows_of(tolerant.load(str(root))) == [row for row in left if row[3] != place]
+    assert tolerant.option("splitBy", "log").load(str(root)).count() == len(left) - 1

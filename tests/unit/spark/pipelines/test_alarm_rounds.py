@@ -1,0 +1,83 @@
+"""What was observed becomes alarms and notices, on both databases; notices are not lost."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+from sqlalchemy import Engine
+
+from tianzhou.spark.pipelines import tables
+from tianzhou.spark.pipelines.alarm_rounds import Observation, deliver, settle
+from tianzhou.spark.pipelines.alarms import Rule
+
+MINUTE = 60_000
+FALLBACK = Rule(100)
+
+
+def round_of(engine: Engine, minute: int, *seen: Observation) -> list[tuple[str, str, int]]:
+    """One round; the notices that are new."""
+    with engine.begin() as connection:
+        before = len(tables.rows_of(connection, tables.alarm_events))
+        settle(connection, "backlog", seen, FALLBACK, minute * MINUTE)
+        rows = tables.rows_of(connection, tables.alarm_events)
+    new = sorted(rows, key=lambda row: row.id)[before:]
+    return [(row.consumer_group, row.event, row.value) for row in new]
+
+
+def test_rounds_open_repeat_and_recover(engine: Engine) -> None:
+    assert round_of(engine, 0, Observation("g", "t", 101), Observation("h", "t", 100)) == [
+        ("g", "open", 101)
+    ]
+    assert round_of(engine, 1, Observation("g", "t", 200)) == []
+    assert round_of(engine, 10, Observation("g", "t", 300)) == [("g", "repeat", 300)]
+    with engine.connect() as connection:
+        (alarm,) = tables.rows_of(connection, tables.alarms)
+    assert (alarm.is_open, alarm.value, alarm.threshold, alarm.told_count) == (1, 300, 100, 2)
+    # A group that is gone has no backlog.
+    assert round_of(engine, 11) == [("g", "recovered", 0)]
+    assert round_of(engine, 12) == []
+
+
+def test_rules_come_from_the_table_and_can_be_turned_off(engine: Engine) -> None:
+    rules = [
+        {"tenant": "A", "kind": "backlog", "consumer_group": "A_*", "threshold": 5, "window_s": 60},
+        {"tenant": "A", "kind": "dlq", "consumer_group": "A_*", "threshold": 1, "window_s": 60},
+        {"tenant": "B", "kind": "backlog", "threshold": 1, "window_s": 60, "enabled": 0},
+    ]
+    with engine.begin() as connection:
+        for rule in rules:
+            connection.execute(tables.alarm_rules.insert().values(rule))
+    seen = Observation("A_pay", "t", 0, {60: 6, 600: 70}), Observation("other", "t", 50)
+    assert round_of(engine, 0, *seen) == [("A_pay", "open", 6)]
+    with engine.connect() as connection:
+        (alarm,) = tables.rows_of(connection, tables.alarms)
+    assert (alarm.tenant, alarm.threshold) == ("A", 5)
+
+
+def test_a_notice_is_kept_until_somebody_took_it(engine: Engine) -> None:
+    answers = [500, 200]
+    taken: list[bytes] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            taken.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(answers.pop(0))
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{server.server_port}/"
+        round_of(engine, 0, Observation("g", "t", 101))
+        assert [deliver(engine, url, minute * MINUTE) for minute in range(3)] == [0, 1, 0]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert len(taken) == 2
+    with engine.connect() as connection:
+        (event,) = tables.rows_of(connection, tables.alarm_events)
+    assert (event.try_count, event.told_ms) == (1, MINUTE)

@@ -1,0 +1,77 @@
+"""Alarms fire once, repeat within limits, recover; rules are chosen by exactness."""
+
+from tianzhou.spark.pipelines.alarms import (
+    OPENED,
+    RECOVERED,
+    REPEATED,
+    Alarm,
+    Rule,
+    judge,
+    rules_for,
+)
+
+RULE = Rule(threshold=100, window_s=600, repeat_max=2)
+MINUTE = 60_000
+
+
+def told(values: list[int], rule: Rule = RULE, step_ms: int = MINUTE) -> list[tuple[int, str]]:
+    """What is told of a series of values, with the minute."""
+    alarm: Alarm | None = None
+    events: list[tuple[int, str]] = []
+    for number, value in enumerate(values):
+        alarm, event = judge(alarm, value, rule, number * step_ms)
+        if event is not None:
+            events.append((number, event))
+    return events
+
+
+def test_a_value_at_the_threshold_is_no_alarm() -> None:
+    assert told([0, 100, 100]) == []
+
+
+def test_an_alarm_fires_once_and_recovers_once() -> None:
+    assert told([0, 101, 500, 500, 100, 0, 0]) == [(1, OPENED), (4, RECOVERED)]
+
+
+def test_an_open_alarm_is_repeated_a_window_apart_and_not_for_ever() -> None:
+    assert told([101] * 60) == [(0, OPENED), (10, REPEATED), (20, REPEATED)]
+
+
+def test_without_repetitions_there_is_one_notice() -> None:
+    assert told([101] * 60, Rule(threshold=100, repeat_max=0)) == [(0, OPENED)]
+
+
+def test_a_flapping_value_is_told_once_in_a_window() -> None:
+    flapping = [101, 0] * 30
+    events = told(flapping)
+    assert [minute for minute, event in events if event == OPENED] == [0, 10, 20, 30, 40, 50]
+    assert [minute for minute, event in events if event == RECOVERED] == [1, 11, 21, 31, 41, 51]
+
+
+def test_one_that_opened_in_the_quiet_time_is_told_when_that_is_over() -> None:
+    assert told([101, 0] + [101] * 10) == [(0, OPENED), (1, RECOVERED), (10, OPENED)]
+
+
+def test_nobody_hears_of_the_end_of_what_he_was_not_told() -> None:
+    assert told([101, 0, 101, 0, 0]) == [(0, OPENED), (1, RECOVERED)]
+
+
+def test_the_state_keeps_what_a_page_shows() -> None:
+    alarm, _ = judge(None, 150, RULE, 5)
+    assert alarm == Alarm(True, 5, 150, told_open=True, told_count=1, told_ms=5)
+    alarm, _ = judge(alarm, 7, RULE, 9)
+    assert alarm is not None
+    assert (alarm.is_open, alarm.value, alarm.recovered_ms) == (False, 7, 9)
+
+
+def test_the_most_exact_rule_of_each_tenant_holds() -> None:
+    general = Rule(1, tenant="A", group="A_*")
+    exact = Rule(2, tenant="A", group="A_pay", topic="*")
+    both = Rule(3, tenant="A", group="A_pay", topic="A_orders")
+    other = Rule(4, tenant="B", group="*", topic="A_orders")
+    rules = [general, exact, both, other]
+    fallback = Rule(100)
+    assert rules_for(rules, "A_pay", "A_orders", fallback) == [both, other]
+    assert rules_for(rules, "A_pay", "x", fallback) == [exact]
+    assert rules_for(rules, "A_x", "x", fallback) == [general]
+    assert rules_for(rules, "C", "x", fallback) == [fallback]

@@ -1,0 +1,130 @@
+"""The database of the pipelines: created, brought up to date, written to twice without harm."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, Engine, create_engine, inspect, text
+
+from tianzhou.errors import ConfigError
+from tianzhou.spark.pipelines import tables
+
+
+def stat(topic: str, produced: int) -> dict[str, object]:
+    return {
+        "topic": topic, "consumer_group": "", "day": "2024-02-29", "hour": 3,
+        "produced": produced, "updated_ms": 1,
+    }  # fmt: skip
+
+
+def test_a_row_that_is_there_is_replaced(engine: Engine) -> None:
+    for produced in (5, 7):
+        with engine.begin() as connection:
+            tables.upsert(connection, tables.topic_stats, [stat("a", produced), stat("b", 1)])
+    with engine.connect() as connection:
+        rows = tables.rows_of(connection, tables.topic_stats)
+    assert sorted((row.topic, row.produced, row.consumed) for row in rows) == [
+        ("a", 7, 0),
+        ("b", 1, 0),
+    ]
+
+
+def test_many_rows_at_once(engine: Engine) -> None:
+    with engine.begin() as connection:
+        rows = [stat(f"t{number}", number) for number in range(1_000)]
+        assert tables.upsert(connection, tables.topic_stats, rows) == 1_000
+        assert tables.upsert(connection, tables.topic_stats, []) == 0
+        assert len(tables.rows_of(connection, tables.topic_stats)) == 1_000
+
+
+def test_a_batch_is_applied_once(engine: Engine) -> None:
+    calls: list[int] = []
+
+    def work(connection: Connection) -> None:
+        calls.append(1)
+        tables.upsert(connection, tables.topic_stats, [stat("a", len(calls))])
+
+    assert tables.apply_once(engine, "q", 4, work)
+    assert not tables.apply_once(engine, "q", 4, work)
+    assert tables.apply_once(engine, "q", 5, work)
+    assert tables.apply_once(engine, "other", 4, work)
+    assert len(calls) == 3
+
+
+def test_a_batch_that_failed_leaves_nothing_and_may_be_tried_again(engine: Engine) -> None:
+    def fail(connection: Connection) -> None:
+        tables.upsert(connection, tables.topic_stats, [stat("a", 1)])
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        tables.apply_once(engine, "q", 1, fail)
+    with engine.connect() as connection:
+        assert tables.rows_of(connection, tables.topic_stats) == []
+    assert tables.apply_once(engine, "q", 1, lambda connection: None)
+
+
+def test_two_at_once_apply_a_batch_once(engine: Engine) -> None:
+    calls: list[int] = []
+    gate = threading.Barrier(4)
+
+    def one() -> None:
+        gate.wait()
+        tables.apply_once(engine, "q", 9, lambda connection: calls.append(1))
+
+    threads = [threading.Thread(target=one) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert calls == [1]
+
+
+def test_columns_that_are_new_are_added_to_an_old_table(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'old.db'}"
+    old = create_engine(url)
+    with old.begin() as connection:
+        connection.execute(
+            text(
+                "CREATE TABLE tianzhou_topic_stats (topic TEXT, consumer_group TEXT, day TEXT, "
+                "hour INTEGER, produced BIGINT, updated_ms BIGINT, "
+                "PRIMARY KEY (topic, consumer_group, day, hour))"
+            )
+        )
+        connection.execute(text("CREATE TABLE mine (x INTEGER)"))
+        connection.execute(
+            text("INSERT INTO tianzhou_topic_stats VALUES ('a', '', '2024-01-01', 0, 5, 1)")
+        )
+    old.dispose()
+    for _ in range(2):
+        engine = tables.open_database(url)
+        with engine.connect() as connection:
+            (row,) = tables.rows_of(connection, tables.topic_stats)
+            names = inspect(connection).get_table_names()
+        engine.dispose()
+        assert (row.topic, row.produced, row.consumed, row.distinct_keys) == ("a", 5, 0, 0)
+        assert "mine" in names
+
+
+def test_a_database_of_a_newer_release_is_refused(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'new.db'}"
+    engine = tables.open_database(url)
+    with engine.begin() as connection:
+        connection.execute(tables.versions.update().values(version=tables.VERSION + 1))
+    engine.dispose()
+    with pytest.raises(ConfigError, match="this release knows"):
+        tables.open_database(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("nonsense", "database nonsense"),
+        ("mysql://h/x", "only SQLite and PostgreSQL"),
+        ("sqlite:////no/such/folder/x.db", "unable to open"),
+        ("postgresql://u:secret@127.0.0.1:1/x", "database postgresql://..."),
+    ],
+)
+def test_a_database_that_cannot_be_opened_is_an_error_without_secrets(url: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        tables.open_database(url)
+    assert "secret" not in str(caught.value)

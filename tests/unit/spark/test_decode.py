@@ -1,0 +1,115 @@
+"""Batches: rows and sizes, compressed bodies, columns that are made of others."""
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra spark is not installed: no pyspark")
+
+import pyarrow as pa
+from pyspark.sql.types import StructField, StructType
+
+from tianzhou.protocol import compression
+from tianzhou.protocol.record import encode_record
+from tianzhou.protocol.sysflag import COMPRESSED, TRANSACTION_COMMIT, TRANSACTION_PREPARED
+from tianzhou.spark import decode
+from tianzhou.spark.decode import Decoder
+from tianzhou.spark.options import SourceOptions, ValueFormat, read_options
+from tianzhou.spark.schema import BY_NAME
+
+pytestmark = pytest.mark.usefixtures("codec")
+
+
+def record(number: int, *, body: bytes = b"x", properties: str = "", sys_flag: int = 0) -> bytes:
+    return encode_record(
+        topic="t", body=body, properties_text=properties, queue_id=0, queue_offset=number,
+        born_time_ms=1, born_host=("10.0.0.1", 1), store_host=("10.0.0.2", 2), sys_flag=sys_flag,
+    )  # fmt: skip
+
+
+def decoder(*names: str, only_tags: frozenset[str] | None = None) -> Decoder:
+    options = read_options(SourceOptions, {"subscribe": "t", "nameServer": "a:1"})
+    fields = [StructField(name, BY_NAME[name].spark_type) for name in names]
+    return Decoder.of(StructType(fields), options, only_tags)
+
+
+def test_batches_have_at_most_8192_rows_in_their_order() -> None:
+    it = decoder("queueOffset", "brokerName")
+    data = b"".join(record(number) for number in range(9000))
+    batches = list(it.batches(it.arrays(data), "b", first=100))
+    assert [batch.num_rows for batch in batches] == [8192, 708]
+    places = [place for batch in batches for place in batch.column("queueOffset").to_pylist()]
+    assert places == list(range(100, 9000))
+    assert batches[0].column("brokerName")[0].as_py() == "b"
+
+
+def test_offsets_of_static_topics_are_shifted_before_they_are_compared() -> None:
+    it = decoder("queueOffset")
+    data = b"".join(record(number) for number in range(10))
+    (batch,) = it.batches(it.arrays(data), "b", first=105, stop=107, queue_offset_delta=100)
+    assert batch.column("queueOffset").to_pylist() == [105, 106]
+
+
+def test_compressed_bodies_are_unpacked_and_large_ones_divided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kinds = list(compression.CompressionType)
+    plain = [bytes([number]) * 5000 for number in range(6)]
+    data = b"".join(
+        record(number, body=body)
+        if number % 2
+        else record(
+            number,
+            body=compression.compress(body, kinds[number // 2]),
+            sys_flag=compression.flag_of(kinds[number // 2]),
+        )
+        for number, body in enumerate(plain)
+    )
+    it = decoder("body", "queueOffset")
+    (batch,) = it.batches(it.arrays(data), "b")
+    assert batch.column("body").to_pylist() == plain
+    monkeypatch.setattr(decode, "_GROUP_BYTES_MAX", 12_000)
+    batches = list(it.batches(it.arrays(data), "b"))
+    assert [batch.num_rows for batch in batches] == [2, 2, 2]
+    assert [body for each in batches for body in each.column("body").to_pylist()] == plain
+    assert COMPRESSED & compression.flag_of(kinds[0])
+
+
+def test_only_messages_with_exactly_the_wanted_tags_remain() -> None:
+    # "Aa" and "BB" have the same hash in Java, so a broker takes one for the other.
+    texts = ["TAGS\x01Aa\x02", "TAGS\x01BB\x02", "", "TAGS\x01Aa\x02"]
+    it = decoder("queueOffset", only_tags=frozenset({"Aa"}))
+    data = b"".join(record(number, properties=text) for number, text in enumerate(texts))
+    (batch,) = it.batches(it.arrays(data), "b")
+    assert batch.column("queueOffset").to_pylist() == [0, 3]
+
+
+def test_typed_columns_of_properties_are_null_where_they_make_no_sense() -> None:
+    texts = [
+        "DELAY\x013\x02TIMER_DELIVER_MS\x011700000000123\x02",
+        "DELAY\x01soon\x02TIMER_DELIVER_MS\x01-\x02",
+        "DELAY\x0199999999999\x02TIMER_DELIVER_MS\x01999999999999999999\x02",
+        "TIMER_OUT_MS\x015\x02TIMER_DELIVER_MS\x017\x02",
+    ]
+    it = decoder("delayLevel", "deliverTimestamp")
+    data = b"".join(record(number, properties=text) for number, text in enumerate(texts))
+    (batch,) = it.batches(it.arrays(data), "b")
+    assert batch.column("delayLevel").to_pylist() == [3, None, None, None]
+    times = batch.column("deliverTimestamp").view(pa.int64()).to_pylist()
+    assert times == [1_700_000_000_123_000, None, None, 5_000]
+
+
+def test_transaction_states_have_words() -> None:
+    flags = [0, TRANSACTION_PREPARED, TRANSACTION_COMMIT, TRANSACTION_COMMIT | TRANSACTION_PREPARED]
+    it = decoder("transactionState")
+    data = b"".join(record(number, sys_flag=flag) for number, flag in enumerate(flags))
+    (batch,) = it.batches(it.arrays(data), "b")
+    assert batch.column("transactionState").to_pylist() == [None, "prepared", "commit", "rollback"]
+
+
+def test_values_are_text_or_json_and_odd_ones_do_not_stop_a_job() -> None:
+    bodies = pa.array([b'{"a": 1, "b": "x"}', b"\xff", b'{"a": "no number"}', b"[]", b'{"c": 1}'])
+    texts = decode.values_of(bodies, ValueFormat.TEXT, pa.string()).to_pylist()
+    assert texts[:2] == ['{"a": 1, "b": "x"}', "\ufffd"]
+    kind = pa.struct([("a", pa.int64()), ("b", pa.string())])
+    assert decode.values_of(bodies, ValueFormat.JSON, kind).to_pylist() == [
+        {"a": 1, "b": "x"}, None, None, None, {"a": None, "b": None},
+    ]  # fmt: skip

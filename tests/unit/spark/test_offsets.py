@@ -1,0 +1,70 @@
+"""Places on paper: what users write, and what is refused."""
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra spark is not installed: no pyspark")
+
+from tianzhou.client.queues import Queue
+from tianzhou.errors import ConfigError
+from tianzhou.spark import offsets
+from tianzhou.spark.offsets import AtTime, Bounds, Edge, Lost, Range
+from tianzhou.spark.options import SourceOptions, read_options
+
+ZERO, ONE = Queue("t", "b", 0), Queue("t", "b", 1)
+
+
+def options(**given: str) -> SourceOptions:
+    return read_options(
+        SourceOptions, {"subscribe": "t", "nameServer": "a:1", "group": "g"} | given
+    )
+
+
+def test_starts_are_edges_numbers_or_times() -> None:
+    assert offsets.starting(options(), Edge.LATEST).of(ZERO) is Edge.LATEST
+    committed = offsets.starting(options(startingOffsets="Committed"), Edge.LATEST)
+    assert committed.of(ZERO) is Edge.COMMITTED
+    named = offsets.starting(
+        options(startingOffsets='{"t": {"b": {"0": 17, "1": -1}}}'), Edge.LATEST
+    )
+    assert (named.of(ZERO), named.of(ONE)) == (17, Edge.LATEST)
+    assert named.of(Queue("t", "b", 2)) is Edge.EARLIEST
+    timed = offsets.starting(options(startingTimestamp="5"), Edge.LATEST)
+    assert timed.of(ZERO) == AtTime(5)
+    each = options(endingOffsetsByTimestamp='{"t": {"b": {"0": 9}}}')
+    assert offsets.ending(each).of(ZERO) == AtTime(9)
+    assert offsets.ending(each).of(ONE) is Edge.LATEST
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["soon", "[]", '{"t": 1}', '{"t": {"b": {"x": 1}}}', '{"t": {"b": {"0": -3}}}',
+     '{"t": {"b": {"0": true}}}', '{"t": {"b": {"0": 9223372036854775808}}}'],
+)  # fmt: skip
+def test_starts_that_make_no_sense_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="option startingOffsets"):
+        offsets.starting(options(startingOffsets=text), Edge.LATEST)
+
+
+def test_assigned_queues_are_named_one_by_one() -> None:
+    assert offsets.assigned('{"t": {"b": [0, 1]}}') == {ZERO, ONE}
+    for text in ("", "{}", '{"t": [0]}', '{"t": {"b": 0}}', '{"t": {"b": [-1]}}'):
+        with pytest.raises(ConfigError, match="option assign"):
+            offsets.assigned(text)
+
+
+def test_a_new_queue_without_its_beginning_is_no_loss() -> None:
+    wanted, held = [Range(ZERO, 0, 20)], {ZERO: Bounds(5, 15)}
+    kept, lost = offsets.clip(wanted, held, {})
+    assert kept == [Range(ZERO, 5, 15)]
+    assert lost == [Lost(ZERO, 15, 20, "are not there, the queue ends before")]
+    kept, lost = offsets.clip(wanted, held, {ZERO: 0})
+    assert str(lost[0]) == (
+        "queue t@b:0: 5 messages from 0 to before 5 have been deleted by the broker"
+    )
+
+
+def test_a_batch_waits_for_enough_but_not_for_ever() -> None:
+    assert offsets.wait_is_over(1, None, 0, 10)
+    assert offsets.wait_is_over(5, 5, 0, 10)
+    assert not offsets.wait_is_over(4, 5, 9, 10)
+    assert offsets.wait_is_over(4, 5, 10, 10)

