@@ -120,7 +120,7 @@ bench: setup ## measure against Apache RocketMQ and write docs/performance.md
 bench-quick: setup ## the same in short, printed only
 	$(BIN)/python -m bench.run --quick
 
-bench-spark: setup ## measure Spark over topics; needs the extra spark and a quiet machine
+bench-spark: setup $(VENV)/.spark ## measure Spark over topics; wants a quiet machine
 	$(BIN)/python -m bench.bench_spark
 
 docs: $(VENV)/.docs ## build the documentation into site/
