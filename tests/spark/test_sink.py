@@ -20,7 +20,7 @@ from tianzhou.protocol import properties
 from tianzhou.testing import Cluster
 
 DRIVER = Path(__file__).with_name("sink_driver.py")
-_DEADLINE_S = 240.0
+_DEADLINE_S = 900.0
 
 
 @pytest.fixture(scope="module")
