@@ -12,7 +12,7 @@ from tianzhou.message import StoredMessage
 from tianzhou.spark.pipelines import tables
 from tianzhou.testing import Cluster
 
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
 
 
 def stored(cluster: Cluster, topic: str) -> list[StoredMessage]:
