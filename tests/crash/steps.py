@@ -105,8 +105,10 @@ def wrap_all(steps: Steps) -> None:
         MessageStore.append, MessageStore.append_batch, persist.save_table,
     )  # fmt: skip
 
-    def appending(self: MessageStore, draft: Draft) -> Appended:
-        appended = append(self, draft)
+    def appending(
+        self: MessageStore, draft: Draft, found: dict[str, str] | None = None
+    ) -> Appended:
+        appended = append(self, draft, found)
         steps.happened(f"append {draft.topic}")
         return appended
 
