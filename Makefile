@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 RUST_AT_LEAST := 1.85
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check unit fuzz bench bench-quick bench-spark docs clean
+.PHONY: help setup run demo-spark test check unit fuzz bench bench-broker bench-quick bench-spark docs clean
 
 help: ## show the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,17 +66,44 @@ $(VENV)/.kernel: $(VENV)/.installed $(KERNEL_SOURCES)
 run: setup ## start nameserver and broker, and show messages flowing; Ctrl-C stops
 	@exec $(BIN)/tianzhou up --demo
 
-# Tests with Apache RocketMQ mostly wait for its programs, so they run beside the others.
-test: check ## every check and every test
-	@$(MAKE) --no-print-directory -j2 -Oline test-own test-apache
+demo-spark: setup $(VENV)/.spark ## the same with Spark installed: it ends with a Spark job over the messages
+	@exec $(BIN)/tianzhou up --demo
 
-.PHONY: test-own test-apache
-test-own: setup $(VENV)/.spark valgrind-if-possible
-	$(BIN)/pytest -q tests/unit tests/property tests/golden tests/integration tests/fuzz tests/crash tests/adversity \
-	  tests/spark tests/cost
+# Most tests wait: for delays of seconds, for JVMs, for Spark. So the checks and six parts of the tests run four at a
+# time on whatever cores there are. The others stand back behind the parts with Spark, which gives up a process of
+# Python that has not started within ten seconds. One part is shown as it goes; what the others say comes
+# afterwards, each in one piece.
+TESTS_clients := $(wildcard tests/apache/test_cl*.py tests/apache/test_spark*.py)
+TESTS_apache  := tests/apache $(TESTS_clients:%=--ignore=%)
+TESTS_spark   := tests/spark
+TESTS_servers := tests/integration tests/adversity
+TESTS_crash   := tests/crash tests/property
+TESTS_core    := tests/unit tests/golden tests/fuzz tests/cost
+NICE_clients  := 0
+NICE_apache   := 5
+NICE_spark    := 0
+NICE_servers  := 5
+NICE_crash    := 5
+NICE_core     := 5
+BESIDE        := spark clients crash servers core
 
-test-apache: setup $(VENV)/.spark
-	$(BIN)/pytest -q tests/apache
+test: setup $(VENV)/.spark valgrind-if-possible ## every check and every test
+	@mkdir -p .cache
+	@$(MAKE) --no-print-directory -k -j4 test-apache-shown $(BESIDE:%=test-%-beside) check-beside; status=$$?; \
+	for part in $(BESIDE) check; do echo "$$part, at the same time:"; cat .cache/test-$$part.log; done; exit $$status
+
+.PHONY: test-apache test-clients test-spark test-servers test-crash test-core check-beside
+test-apache test-clients test-spark test-servers test-crash test-core: test-%: setup $(VENV)/.spark
+	nice -n $(NICE_$*) $(BIN)/pytest -q $(TESTS_$*)
+
+test-%-shown:
+	nice -n $(NICE_$*) $(BIN)/pytest -q $(TESTS_$*)
+
+test-%-beside:
+	@nice -n $(NICE_$*) $(BIN)/pytest -q $(TESTS_$*) >.cache/test-$*.log 2>&1
+
+check-beside:
+	@nice -n 5 $(MAKE) --no-print-directory check >.cache/test-check.log 2>&1
 
 check: setup $(VENV)/.spark ## format, lint, types, import rules, tidiness, and the kernel's own lints
 	$(BIN)/ruff format --check --quiet src tests bench tools
@@ -105,19 +132,24 @@ valgrind-if-possible:
 	    || echo "setup: valgrind could not be installed, so no instructions are counted"; \
 	fi
 
-cost: setup valgrind-if-possible ## instructions per message of the kernel's paths, beside their baseline
+cost: setup valgrind-if-possible ## instructions per message of the kernel's paths, and calls of Python's, beside their baselines
+	@$(BIN)/python -m tests.cost.pure_counting
 	@$(BIN)/python -m tests.cost.counting
 
-cost-baseline: setup valgrind-if-possible ## make the present instruction counts the baseline
+cost-baseline: setup valgrind-if-possible ## make the present counts the baselines
+	@$(BIN)/python -m tests.cost.pure_counting --write
 	@$(BIN)/python -m tests.cost.counting --write
 
 profile: setup ## flame graphs of the broker's loop and of the kernel, into profiles/
 	@$(BIN)/python tools/profile.py
 
-bench: setup ## measure against Apache RocketMQ and write docs/performance.md
+bench: setup ## measure against Apache RocketMQ and write docs/performance.md; half an hour
 	$(BIN)/python -m bench.run
 
-bench-quick: setup ## the same in short, printed only
+bench-broker: setup ## the brokers only, two short rounds, written too; ten minutes
+	$(BIN)/python -m bench.run --only broker --rounds 2 --seconds 3
+
+bench-quick: setup ## all of it in short, printed only; three minutes
 	$(BIN)/python -m bench.run --quick
 
 bench-spark: setup $(VENV)/.spark ## measure Spark over topics; wants a quiet machine

@@ -1,21 +1,15 @@
-"""The broker next to Apache's: sends, batches, sync flush, pulls, start-up, memory, idle CPU.
+"""The broker next to Apache's: every work of the table, start-up, memory, idle CPU, two workers.
 
-One server runs at a time, with its nameserver; rounds of ours and of Apache's alternate. The load
-comes from one process of a generator written in C that knows nothing of the servers (mqload); CPU
-is the server's own user and system time. Rounds in which the rest of the machine was busy are
-repeated a few times, and counted.
+One server runs at a time, with its nameserver; rounds of ours and of Apache's alternate. The loads
+come from generators written in C (`loads.py`); CPU is the server's own user and system time. Rounds
+in which the rest of the machine was busy are repeated a few times, and counted.
 
-The source of the generator is looked for where MQLOAD_SOURCE says, else in ../shared/bench.
-`python -m bench.bench_broker` prints one line per figure; `--work send-1k-64-16` runs one work.
+`python -m bench.bench_broker` prints one line per figure; `--work send-1k-64-16` runs one work,
+`--server pure` asks one server only.
 """
 
 import argparse
-import json
-import os
-import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator
@@ -26,18 +20,45 @@ from typing import Any
 
 import psutil
 
-from bench import broker_servers
+from bench import broker_servers, loads, warm_memory
 from bench.broker_servers import Measured
-from bench.machine import rss_mib
+from bench.loads import Load, Programs
+from bench.machine import rss_mib, stolen_cpu_s
+from bench.progress import Progress, say
+from bench.warm_memory import WarmMemory
 
-SOURCE = Path(__file__).resolve().parents[2] / "shared" / "bench" / "mqload.c"
 DISTURBED_ABOVE_CORES = 0.15
+STOLEN_ABOVE_CORES = 0.05
+"""What the host of a virtual machine may take for itself in a measurement that counts."""
 REPEATS_MAX = 2
 QUEUES = 8
+TOPIC_QUEUES = 4
+"""Of each topic where there are many."""
 FILL_COUNT = 200_000
+SYNC_WAITING = 256
+
+OURS, APACHE, PURE = "tianzhou", "apache", "pure"
 
 Started = Callable[..., AbstractContextManager[Measured]]
-SERVERS: dict[str, Started] = {"tianzhou": broker_servers.tianzhou, "apache": broker_servers.apache}
+SERVERS: dict[str, Started] = {
+    OURS: broker_servers.tianzhou,
+    APACHE: broker_servers.apache,
+    PURE: broker_servers.pure,
+}
+START_S = {OURS: 1.0, APACHE: 15.0, PURE: 1.0}
+"""About how long they take to start, for the estimate."""
+
+Arguments = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Aims:
+    """How many times better than Apache's a figure should be; None where no aim is set."""
+
+    rate: float | None = None
+    cpu: float | None = None
+    p50: float | None = None
+    p99: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,41 +67,88 @@ class Work:
 
     name: str
     meaning: str
-    arguments: tuple[str, ...]
+    arguments: Arguments
+    aims: Aims = Aims()
     settings: tuple[tuple[str, str], ...] = ()
+    servers: tuple[str, ...] = (OURS, APACHE)
+    topics: int = 0
+    """Where it is not mqload's one topic: how many the other generator uses."""
+    beside: Arguments | None = None
+    """A second load at the same time."""
 
 
-def _send(name: str, meaning: str, size: int, conns: int, window: int, *more: str) -> Work:
-    return Work(
-        name, meaning,
-        ("send", "--topic", "BenchSend", "--size", str(size), "--conns", str(conns),
-         "--window", str(window), *more),
+DISK_USED_MAX, DISK_FREE_BYTES = 55, 30 << 30
+"""Percent of the disk that may be used before, and room for the files of a run."""
+
+
+def _send(size: int, conns: int, window: int, *more: str) -> Arguments:
+    return (
+        "send", "--topic", "BenchSend", "--size", str(size), "--conns", str(conns), "--window",
+        str(window), "--queues", str(QUEUES), *more,
     )  # fmt: skip
 
 
-def _pull(size: int, conns: int) -> Work:
-    label = "1 KiB" if size == 1024 else f"{size} B"
-    return Work(
-        f"pull-{size}-{conns}", f"pull 32 x {label}, {conns} connections",
-        ("pull", "--topic", f"BenchPull{size}", "--conns", str(conns), "--max", "32"),
+def _pull(size: int, conns: int) -> Arguments:
+    return (
+        "pull", "--topic", f"BenchPull{size}", "--conns", str(conns), "--max", "32", "--queues",
+        str(QUEUES),
     )  # fmt: skip
 
+
+def _many(count: int) -> Work:
+    label = "1 topic" if count == 1 else f"{count:,} topics"
+    arguments = (
+        "send", "--prefix", f"BenchMany{count}", "--topics", str(count), "--queues",
+        str(TOPIC_QUEUES), "--conns", "64", "--window", "16", "--size", "1024",
+    )  # fmt: skip
+    return Work(f"topics-{count}", f"send 1 KiB (64,16), {label}", arguments, topics=count)
+
+
+_TAGGED = (
+    "pull", "--prefix", "BenchTags", "--queues", str(QUEUES), "--conns", "4", "--max", "32",
+    "--subscription", loads.tag(7),
+)  # fmt: skip
+_ALL = (OURS, APACHE, PURE)
+_SYNC = (("flushDiskType", "SYNC_FLUSH"),)
 
 WORKS = [
-    _send("send-1k-1-1", "send 1 KiB (1,1)", 1024, 1, 1),
-    _send("send-1k-8-1", "send 1 KiB (8,1)", 1024, 8, 1),
-    _send("send-1k-16-8", "send 1 KiB (16,8)", 1024, 16, 8),
-    _send("send-1k-64-16", "send 1 KiB (64,16)", 1024, 64, 16),
-    _send("send-100-16-8", "send 100 B (16,8)", 100, 16, 8),
-    _send("batch-16-4", "batch 32 x 100 B (16,4), per message", 100, 16, 4, "--batch", "32"),
-    *(_pull(size, conns) for size in (1024, 100) for conns in (1, 4, 16)),
+    Work("send-1k-1-1", "send 1 KiB (1,1)", _send(1024, 1, 1), Aims(cpu=2, p50=1 / 0.7)),
+    Work("send-1k-8-1", "send 1 KiB (8,1)", _send(1024, 8, 1)),
+    Work("send-1k-16-8", "send 1 KiB (16,8)", _send(1024, 16, 8), Aims(4, 8, p99=3)),
     Work(
-        "sync-64-4", "send 1 KiB, SYNC_FLUSH (64,4)",
-        ("send", "--topic", "BenchSend", "--size", "1024", "--conns", "64", "--window", "4"),
-        (("flushDiskType", "SYNC_FLUSH"),),
+        "send-1k-64-16", "send 1 KiB (64,16)", _send(1024, 64, 16), Aims(4, 8, p99=3), servers=_ALL
+    ),
+    Work("send-100-16-8", "send 100 B (16,8)", _send(100, 16, 8), Aims(cpu=8)),
+    Work(
+        "batch-16-4", "batches 32 x 100 B (16,4)", _send(100, 16, 4, "--batch", "32"), Aims(cpu=4)
+    ),
+    *(_many(count) for count in (1, 100, 2000)),
+    *(
+        Work(f"pull-1024-{conns}", f"pull 32 x 1 KiB, {conns} conn.", _pull(1024, conns),
+             Aims(2, 3), servers=_ALL if conns == 4 else (OURS, APACHE))
+        for conns in (1, 4, 16)
+    ),
+    *(
+        Work(f"pull-100-{conns}", f"pull 32 x 100 B, {conns} conn.", _pull(100, conns))
+        for conns in (1, 4, 16)
+    ),
+    Work("tags-1-percent", "pull 1 KiB, 1 % pass the tags, 4 conn.", _TAGGED, topics=1),
+    Work(
+        "both", "send 1 KiB (16,8) and pull 32 x 1 KiB", _send(1024, 16, 8),
+        beside=_pull(1024, 4),
+    ),
+    Work(
+        "sync-64-4", "send 1 KiB (64,4), SYNC_FLUSH", _send(1024, 64, 4), Aims(rate=4),
+        settings=_SYNC,
     ),
 ]  # fmt: skip
+BESIDE = "both-pull"
+"""The second load of the work with two."""
 QUICK = {"send-1k-1-1", "send-1k-64-16", "batch-16-4", "pull-1024-4"}
+WORKERS = "workers"
+
+
+# -- results ---------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -94,16 +162,34 @@ class Samples:
     p999_us: list[float] = field(default_factory=list[float])
     disturbed_count: int = 0
     """Rounds that count although others were busy, for lack of better ones."""
-    repeated_count: int = 0
 
-    def add(self, load: dict[str, Any]) -> None:
-        self.disturbed_count += load["other_cpu_cores"] > DISTURBED_ABOVE_CORES
+    def add(self, load: Load) -> None:
+        self.disturbed_count += is_disturbed(load)
         self.rate.append(load["msgs_per_s"])
         self.cpu_us.append(load["cpu_us_per_msg"])
         latency = load["lat_us"]
         self.p50_us.append(latency["p50"])
         self.p99_us.append(latency["p99"])
         self.p999_us.append(latency["p999"])
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersSample:
+    """One round of one worker alone, and of two at a time."""
+
+    one_rate: float
+    one_cpu_us: float
+    two_rate: float
+    two_cpu_us: float
+    two_generator_cores: float
+
+    @property
+    def gain(self) -> float:
+        """How many times the messages two cores of workers would take, of what one core takes.
+
+        By the CPU that a message costs: the generators run on the same cores, and would not.
+        """
+        return 2 * self.one_cpu_us / self.two_cpu_us
 
 
 @dataclass(slots=True)
@@ -116,159 +202,345 @@ class Results:
     idle_mib: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     idle_cpu_percent: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     loaded_mib: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    device_rate: list[float] = field(default_factory=list[float])
+    """Messages per second that the disk allows to so many waiting senders."""
+    device_syncs: list[float] = field(default_factory=list[float])
+    workers: list[WorkersSample] = field(default_factory=list[WorkersSample])
+    repeated_count: int = 0
+    """Measurements that others on the machine had disturbed and that were made again."""
 
-    def others(self) -> dict[str, dict[str, list[float]]]:
-        """What does not belong to a load, by its name and by server."""
-        return {
-            "start of both servers to the first accepted send, s": self.start_s,
-            "idle memory of both servers, MiB": self.idle_mib,
-            "idle CPU of both servers, % of a core": self.idle_cpu_percent,
-            "memory of both servers after the loads, MiB": self.loaded_mib,
-        }
+    def samples(self, work: str, server: str) -> Samples:
+        return self.works.setdefault((work, server), Samples())
 
-
-COLUMNS: dict[str, Callable[[Samples], list[float]]] = {
-    "messages/s": lambda samples: samples.rate,
-    "CPU us/message": lambda samples: samples.cpu_us,
-    "p50 us": lambda samples: samples.p50_us,
-    "p99 us": lambda samples: samples.p99_us,
-    "p99.9 us": lambda samples: samples.p999_us,
-}
+    def note(self, table: dict[str, list[float]], server: str, value: float) -> None:
+        table.setdefault(server, []).append(value)
 
 
-@contextmanager
-def generator() -> Generator[Path]:
-    """The built load generator."""
-    source = Path(os.environ.get("MQLOAD_SOURCE", SOURCE))
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if not source.is_file() or compiler is None:
+# -- measuring -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long and how often, and what of it."""
+
+    rounds: int = 3
+    warmup_s: float = 2.0
+    duration_s: float = 5.0
+    idle_s: float = 10.0
+    warm_s: float = 8.0
+    """Before the first work, so that the other side's compiler has compiled."""
+    fill_count: int = FILL_COUNT
+    repeats_max: int = REPEATS_MAX
+    memory_bytes: int = warm_memory.HELD_MAX_BYTES
+    """How much of the machine's memory is filled first, at most."""
+    only_works: frozenset[str] | None = None
+    only_server: str | None = None
+
+    @property
+    def times(self) -> Arguments:
+        return ("--warmup", str(self.warmup_s), "--duration", str(self.duration_s))
+
+    @property
+    def step_s(self) -> float:
+        """About how long one work takes on one server."""
+        return self.warmup_s + self.duration_s + 0.5
+
+    def works(self, server: str) -> list[Work]:
+        return [
+            work
+            for work in WORKS
+            if server in work.servers
+            and (self.only_server in (None, server))
+            and (self.only_works is None or work.name in self.only_works)
+        ]
+
+    @property
+    def wants_workers(self) -> bool:
+        return self.only_server is None and (self.only_works is None or WORKERS in self.only_works)
+
+    @property
+    def repeats_total_max(self) -> int:
+        """A third of all measurements."""
+        return self.rounds * sum(len(self.works(server)) for server in SERVERS) // 3
+
+    def expected_s(self) -> float:
+        """About how long all of it takes."""
+        total_s = 3 * self.step_s + START_S[OURS] if self.wants_workers else 0.0
+        for server in SERVERS:
+            works = self.works(server)
+            for settings in dict.fromkeys(work.settings for work in works):
+                total_s += self.prepare_s(server) + (0 if settings else self.idle_s)
+            total_s += self.step_s * len(works)
+        return total_s * self.rounds
+
+    def prepare_s(self, server: str) -> float:
+        return START_S[server] + self.warm_s + self.fill_count / 25_000
+
+
+FULL = Plan()
+QUICK_PLAN = Plan(
+    rounds=1, warmup_s=0.5, duration_s=1.0, idle_s=2.0, warm_s=2.0, fill_count=FILL_COUNT // 10,
+    repeats_max=0, memory_bytes=0, only_works=frozenset(QUICK),
+)  # fmt: skip
+
+
+def measure(plan: Plan = FULL) -> Results:
+    if plan.memory_bytes:  # a short run leaves no gigabytes behind
+        check_disk(tempfile.gettempdir())
+    results = Results()
+    with loads.built() as programs, warm_memory.kept(plan.memory_bytes) as memory:
+        progress = Progress(plan.expected_s())
+        for number in range(plan.rounds):
+            say(f"broker: round {number + 1} of {plan.rounds}")
+            for name, started in SERVERS.items():
+                works = plan.works(name)
+                for settings in dict.fromkeys(work.settings for work in works):
+                    chosen = [work for work in works if work.settings == settings]
+                    memory.settle()
+                    with started(memory.adopt, **dict(settings)) as server:
+                        _measure_server(programs, server, chosen, results, plan, progress)
+            if plan.wants_workers:
+                _measure_workers(programs, memory, results, plan, progress)
+    return results
+
+
+def check_disk(directory: str) -> None:
+    """Refuse to measure where brokers would delete messages for want of room as they are read."""
+    usage = psutil.disk_usage(directory)
+    if usage.percent > DISK_USED_MAX or usage.free < DISK_FREE_BYTES:
         raise SystemExit(
-            f"bench: the load generator needs a C compiler and its source, looked for at {source}; "
-            "name it with MQLOAD_SOURCE"
+            f"bench: the disk of {directory} is {usage.percent:.0f} % full, {usage.free >> 30} GiB "
+            f"are free. From 75 % on brokers delete what is being measured: free some, so that at "
+            f"most {DISK_USED_MAX} % are used and {DISK_FREE_BYTES >> 30} GiB free, or set TMPDIR"
         )
-    with tempfile.TemporaryDirectory(prefix="mqload-") as directory:
-        program = Path(directory) / "mqload"
-        subprocess.run([compiler, "-O2", "-o", str(program), str(source)], check=True)
-        yield program
 
 
-def run_load(
-    program: Path, server: Measured, arguments: tuple[str, ...], *more: str
-) -> dict[str, Any]:
-    """One run of the generator; raises RuntimeError for a run with errors in it."""
-    command = [
-        str(program), *arguments, "--queues", str(QUEUES), "--port", str(server.port),
-        "--server-pid", str(server.pid), *more,
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    if done.returncode:
-        raise RuntimeError(f"mqload failed on {server.name}: {done.stderr[-500:]} {done.stdout}")
-    told: dict[str, Any] = json.loads(done.stdout)
-    # A pull at the end of its queue starts over; everything else that is not a success is a fault.
-    faults = {code: count for code, count in told["errors"].items() if code not in ("19", "20")}
-    if faults or told["bad_frames"] or told["conns_lost"] or told["offset_gaps"]:
-        raise RuntimeError(f"{server.name}: the load met errors: {done.stdout}")
-    return told
-
-
-def measure_works(
-    program: Path,
+def _measure_server(
+    programs: Programs,
     server: Measured,
     works: list[Work],
     results: Results,
-    *,
-    quick: bool,
-    repeats_max: int,
+    plan: Plan,
+    progress: Progress,
 ) -> None:
-    warmup_s, duration_s = ("1", "2") if quick else ("2", "5")
+    plain = not works[0].settings
+    if plain:
+        results.note(results.start_s, server.name, server.start_s)
+        _measure_idle(server, results, plan)
+    prepare(programs, server, works, plan)
+    expected_s = plan.prepare_s(server.name) + (plan.idle_s if plain else 0)
+    progress.done(expected_s, f"{server.name}: started and prepared")
     for work in works:
-        samples = results.works.setdefault((work.name, server.name), Samples())
-        times = ("--warmup", warmup_s, "--duration", duration_s)
-        load = run_load(program, server, work.arguments, *times)
-        for _ in range(repeats_max):
-            if load["other_cpu_cores"] <= DISTURBED_ABOVE_CORES:
-                break
-            samples.repeated_count += 1
-            load = run_load(program, server, work.arguments, *times)
-        samples.add(load)
-        say(
-            f"{server.name:<9} {work.meaning:<40} {load['msgs_per_s']:>10,.0f}/s "
-            f"{load['cpu_us_per_msg']:>8.2f} us, others {load['other_cpu_cores']:.2f} cores"
-        )
+        _measure_work(programs, server, work, results, plan, progress)
+    if plain:
+        mib = rss_mib(server.pid) + rss_mib(server.namesrv_pid)
+        results.note(results.loaded_mib, server.name, mib)
 
 
-def prepare(program: Path, server: Measured, works: list[Work], *, quick: bool) -> None:
+def _measure_work(
+    programs: Programs,
+    server: Measured,
+    work: Work,
+    results: Results,
+    plan: Plan,
+    progress: Progress,
+) -> None:
+    if work.name == "sync-64-4" and server.name == OURS:
+        rate, syncs = loads.device_messages_per_s(SYNC_WAITING, min(plan.duration_s, 3))
+        results.device_rate.append(rate)
+        results.device_syncs.append(syncs)
+    samples = results.samples(work.name, server.name)
+    try:
+        found = _run(programs, server, work, plan)
+    except RuntimeError as e:
+        # A server that others keep from its work may refuse some of it. Twice is once too often.
+        say(f"{e}; once more")
+        results.repeated_count += 1
+        found = _run(programs, server, work, plan)
+    for _ in range(plan.repeats_max):
+        if not is_disturbed(found[0]):
+            break
+        if results.repeated_count >= plan.repeats_total_max:
+            break  # A machine that is never quiet would make this last for ever.
+        results.repeated_count += 1
+        found = _run(programs, server, work, plan)
+    samples.add(found[0])
+    if len(found) > 1:
+        results.samples(BESIDE, server.name).add(found[1])
+    load = found[0]
+    progress.done(
+        plan.step_s,
+        f"{server.name:<9} {work.meaning:<38} {load['msgs_per_s']:>10,.0f}/s "
+        f"{load['cpu_us_per_msg']:>8.2f} us, others {load['other_cpu_cores']:.2f} cores, host "
+        f"{load['stolen_cpu_cores']:.2f}",
+    )
+
+
+def is_disturbed(load: Load) -> bool:
+    """Whether somebody else took more of the machine than counts as little."""
+    others: float = load["other_cpu_cores"]
+    stolen: float = load["stolen_cpu_cores"]
+    return others > DISTURBED_ABOVE_CORES or stolen > STOLEN_ABOVE_CORES
+
+
+def _run(programs: Programs, server: Measured, work: Work, plan: Plan) -> list[Load]:
+    began_s, stolen_s = time.perf_counter(), stolen_cpu_s()
+    found = _loaded(programs, server, work, plan)
+    stolen_cores = (stolen_cpu_s() - stolen_s) / (time.perf_counter() - began_s)
+    for load in found:
+        load["stolen_cpu_cores"] = stolen_cores
+    return found
+
+
+def _loaded(programs: Programs, server: Measured, work: Work, plan: Plan) -> list[Load]:
+    program = programs.topicload if work.topics else programs.mqload
+    if work.beside is None:
+        return [loads.run(program, server, (*work.arguments, *plan.times))]
+    both = loads.run_both(
+        program, server, (*work.arguments, *plan.times), server, (*work.beside, *plan.times)
+    )
+    # The server's time cannot be told apart, so a message of either kind costs the same here.
+    messages = sum(load["msgs"] for load in both)
+    cpu_us = statistics.mean(load["server_cpu_s"] for load in both) * 1e6 / messages
+    for load in both:
+        load["cpu_us_per_msg"] = cpu_us
+    return list(both)
+
+
+def prepare(programs: Programs, server: Measured, works: list[Work], plan: Plan) -> None:
     """Topics, messages to pull, and a warm compiler on the other side."""
-    broker_servers.create_topic(server.port, "BenchSend", QUEUES)
-    warm = ("send", "--topic", "BenchSend", "--conns", "16", "--window", "8")
-    run_load(program, server, warm, "--warmup", "0", "--duration", "2" if quick else "8")
+    port, words = server.port, {word for work in works for word in work.arguments}
+    words |= {word for work in works for word in work.beside or ()}
+    broker_servers.create_topic(port, "BenchSend", QUEUES)
+    warm = (*_send(1024, 16, 8), "--warmup", "0", "--duration", str(plan.warm_s))
+    # On a machine that is busy with others a cold server may refuse some of this; no harm is done.
+    loads.run(programs.mqload, server, warm, strict=False)
     for size in (1024, 100):
-        if any(f"BenchPull{size}" in work.arguments for work in works):
-            topic = f"BenchPull{size}"
-            broker_servers.create_topic(server.port, topic, QUEUES)
-            fill = ("send", "--topic", topic, "--size", str(size), "--batch", "32")
-            count = str(FILL_COUNT // 10 if quick else FILL_COUNT)
-            run_load(program, server, fill, "--conns", "4", "--window", "4", "--count", count)
+        topic = f"BenchPull{size}"
+        if topic in words:
+            broker_servers.create_topic(port, topic, QUEUES)
+            fill = (
+                "send", "--topic", topic, "--size", str(size), "--batch", "32", "--conns", "4",
+                "--window", "4", "--queues", str(QUEUES), "--count", str(plan.fill_count),
+            )  # fmt: skip
+            loads.run(programs.mqload, server, fill, strict=False)
+    for work in works:
+        if work.name == "tags-1-percent":
+            broker_servers.create_topic(port, "BenchTags", QUEUES)
+            loads.fill_tagged(port, "BenchTags", QUEUES, plan.fill_count, 1024)
+        elif work.topics:
+            names = loads.topic_names(f"BenchMany{work.topics}", work.topics)
+            loads.create_topics(port, names, TOPIC_QUEUES)
+            # The first messages of a queue make its files.
+            loads.run(programs.topicload, server, (*work.arguments, *warm[-4:]), strict=False)
 
 
-def measure_idle(server: Measured, results: Results, *, quick: bool) -> None:
+def _measure_idle(server: Measured, results: Results, plan: Plan) -> None:
     """Memory of both programs, and CPU, while nobody asks."""
     processes = [psutil.Process(server.pid), psutil.Process(server.namesrv_pid)]
     mib = rss_mib(server.pid) + rss_mib(server.namesrv_pid)
-    results.idle_mib.setdefault(server.name, []).append(mib)
+    results.note(results.idle_mib, server.name, mib)
 
     def cpu_s() -> float:
         return sum(sum(process.cpu_times()[:2]) for process in processes)
 
-    period_s = 3.0 if quick else 10.0
     before = cpu_s()
-    time.sleep(period_s)
-    used = 100 * (cpu_s() - before) / period_s
-    results.idle_cpu_percent.setdefault(server.name, []).append(used)
+    time.sleep(plan.idle_s)
+    used = 100 * (cpu_s() - before) / plan.idle_s
+    results.note(results.idle_cpu_percent, server.name, used)
 
 
-def measure(
-    *, quick: bool, only: str | None = None, rounds: int = 3, repeats_max: int = REPEATS_MAX
-) -> Results:
-    results = Results()
-    chosen = [
-        work for work in WORKS if (work.name == only if only else not quick or work.name in QUICK)
-    ]
-    with generator() as program:
-        for number in range(1 if quick else rounds):
-            say(f"round {number + 1}")
-            for name, started in SERVERS.items():
-                for settings in dict.fromkeys(work.settings for work in chosen):
-                    works = [work for work in chosen if work.settings == settings]
-                    with started(**dict(settings)) as server:
-                        if not settings:
-                            results.start_s.setdefault(name, []).append(server.start_s)
-                            measure_idle(server, results, quick=quick)
-                        prepare(program, server, works, quick=quick)
-                        measure_works(
-                            program, server, works, results, quick=quick, repeats_max=repeats_max
-                        )
-                        if not settings:
-                            mib = rss_mib(server.pid) + rss_mib(server.namesrv_pid)
-                            results.loaded_mib.setdefault(name, []).append(mib)
-    return results
+def _measure_workers(
+    programs: Programs, memory: WarmMemory, results: Results, plan: Plan, progress: Progress
+) -> None:
+    """One of two workers loaded alone, then both alike."""
+    sample, stolen_cores = _workers_sample(programs, memory, plan)
+    for _ in range(plan.repeats_max):
+        if stolen_cores <= STOLEN_ABOVE_CORES:
+            break
+        results.repeated_count += 1
+        sample, stolen_cores = _workers_sample(programs, memory, plan)
+    results.workers.append(sample)
+    progress.done(
+        3 * plan.step_s + START_S[OURS],
+        f"one worker {sample.one_rate:,.0f}/s {sample.one_cpu_us:.2f} us, two "
+        f"{sample.two_rate:,.0f}/s {sample.two_cpu_us:.2f} us: {sample.gain:.2f} times, host "
+        f"{stolen_cores:.2f}",
+    )
 
 
-def say(text: str) -> None:
-    sys.stderr.write(f"bench: {text}\n")
+def _workers_sample(
+    programs: Programs, memory: WarmMemory, plan: Plan
+) -> tuple[WorkersSample, float]:
+    """A round, and the cores that the host took meanwhile."""
+    memory.settle()
+    with broker_servers.two_workers(memory.adopt) as (one, other):
+        for worker in (one, other):
+            broker_servers.create_topic(worker.port, "BenchSend", QUEUES)
+            short = (*_send(1024, 64, 16), "--warmup", "0", "--duration", "1")
+            loads.run(programs.mqload, worker, short)
+        load = (*_send(1024, 64, 16), *plan.times)
+        began_s, stolen_s = time.perf_counter(), stolen_cpu_s()
+        alone = loads.run(programs.mqload, one, load)
+        both = loads.run_both(programs.mqload, one, load, other, load)
+        stolen_cores = (stolen_cpu_s() - stolen_s) / (time.perf_counter() - began_s)
+    rate = sum(load["msgs_per_s"] for load in both)
+    cpu_s, messages = (sum(load[key] for load in both) for key in ("server_cpu_s", "msgs"))
+    sample = WorkersSample(
+        alone["msgs_per_s"], alone["cpu_us_per_msg"], rate, cpu_s * 1e6 / messages,
+        sum(load["gen_cpu_cores"] for load in both),
+    )  # fmt: skip
+    return sample, stolen_cores
+
+
+# -- alone -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def generator() -> Generator[Path]:
+    """The built mqload."""
+    with loads.built() as programs:
+        yield programs.mqload
+
+
+def run_load(program: Path, server: Measured, arguments: Arguments, *more: str) -> dict[str, Any]:
+    """One run of mqload on the queues that these topics have."""
+    return loads.run(program, server, (*arguments, "--queues", str(QUEUES), *more))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="short rounds, for a first look")
-    parser.add_argument("--work", choices=[work.name for work in WORKS], help="one work only")
+    names = [*(work.name for work in WORKS), WORKERS]
+    parser.add_argument("--work", choices=names, action="append", help="only this; repeatable")
+    parser.add_argument("--server", choices=SERVERS, help="one server only")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
     options = parser.parse_args()
-    results = measure(quick=options.quick, only=options.work)
+    works = frozenset(options.work) if options.work else None
+    plan = plan_of(options.rounds, options.seconds, works, options.server)
+    if options.quick:
+        plan = QUICK_PLAN
+    results = measure(plan)
     for (work, server), samples in results.works.items():
         print(
             f"{server:<9} {work:<16} {statistics.median(samples.rate):>12,.0f}/s "
             f"{statistics.median(samples.cpu_us):>8.2f} us"
         )
+
+
+def plan_of(
+    rounds: int,
+    seconds: float,
+    works: frozenset[str] | None = None,
+    server: str | None = None,
+) -> Plan:
+    """A plan with so many rounds and so long measurements; all else follows from those."""
+    return Plan(
+        rounds=rounds, warmup_s=min(2.0, seconds / 3), duration_s=seconds,
+        idle_s=min(10.0, 2 * seconds), warm_s=min(8.0, 2 * seconds), only_works=works,
+        only_server=server,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

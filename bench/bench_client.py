@@ -1,11 +1,14 @@
 """The client: messages per second and CPU per message, as one process sends them.
 
-    python -m bench.bench_client [--apache] [--seconds 5] [--profile WORK]
+    python -m bench.bench_client [--apache] [--seconds 5] [--rounds 3] [--profile WORK]
 
 Works, all with bodies of 1 KiB unless said: `loop` awaits each send before the next; `in flight`
 keeps many on their way by `submit`; `send_many` sends lists of 100; `linger` lets the producer make
 batches of what `submit` gives it (bodies of 1 KiB, and of 100 bytes). Then messages are consumed,
 see `bench/consuming.py`. CPU is this process's own.
+
+Every work has several rounds, and the one with the least CPU per message is told: what others do on
+the machine makes a round dearer, never cheaper. The stock client of Java does the same works.
 """
 
 import argparse
@@ -14,8 +17,8 @@ import cProfile
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import asdict, dataclass, replace
 
 import psutil
 from tests.apache.jvm import run_java
@@ -26,6 +29,7 @@ from tianzhou.client import HeaderEncoding, Message, Producer
 from tianzhou.client.producer_settings import ProducerSettings
 from tianzhou.remoting import loop
 
+OURS, JAVA = "ours", "Java's"
 _KIB = b"x" * 1024
 _SMALL = b"x" * 100
 _IN_FLIGHT = 512
@@ -44,17 +48,27 @@ class Figure:
     """CPU of the client per message."""
     cores: float
     """CPU of the client per second."""
+    client: str = OURS
+    p50_us: float | None = None
+    """How long a send took, of all sends that were awaited one by one."""
+    p99_us: float | None = None
 
 
 Work = Callable[[Producer, str, float], Awaitable[int]]
 """Sends until a moment of the monotonic clock; returns how many messages."""
 
+_latencies_s: list[float] = []
+"""Of the sends of `in_a_loop` since the list was emptied."""
+
 
 async def in_a_loop(producer: Producer, topic: str, until_s: float) -> int:
     count = 0
-    while time.monotonic() < until_s:
+    began_s = time.monotonic()
+    while began_s < until_s:
         await producer.send(Message(topic, _KIB))
-        count += 1
+        ended_s = time.monotonic()
+        _latencies_s.append(ended_s - began_s)
+        count, began_s = count + 1, ended_s
     return count
 
 
@@ -118,15 +132,26 @@ async def measure_one(namesrv: str, server: str, work: str, seconds: float) -> F
         topic = "BenchClient"
         await producer.send(topic, b"warm")
         await send(producer, topic, time.monotonic() + seconds / 10)
+        _latencies_s.clear()
         cpu_s, began_s = time.process_time(), time.monotonic()
         count = await send(producer, topic, began_s + seconds)
         cpu_s, wall_s = time.process_time() - cpu_s, time.monotonic() - began_s
-    return Figure(server, work, int(count / wall_s), cpu_s / count * 1e6, cpu_s / wall_s)
+    figure = Figure(server, work, int(count / wall_s), cpu_s / count * 1e6, cpu_s / wall_s)
+    if not _latencies_s:
+        return figure
+    ordered = sorted(_latencies_s)
+    p50_us, p99_us = (ordered[len(ordered) * per // 100] * 1e6 for per in (50, 99))
+    return replace(figure, p50_us=p50_us, p99_us=p99_us)
 
 
 async def measure_consume(namesrv: str, server: str, work: str, count: int) -> Figure:
     wall_s, cpu_s = await consuming.CONSUMES[work](namesrv, count)
     return Figure(server, work, int(count / wall_s), cpu_s / count * 1e6, cpu_s / wall_s)
+
+
+def best(figures: Iterable[Figure]) -> Figure:
+    """The round with the least CPU per message."""
+    return min(figures, key=lambda figure: figure.cpu_us)
 
 
 def namesrv_of(server: Measured) -> str:
@@ -136,43 +161,93 @@ def namesrv_of(server: Measured) -> str:
     return f"127.0.0.1:{ports[0]}"
 
 
-def measure_java(namesrv: str, server: str, seconds: float) -> list[Figure]:
+def measure_java(namesrv: str, server: str, seconds: float, rounds: int) -> list[Figure]:
     """The stock client of Java at the same works; start-up and compiling are not counted."""
     done = run_java(
         broker_servers.APACHE_VERSION, "ClientBench", namesrv, str(seconds), str(_CONSUMED),
+        str(rounds),
         jvm_options=("-XX:TieredStopAtLevel=4", "-XX:-UseSerialGC", "-XX:+UseG1GC", "-Xmx2g"),
-        timeout_s=60 + 8 * seconds,
+        timeout_s=120 + 8 * seconds * (rounds + 1),
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"the Java client failed: {done.stderr[-1000:]}")
-    figures: list[Figure] = []
+    by_work: dict[str, list[Figure]] = {}
     for line in done.stdout.splitlines():
-        name, count, wall, cpu = line.split("\t")
-        wall_s, cpu_s = float(wall), float(cpu)
-        figures.append(
-            Figure(
-                server, f"Java client: {name}", int(int(count) / wall_s),
-                cpu_s / int(count) * 1e6, cpu_s / wall_s,
-            )
-        )  # fmt: skip
-    return figures
+        figure = java_figure(server, line)
+        by_work.setdefault(figure.work, []).append(figure)
+    return [best(figures) for figures in by_work.values()]
 
 
-def measure(*, seconds: float, apache: bool = False) -> list[Figure]:
-    """All works against our broker, and Apache's if asked for."""
+def java_figure(server: str, line: str) -> Figure:
+    """What a line of ClientBench says: work, messages, wall, CPU, and two latencies or none."""
+    work, count, wall, cpu, *latencies = line.split("\t")
+    wall_s, cpu_s = float(wall), float(cpu)
+    p50_us, p99_us = map(float, latencies) if latencies else (None, None)
+    return Figure(
+        server, work, int(int(count) / wall_s), cpu_s / int(count) * 1e6, cpu_s / wall_s,
+        JAVA, p50_us, p99_us,
+    )  # fmt: skip
+
+
+def measure(*, seconds: float, rounds: int = 3, apache: bool = False) -> list[Figure]:
+    """All works of both clients against our broker, and Apache's if asked for."""
     figures: list[Figure] = []
     for start in [broker_servers.tianzhou, *([broker_servers.apache] if apache else [])]:
         with start() as server:
-            namesrv = namesrv_of(server)
+            namesrv, name = namesrv_of(server), server.name
             for work in WORKS:
-                figures.append(loop.run(measure_one(namesrv, server.name, work, seconds)))
+                each = (loop.run(measure_one(namesrv, name, work, seconds)) for _ in range(rounds))
+                figures.append(best(each))
                 print(figures[-1], file=sys.stderr)
             loop.run(consuming.fill(namesrv, _CONSUMED))
             for work in consuming.CONSUMES:
-                figures.append(loop.run(measure_consume(namesrv, server.name, work, _CONSUMED)))
+                each = (
+                    loop.run(measure_consume(namesrv, name, work, _CONSUMED)) for _ in range(rounds)
+                )
+                figures.append(best(each))
                 print(figures[-1], file=sys.stderr)
-            figures += measure_java(namesrv, server.name, seconds)
+            figures += measure_java(namesrv, name, seconds, rounds)
     return figures
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+HEADS = (
+    "broker", "work", "messages/s", "Java's", "ratio", "CPU us per message", "Java's", "ratio",
+)  # fmt: skip
+LATENCY_HEADS = ("broker", "client", "p50, us", "p99, us")
+
+
+def rows(figures: Iterable[Figure]) -> list[list[str]]:
+    """Both clients side by side; ratios above 1 are in our favour."""
+    table: dict[tuple[str, str], dict[str, Figure]] = {}
+    for figure in figures:
+        table.setdefault((figure.server, figure.work), {})[figure.client] = figure
+    return [_row(server, work, clients) for (server, work), clients in table.items()]
+
+
+def _row(server: str, work: str, clients: dict[str, Figure]) -> list[str]:
+    ours, java = clients.get(OURS), clients.get(JAVA)
+    cells = [_cells(each) for each in (ours, java)]
+    rate_ratio = cpu_ratio = ""
+    if ours and java:
+        rate_ratio = f"{ours.messages_per_s / java.messages_per_s:.2f}"
+        cpu_ratio = f"{java.cpu_us / ours.cpu_us:.2f}"
+    (rate, cpu), (java_rate, java_cpu) = cells
+    return [server, work, rate, java_rate, rate_ratio, cpu, java_cpu, cpu_ratio]
+
+
+def _cells(figure: Figure | None) -> tuple[str, str]:
+    return (f"{figure.messages_per_s:,}", f"{figure.cpu_us:,.1f}") if figure else ("", "")
+
+
+def latency_rows(figures: Iterable[Figure]) -> list[list[str]]:
+    """How long a send takes that is awaited before the next."""
+    return [
+        [figure.server, figure.client, f"{figure.p50_us:,.0f}", f"{figure.p99_us:,.0f}"]
+        for figure in figures
+        if figure.p50_us is not None and figure.p99_us is not None
+    ]
 
 
 def profile(work: str, seconds: float) -> None:
@@ -188,12 +263,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--apache", action="store_true", help="measure against Apache's, too")
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--profile", choices=WORKS, help="show where the time of one work goes")
     arguments = parser.parse_args()
     if arguments.profile:
         profile(arguments.profile, arguments.seconds)
     else:
-        figures = measure(seconds=arguments.seconds, apache=arguments.apache)
+        figures = measure(
+            seconds=arguments.seconds, rounds=arguments.rounds, apache=arguments.apache
+        )
         print(json.dumps([asdict(figure) for figure in figures], indent=1))
 
 

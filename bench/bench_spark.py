@@ -1,12 +1,15 @@
-"""Spark over topics: rows a second offline and through sockets, and CPU beside Parquet.
+"""Spark over topics: rows a second offline, through sockets, into topics; CPU beside Parquet.
 
-A store of 1 KiB messages in eight queues is made in a temporary directory; Spark runs on `local[2]`
-in this process's JVM, the broker in a process of its own. Every figure is the median of some
-rounds after one that is thrown away. CPU is that of the JVM and all Python workers. `--json` prints
-one line per figure; `--quick` takes fewer messages and rounds.
+A broker in a process of its own is sent messages of 1 KiB, which Spark on `local[2]` then reads
+through its sockets and, when it has ended, from its directory. Every figure is the median of some
+rounds after one that is thrown away; before the first, Spark reads the messages a few times, until
+the JVM has compiled what it runs. CPU is that of the JVM and all Python workers; that of the broker
+has a column of its own. The figures are written into docs/performance.md, with a plot; `--quick`
+takes fewer messages and rounds and prints only, and so does `--json`, one line per figure.
 """
 
 import argparse
+import asyncio
 import json
 import statistics
 import subprocess
@@ -16,36 +19,38 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
+from tianzhou.admin import Admin
+from tianzhou.client import Message
+from tianzhou.client.sync import Producer
 from tianzhou.spark import session
-from tianzhou.store.config import StoreConfig
-from tianzhou.store.message_store import Draft, MessageStore
 
 TOPIC = "bench"
 QUEUES = 8
 BODY = bytes(range(256)) * 4
-HOST = ("127.0.0.1", 10911)
-PROPERTIES = "TAGS\x01{1}\x02KEYS\x01order-{0:08d}\x02UNIQ_KEY\x017F0000010A1B18B4AAC2{0:012X}\x02"
+SENT_AT_ONCE = 5_000
+WARM_ROUNDS = 3
+ROUNDS_S = 8.0
+"""No further round of a figure is begun after this."""
 LOG_FILE_BYTES = 256 * 1024 * 1024
 QUEUE_FILE_BYTES = 20 * 300_000
 TWO = "queueId INT, queueOffset BIGINT"
 NARROW = "tags STRING"
-# The same broker with RocketMQ's limits on one pull, and with larger ones.
-PULLS: tuple[tuple[str, dict[str, object]], ...] = (
-    ("sockets", {}),
-    (
-        "sockets, larger pulls",
-        {
-            "maxTransferCountOnMessageInMemory": 2048,
-            "maxTransferBytesOnMessageInMemory": 1024 * 1024,
-        },
-    ),
-)
+ALL, SUM, GROUP = "all columns", "sum of two columns", "group by tag"
+OFFLINE, PARQUET = "offline", "Parquet"
+SINK_TOPIC = "bench-sink"
+SOCKETS, LARGER = "sockets", "sockets, larger pulls"
+# RocketMQ's limits on one pull are 32 messages and 256 KiB.
+LARGER_PULLS = {
+    "maxTransferCountOnMessageInMemory": "2048",
+    "maxTransferBytesOnMessageInMemory": "1048576",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,43 +60,42 @@ class Figure:
     what: str
     rows_s: float
     cpu_us_row: float
+    broker_us_row: float
 
 
 def tag_of(number: int) -> str:
     return "rare" if number % 100 == 0 else f"t{number % 7}"
 
 
-def make_store(root: Path, count: int) -> None:
+def fill(namesrv: str, count: int) -> None:
     """So many messages, one in a hundred with the tag rare."""
-    config = StoreConfig(
-        store_path_root_dir=root,
-        mapped_file_size_commit_log=LOG_FILE_BYTES,
-        mapped_file_size_consume_queue=QUEUE_FILE_BYTES,
-    )
-    with MessageStore.open(config) as store:
-        for begin in range(0, count, 1000):
-            drafts = [
-                Draft(
-                    TOPIC, n % QUEUES, BODY,
-                    PROPERTIES.format(n, tag_of(n // QUEUES)),
-                    0, HOST, HOST,
-                )
-                for n in range(begin, min(begin + 1000, count))
-            ]  # fmt: skip
-            for draft in drafts:
-                store.append(draft)
+    with Producer("bench", namesrv=namesrv) as producer:
+        for begin in range(0, count, SENT_AT_ONCE):
+            producer.send_many(
+                Message(TOPIC, BODY, tags=tag_of(n), keys=f"order-{n:08d}")
+                for n in range(begin, min(begin + SENT_AT_ONCE, count))
+            )
 
 
-def cpu_s() -> float:
-    """CPU of everything that this process started, those that ended included."""
-    total = 0.0
-    for process in psutil.Process().children(recursive=True):
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.system + times.children_user + times.children_system
-    return total
+def allow_larger_pulls(namesrv: str) -> None:
+    """While the broker runs: one that has been started anew checks old messages as they leave."""
+
+    async def change() -> None:
+        async with Admin(namesrv) as admin:
+            for at in await admin.clusters.brokers(masters=True):
+                await admin.brokers.change_settings(at, LARGER_PULLS)
+
+    asyncio.run(change())
+
+
+def cpu_of(process: psutil.Process) -> float:
+    """CPU of a process and of all that it started, those that ended included."""
+    try:
+        times = process.cpu_times()
+        below = sum(cpu_of(each) for each in process.children())
+    except psutil.NoSuchProcess:
+        return 0.0
+    return below + times.user + times.system + times.children_user + times.children_system
 
 
 class Bench:
@@ -100,17 +104,25 @@ class Bench:
     def __init__(self, count: int, rounds: int) -> None:
         self.count = count
         self.rounds = rounds
+        self.broker_pid = 0
+
+    def cpu_s(self) -> tuple[float, float]:
+        """CPU of Spark and of the broker."""
+        below = {each.pid: cpu_of(each) for each in psutil.Process().children()}
+        of_broker = below.pop(self.broker_pid, 0.0)
+        return sum(below.values()), of_broker
 
     def measure(self, what: str, work: Callable[[], object]) -> Figure:
         work()
-        walls, cpus = list[float](), list[float]()
-        for _ in range(self.rounds):
-            wall, cpu = time.perf_counter(), cpu_s()
+        taken: list[tuple[float, float, float]] = []
+        while len(taken) < self.rounds and sum(each[0] for each in taken) < ROUNDS_S:
+            began, (spark, broker) = time.perf_counter(), self.cpu_s()
             work()
-            walls.append(time.perf_counter() - wall)
-            cpus.append(cpu_s() - cpu)
-        wall, cpu = statistics.median(walls), statistics.median(cpus)
-        return Figure(what, self.count / wall, max(cpu, 0.0) / self.count * 1e6)
+            wall, (spark_after, broker_after) = time.perf_counter() - began, self.cpu_s()
+            taken.append((wall, spark_after - spark, broker_after - broker))
+        wall, spark, broker = (statistics.median(each) for each in zip(*taken, strict=True))
+        us_row = 1e6 / self.count
+        return Figure(what, self.count / wall, max(spark, 0.0) * us_row, max(broker, 0.0) * us_row)
 
 
 def drain(frame: DataFrame) -> None:
@@ -120,15 +132,9 @@ def drain(frame: DataFrame) -> None:
 
 def scans(bench: Bench, what: str, source: Callable[[], DataFrameReader]) -> Iterator[Figure]:
     """The queries that every way of reading is measured by."""
-    yield bench.measure(f"{what}: all columns", lambda: drain(load(source())))
-    yield bench.measure(
-        f"{what}: sum of two columns",
-        lambda: load(source().schema(TWO)).selectExpr("sum(queueId)", "sum(queueOffset)").collect(),
-    )
-    yield bench.measure(
-        f"{what}: group by tag",
-        lambda: load(source().schema(NARROW)).groupBy("tags").count().collect(),
-    )
+    yield bench.measure(f"{what}: {ALL}", lambda: drain(load(source())))
+    yield bench.measure(f"{what}: {SUM}", lambda: sum_two(load(source().schema(TWO))))
+    yield bench.measure(f"{what}: {GROUP}", lambda: count_tags(load(source().schema(NARROW))))
     yield bench.measure(
         f"{what}: 1 % by tag, filtered by Spark",
         lambda: drain(load(source().option("pushDown", "false")).where("tags = 'rare'")),
@@ -139,28 +145,45 @@ def scans(bench: Bench, what: str, source: Callable[[], DataFrameReader]) -> Ite
     )
 
 
+def sum_two(frame: DataFrame) -> None:
+    frame.selectExpr("sum(queueId)", "sum(queueOffset)").collect()
+
+
+def count_tags(frame: DataFrame) -> None:
+    frame.groupBy("tags").count().collect()
+
+
+def write_topic(spark: SparkSession, namesrv: str, count: int) -> None:
+    """Rows of 1 KiB with tags and keys into a topic."""
+    frame = spark.range(0, count, 1, 4).selectExpr(
+        f"repeat('x', {len(BODY)}) body", "concat('t', id % 7) tags", "concat('order-', id) keys"
+    )
+    writer = frame.write.format("rocketmq").mode("append")
+    writer.option("nameServer", namesrv).option("topic", SINK_TOPIC).save()
+
+
 def load(reader: DataFrameReader) -> DataFrame:
     return reader.option("subscribe", TOPIC).load()
 
 
 @contextmanager
-def broker(folder: Path, settings: dict[str, object]) -> Generator[str]:
-    """A cluster over the store in a process of its own; gives the nameserver's address."""
-    command = [sys.executable, "-m", "bench.bench_spark", "--serve", str(folder)]
+def broker(folder: Path) -> Generator[tuple[str, int]]:
+    """A cluster in a process of its own; gives the nameserver's address and the process's id."""
     process = subprocess.Popen(
-        [*command, json.dumps(settings)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-m", "bench.bench_spark", "--serve", str(folder)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        yield process.stdout.readline().strip()
+        yield process.stdout.readline().strip(), process.pid
     finally:
         process.stdin.close()
         process.wait(60)
         process.stdout.close()
 
 
-def serve(folder: Path, settings: dict[str, Any]) -> None:
+def serve(folder: Path) -> None:
     """The broker's process: until its input ends."""
     from tianzhou.testing import Cluster
 
@@ -170,63 +193,157 @@ def serve(folder: Path, settings: dict[str, Any]) -> None:
         "maxHashSlotNum": 5_000_000,
         "maxIndexNum": 20_000_000,
     }
-    with Cluster(folder=folder, topics={TOPIC: QUEUES}, **shape | settings) as cluster:
+    topics = {TOPIC: QUEUES, SINK_TOPIC: QUEUES}
+    with Cluster(folder=folder, topics=topics, **shape) as cluster:
         print(cluster.namesrv_address, flush=True)
         sys.stdin.read()
 
 
 def figures(spark: SparkSession, folder: Path, bench: Bench) -> Iterator[Figure]:
     """All figures, one after the other."""
-    root = folder / "broker-0"
-    make_store(root, bench.count)
+    with broker(folder / "read") as (namesrv, bench.broker_pid):
+
+        def online() -> DataFrameReader:
+            return spark.read.format("rocketmq").option("nameServer", namesrv)
+
+        fill(namesrv, bench.count)
+        for _ in range(WARM_ROUNDS):
+            drain(load(online()))
+        yield from scans(bench, SOCKETS, online)
+        allow_larger_pulls(namesrv)
+        yield from scans(bench, LARGER, online)
+    root = folder / "read" / "broker-0"
 
     def offline() -> DataFrameReader:
         return spark.read.format("rocketmq-store").option("path", str(root))
 
-    yield from scans(bench, "offline", offline)
+    yield from scans(bench, OFFLINE, offline)
     parquet = str(folder / "parquet")
+
+    def write_parquet() -> None:
+        load(offline()).write.mode("overwrite").parquet(parquet)
+
+    for _ in range(WARM_ROUNDS):  # Parquet's writer is new to the JVM here
+        write_parquet()
+    yield bench.measure(f"{OFFLINE}: write to Parquet", write_parquet)
+    yield bench.measure(f"{PARQUET}: {ALL}", lambda: drain(spark.read.parquet(parquet)))
+    yield bench.measure(f"{PARQUET}: {SUM}", lambda: sum_two(spark.read.parquet(parquet)))
+    yield bench.measure(f"{PARQUET}: {GROUP}", lambda: count_tags(spark.read.parquet(parquet)))
+    copy = str(folder / "copy")
     yield bench.measure(
-        "offline: write to Parquet",
-        lambda: load(offline()).write.mode("overwrite").parquet(parquet),
+        f"{PARQUET}: write to Parquet",
+        lambda: spark.read.parquet(parquet).write.mode("overwrite").parquet(copy),
     )
-    yield bench.measure("Parquet itself: all columns", lambda: drain(spark.read.parquet(parquet)))
-    for what, settings in PULLS:
-        with broker(folder, settings) as namesrv:
+    with broker(folder / "written") as (namesrv, bench.broker_pid):
+        work = partial(write_topic, spark, namesrv, bench.count)
+        yield bench.measure("sink: into a topic", work)
 
-            def online(namesrv: str = namesrv) -> DataFrameReader:
-                return spark.read.format("rocketmq").option("nameServer", namesrv)
 
-            yield from scans(bench, what, online)
+# -- the page --------------------------------------------------------------------------------------
+
+
+def told(measured: list[Figure]) -> str:
+    """The table of the page, and what follows from it."""
+    from bench.run import table
+
+    by_name = {figure.what: figure for figure in measured}
+    rows = [
+        [
+            each.what,
+            f"{each.rows_s:,.0f}",
+            f"{each.cpu_us_row:.2f}",
+            _or_nothing(each.broker_us_row),
+        ]
+        for each in measured
+    ]
+    lines = [
+        f"- {query}: {ours.cpu_us_row / theirs.cpu_us_row:.1f} times the CPU of Spark reading the "
+        "same rows from Parquet."
+        for query in (ALL, SUM, GROUP)
+        if (ours := by_name.get(f"{OFFLINE}: {query}"))
+        and (theirs := by_name.get(f"{PARQUET}: {query}"))
+        and theirs.cpu_us_row
+    ]
+    for what in (OFFLINE, SOCKETS, LARGER):
+        pushed = by_name.get(f"{what}: 1 % by tag, pushed down")
+        plain = by_name.get(f"{what}: 1 % by tag, filtered by Spark")
+        if pushed and plain:
+            lines.append(
+                f"- {what}: a tag that 1 % of the messages have is found "
+                f"{pushed.rows_s / plain.rows_s:.1f} times as fast when it is pushed down."
+            )
+    whole = by_name.get(f"{OFFLINE}: {ALL}")
+    for what in (SOCKETS, LARGER):
+        through = by_name.get(f"{what}: {ALL}")
+        if through and whole:
+            lines.append(
+                f"- {what}: all columns at {through.rows_s / whole.rows_s:.0%} of the rate offline."
+            )
+    listed = "\n".join(lines)
+    heads = ["query", "rows/s", "us of CPU per row", "of the broker"]
+    return f"{table(heads, rows)}\n\n{listed}"
+
+
+def _or_nothing(us_row: float) -> str:
+    return f"{us_row:.2f}" if us_row else ""
+
+
+def draw(measured: list[Figure], path: Path) -> None:
+    """CPU per row beside that of Parquet."""
+    from bench import plots
+
+    by_name = {figure.what: figure.cpu_us_row for figure in measured}
+    bars = [
+        (query, by_name[f"{OFFLINE}: {query}"], by_name[f"{PARQUET}: {query}"])
+        for query in (ALL, SUM, GROUP)
+    ]
+    plots.pairs(
+        path, "Spark's CPU per row, all its processes", "microseconds, less is better", bars,
+        ("rocketmq-store", "Parquet"),
+    )  # fmt: skip
+
+
+def write_page(measured: list[Figure], count: int) -> None:
+    from bench.run import PLOTS, conditions, write_part
+
+    draw(measured, PLOTS / "spark-cpu.svg")
+    plot = "![CPU per row, beside Parquet](plots/spark-cpu.svg)"
+    where = f"{conditions(quick=False)} {count:,} messages."
+    write_part("spark", f"{where}\n\n{told(measured)}\n\n{plot}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Spark over topics.")
-    parser.add_argument("--count", type=int, default=400_000)
+    parser.add_argument("--count", type=int, default=600_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="few messages, printed only")
+    parser.add_argument("--json", action="store_true", help="a line per figure, printed only")
     parser.add_argument("--directory", type=Path)
-    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
-        serve(Path(given.serve[0]), json.loads(given.serve[1]))
+        serve(given.serve)
         return
     bench = Bench(40_000 if given.quick else given.count, 1 if given.quick else given.rounds)
+    measured: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="bench-spark-", dir=given.directory) as folder:
         spark = session("bench", master="local[2]", spark_driver_memory="2g")
         spark.sparkContext.setLogLevel("ERROR")
         try:
             for figure in figures(spark, Path(folder), bench):
+                measured.append(figure)
                 if given.json:
                     print(json.dumps(asdict(figure)), flush=True)
                 else:
                     print(
                         f"{figure.what:45} {figure.rows_s:12,.0f} rows/s "
-                        f"{figure.cpu_us_row:8.2f} us CPU/row",
+                        f"{figure.cpu_us_row:8.2f} us CPU/row {figure.broker_us_row:8.2f} broker",
                         flush=True,
                     )
         finally:
             spark.stop()
+    if not given.quick and not given.json:
+        write_page(measured, bench.count)
 
 
 if __name__ == "__main__":

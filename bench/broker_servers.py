@@ -1,19 +1,22 @@
 """The brokers that are measured: ours as a user starts it, and Apache's with a production heap.
 
-Each comes with its nameserver, an empty store and RocketMQ's default sizes of files.
+Each comes with its nameserver, an empty store and RocketMQ's default sizes of files. Ours can be
+had without the compiled kernel, and as two workers, too.
 """
 
+import os
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 from tests.apache.kit import apache_broker, apache_namesrv, free_port
 
 from bench.route_load import frame, read_answer
@@ -32,6 +35,11 @@ COMMON: dict[str, object] = {
     "diskMaxUsedSpaceRatio": 95,
 }
 _SEND_V2, _CREATE_TOPIC = 310, 17
+_WORKER_PORT_STEP = 10
+
+
+KeepFiles = Callable[[Path], None]
+"""Takes what it wants out of a directory that is about to be removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,53 +55,120 @@ class Measured:
 
 
 @contextmanager
-def tianzhou(**settings: object) -> Generator[Measured]:
+def tianzhou(keep_files: KeepFiles | None = None, **settings: object) -> Generator[Measured]:
     """Our nameserver and broker."""
-    with tempfile.TemporaryDirectory(prefix="bench-broker-") as directory:
-        home = Path(directory)
-        namesrv_port, port = free_port(), free_port(-2, 1)
-        (home / "namesrv.properties").write_text(
-            f"listenPort={namesrv_port}\nkvConfigPath={home}/kvConfig.json\n"
-        )
-        own = {
-            "namesrvAddr": f"127.0.0.1:{namesrv_port}", "listenPort": port,
-            "storePathRootDir": home / "store",
-        }  # fmt: skip
-        lines = (f"{key}={value}\n" for key, value in (COMMON | own | settings).items())
-        (home / "broker.properties").write_text("".join(lines))
-        started = time.perf_counter()
-        with (
-            _program("mqnamesrv", home / "namesrv.properties", home) as namesrv,
-            _program("mqbroker", home / "broker.properties", home) as broker,
-        ):
-            await_send(port)
-            took_s = time.perf_counter() - started
-            yield Measured("tianzhou", broker.pid, namesrv.pid, port, took_s)
+    with _directory(keep_files) as home, _ours(home, "tianzhou", {}, settings) as measured:
+        yield measured
 
 
 @contextmanager
-def _program(name: str, settings: Path, home: Path) -> Generator[subprocess.Popen[bytes]]:
+def pure(keep_files: KeepFiles | None = None, **settings: object) -> Generator[Measured]:
+    """The same with the kernel switched off."""
+    environment = {"TIANZHOU_PURE": "1"}
+    with _directory(keep_files) as home, _ours(home, "pure", environment, settings) as measured:
+        yield measured
+
+
+@contextmanager
+def _directory(keep_files: KeepFiles | None) -> Generator[Path]:
+    """Where a server lives and leaves its files."""
+    with tempfile.TemporaryDirectory(prefix="bench-broker-") as directory:
+        yield Path(directory)
+        if keep_files is not None:
+            keep_files(Path(directory))
+
+
+@contextmanager
+def _ours(
+    home: Path, name: str, environment: dict[str, str], settings: dict[str, object]
+) -> Generator[Measured]:
+    port = free_port(-2, 1)
+    namesrv_file, broker_file = _write_settings(home, port, settings)
+    started = time.perf_counter()
+    with (
+        _program(home, environment, "mqnamesrv", "-c", str(namesrv_file)) as namesrv,
+        _program(home, environment, "mqbroker", "-c", str(broker_file)) as broker,
+    ):
+        await_send(port, broker)
+        took_s = time.perf_counter() - started
+        yield Measured(name, broker.pid, namesrv.pid, port, took_s)
+
+
+@contextmanager
+def two_workers(keep_files: KeepFiles | None = None) -> Generator[tuple[Measured, Measured]]:
+    """Our nameserver, and a broker with two workers."""
+    with _directory(keep_files) as home:
+        ports = (port := free_port(-2, 1, 8, 10, 11), port + _WORKER_PORT_STEP)
+        namesrv_file, broker_file = _write_settings(home, port, {})
+        started = time.perf_counter()
+        command = ("tianzhou", "broker", "--config", str(broker_file), "--workers", "2")
+        with (
+            _program(home, {}, "mqnamesrv", "-c", str(namesrv_file)) as namesrv,
+            _program(home, {}, *command) as parent,
+        ):
+            for each in ports:
+                await_send(each, parent)
+            took_s = time.perf_counter() - started
+            pids = [_worker_pid(parent.pid, each) for each in ports]
+            one, other = (
+                Measured("tianzhou", pid, namesrv.pid, each, took_s)
+                for pid, each in zip(pids, ports, strict=True)
+            )
+            yield one, other
+
+
+def _worker_pid(parent_pid: int, port: int) -> int:
+    for child in psutil.Process(parent_pid).children():
+        if f"listenPort={port}" in child.cmdline():
+            return child.pid
+    raise RuntimeError(f"no worker listens on port {port}")
+
+
+def _write_settings(home: Path, port: int, settings: dict[str, object]) -> tuple[Path, Path]:
+    """The files of the nameserver and of the broker."""
+    namesrv_port = free_port()
+    namesrv_file, broker_file = home / "namesrv.properties", home / "broker.properties"
+    namesrv_file.write_text(f"listenPort={namesrv_port}\nkvConfigPath={home}/kvConfig.json\n")
+    own = {
+        "namesrvAddr": f"127.0.0.1:{namesrv_port}", "listenPort": port,
+        "storePathRootDir": home / "store",
+    }  # fmt: skip
+    lines = (f"{key}={value}\n" for key, value in (COMMON | own | settings).items())
+    broker_file.write_text("".join(lines))
+    return namesrv_file, broker_file
+
+
+@contextmanager
+def _program(
+    home: Path, environment: dict[str, str], name: str, *arguments: str
+) -> Generator[subprocess.Popen[bytes]]:
+    command = [str(Path(sys.executable).parent / name), *arguments]
     with (home / f"{name}.log").open("wb") as log:
-        process = subprocess.Popen(
-            [str(Path(sys.executable).parent / name), "-c", str(settings)], stdout=log, stderr=log
-        )
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | environment)
     try:
         yield process
     finally:
         process.terminate()
-        process.wait(60)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            # Thousands of queues on a busy disk take their time, and nobody reads them again.
+            process.kill()
+            process.wait()
 
 
 @contextmanager
-def apache(**settings: object) -> Generator[Measured]:
+def apache(keep_files: KeepFiles | None = None, **settings: object) -> Generator[Measured]:
     """Apache's nameserver and broker."""
     properties: dict[str, Any] = COMMON | settings
     started = time.perf_counter()
     with (
+        _directory(keep_files) as store,
         apache_namesrv(APACHE_VERSION, jvm_options=NAMESRV_JVM) as namesrv,
         apache_broker(
             APACHE_VERSION,
             namesrv.address,
+            store_dir=store,
             jvm_options=APACHE_JVM,
             graceful=False,
             await_registration=False,
@@ -105,8 +180,10 @@ def apache(**settings: object) -> Generator[Measured]:
         yield Measured("apache", broker.pid, namesrv.pid, broker.port, took_s)
 
 
-def await_send(port: int, deadline_s: float = 90) -> None:
-    """Until a message is accepted."""
+def await_send(
+    port: int, watched: subprocess.Popen[bytes] | None = None, deadline_s: float = 90
+) -> None:
+    """Until a message is accepted; no longer than the watched process lives."""
     deadline = time.monotonic() + deadline_s
     request = frame(
         _SEND_V2,
@@ -125,6 +202,8 @@ def await_send(port: int, deadline_s: float = 90) -> None:
                     return
         except OSError:
             pass
+        if watched is not None and watched.poll() is not None:
+            raise RuntimeError(f"the broker ended with code {watched.returncode}")
         if time.monotonic() > deadline:
             raise TimeoutError(f"no send was accepted on port {port} within {deadline_s} s")
         time.sleep(0.01)

@@ -44,6 +44,11 @@ def _cpu_s(process: psutil.Process) -> float:
     return times.user + times.system
 
 
+def stolen_cpu_s() -> float:
+    """CPU seconds that the host of a virtual machine has kept for others, as far as it tells."""
+    return float(getattr(psutil.cpu_times(), "steal", 0.0))
+
+
 def rss_mib(pid: int) -> float:
     return psutil.Process(pid).memory_info().rss / 2**20
 

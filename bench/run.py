@@ -1,18 +1,22 @@
 """`make bench`: every benchmark in one go, on one machine, written into docs/performance.md.
 
 Each benchmark fills a part of that page between two comments; the words around them are written by
-hand. `--quick` prints the same tables from short rounds and writes nothing.
+hand. `--quick` prints the same tables from short rounds and writes nothing. `--only broker --rounds
+2 --seconds 3` is the comparison with Apache's broker in about ten minutes.
 """
 
 import argparse
 import os
 import platform
 import re
-import statistics
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from bench import (
     bench_broker,
@@ -23,9 +27,9 @@ from bench import (
     bench_store,
     bench_wire,
     broker_servers,
-    plots,
+    broker_table,
 )
-from bench.machine import median_and_spread
+from bench.progress import Progress, minutes, say
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "performance.md"
@@ -106,38 +110,17 @@ def store(*, quick: bool) -> str:
     return "One run each.\n\n" + table(["figure", "unit", "value"], rows)
 
 
-def broker(*, quick: bool) -> str:
-    results = bench_broker.measure(quick=quick)
-    rows: list[list[str]] = []
-    bars: list[tuple[str, float, float]] = []
-    for work in bench_broker.WORKS:
-        both = [results.works.get((work.name, name)) for name in ("tianzhou", "apache")]
-        if both[0] is None or both[1] is None:
-            continue
-        for what, of in bench_broker.COLUMNS.items():
-            ours, theirs = (median_and_spread(of(samples)) for samples in both if samples)
-            ratio = f"{theirs[0] / ours[0]:.2f}" if ours[0] else ""
-            rows.append([work.meaning, what, spread(*ours), spread(*theirs), ratio])
-        cpu = [statistics.median(samples.cpu_us) for samples in both if samples]
-        bars.append((work.meaning, cpu[0], cpu[1]))
-    for what, by_server in results.others().items():
-        ours, theirs = (median_and_spread(by_server[name]) for name in ("tianzhou", "apache"))
-        rows.append(["-", what, spread(*ours), spread(*theirs), f"{theirs[0] / ours[0]:.2f}"])
-    all_samples = results.works.values()
-    kept = sum(len(samples.rate) for samples in all_samples)
-    disturbed = sum(samples.disturbed_count for samples in all_samples)
-    repeated = sum(samples.repeated_count for samples in all_samples)
+def broker(*, quick: bool, plan: bench_broker.Plan = bench_broker.FULL) -> str:
+    results = bench_broker.measure(bench_broker.QUICK_PLAN if quick else plan)
     apache = f"Apache {broker_servers.APACHE_VERSION}"
     if not quick:
-        plots.pairs(
-            PLOTS / "broker-cpu.svg", "The server's CPU per message",
-            "microseconds, less is better", bars, ("Tianzhou", apache),
-        )  # fmt: skip
-    noise = (
-        f"{disturbed} of {kept} rounds were disturbed by others on the machine, {repeated} more "
-        "were repeated for that.\n\n"
-    )
-    return SPREAD + noise + table(["work", "figure", "Tianzhou", apache, "ratio"], rows)
+        broker_table.draw(results, PLOTS, ("Tianzhou", apache))
+    works = table(broker_table.HEADS, map(broker_table.cells_of, broker_table.rows_of(results)))
+    others = table(broker_table.OTHER_HEADS, broker_table.other_rows(results))
+    told = (
+        f"{plan.rounds} rounds of {plan.duration_s:g} s. " if not quick else ""
+    ) + broker_table.noise(results)
+    return f"{apache}. {told} {SPREAD}{works}\n\n{others}"
 
 
 def held(*, quick: bool) -> str:
@@ -155,13 +138,15 @@ def kinds(*, quick: bool) -> str:
 
 
 def client(*, quick: bool) -> str:
-    found = bench_client.measure(seconds=1.5 if quick else 5.0, apache=not quick)
-    rows = [
-        [each.server, each.work, f"{each.messages_per_s:,}", f"{each.cpu_us:,.1f}"]
-        for each in found
-    ]
-    return "One run.\n\n" + table(
-        ["broker", "work", "messages/s", "CPU us of the client per message"], rows
+    found = bench_client.measure(
+        seconds=1.0 if quick else 5.0, rounds=1 if quick else 3, apache=not quick
+    )
+    rounds = "One round each." if quick else "The best of three rounds each."
+    return (
+        f"{rounds} Ratios above 1 are in our favour.\n\n"
+        f"{table(bench_client.HEADS, bench_client.rows(found))}\n\n"
+        "How long a send of 1 KiB takes that is awaited before the next:\n\n"
+        f"{table(bench_client.LATENCY_HEADS, bench_client.latency_rows(found))}"
     )
 
 
@@ -176,6 +161,18 @@ PARTS: dict[str, Callable[..., str]] = {
 }
 
 
+EXPECTED_S: dict[str, tuple[float, float]] = {
+    "wire": (40, 6),
+    "namesrv": (90, 25),
+    "store": (70, 12),
+    "broker": (0, 50),
+    "held": (45, 15),
+    "kinds": (540, 40),
+    "client": (600, 60),
+}
+"""About how long each takes, in full and in short, for the estimate; the broker's has its own."""
+
+
 def write_part(name: str, text: str) -> None:
     page = PAGE.read_text()
     pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
@@ -185,19 +182,36 @@ def write_part(name: str, text: str) -> None:
     PAGE.write_text(page)
 
 
+def _end(number: int, _: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="short rounds, printed, not written")
     parser.add_argument("--only", choices=PARTS, help="one benchmark")
+    parser.add_argument("--rounds", type=int, default=3, help="of the broker's works (3)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each of these (5)")
     options = parser.parse_args()
-    told = conditions(quick=options.quick)
-    for name, measure in PARTS.items():
-        if options.only in (None, name):
-            print(f"bench: {name}", file=sys.stderr)
-            text = f"{told}\n\n{measure(quick=options.quick)}"
-            print(f"\n{text}")
-            if not options.quick:
-                write_part(name, text)
+    # Whoever stops it gets the servers stopped and their files removed, too.
+    signal.signal(signal.SIGTERM, _end)
+    plan = bench_broker.plan_of(options.rounds, options.seconds)
+    parts = PARTS | {"broker": partial(broker, plan=plan)}
+    chosen = {name: parts[name] for name in parts if options.only in (None, name)}
+    quick: bool = options.quick
+    expected_s = {name: EXPECTED_S[name][quick] for name in chosen}
+    if "broker" in chosen and not quick:
+        expected_s["broker"] = plan.expected_s()
+    progress = Progress(sum(expected_s.values()))
+    say(f"{len(chosen)} parts, about {minutes(sum(expected_s.values()))} on a quiet machine")
+    told = conditions(quick=quick)
+    for number, (name, measure) in enumerate(chosen.items(), 1):
+        say(f"{name}, part {number} of {len(chosen)}, about {minutes(expected_s[name])}")
+        text = f"{told}\n\n{measure(quick=quick)}"
+        print(f"\n{text}", flush=True)
+        if not quick:
+            write_part(name, text)
+        progress.done(expected_s[name], f"{name} is done")
     return 0
 
 

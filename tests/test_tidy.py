@@ -75,6 +75,13 @@ def test_every_make_target_is_explained() -> None:
     assert not [name for name in phony.split() if not re.search(rf"^{name}:.*## ", makefile, re.M)]
 
 
+def test_make_runs_every_folder_of_tests() -> None:
+    parts = re.findall(r"^TESTS_\w+ *:= (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    run = set(re.findall(r"tests/(\w+)", " ".join(parts)))
+    folders = {path.parent for path in (ROOT / "tests").rglob("test_*.py")} - {ROOT / "tests"}
+    assert {folder.relative_to(ROOT / "tests").parts[0] for folder in folders} <= run
+
+
 def test_links_between_documents_lead_somewhere() -> None:
     broken = [
         f"{page.relative_to(ROOT)} -> {target}"

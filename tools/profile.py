@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from bench import bench_broker, broker_servers  # noqa: E402 - the path comes first
+from bench import bench_broker, broker_servers, progress  # noqa: E402 - the path comes first
 
 OUT = ROOT / "profiles"
 RATE_HZ = 250
@@ -74,7 +74,7 @@ def record(spy: str, program: Path, name: str, seconds: int) -> Path:
         if spying.returncode:
             raise SystemExit(f"profile: py-spy failed: {told[-500:]}")
     rate = figures["msgs_per_s"]
-    bench_broker.say(f"{name}: {rate:,.0f} messages/s while watched, {picture.relative_to(ROOT)}")
+    progress.say(f"{name}: {rate:,.0f} messages/s while watched, {picture.relative_to(ROOT)}")
     return picture
 
 

@@ -1,7 +1,8 @@
 //! Records as columns: the buffers of Arrow arrays, by the contract of `spark/twin.py`.
 //!
 //! Numbers are written in the machine's own order, as Arrow wants them. Texts are an array of 32-bit
-//! offsets and their bytes behind each other; where a value may be missing a bit map tells.
+//! offsets and their bytes behind each other; where a value may be missing a bit map tells. Bodies
+//! are copied once, straight to where Python gets them, and their checksums are taken there.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::from_utf8;
@@ -20,6 +21,7 @@ const STORE_HOST_V6: i32 = 1 << 5;
 const HEAD_WITHOUT_HOSTS: usize = 72;
 const HEAD_MAX: usize = HEAD_WITHOUT_HOSTS + 2 * 20;
 const START_BYTES: usize = 8;
+const SYS_FLAG_AT: usize = 36;
 const NAMES_MAX: usize = 64;
 
 /// One record, all of it checked; texts are those of its tail.
@@ -38,8 +40,7 @@ struct Parsed<'a> {
     born_host: &'a [u8],
     store_host: &'a [u8],
     topic: &'a str,
-    pairs: &'a [(&'a str, &'a str)],
-    body_at: usize,
+    pairs: Pairs<'a>,
     body_length: usize,
 }
 
@@ -79,7 +80,7 @@ enum Column {
     Property(String, Texts, Bits),
     Keys(Vec<u8>, Texts),
     Properties(Vec<u8>, Texts, Texts),
-    Body(Vec<u8>, Vec<(usize, usize)>, usize),
+    Body(Vec<u8>, usize),
 }
 
 // -- columns --------------------------------------------------------------------------------------
@@ -159,7 +160,7 @@ impl Column {
             "storeHost" => text(Text::StoreHost),
             "keys" => Some(Self::Keys(starts(), Texts::new())),
             "properties" => Some(Self::Properties(starts(), Texts::new(), Texts::new())),
-            "body" => Some(Self::Body(starts(), Vec::new(), 0)),
+            "body" => Some(Self::Body(starts(), 0)),
             _ => {
                 let name = name.strip_prefix("property:")?.to_owned();
                 Some(Self::Property(name, Texts::new(), Bits::default()))
@@ -181,31 +182,34 @@ impl Column {
             Self::Long(kind, values) => values.extend(record.long(*kind).to_ne_bytes()),
             Self::Text(kind, texts) => record.put_text(*kind, texts, hosts)?,
             Self::Property(name, texts, bits) => {
-                let value = value_of(record.pairs, name);
+                let value = record.pairs.value_of(name);
                 bits.put(value.is_some());
                 texts.put(value.unwrap_or(""))?;
             }
             Self::Keys(ends, texts) => {
-                let keys = value_of(record.pairs, "KEYS").unwrap_or("");
+                let keys = record.pairs.value_of("KEYS").unwrap_or("");
                 for key in keys.split(' ').filter(|key| !key.is_empty()) {
                     texts.put(key)?;
                 }
                 ends.extend(i32::try_from(texts.count).ok()?.to_ne_bytes());
             }
             Self::Properties(ends, names, values) => {
-                put_properties(record.pairs, names, values)?;
+                put_properties(&record.pairs, names, values)?;
                 ends.extend(i32::try_from(names.count).ok()?.to_ne_bytes());
             }
-            Self::Body(ends, places, total) => {
+            Self::Body(ends, total) => {
                 *total = total.checked_add(record.body_length)?;
                 ends.extend(i32::try_from(*total).ok()?.to_ne_bytes());
-                places.push((record.body_at, record.body_length));
             }
         }
         Some(())
     }
 
-    fn give<'py>(&self, py: Python<'py>, view: View<'_>) -> Option<Bound<'py, PyAny>> {
+    fn give<'py>(
+        &self,
+        py: Python<'py>,
+        bodies: Option<&Bound<'py, PyBytes>>,
+    ) -> Option<Bound<'py, PyAny>> {
         let bytes = |values: &[u8]| PyBytes::new(py, values);
         let tuple = match self {
             Self::Int(_, values) | Self::Long(_, values) => return Some(bytes(values).into_any()),
@@ -230,68 +234,73 @@ impl Column {
                     .ok()?
                     .into_any()
             }
-            Self::Body(ends, places, total) => {
-                let data = gather(py, view, places, *total)?;
-                (py.None(), bytes(ends), data).into_pyobject(py).ok()?.into_any()
+            Self::Body(ends, _) => {
+                (py.None(), bytes(ends), bodies?).into_pyobject(py).ok()?.into_any()
             }
         };
         Some(tuple)
     }
 }
 
-/// The bodies behind each other, copied once.
-fn gather<'py>(
-    py: Python<'py>,
-    view: View<'_>,
-    places: &[(usize, usize)],
-    total: usize,
-) -> Option<Bound<'py, PyBytes>> {
-    PyBytes::new_with(py, total, |mut target| {
-        for (at, length) in places {
-            let stop = at.saturating_add(*length);
-            let split = std::mem::take(&mut target).split_at_mut_checked(*length);
-            if let (Some((room, rest)), Some(body)) = (split, view.part(*at, stop)) {
-                body.copy_to(room);
-                target = rest;
-            }
-        }
-        Ok(())
-    })
-    .ok()
-}
-
 // -- texts ----------------------------------------------------------------------------------------
 
-type Pair<'a> = (&'a str, &'a str);
-
-/// Name and value of each property that has both; declines more than anybody sends.
-fn read_pairs<'a, 'b>(
+/// The properties of a record: their text, and where in it each name begins and ends and each value
+/// ends. One byte lies between a name and its value.
+#[derive(Clone, Copy)]
+struct Pairs<'a> {
     text: &'a str,
-    room: &'b mut [Pair<'a>; NAMES_MAX],
-) -> Option<&'b [Pair<'a>]> {
-    let mut count = 0;
-    for part in text.split('\x02') {
-        match part.split_once('\x01') {
-            Some((name, value)) if !name.is_empty() && !value.is_empty() => {
-                *room.get_mut(count)? = (name, value);
-                count += 1;
-            }
-            _ => {}
-        }
-    }
-    room.get(..count)
+    places: &'a [[usize; 3]],
 }
 
-/// Of a repeated name the last one counts.
-fn value_of<'a>(pairs: &[Pair<'a>], wanted: &str) -> Option<&'a str> {
-    pairs.iter().rev().find(|(name, _)| *name == wanted).map(|(_, value)| *value)
+impl<'a> Pairs<'a> {
+    fn get(&self, place: [usize; 3]) -> Option<(&'a str, &'a str)> {
+        let [start, middle, stop] = place;
+        Some((self.text.get(start..middle)?, self.text.get(middle + 1..stop)?))
+    }
+
+    /// Of a repeated name the last one counts.
+    fn value_of(&self, wanted: &str) -> Option<&'a str> {
+        for place in self.places.iter().rev() {
+            // Lengths are compared first: most names are told apart by them.
+            if place[1] - place[0] == wanted.len() {
+                let (name, value) = self.get(*place)?;
+                if name == wanted {
+                    return Some(value);
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Where each property lies that has a name and a value; declines more than anybody sends.
+fn find_pairs(text: &str, places: &mut Vec<[usize; 3]>) -> Option<()> {
+    places.clear();
+    let mut start = 0;
+    let mut middle = None;
+    for (at, byte) in text.bytes().chain([2]).enumerate() {
+        if byte == 1 && middle.is_none() {
+            middle = Some(at);
+        } else if byte == 2 {
+            if let Some(middle) = middle.take() {
+                if middle > start && at > middle + 1 {
+                    places.push([start, middle, at]);
+                }
+            }
+            start = at + 1;
+        }
+    }
+    (places.len() <= NAMES_MAX).then_some(())
 }
 
 /// Declines repeated names, which keep their first place and their last value.
-fn put_properties(pairs: &[Pair<'_>], names: &mut Texts, values: &mut Texts) -> Option<()> {
-    for (count, (name, value)) in pairs.iter().enumerate() {
-        if pairs.get(..count)?.iter().any(|(known, _)| known == name) {
-            return None;
+fn put_properties(pairs: &Pairs<'_>, names: &mut Texts, values: &mut Texts) -> Option<()> {
+    for (count, place) in pairs.places.iter().enumerate() {
+        let (name, value) = pairs.get(*place)?;
+        for known in pairs.places.get(..count)? {
+            if known[1] - known[0] == name.len() && pairs.get(*known)?.0 == name {
+                return None;
+            }
         }
         names.put(name)?;
         values.put(value)?;
@@ -351,7 +360,7 @@ impl Parsed<'_> {
             Text::BornHost => texts.put(host_text(&mut hosts.born, self.born_host)?),
             Text::StoreHost => texts.put(host_text(&mut hosts.store, self.store_host)?),
             Text::OffsetMsgId => self.put_offset_id(texts),
-            Text::MsgId => match value_of(self.pairs, "UNIQ_KEY") {
+            Text::MsgId => match self.pairs.value_of("UNIQ_KEY") {
                 Some(id) => texts.put(id),
                 None => self.put_offset_id(texts),
             },
@@ -370,11 +379,14 @@ impl Parsed<'_> {
 
 // -- records --------------------------------------------------------------------------------------
 
-/// What is done with each record.
-#[derive(Clone, Copy)]
+/// What is done with each record, and what is used again for each.
 struct Task {
+    columns: Vec<Column>,
     check_crc: bool,
     with_pairs: bool,
+    hosts: Hosts,
+    tail: Vec<u8>,
+    places: Vec<[usize; 3]>,
 }
 
 /// The wanted columns of records: those that begin at `starts`, or all that follow each other.
@@ -385,112 +397,170 @@ pub fn decode<'py>(
     names: &[String],
     check_crc: bool,
 ) -> Option<(usize, Bound<'py, PyList>)> {
-    let mut columns = names.iter().map(|name| Column::of(name)).collect::<Option<Vec<_>>>()?;
-    let with_pairs = columns.iter().any(Column::is_of_properties);
-    let task = Task { check_crc, with_pairs };
-    let mut hosts = Hosts::default();
-    let mut tail = Vec::new();
-    let mut count = 0;
-    match starts {
-        Some(starts) => {
-            for start in starts.chunks_exact(START_BYTES) {
-                let start = i64::from_ne_bytes(start.try_into().ok()?);
-                let start = usize::try_from(start).ok()?;
-                take(view, start, task, &mut tail, &mut columns, &mut hosts)?;
-                count += 1;
-            }
+    let columns = names.iter().map(|name| Column::of(name)).collect::<Option<Vec<_>>>()?;
+    let mut task = Task {
+        with_pairs: columns.iter().any(Column::is_of_properties),
+        columns,
+        check_crc,
+        hosts: Hosts::default(),
+        tail: Vec::new(),
+        places: Vec::new(),
+    };
+    let starts = match starts {
+        Some(starts) => given_starts(starts)?,
+        None => all_starts(view)?,
+    };
+    let bodies = if task.columns.iter().any(|column| matches!(column, Column::Body(..))) {
+        let mut total = 0_usize;
+        for start in &starts {
+            total = total.checked_add(body_place(view, *start)?.1)?;
         }
-        None => {
-            let mut start = 0;
-            while start < view.len() {
-                start += take(view, start, task, &mut tail, &mut columns, &mut hosts)?;
-                count += 1;
-            }
-        }
-    }
+        let mut done = None;
+        let made = PyBytes::new_with(py, total, |target| {
+            done = task.take_all(view, &starts, Some(target));
+            Ok(())
+        });
+        done?;
+        Some(made.ok()?)
+    } else {
+        task.take_all(view, &starts, None)?;
+        None
+    };
     let parts = PyList::empty(py);
-    for column in &columns {
-        parts.append(column.give(py, view)?).ok()?;
+    for column in &task.columns {
+        parts.append(column.give(py, bodies.as_ref())?).ok()?;
     }
-    Some((count, parts))
+    Some((starts.len(), parts))
 }
 
-/// Puts one record into all columns; answers its size.
-fn take(
-    view: View<'_>,
-    start: usize,
-    task: Task,
-    tail: &mut Vec<u8>,
-    columns: &mut [Column],
-    hosts: &mut Hosts,
-) -> Option<usize> {
-    let Task { check_crc, with_pairs } = task;
-    let size = i32::from_be_bytes(view.array(start)?);
-    let record = view.part(start, start.checked_add(usize::try_from(size).ok()?)?)?;
-    let mut head = [0; HEAD_MAX];
-    record.copy_to(&mut head);
-    let mut reader = Reader(head.get(4..record.len().min(HEAD_MAX))?);
-    let magic = u32::from_be_bytes(reader.array()?);
-    if magic != MAGIC_V1 && magic != MAGIC_V2 {
-        return None;
-    }
-    let crc = reader.i32()?;
-    let queue_id = reader.i32()?;
-    let flag = reader.i32()?;
-    let queue_offset = reader.i64()?;
-    let log_offset = reader.i64()?;
-    let sys_flag = reader.i32()?;
-    let born_time = reader.i64()?;
-    let born_host = reader.take(host_length(sys_flag, BORN_HOST_V6))?;
-    let store_time = reader.i64()?;
-    let store_host = reader.take(host_length(sys_flag, STORE_HOST_V6))?;
-    let reconsume_count = reader.i32()?;
-    let prepared_offset = reader.i64()?;
-    let body_length = usize::try_from(reader.i32()?).ok()?;
+fn given_starts(starts: &[u8]) -> Option<Vec<usize>> {
+    starts
+        .chunks_exact(START_BYTES)
+        .map(|start| usize::try_from(i64::from_ne_bytes(start.try_into().ok()?)).ok())
+        .collect()
+}
 
-    let body_at = HEAD_WITHOUT_HOSTS + born_host.len() + store_host.len();
-    let text_at = body_at.checked_add(body_length)?;
-    let body = record.part(body_at, text_at)?;
-    if check_crc && body_length > 0 && u32::try_from(crc).ok()? != body_crc(body) {
-        return None;
+fn all_starts(view: View<'_>) -> Option<Vec<usize>> {
+    let mut starts = Vec::new();
+    let mut start = 0;
+    while start < view.len() {
+        starts.push(start);
+        let size = usize::try_from(i32::from_be_bytes(view.array(start)?)).ok()?;
+        if size < HEAD_WITHOUT_HOSTS {
+            return None;
+        }
+        start = start.checked_add(size)?;
     }
-    let text = record.part(text_at, record.len())?;
-    tail.clear();
-    tail.resize(text.len(), 0);
-    text.copy_to(tail);
-    let mut reader = Reader(tail);
-    let topic_length = if magic == MAGIC_V2 { reader.i16()? } else { i16::from(reader.i8()?) };
-    let topic = from_utf8(reader.take(i32::from(topic_length))?).ok()?;
-    let properties_length = reader.i16()?;
-    let properties = from_utf8(reader.take(i32::from(properties_length))?).ok()?;
-    if !reader.0.is_empty() {
-        return None;
+    Some(starts)
+}
+
+/// Where in its record a body begins, and how long it says that it is.
+fn body_place(view: View<'_>, start: usize) -> Option<(usize, usize)> {
+    let sys_flag = i32::from_be_bytes(view.array(start.checked_add(SYS_FLAG_AT)?)?);
+    let hosts = host_length(sys_flag, BORN_HOST_V6) + host_length(sys_flag, STORE_HOST_V6);
+    let at = HEAD_WITHOUT_HOSTS + usize::try_from(hosts).ok()?;
+    let length = i32::from_be_bytes(view.array(start.checked_add(at - 4)?)?);
+    Some((at, usize::try_from(length).ok()?))
+}
+
+impl Task {
+    fn take_all(
+        &mut self,
+        view: View<'_>,
+        starts: &[usize],
+        mut room: Option<&mut [u8]>,
+    ) -> Option<()> {
+        for start in starts {
+            let taken = match room.as_deref_mut() {
+                Some(rest) => self.take(view, *start, Some(rest))?,
+                None => self.take(view, *start, None)?,
+            };
+            room = match room.take() {
+                Some(rest) => Some(rest.get_mut(taken..)?),
+                None => None,
+            };
+        }
+        Some(())
     }
-    let mut room = [("", ""); NAMES_MAX];
-    let pairs = if with_pairs { read_pairs(properties, &mut room)? } else { &[] };
-    let parsed = Parsed {
-        size,
-        crc,
-        queue_id,
-        flag,
-        queue_offset,
-        log_offset,
-        sys_flag,
-        born_time,
-        store_time,
-        reconsume_count,
-        prepared_offset,
-        born_host,
-        store_host,
-        topic,
-        pairs,
-        body_at: start.checked_add(body_at)?,
-        body_length,
-    };
-    for column in columns {
-        column.take(&parsed, hosts)?;
+
+    /// Puts one record into all columns, its body to the beginning of `room`; answers the length of
+    /// the body.
+    fn take(&mut self, view: View<'_>, start: usize, room: Option<&mut [u8]>) -> Option<usize> {
+        let size = i32::from_be_bytes(view.array(start)?);
+        let record = view.part(start, start.checked_add(usize::try_from(size).ok()?)?)?;
+        let mut head = [0; HEAD_MAX];
+        record.copy_to(&mut head);
+        let mut reader = Reader(head.get(4..record.len().min(HEAD_MAX))?);
+        let magic = u32::from_be_bytes(reader.array()?);
+        if magic != MAGIC_V1 && magic != MAGIC_V2 {
+            return None;
+        }
+        let crc = reader.i32()?;
+        let queue_id = reader.i32()?;
+        let flag = reader.i32()?;
+        let queue_offset = reader.i64()?;
+        let log_offset = reader.i64()?;
+        let sys_flag = reader.i32()?;
+        let born_time = reader.i64()?;
+        let born_host = reader.take(host_length(sys_flag, BORN_HOST_V6))?;
+        let store_time = reader.i64()?;
+        let store_host = reader.take(host_length(sys_flag, STORE_HOST_V6))?;
+        let reconsume_count = reader.i32()?;
+        let prepared_offset = reader.i64()?;
+        let body_length = usize::try_from(reader.i32()?).ok()?;
+
+        let body_at = HEAD_WITHOUT_HOSTS + born_host.len() + store_host.len();
+        let text_at = body_at.checked_add(body_length)?;
+        let body = match room {
+            Some(room) => {
+                let room = room.get_mut(..body_length)?;
+                record.part(body_at, text_at)?.copy_to(room);
+                View::Bytes(room)
+            }
+            None => record.part(body_at, text_at)?,
+        };
+        if self.check_crc && body_length > 0 && u32::try_from(crc).ok()? != body_crc(body) {
+            return None;
+        }
+        let text = record.part(text_at, record.len())?;
+        self.tail.clear();
+        self.tail.resize(text.len(), 0);
+        text.copy_to(&mut self.tail);
+        let mut reader = Reader(&self.tail);
+        let topic_length = if magic == MAGIC_V2 { reader.i16()? } else { i16::from(reader.i8()?) };
+        let topic = from_utf8(reader.take(i32::from(topic_length))?).ok()?;
+        let properties_length = reader.i16()?;
+        let properties = from_utf8(reader.take(i32::from(properties_length))?).ok()?;
+        if !reader.0.is_empty() {
+            return None;
+        }
+        self.places.clear();
+        if self.with_pairs {
+            find_pairs(properties, &mut self.places)?;
+        }
+        let parsed = Parsed {
+            size,
+            crc,
+            queue_id,
+            flag,
+            queue_offset,
+            log_offset,
+            sys_flag,
+            born_time,
+            store_time,
+            reconsume_count,
+            prepared_offset,
+            born_host,
+            store_host,
+            topic,
+            pairs: Pairs { text: properties, places: &self.places },
+            body_length,
+        };
+        for column in &mut self.columns {
+            column.take(&parsed, &mut self.hosts)?;
+        }
+        Some(body_length)
     }
-    Some(record.len())
 }
 
 fn host_length(sys_flag: i32, bit: i32) -> i32 {

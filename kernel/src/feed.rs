@@ -3,10 +3,11 @@
 //! `feed` walks over the frames of a buffer. A frame that is an ordinary send is stored and
 //! answered; the first one that is not ends the walk before it has left a trace, and Python handles
 //! it. What is ordinary is written down in `broker/hotpath.py`; there, too, is what Python owes the
-//! feed. All positions are Python's: it lends memory (`leases.rs`) and settles what was done.
+//! feed. All positions are Python's: it lends memory (`leases.rs`) and settles what was done, when
+//! it likes: what several calls have stored is settled at once.
 
 use std::collections::HashMap;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::str::from_utf8;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -16,16 +17,17 @@ use pyo3::types::{PyBytes, PyList};
 use crate::crc::body_crc;
 use crate::guard::guarded;
 use crate::header::{ENCODING_BINARY, ENCODING_JSON, Head};
-use crate::leases::{Index, IndexState, Log, Queue};
+use crate::leases::{Index, IndexState, Log, Queue, Stage};
 use crate::pull::{
-    self, Filter, Grants, LogFiles, PULL_MESSAGE, Pull, QueueFile, ReadLimits, is_pull,
+    self, Counts, Filter, Grants, LogFiles, PULL_MESSAGE, Piece, Pull, QueueFile, ReadLimits,
+    is_pull,
 };
 use crate::reader::Reader;
-use crate::records::{CRC_AT, Record};
+use crate::records::Record;
 use crate::request::{SEND_BATCH_MESSAGE, Send, is_send};
-use crate::settings::Settings;
+use crate::settings::{Settings, length_bit};
 use crate::texts::{self, java_hash};
-use crate::view::{Mapping, View, with_view};
+use crate::view::{Mapping, View, Window, with_view};
 use crate::{frames, header_binary, header_json};
 
 const FLAG_RESPONSE: i32 = 1;
@@ -34,6 +36,8 @@ const TRANSACTION_MASK: i32 = 3 << 2;
 const MULTI_TAGS: i32 = 1 << 1;
 /// Answers are handed over when there are so many bytes of them, and the peer had better read.
 const OUT_MAX: usize = 256 * 1024;
+/// Python had better write the records when there are so many bytes of them.
+const RECORDS_MAX: usize = 256 * 1024;
 /// Full files of the log that are lent for reading at a time.
 const OLDER_MAX: usize = 4;
 const PROPERTIES_MAX: usize = 32_767;
@@ -57,18 +61,10 @@ struct Topic {
     counts: Vec<Counts>,
 }
 
-/// What was stored since it was last asked for.
-#[derive(Clone, Copy, Default)]
-struct Counts {
-    messages: u64,
-    size_bytes: u64,
-    calls: u64,
-}
-
 /// One message to store.
 struct Item<'a> {
-    body: View<'a>,
-    properties: &'a str,
+    body: &'a [u8],
+    properties: &'a [u8],
     flag: i32,
     tags_code: i64,
     keys: Range<usize>,
@@ -79,12 +75,31 @@ struct Item<'a> {
 struct Done {
     messages: usize,
     sends: usize,
-    /// The records, for Python to put behind the log.
-    records: Vec<u8>,
     keys: usize,
     /// Topic and queue id of each queue that got something.
     queues: Vec<(usize, usize)>,
-    pulls: Vec<Pulled>,
+}
+
+/// What was done in one call.
+#[derive(Default)]
+struct Call {
+    sends: usize,
+    pulls: usize,
+    pulled_bytes: usize,
+    commits: Vec<Commit>,
+}
+
+/// What is used again and again, and holds nothing between two frames.
+#[derive(Default)]
+struct Scratch {
+    text: Vec<u8>,
+    names: texts::Names,
+    keys: Vec<i32>,
+    log_offsets: Vec<i64>,
+    /// What comes before or behind the body of a record.
+    around: Vec<u8>,
+    /// Answers that leave at once.
+    joined: Vec<u8>,
 }
 
 #[pyclass(module = "tianzhou_kernel")]
@@ -92,28 +107,33 @@ pub struct Feed {
     settings: Option<Settings>,
     names: HashMap<Vec<u8>, usize>,
     topics: Vec<Option<Topic>>,
+    /// The topic that was sent to last.
+    last: usize,
     log: Option<Log>,
+    stage: Option<Stage>,
     index: Option<Index>,
+    /// What lies further than this behind the end of the log may have to come from the disk.
+    hot_bytes: i64,
     /// Older files of the log that are read, by the log offset of their first byte.
     older: Vec<(i64, Mapping)>,
     done: Done,
+    call: Call,
+    /// The answers of one call; bodies of pulls are in `pieces`.
     out: Vec<u8>,
-    text: Vec<u8>,
-    keys: Vec<i32>,
-    log_offsets: Vec<i64>,
+    pieces: Vec<Piece>,
+    window: Window,
+    scratch: Scratch,
 }
 
-type Settled<'py> = (
-    usize,
-    usize,
-    Bound<'py, PyBytes>,
-    usize,
-    Option<(i64, i64, i64, i64, i32, i32)>,
-    Bound<'py, PyList>,
-);
-/// Topic, group, queue id, messages, bytes, and the offset to commit.
-type Pulled = (String, String, i32, usize, usize, Option<i64>);
-type Fed<'py> = (usize, usize, Bound<'py, PyBytes>, Option<Settled<'py>>, Option<Vec<Pulled>>);
+/// Messages, sends, bytes of records in the stage, keys, the index's header, the queues.
+type Settled<'py> =
+    (usize, usize, usize, usize, Option<(i64, i64, i64, i64, i32, i32)>, Bound<'py, PyList>);
+/// Topic, group, queue id, and the offset to commit.
+type Commit = (String, String, i32, i64);
+type Fed<'py> = (usize, isize, Bound<'py, PyBytes>, usize, Option<Vec<Commit>>);
+type FedTo<'py> = (usize, isize, Bound<'py, PyBytes>, usize, Option<Vec<Commit>>, usize);
+/// Topic, group, queue id, messages, bytes and pulls.
+type Delivered = (String, String, usize, u64, u64, u64);
 
 #[pymethods]
 impl Feed {
@@ -123,14 +143,18 @@ impl Feed {
             settings: None,
             names: HashMap::new(),
             topics: Vec::new(),
+            last: 0,
             log: None,
+            stage: None,
             index: None,
+            hot_bytes: i64::MAX,
             older: Vec::new(),
             done: Done::default(),
+            call: Call::default(),
             out: Vec::new(),
-            text: Vec::new(),
-            keys: Vec::new(),
-            log_offsets: Vec::new(),
+            pieces: Vec::new(),
+            window: Window::default(),
+            scratch: Scratch::default(),
         }
     }
 
@@ -159,7 +183,10 @@ impl Feed {
     ) {
         let (pull_count, count, old_count, size_bytes, old_bytes, memory_bytes, checked_from) =
             read;
+        let (json_middle, json_end) = Settings::json_parts(&region, trace_on, version);
         self.settings = Some(Settings {
+            json_middle,
+            json_end,
             frame_max,
             body_max,
             batch_max,
@@ -168,6 +195,7 @@ impl Feed {
             store_host,
             id_prefix: id_prefix.as_bytes().to_vec(),
             cluster_property: format!("CLUSTER\x01{cluster}\x02").into_bytes(),
+            odd_lengths: odd_names.iter().fold(0, |bits, name| bits | length_bit(name.as_bytes())),
             odd_names,
             region,
             trace_on,
@@ -184,6 +212,12 @@ impl Feed {
         });
     }
 
+    /// What lies further than this behind the end of the log is not given if it is on the disk only.
+    #[pyo3(signature = (hot_bytes, /))]
+    fn set_hot_bytes(&mut self, hot_bytes: i64) {
+        self.hot_bytes = hot_bytes;
+    }
+
     // -- topics -----------------------------------------------------------------------------------
 
     /// Makes a topic known, or changes it; its queues stay lent.
@@ -196,7 +230,7 @@ impl Feed {
             return;
         }
         let topic = Topic {
-            hash: java_hash(java_hash(0, &name), "#"),
+            hash: java_hash(java_hash(0, name.as_bytes()), b"#"),
             name,
             queue_count,
             read_count,
@@ -232,6 +266,24 @@ impl Feed {
                 if counts.calls > 0 {
                     let Counts { messages, size_bytes, calls } = std::mem::take(counts);
                     taken.push((topic.name.clone(), queue_id, messages, size_bytes, calls));
+                }
+            }
+        }
+        taken
+    }
+
+    /// What was given to groups since the last call; what is revoked is forgotten.
+    fn take_delivered(&mut self) -> Vec<Delivered> {
+        let mut taken = Vec::new();
+        for topic in self.topics.iter_mut().flatten() {
+            for (group, grant) in &mut topic.grants {
+                for (queue_id, counts) in grant.counts.iter_mut().enumerate() {
+                    if counts.calls > 0 {
+                        let Counts { messages, size_bytes, calls } = std::mem::take(counts);
+                        let group = String::from_utf8_lossy(group).into_owned();
+                        let name = topic.name.clone();
+                        taken.push((name, group, queue_id, messages, size_bytes, calls));
+                    }
                 }
             }
         }
@@ -325,6 +377,13 @@ impl Feed {
         Ok(())
     }
 
+    /// Lends memory for the records to come.
+    #[pyo3(signature = (memory, /))]
+    fn lend_stage(&mut self, memory: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.stage = Some(Stage { memory: mapped(memory)?, used: 0 });
+        Ok(())
+    }
+
     #[pyo3(signature = (memory, slot_count, item_max, room_max, state, /))]
     fn lend_index(
         &mut self,
@@ -397,7 +456,11 @@ impl Feed {
         self.log = None;
         self.index = None;
         self.done = Done::default();
+        if let Some(stage) = &mut self.stage {
+            stage.used = 0;
+        }
         self.out.clear();
+        self.pieces.clear();
         self.give_back_queues();
         self.give_back_files();
     }
@@ -410,10 +473,11 @@ impl Feed {
 
     // -- feeding ----------------------------------------------------------------------------------
 
-    /// Handles frames from `at` on, taking up to `budget` sends.
+    /// Handles frames from `at` on, as long as less than `budget` sends are to be settled.
     ///
-    /// Answers where the next frame begins and ends, the answers, and what there is to settle. Both
-    /// ends are equal if no whole frame is left; the end is 0 if `feed` wants to be called again.
+    /// Answers where the next frame begins and ends, the answers, how many sends are to be settled
+    /// before they may leave, and offsets to commit. Both ends are equal if no whole frame is left;
+    /// the end is -1 if `feed` wants to be called again when everything is settled.
     #[pyo3(signature = (buffer, at, born_host, now_ms, budget, /))]
     fn feed<'py>(
         &mut self,
@@ -423,17 +487,81 @@ impl Feed {
         now_ms: i64,
         budget: usize,
     ) -> PyResult<Fed<'py>> {
-        let py = buffer.py();
-        let walked = guarded(|| {
-            with_view(buffer, |view| self.walk(py, view, at, born_host, now_ms, budget).ok())
-        })?;
-        let (start, stop) = walked.ok_or_else(broken)?;
-        let answers = PyBytes::new(py, &self.out);
-        self.out.clear();
-        let pulls = std::mem::take(&mut self.done.pulls);
-        let pulls = (!pulls.is_empty()).then_some(pulls);
-        Ok((start, stop, answers, self.settle(py)?, pulls))
+        let (start, stop) = self.fed(buffer, at, &From { born_host, now_ms, budget })?;
+        let answers = match self.parts()? {
+            Some(parts) => pull::join(buffer.py(), &parts, 0).ok_or_else(broken)?,
+            None => PyBytes::new(buffer.py(), &self.out),
+        };
+        let (sends, commits) = self.end_call();
+        Ok((start, stop, answers, sends, commits))
     }
+
+    /// The same with a socket, to which answers to pulls are written at once if there are no others
+    /// in this call. What it did not take is answered, and at the end how much it took.
+    #[pyo3(signature = (buffer, at, born_host, now_ms, budget, socket, /))]
+    fn feed_to<'py>(
+        &mut self,
+        buffer: &Bound<'py, PyAny>,
+        at: usize,
+        born_host: &[u8],
+        now_ms: i64,
+        budget: usize,
+        socket: i32,
+    ) -> PyResult<FedTo<'py>> {
+        let (start, stop) = self.fed(buffer, at, &From { born_host, now_ms, budget })?;
+        let mut room = std::mem::take(&mut self.scratch.joined);
+        let (answers, written) = match self.parts()? {
+            Some(parts) => {
+                let is_free = self.call.sends == 0;
+                let written = if is_free { pull::write(socket, &parts, &mut room) } else { 0 };
+                (pull::join(buffer.py(), &parts, written).ok_or_else(broken)?, written)
+            }
+            None => (PyBytes::new(buffer.py(), &self.out), 0),
+        };
+        self.scratch.joined = room;
+        let (sends, commits) = self.end_call();
+        Ok((start, stop, answers, sends, commits, written))
+    }
+
+    /// What Python has to note, None if nothing happened. It is over for the feed then.
+    fn settle<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Settled<'py>>> {
+        let done = std::mem::take(&mut self.done);
+        if done.messages == 0 {
+            return Ok(None);
+        }
+        let queues = PyList::empty(py);
+        for (topic, queue_id) in done.queues {
+            let topic = self.topics.get_mut(topic).and_then(Option::as_mut);
+            let queue = topic.and_then(|topic| topic.queues.get_mut(queue_id)?.as_mut());
+            let queue = queue.ok_or_else(broken)?;
+            queue.touched = false;
+            queues.append((&queue.owner, queue.next, queue.end_log_offset, queue.tags_code))?;
+        }
+        let mut index = None;
+        if done.keys > 0 {
+            let lent = self.index.as_ref().ok_or_else(broken)?;
+            lent.write_header().ok_or_else(broken)?;
+            let state = &lent.state;
+            index = Some((
+                state.begin_time,
+                state.end_time,
+                state.begin_log_offset,
+                state.end_log_offset,
+                state.slots_used,
+                state.count,
+            ));
+        }
+        let stage = self.stage.as_mut().ok_or_else(broken)?;
+        let size = std::mem::take(&mut stage.used);
+        Ok(Some((done.messages, done.sends, size, done.keys, index, queues)))
+    }
+}
+
+/// Where a buffer comes from, when, and how many sends may be unsettled.
+struct From<'a> {
+    born_host: &'a [u8],
+    now_ms: i64,
+    budget: usize,
 }
 
 fn mapped(memory: &Bound<'_, PyAny>) -> PyResult<Mapping> {
@@ -463,29 +591,66 @@ impl Feed {
         self.topics.get_mut(number)?.as_mut()
     }
 
+    /// Walks over the frames of one call; answers where the next one begins and ends.
+    fn fed(
+        &mut self,
+        buffer: &Bound<'_, PyAny>,
+        at: usize,
+        from: &From<'_>,
+    ) -> PyResult<(usize, isize)> {
+        self.call = Call::default();
+        let mut window = std::mem::take(&mut self.window);
+        let walked = guarded(|| {
+            with_view(buffer, |view| self.walk(buffer.py(), view, at, from, &mut window).ok())
+        });
+        window.clear();
+        self.window = window;
+        let (start, stop) = walked?.ok_or_else(broken)?;
+        Ok((start, stop.map_or(Ok(-1), isize::try_from)?))
+    }
+
+    /// The answers of one call in their parts; None if they are all in `out`.
+    fn parts(&self) -> PyResult<Option<Vec<View<'_>>>> {
+        match &self.log {
+            Some(last) if !self.pieces.is_empty() => {
+                let log = LogFiles { last, older: &self.older };
+                log.parts(&self.out, &self.pieces).ok_or_else(broken).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// How many sends one call had, and the offsets to commit; its answers are gone then.
+    fn end_call(&mut self) -> (usize, Option<Vec<Commit>>) {
+        self.out.clear();
+        self.pieces.clear();
+        let call = std::mem::take(&mut self.call);
+        (call.sends, (!call.commits.is_empty()).then_some(call.commits))
+    }
+
     fn walk(
         &mut self,
         py: Python<'_>,
         view: View<'_>,
         at: usize,
-        born_host: &[u8],
-        now_ms: i64,
-        budget: usize,
-    ) -> Result<(usize, usize), Broken> {
+        from: &From<'_>,
+        window: &mut Window,
+    ) -> Result<(usize, Option<usize>), Broken> {
         let mut start = at;
         while let Some(stop) = self.frame_end(view, start) {
-            if self.out.len() >= OUT_MAX {
-                return Ok((start, 0));
+            let staged = self.stage.as_ref().map_or(0, |stage| stage.used);
+            if self.out.len() + self.call.pulled_bytes >= OUT_MAX || staged >= RECORDS_MAX {
+                return Ok((start, None));
             }
-            let frame = view.part(start, stop).ok_or(Broken)?;
-            match self.take(py, frame, born_host, now_ms, budget)? {
+            let frame = window.part(view, start, stop).ok_or(Broken)?;
+            match self.take(py, frame, from)? {
                 Taken::Done => {}
-                Taken::Declined => return Ok((start, stop)),
-                Taken::AfterSettlement => return Ok((start, 0)),
+                Taken::Declined => return Ok((start, Some(stop))),
+                Taken::AfterSettlement => return Ok((start, None)),
             }
             start = stop;
         }
-        Ok((start, start))
+        Ok((start, Some(start)))
     }
 
     /// Where the whole frame at `start` ends; None if there is none.
@@ -497,23 +662,13 @@ impl Feed {
     }
 
     /// Handles one frame, or leaves no trace of it.
-    fn take(
-        &mut self,
-        py: Python<'_>,
-        frame: View<'_>,
-        born_host: &[u8],
-        now_ms: i64,
-        budget: usize,
-    ) -> Result<Taken, Broken> {
-        let Some((encoding, body_start)) = frames::headline(frame) else {
+    fn take(&mut self, py: Python<'_>, frame: &[u8], from: &From<'_>) -> Result<Taken, Broken> {
+        let Some((encoding, body_start)) = frames::headline(View::Bytes(frame)) else {
             return Ok(Taken::Declined);
         };
-        let (Some(header), Some(body)) =
-            (frame.part(8, body_start), frame.part(body_start, frame.len()))
-        else {
+        let (Some(header), Some(body)) = (frame.get(8..body_start), frame.get(body_start..)) else {
             return Ok(Taken::Declined);
         };
-        let bytes = header.bytes();
         let (mut send, mut pull) = (Send::default(), Pull::default());
         let field = |code, key: &[u8], value| {
             if is_send(code) {
@@ -525,30 +680,45 @@ impl Feed {
             }
         };
         let head = match encoding {
-            ENCODING_JSON => header_json::scan(&bytes, field),
-            ENCODING_BINARY => header_binary::scan(&bytes, field),
+            ENCODING_JSON => header_json::scan(header, field),
+            ENCODING_BINARY => header_binary::scan(header, field),
             _ => None,
         };
-        let taken = match head {
+        // Answers to pulls must not wait for the disk with those to sends.
+        let waits = self.settings.as_ref().is_some_and(|settings| settings.waits);
+        match head {
             Some(head) if is_send(head.code) && send.is_complete() => {
-                let waits = self.settings.as_ref().is_some_and(|settings| settings.waits);
-                if waits && !self.done.pulls.is_empty() {
-                    // Answers to pulls must not wait for the disk with those to sends.
+                if waits && self.call.pulls > 0 {
                     return Ok(Taken::AfterSettlement);
                 }
-                self.done.sends < budget
-                    && self.take_send(&head, encoding, &send, body, born_host, now_ms)?
+                if self.done.sends >= from.budget {
+                    return Ok(Taken::Declined);
+                }
+                self.take_send(&head, encoding, &send, body, from)
             }
             Some(head) if is_pull(head.code) && pull.is_complete() => {
-                if self.done.messages > 0 {
-                    // What was stored just now must be there to be found.
+                if waits && self.call.sends > 0 || self.is_unsettled(&pull) {
                     return Ok(Taken::AfterSettlement);
                 }
-                self.take_pull(py, &head, encoding, &pull).is_some()
+                let taken = self.take_pull(py, &head, encoding, &pull).is_some();
+                Ok(if taken { Taken::Done } else { Taken::Declined })
             }
-            _ => false,
-        };
-        Ok(if taken { Taken::Done } else { Taken::Declined })
+            _ => Ok(Taken::Declined),
+        }
+    }
+
+    /// Whether the queue of a pull got messages that are to be settled before they can be found.
+    fn is_unsettled(&self, pull: &Pull<'_>) -> bool {
+        if self.done.messages == 0 {
+            return false;
+        }
+        let topic = self.names.get(&*pull.topic).and_then(|number| self.topics.get(*number));
+        let place = usize::try_from(pull.queue_id).ok();
+        let queue = topic
+            .and_then(Option::as_ref)
+            .zip(place)
+            .and_then(|(topic, place)| topic.queues.get(place)?.as_ref());
+        queue.is_some_and(|queue| queue.touched)
     }
 
     fn take_pull(
@@ -558,13 +728,13 @@ impl Feed {
         encoding: u8,
         pull: &Pull<'_>,
     ) -> Option<()> {
-        let Self { settings, names, topics, log, older, done, out, .. } = self;
+        let Self { settings, names, topics, log, hot_bytes, older, call, out, pieces, .. } = self;
         let settings = settings.as_ref()?;
         let is_on = settings.pull_on && (head.code == PULL_MESSAGE || settings.lite_pull_on);
         if !is_on || head.flag & (FLAG_RESPONSE | FLAG_ONEWAY) != 0 {
             return None;
         }
-        let topic = topics.get(*names.get(&*pull.topic)?)?.as_ref()?;
+        let topic = topics.get_mut(*names.get(&*pull.topic)?)?.as_mut()?;
         let filter = pull.filter(topic.grants.get(&*pull.group)?)?;
         let queue_id = usize::try_from(pull.queue_id).ok()?;
         if queue_id >= topic.read_count {
@@ -572,17 +742,26 @@ impl Feed {
         }
         let file = topic.files.get(queue_id)?.as_ref()?;
         let log = LogFiles { last: log.as_ref()?, older };
-        let form = (head, encoding, settings.version, settings.frame_max);
-        let length = out.len();
-        let Some(got) = pull::answer(py, pull, &filter, file, &log, &settings.read, form, out)
+        let (length, piece_count) = (out.len(), pieces.len());
+        let request = (head, encoding);
+        let Some(got) =
+            pull::answer(py, pull, &filter, file, &log, settings, *hot_bytes, request, out, pieces)
         else {
             out.truncate(length);
+            pieces.truncate(piece_count);
             return None;
         };
-        let group = from_utf8(&pull.group).ok()?.to_owned();
-        let (count, size_bytes) = (got.count, got.size_bytes);
-        let name = topic.name.clone();
-        done.pulls.push((name, group, pull.queue_id, count, size_bytes, pull.commit()));
+        call.pulls += 1;
+        call.pulled_bytes += got.size_bytes;
+        let counts = &mut topic.grants.get_mut(&*pull.group)?.counts;
+        if counts.len() <= queue_id {
+            counts.resize(queue_id + 1, Counts::default());
+        }
+        counts.get_mut(queue_id)?.add(got.count, got.size_bytes)?;
+        if let Some(offset) = pull.commit() {
+            let group = from_utf8(&pull.group).ok()?.to_owned();
+            call.commits.push((topic.name.clone(), group, pull.queue_id, offset));
+        }
         Some(())
     }
 
@@ -591,59 +770,65 @@ impl Feed {
         head: &Head,
         encoding: u8,
         send: &Send<'_>,
-        body: View<'_>,
-        born_host: &[u8],
-        now_ms: i64,
-    ) -> Result<bool, Broken> {
-        let Self { settings, names, topics, log, index, done, out, text, keys, .. } = self;
-        let (Some(settings), Some(log)) = (settings.as_ref(), log.as_mut()) else {
-            return Ok(false);
-        };
-        let found = names.get(&*send.topic).copied();
-        let Some((number, topic)) =
-            found.and_then(|number| Some((number, topics.get_mut(number)?.as_mut()?)))
+        body: &[u8],
+        from: &From<'_>,
+    ) -> Result<Taken, Broken> {
+        let Self { settings, names, topics, last, log, stage, index, done, call, .. } = self;
+        let (Some(settings), Some(log), Some(stage)) =
+            (settings.as_ref(), log.as_mut(), stage.as_mut())
         else {
-            return Ok(false);
+            return Ok(Taken::Declined);
         };
+        let is_last = topics
+            .get(*last)
+            .and_then(Option::as_ref)
+            .is_some_and(|topic| topic.name.as_bytes() == &*send.topic);
+        let number = if is_last { Some(*last) } else { names.get(&*send.topic).copied() };
+        let Some((number, topic)) =
+            number.and_then(|number| Some((number, topics.get_mut(number)?.as_mut()?)))
+        else {
+            return Ok(Taken::Declined);
+        };
+        *last = number;
+        let Scratch { text, names, keys, log_offsets, around, .. } = &mut self.scratch;
         text.clear();
         keys.clear();
-        let batch =
-            if send.batch || head.code == SEND_BATCH_MESSAGE { Some(body.bytes()) } else { None };
         if head.flag & FLAG_RESPONSE != 0 || send.sys_flag & TRANSACTION_MASK != 0 {
-            return Ok(false);
+            return Ok(Taken::Declined);
         }
-        let Some(items) = plan(settings, topic.hash, send, body, batch.as_deref(), text, keys)
+        let is_batch = send.batch || head.code == SEND_BATCH_MESSAGE;
+        let Some(items) = plan(settings, topic.hash, send, body, is_batch, text, names, keys)
         else {
-            return Ok(false);
+            return Ok(Taken::Declined);
         };
         let queue_id = send.queue_id;
         let (place, queue) = match usize::try_from(queue_id) {
             Ok(place) if place < topic.queue_count => match topic.queues.get_mut(place) {
                 Some(Some(queue)) => (place, queue),
-                _ => return Ok(false),
+                _ => return Ok(Taken::Declined),
             },
-            _ => return Ok(false),
+            _ => return Ok(Taken::Declined),
         };
         let mut record = Record {
             topic: &topic.name,
-            properties: "",
+            properties: b"",
             queue_id,
             queue_offset: queue.next,
             log_offset: 0,
             flag: 0,
             sys_flag: send.sys_flag | if topic.multi_tag { MULTI_TAGS } else { 0 },
             born_time: send.born_time,
-            born_host,
-            store_time: now_ms,
+            born_host: from.born_host,
+            store_time: from.now_ms,
             store_host: &settings.store_host,
             reconsume_count: send.reconsume_count,
             prepared_log_offset: 0,
         };
         let mut size = 0;
-        for item in &items {
+        for item in items.iter() {
             record.properties = item.properties;
             let Some(layout) = record.layout(item.body.len()) else {
-                return Ok(false);
+                return Ok(Taken::Declined);
             };
             size += layout.size;
         }
@@ -653,134 +838,114 @@ impl Feed {
             && answer_max <= settings.frame_max
             && (keys.is_empty() || index.as_ref().is_some_and(|index| index.has_room(keys.len())));
         if !has_room {
-            return Ok(false);
+            return Ok(Taken::Declined);
+        }
+        if !stage.has_room(size) {
+            return Ok(if stage.used > 0 { Taken::AfterSettlement } else { Taken::Declined });
         }
 
         // Everything is known to fit; from here on there are traces.
         let queue_offset = queue.next;
-        self.log_offsets.clear();
-        for item in &items {
+        log_offsets.clear();
+        for item in items.iter() {
             let log_offset = log.end().ok_or(Broken)?;
             record.properties = item.properties;
             record.flag = item.flag;
             record.queue_offset = queue.next;
             record.log_offset = log_offset;
-            let size = put_record(&record, item.body, log, &mut done.records).ok_or(Broken)?;
+            let size = put_record(&record, item.body, stage, around).ok_or(Broken)?;
+            log.position += usize::try_from(size).map_err(|_| Broken)?;
             queue.put(log_offset, size, item.tags_code).ok_or(Broken)?;
             for key in keys.get(item.keys.clone()).ok_or(Broken)? {
                 let index = index.as_mut().ok_or(Broken)?;
-                index.put(*key, log_offset, now_ms).ok_or(Broken)?;
+                index.put(*key, log_offset, from.now_ms).ok_or(Broken)?;
             }
-            self.log_offsets.push(log_offset);
+            log_offsets.push(log_offset);
         }
         if !queue.touched {
             queue.touched = true;
             done.queues.push((number, place));
         }
-        let counts = topic.counts.get_mut(place).ok_or(Broken)?;
-        counts.messages += u64::try_from(items.len()).map_err(|_| Broken)?;
-        counts.size_bytes += u64::try_from(size).map_err(|_| Broken)?;
-        counts.calls += 1;
+        topic.counts.get_mut(place).ok_or(Broken)?.add(items.len(), size).ok_or(Broken)?;
         done.messages += items.len();
         done.sends += 1;
         done.keys += keys.len();
+        call.sends += 1;
         if head.flag & FLAG_ONEWAY == 0 {
             settings
-                .put_answer(out, head, encoding, queue_id, queue_offset, &self.log_offsets)
+                .put_answer(&mut self.out, head, encoding, queue_id, queue_offset, log_offsets)
                 .ok_or(Broken)?;
         }
-        Ok(true)
-    }
-
-    /// What Python has to note, None if nothing happened.
-    fn settle<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Settled<'py>>> {
-        let done = std::mem::take(&mut self.done);
-        if done.messages == 0 {
-            return Ok(None);
-        }
-        let queues = PyList::empty(py);
-        for (topic, queue_id) in done.queues {
-            let topic = self.topics.get_mut(topic).and_then(Option::as_mut);
-            let queue = topic.and_then(|topic| topic.queues.get_mut(queue_id)?.as_mut());
-            let queue = queue.ok_or_else(broken)?;
-            queue.touched = false;
-            queues.append((&queue.owner, queue.next, queue.end_log_offset, queue.tags_code))?;
-        }
-        let mut index = None;
-        if done.keys > 0 {
-            let lent = self.index.as_ref().ok_or_else(broken)?;
-            lent.write_header().ok_or_else(broken)?;
-            let state = &lent.state;
-            index = Some((
-                state.begin_time,
-                state.end_time,
-                state.begin_log_offset,
-                state.end_log_offset,
-                state.slots_used,
-                state.count,
-            ));
-        }
-        Ok(Some((
-            done.messages,
-            done.sends,
-            PyBytes::new(py, &done.records),
-            done.keys,
-            index,
-            queues,
-        )))
+        Ok(Taken::Done)
     }
 }
 
 /// The messages that a send brings, one or a batch; their keys go into `keys`.
+#[expect(clippy::too_many_arguments, reason = "a message, and memory to read it with")]
 fn plan<'a>(
     settings: &Settings,
     topic_hash: i32,
     send: &Send<'_>,
-    body: View<'a>,
-    batch: Option<&'a [u8]>,
+    body: &'a [u8],
+    is_batch: bool,
     text: &'a mut Vec<u8>,
+    names: &mut texts::Names,
     keys: &mut Vec<i32>,
-) -> Option<Vec<Item<'a>>> {
+) -> Option<Items<'a>> {
     if body.len() > settings.body_max {
         return None;
     }
-    let found = texts::read(from_utf8(&send.properties).ok()?, settings, Some(text))?;
+    let found = texts::read(&send.properties, settings, names, Some(text))?;
     if (settings.waits && !found.wait_stored) || text.len() > PROPERTIES_MAX {
         return None;
     }
-    if let Some(bytes) = batch {
-        return items_of(bytes, topic_hash, settings, keys);
+    if is_batch {
+        return items_of(body, topic_hash, settings, names, keys).map(Items::Many);
     }
     if settings.index_on {
         found.put_keys(topic_hash, keys);
     }
-    Some(vec![Item {
+    Some(Items::One([Item {
         body,
-        properties: from_utf8(text).ok()?,
+        properties: text,
         flag: send.flag,
         tags_code: found.tags_code(),
         keys: 0..keys.len(),
-    }])
+    }]))
 }
 
-/// Puts a record behind the others and moves the end of the log; answers its size.
+/// What a send brings; a single message takes no memory of its own.
+enum Items<'a> {
+    One([Item<'a>; 1]),
+    Many(Vec<Item<'a>>),
+}
+
+impl<'a> Deref for Items<'a> {
+    type Target = [Item<'a>];
+
+    fn deref(&self) -> &[Item<'a>] {
+        match self {
+            Items::One(item) => item,
+            Items::Many(items) => items,
+        }
+    }
+}
+
+/// Puts a record behind the others; answers its size.
 fn put_record(
     record: &Record<'_>,
-    body: View<'_>,
-    log: &mut Log,
-    records: &mut Vec<u8>,
+    body: &[u8],
+    stage: &mut Stage,
+    around: &mut Vec<u8>,
 ) -> Option<i32> {
     let layout = record.layout(body.len())?;
-    let start = records.len();
-    record.put_head(layout, 0, records)?;
-    let body_at = records.len();
-    records.resize(body_at.checked_add(body.len())?, 0);
-    let place = records.get_mut(body_at..)?;
-    body.copy_to(place);
-    let crc = body_crc(View::Bytes(place));
-    *records.get_mut(start + CRC_AT..)?.first_chunk_mut()? = crc.to_be_bytes();
-    record.put_tail(records)?;
-    log.position += layout.size;
+    around.clear();
+    record.put_head(layout, body_crc(View::Bytes(body)), around)?;
+    stage.put(around)?;
+    stage.put(body)?;
+    around.clear();
+    record.put_tail(around)?;
+    stage.put(around)?;
     i32::try_from(layout.size).ok()
 }
 
@@ -789,6 +954,7 @@ fn items_of<'a>(
     bytes: &'a [u8],
     topic_hash: i32,
     settings: &Settings,
+    names: &mut texts::Names,
     keys: &mut Vec<i32>,
 ) -> Option<Vec<Item<'a>>> {
     let mut items = Vec::with_capacity(bytes.len() / 128);
@@ -801,13 +967,14 @@ fn items_of<'a>(
         let mut reader = Reader(item.get(12..)?);
         let flag = reader.i32()?;
         let body_length = reader.i32()?;
-        let body = View::Bytes(reader.take(body_length)?);
+        let body = reader.take(body_length)?;
         let text_length = reader.i16()?;
-        let properties = from_utf8(reader.take(i32::from(text_length))?).ok()?;
-        if !reader.0.is_empty() || items.len() >= settings.batch_max {
+        let properties = reader.take(i32::from(text_length))?;
+        if !texts::is_text(properties) || !reader.0.is_empty() || items.len() >= settings.batch_max
+        {
             return None;
         }
-        let found = texts::read(properties, settings, None)?;
+        let found = texts::read(properties, settings, names, None)?;
         let first_key = keys.len();
         if settings.index_on {
             found.put_keys(topic_hash, keys);

@@ -8,6 +8,7 @@ use pyo3::types::{PyDict, PyString};
 
 use crate::header::{Command, Head, Header};
 use crate::reader::Reader;
+use crate::texts::is_text;
 
 pub fn decode<'py>(py: Python<'py>, header: &[u8]) -> Option<Header<'py>> {
     let parts = read(header)?;
@@ -30,14 +31,18 @@ pub fn decode<'py>(py: Python<'py>, header: &[u8]) -> Option<Header<'py>> {
     })
 }
 
-/// Reads a header without making anything of it: `field` gets the code and each ext field.
+/// Reads a header without making anything of it: `field` gets the code and each ext field, all of
+/// them UTF-8.
 pub fn scan<'a>(
     header: &'a [u8],
     mut field: impl FnMut(i32, &[u8], Cow<'a, [u8]>) -> Option<()>,
 ) -> Option<Head> {
     let parts = read(header)?;
     let code = parts.head.code;
-    each_pair(parts.ext_fields, |key, value| field(code, key, Cow::Borrowed(value)))?;
+    each_pair(parts.ext_fields, |key, value| {
+        (is_text(key) && is_text(value)).then_some(())?;
+        field(code, key, Cow::Borrowed(value))
+    })?;
     Some(parts.head)
 }
 

@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
 use crate::header::{Command, Head, Header, LANGUAGE_OTHER, LANGUAGES};
+use crate::texts::is_text;
 
 // -- reading --------------------------------------------------------------------------------------
 
@@ -27,19 +28,22 @@ pub fn decode<'py>(py: Python<'py>, header: &[u8]) -> Option<Header<'py>> {
     })
 }
 
-/// Reads a header without making anything of it: `field` gets the code and each ext field. It is
-/// told nothing, and the header declines, where the code does not come first.
+/// Reads a header without making anything of it: `field` gets the code and each ext field, all of
+/// them UTF-8. It is told nothing, and the header declines, where the code does not come first.
 pub fn scan<'a>(
     header: &'a [u8],
     mut field: impl FnMut(i32, &[u8], Cow<'a, [u8]>) -> Option<()>,
 ) -> Option<Head> {
-    let parts = read(header, valid, |scanner, code| {
-        let code = code?;
-        scanner.object(|scanner, key| {
-            let value = scanner.string()?;
-            field(code, key, value)
-        })
-    })?;
+    // Once for all: what lies between quotes is UTF-8 if everything is, and escapes are.
+    valid(header)?;
+    let parts = read(
+        header,
+        |_| Some(()),
+        |scanner, code| {
+            let code = code?;
+            scanner.strings(|key, value| field(code, key, value))
+        },
+    )?;
     Some(parts.head)
 }
 
@@ -100,7 +104,7 @@ fn once<T>(slot: &mut Option<T>, value: T) -> Option<()> {
 }
 
 fn valid(text: &[u8]) -> Option<()> {
-    std::str::from_utf8(text).ok().map(drop)
+    is_text(text).then_some(())
 }
 
 /// Declines what is not UTF-8; Python checks it on its way.
@@ -176,6 +180,35 @@ impl<'a> Scanner<'a> {
         }
     }
 
+    /// An object of strings.
+    #[inline]
+    fn strings(
+        &mut self,
+        mut member: impl FnMut(&[u8], Cow<'a, [u8]>) -> Option<()>,
+    ) -> Option<()> {
+        self.expect(b'{')?;
+        if self.expect(b'}').is_some() {
+            return Some(());
+        }
+        loop {
+            // Most keys have one letter, and no space is around them.
+            if let [b'"', letter @ b'a'..=b'z', b'"', b':', b'"', rest @ ..] = self.0 {
+                self.0 = rest;
+                member(std::slice::from_ref(letter), self.string_rest()?)?;
+            } else {
+                let Cow::Borrowed(key) = self.string()? else {
+                    return None;
+                };
+                self.expect(b':')?;
+                self.space();
+                member(key, self.string()?)?;
+            }
+            if self.expect(b',').is_none() {
+                return self.expect(b'}');
+            }
+        }
+    }
+
     fn ext_fields<'py>(&mut self, py: Python<'py>) -> Option<Option<Bound<'py, PyDict>>> {
         if self.word(b"null") {
             return Some(None);
@@ -210,17 +243,23 @@ impl<'a> Scanner<'a> {
     }
 
     /// An integer of up to 18 digits with nothing peculiar about it: no "-0", "01", "1.0" or "1e3".
+    #[inline]
     fn integer(&mut self) -> Option<i64> {
         let negative = self.eat(b'-');
-        let digits = self.0.iter().take(19).take_while(|byte| byte.is_ascii_digit()).count();
-        let (digits, rest) = self.0.split_at_checked(digits)?;
-        match (digits, rest) {
-            ([] | [b'0', _, ..], _) | (_, [b'.' | b'e' | b'E', ..]) => return None,
-            ([b'0'], _) if negative => return None,
-            _ if digits.len() > 18 => return None,
-            _ => self.0 = rest,
+        let whole = self.0;
+        let mut number: i64 = 0;
+        while let [digit @ b'0'..=b'9', rest @ ..] = self.0 {
+            number = number.wrapping_mul(10).wrapping_add(i64::from(digit - b'0'));
+            self.0 = rest;
         }
-        let number = digits.iter().fold(0, |number, digit| number * 10 + i64::from(digit - b'0'));
+        let odd = match whole.len() - self.0.len() {
+            0 | 19.. => true,
+            1 => negative && number == 0,
+            _ => whole.first() == Some(&b'0'),
+        };
+        if odd || matches!(self.0, [b'.' | b'e' | b'E', ..]) {
+            return None;
+        }
         Some(if negative { -number } else { number })
     }
 
@@ -228,6 +267,12 @@ impl<'a> Scanner<'a> {
     #[inline]
     fn string(&mut self) -> Option<Cow<'a, [u8]>> {
         self.expect(b'"')?;
+        self.string_rest()
+    }
+
+    /// A string whose opening quote is behind us.
+    #[inline]
+    fn string_rest(&mut self) -> Option<Cow<'a, [u8]>> {
         let (plain, rest) = self.0.split_at_checked(plain_length(self.0))?;
         if let [b'"', behind @ ..] = rest {
             self.0 = behind;
@@ -247,6 +292,11 @@ impl<'a> Scanner<'a> {
                 [b'"', rest @ ..] => {
                     self.0 = rest;
                     return Some(text);
+                }
+                // What separates properties.
+                [b'\\', b'u', b'0', b'0', b'0', digit @ b'1'..=b'2', rest @ ..] => {
+                    self.0 = rest;
+                    text.push(digit - b'0');
                 }
                 [b'\\', rest @ ..] => {
                     self.0 = rest;

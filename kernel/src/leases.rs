@@ -32,6 +32,25 @@ impl Log {
     }
 }
 
+/// Memory of Python in which the records to come are put together, for one write of many.
+pub struct Stage {
+    pub memory: Mapping,
+    pub used: usize,
+}
+
+impl Stage {
+    pub fn has_room(&self, size: usize) -> bool {
+        self.used.checked_add(size).is_some_and(|stop| stop <= self.memory.len())
+    }
+
+    #[inline]
+    pub fn put(&mut self, bytes: &[u8]) -> Option<()> {
+        self.memory.write(self.used, bytes)?;
+        self.used += bytes.len();
+        Some(())
+    }
+}
+
 /// The file of a queue that takes its next entries.
 pub struct Queue {
     /// Python's own queue object, to name it by.

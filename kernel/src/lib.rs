@@ -17,6 +17,7 @@ mod pull;
 mod reader;
 mod records;
 mod request;
+mod rows;
 mod settings;
 mod texts;
 mod view;
@@ -25,7 +26,7 @@ mod walk;
 use pyo3::prelude::*;
 
 /// Raised with every change of the contract, here and in `protocol/kernel.py`.
-const CONTRACT: u32 = 3;
+const CONTRACT: u32 = 4;
 
 #[pymodule]
 mod tianzhou_kernel {
@@ -39,7 +40,7 @@ mod tianzhou_kernel {
     use crate::records::{Record, Shared};
     use crate::view::{Mapping, with_view};
     use crate::walk::{self, Task};
-    use crate::{columns, crc, frames, header_binary, header_json, records};
+    use crate::{columns, crc, frames, header_binary, header_json, records, rows};
 
     type Object<'a, 'py> = &'a Bound<'py, PyAny>;
 
@@ -182,6 +183,20 @@ mod tianzhou_kernel {
     }
 
     #[pyfunction]
+    #[pyo3(signature = (parts, numbers, ids, /))]
+    fn encode_rows<'py>(
+        parts: Object<'_, 'py>,
+        numbers: Object<'_, 'py>,
+        ids: Object<'_, 'py>,
+    ) -> PyResult<Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>> {
+        guarded(|| {
+            let numbers = numbers.cast_exact::<PyBytes>().ok()?.as_bytes();
+            let ids = ids.cast_exact::<PyBytes>().ok()?.as_bytes();
+            rows::encode(parts.cast_exact::<PyTuple>().ok()?, numbers, ids)
+        })
+    }
+
+    #[pyfunction]
     #[pyo3(signature = (
         topic, body, properties_text, queue_id, queue_offset, log_offset, flag, sys_flag,
         born_time_ms, born_host, store_time_ms, store_host, reconsume_count, prepared_log_offset, /,
@@ -206,7 +221,12 @@ mod tianzhou_kernel {
         guarded(|| {
             let record = Record {
                 topic: topic.cast_exact::<PyString>().ok()?.to_str().ok()?,
-                properties: properties_text.cast_exact::<PyString>().ok()?.to_str().ok()?,
+                properties: properties_text
+                    .cast_exact::<PyString>()
+                    .ok()?
+                    .to_str()
+                    .ok()?
+                    .as_bytes(),
                 queue_id: queue_id.extract().ok()?,
                 queue_offset: queue_offset.extract().ok()?,
                 log_offset: log_offset.extract().ok()?,

@@ -15,7 +15,6 @@ const MAGIC_V2: u32 = 0xDAA3_20AB;
 
 const BORN_HOST_V6: i32 = 1 << 4;
 const STORE_HOST_V6: i32 = 1 << 5;
-pub const CRC_AT: usize = 8;
 const HEAD_WITHOUT_HOSTS: usize = 72;
 const HEAD_MAX: usize = HEAD_WITHOUT_HOSTS + 2 * 20;
 
@@ -174,7 +173,8 @@ fn decode_properties<'py>(py: Python<'py>, text: &str) -> Option<Bound<'py, PyDi
 /// A record to write; hosts are packed, 8 or 20 bytes.
 pub struct Record<'a> {
     pub topic: &'a str,
-    pub properties: &'a str,
+    /// UTF-8.
+    pub properties: &'a [u8],
     pub queue_id: i32,
     pub queue_offset: i64,
     pub log_offset: i64,
@@ -248,7 +248,7 @@ impl Record<'_> {
         }
         tail.extend_from_slice(self.topic.as_bytes());
         tail.extend(i16::try_from(self.properties.len()).ok()?.to_be_bytes());
-        tail.extend_from_slice(self.properties.as_bytes());
+        tail.extend_from_slice(self.properties);
         Some(())
     }
 }

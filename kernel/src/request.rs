@@ -4,7 +4,6 @@
 //! it then.
 
 use std::borrow::Cow;
-use std::str::from_utf8;
 
 use crate::header_json::number;
 
@@ -52,6 +51,7 @@ pub struct Send<'a> {
 }
 
 impl<'a> Send<'a> {
+    #[inline]
     pub fn put(&mut self, code: i32, key: &[u8], value: Cow<'a, [u8]>) -> Option<()> {
         let number_of_field = if code == SEND_MESSAGE {
             LONG_NAMES.iter().position(|name| *name == key)
@@ -61,9 +61,7 @@ impl<'a> Send<'a> {
                 _ => None,
             }
         };
-        from_utf8(&value).ok()?;
         let Some(field) = number_of_field else {
-            from_utf8(key).ok()?;
             return put_common(&mut self.seen, LONG_NAMES.len(), key, &value);
         };
         self.once(field)?;

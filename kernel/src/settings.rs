@@ -1,7 +1,5 @@
 //! What the feed is told by Python, and the answers that follow from it.
 
-use std::io::Write;
-
 use crate::header::{ENCODING_BINARY, Head};
 use crate::header_json::put_string;
 use crate::pull::ReadLimits;
@@ -24,6 +22,8 @@ pub struct Settings {
     pub cluster_property: Vec<u8>,
     /// Property names that make a message more than an ordinary one.
     pub odd_names: Vec<String>,
+    /// Which lengths they have; see `length_bit`.
+    pub odd_lengths: u64,
     /// Whether pulls may be answered at all, and lite pulls.
     pub pull_on: bool,
     pub lite_pull_on: bool,
@@ -31,11 +31,15 @@ pub struct Settings {
     pub region: String,
     pub trace_on: bool,
     pub version: i16,
+    /// See `json_parts`.
+    pub json_middle: Vec<u8>,
+    pub json_end: Vec<u8>,
 }
 
 impl Settings {
-    pub fn is_odd(&self, name: &str) -> bool {
-        self.odd_names.iter().any(|odd| odd == name)
+    pub fn is_odd(&self, name: &[u8]) -> bool {
+        self.odd_lengths & length_bit(name) != 0
+            && self.odd_names.iter().any(|odd| odd.as_bytes() == name)
     }
 
     /// The answer to a send, as `broker/handlers/send.py` gives it.
@@ -67,17 +71,15 @@ impl Settings {
         log_offsets: &[i64],
     ) -> Option<()> {
         out.extend_from_slice(br#"{"code":0,"extFields":{"msgId":""#);
-        self.put_ids(out, log_offsets)?;
-        write!(out, r#"","queueId":"{queue_id}","queueOffset":"{queue_offset}","#).ok()?;
-        out.extend_from_slice(br#""MSG_REGION":"#);
-        put_string(out, &self.region);
-        write!(
-            out,
-            r#","TRACE_ON":"{}"}},"flag":1,"language":"PYTHON","opaque":{}"#,
-            self.trace_on, head.opaque
-        )
-        .ok()?;
-        write!(out, r#","serializeTypeCurrentRPC":"JSON","version":{}}}"#, self.version).ok()
+        self.put_ids(out, log_offsets);
+        out.extend_from_slice(br#"","queueId":""#);
+        put_number(out, queue_id.into());
+        out.extend_from_slice(br#"","queueOffset":""#);
+        put_number(out, queue_offset);
+        out.extend_from_slice(&self.json_middle);
+        put_number(out, head.opaque.into());
+        out.extend_from_slice(&self.json_end);
+        Some(())
     }
 
     fn put_binary(
@@ -96,36 +98,80 @@ impl Settings {
         let length_at = out.len();
         out.extend([0; 4]);
         put_pair(out, "msgId", |out| self.put_ids(out, log_offsets))?;
-        put_pair(out, "queueId", |out| write!(out, "{queue_id}").ok())?;
-        put_pair(out, "queueOffset", |out| write!(out, "{queue_offset}").ok())?;
-        put_pair(out, "MSG_REGION", |out| write!(out, "{}", self.region).ok())?;
-        put_pair(out, "TRACE_ON", |out| write!(out, "{}", self.trace_on).ok())?;
+        put_pair(out, "queueId", |out| put_number(out, queue_id.into()))?;
+        put_pair(out, "queueOffset", |out| put_number(out, queue_offset))?;
+        put_pair(out, "MSG_REGION", |out| out.extend_from_slice(self.region.as_bytes()))?;
+        put_pair(out, "TRACE_ON", |out| out.extend_from_slice(truth(self.trace_on)))?;
         put_length(out, length_at)
     }
 
-    fn put_ids(&self, out: &mut Vec<u8>, log_offsets: &[i64]) -> Option<()> {
+    fn put_ids(&self, out: &mut Vec<u8>, log_offsets: &[i64]) {
         for (number, log_offset) in log_offsets.iter().enumerate() {
             if number > 0 {
                 out.push(b',');
             }
             out.extend_from_slice(&self.id_prefix);
-            write!(out, "{log_offset:016X}").ok()?;
+            put_hex(out, *log_offset);
         }
-        Some(())
+    }
+
+    /// What every answer in JSON has behind the queue offset, up to the opaque, and behind that.
+    pub fn json_parts(region: &str, trace_on: bool, version: i16) -> (Vec<u8>, Vec<u8>) {
+        let mut middle = br#"","MSG_REGION":"#.to_vec();
+        put_string(&mut middle, region);
+        middle.extend_from_slice(br#","TRACE_ON":""#);
+        middle.extend_from_slice(truth(trace_on));
+        middle.extend_from_slice(br#""},"flag":1,"language":"PYTHON","opaque":"#);
+        let mut end = br#","serializeTypeCurrentRPC":"JSON","version":"#.to_vec();
+        put_number(&mut end, version.into());
+        end.push(b'}');
+        (middle, end)
     }
 }
 
+/// A bit that names of equal length share.
+pub fn length_bit(name: &[u8]) -> u64 {
+    1 << (name.len() % 64)
+}
+
+fn truth(value: bool) -> &'static [u8] {
+    if value { b"true" } else { b"false" }
+}
+
+/// A number in decimal digits.
+pub fn put_number(out: &mut Vec<u8>, number: i64) {
+    let mut digits = [0; 20];
+    let mut rest = number.unsigned_abs();
+    let mut count = 0;
+    for place in digits.iter_mut().rev() {
+        *place = b'0' + u8::try_from(rest % 10).unwrap_or(0);
+        rest /= 10;
+        count += 1;
+        if rest == 0 {
+            break;
+        }
+    }
+    if number < 0 {
+        out.push(b'-');
+    }
+    out.extend_from_slice(digits.get(20 - count..).unwrap_or_default());
+}
+
+/// A number in 16 hexadecimal digits.
+fn put_hex(out: &mut Vec<u8>, number: i64) {
+    const DIGITS: [u8; 16] = *b"0123456789ABCDEF";
+    let digit = |half: u8| DIGITS.get(usize::from(half)).copied().unwrap_or(b'0');
+    let pairs = number.to_be_bytes().map(|byte| [digit(byte >> 4), digit(byte & 15)]);
+    out.extend_from_slice(pairs.as_flattened());
+}
+
 /// A key and a value of binary ext fields; `value` writes the value.
-pub fn put_pair(
-    out: &mut Vec<u8>,
-    key: &str,
-    value: impl FnOnce(&mut Vec<u8>) -> Option<()>,
-) -> Option<()> {
+pub fn put_pair(out: &mut Vec<u8>, key: &str, value: impl FnOnce(&mut Vec<u8>)) -> Option<()> {
     out.extend(i16::try_from(key.len()).ok()?.to_be_bytes());
     out.extend_from_slice(key.as_bytes());
     let length_at = out.len();
     out.extend([0; 4]);
-    value(out)?;
+    value(out);
     put_length(out, length_at)
 }
 

@@ -1,4 +1,8 @@
 //! The properties of a message to store: what they say, and the text that is stored.
+//!
+//! Texts are bytes that are known to be UTF-8.
+
+use std::str::from_utf8;
 
 use crate::settings::Settings;
 
@@ -7,49 +11,57 @@ const NAMES_MAX: usize = 64;
 
 /// What a message's properties say.
 pub struct Found<'a> {
-    pub tags: &'a str,
-    pub keys: &'a str,
-    pub unique_key: &'a str,
+    pub tags: &'a [u8],
+    pub keys: &'a [u8],
+    pub unique_key: &'a [u8],
     pub wait_stored: bool,
 }
+
+/// The places of names that were read, to find those that come twice.
+pub type Names = Vec<(usize, usize)>;
 
 /// Reads properties and, if asked for, writes those to store behind each other into `stored`.
 ///
 /// Declines names that make a message more than an ordinary one, and names that come twice.
 pub fn read<'a>(
-    text: &'a str,
+    text: &'a [u8],
     settings: &Settings,
+    names: &mut Names,
     mut stored: Option<&mut Vec<u8>>,
 ) -> Option<Found<'a>> {
-    let mut found = Found { tags: "", keys: "", unique_key: "", wait_stored: true };
-    let mut names = [""; NAMES_MAX];
-    let mut count = 0;
-    for part in text.split('\x02') {
-        let Some((name, value)) = part.split_once('\x01') else {
+    let mut found = Found { tags: b"", keys: b"", unique_key: b"", wait_stored: true };
+    names.clear();
+    let mut start = 0;
+    while let Some(rest) = text.get(start..).filter(|rest| !rest.is_empty()) {
+        let part = rest.get(..find::<2>(rest))?;
+        let first = start;
+        start += part.len() + 1;
+        let (name, value) = part.split_at_checked(find::<1>(part))?;
+        let Some((_, value)) = value.split_first().filter(|(_, value)| !value.is_empty()) else {
             continue;
         };
-        if name.is_empty() || value.is_empty() {
+        if name.is_empty() {
             continue;
         }
-        if names.get(..count)?.contains(&name) || settings.is_odd(name) {
+        let is_known = |(at, stop): &(usize, usize)| text.get(*at..*stop) == Some(name);
+        if names.iter().any(is_known) || settings.is_odd(name) || names.len() >= NAMES_MAX {
             return None;
         }
-        *names.get_mut(count)? = name;
-        count += 1;
+        names.push((first, first + name.len()));
         match name {
-            "TAGS" => found.tags = value,
-            "KEYS" => found.keys = value,
-            "UNIQ_KEY" => found.unique_key = value,
-            "WAIT" => {
-                found.wait_stored = value.eq_ignore_ascii_case("true");
+            b"TAGS" => found.tags = value,
+            b"KEYS" => found.keys = value,
+            b"UNIQ_KEY" => found.unique_key = value,
+            b"WAIT" => {
+                found.wait_stored = value.eq_ignore_ascii_case(b"true");
                 continue;
             }
             // It keeps its place and changes its value, which is Python's to do.
-            "CLUSTER" if stored.is_some() => return None,
+            b"CLUSTER" if stored.is_some() => return None,
             _ => {}
         }
         if let Some(stored) = stored.as_deref_mut() {
-            stored.extend_from_slice(part.as_bytes());
+            stored.extend_from_slice(part);
             stored.push(2);
         }
     }
@@ -57,6 +69,25 @@ pub fn read<'a>(
         stored.extend_from_slice(&settings.cluster_property);
     }
     Some(found)
+}
+
+/// Where a byte is first found, the length if it is not there; eight bytes are looked at in one go.
+#[inline]
+fn find<const BYTE: u8>(bytes: &[u8]) -> usize {
+    const LOW: u64 = 0x0101_0101_0101_0101;
+    const HIGH: u64 = 0x8080_8080_8080_8080;
+    let mut rest = bytes;
+    while let Some((chunk, behind)) = rest.split_first_chunk() {
+        let word = u64::from_le_bytes(*chunk) ^ (LOW * u64::from(BYTE));
+        // A borrow can only mark bytes above a true hit, and the lowest mark counts.
+        let marks = word.wrapping_sub(LOW) & !word & HIGH;
+        if marks != 0 {
+            let hit = usize::try_from(marks.trailing_zeros() / 8).unwrap_or(0);
+            return bytes.len() - rest.len() + hit;
+        }
+        rest = behind;
+    }
+    bytes.len() - rest.len() + rest.iter().take_while(|byte| **byte != BYTE).count()
 }
 
 impl Found<'_> {
@@ -68,7 +99,7 @@ impl Found<'_> {
     /// The hashes under which the message is filed, its unique key first.
     pub fn put_keys(&self, topic_hash: i32, keys: &mut Vec<i32>) {
         let unique = Some(self.unique_key).filter(|key| !key.is_empty());
-        let others = self.keys.split(' ').filter(|key| !key.is_empty());
+        let others = self.keys.split(|byte| *byte == b' ').filter(|key| !key.is_empty());
         // The smallest int has no positive twin; RocketMQ files it under 0.
         let filed = |key| java_hash(topic_hash, key).checked_abs().unwrap_or(0);
         keys.extend(unique.into_iter().chain(others).map(filed));
@@ -76,11 +107,25 @@ impl Found<'_> {
 }
 
 /// `String.hashCode` of Java, going on from the hash of what comes before.
-pub fn java_hash(before: i32, text: &str) -> i32 {
+pub fn java_hash(before: i32, text: &[u8]) -> i32 {
     let step = |hash: i32, unit: i32| hash.wrapping_mul(31).wrapping_add(unit);
-    if text.is_ascii() {
-        text.bytes().fold(before, |hash, byte| step(hash, i32::from(byte)))
-    } else {
-        text.encode_utf16().fold(before, |hash, unit| step(hash, i32::from(unit)))
+    if !text.is_ascii() {
+        if let Ok(text) = from_utf8(text) {
+            return text.encode_utf16().fold(before, |hash, unit| step(hash, i32::from(unit)));
+        }
     }
+    // Four at a time, since each multiplication waits for the one before.
+    let (mut hash, mut rest) = (before, text);
+    while let Some(([a, b, c, d], behind)) = rest.split_first_chunk() {
+        let unit = |byte: &u8| i32::from(*byte);
+        let sum = unit(a) * 29_791 + unit(b) * 961 + unit(c) * 31 + unit(d);
+        hash = hash.wrapping_mul(923_521).wrapping_add(sum);
+        rest = behind;
+    }
+    rest.iter().fold(hash, |hash, byte| step(hash, i32::from(*byte)))
+}
+
+/// Whether bytes are UTF-8; nearly always they are plain ASCII, which is seen sooner.
+pub fn is_text(bytes: &[u8]) -> bool {
+    bytes.is_ascii() || from_utf8(bytes).is_ok()
 }

@@ -107,6 +107,69 @@ impl<'a> View<'a> {
     }
 }
 
+impl View<'_> {
+    /// Whether nothing of it must come from the disk, as far as the system tells.
+    #[cfg(target_os = "linux")]
+    #[expect(unsafe_code, reason = "the one place that asks where memory is")]
+    pub fn is_cached(self) -> bool {
+        let View::Shared(memory) = self else {
+            return true;
+        };
+        // SAFETY: a question for a number.
+        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(0);
+        let Some(before) = memory.first.addr().checked_rem(page) else {
+            return true;
+        };
+        let len = memory.len + before;
+        let mut found = vec![0; len.div_ceil(page)];
+        let first = memory.first.wrapping_sub(before).cast_mut().cast();
+        // SAFETY: the pages of a buffer that its view keeps are only asked for, neither read nor
+        // written, and there is a byte of ours for each of them.
+        let asked = unsafe { libc::mincore(first, len, found.as_mut_ptr()) };
+        asked != 0 || found.iter().all(|state| state & 1 != 0)
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub fn is_cached(self) -> bool {
+        true
+    }
+}
+
+/// So many parts are given to the system at a time; it takes no more (IOV_MAX).
+#[cfg(unix)]
+const PARTS_MAX: usize = 1024;
+
+/// Writes parts behind each other to a socket that does not block; answers how many bytes it took.
+/// If it takes none, whatever the reason, whoever writes there next learns it.
+#[cfg(unix)]
+#[expect(unsafe_code, reason = "the one place that gives memory which Rust does not own away")]
+pub fn write_parts(socket: i32, parts: &[View<'_>]) -> usize {
+    let slices: Vec<libc::iovec> = parts
+        .iter()
+        .take(PARTS_MAX)
+        .map(|part| {
+            let (first, len) = match part {
+                View::Bytes(bytes) => (bytes.as_ptr(), bytes.len()),
+                View::Shared(memory) => (memory.first, memory.len),
+            };
+            libc::iovec { iov_base: first.cast_mut().cast(), iov_len: len }
+        })
+        .collect();
+    let Ok(count) = i32::try_from(slices.len()) else {
+        return 0;
+    };
+    // SAFETY: the slices live until the call is over, and each of them is an address and a length
+    // inside a buffer that its view keeps. The system only reads there, and if that cannot be read
+    // or someone writes there meanwhile it is the system's copy that ends or is a mixture.
+    let written = unsafe { libc::writev(socket, slices.as_ptr(), count) };
+    usize::try_from(written).unwrap_or(0)
+}
+
+#[cfg(not(unix))]
+pub fn write_parts(_socket: i32, _parts: &[View<'_>]) -> usize {
+    0
+}
+
 /// Writable memory of a Python object (a mapped file), held for as long as this lives.
 pub struct Mapping(PyBuffer<u8>);
 
@@ -160,5 +223,45 @@ impl SharedMemory<'_> {
         // buffer. `target` is memory of ours, so the two cannot overlap. Should someone write there
         // meanwhile, the copy holds a mixture of old and new bytes, and any bytes will do.
         unsafe { copy_nonoverlapping(self.first, target.as_mut_ptr(), count) }
+    }
+}
+
+/// Bytes of a shared buffer that were copied out to be looked at, a stretch at a time.
+#[derive(Default)]
+pub struct Window {
+    bytes: Vec<u8>,
+    first: usize,
+    len: usize,
+}
+
+/// So much is copied in one go, so that little of it is in vain when a frame ends the walk.
+const WINDOW_BYTES: usize = 64 * 1024;
+/// Memory beyond this is not kept.
+const WINDOW_KEPT_BYTES: usize = 1024 * 1024;
+
+impl Window {
+    /// Forgets what it holds, which is of a buffer that has changed since.
+    pub fn clear(&mut self) {
+        self.len = 0;
+        if self.bytes.len() > WINDOW_KEPT_BYTES {
+            self.bytes = Vec::new();
+        }
+    }
+
+    /// A part of the view as a slice.
+    pub fn part<'w>(&'w mut self, view: View<'w>, start: usize, stop: usize) -> Option<&'w [u8]> {
+        if let View::Bytes(bytes) = view {
+            return bytes.get(start..stop);
+        }
+        if start < self.first || stop > self.first + self.len {
+            let end = view.len().min(stop.max(start.checked_add(WINDOW_BYTES)?));
+            let part = view.part(start, end)?;
+            (self.first, self.len) = (start, part.len());
+            if self.bytes.len() < self.len {
+                self.bytes.resize(self.len, 0);
+            }
+            part.copy_to(&mut self.bytes);
+        }
+        self.bytes.get(..self.len)?.get(start - self.first..stop - self.first)
     }
 }

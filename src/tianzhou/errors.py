@@ -208,3 +208,7 @@ class TargetError(TianzhouError):
 
 class DataLost(TianzhouError):
     """Messages that a pipeline was to read are gone; the text names queues and offsets."""
+
+
+class PipelineError(TianzhouError):
+    """Spark could not do what a pipeline asked of it; the text has the reason, Spark's log more."""

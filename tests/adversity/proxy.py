@@ -7,6 +7,9 @@
 What happens is a matter of the seed and of how the traffic falls into chunks. A garbled chunk is
 noise from its first byte to its last: nothing protects single bits of a RocketMQ header but TCP,
 so a flipped digit of an offset would be obeyed by whoever reads it, and proves nothing.
+
+With `Flips` it does nothing else but flip single bits, in a part of the frames and on one way that
+the test chooses, so that the test knows what can be told from it and what cannot.
 """
 
 import asyncio
@@ -15,6 +18,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Literal
 
 _CHUNK_BYTES = 64 * 1024
 _GARBLED_BYTES_MAX = 16 * 1024
@@ -33,6 +37,30 @@ class Odds:
     delay_s: float = 0.05
 
 
+Part = Literal["length", "header", "body"]
+Way = Literal["to the broker", "to the client"]
+
+
+@dataclass(frozen=True, slots=True)
+class Flips:
+    """One bit in some of the frames is turned over."""
+
+    part: Part
+    way: Way = "to the client"
+    odds: float = 0.05
+
+    def flipped(self, frame: bytes, dice: random.Random) -> bytes:
+        """The frame with one bit of the part flipped, as it is if it has no such part."""
+        header_end = 8 + (int.from_bytes(frame[4:8]) & 0xFFFFFF)
+        starts = {"length": (0, 4), "header": (4, header_end), "body": (header_end, len(frame))}
+        start, stop = starts[self.part]
+        if start >= stop:
+            return frame
+        damaged = bytearray(frame)
+        damaged[dice.randrange(start, stop)] ^= 1 << dice.randrange(8)
+        return bytes(damaged)
+
+
 @dataclass(slots=True)
 class Proxy:
     """A running proxy, and what it has done."""
@@ -40,6 +68,7 @@ class Proxy:
     target: tuple[str, int]
     random: random.Random
     odds: Odds
+    flips: Flips | None = None
     is_calm: bool = False
     fates: Counter[str] = field(default_factory=Counter[str])
     tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
@@ -63,7 +92,10 @@ class Proxy:
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there_reader, there_writer = await asyncio.open_connection(*self.target)
         try:
-            ways = (self._pass(reader, there_writer), self._pass(there_reader, writer))
+            ways = (
+                self._pass(reader, there_writer, "to the broker"),
+                self._pass(there_reader, writer, "to the client"),
+            )
             tasks = [asyncio.create_task(each) for each in ways]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -72,7 +104,12 @@ class Proxy:
             task.cancel()
         await asyncio.wait(tasks)
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way
+    ) -> None:
+        if self.flips is not None:
+            await self._pass_frames(reader, writer, self.flips if self.flips.way == way else None)
+            return
         with suppress(OSError):
             while chunk := await reader.read(_CHUNK_BYTES):
                 fate = self._fate(len(chunk))
@@ -86,6 +123,20 @@ class Proxy:
                 elif fate == "garble":
                     chunk = self.random.randbytes(len(chunk))
                 writer.write(chunk)
+                await writer.drain()
+
+    async def _pass_frames(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flips: Flips | None
+    ) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                length = await reader.readexactly(4)
+                frame = length + await reader.readexactly(int.from_bytes(length))
+                if flips and not self.is_calm and self.random.random() < flips.odds:
+                    damaged = flips.flipped(frame, self.random)
+                    self.fates["flip" if damaged != frame else "pass"] += 1
+                    frame = damaged
+                writer.write(frame)
                 await writer.drain()
 
     def _fate(self, size_bytes: int) -> str:
@@ -102,10 +153,15 @@ class Proxy:
 
 @asynccontextmanager
 async def trouble(
-    listen: tuple[str, int], target: tuple[str, int], *, seed: int, odds: Odds | None = None
+    listen: tuple[str, int],
+    target: tuple[str, int],
+    *,
+    seed: int,
+    odds: Odds | None = None,
+    flips: Flips | None = None,
 ) -> AsyncGenerator[Proxy]:
     """A proxy from one address to another."""
-    proxy = Proxy(target, random.Random(seed), odds or Odds())
+    proxy = Proxy(target, random.Random(seed), odds or Odds(), flips)
     server = await asyncio.start_server(proxy.serve, *listen)
     try:
         yield proxy

@@ -33,7 +33,7 @@ def ask_server(
     *,
     body: bytes = b"",
     client_version: int = V4_9_7,
-    timeout_s: float = 10,
+    timeout_s: float = 30,
 ) -> Answer:
     """One request over a connection of its own.
 

@@ -1,14 +1,36 @@
 """What the tests with Apache RocketMQ share. JVMs start slowly, so they serve a whole session."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 import pytest
 from _pytest.capture import CaptureManager
 
 from tests.apache import jars
 from tests.apache.backends import BACKENDS, OURS, Backend, running_backend
-from tests.apache.kit import VERSIONS, ApacheUnavailable, Shell, java_shell
+from tests.apache.kit import VERSIONS, ApacheUnavailable, Shell, java_shells
+from tianzhou.client.consumer_settings import ConsumerSettings, LitePullSettings, PushSettings
+from tianzhou.client.producer_settings import ProducerSettings
+from tianzhou.client.settings import ClientSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PATIENCE_MS = 30_000
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patience() -> Iterator[None]:
+    """Our clients wait longer by default: a JVM that got no processor is not a dead broker."""
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (
+            ClientSettings, ProducerSettings, ConsumerSettings, PushSettings, LitePullSettings,
+        ):  # fmt: skip
+            defaults = kind.__init__.__kwdefaults__ or {}
+            for name in {"api_timeout_ms", "send_timeout_ms"} & defaults.keys():
+                patch.setitem(defaults, name, PATIENCE_MS)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -36,14 +58,7 @@ def apache(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(scope="session")
 def shells(apache: None) -> Iterator[Callable[[str], Shell]]:
     """The stock clients and tools of a version, in a JVM that is started when first asked for."""
-    started: dict[str, Shell] = {}
-    with ExitStack() as stack:
-
-        def shell(version: str) -> Shell:
-            if version not in started:
-                started[version] = stack.enter_context(java_shell(version))
-            return started[version]
-
+    with java_shells() as shell:
         yield shell
 
 
@@ -60,3 +75,16 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
         request.getfixturevalue("apache")
     with running_backend(kind) as it:
         yield it
+
+
+@pytest.fixture(scope="package")
+def spark(apache: None) -> "Iterator[SparkSession]":
+    """One session for all modules that read or write an Apache cluster with Spark."""
+    pytest.importorskip("pyspark", reason="the extra spark is not installed: no pyspark")
+    from tests.spark.quick import QUICK
+    from tianzhou.spark import session
+
+    made = session("apache", master="local[2]", configuration=QUICK)
+    made.sparkContext.setLogLevel("ERROR")
+    yield made
+    made.stop()

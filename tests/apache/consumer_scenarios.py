@@ -14,11 +14,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import CoroutineType
 from typing import Unpack
 
 import pytest
 
-from tests.integration.brokers import Peer, eventually
+from tests.integration.brokers import DEADLINE_S, Peer, eventually
 from tianzhou.client.consumer import PushConsumer
 from tianzhou.client.consumer_settings import PushOptions
 from tianzhou.client.handlers import Decision, Later
@@ -76,6 +77,16 @@ class Site:
         for number, body in enumerate(bodies_sent, start):
             await self.send_one(topic, body, number % queues)
         return bodies_sent
+
+    async def dispatched(self, topic: str, counts: list[int]) -> None:
+        """Wait until so many messages are in the queues; Apache's brokers fill them a bit later."""
+
+        async def is_so() -> bool:
+            async with QueueReader("readers", namesrv=self.namesrv) as reader:
+                queues = [Queue(topic, self.broker_name, each) for each in range(len(counts))]
+                return [await reader.max_offset(each) for each in queues] == counts
+
+        await eventually(is_so, f"{counts} messages in the queues of {topic}")
 
     async def send_one(self, topic: str, body: str, queue_id: int = 0, **props: str) -> None:
         answer = await self.peer.send(topic, body.encode(), queue_id=queue_id, props=props)
@@ -200,6 +211,7 @@ async def the_start_is_the_first_or_a_time(site: Site) -> None:
     moment = datetime.now(UTC)
     await asyncio.sleep(0.05)
     middle = await site.send(topic, 3, start=3, queues=1)
+    await site.dispatched(topic, [6])
     first, timed = Inbox(), Inbox()
     async with (
         consuming(site, site.name("group"), topic, first, start="first"),
@@ -409,15 +421,31 @@ async def suspended_consumers_pull_nothing(site: Site) -> None:
         sent = await site.send(topic, 1, queues=1)
         await inbox.holds(sent)
         consumer.suspend()
-        # The pull that is under way may still bring something.
+        # The pull that is under way may still bring something. When it has ended and that is
+        # handled, nothing comes any more.
         sent += await site.send(topic, 1, start=1, queues=1)
-        await asyncio.sleep(0.3)
+        queue = Queue(topic, site.broker_name, 0).to_wire()
+        await eventually(
+            lambda: _pauses(topic) and not consumer.running_info().queues[queue].cached_count,
+            "a pause instead of a pull",
+        )
         before = len(inbox.messages)
         sent += await site.send(topic, 3, start=2, queues=1)
         await asyncio.sleep(0.3)
         assert len(inbox.messages) == before
         consumer.resume()
         await inbox.holds(sent)
+
+
+def _pauses(topic: str) -> bool:
+    """Whether the only pull of a topic waits to be woken, and not for a broker."""
+    (pull,) = (task for task in asyncio.all_tasks() if f" {topic}@" in task.get_name())
+    inner: object = pull.get_coro()
+    while isinstance(inner, CoroutineType):
+        if inner.__name__ == "_wait_for_room":
+            return True
+        inner = inner.cr_await
+    return False
 
 
 async def a_handler_that_takes_too_long_is_overtaken(site: Site) -> None:
@@ -552,7 +580,7 @@ async def ordered_handlers_may_commit_by_themselves(site: Site) -> None:
 async def poll_all(consumer: LitePullConsumer, count: int) -> list[str]:
     """Poll until so many messages have come."""
     found: list[str] = []
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + DEADLINE_S
     while len(found) < count:
         assert time.monotonic() < deadline_s, f"only {found} of {count}"
         found += [each.text for each in await consumer.poll(500)]
@@ -612,12 +640,15 @@ async def a_reader_reads_by_offset(site: Site) -> None:
     topic = await site.topic(1)
     sent = await site.send(topic, 10, queues=1)
     await site.send_one(topic, "tagged", TAGS="x")
+    await site.dispatched(topic, [11])
     queue = Queue(topic, site.broker_name, 0)
     async with QueueReader(site.name("group"), namesrv=site.namesrv) as reader:
         assert (await reader.min_offset(queue), await reader.max_offset(queue)) == (0, 11)
         pulled = await reader.pull(queue, 4, message_count=3)
         assert [each.text for each in pulled.messages] == sent[4:7]
         assert pulled.next_offset == 7
+        first = (await reader.pull(queue, 0, message_count=1)).messages[0]
+        assert await reader.earliest_store_time(queue) == first.store_time
         end = await reader.pull(queue, 11)
         assert (end.messages, end.next_offset) == ([], 11)
         tagged = await reader.pull(queue, 0, tags="x")

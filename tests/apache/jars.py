@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+from tests import packages
+
 VERSIONS = ("4.9.7", "5.5.0")
 """One version of each living line of RocketMQ, both complete on Maven Central."""
 
@@ -75,21 +77,13 @@ def need_program(name: str, debian_package: str) -> str:
 
 def install(name: str, debian_package: str) -> str:
     """Install a Debian package and return the program it brings."""
-    if os.geteuid() != 0 or not Path("/etc/debian_version").exists():
+    if not packages.may_install():
         raise ApacheUnavailable(f"{name} is missing, and we install it only as root on Debian")
     announce(f"apache: {name} is missing, installing {debian_package} with apt-get")
-    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    for arguments in (["update"], ["install", "-y", "--no-install-recommends", debian_package]):
-        done = subprocess.run(
-            ["apt-get", "-q", *arguments],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    complaints = packages.install(debian_package)
     found = find_program(name)
     if found is None:
-        raise ApacheUnavailable(f"{name} is missing and apt-get failed: {last_line(done.stderr)}")
+        raise ApacheUnavailable(f"{name} is missing and apt-get failed: {last_line(complaints)}")
     return found
 
 

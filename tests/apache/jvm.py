@@ -85,7 +85,7 @@ def run_java(
     main_class: str,
     *arguments: str,
     jvm_options: Sequence[str] = (),
-    timeout_s: float = 120,
+    timeout_s: float = 240,
 ) -> subprocess.CompletedProcess[str]:
     """Run a main class of the jars, or one of ours, to its end."""
     with tempfile.TemporaryDirectory(prefix="apache-java-") as directory:

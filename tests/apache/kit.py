@@ -25,11 +25,12 @@ from tests.apache.processes import (
     LOOPBACK,
     START_TIMEOUT_S,
     Server,
-    free_port,
     running,
+    wait_to_hold,
     wait_until,
 )
-from tests.apache.shell import Shell, java_shell
+from tests.apache.shell import Shell, java_shell, java_shells
+from tests.ports import free_port
 
 __all__ = [
     "LOOPBACK",
@@ -43,9 +44,11 @@ __all__ = [
     "ask_server",
     "free_port",
     "java_shell",
+    "java_shells",
     "run_java",
     "run_mqadmin",
     "tianzhou_namesrv",
+    "wait_to_hold",
     "wait_until",
 ]
 
@@ -64,7 +67,9 @@ BROKER_DEFAULTS: dict[str, object] = {
     "enableControllerMode": "false",
     "mappedFileSizeTimerLog": 1024 * 1024,
     "registerNameServerPeriod": 10_000,
-    "waitTimeMillsInSendQueue": 5000,
+    # Refusing requests because they waited, or because a write to the disk took long.
+    "brokerFastFailureEnable": "false",
+    "osPageCacheBusyTimeOutMills": 60_000,
 }
 """A small broker that is not put off by a full disk or a busy machine."""
 
@@ -176,7 +181,7 @@ def tianzhou_namesrv(
 # -- programs that end -----------------------------------------------------------------------------
 
 
-def run_mqadmin(version: str, namesrv: str, *arguments: str, timeout_s: float = 120) -> str:
+def run_mqadmin(version: str, namesrv: str, *arguments: str, timeout_s: float = 240) -> str:
     """What `mqadmin ARGUMENTS -n NAMESRV` prints, in a JVM of its own; a Shell is quicker."""
     main_class = "org.apache.rocketmq.tools.command.MQAdminStartup"
     done = run_java(version, main_class, *arguments, "-n", namesrv, timeout_s=timeout_s)

@@ -1,7 +1,6 @@
-"""Server processes: free ports, waiting with a deadline, starting, pausing and ending by pid."""
+"""Server processes: waiting with a deadline, starting, pausing and ending by pid."""
 
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -12,15 +11,15 @@ from pathlib import Path
 from typing import TypeVar
 
 LOOPBACK = "127.0.0.1"
-START_TIMEOUT_S = 120
-STOP_TIMEOUT_S = 30
+START_TIMEOUT_S = 240
+STOP_TIMEOUT_S = 120
 POLL_S = 0.05
 LOG_TAIL_LINES = 40
 
 T = TypeVar("T")
 
 
-# -- waiting and ports -----------------------------------------------------------------------------
+# -- waiting ---------------------------------------------------------------------------------------
 
 
 def wait_until(
@@ -42,26 +41,18 @@ def wait_until(
         time.sleep(POLL_S)
 
 
-def free_port(*neighbours: int) -> int:
-    """A port that nobody listens on, nor on those at the given distances from it.
-
-    It comes from below the range of outgoing connections, which could take it before it is used.
-    """
-    for _ in range(200):
-        port = random.randrange(12_000, 32_000)
-        if all(is_free(port + distance) for distance in (0, *neighbours)):
-            return port
-    raise AssertionError("no free port in 200 tries")
-
-
-def is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def wait_to_hold(check: Callable[[], None], *, timeout_s: float) -> None:
+    """Call `check` until it raises no AssertionError; after the deadline raise the last."""
+    deadline = time.monotonic() + timeout_s
+    while True:
         try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True
+            check()
+        except AssertionError:
+            if time.monotonic() >= deadline:
+                raise
+        else:
+            return
+        time.sleep(POLL_S)
 
 
 def is_listening(port: int) -> bool:

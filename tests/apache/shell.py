@@ -1,21 +1,25 @@
-"""Stock clients and the stock mqadmin in one JVM that stays; java/Shell.java is its other half."""
+"""Stock clients and tools in a JVM that stays; java/JsonProgram.java is the other half."""
 
 import json
 import queue
+import re
 import subprocess
 import tempfile
 import threading
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from tests.apache.jvm import CLIENT_OPTIONS, java_command, make_home
 from tests.apache.processes import LOG_TAIL_LINES, STOP_TIMEOUT_S
 
+MQADMIN_TRIES = 10
+TOO_LATE = re.compile("RemotingTimeoutException|RemotingSendRequestException")
+
 
 class Shell:
-    """A JVM that takes requests; see java/Shell.java for their language."""
+    """A JVM that takes requests; see java/JsonProgram.java for their language."""
 
     def __init__(self, version: str, home: Path, command: Sequence[str]) -> None:
         self.version = version
@@ -48,7 +52,7 @@ class Shell:
                 else:
                     self.answers.put(parsed)
 
-    def ask(self, verb: str, *, timeout_s: float = 60, **arguments: object) -> Any:  # noqa: ANN401 - whatever JSON holds
+    def ask(self, verb: str, *, timeout_s: float = 180, **arguments: object) -> Any:  # noqa: ANN401 - whatever JSON holds
         """Send one request and wait for its answer; an error of the Java side is raised here."""
         self.request_count += 1
         request = {"id": self.request_count, "verb": verb, **arguments}
@@ -70,15 +74,23 @@ class Shell:
         return "\n".join([f"exit code {self.process.poll()}", *errors[-LOG_TAIL_LINES:]])
 
     def mqadmin(
-        self, namesrv: str, *arguments: str, timeout_s: float = 60, interrupt_after_ms: int = 0
+        self, namesrv: str, *arguments: str, timeout_s: float = 180, interrupt_after_ms: int = 0
     ) -> str:
-        """What `mqadmin ARGUMENTS -n NAMESRV` prints; 0 lets it end by itself."""
-        output: str = self.ask(
-            "admin",
-            args=[*arguments, "-n", namesrv],
-            interrupt_after_ms=interrupt_after_ms,
-            timeout_s=timeout_s,
-        )
+        """What `mqadmin ARGUMENTS -n NAMESRV` prints; 0 lets it end by itself.
+
+        The tool waits three seconds for an answer, which may be too short on a busy machine; then
+        the line is typed again.
+        """
+        output = ""
+        for _ in range(MQADMIN_TRIES):
+            output = self.ask(
+                "admin",
+                args=[*arguments, "-n", namesrv],
+                interrupt_after_ms=interrupt_after_ms,
+                timeout_s=timeout_s,
+            )
+            if not TOO_LATE.search(output):
+                break
         return output
 
     def start_producer(self, name: str, namesrv: str, *, group: str = "kit-producers") -> None:
@@ -114,14 +126,34 @@ class Shell:
 
 
 @contextmanager
-def java_shell(version: str, *, jvm_options: Sequence[str] = ()) -> Generator[Shell]:
-    """A Shell that answers; it ends with the block."""
+def java_shell(
+    version: str, program: str = "Shell", *, jvm_options: Sequence[str] = ()
+) -> Generator[Shell]:
+    """A program of java/ that answers; it ends with the block."""
     with tempfile.TemporaryDirectory(prefix="apache-shell-") as directory:
         home = make_home(Path(directory))
-        options = [*jvm_options, *CLIENT_OPTIONS]
-        shell = Shell(version, home, [*java_command(version, home, options), "Shell"])
+        # Of two options of a name the later counts.
+        options = [*CLIENT_OPTIONS, *jvm_options]
+        shell = Shell(version, home, [*java_command(version, home, options), program])
         try:
             shell.ask("ping")
             yield shell
         finally:
             shell.close()
+
+
+@contextmanager
+def java_shells(
+    program: str = "Shell", *, jvm_options: Sequence[str] = ()
+) -> Generator[Callable[[str], Shell]]:
+    """The program with the stock classes of a version, started when it is first asked for."""
+    started: dict[str, Shell] = {}
+    with ExitStack() as stack:
+
+        def shell(version: str) -> Shell:
+            if version not in started:
+                one = java_shell(version, program, jvm_options=jvm_options)
+                started[version] = stack.enter_context(one)
+            return started[version]
+
+        yield shell

@@ -11,8 +11,9 @@ import re
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,15 @@ import pytest
 
 from tests.apache import asking
 from tests.apache.asking import ask_server, is_registered
-from tests.apache.jvm import java_command, make_home, write_properties
+from tests.apache.jvm import write_properties
 from tests.apache.kit import (
     LOOPBACK,
     VERSIONS,
     Server,
     Shell,
     free_port,
+    java_shell,
+    java_shells,
     tianzhou_namesrv,
     wait_until,
 )
@@ -38,7 +41,7 @@ pytestmark = pytest.mark.apache
 CLUSTER = "DefaultCluster"
 NAME = "broker-a"
 QUEUES = [0, 1, 2, 3]
-SOON_S = 30
+SOON_S = 90
 UPDATE_AND_CREATE_TOPIC = 17
 
 NO_LOOK_OF_THEIR_OWN = "-Drocketmq.client.rebalance.waitInterval=600000"
@@ -69,11 +72,11 @@ def tianzhou_broker(namesrv: Server, **properties: object) -> Generator[Server]:
             "mappedFileSizeConsumeQueue": 20 * 2000,
             "maxHashSlotNum": 1000,
             "maxIndexNum": 4000,
-            # A full disk is no reason to fail here.
+            # A full disk or a busy moment is no reason to fail here.
             "diskMaxUsedSpaceRatio": 95,
             "diskSpaceCleanForciblyRatio": 99,
             "diskSpaceWarningLevelRatio": 100,
-            "waitTimeMillsInSendQueue": 5000,
+            "osPageCacheBusyTimeOutMills": 60_000,
         }
         write_properties(configuration, defaults | properties)
         program = Path(sys.executable).parent / "mqbroker"
@@ -116,31 +119,15 @@ def forgetful_cluster(apache: None) -> Iterator[Cluster]:
         yield it
 
 
-@contextmanager
-def broker_shell(version: str) -> Generator[Shell]:
+def broker_shell(version: str) -> AbstractContextManager[Shell]:
     """The stock clients of a version in a JVM; java/BrokerShell.java is the other half."""
-    with tempfile.TemporaryDirectory(prefix="apache-clients-") as directory:
-        home = make_home(Path(directory))
-        command = [*java_command(version, home, [NO_LOOK_OF_THEIR_OWN]), "BrokerShell"]
-        shell = Shell(version, home, command)
-        try:
-            shell.ask("ping")
-            yield shell
-        finally:
-            shell.close()
+    return java_shell(version, "BrokerShell", jvm_options=[NO_LOOK_OF_THEIR_OWN])
 
 
 @pytest.fixture(scope="module")
 def clients(apache: None) -> Iterator[Shells]:
     """The clients of a version, in a JVM that is started when first asked for."""
-    started: dict[str, Shell] = {}
-    with ExitStack() as stack:
-
-        def shell(version: str) -> Shell:
-            if version not in started:
-                started[version] = stack.enter_context(broker_shell(version))
-            return started[version]
-
+    with java_shells("BrokerShell", jvm_options=[NO_LOOK_OF_THEIR_OWN]) as shell:
         yield shell
 
 
@@ -185,6 +172,8 @@ class Stage:
     topic: str
     consumers: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """What each running consumer must have got, exactly."""
+    repeatable: frozenset[str] = frozenset()
+    """What may come besides, since whoever handled it died."""
     producers: list[str] = field(default_factory=list[str])
 
     @property
@@ -223,7 +212,7 @@ class Stage:
     def expect(self, consumer: str, bodies: Sequence[str]) -> list[dict[str, Any]]:
         """These bodies come, besides those expected before, and nothing else; all that came."""
         self.consumers[consumer] += bodies
-        wait_for_bodies(self.shell, consumer, self.consumers[consumer])
+        wait_for_bodies(self.shell, consumer, self.consumers[consumer], self.repeatable)
         return self.shell.consumed(consumer)
 
     def queues_of(self, consumer: str) -> list[int]:
@@ -234,7 +223,7 @@ class Stage:
         """Nothing may have come late or twice while it was stopping."""
         bodies = self.consumers.pop(consumer)
         self.shell.ask("stop_consumer", name=consumer)
-        assert_bodies(self.shell, consumer, bodies)
+        assert_bodies(self.shell, consumer, bodies, self.repeatable)
 
     def close(self) -> None:
         """Stop everything first, so that a failure leaves nothing running behind it."""
@@ -243,22 +232,33 @@ class Stage:
         for producer in self.producers:
             self.shell.ask("stop_producer", name=producer)
         for consumer, bodies in self.consumers.items():
-            assert_bodies(self.shell, consumer, bodies)
+            assert_bodies(self.shell, consumer, bodies, self.repeatable)
 
 
-def wait_for_bodies(shell: Shell, consumer: str, bodies: Sequence[str]) -> None:
+def wait_for_bodies(
+    shell: Shell, consumer: str, bodies: Sequence[str], repeatable: frozenset[str] = frozenset()
+) -> None:
     wait_until(
-        lambda: len(shell.consumed(consumer)) >= len(bodies),
+        lambda: not Counter(bodies) - Counter(bodies_at(shell, consumer)),
         f"{len(bodies)} messages at {consumer}",
         timeout_s=SOON_S,
         seen=lambda: ([each["body"][:80] for each in shell.consumed(consumer)], log_of(shell)),
     )
-    assert_bodies(shell, consumer, bodies)
+    assert_bodies(shell, consumer, bodies, repeatable)
 
 
-def assert_bodies(shell: Shell, consumer: str, bodies: Sequence[str]) -> None:
-    """Each has come once, and nothing else."""
-    assert sorted(each["body"] for each in shell.consumed(consumer)) == sorted(bodies)
+def bodies_at(shell: Shell, consumer: str) -> list[str]:
+    return [each["body"] for each in shell.consumed(consumer)]
+
+
+def assert_bodies(
+    shell: Shell, consumer: str, bodies: Sequence[str], repeatable: frozenset[str] = frozenset()
+) -> None:
+    """Each has come once, and nothing else but what may be repeated."""
+    came = Counter(bodies_at(shell, consumer))
+    extra = came - Counter(bodies)
+    assert not Counter(bodies) - came
+    assert not extra.keys() - repeatable, extra
 
 
 def log_of(shell: Shell) -> str:
@@ -497,6 +497,8 @@ def test_two_consumers_share_when_one_joins_and_when_one_is_killed(stage: Stage)
         other_jvm.process.kill()
         other_jvm.process.wait(SOON_S)
 
+    # A commit of the queues' former owner may have come after the last one of the dead.
+    stage.repeatable = frozenset(by_owner[False])
     wait_until(
         lambda: stage.queues_of(here) == QUEUES,
         "all queues at the one that is left",

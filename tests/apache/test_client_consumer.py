@@ -1,13 +1,26 @@
 """Our consumers with our broker and with Apache's of both versions."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.apache.backends import Backend
 from tests.apache.consumer_scenarios import SCENARIOS, Scenario, Site
-from tests.integration.brokers import peer_of
-from tianzhou.client import ClientSettings, hub
+from tests.apache.test_client_producer import create_topic
+from tests.integration.brokers import eventually, peer_of
+from tianzhou.client import (
+    ClientSettings,
+    Message,
+    PushConsumer,
+    ReceivedMessage,
+    hub,
+    sending,
+)
+from tianzhou.client.sending import Packing
+from tianzhou.clock import wall_ms
+from tianzhou.protocol.command import Command
+from tianzhou.protocol.sysflag import INNER_BATCH
 
 
 async def broker_of(namesrv: str) -> tuple[str, str]:
@@ -33,3 +46,40 @@ async def test_consumer(scenario: Scenario, backend: Backend, tmp_path: Path) ->
                 tells_unknown_groups=backend.kind != "4.9.7",
             )
         )
+
+
+@pytest.mark.parametrize("backend", ["5.5.0"], indirect=True)
+async def test_a_topic_that_stores_batches_as_one(backend: Backend) -> None:
+    """Its records hold several messages each; the consumer gets them one by one."""
+    topic = backend.name("Batched")
+    await create_topic(backend, topic, 1, attributes="+queue.type=BatchCQ")
+    await send_as_one(backend.namesrv, topic, [f"{number}" for number in range(50)])
+    record = (await backend.await_stored(topic, 1))[0]
+    assert record.sys_flag & INNER_BATCH
+    seen: list[tuple[str, int]] = []
+    consumer = PushConsumer(backend.name("unbatching"), namesrv=backend.namesrv, start="first")
+
+    @consumer.handler(topic)
+    async def take(message: ReceivedMessage) -> None:
+        seen.append((message.text, message.queue_offset))
+
+    async with consumer:
+        await eventually(lambda: len(seen) >= 50, "50 messages")
+    assert sorted(seen, key=lambda each: each[1]) == [(f"{at}", at) for at in range(50)]
+
+
+async def send_as_one(namesrv: str, topic: str, texts: list[str]) -> None:
+    """As Java's client sends a batch: it has an id of its own, and so may be stored as one."""
+    items = [sending.batch_item(Message(topic, text), f"{at:032}") for at, text in enumerate(texts)]
+    out = sending.outgoing_batch(topic, items, texts, Packing(), wait_stored=True)
+    named = replace(out, properties_text=f"UNIQ_KEY\x01{'F' * 32}\x02{out.properties_text}")
+    own = hub.acquire(ClientSettings(namesrv=namesrv))
+    try:
+        (queue,) = (await own.route(topic)).writable
+        template = sending.header_template("batching", queue, "TBW102", 4, unit_mode=False)
+        fields = sending.fields_of(template, named, wall_ms())
+        address = own.master_address(queue.broker_name)
+        assert address is not None
+        await own.ask(address, Command(code=named.code, ext_fields=fields, body=named.body))
+    finally:
+        await own.release()

@@ -2,17 +2,13 @@
 
 import asyncio
 import random
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
 from tests.apache.backends import Backend
-from tests.apache.jvm import java_command, make_home
-from tests.apache.kit import VERSIONS, Shell
+from tests.apache.kit import VERSIONS, Shell, java_shells
 from tests.integration.brokers import eventually
 from tianzhou.client import Producer, PushConsumer, Queue, ReceivedMessage
 from tianzhou.client.queues import java_order, java_text
@@ -29,9 +25,6 @@ pytestmark = pytest.mark.apache
 
 Shells = Callable[[str], Shell]
 
-LOOKS_OFTEN = "-Drocketmq.client.rebalance.waitInterval=1000"
-"""Java's client of 4.9 looks again only after 20 s if a queue is still locked by another."""
-
 ALLOCATIONS: dict[str, Allocate] = {
     **STRATEGIES,
     "by_machine_room": by_machine_room(["r1"]),
@@ -46,20 +39,7 @@ ALLOCATIONS: dict[str, Allocate] = {
 @pytest.fixture(scope="module")
 def mixed_shells(apache: None) -> Iterator[Shells]:
     """Stock consumers of a version, in a JVM that is started when first asked for."""
-    started: dict[str, Shell] = {}
-    with ExitStack() as stack:
-
-        def shell(version: str) -> Shell:
-            if version not in started:
-                directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="mixed-"))
-                home = make_home(Path(directory))
-                started[version] = Shell(
-                    version, home, [*java_command(version, home, [LOOKS_OFTEN]), "MixedShell"]
-                )
-                stack.callback(started[version].close)
-                started[version].ask("ping")
-            return started[version]
-
+    with java_shells("MixedShell") as shell:
         yield shell
 
 
@@ -151,8 +131,10 @@ async def test_both_kinds_share_a_group(
             ordered=ordered, strategy="averagely",
         )  # fmt: skip
         half = queue_count // 2
-        await eventually(lambda: len(ours()) == len(theirs()) == half, "half of the queues each")
-        assert sorted(ours() + theirs()) == list(range(queue_count))
+        await eventually(
+            lambda: len(ours()) == half and sorted(ours() + theirs()) == list(range(queue_count)),
+            "half of the queues each",
+        )
         assert (consumer.client_id < java_id) == (ours()[0] == 0)
         await send(20)
         await eventually(lambda: set(consumed()) == set(sent), "all messages at both")
@@ -215,6 +197,10 @@ async def test_mqadmin_sees_our_consumer(backend: Backend, shells: Callable[[str
     consumer.subscribe(topic, lambda message: seen.append(message.text))
     async with consumer:
         await eventually(lambda: seen == ["first"], "the message")
+        await eventually(
+            lambda: sum(queue.topic == topic for queue in consumer.assignment) == queue_count,
+            "all queues",
+        )
         tool = shells(java_version(backend))
 
         def ask(*arguments: str) -> str:

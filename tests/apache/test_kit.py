@@ -52,4 +52,4 @@ def test_a_server_ends_with_whoever_started_it(apache: None) -> None:
     with apache_namesrv("4.9.7", graceful=False) as namesrv:
         assert namesrv.process.stdin is not None
         namesrv.process.stdin.close()
-        assert namesrv.process.wait(timeout=30) == 3, namesrv.report()
+        assert namesrv.process.wait(timeout=120) == 3, namesrv.report()

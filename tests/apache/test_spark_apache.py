@@ -1,18 +1,22 @@
 """The source on Apache RocketMQ 5.x: the broker over sockets, and the files that it writes."""
 
+import json
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.apache.kit import apache_broker, tianzhou_namesrv
+from tests.apache.kit import Server, apache_broker, ask_server, tianzhou_namesrv, wait_until
 from tianzhou.client.sync import Producer
+from tianzhou.names import MASTER_ID
+from tianzhou.protocol.codes import RequestCode
 
 pytest.importorskip("pyspark", reason="the extra spark is not installed: no pyspark")
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
-from tianzhou.spark import session
+from tests.spark import sizes
 
 pytestmark = [pytest.mark.apache, pytest.mark.usefixtures("apache")]
 
@@ -32,31 +36,152 @@ def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
     )  # fmt: skip
 
 
-def test_batches_from_the_broker_and_from_its_files_agree(tmp_path: Path) -> None:
+def test_batches_from_the_broker_and_from_its_files_agree(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     store = tmp_path / "store"
     with (
         tianzhou_namesrv() as namesrv,
-        apache_broker(VERSION, namesrv.address, store_dir=store, graceful=False),
+        apache_broker(
+            VERSION, namesrv.address, store_dir=store, graceful=False,
+            # Not a file for every few messages, should there be a million of them.
+            mappedFileSizeCommitLog=256 * 1024 * 1024, mappedFileSizeConsumeQueue=20 * 300_000,
+        ) as broker,
         Producer("spark", namesrv=namesrv.address) as producer,
-    ):
+    ):  # fmt: skip
         for number in range(COUNT):
             producer.send("orders", b"%d" % number, tags=f"t{number % 4}", keys=[f"k{number}"])
-        spark = session("apache", master="local[2]")
-        try:
-            online = spark.read.format("rocketmq").option("nameServer", namesrv.address)
-            online = online.option("subscribe", "orders").schema(COLUMNS)
-            rows = rows_of(online.load())
-            assert sorted(int(row[2]) for row in rows) == list(range(COUNT))
-            middle = online.load().selectExpr("sort_array(collect_list(storeTimestamp))[200]")
-            moment_ms = round(middle.collect()[0][0].timestamp() * 1000)
-            time_range = f"storeTimestamp >= timestamp_millis({moment_ms})"
-            condition = f"tags IN ('t1', 't2') AND {time_range}"
-            plain = online.option("pushDown", "false").load().where(condition)
-            pushed = online.option("pushDown", "true").load().where(condition)
-            assert rows_of(pushed) == rows_of(plain) != []
-            offline = spark.read.format("rocketmq-store").option("subscribe", "orders")
-            assert rows_of(offline.schema(COLUMNS).load(str(store))) == rows
-            by_log = offline.option("splitBy", "log").schema(COLUMNS).load(str(store))
-            assert rows_of(by_log) == rows
-        finally:
-            spark.stop()
+        wait_for_queues(broker)
+        online = spark.read.format("rocketmq").option("nameServer", namesrv.address)
+        online = online.option("subscribe", "orders").schema(COLUMNS)
+        rows = rows_of(online.load())
+        assert sorted(int(row[2]) for row in rows) == list(range(COUNT))
+        middle = online.load().selectExpr("sort_array(collect_list(storeTimestamp))[200]")
+        moment_ms = round(middle.collect()[0][0].timestamp() * 1000)
+        time_range = f"storeTimestamp >= timestamp_millis({moment_ms})"
+        condition = f"tags IN ('t1', 't2') AND {time_range}"
+        plain = online.option("pushDown", "false").load().where(condition)
+        pushed = online.option("pushDown", "true").load().where(condition)
+        assert rows_of(pushed) == rows_of(plain) != []
+        offline = spark.read.format("rocketmq-store").option("subscribe", "orders")
+        assert rows_of(offline.schema(COLUMNS).load(str(store))) == rows
+        by_log = offline.option("splitBy", "log").schema(COLUMNS).load(str(store))
+        assert rows_of(by_log) == rows
+        # Many messages in eight queues, written by the sink: each of them once.
+        create_topic(broker.address, "many", sizes.QUEUES)
+        sizes.fill(spark, namesrv.address, "many")
+        online = spark.read.format("rocketmq").option("nameServer", namesrv.address)
+        wait_for_queues(broker)
+        stored = sizes.stored_count(namesrv.address, "many")
+        sizes.check(online.option("subscribe", "many").schema(sizes.COLUMNS).load(), stored)
+        offline = spark.read.format("rocketmq-store").option("subscribe", "many")
+        sizes.check(offline.schema(sizes.COLUMNS).load(str(store)), stored)
+
+
+def create_topic(address: str, topic: str, queue_count: int) -> None:
+    fields = {
+        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": f"{queue_count}",
+        "writeQueueNums": f"{queue_count}", "perm": "6", "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0", "order": "false",
+    }  # fmt: skip
+    answer = ask_server(address, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+    assert answer.code == 0, answer
+
+
+def wait_for_queues(broker: Server) -> None:
+    """Apache's broker puts what it has stored into its queues a little later."""
+    wait_until(
+        lambda: behind_bytes(broker.address) == 0,
+        "the queues to have what the log has",
+        timeout_s=120,
+        seen=lambda: f"{behind_bytes(broker.address)} bytes behind",
+    )
+
+
+def runtime_info(address: str) -> dict[str, str]:
+    answer = ask_server(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+    found: dict[str, str] = json.loads(answer.body)["table"]
+    return found
+
+
+def behind_bytes(address: str) -> int:
+    """How much of its log a broker has not put into its queues."""
+    return int(runtime_info(address)["dispatchBehindBytes"])
+
+
+def test_a_replica_serves_batches_and_streams(spark: SparkSession, tmp_path: Path) -> None:
+    with ExitStack() as master_life, tianzhou_namesrv() as namesrv:
+        master = master_life.enter_context(broker_of(namesrv.address, "ASYNC_MASTER", 0))
+        with broker_of(namesrv.address, "SLAVE", 1) as replica:
+            create_topic(master.address, "copied", 2)
+            with Producer("spark", namesrv=namesrv.address) as producer:
+                for number in range(COUNT):
+                    producer.send("copied", b"%d" % number, tags=f"t{number % 4}")
+            wait_until(
+                lambda: copied_count(replica.address) == COUNT and knows_topic(replica.address),
+                "copies on the replica",
+                timeout_s=120,
+                seen=lambda: f"{copied_count(replica.address)} of {COUNT}",
+            )
+            given = {
+                "nameServer": namesrv.address, "subscribe": "copied", "requestTimeout": "30s",
+                "valueFormat": "text", "readFrom": "replica",
+            }  # fmt: skip
+            numbers = list(range(COUNT))
+            batch = spark.read.format("rocketmq").options(**given).schema("value STRING").load()
+            assert sorted(int(row.value) for row in batch.collect()) == numbers
+            assert served_counts(master, replica) == (0, COUNT)
+            assert streamed(spark, given, tmp_path) == numbers
+            assert served_counts(master, replica) == (0, 2 * COUNT)
+            by_tag = spark.read.format("rocketmq").options(**given).load().where("tags = 't3'")
+            assert sorted(int(row.value) for row in by_tag.collect()) == numbers[3::4]
+            assert served_counts(master, replica)[0] == 0
+            # The master plans, the replica serves: without the one, what was planned can be read.
+            planned = batch.rdd
+            assert planned.getNumPartitions() == 2
+            master_life.close()
+            assert sorted(int(row.value) for row in planned.collect()) == numbers
+
+
+def streamed(spark: SparkSession, given: dict[str, str], folder: Path) -> list[int]:
+    """What a stream reads from its start to what is there now."""
+    found: list[int] = []
+
+    def take(batch: DataFrame, _: int) -> None:
+        found.extend(int(row.value) for row in batch.collect())
+
+    source = spark.readStream.format("rocketmq").options(**given, startingOffsets="earliest")
+    query = (
+        source.schema("value STRING").load().writeStream.foreachBatch(take)
+        .option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
+    )  # fmt: skip
+    assert query.awaitTermination(300), f"the query still runs: {query.lastProgress}"
+    return sorted(found)
+
+
+def served_counts(*brokers: Server) -> tuple[int, ...]:
+    """How many messages each broker has given to readers."""
+    return tuple(int(runtime_info(each.address)["msgGetTotalTodayNow"]) for each in brokers)
+
+
+def broker_of(namesrv: str, role: str, broker_id: int) -> AbstractContextManager[Server]:
+    assert (role == "SLAVE") == (broker_id != MASTER_ID)
+    return apache_broker(
+        VERSION, namesrv, graceful=False, brokerRole=role, brokerId=broker_id,
+        slaveReadEnable="true",
+    )  # fmt: skip
+
+
+def knows_topic(address: str) -> bool:
+    """Replicas ask their master for its topics every now and then."""
+    return b'"copied"' in ask_server(address, RequestCode.GET_ALL_TOPIC_CONFIG).body
+
+
+def copied_count(address: str) -> int:
+    """Messages of the topic that a broker has."""
+    total = 0
+    for queue_id in range(2):
+        fields = {"topic": "copied", "queueId": f"{queue_id}"}
+        answer = ask_server(address, RequestCode.GET_MAX_OFFSET, fields)
+        total += int(answer.fields.get("offset", 0))
+    return total

@@ -78,5 +78,6 @@ def test_a_decided_batch_is_seen_once_whatever_was_told(backend: Backend, tmp_pa
     asyncio.run(backend.await_stored(topic, 21))
     sink_ledger.roll_back(dead, options)
     assert sink_ledger.commit(Batch("q", 1), send(options, ["last"]), options)
+    asyncio.run(backend.await_stored(topic, 22))
     time.sleep(CHECKS_S)
     assert seen(backend, topic) == Counter([*BODIES, "first", "last"])

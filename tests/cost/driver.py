@@ -30,6 +30,7 @@ BUFFER_COUNT = 8
 BATCH_SIZE = 32
 PULLED_COUNT = 32
 LOG_BYTES = 16 << 20
+STAGE_BYTES = 512 << 10
 SLOT_COUNT, ITEM_MAX = 10_007, 100_000
 QUEUE_ENTRY_MAX = 20_000
 
@@ -64,6 +65,8 @@ class Fed:
         )  # fmt: skip
         feed.put_topic(TOPIC, QUEUE_COUNT, QUEUE_COUNT, False)
         feed.lend_log(memoryview(self.log), 0, 0)
+        self.stage = bytearray(STAGE_BYTES)
+        feed.lend_stage(memoryview(self.stage))
         index = bytearray(40 + 4 * SLOT_COUNT + 20 * ITEM_MAX)
         feed.lend_index(memoryview(index), SLOT_COUNT, ITEM_MAX, ITEM_MAX, (0, 0, 0, 0, 0, 1))
         for queue_id in range(QUEUE_COUNT):
@@ -75,12 +78,13 @@ class Fed:
 
     def take(self, buffer: bytes, message_count: int) -> None:
         """Feed frames that must all be taken, and settle."""
-        start, stop, answers, done, pulled = self.feed.feed(buffer, 0, HOST, NOW_MS, 1000)
-        carried = done[0] if done else sum(one[3] for one in pulled or ())
+        start, stop, answers, _, _ = self.feed.feed(buffer, 0, HOST, NOW_MS, 1000)
+        done = self.feed.settle()
+        carried = done[0] if done else sum(one[3] for one in self.feed.take_delivered())
         if not (start == stop == len(buffer) and answers and carried == message_count):
             raise SystemExit(f"the feed took {carried} of {message_count} messages, up to {start}")
         if done:
-            records: bytes = done[2]
+            records = self.stage[: done[2]]
             self.log[self.position : self.position + len(records)] = records
             self.position += len(records)
             for queue, next_offset, _, _ in done[5]:

@@ -131,6 +131,7 @@ class SimulatedDisk:
         self.calls: Counter[str] = Counter()
         self.used = 0.1
         self.free = 1 << 40
+        self.cached = True
         self.now_ms = 0
         self._names: dict[Path, Inode | None] = {Path("/"): None}  # None is a directory
         self._synced_names: dict[Path, Inode | None] = {Path("/"): None}
@@ -305,6 +306,9 @@ class SimulatedDisk:
 
     def prefault(self, view: memoryview, start: int, stop: int) -> None:
         self.calls["prefault"] += 1
+
+    def is_cached(self, view: memoryview, start: int, stop: int) -> bool:
+        return self.cached
 
     def release(self, view: memoryview, start: int, stop: int) -> None:
         self.calls["release"] += 1

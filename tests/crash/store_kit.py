@@ -15,6 +15,7 @@ ROOT = Path("/store")
 BORN = ("10.0.0.1", 5000)
 HERE = ("10.0.0.2", 10911)
 NOON_MS = 1_700_000_000_000
+DEADLINE_S = 60.0
 
 
 def small_config(
@@ -109,9 +110,9 @@ def read_queue(store: MessageStore, topic: str, queue_id: int) -> dict[int, tupl
 
 def wait_until(condition: Callable[[], bool], seen: Callable[[], object] = lambda: "") -> None:
     """Waits for something that another thread does."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + DEADLINE_S
     while not condition():
-        assert time.monotonic() < deadline, f"it did not happen within 20 s: {seen()}"
+        assert time.monotonic() < deadline, f"it did not happen within {DEADLINE_S} s: {seen()}"
         time.sleep(0.002)
 
 

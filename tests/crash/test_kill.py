@@ -87,5 +87,6 @@ def test_nothing_acknowledged_is_lost_by_kills(
             assert len(found) == sum(store.max_offset(*queue) for queue in queues_of(store))
             bodies = [body for body, _ in found.values()]
             assert len(bodies) == len(set(bodies))
-            assert not [note for note in store.report.notes if "made again" in note]
+            if new:  # it had opened the store, so no recovery was interrupted
+                assert not [note for note in store.report.notes if "made again" in note]
     assert len(promised) > KILLS_A_STORE

@@ -27,7 +27,7 @@ from tests.integration.brokers import (
     peer_of,
     send_fields,
 )
-from tests.integration.test_broker_crash import free_port
+from tests.ports import free_port
 from tianzhou.errors import RemotingError
 from tianzhou.message import StoredMessage
 from tianzhou.protocol.codes import RequestCode, ResponseCode
@@ -49,12 +49,15 @@ class Dying:
         self.count = count
         self.passed: list[str] = []
         self.deaths = 0
+        self.held_ms = CONTEXT.Value("q", 0)
+        """Where its clock stands; 0 while it runs."""
 
     async def start(self) -> None:
         step = self.step if self.deaths == 0 else ""
         self.told, teller = CONTEXT.Pipe(duplex=False)
         self.process = CONTEXT.Process(
-            target=waits_driver.main, args=(self.port, self.folder, step, self.count, teller)
+            target=waits_driver.main,
+            args=(self.port, self.folder, step, self.count, teller, self.held_ms),
         )
         self.process.start()
         teller.close()
@@ -109,7 +112,7 @@ class Walk:
         """Ask until there is an answer."""
         while True:
             try:
-                answer = await self.peer.ask(code, fields, body, 2000)
+                answer = await self.peer.ask(code, fields, body, 60_000)
             except RemotingError:
                 await self.broker.revive()
                 await asyncio.sleep(0.01)
@@ -193,7 +196,7 @@ async def timed(walk: Walk) -> None:
 
 
 async def rolled(walk: Walk) -> None:
-    due_ms = {b"far": fast_ms() + 150 * SECOND_MS}
+    due_ms = {b"far": fast_ms() + 300 * SECOND_MS}
     await walk.send(b"far", {"TIMER_DELIVER_MS": str(due_ms[b"far"])})
     check_not_early(await walk.arrived("t", set(due_ms)), due_ms)
     await walk.died()
@@ -201,7 +204,9 @@ async def rolled(walk: Walk) -> None:
 
 
 async def recalled(walk: Walk) -> None:
-    moment_ms = fast_ms() + 150 * SECOND_MS
+    # Only what still waits can be recalled, however long the broker needs to live again.
+    now_ms = walk.broker.held_ms.value = fast_ms()
+    moment_ms = now_ms + 150 * SECOND_MS
     handles: list[str] = []
     for name in ("kept", "taken back"):
         props = {"TIMER_DELIVER_MS": str(moment_ms), "UNIQ_KEY": name.replace(" ", "-")}
@@ -212,6 +217,7 @@ async def recalled(walk: Walk) -> None:
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     marker_ms = moment_ms + 5 * SECOND_MS
     await walk.send(b"marker", {"TIMER_DELIVER_MS": str(marker_ms)})
+    walk.broker.held_ms.value = 0
     await walk.arrived("t", {b"kept", b"marker"})
     await walk.died()
     await walk.arrived("t", {b"kept", b"marker"})

@@ -8,6 +8,8 @@ half is visible in any case.
 
 import asyncio
 import contextlib
+import re
+import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +18,6 @@ import pytest
 
 from tests.crash.steps import Child, stepping_broker
 from tests.integration.brokers import LOOPBACK, Peer, bodies_in, eventually, peer_of
-from tests.integration.test_broker_crash import free_port
 from tests.integration.test_broker_transactions import (
     COMMIT,
     PREPARED,
@@ -26,6 +27,7 @@ from tests.integration.test_broker_transactions import (
     end_of_check,
     is_settled,
 )
+from tests.ports import free_port
 from tianzhou.errors import RemotingError
 from tianzhou.names import CHECK_MAX_TOPIC
 from tianzhou.protocol import sysflag
@@ -36,8 +38,10 @@ from tianzhou.remoting.client import Client
 from tianzhou.remoting.connection import Connection
 
 END = "append RMQ_SYS_TRANS_OP_HALF_TOPIC"
+NEVER_GIVEN_UP = 100_000
+"""Checks without an answer: the producer may be slow, and checks are quick."""
 QUICK: dict[str, object] = {
-    "transactionTimeOut": 1, "transactionCheckInterval": 40, "transactionCheckMax": 15,
+    "transactionTimeOut": 1, "transactionCheckInterval": 40, "transactionCheckMax": NEVER_GIVEN_UP,
     "flushConsumerOffsetInterval": 50, "flushIntervalCommitLog": 20,
     "flushCommitLogLeastPages": 0,
 }  # fmt: skip
@@ -60,11 +64,11 @@ class Producer:
     """What its checks answer, by body."""
     acknowledged: set[bytes] = field(default_factory=set[bytes])
 
-    async def send(self, body: bytes, fate: int) -> Command:
+    async def send(self, body: bytes, fate: int, topic: str = "Orders") -> Command:
         self.fates[body] = fate
         answer = await self.peer.send(
-            "Orders", body, props=PREPARED | {"UNIQ_KEY": body.decode()},
-            sys_flag=sysflag.TRANSACTION_PREPARED, timeout_ms=3000,
+            topic, body, props=PREPARED | {"UNIQ_KEY": body.decode()},
+            sys_flag=sysflag.TRANSACTION_PREPARED, timeout_ms=60_000,
         )  # fmt: skip
         assert answer.code == ResponseCode.SUCCESS, answer.remark
         self.acknowledged.add(body)
@@ -72,7 +76,7 @@ class Producer:
 
     async def end(self, sent: Command, state: int) -> None:
         fields = end_fields(sent, state)
-        answer = await self.peer.ask(RequestCode.END_TRANSACTION, fields, timeout_ms=3000)
+        answer = await self.peer.ask(RequestCode.END_TRANSACTION, fields, timeout_ms=60_000)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
 
     def answer_check(self, connection: Connection, asked: Command) -> None:
@@ -130,7 +134,7 @@ async def play(scenario: Scenario, store: Path, kill_at: int) -> tuple[Producer,
     async with stepping_broker(port, store, settings, kill_at=kill_at, only="^append") as child:
         try:
             await producer.peer.heartbeat("p1", producer="producers")
-            await producer.peer.send("Orders", FIRST, timeout_ms=3000)
+            await producer.peer.send("Orders", FIRST, timeout_ms=60_000)
             await scenario(producer, child)
             # A step that this run did not come to is as good as a kill after its last one.
         except RemotingError:
@@ -149,7 +153,8 @@ async def look(
     async with peer_of(f"{LOOPBACK}:{port}") as reader:
         again, client = await connected(port)
         again.fates = producer.fates
-        settings = QUICK | {"transactionCheckMax": 1 if given_up else 15}
+        is_left_open = UNKNOWN in producer.fates.values()
+        settings = QUICK | {"transactionCheckMax": 1 if is_left_open else NEVER_GIVEN_UP}
         async with stepping_broker(port, store, settings):
             try:
                 await again.peer.heartbeat("p1", producer="producers")
@@ -206,3 +211,61 @@ async def test_the_seam_kills_where_it_says(tmp_path: Path) -> None:
     kept = [step for step in steps if step.startswith("append")]
     half = "append RMQ_SYS_TRANS_HALF_TOPIC"
     assert kept == ["append Orders", half, half, END, "append Orders"]
+
+
+# -- a topic that nobody knows yet -----------------------------------------------------------------
+
+NEW = "Fresh"
+"""A topic that its first half makes."""
+STEPS_OF_NEW = "^append|topics"
+
+
+async def walk_on(store: Path, kill_at: int) -> list[str]:
+    """Start a broker with a half of a forgotten topic, whose producer commits it when asked.
+
+    Returns the steps to where it died, or to where a consumer had the message.
+    """
+    port = free_port()
+    producer, client = await connected(port)
+    producer.fates[b"half"] = COMMIT
+    settings = QUICK | OF_SCENARIO["end_by_checks"]
+    async with (
+        peer_of(f"{LOOPBACK}:{port}") as reader,
+        stepping_broker(port, store, settings, kill_at=kill_at, only=STEPS_OF_NEW) as child,
+    ):
+
+        async def is_delivered() -> bool:
+            return await is_settled(reader) and set(await seen(reader, NEW)) == {b"half"}
+
+        try:
+            await producer.peer.heartbeat("p1", producer="producers")
+            await eventually(is_delivered, f"the half, after {child.steps()}")
+        except RemotingError:
+            assert kill_at, "only a kill cuts connections"
+            await child.died()
+        finally:
+            await client.close()
+        return [each for each in child.steps() if re.search(STEPS_OF_NEW, each)]
+
+
+async def test_a_half_outlives_the_topic_that_it_made(tmp_path: Path) -> None:
+    """The broker dies before the topic is saved, and again between any two steps after that."""
+    only_half = tmp_path / "half"
+    port = free_port()
+    producer, client = await connected(port)
+    async with stepping_broker(port, only_half, QUICK, kill_at=1, only="^append") as child:
+        with pytest.raises(RemotingError):
+            await producer.send(b"half", COMMIT, NEW)
+        await child.died()
+        assert child.steps()[-1:] == ["append RMQ_SYS_TRANS_HALF_TOPIC"]
+        assert "save topics.json" not in child.steps()
+    await client.close()
+    shutil.copytree(only_half, tmp_path / "whole")
+    steps = await walk_on(tmp_path / "whole", 0)
+    assert steps.index("save topics.json") < steps.index(f"append {NEW}"), steps
+    assert END in steps[steps.index(f"append {NEW}") :], steps
+    for kill_at in range(1, len(steps) + 1):
+        store = tmp_path / f"killed-{kill_at}"
+        shutil.copytree(only_half, store)
+        await walk_on(store, kill_at)
+        await walk_on(store, 0)

@@ -1,7 +1,8 @@
 """A broker in a process of its own that kills itself at a named step, on a clock that runs fast.
 
 It dies by SIGKILL when it comes to the step for the n-th time, without a word to anyone. It tells
-"ready", and the name of each step when it passes it first.
+"ready", and the name of each step when it passes it first. Whoever started it can hold its clock at
+a moment, so that no test depends on how fast the machine is.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 
 from tests.integration.brokers import SMALL
@@ -52,17 +54,21 @@ def deadly(step: str, count: int, tell: Callable[[str], None]) -> Callable[[str]
     return pass_by
 
 
-async def serve(port: int, folder: Path, step: str, count: int, teller: Connection) -> None:
+async def serve(
+    port: int, folder: Path, step: str, count: int, teller: Connection, held_ms: "Synchronized[int]"
+) -> None:
     pairs = SMALL | SETTINGS | {"listenPort": port, "storePathRootDir": folder}
     given = [Given(key, str(value), "test", deliberate=True) for key, value in pairs.items()]
     loaded = load_broker_config(environ={}, flags=given)
     watched = deadly(step, count, teller.send)
-    broker = Broker(LiveSettings(loaded), clock=fast_ms, step=watched)
+    broker = Broker(LiveSettings(loaded), clock=lambda: held_ms.value or fast_ms(), step=watched)
     await broker.start()
     teller.send("ready")
     await asyncio.Event().wait()
 
 
-def main(port: int, folder: Path, step: str, count: int, teller: Connection) -> None:
+def main(
+    port: int, folder: Path, step: str, count: int, teller: Connection, held_ms: "Synchronized[int]"
+) -> None:
     """What the process does until it is killed, by itself or by its parent."""
-    asyncio.run(serve(port, folder, step, count, teller))
+    asyncio.run(serve(port, folder, step, count, teller, held_ms))

@@ -1,4 +1,4 @@
-"""The compiled feed on memory of its own: whatever comes in, what it leaves is sound."""
+"""A feed, compiled or pure, on memory of its own: whatever comes in, what it leaves is sound."""
 
 from tianzhou.protocol import batch, kernel, record
 from tianzhou.protocol.codes import RequestCode
@@ -22,25 +22,25 @@ class Queue:
 class FeedBench:
     """One feed; every input finds the same empty memory, but for what can be pulled."""
 
-    def __init__(self) -> None:
-        feed = kernel.new_feed()
-        assert feed is not None, "there is no compiled kernel"
+    def __init__(self, feed: kernel.Feed) -> None:
         self._feed = feed
         self._queue = Queue()
         self._log = memoryview(bytearray(_LOG_BYTES))
+        self._stage = memoryview(bytearray(_LOG_BYTES))
         self._entries = memoryview(bytearray(20 * _ENTRY_COUNT))
         self._index = memoryview(bytearray(40 + 4 * _SLOT_COUNT + 20 * _ITEM_MAX))
         feed.configure(
             1 << 20, 4000, 1000, True, False, _HOST, "7F00000100002A9F", "cluster", ["DELAY"],
             "region", True, 407, True, True, (160, 32, 8, 256 * 1024, 64 * 1024, 1 << 40, 0),
         )  # fmt: skip
+        feed.lend_stage(self._stage)
         feed.put_topic(TOPIC, 1, 1, False)
         feed.grant(TOPIC, GROUP, None, None)
         feed.grant(TOPIC, GROUP, 1, None)
 
     def run(self, data: bytes) -> int:
         """Feed an input from its beginning and check everything; how many frames were taken."""
-        feed = self._feed
+        feed, buffer = self._feed, memoryview(bytearray(data))
         feed.lend_log(self._log, 0, 0)
         feed.lend_index(self._index, _SLOT_COUNT, _ITEM_MAX, _ITEM_MAX, (0, 0, 0, 0, 0, 1))
         feed.lend_queue(TOPIC, 0, self._queue, self._entries, 0, 0, _ENTRY_COUNT)
@@ -48,15 +48,21 @@ class FeedBench:
         self._queue.next_offset = 0
         at, used, answer_count = 0, 0, 0
         while True:
-            start, stop, answers, done, _ = feed.feed(data, at, _HOST, 1_700_000_000_000, 1000)
+            start, stop, answers, send_count, _ = feed.feed(
+                buffer, at, _HOST, 1_700_000_000_000, 1000
+            )
             assert at <= start <= len(data)
-            assert stop == 0 or start <= stop <= len(data)
+            assert stop == -1 or start <= stop <= len(data)
             frames, rest = split(answers)
             assert rest == len(answers)
             assert all(decode(answers[first:end]).is_response for first, end in frames)
             answer_count += len(frames)
+            done = feed.settle()
+            assert (done is not None) == (send_count > 0)
             if done is not None:
-                message_count, _, records, _, _, queues = done
+                message_count, done_count, size_bytes, _, _, queues = done
+                assert done_count == send_count
+                records = bytes(self._stage[:size_bytes])
                 assert len(record.decode_records(records, check_crc=True)) == message_count
                 self._log[used : used + len(records)] = records
                 used += len(records)
@@ -65,7 +71,7 @@ class FeedBench:
                 assert next_offset == self._queue.next_offset + message_count
                 assert end_log_offset == used
                 self._queue.next_offset = next_offset
-            if stop == start or stop != 0:
+            if stop != -1:
                 return answer_count
             at = start
 

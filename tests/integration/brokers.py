@@ -32,9 +32,10 @@ from tianzhou.protocol.command import Command
 from tianzhou.protocol.record import decode_records
 from tianzhou.remoting.client import Client
 from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.tls import Tls
 
 LOOPBACK = "127.0.0.1"
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 SMALL: dict[str, object] = {
     "listenPort": 0,
@@ -50,16 +51,19 @@ SMALL: dict[str, object] = {
     "diskSpaceCleanForciblyRatio": 99,
     "diskSpaceWarningLevelRatio": 100,
     "shutdownWaitTimeSeconds": 2,
+    "osPageCacheBusyTimeOutMills": 60_000,
 }
-"""A broker that takes little room."""
+"""A broker that takes little room, and is not put off by a busy machine."""
 
 
-async def eventually(look: Callable[[], object], what: str) -> object:
+async def eventually(
+    look: Callable[[], object], what: str, patience_s: float = DEADLINE_S
+) -> object:
     """Look until something true is seen; after the deadline tell what was seen instead.
 
     `look` may be a coroutine function.
     """
-    deadline_s = time.monotonic() + DEADLINE_S
+    deadline_s = time.monotonic() + patience_s
     while True:
         seen = look()
         if inspect.isawaitable(seen):
@@ -67,7 +71,7 @@ async def eventually(look: Callable[[], object], what: str) -> object:
         if seen:
             return seen
         if time.monotonic() > deadline_s:
-            raise AssertionError(f"{what}: not within {DEADLINE_S} s, last seen {seen!r}")
+            raise AssertionError(f"{what}: not within {patience_s} s, last seen {seen!r}")
         await asyncio.sleep(0.01)
 
 
@@ -140,7 +144,7 @@ class Peer:
         code: int,
         fields: dict[str, str] | None = None,
         body: bytes = b"",
-        timeout_ms: int = 10_000,
+        timeout_ms: int = 30_000,
     ) -> Command:
         command = Command(code=code, ext_fields=fields, body=body)
         return await self.client.request(self.address, command, timeout_ms)
@@ -150,7 +154,7 @@ class Peer:
         code: int,
         fields: dict[str, str] | None = None,
         body: bytes = b"",
-        timeout_ms: int = 10_000,
+        timeout_ms: int = 30_000,
     ) -> Command:
         """Ask, and see that it succeeds."""
         answer = await self.ask(code, fields, body, timeout_ms)
@@ -160,7 +164,7 @@ class Peer:
     # -- sending -----------------------------------------------------------------------------------
 
     async def send(
-        self, topic: str, body: bytes, *, timeout_ms: int = 10_000, **options: Unpack[SendOptions]
+        self, topic: str, body: bytes, *, timeout_ms: int = 30_000, **options: Unpack[SendOptions]
     ) -> Command:
         fields = send_fields(topic, **options)
         return await self.ask(RequestCode.SEND_MESSAGE_V2, fields, body, timeout_ms)
@@ -174,7 +178,7 @@ class Peer:
         queue_id: int,
         queue_offset: int,
         *,
-        timeout_ms: int = 40_000,
+        timeout_ms: int = 60_000,
         **options: Unpack[PullOptions],
     ) -> Command:
         fields = pull_fields(group, topic, queue_id, queue_offset, **options)
@@ -222,14 +226,14 @@ class Peer:
 
 
 @asynccontextmanager
-async def peer_of(address: str) -> AsyncGenerator[Peer]:
+async def peer_of(address: str, tls: Tls | None = None) -> AsyncGenerator[Peer]:
     """A peer of the broker at an address."""
     pushed: list[Command] = []
 
     def take(_: Connection, command: Command) -> None:
         pushed.append(command)
 
-    client = Client(handle=take)
+    client = Client(handle=take, tls=tls)
     try:
         yield Peer(client, address, pushed)
     finally:

@@ -53,7 +53,8 @@ async def render(page: str, folder: Path) -> str:
         async with AsyncExitStack() as stack:
             for number, tags in enumerate(("paid", "paid || sent")):
                 await stack.enter_async_context(_member(cluster, number, tags))
-            await eventually(_settled, "both members hold their queues")
+            # Members look for their queues every 20 s, where a notice was missed.
+            await eventually(_settled, "both members hold their queues", 60)
             masks = Masks(cluster)
             parts: list[str] = []
             end = 0
@@ -84,7 +85,7 @@ async def _screen(text: str, masks: "Masks") -> str:
 async def _run(command: str, masks: "Masks") -> list[str]:
     words = shlex.split(masks.unmask(command))
     if words[:3] == ["tianzhou", "message", "show"]:
-        await eventually(_settled, "the members have consumed what was sent")
+        await eventually(_settled, "the members have consumed what was sent", 60)
     if words[0] == "mqadmin":
         ran = await asyncio.to_thread(run_words, words[1:], mqadmin=True)
     else:

@@ -9,33 +9,25 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests import packages
+from tests.ports import free_port
 
-_START_S = 60.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+_START_S = 120.0
 
 
 @functools.cache
 def program(name: str, package: str) -> str:
     """Where a program is; installs the Debian package that has it, if it may."""
     found = _find(name)
-    if found is None and os.getuid() == 0 and shutil.which("apt-get"):
-        environ = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-        for arguments in (["update", "-qq"], ["install", "-y", "-qq", package]):
-            subprocess.run(
-                ["apt-get", *arguments], env=environ, capture_output=True, check=False, timeout=600
-            )
+    if found is None and packages.may_install():
+        packages.install(package)
         found = _find(name)
     if found is None:
         pytest.skip(f"{name} is not installed (Debian package {package})")
@@ -66,41 +58,33 @@ def _running(command: list[str], port: int, log: Path) -> Generator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(120)
 
 
 @contextmanager
 def postgresql(folder: Path) -> Generator[str]:
-    """A PostgreSQL server; gives the URL of a database in libpq's form."""
+    """A PostgreSQL server with its log in `folder`; the URL of a database in libpq's form."""
     initdb, postgres = program("initdb", "postgresql"), program("postgres", "postgresql")
-    data = folder / "postgresql"
-    data.mkdir()
-    # PostgreSQL refuses to run as root.
-    prefix = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", "--"]
-    if os.getuid() == 0:
-        for each in (folder, *folder.parents):
-            if (
-                each.owner() == "root"
-                and each != Path("/")
-                and each.stat().st_mode & 0o005 != 0o005
-            ):
-                each.chmod(each.stat().st_mode | 0o011)
-        shutil.chown(data, "postgres", "postgres")
-    else:
-        prefix = []
-    subprocess.run(
-        [*prefix, initdb, "-D", str(data), "-U", "tester", "-A", "trust", "--no-sync"],
-        check=True, capture_output=True, timeout=120, cwd="/",
-    )  # fmt: skip
-    port = free_port()
-    command = [
-        *prefix, postgres, "-D", str(data), "-p", str(port), "-h", "127.0.0.1", "-k", "",
-        "-c", "fsync=off",
-    ]  # fmt: skip
-    with _running(command, port, folder / "postgresql.log"):
-        url = f"postgresql://tester@127.0.0.1:{port}/postgres"
-        _await_postgresql(url)
-        yield url
+    # Not in `folder`: PostgreSQL refuses to run as root, and each pytest that starts shuts the
+    # folders of all of them to everybody else.
+    with tempfile.TemporaryDirectory(prefix="tianzhou-postgresql-") as data:
+        prefix: list[str] = []
+        if os.getuid() == 0:
+            prefix = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", "--"]
+            shutil.chown(data, "postgres", "postgres")
+        subprocess.run(
+            [*prefix, initdb, "-D", data, "-U", "tester", "-A", "trust", "--no-sync"],
+            check=True, capture_output=True, timeout=240, cwd="/",
+        )  # fmt: skip
+        port = free_port()
+        command = [
+            *prefix, postgres, "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", "",
+            "-c", "fsync=off",
+        ]  # fmt: skip
+        with _running(command, port, folder / "postgresql.log"):
+            url = f"postgresql://tester@127.0.0.1:{port}/postgres"
+            _await_postgresql(url)
+            yield url
 
 
 def _await_postgresql(url: str) -> None:

@@ -30,7 +30,7 @@ from tianzhou.protocol.version import CURRENT_VERSION, V4_9_4, V5_0_0
 from tianzhou.remoting.address import format_address
 from tianzhou.remoting.client import Client
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 """How long a test waits for what must happen; reached only when it fails."""
 
 OLD_VERSION = V4_9_4 - 1
@@ -72,7 +72,7 @@ class Asker:
             version=version,
             encoding=encoding,
         )
-        return await self.client.request(self.address, request, timeout_ms=10_000)
+        return await self.client.request(self.address, request, timeout_ms=30_000)
 
     async def get(
         self, code: RequestCode, fields: Mapping[str, str] | None = None, body: bytes = b""
@@ -238,7 +238,7 @@ def run(
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 

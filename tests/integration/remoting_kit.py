@@ -30,7 +30,7 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 }
 ENCODINGS = list(HeaderEncoding)
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 """How long a test waits for what must happen; reached only when it fails."""
 
 ECHO = 1

@@ -232,6 +232,28 @@ async def test_runtime_information(tmp_path: Path) -> None:
         assert float(table["commitLogDiskRatio"]) > 0
 
 
+async def test_runtime_information_tells_what_waits(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as it:
+        for _ in range(2):
+            await it.peer.send("t", b"delayed", props={"DELAY": "3"})
+        await it.peer.send("t", b"timed", props={"TIMER_DELAY_SEC": "600"})
+
+        async def table() -> dict[str, str]:
+            answer = await it.peer.expect(RequestCode.GET_BROKER_RUNTIME_INFO)
+            return decode(KVTable, answer.body).table
+
+        async def is_indexed() -> bool:
+            return (await table())["timerOffsetBehind"] == "0"
+
+        await eventually(is_indexed, "the timed message is indexed")
+        seen = await table()
+        levels = {key: value for key, value in seen.items() if key.startswith("scheduleMessage")}
+        assert levels == {"scheduleMessageOffset_3": "0,2"}
+        assert (seen["timerCongestNum"], seen["timerReadBehind"]) == ("1", "0")
+        assert float(seen["timerEnqueueTps"]) > 0
+        assert float(seen["timerDequeueTps"]) == 0
+
+
 # -- nameservers -----------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tests.integration.brokers import Peer, cluster, eventually, peer_of, running_broker
+from tests.integration.pop_kit import ack, pop
 from tests.integration.test_broker_admin import create
 
 from tianzhou.broker.server import Broker
@@ -76,6 +77,31 @@ async def test_statistics_are_counted_by_topic_queue_and_group(tmp_path: Path) -
             )
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert answer.remark == f"The stats <{name}> <{key}> not exist"
+
+
+async def test_pops_latencies_and_connections_are_counted_under_rocketmqs_keys(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path) as it:
+        for number in range(4):
+            await it.peer.send("t", b"x" * 10, queue_id=number % 2)
+        popped = await pop(it.peer)
+        assert len(popped) == 4
+        for one in popped[:3]:
+            assert (await ack(it.peer, one)).code == ResponseCode.SUCCESS
+        for name, key, total in (
+            ("GROUP_CK_NUMS", "t@g", 2), ("GROUP_ACK_NUMS", "t@g", 3),
+            ("BROKER_CK_NUMS", "DefaultCluster", 2), ("BROKER_ACK_NUMS", "DefaultCluster", 3),
+            ("BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC", "DefaultCluster", 4),
+        ):  # fmt: skip
+            minute = (await view(it.peer, name, key)).minute
+            assert minute is not None
+            assert minute.sum == total, (name, key)
+        for name, key in (
+            ("GROUP_GET_LATENCY", "0@t@g"), ("GROUP_GET_LATENCY", "t@g"),
+            ("TOPIC_PUT_LATENCY", "0@t"), ("CHANNEL_ACTIVITY", "CONNECT"),
+        ):  # fmt: skip
+            assert (await view(it.peer, name, key)).day is not None, (name, key)
 
 
 async def test_queues_are_not_counted_without_detail(tmp_path: Path) -> None:

@@ -67,7 +67,13 @@ def recalling(handle: str, topic: str = "known") -> Callable[[], Command]:
     return lambda: Command(code=RequestCode.RECALL_MESSAGE, ext_fields=fields)
 
 
+# Object keys take the slow way through the reader; half a megabyte of them would take a second.
+_SLOW = b'{"clientID":"c","x":{' + b",".join(b'{"a":%d}:1' % n for n in range(30_000)) + b"}}"
+
 ROWS = [
+    Row("a body that takes long to read",
+        lambda: Command(code=RequestCode.HEART_BEAT, body=_SLOW),
+        ResponseCode.SYSTEM_ERROR, "no strict JSON"),
     # -- sending
     Row("illegal topic", sending("no blanks"), ResponseCode.SYSTEM_ERROR, "illegal characters"),
     Row("blank topic", sending(" "), ResponseCode.SYSTEM_ERROR, "blank"),

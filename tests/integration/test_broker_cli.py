@@ -1,8 +1,10 @@
 """`tianzhou broker`, `mqbroker` and `tianzhou up` as programs."""
 
 import asyncio
+import http.client
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,8 +12,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.integration.brokers import LOOPBACK, SMALL, bodies_in, eventually, peer_of
-from tests.integration.test_broker_crash import broker_process, free_port
+from tests.integration.brokers import (
+    DEADLINE_S,
+    LOOPBACK,
+    SMALL,
+    bodies_in,
+    eventually,
+    peer_of,
+)
+from tests.integration.test_broker_crash import broker_process
+from tests.ports import free_port
 
 from tianzhou.cli import broker as command
 from tianzhou.cli.up import Up
@@ -26,7 +36,7 @@ def is_gone(path: Path) -> bool:
 def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tianzhou.cli.broker", *arguments],
-        capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **environ},
+        capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **environ},
     )  # fmt: skip
 
 
@@ -80,7 +90,7 @@ async def test_a_signal_stops_it_cleanly_and_everything_is_kept(tmp_path: Path) 
             answer = await peer.send("t", b"%d" % number)
             assert answer.fields["queueOffset"] == str(number)
             process.send_signal(signal.SIGTERM)
-            assert await asyncio.wait_for(process.wait(), 20) == 0
+            assert await asyncio.wait_for(process.wait(), DEADLINE_S) == 0
         assert not (store / "abort").exists()
 
 
@@ -105,7 +115,7 @@ SIGNALS = {"stopped": signal.SIGTERM, "killed": signal.SIGKILL}
 
 @pytest.mark.parametrize("end", list(SIGNALS))
 async def test_workers_are_watched_and_end_with_their_parent(tmp_path: Path, end: str) -> None:
-    port = free_port()
+    port = free_port(10)
     pairs = SMALL | {
         "listenPort": port, "storePathRootDir": tmp_path / "store", "vipListenEnable": "false",
     }  # fmt: skip
@@ -144,7 +154,7 @@ async def test_workers_are_watched_and_end_with_their_parent(tmp_path: Path, end
             await eventually(answers, "both answer again")
             assert bodies_in(await first.pull("g", "t", 0, 0))[0] == b"x"
         parent.send_signal(SIGNALS[end])
-        await asyncio.wait_for(parent.wait(), 20)
+        await asyncio.wait_for(parent.wait(), DEADLINE_S)
         for number in range(2):
             abort = tmp_path / f"store-{number}" / "abort"
             await eventually(partial(is_gone, abort), "stopped cleanly")
@@ -168,6 +178,40 @@ async def test_up_starts_both_with_their_data_in_one_folder(tmp_path: Path) -> N
     assert (tmp_path / "data" / "store" / "config" / "topics.json").exists()
 
 
+def test_the_command_of_the_container_serves_and_tells_its_health(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "deploy" / "Containerfile").read_text()
+    (words,) = re.findall(r"^CMD (.*)$", text, re.MULTILINE)
+    given: list[str] = json.loads(words)
+    assert given.pop(0) == "tianzhou"
+    arguments = [str(tmp_path / "data") if word == "/data" else word for word in given]
+    arguments = [LOOPBACK if word == "0.0.0.0" else word for word in arguments]  # noqa: S104 - not bound
+    port = free_port()
+    arguments += ["--namesrv-port", "0", "--port", str(free_port())]
+    pairs = {
+        "mappedFileSizeCommitLog": SMALL["mappedFileSizeCommitLog"],
+        "metricsExporterType": "PROM", "metricsPromExporterHost": LOOPBACK,
+        "metricsPromExporterPort": port,
+    }  # fmt: skip
+    for key, value in pairs.items():
+        arguments += ["--set", f"{key}={value}"]
+    program = subprocess.Popen(
+        [sys.executable, "-m", "tianzhou", *arguments], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert program.stdout is not None
+        assert program.stdout.readline().startswith("nameserver 127.0.0.1:")
+        connection = http.client.HTTPConnection(LOOPBACK, port, timeout=DEADLINE_S)
+        connection.request("GET", "/health")
+        assert connection.getresponse().read() == b"ok\n"
+        connection.close()
+        program.send_signal(signal.SIGTERM)
+        program.communicate(timeout=DEADLINE_S)
+    finally:
+        program.kill()
+        program.wait()
+    assert program.returncode == 0
+
+
 def test_up_shows_messages_flowing_and_stops_on_interrupt(tmp_path: Path) -> None:
     arguments = ["up", "--demo", "--data", str(tmp_path / "data")]
     arguments += ["--namesrv-port", "0", "--port", str(free_port())]
@@ -184,7 +228,7 @@ def test_up_shows_messages_flowing_and_stops_on_interrupt(tmp_path: Path) -> Non
             if "<- received cargo 2" in line:
                 break
         program.send_signal(signal.SIGINT)
-        shown += program.communicate(timeout=30)[0].splitlines(keepends=True)
+        shown += program.communicate(timeout=DEADLINE_S)[0].splitlines(keepends=True)
     finally:
         program.kill()
         program.wait()

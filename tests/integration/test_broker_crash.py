@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import socket
 import sys
 from collections import Counter
 from collections.abc import AsyncGenerator
@@ -20,6 +19,7 @@ from tests.integration.brokers import (
     peer_of,
     send_fields,
 )
+from tests.ports import free_port
 
 from tianzhou.errors import RemotingError
 from tianzhou.protocol.codes import RequestCode, ResponseCode
@@ -27,13 +27,6 @@ from tianzhou.protocol.codes import RequestCode, ResponseCode
 QUEUE_COUNT = 4
 SENDER_COUNT = 8
 ACKNOWLEDGED_PER_ROUND = 300
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from tests.integration.brokers import cluster, peer_of, running_broker
+from tests.integration.brokers import cluster, peer_of, running_broker, running_namesrv
 from tests.integration.test_broker_admin import create
 
 from tianzhou.broker import join
@@ -55,6 +55,32 @@ async def test_nothing_is_taken_over_unless_it_is_wanted(tmp_path: Path) -> None
         other = settings | {"brokerClusterName": "other", "copyMetadataOnJoin": "true"}
         async with running_broker(tmp_path / "c", **other) as joined:
             assert joined.topics.get("orders") is None, "another cluster is no peer"
+
+
+async def test_an_account_opens_peers_that_check_access(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").write_text(
+        "accounts: [{accessKey: brokers, secretKey: '12345678', admin: true}]"
+    )
+    secured = {"aclEnable": "true", "rocketmqHome": tmp_path}
+    account = '{"accessKey":"brokers","secretKey":"%s"}'
+    async with (
+        running_namesrv(tmp_path) as namesrv,
+        running_broker(tmp_path / "a", namesrvAddr=namesrv, **secured) as first,
+    ):
+        first.topics.put(TopicConfig(topic_name="orders", read_queue_count=1))
+        for number, secret in enumerate(("12345678", "wrong-one")):
+            async with running_broker(
+                tmp_path / f"joined-{number}", namesrvAddr=namesrv, copyMetadataOnJoin="true",
+                brokerName=f"broker-{number}",
+                innerClientAuthenticationCredentials=account % secret,
+            ) as joined:  # fmt: skip
+                was_taken = joined.topics.get("orders") is not None
+                assert was_taken is (secret == "12345678"), number  # noqa: S105 - made up
+    assert "its topics and groups are not taken over" in caplog.text
+    assert "wrong-one" not in caplog.text
 
 
 @pytest.mark.parametrize("namesrv", ["", "127.0.0.1:1"])

@@ -412,7 +412,7 @@ async def test_a_reset_to_nowhere_is_refused(
 
 async def test_connected_consumers_are_told_of_a_reset(tmp_path: Path) -> None:
     async with (
-        cluster(tmp_path) as it,
+        cluster(tmp_path, useServerSideResetOffset="false") as it,
         answering_peer(it.broker.address, silence) as java,
         answering_peer(it.broker.address, silence) as cpp,
     ):

@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.integration.brokers import LOOPBACK, Cluster, cluster, eventually, running_broker
 
 from tianzhou.errors import RemotingError
+from tianzhou.protocol.bodies.topics import TopicConfig
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 
 PROM: dict[str, object] = {
@@ -20,7 +21,7 @@ PROM: dict[str, object] = {
 
 async def get(it: Cluster, path: str, method: str = "GET") -> tuple[int, str]:
     def ask() -> tuple[int, str]:
-        connection = http.client.HTTPConnection(LOOPBACK, it.broker.web_port, timeout=10)
+        connection = http.client.HTTPConnection(LOOPBACK, it.broker.web_port, timeout=60)
         try:
             connection.request(method, path)
             response = connection.getresponse()
@@ -63,6 +64,68 @@ async def test_figures_tell_what_went_in_and_out_and_what_is_left(tmp_path: Path
         assert found["rocketmq_producer_connections", ""] == 1
         assert found["rocketmq_storage_size", ""] > 500
         assert found["tianzhou_takes_messages", ""] == 1
+
+
+async def test_dashboards_of_the_older_exporter_find_their_names(tmp_path: Path) -> None:
+    async with cluster(tmp_path, **PROM) as it:
+        await it.peer.heartbeat("c", "g", {"t": "*"})
+        for _ in range(5):
+            assert (await it.peer.send("t", b"x" * 100)).code == ResponseCode.SUCCESS
+        await it.peer.pull("g", "t", 0, 0, count=3)
+        await it.peer.expect(
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            {"consumerGroup": "g", "topic": "t", "queueId": "0", "commitOffset": "3"},
+        )
+        found = await figures(it)
+        assert found["rocketmq_producer_tps", "t"] > 0
+        assert (
+            found["rocketmq_producer_message_size", "t"] > 100 * found["rocketmq_producer_tps", "t"]
+        )
+        assert found["rocketmq_consumer_tps", "t"] > 0
+        assert found["rocketmq_consumer_message_size", "t"] > 0
+        assert found["rocketmq_broker_tps", ""] >= found["rocketmq_producer_tps", "t"]
+        assert found["rocketmq_broker_qps", ""] > 0
+        assert found["rocketmq_consumer_offset", "t"] == 3
+        assert found["rocketmq_message_accumulation", "t"] == 2
+        assert found["rocketmq_group_get_latency", "t"] >= 0
+        assert 0 <= found["rocketmq_group_get_latency_by_storetime", "t"] < 60_000
+        assert found["rocketmq_group_count", ""] == 1
+        assert found["rocketmq_topic_retry_offset", ""] == 0
+        assert found["rocketmq_brokeruntime_putmessage_times_total", ""] == 5
+        assert found["rocketmq_brokeruntime_put_tps10", ""] > 0
+        assert found["rocketmq_brokeruntime_commitlog_maxoffset", ""] > 500
+        assert (
+            sum(
+                value
+                for (name, _), value in found.items()
+                if name.startswith("rocketmq_brokeruntime_pmdt")
+            )
+            == 5
+        )
+        _, text = await get(it, "/metrics")
+        diff = next(each for each in text.splitlines() if each.startswith("rocketmq_group_diff{"))
+        assert 'countOfOnlineConsumers="1"' in diff
+        assert 'msgModel="CLUSTERING"' in diff
+        page = (Path(__file__).parents[2] / "docs" / "admin.md").read_text()
+        names = {name for name, _ in found if not name.startswith("rocketmq_brokeruntime_")}
+        assert [name for name in sorted(names) if f"`{name}`" not in page] == []
+
+
+async def test_many_topics_and_many_who_ask_do_not_stop_the_broker(tmp_path: Path) -> None:
+    async with cluster(tmp_path, **PROM) as it:
+        for number in range(600):
+            it.broker.topics.put(TopicConfig(topic_name=f"t-{number}", read_queue_count=8))
+            it.broker.offsets.commit("g", f"t-{number}", 0, 0)
+        asked = [asyncio.create_task(get(it, "/metrics")) for _ in range(5)]
+        # Topics come and groups commit while the pages are made.
+        for number in range(600, 700):
+            it.broker.topics.put(TopicConfig(topic_name=f"t-{number}"))
+            it.broker.offsets.commit("g", f"t-{number}", number % 3, 0)
+            await asyncio.sleep(0)
+        answers = await asyncio.gather(*asked)
+        assert {status for status, _ in answers} == {200}
+        assert all('rocketmq_producer_offset{broker="broker-a"' in text for _, text in answers)
+        assert all('topic="t-599"' in text for _, text in answers)
 
 
 async def test_refusals_by_quotas_are_counted(tmp_path: Path) -> None:

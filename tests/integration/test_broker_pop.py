@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -47,12 +47,13 @@ POLL_MS = 5 * 60_000
 
 @dataclass
 class Pace:
-    """A clock that a test sets forward."""
+    """A clock that stands until a test sets it forward."""
 
+    began_ms: int = field(default_factory=wall_ms)
     ahead_ms: int = 0
 
     def __call__(self) -> int:
-        return wall_ms() + self.ahead_ms
+        return self.began_ms + self.ahead_ms
 
 
 @dataclass
@@ -234,6 +235,25 @@ async def test_too_much_in_flight_stops_a_queue_until_something_is_acknowledged(
         await eventually(lambda: polling(it), "a pop that waits")
         await ack(it.peer, a)
         assert bodies(await waiting) == [b"c"]
+
+
+async def test_what_all_groups_have_in_flight_is_bounded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with scene(tmp_path, popCkMaxBufferSize=8) as it:
+        await it.send(*(b"%d" % number for number in range(8)))
+        first = await pop(it.peer)
+        assert len(first) == 8
+        assert await pop(it.peer, group="other") == [], "there is room for nobody"
+        waiting = asyncio.create_task(pop(it.peer, group="other", poll_ms=POLL_MS))
+        await eventually(lambda: polling(it, group="other"), "a pop that waits")
+        assert len(await pop(it.peer, group="ordered", order=True)) == 8, "little is kept of it"
+        await ack(it.peer, first[0])
+        assert len(await waiting) == 8
+        assert "no more are handed out" in caplog.text
+        it.later(LONG_MS + 1000)
+        again = await revived(it, 7)
+        assert sorted(bodies(again)) == [b"%d" % number for number in range(1, 8)]
 
 
 # -- coming back -----------------------------------------------------------------------------------
@@ -444,8 +464,8 @@ async def test_an_ordered_acknowledgement_of_something_else_is_refused(tmp_path:
 # -- waiting and looking ---------------------------------------------------------------------------
 
 
-async def polling(it: Scene, queue_id: int = -1) -> int:
-    fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(queue_id)}
+async def polling(it: Scene, queue_id: int = -1, group: str = GROUP) -> int:
+    fields = {"consumerGroup": group, "topic": TOPIC, "queueId": str(queue_id)}
     answer = await it.peer.expect(RequestCode.POLLING_INFO, fields)
     return int(answer.fields["pollingNum"])
 

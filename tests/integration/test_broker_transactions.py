@@ -90,7 +90,7 @@ async def is_settled(reader: Peer) -> bool:
 async def test_a_half_is_invisible_until_it_is_committed(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         half = await prepare(it.peer, b"one", own="mine")
-        assert half.fields["queueId"] == "1"
+        assert (half.fields["queueId"], half.fields["transactionId"]) == ("1", "one")
         assert await delivered(it.peer) == []
         assert (await end(it.peer, half, COMMIT)).code == ResponseCode.SUCCESS
         (message,) = messages_in(await it.peer.pull("g", "Orders", 1, 0))

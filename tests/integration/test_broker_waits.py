@@ -6,7 +6,7 @@ The broker's clock is the real one plus a shift that a test moves, so nobody wai
 import asyncio
 import json
 import sqlite3
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.integration.brokers import (
     send_fields,
 )
 
-from tianzhou.broker import timer
+from tianzhou.broker import cold, timer
 from tianzhou.broker.config import load_broker_config
 from tianzhou.broker.server import Broker
 from tianzhou.broker.timer_index import TimerIndex
@@ -35,9 +35,12 @@ from tianzhou.protocol.bodies import encode as encode_body
 from tianzhou.protocol.bodies.queues import LockBatchRequestBody, MessageQueue
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
+from tianzhou.store.message_store import MessageStore
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
+BEGAN_MS = wall_ms()
+"""Where all clocks stand until they are moved, so that nothing depends on the machine's speed."""
 
 
 @dataclass(slots=True)
@@ -53,7 +56,7 @@ class Running:
         self.broker.clock_moved()
 
     def now_ms(self) -> int:
-        return wall_ms() + self.shift_ms[0]
+        return BEGAN_MS + self.shift_ms[0]
 
     async def everything(self, topic: str, queue_count: int = 4) -> list[StoredMessage]:
         """What a consumer can see of a topic."""
@@ -111,7 +114,7 @@ async def running(
     given = [Given(key, str(value), "test", deliberate=True) for key, value in pairs.items()]
     shift = shift_ms if shift_ms is not None else [0]
     loaded = load_broker_config(environ={}, flags=given)
-    broker = Broker(LiveSettings(loaded), clock=lambda: wall_ms() + shift[0])
+    broker = Broker(LiveSettings(loaded), clock=lambda: BEGAN_MS + shift[0])
     try:
         await broker.start()
         async with peer_of(broker.address) as peer:
@@ -145,6 +148,43 @@ async def test_a_delayed_message_comes_when_its_level_is_over(tmp_path: Path) ->
         tagged = await it.peer.pull("g", "t", 2, 0, subscription="a")
         assert bodies_in(tagged) == [b"later"]
         assert (await it.peer.pull("g", "t", 2, 0, subscription="b")).code != ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("wait", [{"DELAY": "3"}, {"TIMER_DELAY_SEC": "10"}])
+async def test_a_due_message_brings_back_the_topic_that_a_crash_forgot(
+    tmp_path: Path, wait: dict[str, str]
+) -> None:
+    async with running(tmp_path) as it:
+        await it.peer.send("t", b"later", queue_id=2, props=wait)
+        # As if the broker had been killed before the new topic was saved.
+        assert it.broker.topics.remove("t")
+        it.advance(10_000)
+        await eventually(lambda: it.broker.topics.get("t"), "the topic")
+        (message,) = await it.arrived("t", 1)
+        assert (message.body, message.queue_id) == (b"later", 2)
+
+
+@pytest.mark.parametrize("wait", [{"DELAY": "2"}, {"TIMER_DELAY_SEC": "5"}])
+async def test_what_falls_due_soon_is_fetched_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: dict[str, str]
+) -> None:
+    fetched: list[str] = []
+    fetch = cold.warm
+
+    def fetching(store: MessageStore, stretches: Iterable[cold.Stretch]) -> None:
+        stretches = list(stretches)
+        fetched.extend(each.topic for each in stretches)
+        fetch(store, stretches)
+
+    monkeypatch.setattr(cold, "warm", fetching)
+    monkeypatch.setattr(cold, "HOT_BYTES", 0)
+    async with running(tmp_path) as it:
+        await it.peer.send("t", b"later", props=wait)
+        it.advance(4_000)
+        topic = SCHEDULE_TOPIC if "DELAY" in wait else TIMER_TOPIC
+        await eventually(lambda: topic in fetched, "fetched")
+        it.advance(1_000)
+        await it.arrived("t", 1)
 
 
 async def test_a_waiting_pull_is_woken_by_a_due_message(tmp_path: Path) -> None:
@@ -475,6 +515,79 @@ async def test_a_message_that_waits_cannot_be_sent_back(tmp_path: Path) -> None:
         answer = await it.peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "not delivered yet" in (answer.remark or "")
+
+
+async def test_a_storm_of_retries_beside_sends_is_taken_whole(tmp_path: Path) -> None:
+    """From several connections, with some among them that are refused."""
+    async with (
+        running(tmp_path) as it,
+        peer_of(it.broker.address) as second,
+        peer_of(it.broker.address) as third,
+    ):
+        await it.group(retryMaxTimes=3)
+        await it.peer.send("t", b"x")
+        (message,) = await it.everything("t")
+        fields = {"group": "g", "delayLevel": "1"}
+        good = fields | {"offset": str(message.log_offset)}
+        dead = good | {"delayLevel": "-1"}
+        bad = fields | {"offset": str(message.log_offset + 1)}
+        asked = [good, good, good, dead, bad] * 40
+
+        async def send_back(peer: Peer) -> list[int]:
+            code = RequestCode.CONSUMER_SEND_MSG_BACK
+            return [a.code for a in await asyncio.gather(*(peer.ask(code, f) for f in asked))]
+
+        storm = [asyncio.create_task(send_back(peer)) for peer in (it.peer, second, third)]
+        sent_count = 0
+        while not all(task.done() for task in storm):
+            assert (await it.peer.send("t", b"y", queue_id=1)).code == ResponseCode.SUCCESS
+            sent_count += 1
+        for task in storm:
+            assert await task == ([ResponseCode.SUCCESS] * 4 + [ResponseCode.SYSTEM_ERROR]) * 40
+        assert len(await it.everything("t")) == 1 + sent_count
+        it.advance(1_000)
+        await it.arrived("%RETRY%g", 360, 1)
+        await it.arrived("%DLQ%g", 120, 1)
+        assert it.broker.stats.sent_back["t", "g"] == 480
+
+
+async def test_more_retries_than_may_wait_are_told_to_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tianzhou.broker.handlers.send_back._WAITING_MAX", 0)
+    # Each turn lets one through, and whoever comes in the same turn would have to wait.
+    monkeypatch.setattr("tianzhou.broker.traffic.SLICE_S", -1.0)
+    monkeypatch.setattr("tianzhou.broker.traffic.SHARED_SLICE_S", -1.0)
+    async with running(tmp_path) as it:
+        await it.group()
+        await it.peer.send("t", b"x")
+        (message,) = await it.everything("t")
+        assert (await it.send_back(message)).code == ResponseCode.SUCCESS
+        answers = await asyncio.gather(*(it.send_back(message) for _ in range(20)))
+        busy = [answer for answer in answers if answer.code == ResponseCode.SYSTEM_BUSY]
+        assert busy
+        assert "wait already" in (busy[0].remark or "")
+        done_count = 1 + len(answers) - len(busy)
+        assert it.broker.stats.sent_back["t", "g"] == done_count
+
+
+async def test_a_broker_that_stops_answers_retries_that_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tianzhou.broker.traffic.SLICE_S", -1.0)
+    async with running(tmp_path, shutdownWaitTimeSeconds=30) as it:
+        await it.group()
+        await it.peer.send("t", b"x")
+        (message,) = await it.everything("t")
+        assert (await it.send_back(message)).code == ResponseCode.SUCCESS
+        asked = [asyncio.create_task(it.send_back(message)) for _ in range(50)]
+        sent_back = it.broker.stats.sent_back
+        await eventually(lambda: sent_back["t", "g"] > 1, "the first of them")
+        await it.broker.stop()
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        done = [a for a in answers if isinstance(a, Command) and a.code == ResponseCode.SUCCESS]
+        assert len(done) == len(asked)
+        assert sent_back["t", "g"] == 1 + len(asked)
 
 
 async def test_a_retry_topic_without_write_permission_refuses(tmp_path: Path) -> None:

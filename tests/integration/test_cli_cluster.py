@@ -182,13 +182,43 @@ def test_brokers_and_clusters(cli: Cli) -> None:
     assert cli("group", "producers").code == 0
 
 
+def test_modes_of_groups(cli: Cli) -> None:
+    cli("group", "create", "popper")
+    assert "nothing is set for popper" in cli("group", "mode", "popper").out
+    one = ("--broker", "broker-0")
+    done = cli("group", "mode", "popper", "orders", "pop", "--share", "2", *one)
+    assert "group popper: topic orders is for POP on broker-0" in done.out
+    assert cli("group", "mode", "popper", "orders", "--json").json == [
+        {"topic": "orders", "broker": "broker-0", "mode": "POP", "share": 2}
+    ]
+    cli("group", "mode", "popper", "orders", "PULL", "--cluster", "DefaultCluster")
+    rows = cli("group", "mode", "popper", "--json").json
+    assert [(row["broker"], row["mode"]) for row in rows] == [
+        ("broker-0", "PULL"), ("broker-1", "PULL"),
+    ]  # fmt: skip
+    assert "not one of" in cli.refused("group", "mode", "popper", "orders", "SIP", code=2)
+    assert "none not exist" in cli.refused("group", "mode", "popper", "none", "POP").replace(
+        "topic[none]", "none"
+    )
+
+
+def test_replication_of_brokers(cli: Cli) -> None:
+    assert "broker-0 is a master without slaves" in cli("broker", "ha", "broker-0").out
+    told = cli("broker", "ha", "DefaultCluster", "--json").json
+    assert [each["master"] for each in told.values()] == [True, True]
+    words = ("broker", "flush-offset", "broker-0", "0")
+    assert "would set the flush offset" in cli(*words, "--dry-run").out
+    assert "set to 0 on broker-0" in cli(*words, "--yes").out
+
+
 def test_settings_of_a_broker(cli: Cli) -> None:
     words = ["broker", "config", "broker-0"]
     assert cli(*words, "fileReservedTime", "--json").json["broker-0"] == {"fileReservedTime": "72"}
     planned = cli(*words, "--set", "fileReservedTime=48", "--dry-run").out
     assert "fileReservedTime 72 -> 48" in planned
     assert cli(*words, "fileReservedTime", "--json").json["broker-0"] == {"fileReservedTime": "72"}
-    cli(*words, "--set", "fileReservedTime=48", "--yes")
+    done = cli(*words, "--set", "fileReservedTime=48", "--set", "shutdownWaitTimeSeconds=3", "-y")
+    assert "shutdownWaitTimeSeconds: counts after a restart" in done.out
     assert cli(*words, "fileReservedTime", "--json").json["broker-0"] == {"fileReservedTime": "48"}
     assert "has no setting nothing" in cli.refused(*words, "--set", "nothing=1", "--yes")
     assert "has no setting like" in cli.refused(*words, "nothing*")

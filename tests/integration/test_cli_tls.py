@@ -87,3 +87,29 @@ async def test_without_tls_or_with_another_authority_nothing_is_reached(tmp_path
         system = await tianzhou("topic", "list", "--context", "system")
         assert system.code == 1, system
         assert "certificate" in system.err.lower()
+
+
+async def test_a_context_shows_its_certificate_where_servers_want_one(tmp_path: Path) -> None:
+    tls = tmp_path / "tls"
+    assert make_certificates(tls, ["127.0.0.1"]) == 0
+    port = {
+        "tlsMode": "enforcing",
+        "tlsServerCertPath": tls / "server.pem",
+        "tlsServerKeyPath": tls / "server.key",
+        "tlsServerNeedClientAuth": "require",
+        "tlsServerTrustCertPath": tls / "ca.pem",
+    }
+    async with running_namesrv(tmp_path, **port) as namesrv:
+        ca = ("-n", namesrv, "--tls-ca", str(tls / "ca.pem"), "--use")
+        await tianzhou("context", "add", "anonymous", *ca)
+        assert (await tianzhou("namesrv", "list")).code == 1
+        half = await tianzhou("context", "add", "x", *ca, "--tls-key", str(tls / "client.key"))
+        assert (half.code, half.err.count("\n")) == (2, 1)
+        gone = await tianzhou("context", "add", "x", *ca, "--tls-cert", str(tls / "gone.pem"))
+        assert gone.code == 2
+        assert "there is no such file" in gone.err
+        papers = ("--tls-cert", str(tls / "client.pem"), "--tls-key", str(tls / "client.key"))
+        added = await tianzhou("context", "add", "known", *ca, *papers)
+        assert added.code == 0, added
+        listed = await tianzhou("namesrv", "list", "--json")
+        assert [each["answers"] for each in listed.json] == [True]

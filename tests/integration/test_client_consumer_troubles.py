@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from tests.apache.processes import free_port
+import pytest
 from tests.integration.brokers import (
     LOOPBACK,
     Cluster,
@@ -17,6 +17,7 @@ from tests.integration.brokers import (
     running_broker,
     running_namesrv,
 )
+from tests.ports import free_port
 
 from tianzhou.client import (
     Later,
@@ -28,6 +29,7 @@ from tianzhou.client import (
     ReceivedMessage,
 )
 from tianzhou.client.consumer_settings import Start
+from tianzhou.errors import RecordError, RouteNotFound
 from tianzhou.protocol import bodies
 from tianzhou.protocol.bodies.queues import (
     LockBatchRequestBody,
@@ -98,7 +100,7 @@ async def test_what_cannot_be_sent_back_is_tried_again_here(tmp_path: Path) -> N
     gone, failed = asyncio.Event(), asyncio.Event()
     async with running_namesrv(tmp_path) as namesrv:
         consumer = PushConsumer(
-            "stubborn", namesrv=namesrv, start="first", local_retry_ms=100, api_timeout_ms=500
+            "stubborn", namesrv=namesrv, start="first", local_retry_ms=100, api_timeout_ms=5_000
         )
 
         @consumer.handler(TOPIC)
@@ -192,7 +194,7 @@ async def test_an_offset_beyond_the_end_is_mended(tmp_path: Path) -> None:
             await eventually(lambda: is_committed(it, "lost-push", queue, 1), "a mended offset")
             await send(it.namesrv, "new")
             await eventually(lambda: seen == ["new"], "the message behind the end")
-            assert [each.text for each in await lite.poll()] == ["new"]
+            assert [each.text for each in await lite.poll(60_000)] == ["new"]
 
 
 async def is_committed(it: Cluster, group: str, queue: Queue, queue_offset: int) -> bool:
@@ -244,3 +246,60 @@ async def unlock(it: Cluster, owner: str, queue: Queue) -> None:
         consumer_group="locked", client_id=owner, queues=[queue.to_wire()]
     )
     await it.peer.expect(RequestCode.UNLOCK_BATCH_MQ, None, bodies.encode(body))
+
+
+# -- messages that are damaged where they lie ------------------------------------------------------
+
+
+def damage(store: Path, text: str) -> None:
+    """Change a body in the log behind the broker's back, as a bad disk does."""
+    segment = min((store / "commitlog").iterdir())
+    with segment.open("r+b") as file:
+        found = file.read().index(text.encode())
+        file.seek(found)
+        file.write(text.upper().encode())
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_damaged_message_is_left_out(
+    tmp_path: Path, ordered: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster(tmp_path) as it:
+        await create_topic(it.namesrv, it.broker.address)
+        await send(it.namesrv, "good one", "bad one", "worse one", "good two", "last one")
+        for text in ("bad one", "worse one", "last one"):
+            damage(tmp_path / "store", text)
+        queue = Queue(TOPIC, "broker-a", 0)
+        async with QueueReader("careful", namesrv=it.namesrv) as reader:
+            pulled = await reader.pull(queue, 0)
+            assert [message.text for message in pulled.messages] == ["good one"]
+            assert pulled.next_offset == 1
+            for _ in range(3):
+                with pytest.raises(RecordError, match="offset 1 is damaged"):
+                    await reader.pull(queue, 1)
+            await reader.pull(queue, 3)
+        seen: list[str] = []
+        consumer = PushConsumer("unlucky", namesrv=it.namesrv, start="first", ordered=ordered)
+        consumer.subscribe(TOPIC, lambda message: seen.append(message.text))
+        async with consumer, LitePullConsumer("lite", namesrv=it.namesrv, start="first") as lite:
+            await lite.assign([queue])
+            polled = await lite.poll(20_000) + await lite.poll(20_000)
+            assert [message.text for message in polled] == ["good one", "good two"]
+            await send(it.namesrv, "new")
+            await eventually(lambda: seen == ["good one", "good two", "new"], "the good ones")
+            assert [message.text for message in await lite.poll(20_000)] == ["new"]
+        assert await is_committed(it, "unlucky", queue, 6)
+    told = [each.getMessage() for each in caplog.records if "left out" in each.getMessage()]
+    for group in ("unlucky", "lite"):
+        places = [text for text in told if f"group {group}" in text]
+        assert [f"offset {at} is" in text for at, text in zip((1, 2, 4), places, strict=True)]
+
+
+async def test_a_queue_may_be_known_before_nameservers_know_its_topic(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as it, QueueReader("early", namesrv=it.namesrv) as reader:
+        early = asyncio.create_task(reader.pull(Queue("new", "broker-a", 0), 0, message_count=1))
+        await asyncio.sleep(0)  # it asks the nameserver before the broker does
+        await it.peer.send("new", b"first")
+        assert [message.body for message in (await early).messages] == [b"first"]
+        with pytest.raises(RouteNotFound, match="nobody's"):
+            await reader.pull(Queue("nobody's", "broker-b", 0), 0)

@@ -1,12 +1,16 @@
 """Every example of the pages for users of the client runs, against a real cluster."""
 
+import dataclasses
+import inspect
 import re
 import threading
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 
 import pytest
 
+from tianzhou import client
 from tianzhou.testing import Cluster
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -39,6 +43,46 @@ def cluster() -> Iterator[Cluster]:
 
 def test_there_are_examples() -> None:
     assert len(EXAMPLES) >= 8
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+INNER = frozenset((
+    "heartbeat", "on_request", "on_route", "landed", "crashed", "consume_type", "to_wire",
+    "wire_properties", "packing", "shared", "strategy", "namesrv_addresses", "topics",
+))  # fmt: skip
+"""Between the parts of the client; programs have no use for them."""
+BUILT_IN: tuple[type, ...] = (object, str, int, tuple, Enum)
+OF_SERVERS = frozenset(("client_certificates", "mode", "client_context", "server_context"))
+SETTINGS = (client.ClientSettings, client.ProducerSettings, client.PushSettings,
+            client.LitePullSettings)  # fmt: skip
+
+
+def names_in(title: str) -> set[str]:
+    """All names in code of a section and those below it."""
+    text = (DOCS / "client.md").read_text()
+    section = re.split(r"(?m)^## ", text.split(f"\n## {title}\n")[1])[0]
+    prose = re.sub(r"(?m)^```(.|\n)*?^```$", "", section)
+    return set(re.findall(r"\w+", " ".join(re.findall(r"`[^`]+`", prose))))
+
+
+def public_names() -> set[str]:
+    """Everything that the package offers, and everything that its classes offer."""
+    found = set(client.__all__)
+    for each in (getattr(client, name) for name in client.__all__):
+        if inspect.isclass(each):
+            plain = {name for base in BUILT_IN if issubclass(each, base) for name in dir(base)}
+            found |= {name for name in dir(each) if not name.startswith("_")} - plain
+    return found - INNER - OF_SERVERS
+
+
+def test_every_name_has_its_place_in_the_java_table() -> None:
+    assert public_names() - names_in("From the Java client") == set()
+
+
+def test_every_setting_is_told() -> None:
+    settings = {field.name for kind in SETTINGS for field in dataclasses.fields(kind)}
+    assert settings - names_in("Settings of every client") == set()
 
 
 @pytest.mark.parametrize(

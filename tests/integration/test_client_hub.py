@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import os
-import socket
 import subprocess
 import sys
 import zlib
@@ -23,6 +22,7 @@ from tests.integration.brokers import (
     running_broker,
     running_namesrv,
 )
+from tests.ports import free_port
 
 from tianzhou.client import ClientSettings, Credentials, Message, Producer, SendResult, Tls, hub
 from tianzhou.client.producer_settings import ProducerSettings
@@ -76,9 +76,7 @@ def namesrv(servers: Cluster) -> str:
 
 def dead_address() -> str:
     """An address where nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 # -- sharing ---------------------------------------------------------------------------------------
@@ -253,8 +251,7 @@ async def test_works_again_when_the_broker_is_back(tmp_path: Path) -> None:
         running_namesrv(tmp_path) as namesrv,
         Producer("back", namesrv=namesrv, reconnect_max_ms=100) as producer,
     ):
-        port = int(dead_address().rpartition(":")[2])
-        same = {"namesrvAddr": namesrv, "listenPort": port}
+        same = {"namesrvAddr": namesrv, "listenPort": free_port()}
         async with running_broker(tmp_path / "store", **same) as broker:
             await eventually(lambda: broker.registered_with, "registration")
             await producer.send("T", b"before")
@@ -348,8 +345,9 @@ async def test_silent_broker(tmp_path: Path) -> None:
             Producer(
                 "g",
                 namesrv=namesrv,
-                try_timeout_ms=200,
-                send_timeout_ms=20_000,
+                try_timeout_ms=500,
+                send_timeout_ms=60_000,
+                retry_count=20,
                 poll_namesrv_ms=50,
             ) as producer,
         ):

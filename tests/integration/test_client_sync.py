@@ -41,7 +41,7 @@ def test_submit(namesrv: str) -> None:
             producer.submit(Message("Submitted", f"{n}"), on_done=lambda done, _: told.append(done))
             for n in range(100)
         ]
-        results = [future.result(timeout=20) for future in futures]
+        results = [future.result(timeout=90) for future in futures]
     assert len({result.msg_id for result in results}) == 100
     assert {each.msg_id for each in told if each} == {result.msg_id for result in results}
 

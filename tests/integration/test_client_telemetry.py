@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 from tests.unit.client.test_client_message import stored
 
-from tianzhou.client import ClientSettings, Message, Producer, PushConsumer, ReceivedMessage
+from tianzhou.client import (
+    ClientSettings,
+    LitePullConsumer,
+    Message,
+    Producer,
+    PushConsumer,
+    QueueReader,
+    ReceivedMessage,
+)
 from tianzhou.client.telemetry import Telemetry
 from tianzhou.errors import ConfigError, MessageRefused
 from tianzhou.testing import Cluster
@@ -71,11 +79,18 @@ async def test_spans_and_metrics(watched: Watched) -> None:
             assert span.attributes["messaging.message.id"] == result.msg_id
             assert span.attributes["messaging.message.body.size"] == 5
             await producer.send_many([Message("Observed", b"1"), Message("Observed", b"2")])
-            assert watched.spans() == []
+            one, two, sent = watched.spans()
+            assert [one.name, two.name, sent.name] == ["create Observed"] * 2 + ["send Observed"]
+            assert {link.context.span_id for link in sent.links} == {
+                one.context.span_id, two.context.span_id
+            }  # fmt: skip
+            await producer.oneway(Message("Observed", b"1"))
+            (span,) = watched.spans()
+            assert (span.name, span.status.is_ok) == ("send Observed", True)
             with pytest.raises(MessageRefused):
                 await producer.send("Observed", b"")
             assert [each.name for each in watched.spans()] == ["send Observed"]
-    assert watched.total("messaging.client.sent.messages") == 3
+    assert watched.total("messaging.client.sent.messages") == 4
 
 
 def test_a_handler_belongs_to_the_send(watched: Watched) -> None:
@@ -108,7 +123,46 @@ async def test_a_consumer_of_a_cluster(watched: Watched) -> None:
 
         async with Producer("g", settings=own) as producer, consumer:
             await producer.send("Seen", b"x")
-            await asyncio.wait_for(got.wait(), 30)
+            await asyncio.wait_for(got.wait(), 90)
     sent, processed = sorted(watched.spans(), key=lambda span: span.start_time)
     assert (sent.name, processed.name) == ("send Seen", "process Seen")
     assert processed.parent.span_id == sent.context.span_id
+
+
+@pytest.mark.parametrize("way", ["lite pull", "reader", "stream"])
+async def test_messages_that_are_asked_for(watched: Watched, way: str) -> None:
+    with Cluster(topics={"Asked": 1}) as cluster:
+        own = ClientSettings(namesrv=cluster.namesrv_address, telemetry=True)
+        async with Producer("g", settings=own, linger_ms=1) as producer:
+            futures = [await producer.submit(Message("Asked", b"x")) for _ in range(2)]
+            result, _ = await asyncio.gather(*futures)
+        sends = watched.spans()
+        before = watched.total("messaging.client.consumed.messages")
+        if way == "lite pull":
+            async with LitePullConsumer("askers", settings=own, start="first") as consumer:
+                await consumer.subscribe("Asked")
+                assert len(await consumer.poll(20_000)) == 2
+        elif way == "reader":
+            async with QueueReader("askers", settings=own) as reader:
+                assert len((await reader.pull(result.queue, 0)).messages) == 2
+        else:
+            stream = PushConsumer("askers", settings=own, start="first")
+            stream.subscribe("Asked")
+            async with stream:
+                got = [await asyncio.wait_for(anext(aiter(stream)), 90) for _ in range(2)]
+                await stream.ack(got[0])
+        created = {span.context.span_id for span in sends if span.name == "create Asked"}
+        assert len(created) == 2
+        assert len([span for span in sends if span.name == "send Asked"]) == 1
+        spans = watched.spans()
+        if way == "stream":
+            # One was acknowledged, the other one was open when the consumer was closed.
+            assert [span.name for span in spans] == ["process Asked"] * 2
+            assert {span.parent.span_id for span in spans} == created
+            assert sorted(span.status.is_ok for span in spans) == [False, True]
+        else:
+            (span,) = spans
+            assert span.name == "receive Asked"
+            assert {link.context.span_id for link in span.links} == created
+            assert span.attributes["messaging.batch.message_count"] == 2
+        assert watched.total("messaging.client.consumed.messages") - before == 2

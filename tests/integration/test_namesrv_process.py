@@ -225,7 +225,7 @@ def test_mqshutdown_stops_every_nameserver_of_this_user(tmp_path: Path) -> None:
 
 def test_stop_waits_until_it_has_ended(tmp_path: Path) -> None:
     with started(tmp_path, "tianzhou", "namesrv", "--port", "0") as process:
-        ended = run(tmp_path, "tianzhou", "stop", "namesrv", "--wait", "20")
+        ended = run(tmp_path, "tianzhou", "stop", "namesrv", "--wait", "60")
         assert ended.returncode == 0, ended.stderr
         assert ended.stdout.endswith("mqnamesrv has stopped\n")
         assert "namesrv: stopped" in process.text()
@@ -313,7 +313,7 @@ def test_the_nameserver_is_a_command_of_the_application_too(tmp_path: Path) -> N
         env=environment(tmp_path),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert ended.returncode == 2

@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Generator
 from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,12 @@ from tests.integration.test_remoting_tls import issue
 
 from tianzhou.errors import RemotingError
 from tianzhou.protocol.codes import ResponseCode
-from tianzhou.protocol.command import Command
+from tianzhou.protocol.command import Command, HeaderEncoding, encode
 from tianzhou.remoting.client import Client
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.limits import Limits
 from tianzhou.remoting.server import Server
+from tianzhou.remoting.tls import TlsMode
 
 MIB = 1024 * 1024
 
@@ -58,6 +60,13 @@ async def test_an_address_may_have_so_many_connections_and_others_theirs(
             assert [answer.body for answer in await peer.receive(1)] == [b"mine"]
         for _ in range(5):
             async with raw_peer(address) as fourth:
+                await fourth.send_commands(request("one too many", opaque=77))
+                (told,) = await fourth.receive(1)
+                assert (told.code, told.opaque) == (ResponseCode.SYSTEM_BUSY, 77)
+                assert told.remark == (
+                    "system busy: 127.0.0.1 has 3 connections, the limit, try another server or "
+                    "later"
+                )
                 assert await fourth.read_to_end() == b""
         assert server.counts.refused_connections == 5
         assert sum("its address has 3, the limit" in each for each in caplog.messages) == 1
@@ -70,6 +79,57 @@ async def test_an_address_may_have_so_many_connections_and_others_theirs(
         newcomer = await stack.enter_async_context(raw_peer(address))
         await newcomer.send_commands(request("new"))
         assert [answer.body for answer in await newcomer.receive(1)] == [b"new"]
+
+
+@on_each_loop
+async def test_whoever_is_turned_away_is_told_whatever_he_sends(tmp_path: Path) -> None:
+    limits, papers = Limits(connections=1), issue(tmp_path, "127.0.0.1")
+    both = replace(papers.server, mode=TlsMode.PERMISSIVE)
+    async with serving(limits=limits, tls=both) as (_, address), raw_peer(address) as one:
+        await one.send_commands(request("the one"))
+        await one.receive(1)
+        client = Client(tls=papers.client)
+        told = await client.request(address, request("by TLS"))
+        assert told.code == ResponseCode.SYSTEM_BUSY
+        assert "1 connections are open, the limit" in (told.remark or "")
+        await client.close()
+        async with raw_peer(address) as other:
+            # The head of a message of 10 MiB is enough, and comes in two pieces.
+            frame = encode(request(code=10, encoding=HeaderEncoding.ROCKETMQ))
+            head = (len(frame) - 4 + 10 * MIB).to_bytes(4, "big") + frame[4:]
+            await other.send(head[:9])
+            await other.send(head[9:] + bytes(64 * 1024))
+            assert (await other.receive(1))[0].code == ResponseCode.SYSTEM_BUSY
+        async with raw_peer(address) as garbage:
+            await garbage.send(b"GET / HTTP/1.1\r\n\r\n")
+            assert await garbage.read_to_end() == b""
+        await one.send_commands(request("still served"))
+        assert [answer.body for answer in await one.receive(1)] == [b"still served"]
+
+
+@on_each_loop
+async def test_few_are_told_at_a_time_and_not_for_long() -> None:
+    limits = Limits(connections=1, turned_away=2, turn_away_ms=300)
+    async with serving(limits=limits) as (server, address), AsyncExitStack() as stack:
+        await stack.enter_async_context(raw_peer(address))
+        await eventually(lambda: len(server.connections) == 1, lambda: server.connections)
+        silent = [await stack.enter_async_context(raw_peer(address)) for _ in range(2)]
+        async with raw_peer(address) as third:
+            assert await third.read_to_end() == b"", "closed without a word"
+        for each in silent:
+            assert await each.read_to_end() == b"", "its time is up"
+        async with raw_peer(address) as later:
+            await later.send_commands(request("a"))
+            assert (await later.receive(1))[0].code == ResponseCode.SYSTEM_BUSY
+
+
+@on_each_loop
+async def test_a_server_that_stops_leaves_none_that_it_turns_away() -> None:
+    async with serving(limits=Limits(connections=1)) as (server, address):
+        clients = [connect(address) for _ in range(4)]
+        await eventually(lambda: server.counts.refused_connections == 3, lambda: server.counts)
+    for each in clients:
+        each.close()
 
 
 @on_each_loop
@@ -118,7 +178,8 @@ async def test_limits_can_be_changed_while_it_serves() -> None:
             await first.receive(1)
             server.adopt(Limits(connections_per_address=1))
             async with raw_peer(address) as second:
-                assert await second.read_to_end() == b""
+                await second.send_commands(request("b"))
+                assert (await second.receive(1))[0].code == ResponseCode.SYSTEM_BUSY
             await first.send_commands(request("b"))
             assert len(await first.receive(1)) == 1
         assert server.limits.connections_per_address == 1
@@ -195,6 +256,36 @@ async def test_bodies_of_requests_under_way_are_bounded_with_a_busy_answer() -> 
         assert (await client.request(address, request("small"))).body == b"at once"
         assert (await client.request(address, request(body))).body == b"done"
         await client.close()
+
+
+@on_each_loop
+async def test_many_requests_of_one_peer_do_not_keep_the_loop_from_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With no share at all, one request of a connection is handled in each turn of the loop."""
+    monkeypatch.setattr("tianzhou.remoting.connection._SHARE_S", -1.0)
+    count = 500
+    begun, handled = asyncio.Event(), list[bytes]()
+
+    def handle(_: Connection, asked: Command) -> Command:
+        handled.append(asked.body)
+        begun.set()
+        return Command(code=0, body=asked.body)
+
+    async with (
+        serving(handle) as (_, address),
+        raw_peer(address) as greedy,
+        raw_peer(address) as modest,
+    ):
+        bodies = [b"%d" % number for number in range(count)]
+        await greedy.send_commands(*(request(body.decode()) for body in bodies))
+        await begun.wait()
+        await modest.send_commands(request("modest"))
+        assert [each.body for each in await modest.receive(1)] == [b"modest"]
+        # Nothing is lost and nothing changes places.
+        assert [each.body for each in await greedy.receive(count)] == bodies
+    assert handled.index(b"modest") < count, "it did not wait for all of them"
+    assert [body for body in handled if body != b"modest"] == bodies
 
 
 def test_a_server_without_a_loop_tells_its_limits() -> None:

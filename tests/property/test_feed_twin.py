@@ -1,11 +1,14 @@
-"""The compiled feed and the handlers do the same: answers, log, queues and index equal to the byte.
+"""The feed and the handlers do the same: answers, log, queues and index equal to the byte.
 
 Two brokers get the same bytes, one with the feed and one without: sends of every form, ordinary and
 odd, split anywhere, into files so small that all of them roll; between them topics and settings
-change. Nothing is masked: both have the same clock, the same address and the same peer.
+change. Nothing is masked: both have the same clock, the same address and the same peer. All of it
+is done with the compiled feed and with its pure twin.
 """
 
 import asyncio
+import errno
+import math
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,24 +39,29 @@ from tianzhou.broker.topics import TopicTable, system_topics
 from tianzhou.config.live import LiveSettings
 from tianzhou.config.properties import Property
 from tianzhou.config.settings import Given
-from tianzhou.protocol import batch, kernel
+from tianzhou.protocol import batch, kernel, pure_feed
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.topics import MULTI_TAG, TopicConfig
-from tianzhou.protocol.codes import RequestCode
-from tianzhou.protocol.command import FLAG_ONEWAY, Command, HeaderEncoding, encode
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.command import FLAG_ONEWAY, Command, HeaderEncoding, decode, encode
 from tianzhou.protocol.framing import split
 from tianzhou.protocol.headers.pull import PullMessageRequest
 from tianzhou.protocol.message_id import encode_offset_id
 from tianzhou.remoting.connection import Connection, Handler
 from tianzhou.remoting.limits import Limits
 from tianzhou.remoting.switchboard import Switchboard
-from tianzhou.store.config import FlushDiskType
-from tianzhou.store.message_store import MessageStore
+from tianzhou.store.config import ENTRY_BYTES, FlushDiskType
+from tianzhou.store.consumequeue import Entry
+from tianzhou.store.message_store import Draft, MessageStore
 
-pytestmark = [
-    pytest.mark.kernel,
-    pytest.mark.skipif(kernel.WHY_PURE is not None, reason=f"no kernel: {kernel.WHY_PURE}"),
-]
+pytestmark = pytest.mark.usefixtures("codec")
+
+
+@pytest.fixture(autouse=True)
+def _all_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How much is done in a turn must not depend on how fast this machine is."""
+    monkeypatch.setattr("tianzhou.remoting.connection._SHARE_S", math.inf)
+
 
 STORE_HOST = ("10.1.2.3", 10911)
 NOON_MS = 1_700_000_000_000
@@ -178,11 +186,16 @@ class Side:
             self.hot.pull_found(header, subscription, next_offset)
 
     def connect(self) -> None:
-        self.transport = Transport(self.peer)
-        self.connection = Connection(
+        self.connection, self.transport = self.another()
+
+    def another(self) -> tuple[Connection, Transport]:
+        """One more connection of the same peer."""
+        transport = Transport(self.peer)
+        connection = Connection(
             self._board, self._handler(), feed=self.hot.take if self.hot is not None else None
         )
-        self.connection.connection_made(self.transport)
+        connection.connection_made(transport)
+        return connection, transport
 
     def _handler(self) -> Handler:
         handlers = {
@@ -234,9 +247,20 @@ class Side:
         self.settings.adopt(self.settings.prepare([Property(key, value, 1)], "test"))
         self.store.adopt(self.settings.config)
 
-    def files(self) -> dict[str, bytes]:
+    def entries(self) -> dict[tuple[str, int], list[Entry]]:
+        """What all queues hold, in memory or in files."""
+        return {
+            (queue.topic, queue.queue_id): [
+                entry
+                for file in queue.segments.files
+                for entry in queue.raw_entries(file.first // ENTRY_BYTES, file.size_bytes)
+            ]
+            for queue in self.store.queues.all()
+        }
+
+    def files(self, *names: str) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
-        folders = [ROOT / name for name in ("commitlog", "consumequeue", "index")]
+        folders = [ROOT / name for name in names]
         while folders:
             folder = folders.pop()
             for name in self.disk.names(folder):
@@ -272,13 +296,26 @@ LONG_NAMES = (
 )  # fmt: skip
 
 
+ODD_BYTES = (
+    (b"\\u0001", b"\\u0001\\u0001"),
+    (b"\\u0002", b"\\\\u0002"),
+    (b"\\u0002", b"\\u0020"),
+    (b'"i":', b'"j":"0","i":'),
+    (b'"g":"', b'"g":" '),
+    (b'"opaque":', b'"opaque": '),
+)
+"""What stands in a header in JSON, and what else might."""
+
+
 class Sender:
     """Makes frames, most of them ordinary."""
 
-    def __init__(self, seed: int, pull_percent: int) -> None:
+    def __init__(self, seed: int, pull_percent: int, repeat_percent: int = 0) -> None:
         self.random = random.Random(seed)
         self.opaque = 0
         self.pull_percent = pull_percent
+        self.repeat_percent = repeat_percent
+        self.before: list[Command] = []
 
     def chance(self, percent: int) -> bool:
         return self.random.randrange(100) < percent
@@ -286,6 +323,8 @@ class Sender:
     def frame(self) -> bytes:
         if self.chance(self.pull_percent):
             return self.pull_frame()
+        if self.before and self.chance(self.repeat_percent):
+            return self.repeated_frame()
         self.opaque += 1
         choose = self.random.choice
         code = choose((10, 310, 310, 310, 320))
@@ -302,7 +341,29 @@ class Sender:
             encoding=choose((HeaderEncoding.JSON, HeaderEncoding.ROCKETMQ)),
             remark=choose((None, None, None, "a remark")),
         )
+        if len(self.before) < 12:
+            self.before.append(command)
         return encode(command)
+
+    def repeated_frame(self) -> bytes:
+        """One more message of a producer that has sent before; now and then its bytes are odd."""
+        choose = self.random.choice
+        command = choose(self.before)
+        self.opaque += 1
+        command.opaque = self.opaque if self.chance(90) else choose((0, -7, 2**31 - 1, 10**9))
+        fields = dict(command.fields)
+        for born, text in (("g", "i"), ("bornTimestamp", "properties")):
+            if born in fields and self.chance(50):
+                fields[born] = choose(("1700000000001", "1700000000777", "17", "0", "-5", "017"))
+            if text in fields:
+                fields[text] = self.properties_text()
+        command.ext_fields = fields
+        if command.code != RequestCode.SEND_BATCH_MESSAGE:
+            command.body = self.random.randbytes(choose((0, 5, 300)))
+        frame = encode(command)
+        if command.encoding is HeaderEncoding.JSON and self.chance(10):
+            frame = with_header(frame, *choose(ODD_BYTES))
+        return frame
 
     def pull_frame(self) -> bytes:
         self.opaque += 1
@@ -404,6 +465,14 @@ class Sender:
         return sorted(self.random.randrange(size + 1) for _ in range(count))
 
 
+def with_header(frame: bytes, old: bytes, new: bytes) -> bytes:
+    """A frame whose JSON header has other bytes somewhere."""
+    length = int.from_bytes(frame[5:8], "big")
+    header = frame[8 : 8 + length].replace(old, new, 1)
+    rest = len(header).to_bytes(4, "big") + header + frame[8 + length :]
+    return len(rest).to_bytes(4, "big") + rest
+
+
 def prepare(side: Side) -> None:
     for name, perm in (("orders", 6), ("payments", 6), ("multi", 6), ("read-only", 4), ("gone", 6)):
         side.topics.put(
@@ -462,7 +531,8 @@ def compare(fed: Side, plain: Side) -> None:
     assert fed.stats.by_group == plain.stats.by_group
     assert fed.stats.pulls_found == plain.stats.pulls_found
     assert fed.pulls.offsets.by_key == plain.pulls.offsets.by_key
-    assert fed.files() == plain.files()
+    assert fed.entries() == plain.entries()
+    assert fed.files("commitlog", "index") == plain.files("commitlog", "index")
 
 
 def frames_of(stream: bytes) -> list[bytes]:
@@ -470,9 +540,14 @@ def frames_of(stream: bytes) -> list[bytes]:
 
 
 def run(
-    seed: int, peer: tuple[str, int], pairs: dict[str, object], *, pull_percent: int = 10
+    seed: int,
+    peer: tuple[str, int],
+    pairs: dict[str, object],
+    *,
+    pull_percent: int = 10,
+    repeat_percent: int = 0,
 ) -> tuple[int, int]:
-    return asyncio.run(_run(Sender(seed, pull_percent), peer, pairs))
+    return asyncio.run(_run(Sender(seed, pull_percent, repeat_percent), peer, pairs))
 
 
 async def _run(sender: Sender, peer: tuple[str, int], pairs: dict[str, object]) -> tuple[int, int]:
@@ -499,8 +574,9 @@ async def _run(sender: Sender, peer: tuple[str, int], pairs: dict[str, object]) 
     compare(*sides)
     for side in sides:
         side.close()
-    assert sides[0].files() == sides[1].files()
     fed, plain = sides
+    everything = ("commitlog", "consumequeue", "index")
+    assert fed.files(*everything) == plain.files(*everything)
     return fed.fed_count - plain.fed_count, fed.pull_count - plain.pull_count
 
 
@@ -534,8 +610,181 @@ def test_pulls_that_find_something_are_answered_alike(seed: int) -> None:
     assert fed_pull_count > 2, "the feed took next to no pull"
 
 
+@pytest.mark.parametrize("seed", range(40, 48))
+def test_producers_that_send_alike_are_stored_alike(seed: int) -> None:
+    fed_count, _ = run(seed, PEERS[seed % 2], SETTINGS.get(seed - 40, LARGER), repeat_percent=85)
+    assert fed_count > 20, "the feed took next to nothing, so nothing was compared"
+
+
+# -- turns -----------------------------------------------------------------------------------------
+
+
+def send_frame(opaque: int, body: bytes, flag: int = 0, **fields: str) -> bytes:
+    values = {
+        "a": "producers", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1",
+        "h": "0", "i": "KEYS\x01k\x02", "j": "0", "k": "false", "l": "16", "m": "false",
+    }  # fmt: skip
+    command = Command(
+        code=RequestCode.SEND_MESSAGE_V2, opaque=opaque, flag=flag, ext_fields=values | fields,
+        body=body,
+    )  # fmt: skip
+    return encode(command)
+
+
+def pull_frame(opaque: int, queue_id: int) -> bytes:
+    fields = {
+        "consumerGroup": "g", "topic": "orders", "queueId": str(queue_id), "queueOffset": "0",
+        "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
+        "subVersion": "0", "subscription": "*", "expressionType": "TAG",
+    }  # fmt: skip
+    return encode(Command(code=RequestCode.PULL_MESSAGE, opaque=opaque, ext_fields=fields))
+
+
+def lay(connection: Connection, data: bytes) -> None:
+    """Bytes arrive, and the turn goes on."""
+    buffer = connection.get_buffer(-1)
+    buffer[: len(data)] = data
+    connection.buffer_updated(len(data))
+    buffer[: len(data)] = bytes(len(data))
+
+
+async def fed_side(pairs: dict[str, object] | None = None) -> Side:
+    """A broker whose feed knows two queues, and may answer pulls from both."""
+    side = Side(True, Now(), PEERS[0], LARGER | (pairs or {}))
+    prepare(side)
+    for queue_id in (0, 1):
+        await side.arrive(send_frame(1, b"first", e=str(queue_id)), [])
+        await side.arrive(pull_frame(2, queue_id), [])
+    side.transport.written.clear()
+    return side
+
+
+def told(transport: Transport) -> list[tuple[int, int]]:
+    """Opaque and code of each answer."""
+    answers = [decode(frame) for frame in frames_of(bytes(transport.written))]
+    return [(answer.opaque, answer.code) for answer in answers]
+
+
+async def test_what_all_connections_send_in_one_turn_is_written_at_once() -> None:
+    side = await fed_side()
+    others = [side.another() for _ in range(3)]
+    before, handled_count = side.disk.calls["write"], side.fed_count
+    for number, (connection, transport) in enumerate(others):
+        lay(connection, send_frame(number, b"one") + send_frame(10 + number, b"two", e="1"))
+        assert not transport.written, "an answer left before its record was written"
+    await asyncio.sleep(0)
+    assert side.disk.calls["write"] == before + 1
+    assert side.fed_count == handled_count, "the handlers were asked"
+    for number, (connection, transport) in enumerate(others):
+        assert told(transport) == [(number, 0), (10 + number, 0)]
+        connection.connection_lost(None)
+    assert side.store.max_offset("orders", 0) == 4
+    side.close()
+
+
+async def test_others_who_store_messages_come_behind_those_of_the_turn() -> None:
+    side = await fed_side()
+    lay(side.connection, send_frame(5, b"fed"))
+    # The handlers store this one: its topic is new to the feed.
+    other, transport = side.another()
+    lay(other, send_frame(6, b"handled", b="payments"))
+    assert told(side.transport) == [(5, 0)]
+    assert told(transport) == [(6, 0)]
+    lay(side.connection, send_frame(7, b"fed again"))
+    appended = side.parts.store.append(
+        Draft("payments", 0, b"from a timer", "", NOON_MS, STORE_HOST, STORE_HOST)
+    )
+    assert told(side.transport) == [(5, 0), (7, 0)]
+    assert appended.queue_offset == 1
+    await asyncio.sleep(0)
+    read = side.store.read("orders", 0, 0, 32)
+    assert [bytes(record).count(b"fed") for record in read.records] == [0, 1, 1]
+    other.connection_lost(None)
+    side.close()
+
+
+async def test_a_pull_finds_what_was_sent_before_it_in_the_same_turn() -> None:
+    side = await fed_side()
+    handled_count = side.fed_count
+    lay(side.connection, send_frame(5, b"x") + pull_frame(6, 1) + pull_frame(7, 0))
+    await asyncio.sleep(0)
+    assert side.fed_count == handled_count, "the handlers were asked"
+    answers = [decode(frame) for frame in frames_of(bytes(side.transport.written))]
+    assert [(answer.opaque, answer.fields.get("maxOffset")) for answer in answers] == [
+        (5, None), (6, "1"), (7, "2"),
+    ]  # fmt: skip
+    side.close()
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_a_write_that_fails_is_told_to_all_who_sent_in_that_turn(flush: str) -> None:
+    side = await fed_side({"flushDiskType": flush})
+    others = [side.another() for _ in range(2)]
+    failures, position = side.stats.put_failures, side.store.end_log_offset
+    side.disk.fail("write", errno.EIO, "commitlog")
+    lay(others[0][0], pull_frame(3, 1))
+    lay(others[0][0], send_frame(4, b"x") + send_frame(5, b"x", FLAG_ONEWAY))
+    lay(others[1][0], send_frame(6, b"x"))
+    await asyncio.sleep(0)
+    unavailable = ResponseCode.SERVICE_NOT_AVAILABLE
+    assert told(others[0][1]) == [(3, 0), (4, unavailable)]
+    assert told(others[1][1]) == [(6, unavailable)]
+    assert "input/output" in (decode(bytes(others[1][1].written)).remark or "")
+    assert side.stats.put_failures == failures + 3
+    assert side.store.end_log_offset == position
+    assert side.store.max_offset("orders", 0) == 1
+    # The disk works again: nothing is left of those that failed.
+    await side.arrive(send_frame(7, b"later") + send_frame(8, b"and later"), [])
+    assert sorted(told(side.transport)) == [(7, 0), (8, 0)]
+    assert side.store.max_offset("orders", 0) == 3
+    for connection, _ in others:
+        connection.connection_lost(None)
+    side.close()
+
+
+async def test_large_messages_and_many_are_stored_in_several_writes() -> None:
+    pairs: dict[str, object] = {
+        "mappedFileSizeCommitLog": 4_000_000,
+        "mappedFileSizeConsumeQueue": 20 * 5000,
+    }
+    side = await fed_side(pairs)
+    count = 400
+    for number in range(count):
+        lay(side.connection, send_frame(number, bytes(2000)))
+    await asyncio.sleep(0)
+    assert told(side.transport) == [(number, 0) for number in range(count)]
+    assert side.store.max_offset("orders", 0) == 1 + count
+    side.close()
+
+
+def spoil(feed: kernel.Feed | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on the feed fails in the middle of a send."""
+    assert feed is not None
+    if isinstance(feed, pure_feed.PureFeed):
+        monkeypatch.delattr(pure_feed, "crc32")
+    else:
+        # A lease that promises more memory than there is.
+        feed.lend_index(memoryview(bytearray(50)), 17, 60, 60, (0, 0, 0, 0, 0, 1))
+
+
+async def test_a_feed_that_fails_is_told_to_those_who_sent_before_in_that_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    side = await fed_side()
+    other, transport = side.another()
+    lay(other, send_frame(4, b"x"))
+    spoil(side.feed, monkeypatch)
+    lay(side.connection, send_frame(5, b"x"))
+    await asyncio.sleep(0)
+    assert told(transport) == [(4, ResponseCode.SERVICE_NOT_AVAILABLE)]
+    assert told(side.transport) == [(5, 0)], "the handlers store what the feed failed at"
+    assert side.store.max_offset("orders", 0) == 2
+    other.connection_lost(None)
+    side.close()
+
+
 async def test_a_feed_that_fails_leaves_its_work_to_the_handlers(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fed, plain = (Side(with_feed, Now(), PEERS[0]) for with_feed in (True, False))
     sender = Sender(1, pull_percent=0)
@@ -547,9 +796,7 @@ async def test_a_feed_that_fails_leaves_its_work_to_the_handlers(
         prepare(side)
         await side.arrive(frame * 3, [])
     assert fed.fed_count - plain.fed_count == 2
-    assert fed.feed is not None
-    # A lease that promises more memory than there is: the feed finds out in the middle of a send.
-    fed.feed.lend_index(memoryview(bytearray(50)), 17, 60, 60, (0, 0, 0, 0, 0, 1))
+    spoil(fed.feed, monkeypatch)
     for side in (fed, plain):
         await side.arrive(frame * 5, [])
     assert fed.fed_count - plain.fed_count == 2

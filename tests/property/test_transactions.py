@@ -5,8 +5,11 @@ of checks. The broker's side is the real one on a simulated disk, with a clock o
 """
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -19,7 +22,7 @@ from hypothesis.stateful import (
 from tests.crash.simulated_disk import SimulatedDisk
 from tests.crash.store_kit import BORN, HERE, NOON_MS, ROOT
 
-from tianzhou.broker import transactions
+from tianzhou.broker import transaction_checks, transactions
 from tianzhou.broker.config import BrokerConfig, load_broker_config
 from tianzhou.broker.intake import Intake
 from tianzhou.broker.offsets import OffsetTable
@@ -39,6 +42,18 @@ TIMEOUT_MS = 6_000
 CHECK_MAX = 3
 RESERVED_HOURS = 1
 HOUR_MS = 3_600_000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def looks_are_time() -> Iterator[None]:
+    """A step of a round ends by the clock; here each look at it takes the same time.
+
+    What is stored must depend on nothing but the choices of a run, or a repetition is another run.
+    """
+    looks = count()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transaction_checks, "perf_counter", lambda: next(looks) / 4096)
+        yield
 
 
 def make_settings() -> LiveSettings[BrokerConfig]:

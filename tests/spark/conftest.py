@@ -12,6 +12,7 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed: no pysp
 
 from pyspark.sql import SparkSession
 
+from tests.spark.quick import QUICK
 from tianzhou.client.sync import Producer
 from tianzhou.spark import session
 from tianzhou.testing import Cluster
@@ -19,13 +20,7 @@ from tianzhou.testing import Cluster
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    made = session(
-        "tests",
-        master="local[2]",
-        spark_sql_shuffle_partitions=2,
-        spark_driver_host="127.0.0.1",
-        spark_driver_bindAddress="127.0.0.1",
-    )
+    made = session("tests", master="local[2]", configuration=QUICK)
     made.sparkContext.setLogLevel("ERROR")
     yield made
     made.stop()

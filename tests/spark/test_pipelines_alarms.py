@@ -1,6 +1,7 @@
 """Alarms of backlogs and dead letters: they fire once, recover, and are not told twice."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -9,11 +10,14 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import update
 
-from tests.spark.reading import rows, until
+from tests.spark.reading import DEADLINE_S, rows, until
 from tianzhou.admin import Admin
 from tianzhou.client import Later, Message, ReceivedMessage
 from tianzhou.client.sync import Producer, PushConsumer
+from tianzhou.errors import ConnectError
 from tianzhou.spark.pipelines import runner, tables
+from tianzhou.spark.pipelines.alarm_rounds import AlarmOptions, Observation, run_rounds
+from tianzhou.spark.pipelines.alarms import Rule
 from tianzhou.testing import Cluster
 
 
@@ -99,6 +103,42 @@ def test_a_stream_of_rounds_goes_on_from_its_checkpoint(
     rounds = rows(url, tables.batches)
     assert len({row.query for row in rounds}) == 1
     assert len(rounds) >= 3
+
+
+def test_a_look_that_fails_changes_no_alarm(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"sqlite:///{tmp_path / 'alarms.db'}"
+    looks: list[int] = []
+
+    def observe(now_ms: int, rules: list[Rule]) -> list[Observation]:
+        looks.append(now_ms)
+        if len(looks) in (2, 3):
+            raise ConnectError("broker-a: nobody listens")
+        return [Observation("pay", "orders", 500 if len(looks) < 5 else 0)]
+
+    options = AlarmOptions(name_server="a:1", database=url, every=100, rounds=5)
+    run_rounds(spark, options, "backlog", observe)
+    assert [each[3] for each in events(url)] == ["open", "recovered"]
+    assert caplog.text.count("could not be looked at: broker-a: nobody listens") == 1
+    assert "go on after 2 failed looks" in caplog.text
+
+
+def test_a_pipeline_that_stays_ends_when_it_is_stopped(
+    spark: SparkSession, small: Cluster, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'alarms.db'}"
+    given = {"nameServer": small.namesrv_address, "database": url, "every": "1s"}
+    stop = threading.Event()
+    thread = threading.Thread(
+        target=runner.run, args=("backlog-alarm", given), kwargs={"spark": spark, "stop": stop}
+    )
+    thread.start()
+    until(lambda: bool(rows(url, tables.batches)), lambda: "no round")
+    stop.set()
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+    assert [run.state for run in runner.status(url)] == ["stopped"]
 
 
 def test_dead_letters_open_an_alarm_with_samples(

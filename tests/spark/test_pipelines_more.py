@@ -16,7 +16,7 @@ from tianzhou.client import Message
 from tianzhou.client.idempotence import TokenTable
 from tianzhou.client.outbox import OUTBOX_ID, Outbox
 from tianzhou.client.sync import Producer, PushConsumer
-from tianzhou.errors import ConfigError
+from tianzhou.errors import ConfigError, PipelineError
 from tianzhou.names import TRACE_TOPIC
 from tianzhou.spark.pipelines import runner, tables
 from tianzhou.testing import Cluster
@@ -173,6 +173,17 @@ def test_an_archive_has_each_message_once_and_can_be_replayed(
         assert message.properties["REPLAY_TOPIC"] == "kept"
         assert message.properties["REPLAY_STORE_MS"] == str(before.store_time_ms)
         assert message.properties["REPLAY_BORN_MS"] == str(before.born_time_ms)
+
+
+def test_a_failure_of_spark_is_told_in_one_line(
+    spark: SparkSession, small: Cluster, url: str, tmp_path: Path
+) -> None:
+    given = {"nameServer": small.namesrv_address, "database": url}
+    with pytest.raises(PipelineError, match="nowhere") as caught:
+        runner.run("archive", given | {"topics": "nowhere", "path": str(tmp_path)}, spark=spark)
+    assert "\n" not in str(caught.value)
+    (run,) = runner.status(url)
+    assert (run.state, run.note) == ("failed", str(caught.value))
 
 
 @pytest.mark.parametrize(

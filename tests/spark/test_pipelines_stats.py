@@ -1,6 +1,7 @@
 """`topic-stats` counts what brokers count, for a day that was generated."""
 
 import asyncio
+import threading
 from collections.abc import Generator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,9 +14,10 @@ from tests.spark.reading import rows, until
 from tianzhou.admin import Admin
 from tianzhou.client import Message
 from tianzhou.client.sync import Producer, PushConsumer
-from tianzhou.spark.pipelines import runner, tables
+from tianzhou.spark.pipelines import runner, tables, topic_stats
 from tianzhou.testing import Cluster
 
+DAY_MS = 24 * 3_600_000
 HOURS = (1, 7, 22)
 COUNT = 120
 HOUR_MS = 3_600_000
@@ -106,3 +108,37 @@ def test_statistics_equal_the_counters_of_the_brokers(
     assert again["orders", "", -1].produced == whole.produced
     runs = runner.status(url)
     assert [(run.pipeline, run.state) for run in runs] == [("topic-stats", "done")] * 2
+
+
+class StopAfterOneNight(threading.Event):
+    """Is set when it is waited for a second time; passes the time that it is waited for."""
+
+    def __init__(self, now_ms: int) -> None:
+        super().__init__()
+        self.now_ms = now_ms
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        if self.is_set():
+            return True
+        self.now_ms += round(timeout * 1000)
+        self.set()
+        return False
+
+
+def test_every_day_is_counted_when_it_is_over(
+    spark: SparkSession, day_cluster: tuple[Cluster, str], tmp_path: Path
+) -> None:
+    cluster, day = day_cluster
+    url = f"sqlite:///{tmp_path / 'stats.db'}"
+    given = {
+        "nameServer": cluster.namesrv_address, "database": url, "topics": "mails",
+        "days": "2001-01-01", "midnight": "true", "keys": "false",
+    }  # fmt: skip
+    options = runner.check("topic-stats", given)
+    assert isinstance(options, topic_stats.Options)
+    noon_ms = round(datetime.fromisoformat(f"{day}T12:00:00+00:00").timestamp() * 1000)
+    stop = StopAfterOneNight(noon_ms)
+    topic_stats.run(spark, options, stop=stop, clock=lambda: stop.now_ms)
+    assert stop.now_ms == noon_ms + DAY_MS // 2 + 60_000
+    assert [row.day for row in rows(url, tables.topic_stats, hour=-1)] == [day]

@@ -1,5 +1,6 @@
 """The readers without Spark around them: losses, filters, limits, groups, brokers that go away."""
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +13,11 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tianzhou.client.queues import Queue
 from tianzhou.client.sync import Producer, QueueReader
-from tianzhou.errors import DataLost
+from tianzhou.errors import ConfigError, DataLost
 from tianzhou.spark.batch import BatchReader, RangePartition
 from tianzhou.spark.offsets import Range
 from tianzhou.spark.options import SourceOptions, read_options
+from tianzhou.spark.progress import ProgressListener
 from tianzhou.spark.stream import StreamReader
 from tianzhou.testing import Cluster
 
@@ -135,6 +137,34 @@ def test_a_group_gives_the_start_and_gets_the_progress(cluster: Cluster, mixed: 
         reader.commit(places(mixed, q0=700))
         assert watcher.committed(queue) == 700
         reader.stop()
+
+
+def test_only_what_all_sources_of_a_query_have_reached_is_committed(
+    cluster: Cluster, mixed: str
+) -> None:
+    given = {"nameServer": cluster.namesrv_address, "subscribe": mixed}
+    with pytest.raises(ConfigError, match="the option group is needed"):
+        ProgressListener(given)
+    listener = ProgressListener(given | {"group": "listeners"})
+    ends = [
+        json.dumps(each)
+        for each in (
+            places(mixed, q0=600),
+            places(mixed, q0=500),
+            places("of another query", q0=3),
+            {"start": "latest"},
+            {"a topic of Kafka": {"0": 17}},
+        )
+    ]
+    with QueueReader("listeners", namesrv=cluster.namesrv_address) as watcher:
+        (queue,) = watcher.queues(mixed)
+        listener.commit([*ends, "null", "no JSON"])
+        assert watcher.committed(queue) == 500
+        watcher.commit(queue, 100)
+        listener.commit(ends)
+        assert watcher.committed(queue) == 100, "what has not changed is not committed again"
+        listener.commit(ends[:1])
+        assert watcher.committed(queue) == 600
 
 
 def test_queues_of_a_broker_that_is_away_wait_for_it(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`format("rocketmq-store")`: what lies in a directory is what the broker gives."""
 
 import random
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +83,24 @@ def test_a_stopped_brokers_directory_is_read_and_its_losses_are_told(
     tolerant = store.option("failOnDataLoss", "false")
     assert rows_of(tolerant.load(str(root))) == [row for row in left if row[3] != place]
     assert tolerant.option("splitBy", "log").load(str(root)).count() == len(left) - 1
+
+
+def test_parquet_spends_no_work_on_what_nobody_looks_for(
+    spark: SparkSession, store_folder: Path, letters: str, tmp_path: Path
+) -> None:
+    reader = spark.read.format("rocketmq-store").option("subscribe", letters)
+    frame = reader.load(str(store_folder / "broker-0"))
+    frame.coalesce(1).write.parquet(str(tmp_path / "letters"))
+    (file,) = (tmp_path / "letters").glob("*.parquet")
+    parquet: Any = import_module("pyarrow.parquet")  # it has no types
+    group = parquet.ParquetFile(file).metadata.row_group(0)
+    columns: dict[str, Any] = {}
+    for number in range(group.num_columns):
+        columns[group.column(number).path_in_schema] = group.column(number)
+    assert columns["tags"].has_dictionary_page
+    assert columns["tags"].statistics.max == "red"
+    for path in ("body", "properties.key_value.value"):
+        assert not columns[path].has_dictionary_page, path
+        assert not columns[path].is_stats_set, path
+    assert columns["storeTimestamp"].is_stats_set, "jobs look for times"
+    assert rows_of(spark.read.parquet(str(file.parent))) == rows_of(frame)

@@ -29,6 +29,7 @@ class Schema:
 
 class Buffer:
     size: int
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class Scalar:
     def as_py(self) -> Any: ...
@@ -36,6 +37,7 @@ class Scalar:
 class Array:
     type: DataType
     null_count: int
+    offset: int
     indices: Array
     dictionary: Array
     nbytes: int
@@ -48,6 +50,7 @@ class Array:
         offset: int = ...,
         children: Sequence[Array] | None = ...,
     ) -> Array: ...
+    def buffers(self) -> list[Buffer | None]: ...
     def cast(self, target_type: DataType) -> Array: ...
     def view(self, target_type: DataType) -> Array: ...
     def filter(self, mask: Array) -> Array: ...
@@ -66,10 +69,13 @@ class Array:
 class BinaryArray(Array): ...
 
 class ListArray(Array):
+    values: Array
     @staticmethod
     def from_arrays(offsets: Array, values: Array) -> Array: ...
 
 class MapArray(Array):
+    keys: Array
+    items: Array
     @staticmethod
     def from_arrays(offsets: Array, keys: Array, items: Array) -> Array: ...
 

@@ -14,6 +14,7 @@ from tianzhou.protocol.headers.admin import (
     GetConsumeStatsInBrokerRequest,
     ViewBrokerStatsDataRequest,
 )
+from tianzhou.protocol.headers.ha import ResetMasterFlushOffsetRequest
 
 
 class Brokers:
@@ -32,10 +33,10 @@ class Brokers:
         answer = await self._wire.ask(broker.address, RequestCode.GET_BROKER_CONFIG)
         return read_settings(answer.body, broker.label)
 
-    async def change_settings(self, broker: BrokerAt, changes: Mapping[str, str]) -> None:
-        """UPDATE_BROKER_CONFIG."""
+    async def change_settings(self, broker: BrokerAt, changes: Mapping[str, str]) -> str | None:
+        """UPDATE_BROKER_CONFIG; returns what the broker has to say about it, such as when."""
         code = RequestCode.UPDATE_BROKER_CONFIG
-        await self._wire.ask(broker.address, code, body=write_settings(changes))
+        return (await self._wire.ask(broker.address, code, body=write_settings(changes))).remark
 
     async def statistic(self, broker: BrokerAt, name: str, key: str) -> BrokerStatsData | None:
         """VIEW_BROKER_STATS_DATA, such as TOPIC_PUT_NUMS of a topic; None if nothing happened."""
@@ -59,6 +60,11 @@ class Brokers:
         """GET_BROKER_HA_STATUS (5.x)."""
         code = RequestCode.GET_BROKER_HA_STATUS
         return await self._wire.read(broker.address, HARuntimeInfo, code)
+
+    async def set_master_flush_offset(self, broker: BrokerAt, log_offset: int) -> None:
+        """RESET_MASTER_FLUSH_OFFSET (5.x): how far a slave takes its master's log to be safe."""
+        header = ResetMasterFlushOffsetRequest(master_flush_offset=log_offset)
+        await self._wire.ask(broker.address, RequestCode.RESET_MASTER_FLUSH_OFFSET, header)
 
     # -- chores ------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from tianzhou.protocol.bodies.clients import (
     ProducerTableInfo,
 )
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from tianzhou.protocol.bodies.queues import MessageRequestModeTable, SetMessageRequestModeBody
 from tianzhou.protocol.bodies.stats import ConsumeStats
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.headers.admin import GetAllProducerInfoRequest
@@ -74,6 +75,16 @@ class Groups:
                 )
 
         return await gather(brokers, delete_on)
+
+    async def modes(self, broker: BrokerAt) -> dict[str, dict[str, SetMessageRequestModeBody]]:
+        """GET_ALL_MESSAGE_REQUEST_MODE (5.x): by topic, then by group."""
+        code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
+        return (await self._wire.read(broker.address, MessageRequestModeTable, code)).modes
+
+    async def set_mode(self, broker: BrokerAt, mode: SetMessageRequestModeBody) -> None:
+        """SET_MESSAGE_REQUEST_MODE (5.x): whether a group pulls or pops a topic."""
+        body = bodies.encode(mode, standard=True)
+        await self._wire.ask(broker.address, RequestCode.SET_MESSAGE_REQUEST_MODE, body=body)
 
     # -- members -----------------------------------------------------------------------------------
 

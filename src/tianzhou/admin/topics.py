@@ -1,5 +1,6 @@
 """Topics: lists, routes, settings, extents, and who consumes them."""
 
+import asyncio
 from collections.abc import Iterable
 
 from tianzhou.admin.clusters import Clusters, masters_of
@@ -35,6 +36,9 @@ from tianzhou.protocol.headers.topics import (
 
 QUEUE_COUNT = 8
 """Queues per broker of a topic that is created without saying how many, as `mqadmin` has it."""
+
+_ROUTE_WAIT_S = 3.0
+_ROUTE_LOOK_S = 0.02
 
 
 class Topics:
@@ -83,6 +87,23 @@ class Topics:
     async def brokers(self, topic: str) -> list[BrokerAt]:
         """The masters that have a topic."""
         return masters_of(await self.route(topic))
+
+    async def await_route(self, topic: str, brokers: Iterable[BrokerAt]) -> set[str]:
+        """Wait until the nameserver tells of a topic on these brokers, which is soon after `put`.
+
+        Returns the names of those it did not tell of in time.
+        """
+        wanted = {at.name for at in brokers}
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + _ROUTE_WAIT_S
+        while True:
+            try:
+                late = wanted - {at.name for at in await self.brokers(topic)}
+            except TargetError:
+                late = wanted
+            if not late or loop.time() > deadline_s:
+                return late
+            await asyncio.sleep(_ROUTE_LOOK_S)
 
     # -- settings ----------------------------------------------------------------------------------
 

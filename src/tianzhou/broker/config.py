@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+import msgspec
+
 from tianzhou.broker.inert import INERT
 from tianzhou.config.files import in_home
 from tianzhou.config.log_settings import LogSettings
@@ -29,6 +31,7 @@ from tianzhou.config.settings import (
 )
 from tianzhou.errors import AddressError, ConfigError
 from tianzhou.names import PERM_READ, PERM_WRITE, TRACE_TOPIC
+from tianzhou.protocol.acl import Credentials
 from tianzhou.remoting.address import format_address, parse_addresses
 from tianzhou.remoting.tls_settings import TlsSettings
 from tianzhou.store.config import StoreConfig
@@ -266,6 +269,10 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     pop_inflight_message_threshold: int = setting(
         10_000, "messages of a queue that a group may have in flight", change=LIVE
     )
+    pop_ck_max_buffer_size: int = setting(
+        200_000, "messages that all groups together may have in flight; each takes 350 bytes",
+        change=LIVE,
+    )  # fmt: skip
     max_pop_polling_size: int = setting(
         100_000, "pops held at a time; more are answered at once", change=LIVE
     )
@@ -294,6 +301,10 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     channel_expired_timeout: int = setting(
         120_000, "a client without heartbeat for so many ms is dropped", change=LIVE, minimum=1
     )
+    use_server_side_reset_offset: bool = setting(
+        True, "consumers learn of a reset by their next pull; false: they are told, as with 4.9",
+        change=LIVE,
+    )  # fmt: skip
     notify_consumer_ids_changed_enable: bool = setting(
         True, "tell the consumers of a group when one comes or goes", change=LIVE
     )
@@ -338,6 +349,11 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     acl_folder: str = setting(
         "conf/acl", "folder of more such files, read along with aclFile (Tianzhou's)"
     )
+
+    inner_client_authentication_credentials: str | None = setting(
+        None, 'account of the broker\'s own requests, {"accessKey":"...","secretKey":"..."}',
+        secret=True,
+    )  # fmt: skip
 
     # -- limits -----------------------------------------------------------------------------------
     quota_file: Path | None = setting(
@@ -390,10 +406,31 @@ def namesrv_addresses(config: BrokerConfig) -> list[str]:
         raise ConfigError(f"namesrvAddr: {e}") from e
 
 
+class _Account(msgspec.Struct, rename="camel"):
+    access_key: str
+    secret_key: str
+
+
+def inner_credentials(config: BrokerConfig) -> Credentials | None:
+    """The account of the broker's own requests, if it has one. Raises ConfigError."""
+    text = config.inner_client_authentication_credentials
+    if text is None:
+        return None
+    try:
+        account = msgspec.json.decode(text, type=_Account)
+    except msgspec.DecodeError as e:
+        # Its text could hold the secret.
+        raise ConfigError(
+            "innerClientAuthenticationCredentials is no JSON object with accessKey and secretKey"
+        ) from e
+    return Credentials(account.access_key, account.secret_key)
+
+
 def check_config(loaded: Loaded[BrokerConfig]) -> None:
     """Refuse what each setting allows alone but this program cannot do. Raises ConfigError."""
     config, origins = loaded.config, loaded.origins
     namesrv_addresses(config)
+    inner_credentials(config)
     refusals = (
         (config.enable_dleger_commit_log, "enable_dleger_commit_log",
          "enableDLegerCommitLog=true: Tianzhou has no DLedger"),

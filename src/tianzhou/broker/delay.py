@@ -10,14 +10,17 @@ delivered twice, and none is lost. The entry of a waiting message tells when it 
 """
 
 import logging
+from collections.abc import Callable
 from time import perf_counter
 
 import msgspec
 
+from tianzhou.broker.cold import Stretch, may_be_cold
 from tianzhou.broker.persist import encode_body
-from tianzhou.broker.pump import TURN_S
 from tianzhou.broker.steps import Step, unwatched
+from tianzhou.broker.traffic import SLICE_S
 from tianzhou.errors import BodyError, RecordError, RequestError
+from tianzhou.message import Host
 from tianzhou.names import HALF_TOPIC, SCHEDULE_TOPIC
 from tianzhou.protocol import properties, sysflag
 from tianzhou.protocol.bodies.topics import DataVersion
@@ -35,10 +38,15 @@ TIMER_REQUESTS = (
 )
 """Properties by which a producer asks for a time; a delay level beats them."""
 
+TopicNeeded = Callable[[str, int], None]
+"""Told of the topic and queue of each message before it is delivered there."""
+
 _ENTRIES_A_LOOK = 64
 _ANY_DELAY_MS = 2**62
 """Of a level that is not in the settings any more: what its entries say is taken as it is."""
 _SKIPPED_LOGGED_MAX = 100
+_ASKED = (properties.DELAY_LEVEL, *TIMER_REQUESTS)
+_ADDED = frozenset((*TIMER_REQUESTS, properties.REAL_TOPIC, properties.REAL_QUEUE_ID))
 
 
 # -- storing ---------------------------------------------------------------------------------------
@@ -64,7 +72,10 @@ def level_of(found: dict[str, str]) -> int:
 
 
 def delayed(draft: Draft, found: dict[str, str], level_count: int) -> Draft | None:
-    """The draft under the topic where it waits; None if it has no delay level."""
+    """The draft under the topic where it waits; None if it has no delay level.
+
+    A level beyond the highest becomes that one, in `found` as well.
+    """
     level = level_of(found)
     if level <= 0 or draft.topic == SCHEDULE_TOPIC or not may_wait(draft):
         return None
@@ -73,21 +84,37 @@ def delayed(draft: Draft, found: dict[str, str], level_count: int) -> Draft | No
             ResponseCode.MESSAGE_ILLEGAL, "this broker has no delay levels (messageDelayLevel)"
         )
     level = min(level, level_count)
-    stored = properties.decode(draft.properties_text)
-    for name in TIMER_REQUESTS:
-        stored.pop(name, None)
-    stored[properties.DELAY_LEVEL] = str(level)
-    stored[properties.REAL_TOPIC] = draft.topic
-    stored[properties.REAL_QUEUE_ID] = str(draft.queue_id)
+    if found.get(properties.DELAY_LEVEL) == str(level) and _ADDED.isdisjoint(found):
+        # Nothing in the text changes, so what comes to it can be put behind.
+        place = {properties.REAL_TOPIC: draft.topic, properties.REAL_QUEUE_ID: str(draft.queue_id)}
+        text = _closed(draft.properties_text) + properties.encode(place)
+    else:
+        stored = properties.decode(draft.properties_text)
+        for name in TIMER_REQUESTS:
+            stored.pop(name, None)
+        stored[properties.DELAY_LEVEL] = found[properties.DELAY_LEVEL] = str(level)
+        stored[properties.REAL_TOPIC] = draft.topic
+        stored[properties.REAL_QUEUE_ID] = str(draft.queue_id)
+        text = properties.encode(stored)
     return msgspec.structs.replace(
         draft,
         topic=SCHEDULE_TOPIC,
         queue_id=level - 1,
-        properties_text=properties.encode(stored),
+        properties_text=text,
     )
 
 
+def _closed(text: str) -> str:
+    """A text of properties to which others can be added."""
+    separator = properties.PROPERTY_SEPARATOR
+    return text if not text or text[-1] == separator else text + separator
+
+
 # -- delivering ------------------------------------------------------------------------------------
+
+
+def nobody_cares(_: str, __: int) -> None:
+    """Topics are not kept."""
 
 
 def due_time_ms(written_ms: int, now_ms: int, delay_ms: int) -> int:
@@ -107,7 +134,14 @@ def real_place(found: dict[str, str]) -> tuple[str, int]:
     return topic, int(text)
 
 
-def redraft(fields: RecordFields, topic: str, queue_id: int, found: dict[str, str]) -> Draft:
+def redraft(
+    fields: RecordFields,
+    topic: str,
+    queue_id: int,
+    found: dict[str, str],
+    reconsume_count: int | None = None,
+    store_host: Host | None = None,
+) -> Draft:
     """A stored message again, at another place and with other properties."""
     return Draft(
         topic=topic,
@@ -118,18 +152,21 @@ def redraft(fields: RecordFields, topic: str, queue_id: int, found: dict[str, st
         sys_flag=fields[7] & ~(sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6),
         born_time_ms=fields[8],
         born_host=fields[9],
-        store_host=fields[11],
-        reconsume_count=fields[12],
+        store_host=fields[11] if store_host is None else store_host,
+        reconsume_count=fields[12] if reconsume_count is None else reconsume_count,
     )
 
 
-def due(fields: RecordFields) -> Draft:
-    """The message of a record whose delay is over, for its real topic. Raises RecordError."""
+def due(fields: RecordFields) -> tuple[Draft, dict[str, str]]:
+    """The message of a record whose delay is over, for its real topic, and its properties.
+
+    Raises RecordError.
+    """
     found = dict(fields[2])
     topic, queue_id = real_place(found)
-    for name in (properties.DELAY_LEVEL, *TIMER_REQUESTS):
+    for name in _ASKED:
         found.pop(name, None)
-    return redraft(fields, topic, queue_id, found)
+    return redraft(fields, topic, queue_id, found), found
 
 
 class Delays:
@@ -140,17 +177,22 @@ class Delays:
         store: MessageStore,
         levels_ms: tuple[int, ...],
         step: Step = unwatched,
+        topic_needed: TopicNeeded = nobody_cares,
+        slice_s: Callable[[], float] = lambda: SLICE_S,
     ) -> None:
+        """`slice_s` tells how long the next turn may take."""
         self._store = store
+        self._slice_s = slice_s
         self._levels_ms = levels_ms
         self._step = step
+        self._topic_needed = topic_needed
         self.offsets: dict[int, int] = {}
         """By level: the queue offset of the next message to deliver."""
         self.safe_offsets: dict[int, int] = {}
         """The same, as far as the disk has what was delivered."""
         self._others: dict[str, object] = {}
         self._data_version = DataVersion()
-        self._first_level = 0
+        self._turn_count = 0
         self._skipped_count = 0
 
     def redirect(self, draft: Draft, found: dict[str, str]) -> Draft | None:
@@ -164,26 +206,24 @@ class Delays:
 
     def turn(self, now_ms: int) -> int | None:
         """Deliver what is due, for a moment; answers when the next turn is wanted."""
-        ends_s = perf_counter() + TURN_S
+        ends_s = perf_counter() + self._slice_s()
         # Levels that the settings had once may still have messages.
-        queues = self._store.queues.by_topic.get(SCHEDULE_TOPIC, {})
-        count = max(len(self._levels_ms), max(queues, default=-1) + 1)
+        queues = [*self._store.queues.by_topic.get(SCHEDULE_TOPIC, {}).items()]
         wanted: int | None = None
-        for number in range(count):
-            # Each turn begins with another level, so that one with much to do lets the others live.
-            level = (self._first_level + number) % count + 1
-            next_ms = self._deliver(level, now_ms, ends_s)
-            if next_ms is not None and (wanted is None or next_ms < wanted):
-                wanted = next_ms
-        if count:
-            self._first_level = (self._first_level + 1) % count
+        # Each turn begins with another level, so that one with much to do lets the others live.
+        self._turn_count += 1
+        first = self._turn_count % len(queues) if queues else 0
+        for queue_id, queue in (*queues[first:], *queues[:first]):
+            next_ms = self._deliver(queue_id + 1, queue, now_ms, ends_s)
+            if next_ms is None:
+                continue
+            if next_ms <= now_ms:
+                return next_ms
+            wanted = next_ms if wanted is None else min(wanted, next_ms)
         return wanted
 
-    def _deliver(self, level: int, now_ms: int, ends_s: float) -> int | None:
+    def _deliver(self, level: int, queue: ConsumeQueue, now_ms: int, ends_s: float) -> int | None:
         """What is due of one level; answers when the rest is, None if there is no rest."""
-        queue = self._store.queues.get(SCHEDULE_TOPIC, level - 1)
-        if queue is None:
-            return None
         is_known = level <= len(self._levels_ms)
         delay_ms = self._levels_ms[level - 1] if is_known else _ANY_DELAY_MS
         at = self._place(level, queue)
@@ -225,9 +265,10 @@ class Delays:
         try:
             if fields is None or fields[0] != SCHEDULE_TOPIC:
                 raise RecordError("no sound record lies where its queue says")  # noqa: TRY301 - one log line for both
-            draft = due(fields)
+            draft, found = due(fields)
+            self._topic_needed(draft.topic, draft.queue_id)
             self._step("delay: before a due message is stored")
-            self._store.append(draft)
+            self._store.append(draft, found)
         except RecordError as e:
             self._skipped_count += 1
             if self._skipped_count <= _SKIPPED_LOGGED_MAX:
@@ -236,6 +277,31 @@ class Delays:
                 )
             return
         self._step("delay: a due message is stored")
+
+    def soon(self, until_ms: int, count: int) -> list[Stretch]:
+        """Messages that are due by then and may not be in memory, so many of each level."""
+        found: list[Stretch] = []
+        for queue_id, queue in self._store.queues.by_topic.get(SCHEDULE_TOPIC, {}).items():
+            first = self.offsets.get(queue_id + 1, 0)
+            stop = first
+            for entry in queue.entries(first, count):
+                if entry[2] > until_ms or not may_be_cold(self._store, entry[0]):
+                    break
+                stop += 1
+            if stop > first:
+                found.append(Stretch(SCHEDULE_TOPIC, queue_id, range(first, stop)))
+        return found
+
+    # -- for people --------------------------------------------------------------------------------
+
+    def places(self) -> dict[int, tuple[int, int]]:
+        """How far each level is that ever had a message, and where its queue ends."""
+        queues = self._store.queues.by_topic.get(SCHEDULE_TOPIC, {})
+        levels = {queue_id + 1 for queue_id in queues} | self.offsets.keys()
+        return {
+            level: (self.offsets.get(level, 0), self._store.max_offset(SCHEDULE_TOPIC, level - 1))
+            for level in sorted(levels)
+        }
 
     # -- on disk -----------------------------------------------------------------------------------
 

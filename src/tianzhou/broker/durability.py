@@ -145,6 +145,17 @@ def _answer(connection: Connection, frames: bytes, send_count: int, outcome: Out
     connection.release(send_count, frames)
 
 
+def refused_sends(frames: bytes, failure: StoreError) -> bytes:
+    """What is told instead of answers to sends; other answers among them stay."""
+    found, _ = split(frames, len(frames))
+    told: list[bytes] = []
+    for start, stop in found:
+        answer = decode(frames[start:stop])
+        is_send = "msgId" in answer.fields
+        told.append(encode(_changed(answer, failure)) if is_send else frames[start:stop])
+    return b"".join(told)
+
+
 def _changed(answer: Command, outcome: Outcome) -> Command:
     """What is told instead of SUCCESS."""
     if isinstance(outcome, StoreError):

@@ -15,12 +15,13 @@ import time
 from tianzhou.broker.acl.control import AccessControl
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.dispatch import Answer, Handle
-from tianzhou.broker.quota.bodies import check_body
+from tianzhou.broker.quota.bodies import LONGER
 from tianzhou.broker.quota.control import Quotas
 from tianzhou.broker.slow import SlowLog
 from tianzhou.config.live import LiveSettings
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.quota.bodies import check_body
 
 
 class Entrance:
@@ -39,7 +40,7 @@ class Entrance:
 
     def pass_on(self, connection: Connection, request: Command, handle: Handle) -> Answer:
         """Raises RequestError for a request that may not pass."""
-        check_body(request)
+        check_body(request, LONGER)
         peer, quotas = connection.peer, self.quotas
         if quotas is not None:
             quotas.check_client(peer, request)

@@ -11,9 +11,10 @@ Nothing here reads a clock or writes: counters and `now_ms` in, values out. A pr
 than a window counts since its start, instead of telling nothing as RocketMQ does.
 """
 
+import re
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
@@ -229,15 +230,44 @@ STATISTICS: Mapping[str, _Statistic] = {
     "QUEUE_GET_NUMS": _Statistic("group_queue", _MESSAGES),
     "QUEUE_GET_SIZE": _Statistic("group_queue", _SIZE),
     "TOPIC_PUT_LATENCY": _Statistic("topic", _TOOK),
+    "GROUP_GET_LATENCY": _Statistic("group", _TOOK),
     "SNDBCK_PUT_NUMS": _Statistic("sent_back", _MESSAGES),
     "SNDBCK2DLQ_TIMES": _Statistic("dead", _MESSAGES),
+    "GROUP_CK_NUMS": _Statistic("popped", _MESSAGES),
+    "GROUP_ACK_NUMS": _Statistic("acked", _MESSAGES),
     "BROKER_PUT_NUMS": _Statistic("broker_put", _MESSAGES),
     "BROKER_GET_NUMS": _Statistic("broker_get", _MESSAGES),
+    "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC": _Statistic("broker_put_counted", _MESSAGES),
+    "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC": _Statistic("broker_get_counted", _MESSAGES),
+    "BROKER_CK_NUMS": _Statistic("broker_popped", _MESSAGES),
+    "BROKER_ACK_NUMS": _Statistic("broker_acked", _MESSAGES),
+    "CHANNEL_ACTIVITY": _Statistic("channel", _MESSAGES),
 }
 """By name. Keys are "topic", "topic@group", "topic@queue", "topic@queue@group", or the cluster."""
 
+_BY_QUEUE = {"topic": "queue", "group": "group_queue"}
+"""Where the queues of a table have their own series."""
+_TABLES_OF_GROUPS = ("group", "group_queue", "sent_back", "dead", "popped", "acked")
+_QUEUE_FIRST = re.compile(r"(\d+)@([^@]+)(@.+)?")
+_OWNED = re.compile(r"[^@]*@([^@]+@[^@]+)@[^@]*")
 
-_TABLES_OF_GROUPS = ("group", "group_queue", "sent_back", "dead")
+
+def _place_of(name: str, key: str) -> tuple[str, int, str] | None:
+    """Table, field and key of a statistic as RocketMQ names it; None if there is no such one.
+
+    Latencies are asked for with the queue first ("0@topic", "0@topic@group"), and dead letters with
+    their owner and kind around them ("null@topic@group@SEND_BACK_TO_DLQ").
+    """
+    statistic = STATISTICS.get(name)
+    if statistic is None:
+        return None
+    table = statistic.table
+    if statistic.field == _TOOK and (found := _QUEUE_FIRST.fullmatch(key)) is not None:
+        queue_id, topic, group = found.groups()
+        return _BY_QUEUE[table], _TOOK, f"{topic}{SEPARATOR}{queue_id}{group or ''}"
+    if table == "dead" and (found := _OWNED.fullmatch(key)) is not None:
+        key = found[1]
+    return table, statistic.field, key
 
 
 class History:
@@ -260,12 +290,15 @@ class History:
         self.totals = Totals().on(day_of(now_ms))
         self._samples: deque[_Sample] = deque(maxlen=RATE_WINDOWS_S[-1] + 1)
         self._tables: dict[str, dict[str, Series]] = {
-            statistic.table: {} for statistic in STATISTICS.values()
+            table: {}
+            for statistic in STATISTICS.values()
+            for table in (statistic.table, _BY_QUEUE.get(statistic.table, statistic.table))
         }
         self._put: list[Tracked[tuple[str, int]]] = []
         """In the order of `stats.by_queue`, to which new ones are added at the end."""
         self._got: list[Tracked[tuple[str, int, str]]] = []
         self._seen_events: dict[tuple[str, str, str], int] = {}
+        self._seen_channels: dict[str, int] = {}
         self._detailed = is_detailed()
         self._put_at = self._got_at = 0
         """Where the next tick goes on looking."""
@@ -343,8 +376,9 @@ class History:
         new_got, got_at = self._grow(
             "broker_get", self._got, got_places, limit, self._got_series, steps, now_ms
         )
-        self._grow_events("sent_back", self._stats.sent_back, steps, now_ms)
-        self._grow_events("dead", self._stats.dead, steps, now_ms)
+        for table, counter in self._stats.events.items():
+            self._grow_events(table, counter, steps, now_ms)
+        self._grow_channels(steps, now_ms)
         if new_put or new_got:
             totals = self.totals
             self.totals = msgspec.structs.replace(
@@ -389,18 +423,34 @@ class History:
         if calls:
             whole = self._series(table, self._cluster, now_ms)
             whole.add(Amount(messages, size_bytes, calls, took_ms), steps)
+        if counted:
+            self._series(f"{table}_counted", self._cluster, now_ms).add(
+                Amount(counted, 0, counted), steps
+            )
         next_place = places.stop if len(grown) <= limit else grown[limit]
         return counted, next_place if next_place < len(counters) else 0
 
     def _grow_events(
         self, table: str, counter: Mapping[tuple[str, str], int], steps: Steps, now_ms: int
     ) -> None:
+        total = 0
         for (topic, group), count in counter.items():
             grown = count - self._seen_events.get((table, topic, group), 0)
             if grown:
+                total += grown
                 self._seen_events[table, topic, group] = count
                 series = self._series(table, f"{topic}{SEPARATOR}{group}", now_ms)
                 series.add(Amount(grown, 0, grown), steps)
+        if total and (of_broker := f"broker_{table}") in self._tables:
+            whole = self._series(of_broker, self._cluster, now_ms)
+            whole.add(Amount(total, 0, total), steps)
+
+    def _grow_channels(self, steps: Steps, now_ms: int) -> None:
+        for name, count in self._stats.channels().items():
+            grown = count - self._seen_channels.get(name, 0)
+            if grown > 0:
+                self._seen_channels[name] = count
+                self._series("channel", name, now_ms).add(Amount(grown, 0, grown), steps)
 
     # -- which counters there are ------------------------------------------------------------------
 
@@ -479,7 +529,7 @@ class History:
         self._put = [tracked for tracked in self._put if tracked.key in by_queue]
         self._got = [tracked for tracked in self._got if tracked.key in by_group]
         self._put_at = self._got_at = 0
-        events = {"sent_back": stats.sent_back, "dead": stats.dead}
+        events = stats.events
         for table, topic, group in list(self._seen_events):
             if (topic, group) not in events[table]:
                 del self._seen_events[table, topic, group]
@@ -507,14 +557,21 @@ class History:
 
     def look_up(self, name: str, key: str, now_ms: int) -> dict[Window, Figures] | None:
         """A statistic of RocketMQ by its name and key; None if nothing was ever counted there."""
-        statistic = STATISTICS.get(name)
-        if statistic is None:
+        place = _place_of(name, key)
+        if place is None:
             return None
         self.refresh(now_ms)
-        series = self._tables[statistic.table].get(key)
+        table, field, own_key = place
+        series = self._tables[table].get(own_key)
         if series is None:
             return None
-        return {window: series.over(window, statistic.field, now_ms) for window in WINDOWS}
+        return {window: series.over(window, field, now_ms) for window in WINDOWS}
+
+    def all_over(self, name: str, window: Window, now_ms: int) -> Iterator[tuple[str, Figures]]:
+        """A statistic over one window for all keys there are; `refresh` first."""
+        statistic = STATISTICS[name]
+        for key, series in self._tables[statistic.table].items():
+            yield key, series.over(window, statistic.field, now_ms)
 
     def per_second(self, name: str, key: str, now_ms: int) -> float:
         """The rate of the last minute; 0 if nothing was ever counted there."""

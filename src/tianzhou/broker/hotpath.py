@@ -1,7 +1,11 @@
-"""The compiled feed in the broker: which requests it may take, and what it is owed.
+"""The feed in the broker: which requests it may take, and what it is owed.
 
     receive buffer -> kernel feed -> sends stored and answered, pulls answered: one block of answers
                    -> anything else, frame by frame: the handlers, in order
+
+What the buffers of one turn of the event loop have brought, of all connections, is written to the
+log at once, at the end of the turn or before anyone else comes to write; only then do the answers
+leave. If it cannot be written, all of these senders are told.
 
 The handlers in `handlers/send.py` and `handlers/pull.py` are the reference and the twin: the feed
 takes a request only if it would do to the byte what they do, and hands it back without a trace
@@ -13,23 +17,27 @@ otherwise. An ordinary send goes
 - with a header in its usual form, sizes within their limits, and room in the current files.
 
 An ordinary pull finds messages by tags, for a group to which the handlers have given messages of
-that topic, under tables that have not changed since.
+that topic, under tables that have not changed since, and none of them has to come from the disk.
+Its answer is written straight from the mapped log to the socket, as much as that takes.
 
 What can forbid all of them (settings, a full disk, a broker that cannot follow) is looked at here,
-once per buffer. Tables are not pushed to the feed: they are compared when their version has moved,
+once per turn. Tables are not pushed to the feed: they are compared when their version has moved,
 what changed is forgotten, and learned anew from the next request that the handlers answer.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from functools import lru_cache
 
-from tianzhou.broker import checks
+from tianzhou.broker import checks, cold
 from tianzhou.broker.clients import Subscription
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.durability import refused_sends
 from tianzhou.broker.handlers.pull import HAS_SUBSCRIPTION, PullParts
 from tianzhou.broker.handlers.send import BATCH_COUNT_MAX, SendParts, born_host
 from tianzhou.broker.intake import ODD_PROPERTIES
+from tianzhou.broker.vigil import Vigil
 from tianzhou.errors import StoreError, TianzhouError
 from tianzhou.names import DLQ_TOPIC_PREFIX, PERM_READ, PERM_WRITE, RETRY_TOPIC_PREFIX
 from tianzhou.protocol import host
@@ -39,6 +47,7 @@ from tianzhou.protocol.headers.pull import PullMessageRequest
 from tianzhou.protocol.kernel import Feed
 from tianzhou.protocol.version import CURRENT_VERSION
 from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.outlet import NO_SOCKET
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +55,14 @@ _TOPIC_LENGTH_MAX = 127
 
 Granted = tuple[str, str]
 """Topic and group."""
+
+FeedTo = Callable[
+    [memoryview, int, bytes, int, int, int],
+    tuple[int, int, bytes, int, list[tuple[str, str, int, int]] | None, int],
+]
+
+_Owed = tuple[Connection, bytes, int]
+"""Answers that leave at the end of the turn, and how many sends there are among them."""
 
 
 class HotPath:
@@ -67,6 +84,10 @@ class HotPath:
         self._is_free_topic = is_free_topic
         self._is_awaited = is_awaited
         self._feed = feed
+        self._feed_to: FeedTo | None = getattr(feed, "feed_to", None)
+        """Writes answers to pulls straight from the mapped log; only the compiled one can."""
+        self._set_hot_bytes: Callable[[int], None] | None = getattr(feed, "set_hot_bytes", None)
+        """Has pulls that need the disk left to the handlers."""
         self._parts = parts
         self._pulls = pulls
         self._frame_max_bytes = frame_max_bytes
@@ -78,54 +99,129 @@ class HotPath:
         self._inline: set[Granted] = set()
         self._registered: dict[Granted, Subscription] = {}
         self._lending = parts.store.lend_to(feed, self._admit)
+        self._lending.settle = self.settle
         parts.stats.collect = self._collect
+        self._loop = asyncio.get_running_loop()
+        self._vigil = Vigil(self._loop.call_soon)
+        self._in_turn = self._is_scheduled = False
+        self._now_ms = self._budget = 0
+        self._owed: list[_Owed] = []
+        self._last: Connection | None = None
+        """Who came last."""
 
     def take(self, connection: Connection, view: memoryview, at: int) -> tuple[int, int] | None:
         """Handle the ordinary requests at the front; see `remoting.connection.Feed`."""
         if self._is_broken:
             return None
-        parts = self._parts
-        now_ms = parts.clock()
-        budget = self._budget(now_ms)
         try:
-            self._lending.renew()
-            start, stop, answers, done, pulled = self._feed.feed(
-                view, at, packed_host(connection.peer), now_ms, budget
-            )
-        except Exception:  # the feed's own bug; nothing that it did since `at` counts
+            if not self._in_turn:
+                self._begin_turn()
+            host_bytes, feed_to = packed_host(connection.peer), self._feed_to
+            if feed_to is None or (socket := connection.socket) == NO_SOCKET:
+                start, stop, answers, send_count, commits = self._feed.feed(
+                    view, at, host_bytes, self._now_ms, self._budget
+                )
+            else:
+                start, stop, answers, send_count, commits, written_bytes = feed_to(
+                    view, at, host_bytes, self._now_ms, self._budget, socket
+                )
+                connection.wrote(written_bytes)
+        except Exception:  # the feed's own bug; nothing that it did in this turn counts
             log.exception("the kernel's feed failed; the broker goes on without it")
-            self._is_broken = True
-            self._lending.end()
+            self._break_off()
             return None
-        if done is not None:
-            try:
-                # Only those who wait want to know of ordinary messages.
-                is_awaited = len(self._pulls.parked) > 0 or self._is_awaited()
-                parts.store.settle(done, now_ms, tell=is_awaited)
-            except StoreError as e:
-                # As if the feed had not been: the handlers try again, and tell whoever sent.
-                log.warning("what was fed could not be stored: %s", e)
-                self._lending.end()
-                return None
-            took_ms = parts.clock() - now_ms
-            if took_ms > 0:
-                parts.gate.note_append(parts.settings.config, now_ms, now_ms + took_ms)
-                parts.stats.took(took_ms)
-        if pulled is not None:
-            for topic, group, queue_id, count, size_bytes, commit_offset in pulled:
-                parts.stats.delivered(topic, group, count, size_bytes, queue_id)
-                if commit_offset is not None:
-                    self._pulls.offsets.commit(group, topic, queue_id, commit_offset)
-        if done is not None and self._waits and answers:
-            # As with handlers, each send counts as one that waits.
-            parts.durability.hold(connection, answers, done[1], parts.store.end_log_offset)
+        if send_count:
+            self._owed.append((connection, answers, send_count))
+            connection.owed_by = self.settle
         elif answers:
-            connection.send_frames(answers)
+            if connection.owed_by is not None and not self._waits:
+                self._owed.append((connection, answers, 0))  # so that they leave in their order
+            else:
+                connection.send_frames(answers)
+                if self._feed_to is not None:
+                    connection.begin_direct()
+        if commits is not None:
+            for topic, group, queue_id, queue_offset in commits:
+                self._pulls.offsets.commit(group, topic, queue_id, queue_offset)
+        if start != stop:
+            # The handlers go on, or the feed does when there is room again.
+            self.settle()
+        elif not self._is_scheduled:
+            if connection is self._last:
+                # It seems to be alone: nobody is worth waiting for.
+                self.settle()
+                self._vigil.asked()
+            else:
+                self._is_scheduled = True
+                self._loop.call_soon(self._end_turn)
+        self._last = connection
         return start, stop
+
+    # -- turns ------------------------------------------------------------------------------------
+
+    def _begin_turn(self) -> None:
+        now_ms = self._now_ms = self._parts.clock()
+        self._budget = self._room(now_ms)
+        self._lending.renew()
+        self._in_turn = True
+
+    def _end_turn(self) -> None:
+        self._is_scheduled = False
+        self.settle()
+
+    def settle(self) -> None:
+        """Write what was taken in this turn, and let the answers leave; the turn is over."""
+        self._in_turn = False
+        owed = self._owed
+        if not owed:
+            return
+        self._owed = []
+        parts, store = self._parts, self._parts.store
+        started_ms = parts.clock()
+        try:
+            done = self._feed.settle()
+            assert done is not None
+            # Only those who wait want to know of ordinary messages.
+            is_awaited = len(self._pulls.parked) > 0 or self._is_awaited()
+            store.settle(done, self._now_ms, tell=is_awaited)
+        except StoreError as error:
+            log.warning("what was fed could not be stored: %s", error)
+            self._lending.end()
+            self._refuse(owed, error)
+            return
+        except Exception:  # as above
+            log.exception("the kernel's feed failed; the broker goes on without it")
+            self._owed = owed
+            self._break_off()
+            return
+        took_ms = parts.clock() - started_ms
+        if took_ms > 0:
+            parts.gate.note_append(parts.settings.config, started_ms, started_ms + took_ms)
+            parts.stats.took(took_ms)
+        if not self._waits:
+            for connection, answers, _ in owed:
+                connection.pay(answers)
+            return
+        for connection, answers, send_count in owed:
+            connection.pay(b"")
+            if answers:
+                # As with handlers, each send counts as one that waits.
+                parts.durability.hold(connection, answers, send_count, store.end_log_offset)
+
+    def _refuse(self, owed: list[_Owed], error: StoreError) -> None:
+        for connection, answers, send_count in owed:
+            self._parts.stats.put_failures += send_count
+            connection.pay(refused_sends(answers, error))
+
+    def _break_off(self) -> None:
+        self._is_broken = True
+        owed, self._owed = self._owed, []
+        self._lending.end()
+        self._refuse(owed, StoreError("the kernel's feed failed"))
 
     # -- whether ----------------------------------------------------------------------------------
 
-    def _budget(self, now_ms: int) -> int:
+    def _room(self, now_ms: int) -> int:
         """How many sends may be taken now."""
         parts, pulls = self._parts, self._pulls
         config = parts.settings.config
@@ -157,6 +253,8 @@ class HotPath:
             and not config.slave_read_enable
         )
         self._waits = parts.durability.must_wait(wait_stored=True)
+        if self._set_hot_bytes is not None:
+            self._set_hot_bytes(cold.HOT_BYTES)
         self._feed.configure(
             self._frame_max_bytes,
             config.max_message_size,
@@ -196,6 +294,7 @@ class HotPath:
                 del self._known[name]
                 self._feed.drop_topic(name)
         if topics.data_version is not seen_topics or groups.data_version is not seen_groups:
+            self._collect()
             self._feed.revoke_all()
             self._inline.clear()
             self._registered.clear()
@@ -204,6 +303,8 @@ class HotPath:
             for (topic, group), subscription in self._registered.items()
             if not self._is_registered(group, subscription)
         ]
+        if stale:
+            self._collect()
         for granted in stale:
             del self._registered[granted]
             self._inline.discard(granted)
@@ -213,6 +314,7 @@ class HotPath:
         """Whether topics are free has changed: the handlers show all of them again."""
         if self._is_broken:
             return
+        self.settle()
         self._collect()
         for name in self._known:
             self._feed.drop_topic(name)
@@ -284,8 +386,10 @@ class HotPath:
     # -- figures ----------------------------------------------------------------------------------
 
     def _collect(self) -> None:
-        for counts in self._feed.take_counts():
-            self._parts.stats.stored_by(*counts)
+        stats = self._parts.stats
+        stats.stored_many(self._feed.take_counts())
+        for delivered in self._feed.take_delivered():
+            stats.delivered_by(*delivered)
 
 
 def _is_writable(name: str, topic: TopicConfig) -> bool:

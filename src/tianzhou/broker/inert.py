@@ -51,7 +51,6 @@ INERT: Mapping[str, str] = {
     "tls.test.mode.enable": "there is no built-in test certificate",
     "transferMsgByHeap": "answers are made in one way",
     "updateNameServerAddrPeriod": "namesrvAddr is read when it changes",
-    "useServerSideResetOffset": "offsets are reset in the broker and in consumers alike",
     "validateSystemTopicWhenUpdateTopic": "system topics cannot be changed",
     **dict.fromkeys(
         (
@@ -126,7 +125,7 @@ INERT: Mapping[str, str] = {
         (
             "appendAckAsync", "appendCkAsync", "enableNotifyBeforePopCalculateLag",
             "enablePopBatchAck", "enablePopBufferMerge", "enablePopLog", "enablePopMetrics",
-            "enableSkipLongAwaitingAck", "popCkMaxBufferSize", "popCkOffsetMaxQueueSize",
+            "enableSkipLongAwaitingAck", "popCkOffsetMaxQueueSize",
             "popCkStayBufferTime", "popCkStayBufferTimeOut", "popConsumerFSServiceInit",
             "popConsumerKVServiceEnable", "popConsumerKVServiceInit", "popConsumerKVServiceLog",
             "popLongPollingForceNotifyInterval", "popPollingMapExpireTimeSeconds",
@@ -175,7 +174,7 @@ INERT: Mapping[str, str] = {
             "clientCloseSocketIfTimeout", "clientPooledByteBufAllocatorEnable",
             "clientSocketRcvBufSize", "clientSocketSndBufSize", "connectTimeoutMillis",
             "enableReconnectForGoAway", "isScanAvailableNameSrv",
-            "maxReconnectIntervalTimeSeconds", "socksProxyConfig", "useTLS",
+            "maxReconnectIntervalTimeSeconds", "socksProxyConfig",
         ),
         _NO_CLIENT,
     ),

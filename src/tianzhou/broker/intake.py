@@ -24,6 +24,7 @@ adds a kind of message adds its properties here."""
 Redirect = Callable[[Draft, dict[str, str]], Draft | None]
 """Given a draft and its properties: the draft to store instead, or None if it is no concern.
 
+What changes of its keys, tags and delay level is changed in the properties, too.
 Raises RequestError for a message that must not be stored at all.
 """
 
@@ -50,5 +51,6 @@ class Intake:
             for redirect in self._redirects:
                 instead = redirect(draft, found)
                 if instead is not None:
-                    return self._store.append(instead)
+                    # What the store looks for, keys, tags and delay, is the same as before.
+                    return self._store.append(instead, found)
         return self._store.append(draft, found)

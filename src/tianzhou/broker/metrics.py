@@ -1,11 +1,13 @@
 """The broker's figures for Prometheus, and its health.
 
-Names are those of RocketMQ 5.x (`rocketmq_messages_in_total`) and, where dashboards of the older
-exporter ask for them, its names too (`rocketmq_producer_offset`, `rocketmq_group_diff`). Everything
-is read from the tables when it is asked for; nothing is kept.
+Names are those of RocketMQ 5.x (`rocketmq_messages_in_total`); those of the older exporter, which
+dashboards ask for, come from `exporter.py`. All is read from the tables when it is asked for;
+nothing is kept. It is collected piece by piece, with turns for others in between, and written in a
+thread: with thousands of topics both take long. Whoever asks meanwhile gets the same page.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -15,14 +17,15 @@ from prometheus_client.registry import Collector
 
 from tianzhou.broker.clients import ConsumerTable, ProducerTable
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.exporter import A_TURN, ExporterParts, exporter_figures
 from tianzhou.broker.groups import GroupTable
 from tianzhou.broker.offsets import OffsetTable
 from tianzhou.broker.stats import Counts, Stats
 from tianzhou.broker.topics import TopicTable
 from tianzhou.config.live import LiveSettings
-from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from tianzhou.names import DLQ_TOPIC_PREFIX
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.web import Page
+from tianzhou.remoting.web import Page, Pages
 from tianzhou.store.message_store import MessageStore
 
 
@@ -41,21 +44,54 @@ class MetricParts:
     parked_count: Callable[[], int]
     quota_refusals: Callable[[], Mapping[str, int]]
     """How many requests each kind of limit of the quota file refused."""
+    exporter: ExporterParts
+    """What the figures under the older names are taken from."""
 
 
-class _Figures(Collector):
-    def __init__(self, parts: MetricParts) -> None:
-        self._parts = parts
+class _Collected(Collector):
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        yield from _throughput(self._parts)
-        yield from _backlog(self._parts)
-        yield from _state(self._parts)
+        return self._families
 
 
-def metrics_page(parts: MetricParts) -> Page:
-    """/metrics."""
-    return Page(generate_latest(_Figures(parts)), CONTENT_TYPE_LATEST)  # pyright: ignore[reportArgumentType] - it asks for `collect` only
+class MetricsPage:
+    """/metrics, made once for all who ask at the same time."""
+
+    def __init__(self, parts: MetricParts) -> None:
+        self._parts = parts
+        self._making: asyncio.Task[Page] | None = None
+
+    def __call__(self) -> Awaitable[Page]:
+        if self._making is None or self._making.done():
+            self._making = asyncio.get_running_loop().create_task(self._make())
+            # Whoever asked may be gone, as when the broker stops: then nobody else looks at it.
+            self._making.add_done_callback(lambda made: made.cancelled() or made.exception())
+        return asyncio.shield(self._making)
+
+    async def _make(self) -> Page:
+        families: list[Metric] = []
+        for family in _figures(self._parts):
+            if family is None:
+                await asyncio.sleep(0)
+            else:
+                families.append(family)
+        text = await asyncio.to_thread(generate_latest, _Collected(families))  # pyright: ignore[reportArgumentType] - it asks for `collect` only
+        return Page(text, CONTENT_TYPE_LATEST)
+
+
+def _figures(parts: MetricParts) -> Iterator[Metric | None]:
+    """All of them, with None where others may have a turn."""
+    for some in (_throughput(parts), _backlog(parts), _state(parts)):
+        yield from some
+        yield None
+    yield from exporter_figures(parts.exporter)
+
+
+def pages(parts: MetricParts) -> Pages:
+    """Everything that is served over HTTP."""
+    return {"/metrics": MetricsPage(parts), "/health": lambda: health_page(parts.store)}
 
 
 def health_page(store: MessageStore) -> Page:
@@ -112,53 +148,24 @@ def _add(total: Counts, counts: Counts) -> None:
     total.size_bytes += counts.size_bytes
 
 
-def _backlog(parts: MetricParts) -> Iterator[Metric]:
-    """What consumers still have before them, and the ends of queues."""
-    config = parts.settings.config
-    node, broker = _labels(config), [config.broker_cluster_name, config.broker_name]
-    ends = GaugeMetricFamily(
-        "rocketmq_producer_offset", "Messages ever stored, by topic",
-        labels=["cluster", "broker", "topic"],
-    )  # fmt: skip
-    for name, topic in parts.topics.topics.items():
-        count = max(topic.read_queue_count, topic.write_queue_count)
-        total = sum(parts.store.max_offset(name, queue_id) for queue_id in range(count))
-        ends.add_metric([*broker, name], total)
+def _backlog(parts: MetricParts) -> Iterator[Metric | None]:
+    """What consumers still have before them."""
+    node = _labels(parts.settings.config)
     lag = GaugeMetricFamily(
         "rocketmq_consumer_lag_messages", "Messages not consumed yet",
         labels=[*_NODE, "topic", "consumer_group"],
     )  # fmt: skip
-    old = {
-        "": GaugeMetricFamily(
-            "rocketmq_group_diff", "Messages not consumed yet", labels=["group", "topic"]
-        ),
-        RETRY_TOPIC_PREFIX: GaugeMetricFamily(
-            "rocketmq_group_retrydiff", "Messages to be tried again", labels=["group", "topic"]
-        ),
-        DLQ_TOPIC_PREFIX: GaugeMetricFamily(
-            "rocketmq_group_dlqdiff", "Dead letters", labels=["group", "topic"]
-        ),
-    }
-    for (name, reader), behind in _lags(parts):
-        lag.add_metric([*node, name, reader], behind)
-        prefix = next((each for each in old if each and name.startswith(each)), "")
-        old[prefix].add_metric([reader, name], behind)
-    for name in parts.topics.topics:
-        if name.startswith(DLQ_TOPIC_PREFIX):
-            reader = name.removeprefix(DLQ_TOPIC_PREFIX)
-            old[DLQ_TOPIC_PREFIX].add_metric([reader, name], parts.store.max_offset(name, 0))
-    yield from (ends, lag, *old.values())
-
-
-def _lags(parts: MetricParts) -> Iterator[tuple[tuple[str, str], int]]:
-    for topic, group, queues in parts.offsets.progress():
+    for number, (topic, group, queues) in enumerate(list(parts.offsets.progress()), 1):
+        if not number % A_TURN:
+            yield None
         if topic.startswith(DLQ_TOPIC_PREFIX):
             continue  # whoever reads dead letters does not make them fewer
         behind = sum(
             max(0, parts.store.max_offset(topic, queue_id) - queue_offset)
-            for queue_id, queue_offset in queues.items()
+            for queue_id, queue_offset in queues.copy().items()
         )
-        yield (topic, group), behind
+        lag.add_metric([*node, topic, group], behind)
+    yield lag
 
 
 def _state(parts: MetricParts) -> Iterator[Metric]:
@@ -177,6 +184,10 @@ def _state(parts: MetricParts) -> Iterator[Metric]:
             "Bytes in the log", store.end_log_offset - store.first_log_offset),
         "rocketmq_storage_flush_behind_bytes": (
             "Bytes not flushed yet", store.end_log_offset - store.flushed_log_offset),
+        "rocketmq_storage_dispatch_behind_bytes": ("Bytes not in their queues yet", 0),
+        "rocketmq_storage_message_reserve_time": (
+            "Age of the first message, ms",
+            None if earliest is None else max(parts.exporter.clock() - earliest, 0)),
         "tianzhou_earliest_message_timestamp_ms": ("Store time of the first message", earliest),
         "tianzhou_waiting_pulls": ("Pulls that wait for messages", parts.parked_count()),
         "tianzhou_takes_messages": ("1 while messages are taken", int(store.refusal is None)),

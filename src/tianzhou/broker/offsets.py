@@ -3,6 +3,9 @@
 The table is keyed as RocketMQ's file is, "topic@group". An offset goes wherever a client says, back
 as well as forward: a consumer that was reset, or that shares its group with a slower one, moves it
 back, and it is not for the broker to know better.
+
+A reset is the exception. A consumer that has not heard of it yet would soon commit what it had
+before, so commits are passed over until it was told where to go on (`take_reset`).
 """
 
 from collections.abc import Callable, Iterator
@@ -23,10 +26,14 @@ class OffsetTable:
         """Offsets by queue, by "topic@group"."""
         self._on_change = on_change
         self._others: dict[str, object] = {}
+        self._resets: dict[str, set[int]] = {}
+        """Queues whose consumer has yet to be told of a reset, by "topic@group"."""
 
     def commit(self, group: str, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """Note how far a group is; returns the offset from before if the group went back."""
         key = f"{topic}{SEPARATOR}{group}"
+        if self._resets and queue_id in self._resets.get(key, ()):
+            return None
         queues = self.by_key.get(key)
         if queues is None:
             queues = self.by_key[key] = {}
@@ -36,6 +43,28 @@ class OffsetTable:
         queues[queue_id] = queue_offset
         self._on_change()
         return before if before is not None and queue_offset < before else None
+
+    def reset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Move a group, whatever its consumers commit until one of them was told."""
+        key = f"{topic}{SEPARATOR}{group}"
+        self.by_key.setdefault(key, {})[queue_id] = queue_offset
+        self._resets.setdefault(key, set()).add(queue_id)
+        self._on_change()
+
+    def is_reset(self, group: str, topic: str, queue_id: int | None = None) -> bool:
+        """Whether a consumer has yet to be told of a reset, of one queue or of any."""
+        waiting = self._resets.get(f"{topic}{SEPARATOR}{group}") if self._resets else None
+        return bool(waiting) if queue_id is None else waiting is not None and queue_id in waiting
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Where a group was reset to, if its consumer has not been told: now it is."""
+        if not self.is_reset(group, topic, queue_id):
+            return None
+        key = f"{topic}{SEPARATOR}{group}"
+        self._resets[key].discard(queue_id)
+        if not self._resets[key]:
+            del self._resets[key]
+        return self.by_key[key][queue_id]
 
     def find(self, group: str, topic: str, queue_id: int) -> int:
         """The committed offset, NOT_FOUND if the group never committed one there."""
@@ -63,7 +92,9 @@ class OffsetTable:
         """Let a group stand where another one stands in a topic."""
         queues = self.by_key.get(f"{topic}{SEPARATOR}{source}")
         if queues is not None:
-            self.by_key[f"{topic}{SEPARATOR}{target}"] = dict(queues)
+            key = f"{topic}{SEPARATOR}{target}"
+            self.by_key[key] = dict(queues)
+            self._resets.pop(key, None)  # they were of what is no more
             self._on_change()
 
     def remove_group(self, group: str) -> None:
@@ -76,6 +107,7 @@ class OffsetTable:
         doomed = [key for key in self.by_key if unwanted(*_parts(key))]
         for key in doomed:
             del self.by_key[key]
+            self._resets.pop(key, None)
         if doomed:
             self._on_change()
 

@@ -297,11 +297,16 @@ class PopTable:
             place = self._places[key] = _Place(change.next_offset)
         place.next_offset = change.next_offset
         flying = place.flying
-        before = len(flying)
+        before, last, is_sorted = len(flying), next(reversed(flying), -1), True
         for row in change.put:
-            if flying.get(row.queue_offset) != row:
+            known = flying.get(row.queue_offset)
+            if known != row:
+                is_sorted = is_sorted and (known is not None or row.queue_offset > last)
                 flying[row.queue_offset] = row
                 heapq.heappush(self._times, (row.visible_ms, key, row.queue_offset))
+        if not is_sorted:
+            # Messages that RocketMQ handed out may lie before what was popped here.
+            place.flying = flying = OrderedDict(sorted(flying.items()))
         for queue_offset in change.drop:
             flying.pop(queue_offset, None)
         self.flying_count += len(flying) - before

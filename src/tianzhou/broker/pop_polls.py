@@ -103,6 +103,11 @@ class PopPolls:
         if queues is not None and not queues:
             del self._queues[topic]
 
+    def visible_everywhere(self) -> None:
+        """There may be something for everyone."""
+        for topic in list(self._queues):
+            self.visible(topic)
+
     def _wake_arrived(self) -> None:
         arrived, self._arrived = self._arrived, {}
         is_idle = not self._to_try

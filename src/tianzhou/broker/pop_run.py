@@ -24,6 +24,8 @@ from tianzhou.broker.groups import GroupTable
 from tianzhou.broker.offsets import NOT_FOUND, OffsetTable
 from tianzhou.broker.pop import Change, Flying, Key, PopTable
 from tianzhou.broker.pop_index import PopIndex
+from tianzhou.broker.pop_notes import CheckPoint
+from tianzhou.broker.pop_notes_reader import NotesReader
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.steps import Step, unwatched
 from tianzhou.broker.topics import TopicTable
@@ -31,7 +33,7 @@ from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RecordError, RequestError, StoreError, TianzhouError
 from tianzhou.message import Host
-from tianzhou.names import RETRY_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX
+from tianzhou.names import RETRY_TOPIC_PREFIX
 from tianzhou.protocol import properties, receipts
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.codes import ResponseCode
@@ -44,13 +46,12 @@ log = logging.getLogger(__name__)
 
 _REVIVED_A_TURN = 256
 _PLACES_A_TURN = 256
+_ROOM_SHARE = 8
+"""After it was full, popping goes on when so large a part is free again."""
 _LOOK_S = 1.0
 _KEEP_S = 5.0
 _LATER_MS = 60_000
 """A message that cannot be stored anew is tried again after this."""
-_REVIVE_LOG = f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_"
-_REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
-"""Where RocketMQ notes what is popped, and who reads that."""
 
 
 class Pops:
@@ -69,10 +70,14 @@ class Pops:
         topics_saved: Callable[[], Awaitable[bool]],
         on_visible: Callable[[str], None],
         step: Step = unwatched,
+        timed_until_ms: Callable[[], int] | None = None,
+        on_room: Callable[[], None] = lambda: None,
     ) -> None:
         """Takes over what a former run noted. Raises StoreError.
 
-        `on_visible` is told a topic in which a group may find something now.
+        `on_visible` is told a topic in which a group may find something now; `timed_until_ms`
+        tells until when all timed messages are delivered that were due; `on_room` is told when
+        groups may pop again after too many messages were in flight.
         """
         self._settings = settings
         self._store = store
@@ -93,7 +98,12 @@ class Pops:
         self._failing = False
         self._unkept = False
         self._expired_count = 0
+        self._on_room = on_room
+        self.is_full = False
+        """Whether so many messages are in flight that no more can be popped."""
         self.table = PopTable()
+        cluster = settings.config.broker_cluster_name
+        self._notes = NotesReader(store, offsets, cluster, timed_until_ms or clock)
         path = settings.config.root_directory / "pop" / "inflight.sqlite"
         self._index = PopIndex.open(path)
         try:
@@ -111,21 +121,7 @@ class Pops:
         for change in checked:
             self.table.apply(change)
             self._commit(change.key)
-        self._warn_of_revive_log()
-
-    def _warn_of_revive_log(self) -> None:
-        topic = f"{_REVIVE_LOG}{self._settings.config.broker_cluster_name}"
-        queues = {queue.queue_id for queue in self._store.queues.all() if queue.topic == topic}
-        left = sum(
-            self._store.max_offset(topic, each)
-            - max(self._offsets.find(_REVIVE_GROUP, topic, each), 0)
-            for each in queues
-        )
-        if left > 0:
-            log.warning(
-                "topic %s: RocketMQ left %d notes of popped messages, which are not read here; "
-                "what its consumers had not acknowledged is not delivered again", topic, left,
-            )  # fmt: skip
+        self._watch_room()
 
     def _checked(self, found: Change) -> Change:
         """What the index says, as far as the log and the offset table bear it out.
@@ -148,11 +144,12 @@ class Pops:
 
         The offset table has the first word.
         """
+        was_reset = self._offsets.take_reset(*key) is not None
         committed = self.table.committed(key)
         seen = self._offsets.find(*key)
         if committed is None:
             return None if seen == NOT_FOUND else seen
-        if seen != committed:
+        if was_reset or seen != committed:
             if seen == NOT_FOUND:
                 self.note([Change(key, 0, gone=True)])
                 return None
@@ -178,10 +175,25 @@ class Pops:
             self.table.apply(change)
             if not change.gone:
                 self._commit(change.key)
+        self._watch_room()
         self._unkept = True
         next_ms = self.table.next_due_ms()
         if next_ms is not None and (self._planned_ms is None or next_ms < self._planned_ms):
             self._sooner.set()
+
+    def _watch_room(self) -> None:
+        count, count_max = self.table.flying_count, self._settings.config.pop_ck_max_buffer_size
+        if count >= count_max:
+            if not self.is_full:
+                log.warning(
+                    "popped messages: %d are in flight (popCkMaxBufferSize), no more are handed "
+                    "out before some are acknowledged or their time is up", count,
+                )  # fmt: skip
+            self.is_full = True
+        elif self.is_full and count <= count_max - count_max // _ROOM_SHARE:
+            # Not with every single one, or everybody who waits would be tried for each.
+            self.is_full = False
+            self._on_room()
 
     def _commit(self, key: Key) -> None:
         committed = self.table.committed(key)
@@ -231,11 +243,12 @@ class Pops:
 
     async def _turn(self, now_ms: int) -> bool:
         """Revive some of what is due; whether there may be more. Raises TianzhouError."""
+        is_more = self._look_at_notes(now_ms)
         for key in self.table.take_freed(now_ms):
             self._on_visible(key.topic)
         due = self.table.take_due(now_ms, _REVIVED_A_TURN)
         if not due:
-            return False
+            return is_more
         failure: StoreError | None = None
         for at, (key, row) in enumerate(due):
             try:
@@ -256,6 +269,36 @@ class Pops:
         if failure is not None:
             raise failure
         return True
+
+    # -- what RocketMQ left ------------------------------------------------------------------------
+
+    def _look_at_notes(self, now_ms: int) -> bool:
+        """Take over what was popped from RocketMQ and not acknowledged; whether there is more."""
+        points, is_more = self._notes.look(now_ms)
+        try:
+            for point in points:
+                self._adopt(point)
+        except RequestError:
+            self._notes.start_over()
+            raise
+        self._notes.commit()
+        return is_more
+
+    def _adopt(self, point: CheckPoint) -> None:
+        """Have messages in flight that RocketMQ handed out; they are due already."""
+        key = point.popped.key
+        next_offset = self.place(key)
+        if next_offset is None:
+            next_offset = max(point.queue_offsets, default=-1) + 1
+        known = {row.queue_offset for row in self.table.flying(key)}
+        # What lies before the group's place was handed out; the rest will be popped anyway.
+        rows = [
+            row
+            for row in point.rows()
+            if row.queue_offset < next_offset and row.queue_offset not in known
+        ]
+        if rows:
+            self.note([Change(key, next_offset, put=tuple(rows))])
 
     async def _settle(self) -> None:
         """Drop what was revived, once its copies are on disk. Raises TianzhouError."""
@@ -380,4 +423,4 @@ def dead_letter(fields: RecordFields, group: str, origin: str, store_host: Host)
     """A message that was not acknowledged too often."""
     found = {properties.RETRY_TOPIC: origin} | fields[2]
     named: RecordFields = (fields[0], fields[1], found, *fields[3:])
-    return retry.sent_back(named, group, retry.Fate(dead=True), 1, store_host, {})
+    return retry.sent_back(named, group, retry.Fate(dead=True), 1, store_host, {})[0]

@@ -10,8 +10,6 @@ was first in, ORIGIN_MESSAGE_ID the id it had there, and the count of its delive
 import random
 from typing import NamedTuple
 
-import msgspec
-
 from tianzhou.broker.delay import TIMER_REQUESTS, redraft
 from tianzhou.message import Host
 from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
@@ -22,6 +20,8 @@ from tianzhou.protocol.pure_record import RecordFields
 from tianzhou.store.message_store import Draft
 
 DLQ_QUEUE_COUNT = 1
+_STALE = (properties.DELAY_LEVEL, properties.TIMER_OUT_MS, *TIMER_REQUESTS)
+"""How the message waited before."""
 _FIRST_LEVEL = 3
 _TIMES_MAX = 32
 """RocketMQ's bound for the exponent of a policy."""
@@ -77,23 +77,27 @@ def sent_back(
     queue_count: int,
     store_host: Host,
     wait: dict[str, str],
-) -> Draft:
-    """The draft for the retry topic or the dead letters; `wait` are the properties of its delay."""
+) -> tuple[Draft, dict[str, str]]:
+    """The draft for the retry topic or the dead letters, and its properties.
+
+    `wait` are the properties of its delay.
+    """
     found = dict(fields[2])
     found.setdefault(properties.RETRY_TOPIC, fields[0])
     if not found.get(properties.ORIGIN_MESSAGE_ID, "").strip():
         found[properties.ORIGIN_MESSAGE_ID] = encode_offset_id(fields[11], fields[5])
-    for stale in (properties.DELAY_LEVEL, properties.TIMER_OUT_MS, *TIMER_REQUESTS):
+    for stale in _STALE:
         found.pop(stale, None)
+    if wait:
+        # Where it waited last; where it waits next is noted anew.
+        found.pop(properties.REAL_TOPIC, None)
+        found.pop(properties.REAL_QUEUE_ID, None)
+        found |= wait
+    queue_id = random.randrange(queue_count) if queue_count > 1 else 0  # noqa: S311 - spreads load only
     draft = redraft(
-        fields,
-        topic_of(group, dead=what.dead),
-        random.randrange(max(queue_count, 1)),  # noqa: S311 - spreads load only
-        found | wait,
+        fields, topic_of(group, dead=what.dead), queue_id, found, fields[12] + 1, store_host
     )
-    return msgspec.structs.replace(
-        draft, store_host=store_host, reconsume_count=draft.reconsume_count + 1
-    )
+    return draft, found
 
 
 def wait_of(what: Fate, levels_ms: tuple[int, ...], timer_max_ms: int) -> dict[str, str]:

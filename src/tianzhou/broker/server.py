@@ -10,23 +10,29 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from tianzhou.broker import advertise, join
+from tianzhou.broker import advertise, join, room
 from tianzhou.broker.acl.control import LOOK_S, AccessControl
 from tianzhou.broker.acl.places import topic_at
 from tianzhou.broker.assignment import ModeTable
 from tianzhou.broker.busy import SendGate
 from tianzhou.broker.clients import ConsumerTable, ProducerTable, Subscription
-from tianzhou.broker.config import BrokerConfig, MetricsExporter, namesrv_addresses
+from tianzhou.broker.config import (
+    BrokerConfig,
+    MetricsExporter,
+    inner_credentials,
+    namesrv_addresses,
+)
 from tianzhou.broker.dispatch import Answer, Dispatch
 from tianzhou.broker.durability import Durability
 from tianzhou.broker.entrance import Entrance
 from tianzhou.broker.groups import GroupTable
 from tianzhou.broker.handlers import heartbeat, locks, pop, pull
 from tianzhou.broker.handlers.admin_acl import AclParts
-from tianzhou.broker.handlers.admin_broker import BrokerParts
+from tianzhou.broker.handlers.admin_broker import BrokerParts, runtime_info
 from tianzhou.broker.handlers.admin_groups import GroupParts
 from tianzhou.broker.handlers.admin_stats import StatsParts
 from tianzhou.broker.handlers.admin_store import StoreParts
@@ -35,14 +41,13 @@ from tianzhou.broker.handlers.assignment import AssignmentParts
 from tianzhou.broker.handlers.heartbeat import ClientParts
 from tianzhou.broker.handlers.locks import LockParts
 from tianzhou.broker.handlers.offsets import OffsetParts
-from tianzhou.broker.handlers.pop import PopParts
 from tianzhou.broker.handlers.pull import PullParts, Waiting
 from tianzhou.broker.handlers.query import QueryParts
 from tianzhou.broker.handlers.recall import RecallParts
 from tianzhou.broker.handlers.relay import RelayParts
 from tianzhou.broker.handlers.reply import ReplyParts
 from tianzhou.broker.handlers.send import SendParts
-from tianzhou.broker.handlers.send_back import SENT_BACK_A_TURN, SendBackParts
+from tianzhou.broker.handlers.send_back import SendBackParts
 from tianzhou.broker.handlers.transaction import TransactionParts
 from tianzhou.broker.history import History
 from tianzhou.broker.hotpath import HotPath
@@ -51,12 +56,12 @@ from tianzhou.broker.locks import QueueLocks
 from tianzhou.broker.longpoll import Parked, ParkedPulls, QueueKey
 from tianzhou.broker.offsets import OffsetTable
 from tianzhou.broker.persist import TableSaver, encode_table, load_table
-from tianzhou.broker.pop_polls import PopParked, PopPolls
+from tianzhou.broker.pop_polls import PopPolls
 from tianzhou.broker.pop_run import Pops
 from tianzhou.broker.quota import control as quota
 from tianzhou.broker.quota.rules import Rules as QuotaRules
 from tianzhou.broker.routing import AllParts, handlers_of
-from tianzhou.broker.stats import Stats
+from tianzhou.broker.stats import Stats, channel_activity
 from tianzhou.broker.steps import Step, unwatched
 from tianzhou.broker.topics import TopicTable, system_topics
 from tianzhou.broker.transaction_checks import CheckSender, Halves
@@ -67,7 +72,6 @@ from tianzhou.broker.waits import Waits
 from tianzhou.clock import Clock, wall_ms
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RemotingError, RequestError, StoreCorrupt
-from tianzhou.message import Host
 from tianzhou.protocol import kernel
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
@@ -77,8 +81,9 @@ from tianzhou.remoting.address import format_address, parse_addresses
 from tianzhou.remoting.client import Client
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.limits import Limits
+from tianzhou.remoting.renewal import Renewal
 from tianzhou.remoting.server import Server
-from tianzhou.remoting.tls_settings import tls_of
+from tianzhou.remoting.tls_settings import client_tls_of, tls_files_of, tls_of
 from tianzhou.remoting.web import WebServer
 from tianzhou.store.message_store import MessageStore
 
@@ -87,6 +92,7 @@ log = logging.getLogger(__name__)
 _SWEEP_S = 5.0
 _SILENT_CLIENTS_S = 10.0
 _HISTORY_S = 1.0
+_CERTIFICATES_S = 1.0
 _FIRST_REGISTRATION_S = 3.0
 _WAKES_A_TURN = 256
 _VIP_DISTANCE = 2
@@ -131,7 +137,7 @@ class Broker:
         self._clock = clock
         self._step = step
         config = settings.config
-        self._tls = tls_of(config)
+        self._tls, self._client_tls = tls_of(config), client_tls_of(config)
         self._namesrvs = namesrv_addresses(config)
         folder = config.config_directory
         self._paths = _TablePaths(
@@ -158,6 +164,7 @@ class Broker:
         self._saver: TableSaver | None = None
         self._access: AccessControl | None = None
         self._entrance = Entrance(settings, None, None)
+        self._runtime: Callable[[], dict[str, str]] = dict
         self._limits = Limits(idle_ms=config.server_channel_max_idle_time_seconds * 1000)
         self._web: WebServer | None = None
         self.web_port = 0
@@ -166,6 +173,7 @@ class Broker:
         self._waits: Waits | None = None
         self._pops: Pops | None = None
         self._polls: PopPolls | None = None
+        self._turnstile: Turnstile | None = None
         self._server: Server | None = None
         self._dispatch: Dispatch | None = None
         self._hot: HotPath | None = None
@@ -194,7 +202,9 @@ class Broker:
         self._store = await asyncio.to_thread(
             MessageStore.open, config, clock=self._clock, on_arrival=arrived
         )
-        self._waits = Waits(self._settings, self._store, self._clock, self._step)
+        if (short := room.problem(config)) is not None:
+            log.warning("%s", short)
+        self._waits = Waits(self._settings, self._store, self.topics, self._clock, self._step)
         self._load_tables(self._waits)
         self._access = self._access_control(config, self._store)
         quotas = quota.open_quotas(config.quota_file, self._clock, self._quotas_changed)
@@ -220,18 +230,18 @@ class Broker:
     async def _serve_figures(self, config: BrokerConfig, store: MessageStore) -> None:
         # The library takes memory that a broker without such pages need not spend.
         from tianzhou.broker import metrics
+        from tianzhou.broker.exporter import ExporterParts
 
         parts = metrics.MetricParts(
             self._settings, self.topics, self.groups, self.offsets, self.consumers, self.producers,
             store, self.stats, lambda: len(self.parked),
             lambda: self._entrance.quotas.refused if self._entrance.quotas else {},
+            ExporterParts(
+                self._settings, self.topics, self.offsets, self.consumers, store, self.history,
+                self._runtime, self._clock,
+            ),
         )  # fmt: skip
-        self._web = WebServer(
-            {
-                "/metrics": lambda: metrics.metrics_page(parts),
-                "/health": lambda: metrics.health_page(store),
-            }
-        )
+        self._web = WebServer(metrics.pages(parts))
         host, port = config.metrics_prom_exporter_host, config.metrics_prom_exporter_port
         try:
             self.web_port = await self._web.listen(host, port)
@@ -280,8 +290,9 @@ class Broker:
             limits=quota.limits_by(self._entrance.quotas, self._limits),
             tls=self._tls,
             on_closed=self._connection_closed,
-            feed=self._feed if kernel.WHY_PURE is None else None,
+            feed=self._feed,
         )
+        self.stats.channels = partial(channel_activity, self._server)
         host = config.bind_address.strip("[]")
         if host == _JAVA_EVERY_INTERFACE:
             host = _EVERY_INTERFACE
@@ -308,6 +319,7 @@ class Broker:
         assert self._waits is not None
         intake.redirect_by(self._waits.redirect)
         delays = self._waits.delays
+        self._turnstile = Turnstile(self._waits.traffic)
         queue_locks = LockParts(settings, QueueLocks(), clock)
         pulls = PullParts(
             settings, self.topics, self.groups, self.consumers, self.offsets, store, self.parked,
@@ -316,8 +328,12 @@ class Broker:
         clients = ClientParts(
             settings, self.topics, self.groups, self.consumers, self.producers, clock
         )
-        pops = self._put_pops_together(store, store_host)
-        client = Client()
+        pops = pop.put_together(
+            settings, self.topics, self.groups, self.offsets, store, stats, clock, store_host,
+            self._save_tables, self._waits.timed_until_ms, self._step,
+        )  # fmt: skip
+        self._pops, self._polls = pops.pops, pops.polls
+        client = Client(tls=self._client_tls, credentials=inner_credentials(config))
         send = SendParts(
             settings, self.topics, store, intake, durability, SendGate(), stats, clock, store_host,
             encode_offset_id(store_host, 0)[:-_LOG_OFFSET_DIGITS], self._save_tables, self.groups,
@@ -326,11 +342,17 @@ class Broker:
         # Signatures are checked in front of the handlers, so the feed must not pass them by.
         # It writes neither into a staging pool nor units beside the queues.
         plain = not (config.is_staged or config.enable_consume_queue_ext)
-        if self._access is None and plain and (feed := kernel.new_feed()) is not None:
+        if self._access is None and plain:
             self._hot = HotPath(
-                feed, send, pulls, self._limits.frame_bytes, self._entrance.is_free_topic,
-                lambda: len(pops.polls) > 0,
+                kernel.new_feed(), send, pulls, self._limits.frame_bytes,
+                self._entrance.is_free_topic, lambda: len(pops.polls) > 0,
             )  # fmt: skip
+        about = BrokerParts(
+            settings, asyncio.Lock(), stats.started_ms, store, durability, stats,
+            self.history, lambda: len(self.parked), self._waits.figures, clock,
+            self._settings_changed,
+        )  # fmt: skip
+        self._runtime = partial(runtime_info, about)
         self._dispatch = Dispatch(
             handlers_of(
                 AllParts(
@@ -354,28 +376,26 @@ class Broker:
                         settings, self._access.files if self._access else None, asyncio.Lock(),
                         lambda: self.address,
                     ),
-                    broker=BrokerParts(
-                        settings, asyncio.Lock(), stats.started_ms, store, durability, stats,
-                        self.history, lambda: len(self.parked), lambda: delays.offsets, clock,
-                        self._settings_changed,
-                    ),
+                    broker=about,
                     stats=StatsParts(
                         settings, self.topics, self.groups, self.consumers, self.offsets, store,
                         self.history, clock, lambda: self.address,
                     ),
                     store=StoreParts(
-                        self.topics, self.consumers, store, self.history, clock,
-                        delays.as_file,
+                        self.topics, self.consumers, store, self.history, clock, delays.as_file,
                     ),
                     locks=queue_locks,
-                    transactions=TransactionParts(settings, halves, stats, clock),
+                    transactions=TransactionParts(
+                        settings, halves, stats, clock, self.topics, self._save_tables
+                    ),
                     reply=ReplyParts(settings, self.producers, send, clock),
                     relay=RelayParts(
-                        settings, self.topics, self.groups, self.consumers, self.offsets, store
+                        settings, self.topics, self.groups, self.consumers, self.offsets, store,
+                        self._offsets_reset,
                     ),
                     send_back=SendBackParts(
                         settings, self.topics, self.groups, store, intake, durability, stats,
-                        store_host, self._save_tables, Turnstile(SENT_BACK_A_TURN), self._step,
+                        store_host, self._save_tables, self._turnstile, self._step,
                     ),
                     recall=RecallParts(
                         settings, self.topics, intake, durability, clock, store_host
@@ -394,19 +414,6 @@ class Broker:
             address=self.address, ha_address=format_address(ha_host, config.ha_port),
         )  # fmt: skip
         return _Running(store, pulls, clients, registrar, client, queue_locks, halves)
-
-    def _put_pops_together(self, store: MessageStore, store_host: Host) -> PopParts:
-        def serve(parked: PopParked, is_due: bool) -> bool:
-            return pop.serve_waiting(parts, parked, is_due)
-
-        settings, clock, stats = self._settings, self._clock, self.stats
-        self._polls = polls = PopPolls(clock, serve)
-        self._pops = pops = Pops(
-            settings, store, self.topics, self.groups, self.offsets, stats, clock, store_host,
-            self._save_tables, polls.visible, self._step,
-        )  # fmt: skip
-        parts = PopParts(settings, self.topics, self.groups, store, pops, polls, stats, clock)
-        return parts
 
     async def _announce(self) -> None:
         """Register, and keep at it; a nameserver that is away does not hold up the start."""
@@ -429,6 +436,10 @@ class Broker:
             self._background.append(asyncio.create_task(look))
         if self._entrance.quotas is not None:
             look = self._repeat(lambda: quota.LOOK_S, self._entrance.quotas.look)
+            self._background.append(asyncio.create_task(look))
+        if (tls_files := tls_files_of(self._settings.config)) and self._server is not None:
+            renewal = Renewal(tls_files, self._server.reload_tls, running.client.reload_tls)
+            look = self._repeat(lambda: _CERTIFICATES_S, renewal.look)
             self._background.append(asyncio.create_task(look))
         if not self._namesrvs:
             log.warning(
@@ -479,6 +490,8 @@ class Broker:
         server, self._server = self._server, None
         if server is not None:
             await server.close(self._settings.config.shutdown_wait_time_seconds)
+        if self._turnstile is not None:
+            self._turnstile.close()
         if running is not None:
             await running.halves.stop()
             await running.client.close()
@@ -510,6 +523,8 @@ class Broker:
     def _pull_found(
         self, header: PullMessageRequest, subscription: Subscription, next_offset: int
     ) -> None:
+        if self.offsets.is_reset(header.consumer_group, header.topic):
+            return  # the feed would not tell those who have yet to learn of it
         if self._hot is not None and self._entrance.is_free_group(header.consumer_group):
             self._hot.pull_found(header, subscription, next_offset)
 
@@ -539,6 +554,15 @@ class Broker:
     def _offsets_changed(self) -> None:
         if self._saver is not None:
             self._saver.mark(self._paths.offsets)
+
+    def _offsets_reset(self, topic: str, queue_ids: Iterable[int]) -> None:
+        """Pulls are to be told where to go on: those to come by the handlers, those who wait now.
+
+        Parked ones of other groups look in vain.
+        """
+        if self._hot is not None:
+            self._hot.forget_all()
+        self._wake_queues((topic, queue_id) for queue_id in queue_ids)
 
     def _modes_changed(self) -> None:
         if self._saver is not None:

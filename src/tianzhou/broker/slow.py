@@ -62,7 +62,9 @@ class SlowLog:
               threshold_ms: int) -> Answer:  # fmt: skip
         """Note a request that was answered at once; time one that will be answered later."""
         if answer is None or isinstance(answer, Command):
-            self.note(peer, request.code, topic_of(request), started_s, threshold_ms)
+            # Hardly any is slow, so what a line would say is looked up only for those.
+            if (time.perf_counter() - started_s) * 1000 >= threshold_ms:
+                self.note(peer, request.code, topic_of(request), started_s, threshold_ms)
             return answer
         told = (peer, request.code, topic_of(request), started_s, threshold_ms)
         return _Timed(answer, lambda: self.note(*told))

@@ -4,9 +4,11 @@ The finest counts are kept, by queue; those of topics and groups are their sums 
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
+
+from tianzhou.remoting.server import Server
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -20,12 +22,13 @@ class Counts:
     size_bytes: int = 0
     calls: int = 0
     took_ms: int = 0
-    """What the appends took; nearly all take 0."""
+    """What the appends, or reading, took; nearly all take 0."""
 
-    def add(self, messages: int, size_bytes: int) -> None:
+    def add(self, messages: int, size_bytes: int, took_ms: int = 0) -> None:
         self.messages += messages
         self.size_bytes += size_bytes
         self.calls += 1
+        self.took_ms += took_ms
 
 
 @dataclass(slots=True)
@@ -37,20 +40,25 @@ class Stats:
     """Brings in what was counted elsewhere; called before anyone reads what was stored."""
     _put: Counts = field(default_factory=Counts, init=False)
     put_failures: int = 0
-    got: Counts = field(default_factory=Counts)
-    pulls_found: int = 0
+    _got: Counts = field(default_factory=Counts, init=False)
+    _pulls_found: int = field(default=0, init=False)
     pulls_missed: int = 0
     _by_queue: dict[tuple[str, int], Counts] = field(
         default_factory=dict[tuple[str, int], Counts], init=False
     )
-    by_group: dict[tuple[str, int, str], Counts] = field(
-        default_factory=dict[tuple[str, int, str], Counts]
+    _by_group: dict[tuple[str, int, str], Counts] = field(
+        default_factory=dict[tuple[str, int, str], Counts], init=False
     )
-    """What went out, by topic, queue and group."""
     sent_back: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     """Messages that consumers gave back to have them again, by topic and group."""
     dead: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     """Messages that became dead letters, by topic and group."""
+    popped: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    """Queues that gave messages to a pop, by topic and group; RocketMQ's checkpoints."""
+    acked: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    """Popped messages that were acknowledged, by topic and group."""
+    channels: Callable[[], Mapping[str, int]] = dict[str, int]
+    """How often connections came and went, under RocketMQ's names."""
     put_slowest_ms: int = 0
     put_times: Counter[int] = field(default_factory=Counter[int])
     """How many appends took so many ms; nearly all take 0."""
@@ -67,6 +75,24 @@ class Stats:
         self.collect()
         return self._by_queue
 
+    @property
+    def got(self) -> Counts:
+        """What went out."""
+        self.collect()
+        return self._got
+
+    @property
+    def pulls_found(self) -> int:
+        """Pulls that got messages."""
+        self.collect()
+        return self._pulls_found
+
+    @property
+    def by_group(self) -> dict[tuple[str, int, str], Counts]:
+        """What went out, by topic, queue and group."""
+        self.collect()
+        return self._by_group
+
     def stored(
         self, topic: str, messages: int, size_bytes: int, took_ms: int, queue_id: int = 0
     ) -> None:
@@ -79,46 +105,88 @@ class Stats:
         self, topic: str, queue_id: int, messages: int, size_bytes: int, calls: int
     ) -> None:
         """Count several sends at once."""
-        counts = self._by_queue.get((topic, queue_id))
-        if counts is None:
-            counts = self._by_queue[topic, queue_id] = Counts()
-        counts.messages += messages
-        counts.size_bytes += size_bytes
-        counts.calls += calls
-        total = self._put
-        total.messages += messages
-        total.size_bytes += size_bytes
-        total.calls += calls
+        self.stored_many([(topic, queue_id, messages, size_bytes, calls)])
+
+    def stored_many(self, counted: Iterable[tuple[str, int, int, int, int]]) -> None:
+        """The same for many queues, which all have to be counted every second."""
+        by_queue, total = self._by_queue, self._put
+        for topic, queue_id, messages, size_bytes, calls in counted:
+            counts = by_queue.get((topic, queue_id))
+            if counts is None:
+                counts = by_queue[topic, queue_id] = Counts()
+            counts.messages += messages
+            counts.size_bytes += size_bytes
+            counts.calls += calls
+            total.messages += messages
+            total.size_bytes += size_bytes
+            total.calls += calls
 
     def took(self, took_ms: int) -> None:
         """Note an append, or several in one go, that took its time."""
         self.put_times[min(took_ms, 10_000)] += 1
         self.put_slowest_ms = max(self.put_slowest_ms, took_ms)
 
+    @property
+    def events(self) -> dict[str, Counter[tuple[str, str]]]:
+        """What is counted by topic and group and has no size, by name."""
+        return {
+            "sent_back": self.sent_back,
+            "dead": self.dead,
+            "popped": self.popped,
+            "acked": self.acked,
+        }
+
     def delivered(
-        self, topic: str, group: str, messages: int, size_bytes: int, queue_id: int = 0
+        self,
+        topic: str,
+        group: str,
+        messages: int,
+        size_bytes: int,
+        queue_id: int = 0,
+        took_ms: int = 0,
     ) -> None:
-        self.got.add(messages, size_bytes)
-        self.pulls_found += 1
-        counts = self.by_group.get((topic, queue_id, group))
+        self.delivered_by(topic, group, queue_id, messages, size_bytes, 1)
+        if took_ms > 0:
+            self._by_group[topic, queue_id, group].took_ms += took_ms
+
+    def delivered_by(
+        self, topic: str, group: str, queue_id: int, messages: int, size_bytes: int, calls: int
+    ) -> None:
+        """Count several pulls at once."""
+        counts = self._by_group.get((topic, queue_id, group))
         if counts is None:
-            counts = self.by_group[topic, queue_id, group] = Counts()
-        counts.add(messages, size_bytes)
+            counts = self._by_group[topic, queue_id, group] = Counts()
+        self._pulls_found += calls
+        for each in (counts, self._got):
+            each.messages += messages
+            each.size_bytes += size_bytes
+            each.calls += calls
 
     def forget_topic(self, topic: str) -> None:
         """A topic is deleted; its counters go with it."""
         _drop(self.by_queue, lambda key: key[0] == topic)
         _drop(self.by_group, lambda key: key[0] == topic)
-        _drop(self.sent_back, lambda key: key[0] == topic)
-        _drop(self.dead, lambda key: key[0] == topic)
+        for counter in self.events.values():
+            _drop(counter, lambda key: key[0] == topic)
 
     def forget_group(self, group: str) -> None:
         """A group is deleted; its counters go with it."""
         _drop(self.by_group, lambda key: key[2] == group)
-        _drop(self.sent_back, lambda key: key[1] == group)
-        _drop(self.dead, lambda key: key[1] == group)
+        for counter in self.events.values():
+            _drop(counter, lambda key: key[1] == group)
 
 
 def _drop(table: dict[K, V], unwanted: Callable[[K], bool]) -> None:
     for key in [key for key in table if unwanted(key)]:
         del table[key]
+
+
+def channel_activity(server: Server) -> dict[str, int]:
+    """How often connections came and went, under the names of CHANNEL_ACTIVITY."""
+    counts = server.counts
+    return {
+        "CONNECT": counts.opened,
+        "CLOSE": counts.opened - len(server.connections),
+        "IDLE": counts.idle_peers,
+        "EXCEPTION": counts.broken_peers + counts.cut_peers,
+    }

@@ -48,7 +48,10 @@ class TimerIndex:
         state = dict(connection.execute("SELECT name, value FROM state").fetchall())
         self.next_queue_offset: int = state["next_queue_offset"]
         self.log_end: int = state["log_end"]
+        (self.waiting_count,) = connection.execute("SELECT count(*) FROM waiting").fetchone()
+        """How many messages wait; counted once, and kept from then on."""
         self._saved = (self.next_queue_offset, self.log_end)
+        self._saved_count: int = self.waiting_count
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -67,26 +70,33 @@ class TimerIndex:
     def clear(self, next_queue_offset: int) -> None:
         """Forget everything; index the topic from there."""
         self._connection.execute("DELETE FROM waiting")
-        self.next_queue_offset, self.log_end = next_queue_offset, 0
+        self.next_queue_offset, self.log_end, self.waiting_count = next_queue_offset, 0, 0
 
     # -- changing ----------------------------------------------------------------------------------
 
     def add(self, rows: Iterable[Waiting]) -> None:
-        self._connection.executemany("INSERT OR REPLACE INTO waiting VALUES (?, ?, ?, ?)", rows)
+        """What is there already stays as it is."""
+        before = self._connection.total_changes
+        self._connection.executemany("INSERT OR IGNORE INTO waiting VALUES (?, ?, ?, ?)", rows)
+        self.waiting_count += self._connection.total_changes - before
 
     def remove(self, rows: Iterable[Waiting]) -> None:
+        before = self._connection.total_changes
         self._connection.executemany(
             "DELETE FROM waiting WHERE due_ms = ? AND queue_offset = ?",
             [(row.due_ms, row.queue_offset) for row in rows],
         )
+        self.waiting_count -= self._connection.total_changes - before
 
     def recall(self, recall: Recall) -> int:
         """Remove the messages that are recalled; answers how many there were."""
         first, last = recall.around_ms - _RECALL_SLACK_MS, recall.around_ms + _RECALL_SLACK_MS
-        return self._connection.execute(
+        count = self._connection.execute(
             "DELETE FROM waiting WHERE due_ms BETWEEN ? AND ? AND key_hash = ?",
             (first, last, recall.key_hash),
         ).rowcount
+        self.waiting_count -= count
+        return count
 
     def commit(self) -> None:
         state = (self.next_queue_offset, self.log_end)
@@ -96,12 +106,13 @@ class TimerIndex:
                 zip(state, ("next_queue_offset", "log_end"), strict=True),
             )
         self._connection.commit()
-        self._saved = state
+        self._saved, self._saved_count = state, self.waiting_count
 
     def roll_back(self) -> None:
         """As if nothing had been changed since the last commit."""
         self._connection.rollback()
         self.next_queue_offset, self.log_end = self._saved
+        self.waiting_count = self._saved_count
 
     # -- asking ------------------------------------------------------------------------------------
 
@@ -125,7 +136,7 @@ class TimerIndex:
         return None if first is None else int(first)
 
     def count(self) -> int:
-        """How many wait; looks at all of them."""
+        """How many wait, by looking at all of them."""
         count: int = self._connection.execute("SELECT count(*) FROM waiting").fetchone()[0]
         return count
 

@@ -19,10 +19,13 @@ from pathlib import Path
 from time import perf_counter
 
 from tianzhou.broker import timer
+from tianzhou.broker.cold import Stretch, may_be_cold
+from tianzhou.broker.delay import TopicNeeded, nobody_cares
 from tianzhou.broker.pump import TURN_S
 from tianzhou.broker.steps import Step, unwatched
 from tianzhou.broker.timer import Recall, Waiting
 from tianzhou.broker.timer_check import TimerCheck, decode_check
+from tianzhou.broker.timer_figures import Pace, TimerFigures
 from tianzhou.broker.timer_index import TimerIndex, remove
 from tianzhou.errors import RecordError, StoreError
 from tianzhou.names import TIMER_TOPIC
@@ -34,7 +37,7 @@ log = logging.getLogger(__name__)
 GATHER_MS = 10
 """New messages are indexed together after so long; none of them is late by more than this."""
 _INDEXED_A_TIME = 16
-_FIRED_A_TIME = 8
+_FIRED_A_TIME = 4
 _ROLL_LOOK_MS = 60_000
 _SKIPPED_LOGGED_MAX = 100
 
@@ -49,11 +52,13 @@ class Timer:
         check: tuple[TimerCheck, bool] | None,
         roll_after_ms: Callable[[], int],
         step: Step = unwatched,
+        topic_needed: TopicNeeded = nobody_cares,
     ) -> None:
         """`check` is what `timercheck` says. Raises StoreError."""
         self._store = store
         self._roll_after_ms = roll_after_ms
         self._step = step
+        self._topic_needed = topic_needed
         self._index_path = index_path
         self.index = TimerIndex.open(index_path)
         self.check = check[0] if check else TimerCheck()
@@ -64,6 +69,8 @@ class Timer:
         """Delivered, but for some reason still in the index."""
         self._next_roll_ms = 0
         self._skipped_count = 0
+        self._indexed_count = self._fired_count = 0
+        self._indexing, self._firing = Pace(), Pace()
         self.unsaved = False
         """Whether something happened since `progress` was asked last."""
         self._look_at_index(is_ours=check is None or check[1])
@@ -106,6 +113,8 @@ class Timer:
             return now_ms
 
     def _turn(self, now_ms: int, ends_s: float) -> int | None:
+        self._indexing.look(now_ms, self._indexed_count)
+        self._firing.look(now_ms, self._fired_count)
         if self._fired:
             self._forget_fired()
         is_behind = self._index_new(ends_s)
@@ -132,6 +141,7 @@ class Timer:
                 index.next_queue_offset, low - 1,
             )  # fmt: skip
             index.next_queue_offset = low
+        began_at = index.next_queue_offset
         while index.next_queue_offset < queue.next_offset and perf_counter() < ends_s:
             rows: list[Waiting] = []
             for entry in queue.entries(index.next_queue_offset, _INDEXED_A_TIME):
@@ -148,6 +158,7 @@ class Timer:
         index.log_end = self._store.end_log_offset
         self._step("timer: before new messages are in the index")
         index.commit()
+        self._indexed_count += index.next_queue_offset - began_at
         self._step("timer: new messages are in the index")
         return index.next_queue_offset < queue.next_offset
 
@@ -201,6 +212,7 @@ class Timer:
             if fields is None or fields[0] != TIMER_TOPIC:
                 raise RecordError("its record is not in the log any more")  # noqa: TRY301 - one log line for both
             draft = timer.due(fields, now_ms)
+            self._topic_needed(draft.topic, draft.queue_id)
             self._step("timer: before a due message is stored")
             self._store.append(draft)
         except RecordError as e:
@@ -216,6 +228,7 @@ class Timer:
             self._step("timer: before delivered messages leave the index")
             self.index.commit()
             self._step("timer: delivered messages have left the index")
+            self._fired_count += len(self._fired)
             self._fired = []
 
     # -- rolling -----------------------------------------------------------------------------------
@@ -264,6 +277,41 @@ class Timer:
             queue_offset=next_offset,
             first_waiting=oldest[0].queue_offset if oldest else next_offset,
             changed_ms=now_ms,
+        )
+
+    # -- for others --------------------------------------------------------------------------------
+
+    def soon(self, until_ms: int, count: int) -> list[Stretch]:
+        """Messages that are due by then and may not be in memory, of the next so many."""
+        return [
+            Stretch(TIMER_TOPIC, 0, range(row.queue_offset, row.queue_offset + 1))
+            for row in self.index.due(until_ms, count)
+            if may_be_cold(self._store, row.log_offset)
+        ]
+
+    def delivered_until_ms(self, now_ms: int) -> int:
+        """Everything that was due before this is delivered."""
+        until_ms = now_ms
+        first_ms = self.index.first_due_ms()
+        if first_ms is not None:
+            until_ms = min(until_ms, first_ms)
+        if self.index.next_queue_offset < self._store.max_offset(TIMER_TOPIC, 0):
+            # Nothing is due before it is stored.
+            stored_ms = self._store.store_time(TIMER_TOPIC, 0, self.index.next_queue_offset)
+            until_ms = min(until_ms, 0 if stored_ms is None else stored_ms)
+        return until_ms
+
+    def figures(self, now_ms: int) -> TimerFigures:
+        """How it is doing."""
+        first_ms = self.index.first_due_ms()
+        queue = self._store.queues.get(TIMER_TOPIC, 0)
+        end = 0 if queue is None else queue.next_offset
+        return TimerFigures(
+            read_behind_ms=0 if first_ms is None else max(now_ms - first_ms, 0),
+            offset_behind=max(end - self.index.next_queue_offset, 0),
+            waiting_count=self.index.waiting_count,
+            enqueue_rate=self._indexing.rate(now_ms, self._indexed_count),
+            dequeue_rate=self._firing.rate(now_ms, self._fired_count),
         )
 
     def close(self) -> None:

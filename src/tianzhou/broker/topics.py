@@ -16,6 +16,7 @@ from tianzhou.errors import BodyError, RequestError
 from tianzhou.names import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
+    DLQ_TOPIC_PREFIX,
     HALF_OP_TOPIC,
     HALF_TOPIC,
     OFFSET_MOVED_TOPIC,
@@ -23,6 +24,7 @@ from tianzhou.names import (
     PERM_READ,
     PERM_WRITE,
     REPLY_TOPIC_SUFFIX,
+    RETRY_TOPIC_PREFIX,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
     TIMER_TOPIC,
@@ -146,6 +148,21 @@ class TopicTable:
             topic = _topic(name, queue_count, perm)
             self.put(topic)
         return topic
+
+    def restore(self, name: str, queue_id: int, config: BrokerConfig) -> bool:
+        """Have the topic that a stored message is for; whether it was missing and is made.
+
+        A message may be in the log whose topic a crash forgot before it was saved. Where topics
+        are not made by sending, whoever deleted it meant it.
+        """
+        if name in self.topics:
+            return False
+        of_group = name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
+        if not (of_group or config.auto_create_topic_enable):
+            return False
+        queue_count = 1 if of_group else config.default_topic_queue_nums
+        self.put(_topic(name, max(queue_count, queue_id + 1)))
+        return True
 
     def mark_ordered(self, names: Iterable[str]) -> None:
         """Set the order flag of topics that the nameserver's configuration lists as ordered."""

@@ -1,11 +1,13 @@
 """The halves of transactions as the store has them: ending them, checking those that stay open.
 
 A check round walks over the open halves that were there when it began. Its work is cut into small
-steps, between which everything else goes on. What the broker must remember is on disk in RocketMQ's
-form: ends are messages, and how far all halves are settled is kept as consumer offsets of the group
-CID_RMQ_SYS_TRANS, for the halves and for the ends. Offsets are committed only once the log is on
-disk up to where it was when they were true, so that after a power cut no half is taken for settled
-whose copy was lost.
+steps, between which everything else goes on; what a step will look at is fetched from the disk by a
+thread before (`cold.py`), for open halves may be old.
+
+What the broker must remember is on disk in RocketMQ's form: ends are messages, and how far all
+halves are settled is kept as consumer offsets of the group CID_RMQ_SYS_TRANS, for the halves and
+for the ends. Offsets are committed only once the log is on disk up to where it was when they were
+true, so that after a power cut no half is taken for settled whose copy was lost.
 
 After a crash a half that was being checked may be checked twice, and a message whose end was not
 written any more may be committed twice: consumers may get it again, never not at all.
@@ -14,13 +16,15 @@ written any more may be committed twice: consumers may get it again, never not a
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import NamedTuple
 
 import msgspec
 
-from tianzhou.broker import transactions
+from tianzhou.broker import cold, transactions
 from tianzhou.broker.clients import ProducerTable
+from tianzhou.broker.cold import Stretch
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.intake import Intake
 from tianzhou.broker.offsets import NOT_FOUND, OffsetTable
@@ -46,9 +50,12 @@ log = logging.getLogger(__name__)
 HALVES_A_STEP = 32
 _ENDS_A_STEP = 256
 _READ_COUNT = 32
+_STEP_S = 0.001
+"""How long the walk of one step should take at most."""
 _PAUSE_S = 0.002
 """Between two steps, so that a long round takes no more than its share of the event loop."""
 _PROGRESS_S = 1.0
+_LAST_PASSES = 32
 _PRODUCERS_TRIED = 3
 _RENEWALS_MAX = 50_000
 _HOUR_MS = 3_600_000
@@ -230,21 +237,26 @@ class Halves:
 
     def step(self, count_max: int = HALVES_A_STEP) -> bool:
         """Do a part of the round; False if it is done."""
+        return self._step(self._next_runs(count_max))
+
+    def _step(self, runs: Sequence[range]) -> bool:
         if not self._read_ends():
             return True
         try:
-            goes_on = self._walk(count_max)
+            self._walk(runs)
         except StoreError as e:
             self._complain(e)
-            goes_on = False
+            self._at = self._stop
         self.write_ends(all_of_them=True)
-        if not goes_on:
-            self._end_round()
-        return goes_on
+        # A round ends in a step of its own, so that what that looks at can be fetched before it.
+        is_over = not runs and self.settled.next_open(self._at, self._stop) >= self._stop
+        return not (is_over and self._end_round())
 
-    def _end_round(self) -> None:
+    def _end_round(self) -> bool:
+        """False if there is more to do."""
         self.settled.advance(self._store.max_offset(HALF_TOPIC, QUEUE_ID))
-        self._pass_ends()
+        if not self._pass_ends():
+            return False
         self.note_progress()
         if self._unasked_count:
             log.warning(
@@ -256,30 +268,45 @@ class Halves:
                 "transactions: %d halves are given up and moved to topic %s",
                 self._given_up_count, CHECK_MAX_TOPIC,
             )  # fmt: skip
-
-    def _walk(self, count_max: int) -> bool:
-        rules, store = self._rules(), self._store
-        count = 0
-        while count < count_max:
-            at = self.settled.next_open(self._at, self._stop)
-            if at >= self._stop:
-                self._at = at
-                return False
-            read = store.read(HALF_TOPIC, QUEUE_ID, at, min(_READ_COUNT, count_max - count))
-            passed = max(read.next_offset, at + 1)
-            for record in read.records:
-                half = decode_record(record, check_crc=False)
-                if half.queue_offset >= self._stop:
-                    passed = self._stop
-                    break
-                self._skip(at, half.queue_offset)
-                self._consider(half, rules)
-                at = half.queue_offset + 1
-                count += 1
-            self._skip(at, min(passed, self._stop))
-            self._at = min(passed, self._stop)
-            count += 1
         return True
+
+    def _next_runs(self, count_max: int) -> list[range]:
+        """The open halves that come next in this round, as runs of queue offsets."""
+        runs: list[range] = []
+        at, left = self._at, count_max
+        while left > 0:
+            first = self.settled.next_open(at, self._stop)
+            if first >= self._stop:
+                break
+            at = first + 1
+            while at < min(self._stop, first + left) and at not in self.settled:
+                at += 1
+            runs.append(range(first, at))
+            left -= at - first
+        return runs
+
+    def _walk(self, runs: Sequence[range]) -> None:
+        """Look at these halves, or at as many as there is time for."""
+        rules, ends_s = self._rules(), perf_counter() + _STEP_S
+        for run in runs:
+            self._at = max(self._at, run.start)
+            while self._at < run.stop:
+                self._walk_some(run.stop, rules, ends_s)
+                if perf_counter() > ends_s:
+                    return
+
+    def _walk_some(self, stop: int, rules: Rules, ends_s: float) -> None:
+        read = self._store.read(HALF_TOPIC, QUEUE_ID, self._at, stop - self._at)
+        passed = min(max(read.next_offset, self._at + 1), stop)
+        for record in read.records:
+            half = decode_record(record, check_crc=False)
+            self._skip(self._at, half.queue_offset)
+            self._consider(half, rules)
+            self._at = half.queue_offset + 1
+            if perf_counter() > ends_s:
+                return
+        self._skip(self._at, passed)
+        self._at = passed
 
     def _skip(self, start: int, stop: int) -> None:
         """Halves that cannot be read, because they are damaged or gone, are not waited for."""
@@ -355,18 +382,22 @@ class Halves:
             self._end_read = min(max(read.next_offset, self._end_read + 1), high)
         return False
 
-    def _pass_ends(self) -> None:
-        """Leave behind the ends of halves that all lie before the first open one."""
-        for _ in range(_ENDS_A_STEP):
+    def _pass_ends(self) -> bool:
+        """Leave behind some of the ends of halves that all lie before the first open one.
+
+        False if there may be more of them.
+        """
+        for _ in range(_ENDS_A_STEP // _READ_COUNT):
             if self._end_done >= self._end_read:
-                return
+                return True
             read = self._store.read(HALF_OP_TOPIC, QUEUE_ID, self._end_done, _READ_COUNT)
             for record in read.records:
                 end = decode_record(record, check_crc=False)
                 if any(each >= self.settled.first for each in transactions.ended_by(end)):
                     self._end_done = max(self._end_done, end.queue_offset)
-                    return
+                    return True
             self._end_done = min(max(read.next_offset, self._end_done + 1), self._end_read)
+        return False
 
     # -- progress ----------------------------------------------------------------------------------
 
@@ -393,7 +424,7 @@ class Halves:
         """Round after round, until cancelled."""
         loop = asyncio.get_running_loop()
         round_s = loop.time()
-        await _in_steps(lambda: not self._read_ends())
+        await self._in_steps(lambda _: not self._read_ends())
         while True:
             interval_s = self._settings.config.transaction_check_interval / 1000
             left_s = round_s + interval_s - loop.time()
@@ -404,9 +435,31 @@ class Halves:
                     continue
                 round_s = loop.time()
                 self.begin_round()
-                await _in_steps(self.step)
+                await self._in_steps(self._step)
             except Exception:  # a bug in one round must not end all rounds to come
                 log.exception("transactions: a round of checks failed")
+
+    async def _in_steps(self, step: Callable[[Sequence[range]], bool]) -> None:
+        """Call it until it says that there is no more to do, with everything else in between."""
+        goes_on = True
+        while goes_on:
+            runs = self._next_runs(HALVES_A_STEP)
+            if needed := self._needed(runs):
+                await asyncio.to_thread(cold.warm, self._store, needed)
+            goes_on = step(runs)
+            if goes_on:
+                await asyncio.sleep(_PAUSE_S)
+
+    def _needed(self, runs: Sequence[range]) -> list[Stretch]:
+        """What the next step will look at."""
+        needed = [Stretch(HALF_TOPIC, QUEUE_ID, run) for run in runs]
+        high = self._store.max_offset(HALF_OP_TOPIC, QUEUE_ID)
+        ends = [(self._end_read, high)] + ([] if runs else [(self._end_done, self._end_read)])
+        for first, stop in ends:
+            if first < stop:
+                some = range(first, min(first + _ENDS_A_STEP, stop))
+                needed.append(Stretch(HALF_OP_TOPIC, QUEUE_ID, some))
+        return needed
 
     def _between_rounds(self) -> None:
         self.write_ends()
@@ -416,7 +469,9 @@ class Halves:
         """Write and commit what is left, so that a clean stop repeats nothing."""
         self.write_ends(all_of_them=True)
         self.settled.advance(self._store.max_offset(HALF_TOPIC, QUEUE_ID))
-        self._pass_ends()
+        for _ in range(_LAST_PASSES):
+            if self._pass_ends():
+                break
         log_offset = self._store.end_log_offset
         try:
             async with asyncio.timeout(timeout_s):
@@ -425,14 +480,6 @@ class Halves:
             log.warning("transactions: the last progress of checks is not kept: %r", e)
             return
         self._commit(_Progress(self.settled.first, self._end_done, log_offset))
-
-
-async def _in_steps(step: Callable[[], bool]) -> None:
-    """Call it until it says that there is no more to do, with everything else in between."""
-    goes_on = step()
-    while goes_on:
-        await asyncio.sleep(_PAUSE_S)
-        goes_on = step()
 
 
 # -- asking producers ------------------------------------------------------------------------------

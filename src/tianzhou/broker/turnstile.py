@@ -1,50 +1,142 @@
-"""Lets a few through in each turn of the event loop, so that a storm of them cannot hold it up.
+"""Lets through for a moment at a time, so that a storm of requests can neither hold up the event
+loop nor take all of it.
 
-Requests that cost much and can wait a moment ask `admits`; those that are not admitted wait in
-line, in the order in which they came. Between two turns the loop serves everybody else.
+Requests that cost much and can wait a moment ask `admits`. Those that are not admitted wait in
+line, each owner (a connection) in one of its own; the lines take turns, so an owner with thousands
+in line does not keep others waiting for all of them.
+
+A turn is a slice of work (`traffic.py`) that is over when its time is, however many got through; at
+least one does, so every line comes to its end. Answers are gathered while their owner has more in
+line, which is not long, and leave together: each time they do it wakes another process and brings
+new requests, which the system has its price for.
 """
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
+from time import perf_counter
+from typing import Protocol
+
+from tianzhou.broker.traffic import Traffic
+
+GATHERED_S = 0.005
+"""No answer waits longer than about this for others."""
+
+Work = Callable[[], None]
+"""What someone in line came for; it raises nothing."""
+
+
+class Owner(Hashable, Protocol):
+    """Whoever sends requests; see `remoting.outlet.Outlet`."""
+
+    def gather(self) -> None: ...
+    def let_go(self) -> None: ...
 
 
 class Turnstile:
-    """One line of requests."""
+    """The lines of one kind of requests."""
 
-    def __init__(self, admitted_a_turn: int) -> None:
-        self._admitted_a_turn = admitted_a_turn
-        self._admitted = 0
+    def __init__(self, traffic: Traffic, now_s: Callable[[], float] = perf_counter) -> None:
+        self._traffic = traffic
+        self._now_s = now_s
+        self._ends_s = 0.0
+        """When the turn ends that somebody was admitted to; 0 if nobody was yet."""
         self._is_planned = False
-        self._line: deque[asyncio.Future[None]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._lines: OrderedDict[Owner, deque[Work]] = OrderedDict()
+        self._gathered: dict[Owner, float] = {}
+        """Whose answers wait, and since when."""
+        self.waiting_count = 0
+        """How many are in line."""
 
     def admits(self) -> bool:
-        """Whether one may go on at once."""
-        if self._line or self._admitted >= self._admitted_a_turn:
-            return False
-        self._admitted += 1
-        self._plan()
+        """Whether one may go on at once; who does says `passed` when done."""
+        if self._ends_s:
+            return not self._lines and self._now_s() < self._ends_s
+        if self._is_planned:
+            return False  # the turn before is over, the next has not begun
+        self._ends_s = self._now_s() + self._traffic.begin()
+        self._plan(self._end_admission)
         return True
 
-    async def wait(self) -> None:
-        """Go on when it is one's turn."""
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._line.append(place)
-        self._plan()
-        await place
+    def passed(self) -> None:
+        """One who was admitted has done what it came for."""
+        self._traffic.pause()
 
-    def _plan(self) -> None:
+    def wait(self, owner: Owner, work: Work) -> None:
+        """Have the work done when it is one's turn."""
+        self._lines.setdefault(owner, deque()).append(work)
+        self.waiting_count += 1
         if not self._is_planned:
-            self._is_planned = True
-            asyncio.get_running_loop().call_soon(self._next_turn)
+            self._plan(self._turn)
 
-    def _next_turn(self) -> None:
+    def close(self) -> None:
+        """Nobody gets through any more; who is in line is forgotten."""
+        self._lines.clear()
+        self.waiting_count = 0
+        self._traffic.forget(self._turn)
+        self._traffic.forget(self._end_admission)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._is_planned, self._ends_s = False, 0.0
+        self._let_go(self._now_s())
+
+    # -- turns -------------------------------------------------------------------------------------
+
+    def _plan(self, work: Work) -> None:
+        self._is_planned = True
+        self._traffic.soon(work)
+
+    def _end_admission(self) -> None:
+        self._ends_s = 0.0
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Have another turn if somebody waits, after a rest if others are there."""
+        rest_s = self._traffic.end()
+        self._let_go(self._now_s())
+        if rest_s:
+            self._is_planned = True
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(rest_s, self._plan, self._turn)
+        elif self._lines:
+            self._plan(self._turn)
+        else:
+            self._is_planned = False
+
+    def _turn(self) -> None:
         self._is_planned = False
-        self._admitted = 0
-        while self._line and self._admitted < self._admitted_a_turn:
-            place = self._line.popleft()
-            if not place.done():  # It may have been cancelled.
-                self._admitted += 1
-                place.set_result(None)
-        if self._admitted:
-            # Those who come in this turn must wait for the next, and in that one nobody counts.
-            self._plan()
+        if not self._lines:
+            return
+        ends_s = self._now_s() + self._traffic.begin()
+        try:
+            while self._lines:
+                self._take()()
+                if self._now_s() >= ends_s:
+                    break
+        finally:
+            self._traffic.pause()
+            self._go_on()
+
+    def _take(self) -> Work:
+        """The first of the line whose turn it is."""
+        owner, line = self._lines.popitem(last=False)
+        work = line.popleft()
+        if line:
+            self._lines[owner] = line
+        self.waiting_count -= 1
+        owner.gather()
+        if owner not in self._gathered:
+            self._gathered[owner] = self._now_s()
+        return work
+
+    def _let_go(self, now_s: float) -> None:
+        """Send the answers of all who have nothing more in line, or wait for them long enough."""
+        ready = [
+            owner
+            for owner, since_s in self._gathered.items()
+            if owner not in self._lines or now_s - since_s >= GATHERED_S
+        ]
+        for owner in ready:
+            del self._gathered[owner]
+            owner.let_go()

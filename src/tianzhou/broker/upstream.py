@@ -15,7 +15,7 @@ import msgspec
 from tianzhou.broker.config import BrokerConfig, namesrv_addresses
 from tianzhou.broker.topics import TopicTable
 from tianzhou.config.live import LiveSettings
-from tianzhou.errors import TianzhouError
+from tianzhou.errors import ConnectionClosed, TianzhouError
 from tianzhou.names import PERM_READ, PERM_WRITE
 from tianzhou.protocol.bodies import decode, registration
 from tianzhou.protocol.bodies.registration import RegisterBrokerBody
@@ -121,6 +121,11 @@ class Registrar:
             answer = await self._client.request(
                 address, command, config.register_broker_timeout_mills
             )
+        except ConnectionClosed as e:
+            # A port that takes TLS only closes what is plain without a word.
+            hint = "" if self._client.speaks_tls else "; if it takes TLS only, set useTLS=true"
+            self._note_failure(address, f"{e}{hint}")
+            return
         except TianzhouError as e:
             self._note_failure(address, str(e))
             return

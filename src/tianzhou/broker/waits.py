@@ -1,7 +1,8 @@
 """Everything that waits for its time in a broker: delay levels and the timer, started and stopped.
 
-Both work in turns of the event loop (`pump.py`). What they save tells which messages need not be
-delivered again, so it is saved only after the log is on disk as far as they were delivered.
+Both work in turns of the event loop (`pump.py`); what falls due soon is fetched from the disk by a
+thread before (`cold.py`). What they save tells which messages need not be delivered again, so it is
+saved only after the log is on disk as far as they were delivered.
 """
 
 import asyncio
@@ -10,14 +11,17 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tianzhou.broker import timer
+from tianzhou.broker import cold, timer
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.delay import Delays
 from tianzhou.broker.persist import encode_table, load_table
 from tianzhou.broker.pump import Pump
 from tianzhou.broker.steps import Step, unwatched
 from tianzhou.broker.timer_check import encode_check
+from tianzhou.broker.timer_figures import TimerFigures
 from tianzhou.broker.timer_run import GATHER_MS, Timer, load_check
+from tianzhou.broker.topics import TopicTable
+from tianzhou.broker.traffic import Traffic
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import StoreError
@@ -29,8 +33,12 @@ log = logging.getLogger(__name__)
 TOPICS = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC))
 """Where messages wait."""
 _HOUR_MS = 3_600_000
+_WARM_S = 0.25
+_WARM_AHEAD_MS = 1000
+_WARMED_A_TIME = 512
 
-Save = Callable[[Path], Awaitable[bool]]
+Save = Callable[..., Awaitable[bool]]
+"""Saves the files it is given, and whatever else has changed."""
 
 
 class Waits:
@@ -40,6 +48,7 @@ class Waits:
         self,
         settings: LiveSettings[BrokerConfig],
         store: MessageStore,
+        topics: TopicTable,
         clock: Clock,
         step: Step = unwatched,
     ) -> None:
@@ -48,12 +57,17 @@ class Waits:
         self._store = store
         self._clock = clock
         self._step = step
+        self._topics = topics
         config = settings.config
         folder = config.config_directory
         self._delay_path, self._check_path = folder / "delayOffset.json", folder / "timercheck"
-        self.delays = Delays(store, config.delay_levels_ms, step)
+        self.traffic = Traffic(lambda: store.log.written)
+        """Those whom work that can wait gives way to."""
+        self.delays = Delays(
+            store, config.delay_levels_ms, step, self._topic_needed, lambda: self.traffic.slice_s
+        )
         load_table(self._delay_path, self.delays.load)
-        self._delay_pump = Pump("delayed messages", self.delays.turn, clock)
+        self._delay_pump = Pump("delayed messages", self.delays.turn, clock, self.traffic)
         self.timer: Timer | None = None
         if config.timer_wheel_enable:
             self.timer = Timer(
@@ -62,8 +76,9 @@ class Waits:
                 load_check(self._check_path),
                 self._roll_after_ms,
                 step,
+                self._topic_needed,
             )
-            self._timer_pump = Pump("timed messages", self.timer.turn, clock)
+            self._timer_pump = Pump("timed messages", self.timer.turn, clock, self.traffic)
         longest_ms = max(config.delay_levels_ms, default=0)
         if longest_ms >= config.file_reserved_time * _HOUR_MS > 0:
             log.warning(
@@ -71,6 +86,9 @@ class Waits:
                 "which loses messages; send them with a time (TIMER_DELIVER_MS) instead",
                 longest_ms // _HOUR_MS, config.file_reserved_time,
             )  # fmt: skip
+
+    def _topic_needed(self, topic: str, queue_id: int) -> None:
+        self._topics.restore(topic, queue_id, self._settings.config)
 
     def _roll_after_ms(self) -> int:
         config = self._settings.config
@@ -107,6 +125,20 @@ class Waits:
         elif self.timer is not None:
             self._timer_pump.wake(self._clock() + GATHER_MS)
 
+    def timed_until_ms(self) -> int:
+        """Every timed message that was due before this is delivered."""
+        now_ms = self._clock()
+        return now_ms if self.timer is None else self.timer.delivered_until_ms(now_ms)
+
+    def figures(self) -> dict[str, str]:
+        """How the levels and the timer are doing, as run-time information of RocketMQ has it."""
+        timed = TimerFigures() if self.timer is None else self.timer.figures(self._clock())
+        levels = {
+            f"scheduleMessageOffset_{level}": f"{at},{end}"
+            for level, (at, end) in self.delays.places().items()
+        }
+        return levels | timed.as_runtime_info()
+
     # -- running -----------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -123,14 +155,32 @@ class Waits:
     async def run(self, save: Save) -> None:
         """Save what is certain, time and again."""
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_warm())
             group.create_task(self._save_delays(save))
             if self.timer is not None:
                 group.create_task(self._save_timer(save, self.timer))
+
+    async def _keep_warm(self) -> None:
+        """Have what is due next in memory when its turn comes; it may have waited for days."""
+        while True:
+            await asyncio.sleep(_WARM_S)
+            until_ms = self._clock() + _WARM_AHEAD_MS
+            try:
+                needed = self.delays.soon(until_ms, _WARMED_A_TIME)
+                if self.timer is not None:
+                    needed += self.timer.soon(until_ms, _WARMED_A_TIME)
+                if needed:
+                    await asyncio.to_thread(cold.warm, self._store, needed)
+            except (sqlite3.Error, OSError) as e:
+                # Delivery finds out itself what is wrong, and mends it.
+                log.debug("waiting messages: not fetched ahead: %s", e)
 
     async def _save_delays(self, save: Save) -> None:
         while True:
             await asyncio.sleep(self._settings.config.flush_delay_offset_interval / 1000)
             if self.delays.unsaved and await self._settle_delays():
+                # A topic that had been forgotten must be known before its message counts as done.
+                await save()
                 await save(self._delay_path)
                 self._step("delay: the progress is saved")
 
@@ -139,6 +189,7 @@ class Waits:
             await asyncio.sleep(self._settings.config.timer_flush_interval_ms / 1000)
             try:
                 if one.unsaved and await self._settle_timer(one):
+                    await save()
                     await save(self._check_path)
                     self._step("timer: the progress is saved")
                     await asyncio.to_thread(one.index.checkpoint)

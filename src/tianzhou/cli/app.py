@@ -127,6 +127,17 @@ def version(
     serving.say(f"python: {platform.python_version()}")
 
 
+def _meant(context: Any, told: str) -> str:  # noqa: ANN401 - typer's click or click's
+    """The word that was perhaps meant, where there is no such command."""
+    if context is None or not told.startswith("No such command"):
+        return ""
+    from difflib import get_close_matches
+
+    known: list[str] = context.command.list_commands(context)
+    near = get_close_matches(told.split("'")[1], known, 1, 0.5)
+    return f", did you mean {near[0]}?" if near else ""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code. A mistake is one line on standard error."""
     command = typer.main.get_command(app)
@@ -145,8 +156,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not str(e.format_message()).strip():
             # No arguments at all: the help was printed in place of a complaint.
             return serving.WRONG_USE
-        told = e.format_message().strip().rstrip(".")
-        serving.complain(where, f"{told}; `{where} --help` shows how")
+        told = e.format_message().partition(" Did you mean")[0].strip().rstrip(".")
+        told = told.replace("Value error, ", "")
+        serving.complain(where, f"{told}{_meant(e.ctx, told)}; `{where} --help` shows how")
         return serving.WRONG_USE
     except _CLICK_ERROR as e:
         serving.complain("tianzhou", e.format_message())

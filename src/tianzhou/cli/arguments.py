@@ -7,9 +7,11 @@ from typing import NoReturn
 from tianzhou.cli.serving import WRONG_USE, complain
 
 SERVER_VERBS = {
-    "broker": ("list", "show", "config", "runtime", "lag", "stats", "clean"),
+    "broker": (
+        "list", "show", "config", "runtime", "lag", "stats", "clean", "ha", "flush-offset",
+    ),
     "namesrv": ("list", "config", "kv", "write-permission"),
-}
+}  # fmt: skip
 """Words behind `tianzhou broker` and `tianzhou namesrv` that look after running servers."""
 
 

@@ -235,7 +235,8 @@ async def receive(
         failure = everyone.exception() if everyone.done() else None
         for task in (enough, *readers):
             task.cancel()
-        await asyncio.gather(enough, *readers, return_exceptions=True)
+        # The gathering one, too: a failure that nobody looks at is printed by asyncio.
+        await asyncio.gather(enough, everyone, *readers, return_exceptions=True)
         if isinstance(failure, TianzhouError):
             raise failure
     return _shown(measured, f"Received from {topic}: {len(queues)} queues")

@@ -37,7 +37,7 @@ examples:
   tianzhou broker --config broker.properties --workers 4
   tianzhou broker --print-config               every key, its value, where it is from, its meaning
   tianzhou stop broker
-running brokers: tianzhou broker list | show | config | runtime | lag | stats | clean
+running brokers: tianzhou broker list | show | config | runtime | lag | stats | clean | ha
 """
 _FLAG_KEYS = {
     "namesrv": "namesrvAddr",

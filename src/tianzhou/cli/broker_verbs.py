@@ -7,12 +7,23 @@ from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.text import Text
 
 from tianzhou.admin.fanout import BrokerAt, gather
 from tianzhou.admin.rates import rates_of
-from tianzhou.cli.choosing import BrokerOption, ClusterOption, like, masters, named, pairs_of
+from tianzhou.cli.changing import tell_done, warn_all
+from tianzhou.cli.choosing import (
+    BrokerOption,
+    Changes,
+    ClusterOption,
+    KeyPattern,
+    like,
+    masters,
+    named,
+    pairs_of,
+)
 from tianzhou.cli.session import Session, verb
 from tianzhou.cli.show import Shown, facts, moment, several, span, table
 from tianzhou.errors import TargetError
@@ -178,13 +189,8 @@ async def show_lag(
 async def config(
     session: Session,
     broker: Broker,
-    pattern: Annotated[
-        str | None, typer.Argument(metavar="[PATTERN]", help="Only keys like this: 'flush*'.")
-    ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
-    ] = None,
+    pattern: KeyPattern = None,
+    changes: Changes = None,
 ) -> Shown | None:
     """Show the settings of a broker, or change some of them while it runs."""
     brokers = await named(session, broker)
@@ -222,9 +228,11 @@ async def _change(
     if not session.agreed(f"change {several(len(changes), 'setting')} of {names}"):
         return
     done = await gather(now, lambda at: session.admin.brokers.change_settings(at, changes))
-    for warning in done.warnings:
-        session.warn(f"warning: {warning}")
+    warn_all(session, done.warnings)
     session.say(f"changed on {', '.join(at.label for at in done.found)}")
+    for at, remark in done.found.items():
+        if remark:
+            session.say(f"  {at.label}: {remark}")
 
 
 @verb(
@@ -285,6 +293,62 @@ async def clean(
     if not session.agreed(f"{words} on {names}"):
         return
     done = await gather(brokers, ask)
-    for warning in done.warnings:
-        session.warn(f"warning: {warning}")
+    warn_all(session, done.warnings)
     session.say(f"{', '.join(at.name for at in done.found)}: asked to {words}")
+
+
+@verb(
+    app, "ha", reads=True, watches=True,
+    examples=["tianzhou broker ha broker-a", "tianzhou broker ha broker-a --watch"],
+)  # fmt: skip
+async def show_ha(session: Session, broker: Broker) -> Shown:
+    """Show how brokers replicate (5.x): the slaves of a master, or the master of a slave."""
+    told = await gather(await named(session, broker), session.admin.brokers.ha_status)
+    if not told.found:
+        raise TargetError(f"{broker} tells nothing of replication: {'; '.join(told.warnings)}")
+    data = {at.label: msgspec.to_builtins(info) for at, info in told.found.items()}
+    rows = [
+        row
+        for at, info in told.found.items()
+        for row in (
+            [
+                (at.label, "master of", slave.addr, info.master_max_offset, slave.slave_ack_offset,
+                 slave.diff, slave.in_sync)
+                for slave in info.connections
+            ]
+            if info.master
+            else [
+                (at.label, "slave of", info.client.master_addr, info.client.max_offset,
+                 info.client.master_flush_offset, None, None)
+            ]
+        )
+    ]  # fmt: skip
+    alone = [
+        f"{at.label} is a master without slaves, its log ends at {info.master_max_offset:,}"
+        for at, info in told.found.items()
+        if info.master and not info.connections
+    ]
+    columns = ["!broker", "role", "!of", ">log ends", ">confirmed", ">behind", "in sync"]
+    return Shown(data, [table(columns, rows)] if rows else [], told.warnings, notes=alone)
+
+
+@verb(
+    app, "flush-offset", destroys=True,
+    examples=["tianzhou broker flush-offset 10.0.0.8:10911 0 --yes"],
+)  # fmt: skip
+async def set_flush_offset(
+    session: Session,
+    broker: Broker,
+    log_offset: Annotated[
+        int, typer.Argument(metavar="BYTES", min=0, help="An offset in the master's log.")
+    ],
+) -> None:
+    """Tell a slave how far its master's log is on disk (5.x); a master takes no notice."""
+    brokers = await named(session, broker)
+    names = ", ".join(at.label for at in brokers)
+    if not session.agreed(f"set the flush offset of the master to {log_offset:,} on {names}"):
+        return
+    done = await gather(
+        brokers, lambda at: session.admin.brokers.set_master_flush_offset(at, log_offset)
+    )
+    tell_done(session, f"flush offset of the master: set to {log_offset:,}", done)

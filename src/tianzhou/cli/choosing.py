@@ -31,6 +31,13 @@ Pattern = Annotated[
     str | None,
     typer.Argument(metavar="[PATTERN]", help="Only names like this: 'order*'.", show_default=False),
 ]
+KeyPattern = Annotated[
+    str | None, typer.Argument(metavar="[PATTERN]", help="Only keys like this: 'flush*'.")
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
+]
 
 _PERMS = {
     "r": PERM_READ, "w": PERM_WRITE, "rw": PERM_READ | PERM_WRITE, "none": 0,

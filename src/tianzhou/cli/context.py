@@ -68,6 +68,18 @@ def add(
         Path | None,
         typer.Option("--tls-ca", metavar="FILE", help="Authorities to trust, PEM; implies --tls."),
     ] = None,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-cert", metavar="FILE", help="Certificate to show, PEM, where servers want one."
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-key", metavar="FILE", help="Its key, PEM, if it is in a file of its own."
+        ),
+    ] = None,
     use: Annotated[bool, typer.Option("--use", help="Use it from now on.")] = False,
 ) -> None:
     """Add a context, or change one of that name: tianzhou context add prod -n ns1:9876 --use."""
@@ -81,20 +93,30 @@ def add(
     if (access_key is None) != (secret_key is None):
         complain(command, "an account needs both --access-key and --secret-key")
         raise typer.Exit(WRONG_USE)
-    if tls_ca is not None and not tls_ca.is_file():
-        complain(command, f"{tls_ca}: there is no such file")
+    papers = [_absolute(command, path) for path in (tls_ca, tls_cert, tls_key)]
+    if tls_key is not None and tls_cert is None:
+        complain(command, "--tls-key needs --tls-cert")
         raise typer.Exit(WRONG_USE)
     context = Context(
         namesrv=namesrv,
         access_key=access_key,
         secret_key=secret_key,
-        tls=tls or tls_ca is not None,
-        tls_ca=str(tls_ca.absolute()) if tls_ca is not None else None,
+        tls=tls or any(papers),
+        tls_ca=papers[0],
+        tls_cert=papers[1],
+        tls_key=papers[2],
     )
     chosen = name if use or not contexts.contexts else contexts.current
     changed = Contexts(current=chosen, contexts=contexts.contexts | {name: context})
     in_use = "; it is in use" if chosen == name else f"; `tianzhou context use {name}` uses it"
     _change(command, changed, f"context {name}: {namesrv}{in_use}")
+
+
+def _absolute(command: str, path: Path | None) -> str | None:
+    if path is not None and not path.is_file():
+        complain(command, f"{path}: there is no such file")
+        raise typer.Exit(WRONG_USE)
+    return None if path is None else str(path.absolute())
 
 
 @app.command("use", cls=Verb)

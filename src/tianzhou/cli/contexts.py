@@ -31,6 +31,10 @@ class Context(msgspec.Struct, frozen=True, omit_defaults=True):
     tls: bool = False
     tls_ca: str | None = None
     """Authorities that sign the servers' certificates, a PEM file; None for the system's."""
+    tls_cert: str | None = None
+    """Certificate to show to servers that ask for one, a PEM file."""
+    tls_key: str | None = None
+    """Its private key; None if the file of the certificate has it, too."""
 
     def without_secret(self) -> "Context":
         """The same, fit to be shown."""

@@ -1,182 +1,264 @@
 """The demonstration of `tianzhou up --demo`: messages on their way, seen from outside.
 
-It is a client like any other: it asks the nameserver where the topic is, sends a message every
-second, and receives each one by long polling on all queues.
+    a few messages, one by one      more and more of them, measured      a plot, as PNG
+    a Spark job over their log      where to look next                   one message a second
+
+It is a client like any other: a producer and a consumer that know the nameserver's address. What
+it cannot do for lack of an extra it says in a line, and goes on.
 """
 
 import asyncio
+import contextlib
+import importlib.util
+import os
+import signal
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+from tianzhou.admin import Admin
+from tianzhou.cli import demo_plot
+from tianzhou.cli.demo_figures import Figures
+from tianzhou.client import Message, Producer, PushConsumer, ReceivedMessage
 from tianzhou.clock import wall_ms
-from tianzhou.errors import RemotingError, RequestError
-from tianzhou.names import AUTO_CREATE_TOPIC, MASTER_ID, PERM_READ, PERM_WRITE
-from tianzhou.protocol import headers, properties
-from tianzhou.protocol.bodies import decode as decode_body
-from tianzhou.protocol.bodies.route import TopicRouteData
-from tianzhou.protocol.codes import RequestCode, ResponseCode
-from tianzhou.protocol.command import Command
-from tianzhou.protocol.headers.namesrv import GetRouteInfoRequest
-from tianzhou.protocol.headers.offsets import GetMaxOffsetRequest, GetMaxOffsetResponse
-from tianzhou.protocol.headers.pull import PullMessageRequest, PullMessageResponse
-from tianzhou.protocol.headers.send import SendMessageRequestV2, SendMessageResponse
-from tianzhou.protocol.headers.topics import CreateTopicRequest
-from tianzhou.protocol.record import decode_records
-from tianzhou.remoting.client import Client
+from tianzhou.errors import TianzhouError
+from tianzhou.names import MASTER_ID, PERM_READ, PERM_WRITE
+from tianzhou.protocol.bodies.topics import TopicConfig
 
 TOPIC = "TianzhouDemo"
 GROUP = "tianzhou_demo"
 QUEUES = 4
-INTERVAL_S = 1.0
+FIRST_COUNT = 5
+RATES = (250, 500, 1000, 2000, 4000)
+"""Messages per second, one after the other."""
+STEP_S = 1.6
+PLOT = "demo.png"
+SPARK_LOG = "demo-spark.log"
+SPARK_TIMEOUT_S = 240.0
 
-_HOLD_MS = 15_000
-_PULL_FLAGS = 1 << 1 | 1 << 2  # may be held; the subscription is in the header
+_FIRST_PAUSE_S = 0.4
+_TICK_S = 0.01
+_SLOT_S = 0.2
+_LATER_PAUSE_S = 1.0
 _RETRY_S = 1.0
-_ROUTE_WAIT_S = 10.0
+_ARRIVAL_WAIT_S = 10.0
+_BODY = b"cargo, as much as a short order or a reading of a meter is, with some words around it; "
+
+Say = Callable[[str], None]
 
 
 class Demo:
-    """Sends and receives until cancelled; `say` gets one line for each thing that happens."""
+    """Shows everything once, then sends a message a second until cancelled."""
 
-    def __init__(
-        self, namesrv_address: str, broker_address: str, say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, namesrv_address: str, folder: Path, say: Say) -> None:
         self._namesrv = namesrv_address
-        self._broker = broker_address
+        self._folder = folder
         self._say = say
-        self._client = Client()
+        self._figures = Figures()
+        self._begun_s: float | None = None
+        """When the load began; before and after it every message is told of."""
+        self._is_quiet = False
         self.received_count = 0
+        self._sent_count = 0
+        self._news = asyncio.Event()
 
     async def run(self) -> None:
-        try:
-            await self._create_topic()
-            await self._show_route()
-            starts = [await self._end_of(queue) for queue in range(QUEUES)]
-            async with asyncio.TaskGroup() as tasks:
-                for queue, start in enumerate(starts):
-                    tasks.create_task(self._receive(queue, start))
-                tasks.create_task(self._send())
-        finally:
-            await self._client.close()
+        await self._prepare()
+        consumer = PushConsumer(GROUP, namesrv=self._namesrv)
+        consumer.subscribe(TOPIC, handler=self._receive)
+        async with consumer, Producer(GROUP, namesrv=self._namesrv) as producer:
+            since_ms = wall_ms()
+            await self._show_first(producer)
+            await self._show_load(producer)
+            await self._show_plot()
+            await self._show_spark(since_ms)
+            self._show_next()
+            await self._go_on(producer)
 
-    async def _ask(
-        self,
-        code: RequestCode,
-        header: headers.Header,
-        body: bytes = b"",
-        *,
-        of_namesrv: bool = False,
-        timeout_ms: int = 3000,
-    ) -> Command:
-        request = Command(code=code, ext_fields=headers.encode(header), body=body)
-        address = self._namesrv if of_namesrv else self._broker
-        answer = await self._client.request(address, request, timeout_ms)
-        if answer.code not in (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND):
-            raise RequestError(answer.code, answer.remark or "no reason given")
-        return answer
-
-    async def _create_topic(self) -> None:
-        await self._ask(
-            RequestCode.UPDATE_AND_CREATE_TOPIC,
-            CreateTopicRequest(
-                topic=TOPIC,
-                default_topic=AUTO_CREATE_TOPIC,
-                read_queue_count=QUEUES,
-                write_queue_count=QUEUES,
+    async def _prepare(self) -> None:
+        """The topic, and where the nameserver says that it is."""
+        async with Admin(self._namesrv) as admin:
+            config = TopicConfig(
+                topic_name=TOPIC, read_queue_count=QUEUES, write_queue_count=QUEUES,
                 perm=PERM_READ | PERM_WRITE,
-                filter_type="SINGLE_TAG",
-                order=False,
-            ),
-        )
+            )  # fmt: skip
+            for at in await admin.clusters.brokers(masters=True):
+                await admin.topics.put(at, config)
+            route = await self._route(admin)
+        for name, address in route:
+            self._say(f"route of {TOPIC}: {name} at {address}, {QUEUES} queues")
 
-    async def _show_route(self) -> None:
-        answer = await self._route()
-        for broker in decode_body(TopicRouteData, answer.body).brokers:
-            address = (broker.addresses or {}).get(MASTER_ID, "an unknown address")
-            self._say(f"route of {TOPIC}: {broker.broker_name} at {address}, {QUEUES} queues")
-
-    async def _route(self) -> Command:
+    async def _route(self, admin: Admin) -> list[tuple[str, str]]:
         """The broker tells the nameserver of a new topic in its own time, which is soon."""
-        deadline_s = time.monotonic() + _ROUTE_WAIT_S
+        deadline_s = time.monotonic() + _ARRIVAL_WAIT_S
         while True:
             try:
-                return await self._ask(
-                    RequestCode.GET_ROUTEINFO_BY_TOPIC,
-                    GetRouteInfoRequest(topic=TOPIC),
-                    of_namesrv=True,
-                )
-            except RequestError as refused:
-                too_late = time.monotonic() > deadline_s
-                if refused.code != ResponseCode.TOPIC_NOT_EXIST or too_late:
+                found = await admin.topics.route(TOPIC)
+            except TianzhouError:
+                if time.monotonic() > deadline_s:
                     raise
-            await asyncio.sleep(0.05)
+                await asyncio.sleep(0.05)
+                continue
+            return [
+                (each.broker_name or "", (each.addresses or {}).get(MASTER_ID, "no address"))
+                for each in found.brokers
+            ]
 
-    async def _end_of(self, queue: int) -> int:
-        answer = await self._ask(
-            RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequest(topic=TOPIC, queue_id=queue)
-        )
-        return headers.decode(GetMaxOffsetResponse, answer.fields).queue_offset
+    # -- messages ----------------------------------------------------------------------------------
 
-    async def _send(self) -> None:
+    async def _show_first(self, producer: Producer) -> None:
+        queues = await producer.queues(TOPIC)
+        for number in range(1, FIRST_COUNT + 1):
+            started_s = time.perf_counter()
+            queue = queues[number % len(queues)]
+            sent = await producer.send(self._message("first", number), queue=queue)
+            took_ms = (time.perf_counter() - started_s) * 1000
+            self._say(
+                f"-> sent     cargo {number} to queue {queue.queue_id}, "
+                f"stored at offset {sent.queue_offset} in {took_ms:.1f} ms"
+            )
+            await asyncio.sleep(_FIRST_PAUSE_S)
+
+    def _message(self, tag: str, number: int) -> Message:
+        self._sent_count += 1
+        body = b"%d %d " % (number, time.perf_counter_ns()) + _BODY
+        return Message(TOPIC, body, tags=tag, keys=f"demo-{number}")
+
+    async def _receive(self, message: ReceivedMessage) -> None:
+        number, sent_ns, _ = message.body.split(b" ", 2)
+        now_s = time.perf_counter()
+        took_ms = now_s * 1000 - int(sent_ns) / 1e6
+        self.received_count += 1
+        self._news.set()
+        if self._begun_s is not None:
+            self._figures.received.append((now_s - self._begun_s, took_ms))
+        elif not self._is_quiet:
+            self._say(
+                f"<- received cargo {int(number)} from queue {message.queue_id}, "
+                f"{took_ms:.1f} ms after it left"
+            )
+
+    async def _show_load(self, producer: Producer) -> None:
+        """More and more messages, and a line for each rate."""
+        self._say(f"now up to {RATES[-1]:,} messages a second, each sent and received on its own:")
+        self._begun_s = time.perf_counter()
+        for rate in RATES:
+            begin_s = time.perf_counter() - self._begun_s
+            await self._send_at(producer, rate)
+            seen = self._figures.between(begin_s, time.perf_counter() - self._begun_s)
+            took = "none arrived" if seen.median_ms is None else f"{seen.median_ms:6.1f} ms"
+            self._say(
+                f"   {rate:5,}/s: {seen.sent_per_s:6,.0f} sent, {seen.received_per_s:6,.0f} "
+                f"received a second, half of them within {took}"
+            )
+        await self._arrived()
+        self._begun_s = None
+        self._is_quiet = True
+        self._say(f"   {self._sent_count:,} sent, {self.received_count:,} received")
+
+    async def _send_at(self, producer: Producer, rate: int) -> None:
+        """Messages at a rate, evenly; a producer that cannot keep up sends what it can."""
+        assert self._begun_s is not None
+        begun_s = time.perf_counter()
+        tag = f"{rate}-a-second"
+        sent = 0
+        answers: list[asyncio.Future[object]] = []
+        while (passed_s := time.perf_counter() - begun_s) < STEP_S:
+            due = min(int(passed_s * rate) + 1, sent + rate // 10 + 1)
+            for number in range(sent, due):
+                self._figures.sent_s.append(time.perf_counter() - self._begun_s)
+                answers.append(await producer.submit(self._message(tag, number)))  # type: ignore[arg-type]
+            sent = max(sent, due)
+            await asyncio.sleep(_TICK_S)
+        await asyncio.gather(*answers)
+
+    async def _arrived(self) -> None:
+        """Until the consumer has everything, or has had time enough for it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ARRIVAL_WAIT_S):
+                while self.received_count < self._sent_count:
+                    self._news.clear()
+                    await self._news.wait()
+
+    async def _go_on(self, producer: Producer) -> None:
+        """So that there is something to look at."""
         number = 0
         while True:
             number += 1
-            started = time.perf_counter()
-            answer = await self._ask(
-                RequestCode.SEND_MESSAGE_V2,
-                SendMessageRequestV2(
-                    producer_group=GROUP,
-                    topic=TOPIC,
-                    default_topic=AUTO_CREATE_TOPIC,
-                    default_topic_queue_count=QUEUES,
-                    queue_id=number % QUEUES,
-                    sys_flag=0,
-                    born_timestamp=wall_ms(),
-                    flag=0,
-                    properties=properties.encode({"TAGS": "demo", "KEYS": f"demo-{number}"}),
-                ),
-                f"cargo {number}, sent {time.time_ns()}".encode(),
-            )
-            took_ms = (time.perf_counter() - started) * 1000
-            stored = headers.decode(SendMessageResponse, answer.fields)
-            self._say(
-                f"-> sent     cargo {number} to queue {stored.queue_id}, "
-                f"stored at offset {stored.queue_offset} in {took_ms:.1f} ms"
-            )
-            await asyncio.sleep(INTERVAL_S)
+            await producer.send(self._message("later", number))
+            await asyncio.sleep(_LATER_PAUSE_S)
 
-    async def _receive(self, queue: int, queue_offset: int) -> None:
-        while True:
-            header = PullMessageRequest(
-                consumer_group=GROUP,
-                topic=TOPIC,
-                queue_id=queue,
-                queue_offset=queue_offset,
-                max_msg_count=32,
-                sys_flag=_PULL_FLAGS,
-                commit_offset=0,
-                suspend_timeout_millis=_HOLD_MS,
-                subscription="*",
-                sub_version=0,
-                expression_type="TAG",
-            )
-            answer = await self._ask(RequestCode.PULL_MESSAGE, header, timeout_ms=_HOLD_MS + 15_000)
-            for message in decode_records(answer.body):
-                text = message.body.decode()
-                name, _, sent_ns = text.partition(", sent ")
-                after_ms = (time.time_ns() - int(sent_ns)) / 1e6
-                self.received_count += 1
-                self._say(f"<- received {name} from queue {queue}, {after_ms:.1f} ms after it left")
-            queue_offset = headers.decode(PullMessageResponse, answer.fields).next_begin_offset
+    # -- what is made of them ----------------------------------------------------------------------
+
+    async def _show_plot(self) -> None:
+        path = self._folder / PLOT
+        slots = self._figures.slots(_SLOT_S)
+        title = "Tianzhou: one broker, one producer, one consumer, in one process"
+        try:
+            await asyncio.to_thread(demo_plot.save, path, slots, title)
+        except ImportError:
+            self._say("no plot: it needs matplotlib (pip install 'tianzhou[demo]')")
+            return
+        self._say(f"messages per second and latency as a plot: {_shown(path)}")
+
+    async def _show_spark(self, since_ms: int) -> None:
+        if importlib.util.find_spec("pyspark") is None:
+            self._say("no Spark here: `make demo-spark` brings it and ends with a Spark job")
+            return
+        self._say("Spark starts, and reads the same messages from the broker (some seconds) ...")
+        log = self._folder / SPARK_LOG
+        with log.open("wb") as errors:
+            job = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "tianzhou.spark.demo", self._namesrv, TOPIC, str(since_ms),
+                stdout=asyncio.subprocess.PIPE, stderr=errors,
+                # Ctrl-C in the terminal is for the servers, which end this job in their turn.
+                start_new_session=True,
+            )  # fmt: skip
+        try:
+            shown, _ = await asyncio.wait_for(job.communicate(), SPARK_TIMEOUT_S)
+        except TimeoutError:
+            self._say(f"the Spark job took too long and was ended; its log is {_shown(log)}")
+            return
+        finally:
+            if job.returncode is None:
+                os.killpg(job.pid, signal.SIGTERM)
+                await job.wait()
+        if job.returncode:
+            self._say(f"the Spark job failed; its log is {_shown(log)}")
+            return
+        for line in shown.decode().splitlines():
+            self._say(line)
+
+    def _show_next(self) -> None:
+        program = Path(sys.argv[0])
+        name = _shown(program) if program.name == "tianzhou" else "tianzhou"
+        more = "" if self._namesrv.endswith(":9876") else f" --namesrv {self._namesrv}"
+        self._say("look around in another terminal; one message a second goes on meanwhile:")
+        for words in (
+            f"cluster top{more}",
+            f"topic show {TOPIC}{more}",
+            f"message tail {TOPIC}{more}",
+            f"pipeline run topic-stats --set days=today{more}",
+            "--help",
+        ):
+            self._say(f"   {name} {words}")
+        self._say("Ctrl-C stops everything; what was sent stays in the data folder")
 
 
-async def keep_running(
-    namesrv_address: str, broker_address: str, say: Callable[[str], None]
-) -> None:
+def _shown(path: Path) -> str:
+    """As one would write it here."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+async def keep_running(namesrv_address: str, folder: Path, say: Say) -> None:
     """Run the demonstration; when the servers refuse it, say why and try again."""
     while True:
         try:
-            await Demo(namesrv_address, broker_address, say).run()
-        except* (RemotingError, RequestError) as group:
-            say(f"the demonstration stumbled: {group.exceptions[0]}; it goes on in a second")
+            await Demo(namesrv_address, folder, say).run()
+        except TianzhouError as e:
+            say(f"the demonstration stumbled: {e}; it goes on in a second")
         await asyncio.sleep(_RETRY_S)

@@ -1,6 +1,7 @@
 """`tianzhou group`: consumer groups, their members, their lag, and their settings."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated
 
 import msgspec
@@ -11,6 +12,17 @@ from rich.text import Text
 from tianzhou.admin.copying import copy_groups
 from tianzhou.admin.fanout import BrokerAt, gather
 from tianzhou.admin.portrait import GroupPortrait, QueueProgress, merge_progress, portray
+from tianzhou.cli.changing import (
+    Attributes,
+    From,
+    OrCreate,
+    To,
+    copy_settings,
+    refuse_if_there,
+    tell_changed,
+    tell_done,
+    warn_all,
+)
 from tianzhou.cli.choosing import (
     BrokerOption,
     ClusterOption,
@@ -22,56 +34,79 @@ from tianzhou.cli.choosing import (
     masters,
     pairs_of,
 )
-from tianzhou.cli.session import Session, verb
+from tianzhou.cli.group_members import running_data, running_tables
+from tianzhou.cli.session import Bundle, Session, verb
 from tianzhou.cli.show import Shown, alarming, facts, moment, several, span, table
 from tianzhou.errors import ConfigError, RequestError, TargetError
-from tianzhou.protocol.bodies.clients import (
-    ConsumerConnection,
-    ConsumerRunningInfo,
-    ProcessQueueInfo,
-)
+from tianzhou.protocol.bodies.clients import ConsumerConnection
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
-from tianzhou.protocol.bodies.queues import MessageQueue
+from tianzhou.protocol.bodies.queues import SetMessageRequestModeBody
 
 app = typer.Typer(name="group", no_args_is_help=True, help="Look after consumer groups.")
 
 TopicOption = Annotated[
     str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic.")
 ]
-Consume = Annotated[
-    bool | None, typer.Option("--consume/--no-consume", help="Whether the group may consume.")
-]
-Broadcast = Annotated[
-    bool | None, typer.Option("--broadcast/--no-broadcast", help="Whether it may broadcast.")
-]
-FromMin = Annotated[
-    bool | None,
-    typer.Option("--from-min/--not-from-min", help="Whether a new one starts at the oldest."),
-]
-Orderly = Annotated[
-    bool | None, typer.Option("--orderly/--not-orderly", help="Consumed in order (5.x).")
-]
-RetryMax = Annotated[
-    int | None, typer.Option("--retries", min=-1, help="How often a message is tried again.")
-]
-RetryQueues = Annotated[
-    int | None, typer.Option("--retry-queues", min=0, help="Queues of its retry topic.")
-]
-ReadFrom = Annotated[
-    int | None, typer.Option("--broker-id", min=0, help="Id of the broker to read from; 0 master.")
-]
-WhenSlow = Annotated[
-    int | None,
-    typer.Option("--broker-id-when-slow", min=0, help="Id to read from when far behind."),
-]
-Notify = Annotated[
-    bool | None,
-    typer.Option("--notify/--no-notify", help="Whether members are told of each other's coming."),
-]
-Attributes = Annotated[
-    list[str] | None,
-    typer.Option("--attribute", metavar="KEY=VALUE", help="An attribute of 5.x; may be repeated."),
-]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOptions(Bundle):
+    """The settings of a group; None leaves one as it is."""
+
+    consume: Annotated[
+        bool | None, typer.Option("--consume/--no-consume", help="Whether the group may consume.")
+    ] = None
+    broadcast: Annotated[
+        bool | None, typer.Option("--broadcast/--no-broadcast", help="Whether it may broadcast.")
+    ] = None
+    from_min: Annotated[
+        bool | None,
+        typer.Option("--from-min/--not-from-min", help="Whether a new one starts at the oldest."),
+    ] = None
+    orderly: Annotated[
+        bool | None, typer.Option("--orderly/--not-orderly", help="Consumed in order (5.x).")
+    ] = None
+    retries: Annotated[
+        int | None, typer.Option("--retries", min=-1, help="How often a message is tried again.")
+    ] = None
+    retry_queues: Annotated[
+        int | None, typer.Option("--retry-queues", min=0, help="Queues of its retry topic.")
+    ] = None
+    broker_id: Annotated[
+        int | None,
+        typer.Option("--broker-id", min=0, help="Id of the broker to read from; 0 master."),
+    ] = None
+    when_slow: Annotated[
+        int | None,
+        typer.Option("--broker-id-when-slow", min=0, help="Id to read from when far behind."),
+    ] = None
+    notify: Annotated[
+        bool | None,
+        typer.Option(
+            "--notify/--no-notify", help="Whether members are told of each other's coming."
+        ),
+    ] = None
+    attribute: Attributes = None
+
+    def of(self, before: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        """A group with what is given changed, and the rest as it was. Raises ConfigError."""
+        given = {
+            "consume_enable": self.consume,
+            "consume_broadcast_enable": self.broadcast,
+            "consume_from_min_enable": self.from_min,
+            "consume_orderly": self.orderly,
+            "retry_max_times": self.retries,
+            "retry_queue_count": self.retry_queues,
+            "broker_id": self.broker_id,
+            "which_broker_when_consume_slowly": self.when_slow,
+            "notify_consumer_ids_changed_enable": self.notify,
+            # A broker of 5.x reads "+name" as one to add or change.
+            "attributes": {f"+{name}": value for name, value in pairs_of(self.attribute).items()}
+            if self.attribute
+            else None,
+        }
+        wanted = {name: value for name, value in given.items() if value is not None}
+        return msgspec.structs.replace(before, **wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,55 +367,11 @@ async def show_members(
         except RequestError as e:
             warnings.append(f"{name}: {e}")
             continue
-        data.append(_running_data(name, info))
-        parts += _running_tables(name, info)
+        data.append(running_data(name, info))
+        parts += running_tables(name, info)
         if info.jstack:
             parts.append(Text(info.jstack))
     return Shown(data, parts, warnings)
-
-
-def _queues_of(info: ConsumerRunningInfo) -> list[tuple[MessageQueue, ProcessQueueInfo]]:
-    return sorted(info.queues.items(), key=lambda pair: (pair[0].topic or "", pair[0].queue_id))
-
-
-def _running_data(name: str, info: ConsumerRunningInfo) -> dict[str, object]:
-    queues = [
-        {
-            "topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id,
-            "committed": each.commit_offset, "waiting": each.cached_count,
-            "last_pull_ms": each.last_pull_timestamp,
-        }
-        for queue, each in _queues_of(info)
-    ]  # fmt: skip
-    return {
-        "client_id": name,
-        "properties": info.properties,
-        "queues": queues,
-        "topics": info.statuses,
-        "stacks": info.jstack,
-    }
-
-
-def _running_tables(name: str, info: ConsumerRunningInfo) -> list[RenderableType]:
-    queues = table(
-        ["topic", "!broker", ">queue", ">committed", ">waiting", ">MiB", "last pulled"],
-        (
-            (
-                queue.topic, queue.broker_name, queue.queue_id, each.commit_offset,
-                each.cached_count, each.cached_size_mib, moment(each.last_pull_timestamp),
-            )
-            for queue, each in _queues_of(info)
-        ),
-        title=name,
-    )  # fmt: skip
-    rates = table(
-        ["topic", ">pulled/s", ">consumed/s", ">failed/s", ">ms to consume"],
-        (
-            (topic, each.pull_tps, each.consume_ok_tps, each.consume_failed_tps, each.consume_ms)
-            for topic, each in sorted(info.statuses.items())
-        ),
-    )
-    return [queues, rates] if info.statuses else [queues]
 
 
 @verb(app, "producers", reads=True, examples=["tianzhou group producers"])
@@ -474,39 +465,6 @@ async def allocate(
 # -- changing --------------------------------------------------------------------------------------
 
 
-def changed(before: SubscriptionGroupConfig, **given: object) -> SubscriptionGroupConfig:
-    """A group with what is not None changed, and the rest as it was."""
-    wanted = {name: value for name, value in given.items() if value is not None}
-    return msgspec.structs.replace(before, **wanted)
-
-
-def _given(
-    consume: bool | None,
-    broadcast: bool | None,
-    from_min: bool | None,
-    orderly: bool | None,
-    retries: int | None,
-    retry_queues: int | None,
-    broker_id: int | None,
-    when_slow: int | None,
-    notify: bool | None,
-    attribute: list[str] | None,
-) -> dict[str, object]:
-    return {
-        "consume_enable": consume,
-        "consume_broadcast_enable": broadcast,
-        "consume_from_min_enable": from_min,
-        "consume_orderly": orderly,
-        "retry_max_times": retries,
-        "retry_queue_count": retry_queues,
-        "broker_id": broker_id,
-        "which_broker_when_consume_slowly": when_slow,
-        "notify_consumer_ids_changed_enable": notify,
-        # A broker of 5.x reads "+name" as one to add or change.
-        "attributes": {f"+{k}": v for k, v in pairs_of(attribute).items()} if attribute else None,
-    }
-
-
 @verb(
     app, "create",
     examples=["tianzhou group create billing", "tianzhou group create billing --retries 3"],
@@ -516,33 +474,15 @@ async def create_group(
     group: Group,
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
-    consume: Consume = None,
-    broadcast: Broadcast = None,
-    from_min: FromMin = None,
-    orderly: Orderly = None,
-    retries: RetryMax = None,
-    retry_queues: RetryQueues = None,
-    broker_id: ReadFrom = None,
-    when_slow: WhenSlow = None,
-    notify: Notify = None,
-    attribute: Attributes = None,
+    settings: GroupOptions = GroupOptions(),  # noqa: B008 - frozen
 ) -> None:
     """Create a group on all brokers, or on those that are named."""
     brokers = await masters(session, cluster, broker)
     tables = await gather(brokers, session.admin.groups.all_configs)
-    there = [at.name for at, configs in tables.found.items() if group in configs]
-    if there:
-        raise TargetError(
-            f"group {group} exists on {', '.join(there)}; "
-            f"`tianzhou group update {group}` changes it"
-        )
-    given = _given(
-        consume, broadcast, from_min, orderly, retries, retry_queues, broker_id, when_slow, notify,
-        attribute,
-    )  # fmt: skip
-    config = changed(SubscriptionGroupConfig(group_name=group), **given)
+    refuse_if_there("group", group, (at for at in tables.found if group in tables.found[at]))
+    config = settings.of(SubscriptionGroupConfig(group_name=group))
     done = await gather(brokers, lambda at: session.admin.groups.put(at, config))
-    _tell_done(session, f"group {group}: created", done.found, done.warnings)
+    tell_done(session, f"group {group}: created", done)
 
 
 @verb(
@@ -557,26 +497,11 @@ async def update_group(
     group: Group,
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
-    consume: Consume = None,
-    broadcast: Broadcast = None,
-    from_min: FromMin = None,
-    orderly: Orderly = None,
-    retries: RetryMax = None,
-    retry_queues: RetryQueues = None,
-    broker_id: ReadFrom = None,
-    when_slow: WhenSlow = None,
-    notify: Notify = None,
-    attribute: Attributes = None,
-    or_create: Annotated[
-        bool, typer.Option("--or-create", help="Create it where it does not exist.")
-    ] = False,
+    settings: GroupOptions = GroupOptions(),  # noqa: B008 - frozen
+    or_create: OrCreate = False,
 ) -> None:
     """Change a group where it exists; what is not named stays as it is."""
-    given = _given(
-        consume, broadcast, from_min, orderly, retries, retry_queues, broker_id, when_slow, notify,
-        attribute,
-    )  # fmt: skip
-    if not or_create and all(value is None for value in given.values()):
+    if not or_create and settings == GroupOptions():
         raise ConfigError("nothing to change; say --consume, --retries, --broadcast, ...")
     groups = session.admin.groups
     tables = await gather(await masters(session, cluster, broker), groups.all_configs)
@@ -588,13 +513,9 @@ async def update_group(
     }
     if not there:
         raise TargetError(f"there is no group {group!r}; `tianzhou group create {group}` makes it")
-    done = await gather(there, lambda at: groups.put(at, changed(there[at], **given)))
-    for warning in (*tables.warnings, *done.warnings):
-        session.warn(f"warning: {warning}")
-    for what, was_there in (("created", False), ("changed", True)):
-        names = [at.name for at in done.found if (group in tables.found[at]) is was_there]
-        if names:
-            session.say(f"group {group}: {what} on {', '.join(names)}")
+    done = await gather(there, lambda at: groups.put(at, settings.of(there[at])))
+    warn_all(session, (*tables.warnings, *done.warnings))
+    tell_changed(session, f"group {group}", done.found, lambda at: group in tables.found[at])
 
 
 @verb(
@@ -628,47 +549,83 @@ async def delete_group(
     if not session.agreed(f"delete group {group} and its dead letters on {names}{who}"):
         return
     done = await groups.delete(group, there, offsets_too=not keep_offsets)
-    _tell_done(session, f"group {group}: deleted", done.found, done.warnings)
+    tell_done(session, f"group {group}: deleted", done)
 
 
 @verb(
     app, "copy", destroys=True,
     examples=["tianzhou group copy --from broker-a --to broker-c --dry-run"],
 )  # fmt: skip
-async def copy(
-    session: Session,
-    source: Annotated[str, typer.Option("--from", metavar="BROKER", help="Copy of this broker.")],
-    target: Annotated[str, typer.Option("--to", metavar="BROKER", help="To this broker.")],
-    pattern: Pattern = None,
-) -> None:
+async def copy(session: Session, source: From, target: To, pattern: Pattern = None) -> None:
     """Copy the settings of groups, not their offsets, from one broker to a new one."""
-    (origin,) = await masters(session, broker=source)
-    (goal,) = await masters(session, broker=target)
-    if origin == goal:
-        raise ConfigError("--from and --to are the same broker")
-    plan = await copy_groups(
-        session.admin,
-        origin,
-        goal,
-        lambda name: bool(like([name], pattern)) and not is_system_group(name),
+
+    def is_wanted(name: str) -> bool:
+        return bool(like([name], pattern)) and not is_system_group(name)
+
+    await copy_settings(
+        session, "group", source, target,
+        lambda origin, goal: copy_groups(session.admin, origin, goal, is_wanted),
+    )  # fmt: skip
+
+
+class Mode(StrEnum):
+    """How consumers get messages."""
+
+    PULL = "PULL"
+    POP = "POP"
+
+
+@verb(
+    app, "mode", reads=True,
+    examples=[
+        "tianzhou group mode billing",
+        "tianzhou group mode billing orders POP",
+        "tianzhou group mode billing orders POP --share 2    two neighbours share each queue",
+        "tianzhou group mode billing orders PULL --broker broker-a",
+    ],
+)  # fmt: skip
+async def mode(
+    session: Session,
+    group: Group,
+    topic: Annotated[
+        str | None, typer.Argument(metavar="[TOPIC]", help="A topic it consumes.")
+    ] = None,
+    wanted: Annotated[
+        Mode | None,
+        typer.Argument(metavar="[MODE]", case_sensitive=False, help="PULL or POP, to set it."),
+    ] = None,
+    share: Annotated[
+        int,
+        typer.Option(
+            "--share", min=-1, help="With POP: how many others share a queue; 0 or less: all."
+        ),
+    ] = 0,
+    cluster: ClusterOption = None,
+    broker: BrokerOption = None,
+) -> Shown | None:
+    """Show or set whether a group pulls or pops a topic (5.x), for clients that let brokers decide.
+
+    Such clients ask the broker for their queues; all others pull, whatever is set here.
+    """
+    groups, brokers = session.admin.groups, await masters(session, cluster, broker)
+    if wanted is not None and topic is not None:
+        body = SetMessageRequestModeBody(
+            topic=topic, consumer_group=group, mode=wanted.value, pop_share_queue_count=share
+        )
+        done = await gather(brokers, lambda at: groups.set_mode(at, body))
+        tell_done(session, f"group {group}: topic {topic} is for {wanted.value}", done)
+        return None
+    told = await gather(brokers, groups.modes)
+    rows = [
+        (name, at.name, each[group].mode, each[group].pop_share_queue_count)
+        for at, table in told.found.items()
+        for name, each in sorted(table.items())
+        if group in each and topic in (None, name)
+    ]
+    keys = ("topic", "broker", "mode", "share")
+    data = [dict(zip(keys, row, strict=True)) for row in rows]
+    notes = (
+        [] if rows else [f"nothing is set for {group}; brokers' defaultMessageRequestMode counts"]
     )
-    if not plan.missing:
-        session.say(f"{goal.name} has all of these groups already")
-        return
-    names = ", ".join(plan.missing)
-    if not session.agreed(f"create {several(len(plan.missing), 'group')} on {goal.name}: {names}"):
-        return
-    done = await plan.run()
-    for name, why in done.failures.items():
-        session.warn(f"{name}: {why}")
-    session.say(f"{several(done.count, 'group')} created on {goal.name}, {plan.there} were there")
-    if done.failures:
-        raise TargetError(f"{several(len(done.failures), 'group')} could not be created")
-
-
-def _tell_done(
-    session: Session, what: str, found: dict[BrokerAt, None], warnings: list[str]
-) -> None:
-    for warning in warnings:
-        session.warn(f"warning: {warning}")
-    session.say(f"{what} on {', '.join(at.name for at in found)}")
+    shown = [table(["topic", "!broker", "mode", ">share"], rows)] if rows else []
+    return Shown(data, shown, told.warnings, notes=notes)

@@ -443,7 +443,13 @@ async def show_trace(
     ] = TRACE_TOPIC,
 ) -> Shown:
     """Show the life of a message as clients traced it: who sent it, who consumed it, when."""
-    events = await trace(session.admin.messages, message_id, topic=trace_topic)
+    try:
+        events = await trace(session.admin.messages, message_id, topic=trace_topic)
+    except TargetError as e:
+        raise TargetError(
+            f"no broker has the topic {trace_topic}: traceTopicEnable=true gives it to one; "
+            "--trace-topic names another"
+        ) from e
     if not events:
         raise TargetError(
             f"no trace of {message_id} in {trace_topic}: either its clients do not trace, or the "

@@ -139,6 +139,12 @@ def _clusters(o: Given) -> list[str]:
     return [*words, "--every", every, *([] if words[1] == "top" else ["--watch"])]
 
 
+def _ha(o: Given) -> list[str]:
+    every = o.get("i")
+    watch = [] if every is None else ["--every", every, "--watch"]
+    return ["broker", "ha", o.broker_or_cluster(), *watch]
+
+
 def _progress(o: Given) -> list[str]:
     group = o.get("g")
     o.met("s")
@@ -214,7 +220,6 @@ _STATIC = "static topics are not supported"
 _COLD = "cold data control is not supported"
 _AUTH = "users and policies of 5.3 are not supported; `tianzhou acl` has accounts as in 4.9"
 _CONTAINER = "there are no broker containers here; `tianzhou broker --workers` starts several"
-_NOT_BUILT = "not built; use Apache's mqadmin"
 
 _CHOOSE = "b/brokerAddr= c/clusterName="
 _CONTROLLER_AT = "a/controllerAddress="
@@ -285,7 +290,8 @@ ALIASES: dict[str, Alias] = {
         "b/broker=", "group producers", lambda o: ["group", "producers", *o.flag("b", "--broker")]
     ),
     "setConsumeMode": Alias(
-        f"{_CHOOSE} t/topicName= g/groupName= m/mode= q/popShareQueueNum=", why=_NOT_BUILT
+        f"{_CHOOSE} t/topicName= g/groupName= m/mode= q/popShareQueueNum=", "group mode",
+        lambda o: ["group", "mode", o["g"], o["t"], o["m"], *o.flag("q", "--share"), *o.where()],
     ),
     # -- offsets -----------------------------------------------------------------------------------
     "resetOffsetByTime": Alias(
@@ -381,8 +387,11 @@ ALIASES: dict[str, Alias] = {
     ),
     "cleanUnusedTopic": Alias("b/brokerAddr= c/cluster=", "broker clean topics", _clean("topics")),
     "startMonitoring": Alias("", "cluster watch", lambda _: ["cluster", "watch"]),
-    "haStatus": Alias(f"{_CHOOSE} i/interval=", why=_NOT_BUILT),
-    "resetMasterFlushOffset": Alias("b/brokerAddr= o/offset=", why=_NOT_BUILT),
+    "haStatus": Alias(f"{_CHOOSE} i/interval=", "broker ha", _ha),
+    "resetMasterFlushOffset": Alias(
+        "b/brokerAddr= o/offset=", "broker flush-offset",
+        lambda o: ["broker", "flush-offset", o["b"], o["o"], "--yes"],
+    ),
     # -- nameservers -------------------------------------------------------------------------------
     "updateKvConfig": Alias(
         "s/namespace= k/key= v/value=", "namesrv kv put",
@@ -448,7 +457,7 @@ ALIASES: dict[str, Alias] = {
         "c/clusters= b/brokers= t/topic= mf/mapFile= fr/forceReplace=", why=_STATIC
     ),
     "exportMetadataInRocksDB": Alias("p/path= t/configType= j/jsonEnable=", why=_ROCKSDB),
-    "exportPopRecord": Alias(f"{_CHOOSE} d/dryRun=", why=_NOT_BUILT),
+    "exportPopRecord": Alias(f"{_CHOOSE} d/dryRun=", why=_ROCKSDB),
     "rocksDBConfigToJson": Alias(
         "t/configType= p/configPath= e/exportFile= j/jsonEnable= c/cluster= b/brokerAddr=",
         why=_ROCKSDB,

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from tianzhou.cli.choosing import like, pairs_of
+from tianzhou.cli.choosing import Changes, KeyPattern, like, pairs_of
 from tianzhou.cli.session import Session, verb
 from tianzhou.cli.show import Cell, Shown, facts, several, table
 from tianzhou.errors import ConfigError, TargetError, TianzhouError
@@ -50,13 +50,8 @@ async def list_namesrvs(session: Session) -> Shown:
 )  # fmt: skip
 async def config(
     session: Session,
-    pattern: Annotated[
-        str | None, typer.Argument(metavar="[PATTERN]", help="Only keys like this.")
-    ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
-    ] = None,
+    pattern: KeyPattern = None,
+    changes: Changes = None,
 ) -> Shown | None:
     """Show the settings of the nameservers, or change some of them while they run."""
     namesrv = session.admin.namesrv

@@ -1,17 +1,22 @@
 """`tianzhou pipeline`: the standard Spark jobs over topics, and what became of their runs."""
 
 import asyncio
+import logging
+import signal
+import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
 from tianzhou.cli.contexts import Context
+from tianzhou.cli.serving import FAILED, OK
 from tianzhou.cli.session import Options, Session, credentials_of, verb
-from tianzhou.cli.show import Shown, moment, several, span, table
+from tianzhou.cli.show import Shown, facts, moment, several, size, span, table
 from tianzhou.errors import ConfigError
 
 app = typer.Typer(name="pipeline", no_args_is_help=True, help="Run Spark jobs over topics.")
@@ -54,7 +59,9 @@ async def options(
         from tianzhou.spark.pipelines import catalog
 
     found = {key: _text(value) for key, value in catalog.option_defaults(name).items()}
-    return Shown(found, [table(["!option", "default"], found.items())])
+    meanings = catalog.option_meanings(name)
+    rows = ((key, value, meanings.get(key)) for key, value in found.items())
+    return Shown(found, [table(["!option", "default", "what"], rows)])
 
 
 def _text(value: object) -> str:
@@ -66,7 +73,7 @@ def _text(value: object) -> str:
 
 
 @verb(
-    app, "run", endless=True,
+    app, "run",
     examples=[
         "tianzhou pipeline run topic-stats",
         "tianzhou pipeline run topic-stats --set days=2024-02-29 --set zone=Asia/Shanghai",
@@ -83,22 +90,54 @@ async def run(
     ] = None,
     database: Database = None,
 ) -> Shown:
-    """Run a pipeline. What is wrong with its options is told before Spark is started."""
-    pairs = cluster_pairs(session.target, session.options) | parse_pairs(given or [])
+    """Run a pipeline. What is wrong with its options is told before Spark is started.
+
+    Ctrl-C and SIGTERM end it in good order. Exit code 0 means that nothing is left to do, or that
+    it was one which runs until it is stopped; 1 that it failed or was stopped before its end.
+    """
+    with _extra():
+        from tianzhou.spark.pipelines import catalog, runner
+    pairs = cluster_pairs(session.target, session.options) | catalog.parse_pairs(given or [])
     if database is not None:
         pairs["database"] = database
-    with _extra():
-        from tianzhou.spark.pipelines import runner
     runner.check(name, pairs)
 
     def tell(line: str) -> None:
         session.err.print(Text(f"{name}: {line}", style="dim"), soft_wrap=True)
 
-    outcome = await asyncio.to_thread(runner.run, name, pairs, tell=tell)
+    _show_notices()
+    stop = threading.Event()
+
+    def end() -> None:
+        if not stop.is_set():
+            tell("stopping")
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with suppress(RuntimeError, ValueError):  # outside of the main thread there are no signals
+            asyncio.get_running_loop().add_signal_handler(number, end)
+    work = asyncio.ensure_future(asyncio.to_thread(runner.run, name, pairs, tell=tell, stop=stop))
+    try:
+        outcome = await asyncio.shield(work)
+    except asyncio.CancelledError:
+        # Whoever called ends: so does the run, and is recorded as stopped.
+        stop.set()
+        await asyncio.gather(work, return_exceptions=True)
+        raise
+    more = [outcome.note] if outcome.note else []
+    if stop.is_set() and outcome.is_whole:
+        more.append("stopped")
     note = f"{name}: {several(outcome.row_count, 'row')}" + (
-        f" ({outcome.note})" if outcome.note else ""
+        f" ({'; '.join(more)})" if more else ""
     )
-    return Shown(asdict(outcome), notes=[note])
+    code = OK if outcome.is_whole else FAILED
+    return Shown(asdict(outcome), notes=[note], exit_code=code)
+
+
+def _show_notices() -> None:
+    """What the notifier `log` gets is for the eyes of whoever runs the pipeline."""
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    logging.getLogger("tianzhou.spark.pipelines").setLevel(logging.INFO)
 
 
 @contextmanager
@@ -108,17 +147,6 @@ def _extra() -> Generator[None]:
         yield
     except ModuleNotFoundError as e:
         raise ConfigError(f"pipelines need the extra: pip install 'tianzhou[spark]' ({e})") from e
-
-
-def parse_pairs(given: list[str]) -> dict[str, str]:
-    """Options as they stand on the command line. Raises ConfigError."""
-    pairs: dict[str, str] = {}
-    for each in given:
-        key, found, value = each.partition("=")
-        if not found or not key:
-            raise ConfigError(f"--set {each}: OPTION=VALUE is expected")
-        pairs[key] = value
-    return pairs
 
 
 def cluster_pairs(target: Context, options: Options) -> dict[str, str]:
@@ -132,6 +160,50 @@ def cluster_pairs(target: Context, options: Options) -> dict[str, str]:
         if target.tls_ca:
             pairs["tlsTrusted"] = target.tls_ca
     return pairs
+
+
+@verb(
+    app, "package", reads=True,
+    examples=[
+        "tianzhou pipeline package --out ship",
+        "tianzhou pipeline package --out ship --with psycopg --without pyarrow",
+        "tianzhou pipeline package --out ship --pure",
+    ],
+)  # fmt: skip
+async def package(
+    session: Session,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where files are put.")],
+    pure: Annotated[
+        bool, typer.Option("--pure", help="A zip of the package alone, for --py-files.")
+    ] = False,
+    more: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="NAME", help="A distribution that is packed, too."),
+    ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option("--without", metavar="NAME", help="One that the machines have."),
+    ] = None,
+) -> Shown:
+    """Pack Tianzhou for a Spark cluster: files for spark-submit, and the command to use them."""
+    with _extra():
+        from tianzhou.spark.package import PYTHON, write_archive, write_zip
+    if pure and (more or without):
+        raise ConfigError("--with and --without are for archives; a zip has the package alone")
+    if pure:
+        made = await asyncio.to_thread(write_zip, out)
+    else:
+        made = await asyncio.to_thread(write_archive, out, more=more or (), without=without or ())
+    told = facts(
+        [
+            ("file", str(made.path)),
+            ("size", size(made.size_bytes)),
+            ("kernel", "included" if made.has_kernel else "not included: its pure twin serves"),
+            ("machines need", ", ".join(["Spark", f"Python {PYTHON}", *made.needs])),
+        ]
+    )
+    data = asdict(made) | {"path": str(made.path), "program": str(made.program)}
+    return Shown(data, [told], notes=["", *made.commands])
 
 
 @verb(app, "status", reads=True, watches=True, examples=["tianzhou pipeline status --watch"])

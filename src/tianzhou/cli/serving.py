@@ -4,6 +4,7 @@ Exit codes of every command: 0 done, 1 failed, 2 used or configured wrongly.
 """
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -19,6 +20,10 @@ from tianzhou.remoting.address import format_address
 log = logging.getLogger(__name__)
 
 OK, FAILED, WRONG_USE = 0, 1, 2
+
+_SWITCH_INTERVAL_S = 0.0005
+"""For so long another thread may keep the interpreter from the event loop. Python's own 5 ms are
+what the slowest in a hundred requests would wait for a thread that flushes or saves tables."""
 
 
 class Program(Protocol):
@@ -47,6 +52,7 @@ def run(name: str, make: Callable[[], Program], on_started: Callable[[str], str]
     `on_started` makes the line that tells the user where it listens. SIGTERM and SIGINT stop it in
     good order; a second one does not wait for that.
     """
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
         event_loop.run(_run(name, make, on_started))
     except (TianzhouError, OSError) as e:
@@ -77,6 +83,9 @@ async def _run(name: str, make: Callable[[], Program], on_started: Callable[[str
             address = format_address(*await program.start())
             stack.enter_context(announced(name, address))
             say(on_started(address))
+            # What is there now stays, code and tables of all topics: a collection that looked at it
+            # would hold up the loop for tens of milliseconds and find nothing.
+            gc.freeze()
             await stop.wait()
         finally:
             await program.stop()

@@ -3,6 +3,12 @@
     @verb(app, "list", reads=True, examples=["tianzhou topic list"])
     async def list_topics(session: Session, pattern: Annotated[str, typer.Argument()]) -> Shown: ...
 
+Options that several verbs share are fields of one dataclass, which each takes as a parameter:
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class TopicOptions(Bundle):
+        queues: Annotated[int | None, typer.Option(help="Queues per broker.")] = None
+
 Every verb gets the options that say which cluster is meant. One that reads also gets --json, one
 that can be looked at for long --watch (or --once, if that is its point), one that destroys
 --dry-run and --yes. Exit codes: 0 done, 1 failed, 2 used wrongly. An error is one line on standard
@@ -16,10 +22,10 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import msgspec
 import typer
@@ -40,6 +46,7 @@ from tianzhou.errors import (
     FilterError,
     RequestError,
     RequestTimeout,
+    TargetError,
     TianzhouError,
 )
 from tianzhou.protocol.acl import Credentials
@@ -133,6 +140,28 @@ class Session:
 
 
 # -- declaring verbs -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """Options that several verbs share; each field is one, and has a default."""
+
+
+def _is_bundle(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Bundle)
+
+
+def _fields(kind: type[Bundle]) -> list[inspect.Parameter]:
+    hints = get_type_hints(kind, include_extras=True)
+    return [
+        inspect.Parameter(
+            each.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=each.default,
+            annotation=hints[each.name],
+        )
+        for each in fields(kind)
+    ]
 
 
 class Verb(TyperCommand):
@@ -242,9 +271,12 @@ def verb(
 
     def declare(action: Callable[..., Awaitable[Result]]) -> Callable[..., Awaitable[Result]]:
         signature = inspect.signature(action, eval_str=True)
+        taken = list(signature.parameters.values())[1:]
+        bundles = {each.name: each.annotation for each in taken if _is_bundle(each.annotation)}
         own = [
-            each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for each in list(signature.parameters.values())[1:]
+            part.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for each in taken
+            for part in (_fields(bundles[each.name]) if each.name in bundles else [each])
         ]
         more = _cluster_options()
         more += [_JSON] if reads else []
@@ -255,6 +287,8 @@ def verb(
 
         def command(**given: Any) -> None:  # noqa: ANN401 - typer has checked each of them
             options = Options(**{key: given.pop(key) for key in names})
+            for bundle, kind in bundles.items():
+                given[bundle] = kind(**{each.name: given.pop(each.name) for each in fields(kind)})
             words = f"tianzhou {app.info.name} {name}".rstrip()
             call = partial(action, **given)
             raise typer.Exit(run(words, options, call, endless=endless))
@@ -323,7 +357,11 @@ def tls_of(target: Context) -> Tls | None:
     """How to connect; None for plain connections."""
     if not target.tls:
         return None
-    return Tls(trusted=Path(target.tls_ca) if target.tls_ca else None)
+    return Tls(
+        certificate=Path(target.tls_cert) if target.tls_cert else None,
+        key=Path(target.tls_key) if target.tls_key else None,
+        trusted=Path(target.tls_ca) if target.tls_ca else None,
+    )
 
 
 def credentials_of(target: Context, options: Options) -> Credentials | None:
@@ -398,6 +436,10 @@ def hint(error: TianzhouError) -> str:
         return ". Start one with `tianzhou up`, or name another with --namesrv or --context"
     if isinstance(error, RequestTimeout):
         return ". Try a longer --timeout"
+    if isinstance(error, TargetError) and str(error).startswith("there is no topic"):
+        return "" if ";" in str(error) else "; `tianzhou topic list` shows them"
+    if isinstance(error, TargetError) and str(error).startswith("there is no consumer group"):
+        return "; `tianzhou group list` shows them"
     if isinstance(error, RequestError) and error.code == ResponseCode.NO_PERMISSION:
         return ". Give an account that may do this: --access-key and --secret-key"
     return ""

@@ -1,6 +1,7 @@
 """`tianzhou topic`: list, show, create, update, delete and copy topics."""
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -9,6 +10,17 @@ import typer
 from tianzhou.admin.copying import copy_topics
 from tianzhou.admin.fanout import BrokerAt, gather
 from tianzhou.admin.topics import QUEUE_COUNT, extents, perm_text
+from tianzhou.cli.changing import (
+    Attributes,
+    From,
+    OrCreate,
+    To,
+    copy_settings,
+    refuse_if_there,
+    tell_changed,
+    tell_done,
+    warn_all,
+)
 from tianzhou.cli.choosing import (
     BrokerOption,
     ClusterOption,
@@ -20,7 +32,7 @@ from tianzhou.cli.choosing import (
     pairs_of,
     parse_perm,
 )
-from tianzhou.cli.session import Session, verb
+from tianzhou.cli.session import Bundle, Session, verb
 from tianzhou.cli.show import Cell, Shown, moment, several, table
 from tianzhou.errors import ConfigError, TargetError
 from tianzhou.names import ORDER_TOPIC_NAMESPACE
@@ -28,26 +40,49 @@ from tianzhou.protocol.bodies.topics import TopicConfig
 
 app = typer.Typer(name="topic", no_args_is_help=True, help="Look after topics.")
 
-Perm = Annotated[
-    str | None, typer.Option("--perm", metavar="rw|r|w|none", help="What clients may do.")
-]
-Queues = Annotated[
-    int | None,
-    typer.Option("--queues", min=1, max=4096, help="Queues per broker, to read and to write."),
-]
-ReadQueues = Annotated[
-    int | None, typer.Option("--read-queues", min=0, max=4096, help="Only queues to read.")
-]
-WriteQueues = Annotated[
-    int | None, typer.Option("--write-queues", min=0, max=4096, help="Only queues to write.")
-]
-Ordered = Annotated[
-    bool | None, typer.Option("--ordered/--not-ordered", help="Whether its messages are ordered.")
-]
-Attributes = Annotated[
-    list[str] | None,
-    typer.Option("--attribute", metavar="KEY=VALUE", help="An attribute of 5.x; may be repeated."),
-]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicOptions(Bundle):
+    """The settings of a topic; None leaves one as it is."""
+
+    queues: Annotated[
+        int | None,
+        typer.Option("--queues", min=1, max=4096, help="Queues per broker, to read and to write."),
+    ] = None
+    read_queues: Annotated[
+        int | None, typer.Option("--read-queues", min=0, max=4096, help="Only queues to read.")
+    ] = None
+    write_queues: Annotated[
+        int | None, typer.Option("--write-queues", min=0, max=4096, help="Only queues to write.")
+    ] = None
+    perm: Annotated[
+        str | None, typer.Option("--perm", metavar="rw|r|w|none", help="What clients may do.")
+    ] = None
+    ordered: Annotated[
+        bool | None,
+        typer.Option("--ordered/--not-ordered", help="Whether its messages are ordered."),
+    ] = None
+    attribute: Attributes = None
+
+    def of(self, before: TopicConfig) -> TopicConfig:
+        """A topic with what is given changed, and the rest as it was. Raises ConfigError."""
+        read_count = self.queues if self.read_queues is None else self.read_queues
+        write_count = self.queues if self.write_queues is None else self.write_queues
+        return TopicConfig(
+            topic_name=before.topic_name,
+            read_queue_count=before.read_queue_count if read_count is None else read_count,
+            write_queue_count=before.write_queue_count if write_count is None else write_count,
+            perm=before.perm if self.perm is None else parse_perm(self.perm),
+            filter_type=before.filter_type,
+            topic_sys_flag=before.topic_sys_flag,
+            order=before.order if self.ordered is None else self.ordered,
+            attributes=pairs_of(self.attribute) if self.attribute else None,
+        )
+
+
+def plain_topic(name: str) -> TopicConfig:
+    """A topic of which nothing is said."""
+    return TopicConfig(topic_name=name, read_queue_count=QUEUE_COUNT, write_queue_count=QUEUE_COUNT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,31 +316,6 @@ async def _sum_statistic(
 # -- changing --------------------------------------------------------------------------------------
 
 
-def changed(
-    before: TopicConfig,
-    *,
-    queues: int | None,
-    read_queues: int | None,
-    write_queues: int | None,
-    perm: str | None,
-    ordered: bool | None,
-    attributes: list[str] | None,
-) -> TopicConfig:
-    """A topic with what is given changed, and the rest as it was. Raises ConfigError."""
-    read_count = queues if read_queues is None else read_queues
-    write_count = queues if write_queues is None else write_queues
-    return TopicConfig(
-        topic_name=before.topic_name,
-        read_queue_count=before.read_queue_count if read_count is None else read_count,
-        write_queue_count=before.write_queue_count if write_count is None else write_count,
-        perm=before.perm if perm is None else parse_perm(perm),
-        filter_type=before.filter_type,
-        topic_sys_flag=before.topic_sys_flag,
-        order=before.order if ordered is None else ordered,
-        attributes=pairs_of(attributes) if attributes else None,
-    )
-
-
 @verb(
     app, "create",
     examples=[
@@ -319,36 +329,21 @@ async def create_topic(
     topic: Topic,
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
-    queues: Queues = None,
-    read_queues: ReadQueues = None,
-    write_queues: WriteQueues = None,
-    perm: Perm = None,
-    ordered: Ordered = None,
-    attribute: Attributes = None,
+    settings: TopicOptions = TopicOptions(),  # noqa: B008 - frozen
 ) -> None:
     """Create a topic on all brokers, or on those that are named; 8 queues on each by default."""
     brokers = await masters(session, cluster, broker)
-    plain = TopicConfig(
-        topic_name=topic, read_queue_count=QUEUE_COUNT, write_queue_count=QUEUE_COUNT
-    )
-    wanted = changed(
-        plain, queues=queues, read_queues=read_queues, write_queues=write_queues, perm=perm,
-        ordered=ordered, attributes=attribute,
-    )  # fmt: skip
+    wanted = settings.of(plain_topic(topic))
     tables = await gather(brokers, session.admin.topics.all_configs)
-    there = [at.name for at, configs in tables.found.items() if topic in configs]
-    if there:
-        raise TargetError(
-            f"topic {topic} exists on {', '.join(there)}; "
-            f"`tianzhou topic update {topic}` changes it"
-        )
+    refuse_if_there("topic", topic, (at for at in tables.found if topic in tables.found[at]))
     done = await gather(brokers, lambda at: session.admin.topics.put(at, wanted))
-    _tell_done(session, f"topic {topic}: created", done.found, done.warnings)
+    tell_done(session, f"topic {topic}: created", done)
     session.say(
         f"  {wanted.read_queue_count} queues to read and {wanted.write_queue_count} to write on "
         f"each, permission {perm_text(wanted.perm)}"
     )
     await _keep_order(session, wanted, brokers)
+    await _await_routes(session, [topic], done.found)
 
 
 @verb(
@@ -365,47 +360,28 @@ async def update_topic(
     topic: Topic,
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
-    queues: Queues = None,
-    read_queues: ReadQueues = None,
-    write_queues: WriteQueues = None,
-    perm: Perm = None,
-    ordered: Ordered = None,
-    attribute: Attributes = None,
-    or_create: Annotated[
-        bool, typer.Option("--or-create", help="Create it where it does not exist.")
-    ] = False,
+    settings: TopicOptions = TopicOptions(),  # noqa: B008 - frozen
+    or_create: OrCreate = False,
 ) -> None:
     """Change a topic where it exists; what is not named stays as it is."""
-    given = (queues, read_queues, write_queues, perm, ordered, attribute)
-    if not or_create and all(each is None for each in given):
+    if not or_create and settings == TopicOptions():
         raise ConfigError("nothing to change; say --queues, --perm, --ordered or --attribute")
     admin = session.admin
     chosen = await masters(session, cluster, broker)
     found = await gather(chosen, lambda at: admin.topics.config(at, topic))
-    plain = TopicConfig(
-        topic_name=topic, read_queue_count=QUEUE_COUNT, write_queue_count=QUEUE_COUNT
-    )
     there = {
-        at: config or plain for at, config in found.found.items() if config is not None or or_create
+        at: config or plain_topic(topic)
+        for at, config in found.found.items()
+        if config is not None or or_create
     }
     if not there:
         raise TargetError(
             f"there is no topic {topic!r} there; `tianzhou topic create {topic}` makes it"
         )
-    after = {
-        at: changed(
-            config, queues=queues, read_queues=read_queues, write_queues=write_queues, perm=perm,
-            ordered=ordered, attributes=attribute,
-        )
-        for at, config in there.items()
-    }  # fmt: skip
+    after = {at: settings.of(config) for at, config in there.items()}
     done = await gather(there, lambda at: admin.topics.put(at, after[at]))
-    for warning in (*found.warnings, *done.warnings):
-        session.warn(f"warning: {warning}")
-    for what, whether in (("created", True), ("changed", False)):
-        names = [at.name for at in done.found if (found.found[at] is None) is whether]
-        if names:
-            session.say(f"topic {topic}: {what} on {', '.join(names)}")
+    warn_all(session, (*found.warnings, *done.warnings))
+    tell_changed(session, f"topic {topic}", done.found, lambda at: found.found[at] is not None)
     for at, config in after.items():
         before = there[at]
         if found.found[at] is None:
@@ -419,8 +395,22 @@ async def update_topic(
             f"write queues {before.write_queue_count} -> {config.write_queue_count}, permission "
             f"{perm_text(before.perm)} -> {perm_text(config.perm)}"
         )
-    if ordered is not None:
+    if settings.ordered is not None:
         await _keep_order(session, next(iter(after.values())), sorted(there))
+
+
+async def _await_routes(
+    session: Session, topics: Iterable[str], brokers: Iterable[BrokerAt]
+) -> None:
+    """The next command shall find what this one has made."""
+    on = list(brokers)
+    for topic in topics:
+        late = await session.admin.topics.await_route(topic, on)
+        if late:
+            session.warn(
+                f"warning: the nameserver does not tell of {topic} on {', '.join(sorted(late))} "
+                "yet; brokers register every 30 s at the latest"
+            )
 
 
 async def _keep_order(session: Session, config: TopicConfig, brokers: list[BrokerAt]) -> None:
@@ -448,7 +438,7 @@ async def delete_topic(session: Session, topic: Topic, cluster: ClusterOption = 
     if not session.agreed(f"delete topic {topic} with all its messages on {names}{used}"):
         return
     done = await admin.topics.delete(topic, brokers)
-    _tell_done(session, f"topic {topic}: deleted", done.found, done.warnings)
+    tell_done(session, f"topic {topic}: deleted", done)
 
 
 @verb(
@@ -458,35 +448,15 @@ async def delete_topic(session: Session, topic: Topic, cluster: ClusterOption = 
         "tianzhou topic copy 'order*' --from broker-a --to broker-c --yes",
     ],
 )  # fmt: skip
-async def copy(
-    session: Session,
-    source: Annotated[str, typer.Option("--from", metavar="BROKER", help="Copy of this broker.")],
-    target: Annotated[str, typer.Option("--to", metavar="BROKER", help="To this broker.")],
-    pattern: Pattern = None,
-) -> None:
+async def copy(session: Session, source: From, target: To, pattern: Pattern = None) -> None:
     """Copy the settings of topics, not their messages, from one broker to a new one."""
-    (origin,) = await masters(session, broker=source)
-    (goal,) = await masters(session, broker=target)
-    if origin == goal:
-        raise ConfigError("--from and --to are the same broker")
-    plan = await copy_topics(session.admin, origin, goal, lambda name: bool(like([name], pattern)))
-    if not plan.missing:
-        session.say(f"{goal.name} has all of these topics already")
-        return
-    names = ", ".join(plan.missing)
-    if not session.agreed(f"create {several(len(plan.missing), 'topic')} on {goal.name}: {names}"):
-        return
-    done = await plan.run()
-    for name, why in done.failures.items():
-        session.warn(f"{name}: {why}")
-    session.say(f"{several(done.count, 'topic')} created on {goal.name}, {plan.there} were there")
-    if done.failures:
-        raise TargetError(f"{several(len(done.failures), 'topic')} could not be created")
 
+    def is_wanted(name: str) -> bool:
+        return bool(like([name], pattern))
 
-def _tell_done(
-    session: Session, what: str, found: dict[BrokerAt, None], warnings: list[str]
-) -> None:
-    for warning in warnings:
-        session.warn(f"warning: {warning}")
-    session.say(f"{what} on {', '.join(at.name for at in found)}")
+    made = await copy_settings(
+        session, "topic", source, target,
+        lambda origin, goal: copy_topics(session.admin, origin, goal, is_wanted),
+    )  # fmt: skip
+    # Brokers register their topics in order, so with the last one all are known.
+    await _await_routes(session, made[-1:], await masters(session, broker=target))

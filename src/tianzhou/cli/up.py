@@ -59,6 +59,7 @@ class Up:
             }
         )
         self._more = more
+        self._folder = folder
         self._broker: Broker | None = None
         self._with_demo = demo
         self._demo: asyncio.Task[None] | None = None
@@ -77,7 +78,7 @@ class Up:
         self.broker_address = self._broker.address
         if self._with_demo:
             self._demo = asyncio.create_task(
-                keep_running(self.namesrv_address, self.broker_address, serving.say)
+                keep_running(self.namesrv_address, self._folder, serving.say)
             )
         return host, port
 
@@ -134,7 +135,11 @@ def _parser() -> Arguments:
     add("--port", type=int, default=10911, metavar="PORT", help="the broker's, 10911 by default")
     add("--listen", default="127.0.0.1", metavar="ADDRESS",
         help="address to listen on; 127.0.0.1 by default, 0.0.0.0 for every interface")  # fmt: skip
-    add("--demo", action="store_true", help="send and receive a message every second, and show it")
+    add(
+        "--demo",
+        action="store_true",
+        help="send and receive messages, measure them, show what they become",
+    )
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the broker")
     logs.add_flags(parser, LogLevel.WARNING)
     return parser

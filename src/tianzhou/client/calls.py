@@ -5,19 +5,21 @@ queue, asks the nameserver once more if it does not know that name, and raises R
 BrokerError or RouteNotFound when it cannot be done.
 """
 
+import asyncio
+import logging
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-import msgspec
-
 from tianzhou.client.hub import Hub, broker_error
 from tianzhou.client.message import ReceivedMessage
 from tianzhou.client.queues import Queue, from_wire
 from tianzhou.client.subscriptions import Subscription
+from tianzhou.client.unpacking import Damage, Reading, read_records, unwrapped
 from tianzhou.clock import wall_ms
-from tianzhou.errors import RouteNotFound
+from tianzhou.errors import ConnectError, RecordError, RouteNotFound
+from tianzhou.message import StoredMessage
 from tianzhou.names import AUTO_CREATE_TOPIC, MASTER_ID, RETRY_TOPIC_PREFIX
 from tianzhou.protocol import bodies, headers, properties
 from tianzhou.protocol.bodies.clients import CheckClientBody, ConsumerIdList
@@ -33,8 +35,9 @@ from tianzhou.protocol.headers import offsets
 from tianzhou.protocol.headers.clients import GetConsumerListByGroupRequest
 from tianzhou.protocol.headers.pull import PullMessageRequest, PullMessageResponse
 from tianzhou.protocol.headers.send import ConsumerSendMsgBackRequest, SendMessageRequestV2
-from tianzhou.protocol.record import decode_records
 from tianzhou.protocol.sysflag import COMPRESSED, COMPRESSION_MASK, MULTI_TAGS
+
+log = logging.getLogger(__name__)
 
 _INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 _NOT_RESENT = (
@@ -47,6 +50,7 @@ _COMMIT, _MAY_SUSPEND, _WITH_SUBSCRIPTION = 1, 2, 4
 _SEND_BACK_MS = 5_000
 _OFFSETS_MS = 5_000
 _LOCK_MS = 1_000
+_ROUTE_TRIES, _ROUTE_PAUSE_S = 20, 0.1
 
 
 class PullStatus(Enum):
@@ -94,6 +98,8 @@ class BrokerCalls:
         self.group = group
         self._read_from: dict[Queue, int] = {}
         """Broker ids that brokers suggested for the next pull."""
+        self._damages: dict[Queue, Damage] = {}
+        """The damage that was seen last, by queue."""
 
     # -- addresses ---------------------------------------------------------------------------------
 
@@ -110,11 +116,26 @@ class BrokerCalls:
     async def _reading_address(self, queue: Queue, broker_id: int) -> tuple[str, bool]:
         found = self.hub.read_address(queue.broker_name, broker_id)
         if found is None:
-            await self.hub.route(queue.topic, refresh=True)
+            await self._await_route(queue.topic)
             found = self.hub.read_address(queue.broker_name, broker_id)
         if found is None:
             raise RouteNotFound(f"queue {queue}: no address of broker {queue.broker_name} is known")
         return found
+
+    async def _await_route(self, topic: str) -> None:
+        """Ask for a topic's route; not only once, for a queue may be that of its first message.
+
+        A broker that makes a topic answers the sender before nameservers have heard of it.
+        """
+        for tries_left in reversed(range(_ROUTE_TRIES)):
+            try:
+                await self.hub.route(topic, refresh=True)
+            except RouteNotFound:
+                if not tries_left:
+                    raise
+                await asyncio.sleep(_ROUTE_PAUSE_S)
+            else:
+                return
 
     # -- messages ----------------------------------------------------------------------------------
 
@@ -127,12 +148,13 @@ class BrokerCalls:
         subscription: Subscription | None = None,
         inline: bool = False,
         commit_offset: int | None = None,
-        check_crc: bool = True,
+        leave_out_damaged: bool = True,
     ) -> Pulled:
         """Messages of a queue from an offset on, as many as the broker likes to give.
 
         The broker knows the subscription from heartbeats unless it is `inline`. `commit_offset`
-        saves the group's progress on the way. Raises RecordError if the answer is damaged.
+        saves the group's progress on the way. Raises RecordError if the answer is damaged; a record
+        that comes damaged a second time in the same way is left out, unless that is not wanted.
         """
         broker_id = self._read_from.get(queue, MASTER_ID)
         address, is_slave = await self._reading_address(queue, broker_id)
@@ -158,44 +180,61 @@ class BrokerCalls:
             target_broker=queue.broker_name,
         )
         command = Command(code=RequestCode.PULL_MESSAGE, ext_fields=headers.encode(header))
-        answer = await self.hub.request(address, command, limits.timeout_ms)
-        return self._pulled(queue, wanted, answer, check_crc=check_crc)
+        answer = await self._request(queue, broker_id, address, command, limits.timeout_ms)
+        return self._pulled(queue, queue_offset, wanted, answer, leave_out_damaged)
 
     def _pulled(
-        self, queue: Queue, subscription: Subscription, answer: Command, *, check_crc: bool
+        self,
+        queue: Queue,
+        queue_offset: int,
+        subscription: Subscription,
+        answer: Command,
+        leave_out_damaged: bool,
     ) -> Pulled:
         status = _STATUSES.get(answer.code)
         if status is None:
             raise broker_error(answer, f"group {self.group}, queue {queue}: pull")
         header = headers.decode(PullMessageResponse, answer.fields)
         self._read_from[queue] = header.suggest_which_broker_id
-        messages: list[ReceivedMessage] = []
+        next_offset = header.next_begin_offset
+        stored: list[StoredMessage] = []
         if status is PullStatus.FOUND:
-            stored = decode_records(answer.body, check_crc=check_crc)
+            known = self._damages.get(queue) if leave_out_damaged else None
+            reading = read_records(
+                answer.body, queue, queue_offset, next_offset,
+                offset_delta=header.offset_delta or 0, known=known,
+            )  # fmt: skip
+            stored = reading.stored
+            if known is not None or reading.damage is not None:
+                next_offset = self._note_damage(queue, reading, next_offset)
+            stored = unwrapped(stored, self.hub.settings.unpacked_bytes_max)
             if subscription.tags:
                 stored = [each for each in stored if subscription.passes(each)]
-            if header.offset_delta:
-                delta = header.offset_delta
-                stored = [
-                    msgspec.structs.replace(each, queue_offset=each.queue_offset + delta)
-                    for each in stored
-                ]
-            settings, name = self.hub.settings, queue.broker_name
-            namespace, limit = settings.namespace, settings.unpacked_bytes_max
-            messages = [
-                ReceivedMessage(
-                    each, broker_name=name, namespace=namespace, unpacked_bytes_max=limit
-                )
-                for each in stored
-            ]
+        settings, name = self.hub.settings, queue.broker_name
+        namespace, limit = settings.namespace, settings.unpacked_bytes_max
         return Pulled(
             status,
-            messages,
-            header.next_begin_offset,
+            [ReceivedMessage(each, name, namespace, limit) for each in stored],
+            next_offset,
             header.min_offset,
             header.max_offset,
             header.suggest_which_broker_id,
         )
+
+    def _note_damage(self, queue: Queue, reading: Reading, next_offset: int) -> int:
+        """Remember, tell or forget a damage; gives where to read on. Raises RecordError."""
+        known = self._damages.pop(queue, None)
+        if reading.left_out:
+            log.error(
+                "group %s, queue %s: %s; it came like that twice and is left out",
+                self.group, queue, known,
+            )  # fmt: skip
+        if reading.damage is None:
+            return next_offset
+        self._damages[queue] = reading.damage
+        if not reading.stored and not reading.left_out:
+            raise RecordError(f"group {self.group}, queue {queue}: {reading.damage}")
+        return reading.damage.queue_offset
 
     async def send_back(
         self, message: ReceivedMessage, delay_level: int, max_reconsume_times: int
@@ -230,7 +269,9 @@ class BrokerCalls:
         stored = message.stored
         topic = RETRY_TOPIC_PREFIX + self.group
         route = await self.hub.publish_route(topic)
-        queue = random.choice(route.writable)  # noqa: S311 - spreads load
+        # Brokers make retry topics with one queue, whatever the template of other topics has.
+        choice = [each for each in route.writable if not (route.is_template and each.queue_id)]
+        queue = random.choice(choice)  # noqa: S311 - spreads load
         wire = dict(stored.properties)
         wire.setdefault(properties.RETRY_TOPIC, stored.topic)
         wire.setdefault(properties.ORIGIN_MESSAGE_ID, message.msg_id)
@@ -277,7 +318,8 @@ class BrokerCalls:
             target_broker=queue.broker_name,
         )
         command = Command(code=RequestCode.QUERY_CONSUMER_OFFSET, ext_fields=headers.encode(header))
-        answer = await self.hub.request(await self._master(queue), command, _OFFSETS_MS)
+        address = await self._master(queue)
+        answer = await self._request(queue, MASTER_ID, address, command, _OFFSETS_MS)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         if answer.code != ResponseCode.SUCCESS:
@@ -400,9 +442,26 @@ class BrokerCalls:
         self, queue: Queue, code: int, header: headers.Header, timeout_ms: int | None = None
     ) -> Command:
         command = Command(code=code, ext_fields=headers.encode(header))
-        subject = f"group {self.group}, queue {queue}: request {code}"
-        return await self.hub.ask(await self._master(queue), command, timeout_ms, subject=subject)
+        timeout_ms = timeout_ms or self.hub.settings.api_timeout_ms
+        address = await self._master(queue)
+        answer = await self._request(queue, MASTER_ID, address, command, timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise broker_error(answer, f"group {self.group}, queue {queue}: request {code}")
+        return answer
+
+    async def _request(
+        self, queue: Queue, broker_id: int, address: str, command: Command, timeout_ms: int
+    ) -> Command:
+        """Ask a broker of a queue; where it is gone, whoever the nameserver names instead."""
+        try:
+            return await self.hub.request(address, command, timeout_ms)
+        except ConnectError:
+            await self.hub.refresh_routes((queue.topic,))
+            found = self.hub.read_address(queue.broker_name, broker_id)
+            if found is None or found[0] == address:
+                raise
+            return await self.hub.request(found[0], command, timeout_ms)
 
     def forget(self, queue: Queue) -> None:
-        """The queue is not pulled any more."""
+        """The queue is not pulled any more, or not from where it was."""
         self._read_from.pop(queue, None)

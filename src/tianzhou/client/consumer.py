@@ -49,8 +49,8 @@ from tianzhou.client.processqueue import Batch, ConcurrentQueue, OrderedQueue, P
 from tianzhou.client.queues import Queue
 from tianzhou.client.settings import ClientSettings, settings_from
 from tianzhou.client.subscriptions import by_tags
-from tianzhou.client.telemetry import telemetry_of
-from tianzhou.client.trace import Tracer
+from tianzhou.client.telemetry import Span, telemetry_of
+from tianzhou.client.trace import ConsumeReturn, Handling, Tracer
 from tianzhou.clock import wall_ms
 from tianzhou.errors import ClientClosed, ConfigError
 from tianzhou.protocol import bodies, headers
@@ -79,6 +79,7 @@ _LOCK_AGAIN_MS = 100
 _LOCK_REFUSED_MS = 3_000
 
 _Work = tuple[HeldQueue, Batch[ReceivedMessage] | None]
+_Turn = tuple[tuple[Span, float] | None, Handling | None]
 
 
 class PushConsumer(GroupMember):
@@ -105,6 +106,8 @@ class PushConsumer(GroupMember):
         self._quiet.set()
         self._leaving: dict[Queue, HeldQueue] = {}
         self._open: dict[ReceivedMessage, tuple[HeldQueue, Batch[ReceivedMessage]]] = {}
+        self._turns: dict[ReceivedMessage, _Turn] = {}
+        """What is watched of the messages that are open."""
         self._closing = False
         self._close_task: asyncio.Task[None] | None = None
         self._ended_event = asyncio.Event()
@@ -251,6 +254,8 @@ class PushConsumer(GroupMember):
         if self._ordered_with_locks:
             await self._offsets.persist(self._held)
             await ordered.unlock(self._calls, [*self._held.values(), *self._leaving.values()])
+        for message in tuple(self._turns):
+            self._end_turn(message, done=False)
         if self._caller.tracer is not None:
             await self._caller.tracer.close()
         await self._leave()
@@ -371,7 +376,13 @@ class PushConsumer(GroupMember):
     async def _consume(self, held: HeldQueue, batch: Batch[ReceivedMessage]) -> None:
         batch.started_ms = wall_ms()
         outcome = await self._call(batch.messages[0].topic, batch.messages)
-        await self._settle(held, batch, outcome)
+        if outcome.later is None and not (held.state.dropped or batch.finished):
+            # As `_settle` does, without its awaits: most messages end here.
+            concurrently.state_of(held).finish(batch, wall_ms())
+            self._offsets.update(held.queue, held.state.progress)
+            held.wake.set()
+        else:
+            await self._settle(held, batch, outcome)
 
     async def _settle(
         self, held: HeldQueue, batch: Batch[ReceivedMessage], outcome: Outcome
@@ -517,12 +528,30 @@ class PushConsumer(GroupMember):
     async def ack(self, message: ReceivedMessage) -> None:
         """The message is done, before the next one is asked for. Doing it twice is harmless."""
         if (found := self._open.pop(message, None)) is not None:
+            self._end_turn(message, done=True)
             await self._settle(*found, Outcome())
 
     async def retry(self, message: ReceivedMessage, delay_level: int = 0) -> None:
         """The message shall come again; see `Later` for the level."""
         if (found := self._open.pop(message, None)) is not None:
+            self._end_turn(message, done=False)
             await self._settle(*found, Outcome(Later(delay_level)))
+
+    def _begin_turn(self, message: ReceivedMessage) -> None:
+        """Watch what a program does with a message of a stream, if it is watched."""
+        tracer, telemetry = self._caller.tracer, self._caller.telemetry
+        if tracer is not None or telemetry is not None:
+            self._turns[message] = (
+                telemetry.begin_turn(message) if telemetry else None,
+                tracer.begin((message,)) if tracer else None,
+            )
+
+    def _end_turn(self, message: ReceivedMessage, *, done: bool) -> None:
+        span, handling = self._turns.pop(message, (None, None))
+        if span is not None and self._caller.telemetry is not None:
+            self._caller.telemetry.end_turn(span, message.topic, done=done)
+        if handling is not None:
+            handling.end(ConsumeReturn.SUCCESS if done else ConsumeReturn.FAILED)
 
     async def next_message(self) -> ReceivedMessage | None:
         """The next message, open until `ack` or `retry`; None once the consumer is closed."""
@@ -537,6 +566,7 @@ class PushConsumer(GroupMember):
             batch.started_ms = wall_ms()
             message = batch.messages[0]
             self._open[message] = (held, batch)
+            self._begin_turn(message)
             return message
         self._wake_streams()
         return None

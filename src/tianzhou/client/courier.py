@@ -7,10 +7,16 @@ After a network failure the next try follows at once, as long as tries and time 
 is for all of them together. After an answer that is an error it follows only for the codes that the
 caller names. What was stored with a doubt (flush or replica late) is a result like another, unless
 `retry_when_not_stored` asks for more.
+
+A broker that does not have the queue tells that the route is old: a topic was made with fewer
+queues than its template has, or has shrunk. Nothing is stored then, so the route is asked for at
+once and the send gets one more try, whatever its kind.
 """
 
 import asyncio
 import random
+import re
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tianzhou.client import sending
@@ -48,6 +54,12 @@ _STALE_CODES: frozenset[int] = frozenset((
 ))  # fmt: skip
 """Answers that cast doubt on the route."""
 
+_OUTSIDE_CODES: frozenset[int] = frozenset((
+    ResponseCode.SYSTEM_ERROR, ResponseCode.INVALID_PARAMETER,
+))  # fmt: skip
+_OUTSIDE = re.compile(r"queueId\[\d+\] is illegal|queue id \d+ is out of range")
+"""What brokers say of a queue they do not have; they have no code of their own for it."""
+
 _TEMPLATES_MAX = 65_536
 
 
@@ -76,6 +88,15 @@ class Delivery:
 
     answer: Command
     queue: Queue
+
+
+def is_outside(error: TianzhouError | None) -> bool:
+    """Whether a broker says that it does not have the queue."""
+    return (
+        isinstance(error, BrokerError)
+        and error.code in _OUTSIDE_CODES
+        and _OUTSIDE.search(error.remark) is not None
+    )
 
 
 class Courier:
@@ -165,20 +186,29 @@ class Courier:
         error = first.error if first else None
         late = first.late if first else None
         try_count = 1 if first else 0
-        if error is not None and not self._goes_on(hub, out.topic, error, tries):
+        extra_count = 1 if queue is None and is_outside(error) else 0
+        if extra_count:
+            await self.renew_route(out.topic, deadline_s)
+        elif error is not None and not self._goes_on(hub, out.topic, error, tries):
             raise self._failure(out.topic, error, try_count, timeout_ms, deadline_s)
         route = await self._route_within(out.topic, deadline_s, timeout_ms)
-        while try_count <= tries.retry_count:
+        while try_count <= tries.retry_count + extra_count:
             left_ms = (deadline_s - loop.time()) * 1000
             if left_ms <= 0:
                 break
             chosen = queue or self._picker.pick(out.topic, route.writable, wall_ms(), last_broker)
             try_count += 1
             try:
-                try_ms = self._try_ms(left_ms, last=try_count > tries.retry_count)
+                is_last = try_count > tries.retry_count + extra_count
+                try_ms = self._try_ms(left_ms, last=is_last)
                 delivery = await self._try(hub, out, chosen, try_ms)
             except (RemotingError, RouteNotFound, BrokerError) as failure:
                 error = failure
+                if queue is None and not extra_count and is_outside(failure):
+                    extra_count = 1
+                    await self.renew_route(out.topic, deadline_s)
+                    route = hub.cached_route(out.topic) or route
+                    continue
                 if not self._goes_on(hub, out.topic, failure, tries):
                     break
             else:
@@ -193,7 +223,7 @@ class Courier:
     def _goes_on(self, hub: Hub, topic: str, error: TianzhouError, tries: Tries) -> bool:
         """Whether a failure leaves room for another try; what it says of the route is heeded."""
         if isinstance(error, BrokerError):
-            if error.code in _STALE_CODES:
+            if error.code in _STALE_CODES or is_outside(error):
                 hub.refresh_soon(topic)
             return error.code in tries.retry_codes
         hub.refresh_soon(topic)
@@ -306,6 +336,12 @@ class Courier:
                 f"{timeout_ms} ms, nothing was sent",
                 try_count=0, retriable=True,
             ) from None  # fmt: skip
+
+    async def renew_route(self, topic: str, deadline_s: float) -> None:
+        """Ask for a route that is known to be old; what is known stays if nobody tells."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline_s):
+                await self.hub.refresh_routes((topic,))
 
     async def address(self, queue: Queue) -> str:
         """The address of a queue's master. Raises RouteNotFound if there is none."""

@@ -36,7 +36,6 @@ from tianzhou.errors import (
     BrokerError,
     ClientClosed,
     ConfigError,
-    RecordError,
     RemotingError,
     RouteNotFound,
     TianzhouError,
@@ -536,7 +535,6 @@ class GroupMember(ABC):
 
     async def _pull_forever(self, held: HeldQueue) -> None:
         pause_ms = _FIRST_ERROR_PAUSE_MS
-        damaged_count = 0
         while not held.state.dropped:
             held.state.last_pull_ms = wall_ms()
             if not await self._wait_for_room(held):
@@ -544,18 +542,14 @@ class GroupMember(ABC):
             try:
                 if not await self._may_pull(held):
                     continue
-                # A record that is damaged where it lies would block the queue for ever.
-                pulled = await self._pull(held, check_crc=damaged_count < 2)
-            except RecordError as error:
-                damaged_count += 1
-                log.warning("group %s, queue %s: %s", self._name, held.queue, error)
+                pulled = await self._pull(held)
             except TianzhouError as error:
                 pause_ms = await self._rest_after(error, held, pause_ms)
             except Exception:  # a queue must never fall silent
                 log.exception("group %s, queue %s: pull failed", self._name, held.queue)
                 await asyncio.sleep(self._base.pull_error_pause_ms / 1000)
             else:
-                pause_ms, damaged_count = _FIRST_ERROR_PAUSE_MS, 0
+                pause_ms = _FIRST_ERROR_PAUSE_MS
                 if not held.state.dropped:
                     await self._take(held, pulled)
 
@@ -583,7 +577,7 @@ class GroupMember(ABC):
             self._flow, base.topic_messages_max, base.topic_mib_max, len(self._held)
         )
 
-    async def _pull(self, held: HeldQueue, *, check_crc: bool) -> Pulled:
+    async def _pull(self, held: HeldQueue) -> Pulled:
         queue = held.queue
         commit = None if self._base.broadcasting else self._offsets.read(queue)
         started_ms = wall_ms()
@@ -594,7 +588,6 @@ class GroupMember(ABC):
             subscription=self._announced.get(queue.topic),
             inline=self._inline_subscription,
             commit_offset=commit if commit else None,
-            check_crc=check_crc,
         )
         if pulled.messages:
             self._rates.pulled(queue.topic, len(pulled.messages), started_ms, wall_ms())
@@ -635,6 +628,8 @@ class GroupMember(ABC):
         queue = held.queue
         if not queue.topic.startswith(RETRY_TOPIC_PREFIX):
             self._complain(("pull", queue), f"queue {queue}: pull failed: {error}")
+        # A slave may be behind with topics and groups; the master is asked next.
+        self._calls.forget(queue)
         code = error.code if isinstance(error, BrokerError) else None
         if code == ResponseCode.FLOW_CONTROL:
             await asyncio.sleep(_FLOW_CONTROL_PAUSE_MS / 1000)
@@ -642,7 +637,6 @@ class GroupMember(ABC):
         if code in _NOT_TOLD:
             await self._tell_brokers()
         elif isinstance(error, RemotingError | RouteNotFound):
-            self._calls.forget(queue)
             await self._calls.hub.refresh_routes([queue.topic])
         await asyncio.sleep(pause_ms / 1000)
         return min(pause_ms * 2, self._base.pull_error_pause_ms)

@@ -13,18 +13,15 @@ or a coroutine function, run on the event loop. What it returns decides:
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from enum import Enum
-from typing import cast
+from typing import Any, cast
 
-from tianzhou.client import trace
-from tianzhou.client.identity import unique_ids
 from tianzhou.client.message import ReceivedMessage
 from tianzhou.client.telemetry import Telemetry
 from tianzhou.client.trace import ConsumeReturn, Tracer
-from tianzhou.clock import wall_ms
 from tianzhou.errors import ConfigError
 from tianzhou.remoting.repeats import Repeats, and_more
 
@@ -110,25 +107,13 @@ class Caller:
         self.telemetry: Telemetry | None = None
         """Set if calls shall have spans and be counted."""
 
-    async def call(self, handler: BoundHandler, messages: list[ReceivedMessage]) -> Outcome:
-        """Never raises, unless the consumer cancels it."""
-        if self.tracer is None:
-            return await self._call(handler, messages)
-        started_ms = wall_ms()
-        names = {"group": self.tracer.plain_group, "request_id": unique_ids.next()}
-        self.tracer.add(*trace.consuming(messages, now_ms=started_ms, **names))
-        outcome = await self._call(handler, messages)
-        self.tracer.add(
-            *trace.consumed(
-                messages,
-                cost_ms=wall_ms() - started_ms,
-                success=outcome.later is None,
-                returned=_told(outcome),
-                now_ms=wall_ms(),
-                **names,
-            )
-        )
-        return outcome
+    def call(
+        self, handler: BoundHandler, messages: list[ReceivedMessage]
+    ) -> Coroutine[Any, Any, Outcome]:
+        """Awaited, it never raises, unless the consumer cancels it."""
+        if self.tracer is not None:
+            return self._traced(self.tracer, handler, messages)
+        return self._call(handler, messages)
 
     async def _call(self, handler: BoundHandler, messages: list[ReceivedMessage]) -> Outcome:
         try:
@@ -141,6 +126,14 @@ class Caller:
             self._tell(handler, messages, error)
             return Outcome(Later(), error=error)
         return outcome_of(returned)
+
+    async def _traced(
+        self, tracer: Tracer, handler: BoundHandler, messages: list[ReceivedMessage]
+    ) -> Outcome:
+        handling = tracer.begin(messages)
+        outcome = await self._call(handler, messages)
+        handling.end(_told(outcome))
+        return outcome
 
     def _tell(
         self, handler: BoundHandler, messages: list[ReceivedMessage], error: Exception

@@ -23,6 +23,7 @@ from typing import Protocol
 
 from tianzhou.client import routes
 from tianzhou.client.backoff import Backoff
+from tianzhou.client.doubts import Doubts
 from tianzhou.client.identity import new_client_id
 from tianzhou.client.routes import Addresses, TopicRoute
 from tianzhou.client.settings import DEFAULT_INSTANCE, ClientSettings
@@ -61,8 +62,6 @@ _ROUTE_AGE_S = 1.0
 """How young a route may be that is asked for again because of doubt: that of a template, since a
 topic has its own soon after its first message, or one that led to an error."""
 _HEARTBEAT_RETRY_MS = 500
-_SILENCE_MS = 1_000
-"""A connection on which nothing came for a time-out at least so long is given up."""
 
 _RETRIABLE = frozenset((
     ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -132,6 +131,7 @@ class Hub:
         """How many hold this hub; kept by `acquire` and `release`."""
         self.reserved_groups: set[str] = set()
         """Groups whose consumer holds this hub."""
+        self._doubts = Doubts()
         self._heartbeat_wanted = asyncio.Event()
         self._repeats = Repeats()
         self._closed = False
@@ -161,10 +161,13 @@ class Hub:
             raise
         except RequestTimeout:
             now = self._client.opened(address)
-            same = now is not None and before in (now, None)
-            if now and same and now.received_bytes == received_bytes and timeout_ms >= _SILENCE_MS:
-                # Not even a heartbeat's answer came: whatever is at the other end is not alive.
-                now.abort(f"no byte came within {timeout_ms} ms")
+            if now is not None and before in (now, None):
+                now_s = self.loop.time()
+                reason = self._doubts.reason_to_give_up(
+                    address, now, received_bytes, timeout_ms, now_s
+                )
+                if reason is not None:
+                    now.abort(reason)
             raise
 
     async def ask(

@@ -12,7 +12,7 @@ import secrets
 import socket
 import time
 from datetime import datetime
-from itertools import count
+from itertools import count, islice
 
 from tianzhou.client.settings import DEFAULT_INSTANCE, ClientSettings
 from tianzhou.protocol.message_id import UniqueId, encode_unique_id
@@ -20,6 +20,8 @@ from tianzhou.protocol.message_id import UniqueId, encode_unique_id
 # An address of the documentation net: nothing is sent there, the system only looks up its way.
 _FAR_AWAY = ("192.0.2.1", 9)
 _LOOPBACK = "127.0.0.1"
+_TAKEN_MAX = 0x8000
+_HEX = [f"{number:02X}" for number in range(256)]
 
 
 def local_address() -> str:
@@ -49,7 +51,9 @@ class UniqueIds:
     The counter has 16 bits, so 65,536 ids may be made within a millisecond.
     """
 
-    __slots__ = ("_counter", "_month_end_ms", "_month_start_ms", "_pid", "_prefix")
+    __slots__ = (
+        "_counter", "_month_end_ms", "_month_start_ms", "_now_ms", "_pid", "_prefix", "_start",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._pid = 0
@@ -58,17 +62,27 @@ class UniqueIds:
     def next(self) -> str:
         """A new id."""
         now_ms = time.time_ns() // 1_000_000
-        if now_ms >= self._month_end_ms:
-            self._find_month(now_ms)
-        # A clock that was set back before the month's start must not give a negative span.
-        span_ms = max(now_ms - self._month_start_ms, 0)
-        return f"{self._prefix}{span_ms:08X}{next(self._counter) & 0xFFFF:04X}"
+        if now_ms != self._now_ms:
+            self._go_on(now_ms)
+        at = next(self._counter)
+        return f"{self._start}{_HEX[at >> 8 & 0xFF]}{_HEX[at & 0xFF]}"
 
     def take(self, number: int) -> list[str]:
         """So many new ids, cheaper together than one by one."""
-        first = self.next()
-        start, counter = first[:-4], self._counter
-        return [first, *(f"{start}{next(counter) & 0xFFFF:04X}" for _ in range(number - 1))]
+        now_ms = time.time_ns() // 1_000_000
+        if now_ms != self._now_ms:
+            self._go_on(now_ms)
+        made: list[str] = []
+        while True:
+            start, wanted = self._start, min(number - len(made), _TAKEN_MAX)
+            made += [
+                f"{start}{_HEX[at >> 8 & 0xFF]}{_HEX[at & 0xFF]}"
+                for at in islice(self._counter, wanted)
+            ]
+            if len(made) == number:
+                return made
+            # The counter must not come round within a millisecond, so the next ones get another.
+            self._go_on(self._now_ms + 1)
 
     def renew(self) -> None:
         """Begin anew in a forked process."""
@@ -79,7 +93,18 @@ class UniqueIds:
         parts = UniqueId(local_address(), self._pid, secrets.randbits(32), 0, 0)
         self._prefix = encode_unique_id(parts)[:-12]
         self._counter = count()
-        self._find_month(time.time_ns() // 1_000_000)
+        now_ms = time.time_ns() // 1_000_000
+        self._find_month(now_ms)
+        self._go_on(now_ms)
+
+    def _go_on(self, now_ms: int) -> None:
+        """Another millisecond: all but the counter changes."""
+        self._now_ms = now_ms
+        if now_ms >= self._month_end_ms:
+            self._find_month(now_ms)
+        # A clock that was set back before the month's start must not give a negative span.
+        span_ms = max(now_ms - self._month_start_ms, 0)
+        self._start = f"{self._prefix}{span_ms:08X}"
 
     def _find_month(self, now_ms: int) -> None:
         # In local time, as the Java client does; its tools read the time out of the id that way.

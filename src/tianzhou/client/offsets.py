@@ -14,7 +14,7 @@ and when the consumer stops; what was done in between is done again after a cras
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -93,14 +93,29 @@ class RemoteOffsets(Offsets):
         return queue_offset
 
     async def persist(self, queues: Iterable[Queue]) -> None:
-        wanted = [(each, self._table[each]) for each in queues if each in self._table]
-        await asyncio.gather(*(self._persist_one(queue, at) for queue, at in wanted))
+        wanted = {each: self._table[each] for each in queues if each in self._table}
+        await commit_all(self._persist_one, wanted)
 
     async def _persist_one(self, queue: Queue, queue_offset: int) -> None:
         try:
             await self._commit(queue, queue_offset)
         except (TianzhouError, RequestError) as error:
             log.warning("group %s, queue %s: offset not saved: %s", self._group, queue, error)
+
+
+async def commit_all(
+    commit: Callable[[Queue, int], Awaitable[None]], wanted: Mapping[Queue, int]
+) -> None:
+    """Commit many offsets: one of each topic at each broker first, then all others at once.
+
+    Brokers of Apache's make a group's table of a topic with the first commit that finds none, and
+    do not look whether another thread is just making it: of first commits that arrive together
+    all but one can be lost, though each was answered with success.
+    """
+    first = {(queue.topic, queue.broker_name): queue for queue in reversed(tuple(wanted))}
+    alone = set(first.values())
+    await asyncio.gather(*(commit(queue, wanted[queue]) for queue in alone))
+    await asyncio.gather(*(commit(queue, at) for queue, at in wanted.items() if queue not in alone))
 
 
 # -- in a file -------------------------------------------------------------------------------------

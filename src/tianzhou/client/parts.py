@@ -6,6 +6,7 @@ goes alone. Values in, values out.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from tianzhou.client import sending
 from tianzhou.client.identity import unique_ids
@@ -34,30 +35,42 @@ def cut(
     batch_count: int,
 ) -> list[Part]:
     """The requests that messages take. Raises MessageRefused."""
-    kinds: dict[tuple[str, bool], list[int]] = {}
-    parts: list[Part] = []
-    for at, message in enumerate(messages):
-        if sending.may_batch(message):
-            kinds.setdefault((message.topic, message.wait_stored), []).append(at)
-        else:
-            parts.append(Part((at,)))
+    kinds, alone = _kinds(messages)
+    parts = [Part((at,)) for at in alone]
     for (name, wait_stored), places in kinds.items():
         topic = wire_topic(name)
         ids = unique_ids.take(len(places))
         items = [
-            sending.batch_item(messages[at], unique_id, namespace)
+            sending.item_pieces(messages[at], unique_id, namespace)
             for at, unique_id in zip(places, ids, strict=True)
         ]
-        for stretch in sending.split([len(item) for item in items], batch_bytes, batch_count):
+        sizes_bytes = [len(head) + len(body) + len(tail) for head, body, tail in items]
+        for stretch in sending.split(sizes_bytes, batch_bytes, batch_count):
             own = slice(stretch.start, stretch.stop)
             if len(stretch) == 1:
                 parts.append(Part(places[own]))  # alone it may be compressed
                 continue
             batch = sending.outgoing_batch(
-                topic, items[own], ids[own], packing, wait_stored=wait_stored
+                topic, chain.from_iterable(items[own]), ids[own], packing, wait_stored=wait_stored
             )
             parts.append(Part(places[own], batch))
     return parts
+
+
+def _kinds(messages: Sequence[Message]) -> tuple[dict[tuple[str, bool], list[int]], list[int]]:
+    """Which messages may share a batch, by topic and way of waiting; and which go alone."""
+    kinds: dict[tuple[str, bool], list[int]] = {}
+    alone: list[int] = []
+    last, places = ("", False), alone
+    for at, message in enumerate(messages):
+        if not sending.may_batch(message):
+            alone.append(at)
+            continue
+        kind = (message.topic, message.wait_stored)
+        if kind != last:
+            last, places = kind, kinds.setdefault(kind, [])
+        places.append(at)
+    return kinds, alone
 
 
 def merged(
@@ -67,6 +80,8 @@ def merged(
     outcomes: Sequence[list[SendResult] | BaseException],
 ) -> list[SendResult]:
     """Results in the order of the messages. Raises SendManyError if one is missing."""
+    if len(parts) == 1 and not isinstance(outcomes[0], BaseException):
+        return outcomes[0]
     found: list[SendResult | BaseException | None] = [None] * count
     errors: list[BaseException] = []
     for part, outcome in zip(parts, outcomes, strict=True):

@@ -20,7 +20,8 @@ class Pile:
     """On the wire."""
     wait_stored: bool
     messages: list[Message] = field(default_factory=list[Message])
-    items: list[bytes] = field(default_factory=list[bytes])
+    pieces: list[bytes] = field(default_factory=list[bytes])
+    """Of their items; joined they are the batch."""
     unique_ids: list[str] = field(default_factory=list[str])
     futures: list[asyncio.Future[SendResult]] = field(
         default_factory=list[asyncio.Future[SendResult]]
@@ -49,25 +50,32 @@ class Piles:
         self._piles: dict[tuple[str, bool], Pile] = {}
 
     def add(
-        self, topic: str, message: Message, item: bytes, unique_id: str
+        self,
+        topic: str,
+        message: Message,
+        pieces: tuple[bytes, ...],
+        size_bytes: int,
+        unique_id: str,
     ) -> asyncio.Future[SendResult]:
-        """Put a message on its pile; the future gives its result. `topic` is the wire's name."""
+        """Put a message on its pile; the future gives its result.
+
+        `topic` is the wire's name, and `pieces` are the message as a batch holds it.
+        """
         loop = asyncio.get_running_loop()
         key = (topic, message.wait_stored)
         pile = self._piles.get(key)
-        if pile is not None and pile.size_bytes + len(item) > self._batch_bytes:
-            self._leave(key)
-            pile = None
-        if pile is None:
+        if pile is None or pile.size_bytes + size_bytes > self._batch_bytes:
+            if pile is not None:
+                self._leave(key)
             pile = self._piles[key] = Pile(topic, message.wait_stored)
             pile.timer = loop.call_later(self._linger_s, self._leave, key)
         future: asyncio.Future[SendResult] = loop.create_future()
         pile.messages.append(message)
-        pile.items.append(item)
+        pile.pieces += pieces
         pile.unique_ids.append(unique_id)
         pile.futures.append(future)
-        pile.size_bytes += len(item)
-        if len(pile.items) >= self._batch_count:
+        pile.size_bytes += size_bytes
+        if len(pile.futures) >= self._batch_count:
             self._leave(key)
         return future
 

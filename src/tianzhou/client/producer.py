@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypedDict, Unpack, overload
 
 from tianzhou.client import request, sending, trace
+from tianzhou.client.courier import is_outside
 from tianzhou.client.hub import Hub
 from tianzhou.client.message import Message, ReceivedMessage
 from tianzhou.client.parts import Part, cut, merged
@@ -30,7 +31,7 @@ from tianzhou.client.selectors import Selector, by_shard
 from tianzhou.client.sender import Sender
 from tianzhou.client.sending import SendResult
 from tianzhou.clock import wall_ms
-from tianzhou.errors import MessageRefused, ReplyTimeout
+from tianzhou.errors import BrokerError, MessageRefused, ReplyTimeout
 from tianzhou.protocol import headers
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
@@ -104,11 +105,15 @@ class Producer(Sender):
         """
         ready = message_of(message, body, options)
         timeout_ms = timeout_ms or self.settings.send_timeout_ms
-        if queue is not None or select is not None:
-            chosen = await self._chosen(ready, queue, select)
-            return await self._send(ready, timeout_ms, chosen)
+        if select is not None and queue is None:
+            return await self._send_selected(ready, select, timeout_ms)
+        if queue is not None:
+            return await self._send(ready, timeout_ms, await self._chosen(ready, queue, None))
         if self._piles is not None and sending.may_batch(ready):
-            return await (await self._pile_up(self._piles, ready, timeout_ms))
+            return await (
+                self._pile_now(self._piles, ready)
+                or await self._pile_up(self._piles, ready, timeout_ms)
+            )
         return await self._send(ready, timeout_ms)
 
     async def send_ordered(
@@ -124,11 +129,14 @@ class Producer(Sender):
 
         Waits only while too much is on its way already. `on_done` is called on the event loop.
         """
-        timeout_ms = timeout_ms or self.settings.send_timeout_ms
-        if self._piles is not None and sending.may_batch(message):
-            future = await self._pile_up(self._piles, message, timeout_ms)
-        else:
-            future = await self._set_off(message, self._submitted, timeout_ms)
+        piles = self._piles
+        future = None if piles is None else self._pile_now(piles, message)
+        if future is None:
+            timeout_ms = timeout_ms or self.settings.send_timeout_ms
+            if piles is not None and sending.may_batch(message):
+                future = await self._pile_up(piles, message, timeout_ms)
+            else:
+                future = await self._set_off(message, self._submitted, timeout_ms)
         if on_done is not None:
             future.add_done_callback(lambda done: self._tell(on_done, done))
         return future
@@ -147,10 +155,15 @@ class Producer(Sender):
         Raises MessageRefused, RouteNotFound and RemotingError, for what is known at once.
         """
         self._check_running()
-        out = self._outgoing(message)
+        timeout_ms = timeout_ms or self.settings.send_timeout_ms
         if queue is not None or select is not None:
             queue = await self._chosen(message, queue, select)
-        await self._courier.oneway(out, timeout_ms or self.settings.send_timeout_ms, queue)
+        if self._telemetry is None:
+            await self._courier.oneway(self._outgoing(message), timeout_ms, queue)
+            return
+        carrier: dict[str, str] = {}
+        with self._telemetry.sending_oneway(message.topic, len(message.payload), carrier):
+            await self._courier.oneway(self._outgoing(message, carrier), timeout_ms, queue)
 
     async def send_many(
         self, messages: Iterable[Message], /, *, timeout_ms: int | None = None
@@ -161,6 +174,10 @@ class Producer(Sender):
         any fails, the others are sent all the same, and SendManyError tells what became of each.
         """
         ready = list(messages)
+        if self._telemetry is not None:
+            ready = [
+                self._telemetry.created(each) if sending.may_batch(each) else each for each in ready
+            ]
         parts = cut(
             ready, self._wire_topic, self._packing, namespace=self._namespace,
             batch_bytes=self.settings.batch_bytes, batch_count=self.settings.batch_count,
@@ -295,6 +312,25 @@ class Producer(Sender):
                 f"topic {message.topic}: the queue chosen is one of topic {queue.topic}"
             )
         return queue._replace(topic=topic)
+
+    async def _send_selected(
+        self, message: Message, select: Selector, timeout_ms: int
+    ) -> SendResult:
+        """Send to the queue that a selector chooses; it chooses again if there is no such queue."""
+        chosen = await self._chosen(message, None, select)
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_ms / 1000
+        try:
+            return await self._send(message, timeout_ms, chosen)
+        except BrokerError as refused:
+            if not is_outside(refused):
+                raise
+            await self._courier.renew_route(chosen.topic, deadline_s)
+            left_ms = int((deadline_s - loop.time()) * 1000)
+            again = await self._chosen(message, None, select)
+            if again == chosen or left_ms <= 0:
+                raise
+        return await self._send(message, left_ms, again)
 
     async def _send_part(
         self, messages: Sequence[Message], part: Part, timeout_ms: int | None

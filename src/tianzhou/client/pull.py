@@ -16,6 +16,7 @@ such as data pipelines and tools.
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Iterable
 from datetime import datetime
@@ -27,11 +28,14 @@ from tianzhou.client.calls import BrokerCalls, Pulled, PullLimits
 from tianzhou.client.consumer_settings import LitePullOptions, LitePullSettings
 from tianzhou.client.group import GroupMember, HeldQueue
 from tianzhou.client.hub import Hub, acquire
-from tianzhou.client.message import ReceivedMessage, ms_of
+from tianzhou.client.message import ReceivedMessage, ms_of, time_of
+from tianzhou.client.offsets import commit_all
 from tianzhou.client.processqueue import Batch, ConcurrentQueue, ProcessQueue
 from tianzhou.client.queues import Queue
 from tianzhou.client.settings import ClientOptions, ClientSettings, settings_from
 from tianzhou.client.subscriptions import Subscription, by_sql, by_tags
+from tianzhou.client.telemetry import telemetry_of
+from tianzhou.client.trace import ConsumeReturn, Tracer
 from tianzhou.clock import wall_ms
 from tianzhou.errors import ClientClosed, ConfigError
 
@@ -61,8 +65,16 @@ class LitePullConsumer(GroupMember):
         self._assigned = False
         self._paused: set[Queue] = set()
         self._closing = False
+        self._telemetry = telemetry_of(self._settings, group)
+        self._tracer: Tracer | None = None
 
     # -- life --------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if self._settings.trace:
+            self._tracer = Tracer(self._wire_group, "CONSUME", self._settings)
+            self._tracer.start(self._calls.hub)
+        super()._begin()
 
     async def close(self) -> None:
         """Save what was polled (with auto_commit) and leave the group."""
@@ -75,6 +87,8 @@ class LitePullConsumer(GroupMember):
             if not self._settings.auto_commit:
                 for queue in tuple(self._held):
                     self._offsets.forget(queue)
+            if self._tracer is not None:
+                await self._tracer.close()
             await self._leave()
         self._closed = True
 
@@ -168,11 +182,17 @@ class LitePullConsumer(GroupMember):
         Raises ClientClosed.
         """
         timeout_ms = self._settings.poll_timeout_ms if timeout_ms is None else timeout_ms
+        began_ns = time.time_ns()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                return await self._next()
+                messages = await self._next()
         except TimeoutError:
             return []
+        if self._telemetry is not None:
+            self._telemetry.received(messages, began_ns)
+        if self._tracer is not None:
+            self._tracer.begin(messages).end(ConsumeReturn.SUCCESS)
+        return messages
 
     async def _next(self) -> list[ReceivedMessage]:
         while True:
@@ -202,14 +222,13 @@ class LitePullConsumer(GroupMember):
         if self._settings.auto_commit:
             await super()._persist_forever()
 
-    async def _pull(self, held: HeldQueue, *, check_crc: bool) -> Pulled:
+    async def _pull(self, held: HeldQueue) -> Pulled:
         return await self._calls.pull(
             held.queue,
             held.state.next_offset,
             self._pull_limits,
             subscription=self._announced.get(held.queue.topic),
             inline=True,
-            check_crc=check_crc,
         )
 
     async def _give_up(self, held: HeldQueue) -> None:
@@ -230,7 +249,7 @@ class LitePullConsumer(GroupMember):
         if self._settings.broadcasting:
             await self._offsets.persist(wanted)
             return
-        await asyncio.gather(*(self._calls.commit(queue, at) for queue, at in wanted.items()))
+        await commit_all(self._calls.commit, wanted)
 
     def commit_later(self, offsets: dict[Queue, int] | None = None) -> asyncio.Task[None]:
         """Commit in the background; the task tells how it went, and logs a failure by itself."""
@@ -333,6 +352,7 @@ class QueueReader:
         """Nothing is connected yet. Raises ConfigError."""
         self._settings = settings_from(ClientSettings, settings, options)
         self._name = group
+        self._telemetry = telemetry_of(self._settings, group)
         self._hub: Hub | None = None
         self._calls_or_none: BrokerCalls | None = None
 
@@ -391,19 +411,24 @@ class QueueReader:
         """Messages from an offset on; `next_offset` of the answer says where to read on.
 
         `wait_ms` lets the broker hold the request while there is none. Raises RemotingError,
-        BrokerError, RouteNotFound, ConfigError.
+        BrokerError, RouteNotFound, ConfigError, and RecordError for a message that came damaged.
         """
         wire_queue = self._wire(queue)
         limits = PullLimits(
             message_count, PullLimits().size_bytes, wait_ms, timeout_ms=timeout_ms + wait_ms
         )
-        return await self._calls.pull(
+        began_ns = time.time_ns()
+        pulled = await self._calls.pull(
             wire_queue,
             queue_offset,
             limits,
             subscription=_subscription(wire_queue.topic, tags, sql),
             inline=True,
+            leave_out_damaged=False,
         )
+        if self._telemetry is not None and pulled.messages:
+            self._telemetry.received(pulled.messages, began_ns)
+        return pulled
 
     async def min_offset(self, queue: Queue) -> int:
         """The lowest offset that has a message."""
@@ -416,6 +441,10 @@ class QueueReader:
     async def search_offset(self, queue: Queue, moment: datetime) -> int:
         """The offset of the first message stored at that time or later."""
         return await self._calls.search_offset(self._wire(queue), ms_of(moment))
+
+    async def earliest_store_time(self, queue: Queue) -> datetime:
+        """When the lowest message of a queue was stored, in UTC."""
+        return time_of(await self._calls.earliest_store_time_ms(self._wire(queue)))
 
     async def committed(self, queue: Queue) -> int | None:
         """How far the group is in a queue, None if nobody knows."""

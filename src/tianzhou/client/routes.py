@@ -40,6 +40,12 @@ class TopicRoute:
 
 def route_of(topic: str, data: TopicRouteData, *, is_template: bool = False) -> TopicRoute:
     """The route that a nameserver's answer describes. Raises RouteNotFound if it is nonsense."""
+    if data.mappings:
+        # Its queues are not those of the brokers: what is written to them directly would get lost.
+        raise RouteNotFound(
+            f"topic {topic}: it is a static topic, whose queues are mapped to those of brokers, "
+            "and this client does not know mappings"
+        )
     order_conf = data.order_conf
     return TopicRoute(
         topic=topic,

@@ -71,6 +71,8 @@ class Sender:
         )
         self._telemetry = telemetry_of(self.settings, self._group)
         self._wire_topics: dict[str, str] = {}
+        self._pile_topics: dict[str, str] = {}
+        """Those whose messages may share batches."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._running = False
 
@@ -291,6 +293,14 @@ class Sender:
     async def _deliver_batch(
         self, batch: Outgoing, messages: Sequence[Message], timeout_ms: int
     ) -> list[SendResult]:
+        if self._telemetry is not None:
+            with self._telemetry.sending_batch(messages):
+                return await self._deliver_plainly(batch, messages, timeout_ms)
+        return await self._deliver_plainly(batch, messages, timeout_ms)
+
+    async def _deliver_plainly(
+        self, batch: Outgoing, messages: Sequence[Message], timeout_ms: int
+    ) -> list[SendResult]:
         deadline_s = self._courier.hub.loop.time() + timeout_ms / 1000
         began_s = time.monotonic()
         delivery = await self._courier.deliver(
@@ -301,8 +311,6 @@ class Sender:
         if self._tracer is not None:
             took_ms = int((time.monotonic() - began_s) * 1000)
             self._trace(self._tracer, messages, results, took_ms)
-        if self._telemetry is not None:
-            self._telemetry.sent_batch(name, len(messages), began_s)
         return results
 
     # -- piles -------------------------------------------------------------------------------------
@@ -316,17 +324,39 @@ class Sender:
             batch_count=settings.batch_count,
         )
 
+    def _pile_now(self, piles: Piles, message: Message) -> asyncio.Future[SendResult] | None:
+        """Put a message on its pile; None if that is not all there is to do."""
+        flow = self._flow
+        topic = self._pile_topics.get(message.topic)
+        if (
+            topic is None or flow.is_full or not self._running or self._telemetry is not None
+            or message.delay_level or message.delay is not None or message.deliver_at is not None
+        ):  # fmt: skip
+            return None
+        unique_id = unique_ids.next()
+        pieces = sending.item_pieces(message, unique_id, self._namespace)
+        size_bytes = len(pieces[0]) + len(pieces[1]) + len(pieces[2])
+        if size_bytes > self.settings.batch_bytes:
+            return None
+        flow.enter(size_bytes)
+        return piles.add(topic, message, pieces, size_bytes, unique_id)
+
     async def _pile_up(
         self, piles: Piles, message: Message, timeout_ms: int
     ) -> asyncio.Future[SendResult]:
+        """The same where there is something to wait for, or to be observed."""
         self._check_running()
-        topic = self._wire_topic(message.topic)
+        topic = self._pile_topics[message.topic] = self._wire_topic(message.topic)
         unique_id = unique_ids.next()
-        item = sending.batch_item(message, unique_id, self._namespace)
-        if len(item) > self.settings.batch_bytes:
+        pieces = sending.item_pieces(message, unique_id, self._namespace)
+        if sum(map(len, pieces)) > self.settings.batch_bytes:
             return await self._set_off(message, self._submitted, timeout_ms)
-        await self._enter(len(item), timeout_ms)
-        return piles.add(topic, message, item, unique_id)
+        if self._telemetry is not None:
+            message = self._telemetry.created(message)
+            pieces = sending.item_pieces(message, unique_id, self._namespace)
+        size_bytes = sum(map(len, pieces))
+        await self._enter(size_bytes, timeout_ms)
+        return piles.add(topic, message, pieces, size_bytes, unique_id)
 
     def _send_pile(self, pile: Pile) -> None:
         self._run(self._bring_pile(pile))
@@ -334,7 +364,7 @@ class Sender:
     async def _bring_pile(self, pile: Pile) -> None:
         try:
             batch = sending.outgoing_batch(
-                pile.topic, pile.items, pile.unique_ids, self._packing,
+                pile.topic, pile.pieces, pile.unique_ids, self._packing,
                 wait_stored=pile.wait_stored,
             )  # fmt: skip
             results = await self._deliver_batch(batch, pile.messages, self.settings.send_timeout_ms)
@@ -347,7 +377,7 @@ class Sender:
                 if not future.done():
                     future.set_result(result)
         finally:
-            self._flow.leave(pile.size_bytes, len(pile.items))
+            self._flow.leave(pile.size_bytes, len(pile.futures))
 
     # -- inside ------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 import msgspec
 
@@ -43,6 +44,11 @@ _CLOSED_TOPICS = frozenset((
 ))  # fmt: skip
 _PLAIN_TEXT = f"\x02{properties.WAIT_STORED}\x01true\x02"
 _UNIQUE_PREFIX = f"{properties.UNIQUE_KEY}\x01"
+_ID_CHARACTERS = 32
+_PLAIN_LENGTH = len(_UNIQUE_PREFIX) + _ID_CHARACTERS + len(_PLAIN_TEXT)
+_PLAIN_START = f"\0{chr(_PLAIN_LENGTH)}{_UNIQUE_PREFIX}"
+"""What stands behind the body of a message in a batch that carries nothing but its id."""
+assert _PLAIN_LENGTH < 128
 
 
 class SendStatus(StrEnum):
@@ -62,7 +68,7 @@ STATUSES: dict[int, SendStatus] = {
 }
 
 
-class SendResult(msgspec.Struct, frozen=True):
+class SendResult(msgspec.Struct, frozen=True, gc=False):
     """Where a message was stored."""
 
     status: SendStatus
@@ -202,21 +208,48 @@ def properties_text(
 
 def may_batch(message: Message) -> bool:
     """Whether brokers take the message within a batch: at once, and not to a retry topic."""
-    return not (message.is_delayed or message.topic.startswith(RETRY_TOPIC_PREFIX))
+    return not (
+        message.delay_level or message.delay is not None or message.deliver_at is not None
+        or message.topic.startswith(RETRY_TOPIC_PREFIX)
+    )  # fmt: skip
+
+
+def item_pieces(
+    message: Message, unique_id: str, namespace: str = ""
+) -> tuple[bytes, bytes, bytes]:
+    """One message as a batch holds it, in three pieces, the second being the body.
+
+    Bodies in batches are not compressed, as in RocketMQ. Raises MessageRefused.
+    """
+    body = message.payload
+    if not body:
+        raise MessageRefused(f"topic {message.topic}: the body is empty")
+    if not (
+        message.tags or message.keys or message.properties or message.flag or namespace
+        or message.shard is not None or not message.wait_stored or message.delay_level
+        or message.delay is not None or message.deliver_at is not None
+    ) and len(unique_id) == _ID_CHARACTERS:  # fmt: skip
+        # Most messages carry nothing but a body and their id, and in batches they are many.
+        return _plain_head(len(body)), body, f"{_PLAIN_START}{unique_id}{_PLAIN_TEXT}".encode()
+    text = properties_text(message, unique_id, namespace=namespace)
+    try:
+        head, tail = batch.encode_around(len(body), text, message.flag)
+    except RecordError as e:
+        raise MessageRefused(f"topic {message.topic}: it does not fit a batch: {e}") from e
+    return head, body, tail
+
+
+@lru_cache(maxsize=256)
+def _plain_head(body_bytes: int) -> bytes:
+    head, _ = batch.encode_around(
+        body_bytes, f"{_UNIQUE_PREFIX}{'0' * _ID_CHARACTERS}{_PLAIN_TEXT}"
+    )
+    return head
 
 
 def batch_item(message: Message, unique_id: str, namespace: str = "") -> bytes:
-    """One message as a batch holds it. Bodies in batches are not compressed, as in RocketMQ.
-
-    Raises MessageRefused.
-    """
-    if not message.body:
-        raise MessageRefused(f"topic {message.topic}: the body is empty")
-    text = properties_text(message, unique_id, namespace=namespace)
-    try:
-        return batch.encode_item(message.payload, text, message.flag)
-    except RecordError as e:
-        raise MessageRefused(f"topic {message.topic}: it does not fit a batch: {e}") from e
+    """The same in one piece."""
+    return b"".join(item_pieces(message, unique_id, namespace))
 
 
 def split(sizes_bytes: Sequence[int], batch_bytes: int, batch_count: int) -> list[range]:
@@ -244,7 +277,10 @@ def outgoing_batch(
     *,
     wait_stored: bool,
 ) -> Outgoing:
-    """A batch of items made ready. Raises MessageRefused if it is too large for any broker."""
+    """A batch of items, whole or in pieces, made ready.
+
+    Raises MessageRefused if it is too large for any broker.
+    """
     body = b"".join(items)
     if len(body) > packing.message_bytes_max:
         raise MessageRefused(

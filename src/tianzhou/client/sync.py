@@ -510,6 +510,7 @@ class QueueReader(_Blocking[pull.QueueReader]):
         tags: str = "*",
         sql: str | None = None,
         wait_ms: int = 0,
+        timeout_ms: int = 10_000,
     ) -> Pulled:
         """Messages from an offset on."""
         work = self._here().pull(
@@ -519,6 +520,7 @@ class QueueReader(_Blocking[pull.QueueReader]):
             tags=tags,
             sql=sql,
             wait_ms=wait_ms,
+            timeout_ms=timeout_ms,
         )
         return self._run(work)
 
@@ -533,6 +535,10 @@ class QueueReader(_Blocking[pull.QueueReader]):
     def search_offset(self, queue: Queue, moment: datetime) -> int:
         """The offset of the first message stored at that time or later."""
         return self._run(self._here().search_offset(queue, moment))
+
+    def earliest_store_time(self, queue: Queue) -> datetime:
+        """When the lowest message of a queue was stored, in UTC."""
+        return self._run(self._here().earliest_store_time(queue))
 
     def committed(self, queue: Queue) -> int | None:
         """How far the group is in a queue."""

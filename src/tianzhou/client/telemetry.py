@@ -3,8 +3,11 @@
 Only `opentelemetry-api` is needed here; where spans and metrics go is the program's set-up. Names
 follow OpenTelemetry's conventions for messaging.
 
-    spans    "send TOPIC" (producer) and "process TOPIC" (consumer), tied together by `traceparent`
-             among the message's properties; messages in batches have no span of their own
+    spans    "send TOPIC" for a message, and "process TOPIC" for the call of a handler or the turn
+             of a stream, tied together by `traceparent` among the message's properties; where
+             several travel together, each message has a span "create TOPIC", and the "send TOPIC"
+             of the batch is linked to them; "receive TOPIC" for messages that were asked for
+             (`poll`, `pull`), linked to their sends
     metrics  messaging.client.sent.messages, messaging.client.consumed.messages,
              messaging.client.operation.duration (seconds)
 """
@@ -12,11 +15,13 @@ follow OpenTelemetry's conventions for messaging.
 import asyncio
 import importlib
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tianzhou.client.message import ReceivedMessage
+import msgspec
+
+from tianzhou.client.message import Message, ReceivedMessage
 from tianzhou.client.sending import SendResult
 from tianzhou.client.settings import ClientSettings
 from tianzhou.errors import ConfigError
@@ -26,6 +31,9 @@ _SYSTEM = "rocketmq"
 
 Span = Any
 """A span of OpenTelemetry, whose types are not ours to require."""
+Link = Any
+Context = Any
+Counter = Any
 
 
 class Telemetry:
@@ -77,17 +85,72 @@ class Telemetry:
             span.set_attribute("messaging.destination.partition.id", str(result.queue.queue_id))
         else:
             attributes["error.type"] = type(error).__name__
-            span.record_exception(error)
-            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, str(error)))
+            self._failed(span, error)
         span.end()
         self._sent.add(1, attributes)
         self._duration.record(time.monotonic() - began_s, attributes)
 
-    def sent_batch(self, topic: str, number: int, began_s: float) -> None:
-        """A batch was stored."""
-        attributes = self._attributes(topic, "send")
-        self._sent.add(number, attributes)
-        self._duration.record(time.monotonic() - began_s, attributes)
+    @contextmanager
+    def sending_oneway(
+        self, topic: str, size_bytes: int, carrier: dict[str, str]
+    ) -> Generator[Span]:
+        """A span around a send that gets no answer."""
+        span = self.begin_send(topic, size_bytes, carrier)
+        with self._measured(span, topic, "send", self._sent, 1):
+            yield span
+
+    def created(self, message: Message) -> Message:
+        """A message that shares a batch, with what ties its consumer to the span it gets here."""
+        topic, carrier = message.topic, dict[str, str]()
+        span = self._tracer.start_span(
+            f"create {topic}",
+            kind=self._trace.SpanKind.PRODUCER,
+            attributes={
+                **self._attributes(topic, "create"),
+                "messaging.message.body.size": len(message.payload),
+            },
+        )
+        self._propagate.inject(carrier, context=self._trace.set_span_in_context(span))
+        span.end()
+        return msgspec.structs.replace(message, properties={**message.properties, **carrier})
+
+    @contextmanager
+    def sending_batch(self, messages: Sequence[Message]) -> Generator[Span]:
+        """A span around the request that carries messages."""
+        topic, number = messages[0].topic, len(messages)
+        _, links = self._origins(message.properties for message in messages)
+        span = self._tracer.start_span(
+            f"send {topic}",
+            kind=self._trace.SpanKind.CLIENT,
+            links=links,
+            attributes={
+                **self._attributes(topic, "send"), "messaging.batch.message_count": number
+            },
+        )  # fmt: skip
+        with self._measured(span, topic, "send", self._sent, number):
+            yield span
+
+    @contextmanager
+    def _measured(
+        self, span: Span, topic: str, operation: str, counter: Counter, number: int
+    ) -> Generator[None]:
+        """Ends a span with what becomes of the block, counts it and takes its time."""
+        attributes = self._attributes(topic, operation)
+        began_s = time.monotonic()
+        try:
+            yield
+        except BaseException as error:
+            attributes["error.type"] = type(error).__name__
+            self._failed(span, error)
+            raise
+        finally:
+            span.end()
+            counter.add(number, attributes)
+            self._duration.record(time.monotonic() - began_s, attributes)
+
+    def _failed(self, span: Span, error: BaseException) -> None:
+        span.record_exception(error)
+        span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, str(error)))
 
     # -- consuming ---------------------------------------------------------------------------------
 
@@ -97,13 +160,7 @@ class Telemetry:
 
         One message's span is the child of its send; those of several are linked to it.
         """
-        contexts = [self._propagate.extract(message.properties) for message in messages]
-        spans = [self._trace.get_current_span(context) for context in contexts]
-        links = [
-            self._trace.Link(span.get_span_context())
-            for span in spans
-            if span.get_span_context().is_valid
-        ]
+        contexts, links = self._origins(message.properties for message in messages)
         attributes = self._attributes(topic, "process")
         began_s = time.monotonic()
         with self._tracer.start_as_current_span(
@@ -118,6 +175,49 @@ class Telemetry:
             finally:
                 self._consumed.add(len(messages), attributes)
                 self._duration.record(time.monotonic() - began_s, attributes)
+
+    def begin_turn(self, message: ReceivedMessage) -> tuple[Span, float]:
+        """A message of a stream was given out; `end_turn` gets what this returns."""
+        contexts, _ = self._origins((message.properties,))
+        span = self._tracer.start_span(
+            f"process {message.topic}",
+            context=contexts[0],
+            kind=self._trace.SpanKind.CONSUMER,
+            attributes=self._attributes(message.topic, "process"),
+        )
+        return span, time.monotonic()
+
+    def end_turn(self, turn: tuple[Span, float], topic: str, *, done: bool) -> None:
+        """The program is done with the message, or wants it again."""
+        span, began_s = turn
+        attributes = self._attributes(topic, "process")
+        if not done:
+            attributes["error.type"] = "retry"
+            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, "wanted again"))
+        span.end()
+        self._consumed.add(1, attributes)
+        self._duration.record(time.monotonic() - began_s, attributes)
+
+    def received(self, messages: Sequence[ReceivedMessage], began_ns: int) -> None:
+        """Messages came that were asked for at a moment of the wall clock."""
+        topic = messages[0].topic
+        _, links = self._origins(message.properties for message in messages)
+        attributes = self._attributes(topic, "receive")
+        self._tracer.start_span(
+            f"receive {topic}",
+            kind=self._trace.SpanKind.CONSUMER,
+            links=links,
+            start_time=began_ns,
+            attributes={**attributes, "messaging.batch.message_count": len(messages)},
+        ).end()
+        self._consumed.add(len(messages), attributes)
+        self._duration.record(max(time.time_ns() - began_ns, 0) / 1e9, attributes)
+
+    def _origins(self, carriers: Iterable[Mapping[str, str]]) -> tuple[list[Context], list[Link]]:
+        """The contexts that messages were sent in, and links to those that there are."""
+        contexts = [self._propagate.extract(carrier) for carrier in carriers]
+        origins = [self._trace.get_current_span(each).get_span_context() for each in contexts]
+        return contexts, [self._trace.Link(each) for each in origins if each.is_valid]
 
     def _attributes(self, topic: str, operation: str) -> dict[str, str]:
         return {

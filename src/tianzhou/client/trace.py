@@ -29,6 +29,7 @@ from tianzhou.client.producer_settings import ProducerSettings
 from tianzhou.client.routes import TopicRoute
 from tianzhou.client.sending import Outgoing, SendResult, SendStatus
 from tianzhou.client.settings import ClientSettings, settings_from
+from tianzhou.clock import wall_ms
 from tianzhou.errors import TianzhouError
 from tianzhou.protocol import properties
 from tianzhou.protocol.bodies.clients import ProducerData
@@ -243,6 +244,31 @@ def trace_messages(topic: str, entries: Iterable[TraceEntry]) -> list[Message]:
 # -- sending ---------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """Messages that a program has got and not ended with."""
+
+    _tracer: "Tracer"
+    _messages: Sequence[ReceivedMessage]
+    _request_id: str
+    _started_ms: int
+
+    def end(self, returned: ConsumeReturn) -> None:
+        """The program has ended with them."""
+        now_ms = wall_ms()
+        self._tracer.add(
+            *consumed(
+                self._messages,
+                group=self._tracer.plain_group,
+                request_id=self._request_id,
+                cost_ms=now_ms - self._started_ms,
+                success=returned is ConsumeReturn.SUCCESS,
+                returned=returned,
+                now_ms=now_ms,
+            )
+        )
+
+
 class Tracer:
     """Sends the entries of one producer or consumer in the background; a member of its hub."""
 
@@ -277,6 +303,14 @@ class Tracer:
             self._waiting.append(entry)
         if len(self._waiting) >= _ENTRIES_PER_MESSAGE:
             self._wanted.set()
+
+    def begin(self, messages: Sequence[ReceivedMessage]) -> "Handling":
+        """A program begins with messages; the result is told when it has ended with them."""
+        started_ms, request_id = wall_ms(), unique_ids.next()
+        self.add(
+            *consuming(messages, group=self.plain_group, request_id=request_id, now_ms=started_ms)
+        )
+        return Handling(self, messages, request_id, started_ms)
 
     async def close(self) -> None:
         """Send what waits, for a few seconds at most, then leave the hub."""

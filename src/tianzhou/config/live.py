@@ -26,10 +26,8 @@ class LiveSettings(Generic[C]):
 
     def __init__(self, loaded: Loaded[C]) -> None:
         self._loaded = loaded
-
-    @property
-    def config(self) -> C:
-        return self._loaded.config
+        self.config = loaded.config
+        """What is in force now. A plain attribute, for it is read with every request."""
 
     def as_properties(self) -> str:
         return render_properties(self._loaded)
@@ -41,6 +39,7 @@ class LiveSettings(Generic[C]):
 
     def adopt(self, prepared: Update[C]) -> None:
         self._loaded = prepared.loaded
+        self.config = prepared.loaded.config
 
 
 def save_pairs(path: Path, pairs: Mapping[str, str]) -> None:

@@ -88,6 +88,11 @@ class NamesrvConfig(TlsSettings, LogSettings):
         64 * 1024 * 1024, "bytes of encoded routes kept for the next query (Tianzhou's)", size=True
     )
 
+    # -- limits -----------------------------------------------------------------------------------
+    quota_file: Path | None = setting(
+        None, "quotas of connections and clients; read again when it changes (Tianzhou's)"
+    )
+
     # -- administration ---------------------------------------------------------------------------
     config_black_list: str = setting(
         "configBlackList;configStorePath;kvConfigPath",
@@ -132,8 +137,8 @@ INERT: Mapping[str, str] = {
             "clientWorkerThreads", "clientCallbackExecutorThreads", "clientOnewaySemaphoreValue",
             "clientAsyncSemaphoreValue", "connectTimeoutMillis", "channelNotActiveInterval",
             "clientChannelMaxIdleTimeSeconds", "clientSocketSndBufSize", "clientSocketRcvBufSize",
-            "clientPooledByteBufAllocatorEnable", "clientCloseSocketIfTimeout", "useTLS",
-            "socksProxyConfig", "disableCallbackExecutor", "disableNettyWorkerGroup",
+            "clientPooledByteBufAllocatorEnable", "clientCloseSocketIfTimeout", "socksProxyConfig",
+            "disableCallbackExecutor", "disableNettyWorkerGroup",
         ),
         _NO_CLIENT,
     ),

@@ -165,7 +165,7 @@ def _broker_topics(request: Command, compressed: bool) -> BrokerTopics:
     if not request.body:
         return BrokerTopics(version=DataVersion(), topics={}, mappings={}, filter_servers=[])
     if request.version < V3_0_11:
-        table = bodies.decode(TopicConfigTable, request.body)
+        table = bodies.decode_request(TopicConfigTable, request.body)
         filter_servers = None
     else:
         body = registration.decode(
@@ -227,7 +227,7 @@ def broker_heartbeat(parts: Parts, _: Connection, request: Command) -> Command:
 
 def query_data_version(parts: Parts, _: Connection, request: Command) -> Command:
     header = headers.decode(wire.QueryDataVersionRequest, request.fields)
-    theirs = bodies.decode(DataVersion, request.body)
+    theirs = bodies.decode_request(DataVersion, request.body)
     parts.registry.heartbeat(header.cluster_name, header.broker_addr, parts.clock())
     ours = parts.registry.version_of(header.cluster_name, header.broker_addr)
     changed = ours is None or not same_version(ours, theirs)
@@ -264,7 +264,7 @@ def add_write_perm(parts: Parts, connection: Connection, request: Command) -> Co
 
 def register_topic(parts: Parts, _: Connection, request: Command) -> Command:
     header = headers.decode(wire.RegisterTopicRequest, request.fields)
-    route = bodies.decode(TopicRouteData, request.body)
+    route = bodies.decode_request(TopicRouteData, request.body)
     unknown = parts.registry.register_topic(header.topic, route.queues)
     if unknown is not None:
         log.warning("topic %s: not registered, broker %s is unknown", header.topic, unknown)

@@ -14,6 +14,7 @@ from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers.ha import NotifyMinBrokerIdChangeRequest
 from tianzhou.remoting.client import Client
+from tianzhou.remoting.tls import Tls
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +26,10 @@ NOTICES_MAX = 1_000
 class Notices:
     """Sends notices in the background."""
 
-    def __init__(self) -> None:
-        self._client = Client()
+    def __init__(self, tls: Tls | None = None) -> None:
+        """Raises ConfigError if certificates cannot be loaded."""
+        self._client = Client(tls=tls)
+        self.reload_tls = self._client.reload_tls
         self._tasks: set[asyncio.Task[None]] = set()
 
     def send(self, notice: MinIdNotice) -> None:

@@ -6,33 +6,43 @@ was on disk before it was answered.
 """
 
 import asyncio
-import logging
 import time
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from tianzhou.clock import Clock
+from tianzhou.clock import Clock, wall_ms
 from tianzhou.config.live import LiveSettings
-from tianzhou.errors import ConfigError
 from tianzhou.names import ORDER_TOPIC_NAMESPACE
 from tianzhou.namesrv import dispatch
 from tianzhou.namesrv.admin import fixed_keys
+from tianzhou.namesrv.bodies import LONGER
 from tianzhou.namesrv.config import NamesrvConfig
 from tianzhou.namesrv.handlers import Parts, tell_dropped
 from tianzhou.namesrv.kvconfig import KVConfig
 from tianzhou.namesrv.notices import Notices
 from tianzhou.namesrv.registry import MinIdNotice, Registry
 from tianzhou.namesrv.routecache import RouteCache
-from tianzhou.namesrv.watched import WatchedFiles
 from tianzhou.protocol.bodies.route import TopicRouteData
+from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.limits import Limits
+from tianzhou.remoting.quota.bodies import check_body
+from tianzhou.remoting.renewal import Renewal
 from tianzhou.remoting.server import Server
-from tianzhou.remoting.tls_settings import tls_of
+from tianzhou.remoting.tls_settings import client_tls_of, tls_files_of, tls_of
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from tianzhou.remoting.quota.control import ClientQuotas
+    from tianzhou.remoting.quota.files import ServerRules
 
+QUOTA_LOOK_S = 0.25
+"""How often the quota file is looked at, so that a change counts within half a second."""
+_KEEPS_ALIVE = (
+    RequestCode.REGISTER_BROKER, RequestCode.BROKER_HEARTBEAT, RequestCode.UNREGISTER_BROKER
+)  # fmt: skip
 _EVERY_INTERFACE = ""
 # The Java virtual machine serves IPv6 as well when it is told to bind this address.
 _JAVA_EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 - compared with, not bound
@@ -52,7 +62,7 @@ class NameServer:
         config = settings.config
         self._routes = RouteCache(self._route, config.route_cache_size)
         self._registry = Registry(self._routes.forget)
-        self._notices = Notices()
+        self._notices = Notices(client_tls_of(config))
         self._parts = Parts(
             settings=settings,
             settings_lock=asyncio.Lock(),
@@ -64,20 +74,18 @@ class NameServer:
             started_ms=clock(),
             tell=self._tell,
         )
+        self._limits = Limits(idle_ms=config.server_channel_max_idle_time_seconds * 1000)
+        self._quotas = self._open_quotas(config.quota_file)
         self._server = Server(
             self._handle,
-            limits=Limits(idle_ms=config.server_channel_max_idle_time_seconds * 1000),
+            limits=self._quotas.limits_by(self._limits) if self._quotas else self._limits,
             tls=tls_of(config),
             on_closed=self._closed,
         )
-        self._certificates = WatchedFiles(
-            (
-                config.tls_server_cert_path,
-                config.tls_server_key_path,
-                config.tls_server_trust_cert_path,
-            )
+        self._certificates = Renewal(
+            tls_files_of(config), self._server.reload_tls, self._notices.reload_tls
         )
-        self._scan: asyncio.Task[None] | None = None
+        self._background: list[asyncio.Task[None]] = []
 
     async def start(self) -> tuple[str, int]:
         """Listen; returns the address. Raises RemotingError if it cannot be had."""
@@ -86,20 +94,26 @@ class NameServer:
         if host == _JAVA_EVERY_INTERFACE:
             host = _EVERY_INTERFACE
         address = await self._server.listen(host, config.listen_port)
-        self._scan = asyncio.create_task(self._scan_regularly())
+        self._background = [asyncio.create_task(self._scan_regularly())]
+        if self._quotas is not None:
+            look = self._look_at_quotas(self._quotas)
+            self._background.append(asyncio.create_task(look))
         return address
 
     async def stop(self) -> None:
         """Answer what is under way, then close; safe after a failed `start`."""
-        if self._scan is not None:
-            self._scan.cancel()
-            await asyncio.gather(self._scan, return_exceptions=True)
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
         await self._server.close(self._settings.config.shutdown_wait_time_seconds)
         await self._notices.close()
 
     # -- what the parts call ----------------------------------------------------------------------
 
     def _handle(self, connection: Connection, request: Command) -> dispatch.Answer:
+        check_body(request, LONGER)
+        if self._quotas is not None:
+            self._quotas.check_client(connection.peer, request)
         return dispatch.answer(self._parts, connection, request)
 
     def _closed(self, connection: Connection) -> None:
@@ -117,11 +131,31 @@ class NameServer:
         if self._settings.config.notify_min_broker_id_changed:
             self._notices.send(notice)
 
+    def _open_quotas(self, path: Path | None) -> "ClientQuotas[ServerRules] | None":
+        if path is None:
+            return None
+        # Only who has quotas needs a reader of YAML.
+        from tianzhou.remoting.quota.control import ClientQuotas
+        from tianzhou.remoting.quota.files import read_server_rules
+
+        return ClientQuotas(
+            path, wall_ms, read_server_rules, self._quotas_changed, _KEEPS_ALIVE, "nameserver"
+        )
+
+    def _quotas_changed(self, _: "ServerRules") -> None:
+        if self._quotas is not None:
+            self._server.adopt(self._quotas.limits_by(self._limits))
+
+    async def _look_at_quotas(self, quotas: "ClientQuotas[ServerRules]") -> None:
+        while True:
+            await asyncio.sleep(QUOTA_LOOK_S)
+            quotas.look()
+
     async def _scan_regularly(self) -> None:
         while True:
             await asyncio.sleep(self._settings.config.scan_not_active_broker_interval_ms / 1000)
             self._drop_silent_brokers()
-            self._reload_changed_certificates()
+            self._certificates.look()
 
     def _drop_silent_brokers(self) -> None:
         timeout_ms = self._settings.config.broker_channel_expired_time_ms
@@ -129,14 +163,3 @@ class NameServer:
             tell_dropped(self._parts, [dropped], f"silent for {dropped.silent_ms} ms")
             if isinstance(dropped.connection, Connection):
                 dropped.connection.close("its broker has been silent for too long")
-
-    def _reload_changed_certificates(self) -> None:
-        if not self._certificates.have_changed():
-            return
-        try:
-            self._server.reload_tls()
-        except ConfigError as e:
-            # They may be half replaced; the next change is another chance.
-            log.warning("TLS: new certificates are not used: %s", e)
-        else:
-            log.info("TLS: new certificates are used for connections to come")

@@ -43,12 +43,21 @@ def encode(items: Iterable[BatchItem]) -> bytes:
 
 def encode_item(body: bytes, properties_text: str = "", flag: int = 0) -> bytes:
     """One item; items in a row are a batch. Raises RecordError if it does not fit its lengths."""
+    head, tail = encode_around(len(body), properties_text, flag)
+    return b"".join((head, body, tail))
+
+
+def encode_around(body_bytes: int, properties_text: str, flag: int = 0) -> tuple[bytes, bytes]:
+    """What stands before and behind a body of so many bytes, for callers that join it themselves.
+
+    Raises RecordError if it does not fit its lengths.
+    """
     try:
         text = properties_text.encode()
-        size = _SIZE_MIN + len(body) + len(text)
-        return _HEAD.pack(size, 0, 0, flag, len(body)) + body + _SHORT.pack(len(text)) + text
+        head = _HEAD.pack(_SIZE_MIN + body_bytes + len(text), 0, 0, flag, body_bytes)
+        return head, _SHORT.pack(len(text)) + text
     except (struct.error, UnicodeEncodeError) as e:
-        raise RecordError(f"a message of {len(body)} bytes: {e}") from e
+        raise RecordError(f"a message of {body_bytes} bytes: {e}") from e
 
 
 def decode(body: Buffer) -> list[BatchItem]:

@@ -5,7 +5,7 @@ of this is kept anywhere else, so every queue and the whole index can be made ag
 """
 
 from collections.abc import Mapping
-from functools import cache, lru_cache
+from functools import lru_cache
 from operator import mul
 
 from tianzhou.names import SCHEDULE_TOPIC
@@ -15,6 +15,8 @@ Properties = Mapping[str, str]
 
 _CACHED_KEY_LENGTH_MAX = 256
 _TAIL_LENGTH = 8
+_TAIL_POWERS = tuple(31**exponent for exponent in range(_TAIL_LENGTH - 1, -1, -1))
+_TAIL_SHIFT: int = 31**_TAIL_LENGTH
 _SHOWN = (sysflag.TRANSACTION_NONE, sysflag.TRANSACTION_COMMIT)
 
 
@@ -60,35 +62,20 @@ def is_topic_name(topic: str) -> bool:
 
 def key_hash(topic: str, key: str) -> int:
     """The hash under which a key of a topic is filed."""
-    if key.isascii() and len(key) <= _CACHED_KEY_LENGTH_MAX:
-        # Keys that clients make differ in their last characters only; the rest is remembered.
-        head = _head_hash(topic, key[:-_TAIL_LENGTH])
-        number = _hash_on(head, key[-_TAIL_LENGTH:]) & 0xFFFFFFFF
+    if key.isascii() and _TAIL_LENGTH <= len(key) <= _CACHED_KEY_LENGTH_MAX:
+        # Keys that clients make differ in their last characters only; the rest is remembered. The
+        # same polynomial as Java's loop, but summed outside of Python's.
+        tail: int = sum(map(mul, key[-_TAIL_LENGTH:].encode(), _TAIL_POWERS))
+        number: int = _head_hash(topic, key[:-_TAIL_LENGTH]) + tail & 0xFFFFFFFF
     else:
         number = properties.java_hash(f"{topic}#{key}") & 0xFFFFFFFF
-    if number & 0x8000_0000:
-        number = 0x1_0000_0000 - number
+    if number < 0x8000_0000:
+        return number
     # The smallest int of Java has no positive twin; RocketMQ files it under 0.
-    return 0 if number == 0x8000_0000 else number
+    return 0 if number == 0x8000_0000 else 0x1_0000_0000 - number
 
 
 @lru_cache(maxsize=4096)
 def _head_hash(topic: str, head: str) -> int:
-    return _hash_on(properties.java_hash(topic + "#"), head)
-
-
-def _hash_on(number: int, text: str) -> int:
-    """Java's hash of a text in ASCII that follows another one, not wrapped yet.
-
-    The same polynomial as Java's loop, but summed outside of Python's.
-    """
-    shift, powers = _powers(len(text))
-    added: int = sum(map(mul, text.encode(), powers))
-    return number * shift + added
-
-
-@cache
-def _powers(count: int) -> tuple[int, tuple[int, ...]]:
-    """31^count, and 31^(count-1) down to 31^0, wrapped to 32 bits."""
-    powers = tuple(pow(31, exponent, 2**32) for exponent in range(count, -1, -1))
-    return powers[0], powers[1:]
+    """What the beginning of a key adds to the hash, whatever its last characters are."""
+    return (properties.java_hash(f"{topic}#{head}") & 0xFFFFFFFF) * _TAIL_SHIFT

@@ -7,14 +7,15 @@ then the twin decides, and raises if there is something to raise.
 """
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tianzhou.protocol import pure, pure_record, pure_walk
 from tianzhou.protocol.pure import Buffer, Header
+from tianzhou.protocol.pure_feed import PureFeed
 from tianzhou.protocol.pure_record import RecordFields
 from tianzhou.protocol.pure_walk import Walk
 
-CONTRACT = 3
+CONTRACT = 4
 """Raised with every change of what kernel and twin promise, here and in the crate."""
 
 _import_error: str | None = None
@@ -41,14 +42,16 @@ if WHY_PURE is not None:
 
 
 if TYPE_CHECKING:
-    from tianzhou_kernel import Feed as Feed
+    from tianzhou_kernel import Feed as NativeFeed
+
+    Feed: TypeAlias = NativeFeed | PureFeed
 else:
-    Feed = getattr(native, "Feed", None)
+    Feed = native.Feed | PureFeed if hasattr(native, "Feed") else PureFeed
 
 
-def new_feed() -> "Feed | None":
-    """The hot path, None where the twin serves: its twin is the whole ordinary path."""
-    return native.Feed() if native else None
+def new_feed() -> Feed:
+    """The hot path of whoever serves."""
+    return native.Feed() if native else PureFeed()
 
 
 def split_frames(buffer: Buffer, limit_bytes: int) -> tuple[list[tuple[int, int]], int]:
@@ -140,6 +143,16 @@ def decode_columns(
     return native.decode_columns(buffer, starts, names, check_crc) if native else None
 
 
+def encode_rows(parts: tuple[Any, ...], numbers: bytes, ids: bytes) -> tuple[bytes, bytes] | None:
+    """The items of a batch made of rows of Arrow columns behind each other, and where each ends.
+
+    None if the kernel declines, or is of a build before it had this; then messages are made one by
+    one (`spark/sink_rows.py`).
+    """
+    encode = getattr(native, "encode_rows", None)
+    return encode(parts, numbers, ids) if encode else None
+
+
 # -- walking ---------------------------------------------------------------------------------------
 
 
@@ -171,3 +184,9 @@ def put_index_items(
     arguments = (file, slot_count, number, begin_time_ms, items)
     used = native.put_index_items(*arguments) if native else None
     return pure_walk.put_index_items(*arguments) if used is None else used
+
+
+if WHY_PURE is not None and not TYPE_CHECKING:
+    # Nobody has to be asked first, so what every message needs is the twin's own.
+    split_frames, decode_header = pure.split_frames, pure.decode_header
+    encode_frame, encode_record = pure.encode_frame, pure_record.encode_record

@@ -32,13 +32,16 @@ LANGUAGE_NAMES = (
     "OMS", "RUST", "NODE_JS",
 )  # fmt: skip
 _LANGUAGE_OTHER = 7
+_LANGUAGE_COUNT = len(LANGUAGE_NAMES)
 _LANGUAGE_NUMBERS = {name: number for number, name in enumerate(LANGUAGE_NAMES)}
 
 _WORD = struct.Struct(">I")
 _FRAME_HEAD = struct.Struct(">II")
+_read_head, _pack_head = _FRAME_HEAD.unpack_from, _FRAME_HEAD.pack
 _BINARY_HEAD = struct.Struct(">hBhiii")
 _LENGTH = struct.Struct(">i")
 _KEY_LENGTH = struct.Struct(">h")
+_read_length, _read_key_length = _LENGTH.unpack_from, _KEY_LENGTH.unpack_from
 
 _HEADER_LENGTH_MASK = 0xFFFFFF
 _FRAME_LENGTH_MAX = 0xFFFFFFFF
@@ -63,7 +66,7 @@ class _JsonHeader(msgspec.Struct, omit_defaults=True):
 
 
 _json_decoder = msgspec.json.Decoder(_JsonHeader)
-_json_encoder = msgspec.json.Encoder()
+_encode = msgspec.json.Encoder().encode
 
 
 # -- frames ------------------------------------------------------------------------------------
@@ -101,14 +104,15 @@ def _impossible(length: int, limit_bytes: int) -> FrameError:
 
 def decode_header(frame: Buffer) -> Header:
     """The header of one whole frame (length prefix included)."""
-    if len(frame) < 8:
-        raise HeaderError(f"a frame has at least 8 bytes, this one {len(frame)}")
-    length, headline = _FRAME_HEAD.unpack_from(frame)
-    if length != len(frame) - 4:
-        raise HeaderError(f"the frame says {length} bytes, {len(frame) - 4} are there")
+    frame_length = len(frame)
+    if frame_length < 8:
+        raise HeaderError(f"a frame has at least 8 bytes, this one {frame_length}")
+    length, headline = _read_head(frame)
+    if length != frame_length - 4:
+        raise HeaderError(f"the frame says {length} bytes, {frame_length - 4} are there")
     header_length, encoding = headline & _HEADER_LENGTH_MASK, headline >> 24
     body_start = 8 + header_length
-    if body_start > len(frame):
+    if body_start > frame_length:
         raise HeaderError(f"header of {header_length} bytes in a frame of {length}")
     if encoding == ENCODING_JSON:
         return _decode_json(frame, body_start)
@@ -133,19 +137,24 @@ def encode_frame(
     Codes of 32,768 and above (pop consumption) do not fit the binary header's 16 bits; such a frame
     is written with a JSON header, which every peer reads, instead of with a wrong code.
     """
+    headline = ENCODING_JSON << 24
     try:
-        binary = encoding == ENCODING_BINARY and _INT16_MIN <= code <= _INT16_MAX
-        encode = _encode_binary if binary else _encode_json
-        header = encode(code, language, version, opaque, flag, remark, ext_fields)
+        if encoding == ENCODING_BINARY and _INT16_MIN <= code <= _INT16_MAX:
+            headline = ENCODING_BINARY << 24
+            header = _encode_binary(code, language, version, opaque, flag, remark, ext_fields)
+        else:
+            header = _encode_json(code, language, version, opaque, flag, remark, ext_fields)
     except (struct.error, UnicodeEncodeError, TypeError, AttributeError, msgspec.MsgspecError) as e:
         raise HeaderError(f"command {code} does not fit a header: {e}") from e
-    if len(header) > _HEADER_LENGTH_MASK:
-        raise HeaderError(f"header of {len(header)} bytes, the format allows {_HEADER_LENGTH_MASK}")
-    length = 4 + len(header) + len(body)
+    header_length = len(header)
+    if header_length > _HEADER_LENGTH_MASK:
+        raise HeaderError(
+            f"header of {header_length} bytes, the format allows {_HEADER_LENGTH_MASK}"
+        )
+    length = 4 + header_length + len(body)
     if length > _FRAME_LENGTH_MAX:
         raise HeaderError(f"frame of {length} bytes, the format allows {_FRAME_LENGTH_MAX}")
-    headline = (ENCODING_BINARY if binary else ENCODING_JSON) << 24 | len(header)
-    return b"".join((_FRAME_HEAD.pack(length, headline), header, body))
+    return b"".join((_pack_head(length, headline | header_length), header, body))
 
 
 # -- JSON header -------------------------------------------------------------------------------
@@ -205,28 +214,16 @@ def _encode_json(
     ext_fields: dict[str, str] | None,
 ) -> bytes:
     # Plain integers only: msgspec would write True as true, which no peer takes for a number.
-    code, version, opaque, flag = index(code), index(version), index(opaque), index(flag)
-    if not (
-        _INT32_MIN <= code <= _INT32_MAX
-        and _INT32_MIN <= version <= _INT32_MAX
-        and _INT32_MIN <= opaque <= _INT32_MAX
-        and _INT32_MIN <= flag <= _INT32_MAX
-    ):
-        wide = next(n for n in (code, version, opaque, flag) if not _INT32_MIN <= n <= _INT32_MAX)
-        raise HeaderError(f"header number {wide} does not fit 32 bits")
-    known = 0 <= language < len(LANGUAGE_NAMES)
-    return _json_encoder.encode(
-        _JsonHeader(
-            code=code,
-            extFields=ext_fields,
-            flag=flag,
-            language=LANGUAGE_NAMES[language] if known else "OTHER",
-            opaque=opaque,
-            remark=remark,
-            serializeTypeCurrentRPC="JSON",
-            version=version,
-        )
-    )
+    code = index(code)
+    if not type(version) is type(opaque) is type(flag) is int:
+        version, opaque, flag = index(version), index(opaque), index(flag)
+    # One look tells that all are within bounds, if none is negative.
+    if (code | version | opaque | flag) >> 31:
+        for number in (code, version, opaque, flag):
+            if not _INT32_MIN <= number <= _INT32_MAX:
+                raise HeaderError(f"header number {number} does not fit 32 bits")
+    name = LANGUAGE_NAMES[language] if 0 <= language < _LANGUAGE_COUNT else "OTHER"
+    return _encode(_JsonHeader(code, ext_fields, flag, name, opaque, remark, "JSON", version))
 
 
 # -- binary header -----------------------------------------------------------------------------
@@ -256,21 +253,24 @@ def _decode_binary(frame: Buffer, body_start: int) -> Header:
 
 def _decode_pairs(header: bytes, at: int, stop: int) -> dict[str, str]:
     pairs: dict[str, str] = {}
-    while at < stop:
-        if stop - at < 2:
-            raise HeaderError("the ext fields end inside a key length")
-        (key_length,) = _KEY_LENGTH.unpack_from(header, at)
-        at += 2
-        if not 0 <= key_length <= stop - at - 4:
-            raise HeaderError(f"a key of {key_length} bytes does not fit the ext fields")
-        key = _text(header[at : at + key_length])
-        at += key_length
-        (value_length,) = _LENGTH.unpack_from(header, at)
-        at += 4
-        if not 0 <= value_length <= stop - at:
-            raise HeaderError(f"the value of {key!r}, {value_length} bytes, does not fit")
-        pairs[key] = _text(header[at : at + value_length])
-        at += value_length
+    try:
+        while at < stop:
+            if stop - at < 2:
+                raise HeaderError("the ext fields end inside a key length")
+            (key_length,) = _read_key_length(header, at)
+            at += 2
+            if not 0 <= key_length <= stop - at - 4:
+                raise HeaderError(f"a key of {key_length} bytes does not fit the ext fields")
+            key = header[at : at + key_length].decode()
+            at += key_length
+            (value_length,) = _read_length(header, at)
+            at += 4
+            if not 0 <= value_length <= stop - at:
+                raise HeaderError(f"the value of {key!r}, {value_length} bytes, does not fit")
+            pairs[key] = header[at : at + value_length].decode()
+            at += value_length
+    except UnicodeDecodeError as e:
+        raise _not_text(e) from e
     return pairs
 
 
@@ -278,7 +278,11 @@ def _text(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as e:
-        raise HeaderError(f"header text is not UTF-8: {e}") from e
+        raise _not_text(e) from e
+
+
+def _not_text(error: UnicodeDecodeError) -> HeaderError:
+    return HeaderError(f"header text is not UTF-8: {error}")
 
 
 def _encode_binary(

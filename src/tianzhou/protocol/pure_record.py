@@ -31,20 +31,26 @@ SIZE_AND_MAGIC = struct.Struct(">iI")
 SYS_FLAG_AT = 36
 _INT = struct.Struct(">i")
 _SHORT = struct.Struct(">h")
+_pack_short = _SHORT.pack
 _BYTE = struct.Struct(">b")
 
-_HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
-_BORN_HOST_BIT = {host.PACKED_V4_BYTES: 0, host.PACKED_V6_BYTES: BORN_HOST_V6}
-_STORE_HOST_BIT = {host.PACKED_V4_BYTES: 0, host.PACKED_V6_BYTES: STORE_HOST_V6}
+HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
 # size magic crc queue flag | queue offset, log offset | sys flag, born time, born host |
 # store time, store host | reconsume count, prepared offset, body length
 _HEADS = {
     0: struct.Struct(">iIiii qq iq8s q8s iqi"),
     BORN_HOST_V6: struct.Struct(">iIiii qq iq20s q8s iqi"),
     STORE_HOST_V6: struct.Struct(">iIiii qq iq8s q20s iqi"),
-    _HOSTS_V6: struct.Struct(">iIiii qq iq20s q20s iqi"),
+    HOSTS_V6: struct.Struct(">iIiii qq iq20s q20s iqi"),
 }
 assert [head.size for head in _HEADS.values()] == [88, 100, 100, 112]
+LAYOUTS = {
+    (born_bytes, store_bytes): (bits, _HEADS[bits].pack, _HEADS[bits].size)
+    for born_bytes, born_bit in ((host.PACKED_V4_BYTES, 0), (host.PACKED_V6_BYTES, BORN_HOST_V6))
+    for store_bytes, store_bit in ((host.PACKED_V4_BYTES, 0), (host.PACKED_V6_BYTES, STORE_HOST_V6))
+    for bits in (born_bit | store_bit,)
+}
+"""By the lengths of the packed hosts: the address bits, and what packs the head, how long."""
 
 SIZE_MIN = 88 + 1 + 2
 """The smallest record: IPv4, no body, no topic, no properties."""
@@ -59,7 +65,7 @@ def decode_record(buffer: Buffer, start: int, check_crc: bool, read_body: bool) 
     """The record that begins at `start`; raises RecordError for anything else."""
     size, magic = _checked_start(buffer, start)
     (sys_flag,) = _INT.unpack_from(buffer, start + SYS_FLAG_AT)
-    head = _HEADS[sys_flag & _HOSTS_V6]
+    head = _HEADS[sys_flag & HOSTS_V6]
     topic_length = _SHORT if magic == MAGIC_V2 else _BYTE
     # What is left for body, topic and properties once every fixed field has its place.
     room = size - head.size - topic_length.size - 2
@@ -117,20 +123,20 @@ def encode_record(
     prepared_log_offset: int,
 ) -> bytes:
     """One record; the address bits of `sys_flag` follow the hosts."""
+    layout = LAYOUTS.get((len(born_host), len(store_host)))
+    if layout is None:
+        known = (host.PACKED_V4_BYTES, host.PACKED_V6_BYTES)
+        wrong = born_host if len(born_host) not in known else store_host
+        raise RecordError(f"a packed host has 8 or 20 bytes, not {len(wrong)}")
+    hosts_v6, pack_head, head_bytes = layout
     try:
-        hosts_v6 = _BORN_HOST_BIT[len(born_host)] | _STORE_HOST_BIT[len(store_host)]
-    except KeyError as e:
-        raise RecordError(f"a packed host has 8 or 20 bytes, not {e}") from e
-    head = _HEADS[hosts_v6]
-    sys_flag = sys_flag & ~_HOSTS_V6 | hosts_v6
-    try:
-        magic, topic_bytes = _encode_topic(topic)
+        magic, topic_bytes = encode_topic(topic)
         properties_bytes, body_length = properties_text.encode(), len(body)
-        properties_length = _SHORT.pack(len(properties_bytes))
-        size = head.size + body_length + len(topic_bytes) + 2 + len(properties_bytes)
-        fixed = head.pack(
-            size, magic, crc32(body) & 0x7FFFFFFF, queue_id, flag,
-            queue_offset, log_offset, sys_flag, born_time_ms, born_host, store_time_ms, store_host,
+        properties_length = _pack_short(len(properties_bytes))
+        size = head_bytes + body_length + len(topic_bytes) + 2 + len(properties_bytes)
+        fixed = pack_head(
+            size, magic, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, log_offset,
+            sys_flag & ~HOSTS_V6 | hosts_v6, born_time_ms, born_host, store_time_ms, store_host,
             reconsume_count, prepared_log_offset, body_length,
         )  # fmt: skip
     except (struct.error, UnicodeEncodeError) as e:
@@ -139,7 +145,7 @@ def encode_record(
 
 
 @lru_cache(maxsize=4096)
-def _encode_topic(topic: str) -> tuple[int, bytes]:
+def encode_topic(topic: str) -> tuple[int, bytes]:
     """The magic number of a record of a topic, and the topic behind its length."""
     encoded = topic.encode()
     if len(encoded) > TOPIC_V1_BYTES_MAX:

@@ -1,6 +1,6 @@
 """The door of a server: accepts sockets, tells TLS from plain ones and makes connections of them.
 
-    accepted -> (too many: closed)
+    accepted -> (too many: its first request is answered SYSTEM_BUSY, see `turnaway`)
              -> TLS off: a connection at once
              -> else unclassified until the first byte can be peeked at:
                     0x16: handshake, then a connection
@@ -23,6 +23,7 @@ from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.sockets import set_options
 from tianzhou.remoting.switchboard import Switchboard
 from tianzhou.remoting.tls import TLS_GOODBYE_S, TlsMode
+from tianzhou.remoting.turnaway import Turnaway
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,10 @@ class Acceptor:
         # By address: sockets that have not said a byte yet, and connections being made.
         self._silent: dict[str, set[socket.socket]] = {}
         self._coming: dict[str, set[Connection]] = {}
+        # Of those that are not to be connections: the reason by socket, until each is told it.
+        self._turned: dict[socket.socket, str] = {}
+        self._telling: set[Turnaway] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def listen(self, listening: socket.socket) -> None:
         """Begin to accept on a socket, which is the acceptor's from now on."""
@@ -73,11 +78,13 @@ class Acceptor:
         self._listening.clear()
         for sock in tuple(self._unclassified):
             self._forget(sock)
-            sock.close()
-        for task in self._opening:
+            self._drop(sock)
+        for task in (tasks := self._opening | self._tasks):
             task.cancel()
-        if self._opening:
-            await asyncio.wait(self._opening)
+        if tasks:
+            await asyncio.wait(tasks)
+        for telling in tuple(self._telling):
+            telling.cut()
 
     # -- accepting ---------------------------------------------------------------------------------
 
@@ -120,31 +127,50 @@ class Acceptor:
 
     def _admit(self, sock: socket.socket, peer: str) -> None:
         limits = self._board.limits
-        count = len(self._board.connections) + len(self._unclassified) + len(self._opening)
-        if count >= limits.connections:
-            self._refuse(sock, "limit", f"connection {peer}: refused, {count} are open, the limit")
-            return
-        host = peer.rpartition(":")[0]
-        count = self._count_of(host)
-        if count >= limits.connections_per_address:
-            text = f"connection {peer}: refused, its address has {count}, the limit"
-            self._refuse(sock, f"limit of {host}", text)
+        if not self._may_stay(sock, peer) and (
+            len(self._turned) + len(self._telling) > limits.turned_away
+        ):
+            self._drop(sock)
             return
         try:
             sock.setblocking(False)
             set_options(sock, limits)
         except OSError as error:
             log.debug("connection %s: gone at once: %s", peer, error)
-            sock.close()
+            self._drop(sock)
             return
         if self._mode is TlsMode.OFF:
             self._open(sock, peer, None)
         else:
             self._wait_for_first_byte(sock, peer)
 
+    def _may_stay(self, sock: socket.socket, peer: str) -> bool:
+        """Whether there is room for a connection; if not, it is noted to be turned away."""
+        limits, host = self._board.limits, peer.rpartition(":")[0]
+        on_the_way = len(self._unclassified) + len(self._opening) - len(self._turned)
+        count = len(self._board.connections) + on_the_way
+        if count >= limits.connections:
+            kind, told = "limit", f"{count} connections are open, the limit"
+            text = f"connection {peer}: refused, {count} are open, the limit"
+        elif (count := self._count_of(host)) >= limits.connections_per_address:
+            kind, told = f"limit of {host}", f"{host} has {count} connections, the limit"
+            text = f"connection {peer}: refused, its address has {count}, the limit"
+        else:
+            return True
+        self._note_refusal(kind, text)
+        self._turned[sock] = told
+        return False
+
     def _refuse(self, sock: socket.socket, kind: str, text: str) -> None:
+        self._note_refusal(kind, text)
+        self._drop(sock)
+
+    def _note_refusal(self, kind: str, text: str) -> None:
         self._board.counts.refused_connections += 1
         self._board.complain(f"refused: {kind}", text)
+
+    def _drop(self, sock: socket.socket) -> None:
+        self._turned.pop(sock, None)
         sock.close()
 
     # -- telling TLS from plain --------------------------------------------------------------------
@@ -159,7 +185,8 @@ class Acceptor:
             limits.handshake_ms / 1000, self._give_up, sock, f"silent for {limits.handshake_ms} ms"
         )
         self._unclassified[sock] = (timer, host)
-        self._silent.setdefault(host, set()).add(sock)
+        if sock not in self._turned:
+            self._silent.setdefault(host, set()).add(sock)
         loop.add_reader(sock.fileno(), self._peek, sock, peer)
 
     def _give_up(self, sock: socket.socket, why: str) -> None:
@@ -182,7 +209,7 @@ class Acceptor:
             first = b""
         self._forget(sock)
         if not first:
-            sock.close()
+            self._drop(sock)
         elif first == _TLS_FIRST_BYTE:
             self._open(sock, peer, self.context)
         elif self._mode is TlsMode.PERMISSIVE:
@@ -195,6 +222,9 @@ class Acceptor:
     # -- opening -----------------------------------------------------------------------------------
 
     def _open(self, sock: socket.socket, peer: str, context: ssl.SSLContext | None) -> None:
+        if sock in self._turned:
+            self._turn_away(sock, peer, context)
+            return
         connection, host = self._make_connection(), peer.rpartition(":")[0]
         self._coming.setdefault(host, set()).add(connection)
         task = self._board.loop.create_task(self._connect(connection, sock, peer, context))
@@ -212,6 +242,45 @@ class Acceptor:
             # Perhaps before it began, and then nobody else knows the socket.
             sock.close()
 
+    def _turn_away(self, sock: socket.socket, peer: str, context: ssl.SSLContext | None) -> None:
+        wait_s = self._board.limits.turn_away_ms / 1000
+        telling = Turnaway(self._turned.pop(sock), wait_s, self._telling.discard)
+        self._telling.add(telling)
+        task = self._board.loop.create_task(self._tell(telling, sock, peer, context))
+        self._tasks.add(task)
+
+        def told(ended: asyncio.Task[None]) -> None:
+            self._tasks.discard(ended)
+            if ended.cancelled():
+                sock.close()
+
+        task.add_done_callback(told)
+
+    async def _tell(
+        self, telling: Turnaway, sock: socket.socket, peer: str, context: ssl.SSLContext | None
+    ) -> None:
+        try:
+            await self._make_transport(telling, sock, context)
+        except OSError as error:  # ssl.SSLError is one
+            log.debug("connection %s: could not be told that there are too many: %s", peer, error)
+            self._telling.discard(telling)
+            sock.close()
+        except BaseException:
+            self._telling.discard(telling)
+            raise
+
+    async def _make_transport(
+        self, protocol: asyncio.BaseProtocol, sock: socket.socket, context: ssl.SSLContext | None
+    ) -> None:
+        handshake_s = self._board.limits.handshake_ms / 1000 if context else None
+        await self._board.loop.connect_accepted_socket(
+            lambda: protocol,
+            sock,
+            ssl=context,
+            ssl_handshake_timeout=handshake_s,
+            ssl_shutdown_timeout=TLS_GOODBYE_S if context else None,
+        )
+
     async def _connect(
         self,
         connection: Connection,
@@ -219,16 +288,8 @@ class Acceptor:
         peer: str,
         context: ssl.SSLContext | None,
     ) -> None:
-        board = self._board
-        handshake_s = board.limits.handshake_ms / 1000 if context else None
         try:
-            await board.loop.connect_accepted_socket(
-                lambda: connection,
-                sock,
-                ssl=context,
-                ssl_handshake_timeout=handshake_s,
-                ssl_shutdown_timeout=TLS_GOODBYE_S if context else None,
-            )
+            await self._make_transport(connection, sock, context)
         except OSError as error:  # ssl.SSLError is one
             host = peer.rpartition(":")[0]
             what = "the TLS handshake failed" if context else "it could not be opened"

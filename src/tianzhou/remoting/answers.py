@@ -44,6 +44,11 @@ def full(handled_bytes: int, limit_bytes: int) -> Command:
     )
 
 
+def turned_away(why: str) -> Command:
+    """The response of a server that takes no more connections."""
+    return _response(ResponseCode.SYSTEM_BUSY, f"system busy: {why}, try another server or later")
+
+
 def take_back(work: Awaitable[Command | None]) -> None:
     """Drop an awaitable that will not be awaited, without a warning about it."""
     if isinstance(work, asyncio.Future):

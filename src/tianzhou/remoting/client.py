@@ -11,6 +11,7 @@ import os
 import socket
 
 from tianzhou.errors import ConnectError, ConnectionClosed
+from tianzhou.protocol.acl import Credentials, sign
 from tianzhou.protocol.command import Command
 from tianzhou.remoting import answers, sockets
 from tianzhou.remoting.address import parse_address
@@ -34,9 +35,11 @@ class Client:
         tls: Tls | None = None,
         handle: Handler | None = None,
         on_closed: Listener | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        """Raises ConfigError if the certificates cannot be loaded."""
+        """With credentials every request is signed. Raises ConfigError for wrong certificates."""
         self._tls = tls
+        self._credentials = credentials
         self._context = tls.client_context() if tls else None
         self._handle = handle or _refuse
         self._on_closed = on_closed
@@ -50,6 +53,11 @@ class Client:
         """What happened since the start, for statistics."""
         return self._board.counts
 
+    @property
+    def speaks_tls(self) -> bool:
+        """Whether its connections are encrypted."""
+        return self._tls is not None
+
     def reload_tls(self) -> None:
         """Read the certificates again, for connections to come. Raises ConfigError."""
         self._context = self._tls.client_context() if self._tls else None
@@ -59,6 +67,8 @@ class Client:
 
         Raises ConnectError (AddressError included), and what `Connection.request` raises.
         """
+        if self._credentials is not None:
+            sign(command, self._credentials)
         connection = self._connections.get(address)
         if connection is None or connection.closed:
             deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
@@ -71,6 +81,8 @@ class Client:
 
         Raises ConnectError, ConnectionClosed, and RemoteBusy if the peer does not read in time.
         """
+        if self._credentials is not None:
+            sign(command, self._credentials)
         deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
         connection = await self.connect(address, timeout_ms)
         await connection.writable(deadline_s)

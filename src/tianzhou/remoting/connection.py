@@ -3,10 +3,11 @@
     bytes in  -> whole frames straight from the shared receive buffer, the rest into `PartialFrame`
               -> the feed, where there is one, takes what it can of them at once
               -> responses to whoever waits for them, requests to the handler
-    bytes out <- replies of one turn of the event loop, joined into one write
+    bytes out <- replies of one turn of the event loop, joined into one write (`outlet.py`)
 
 The gate stands before the handler. It is shut while the peer of a server owes us reading (unsent
-bytes above the high water mark), or while too many handlers of the connection run. Then the socket
+bytes above the high water mark), while too many handlers of the connection run, and until the next
+turn of the loop once its requests have had their share of this one. Then the socket
 is not read, and frames already received are held until the gate opens; so a peer can make us keep
 one receive buffer, one partial frame and the unsent bytes, never more. Two things keep it open, or
 both sides could wait for each other for ever: a client reads even if it cannot write, and handlers
@@ -20,6 +21,8 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from functools import partial
+from time import perf_counter
 from typing import cast
 
 from tianzhou.errors import ConnectionClosed, FrameError, HeaderError, ProtocolError, RemoteBusy
@@ -34,29 +37,36 @@ from tianzhou.protocol.command import (
 from tianzhou.protocol.framing import split
 from tianzhou.remoting import answers
 from tianzhou.remoting.address import address_of
+from tianzhou.remoting.outlet import Outlet
 from tianzhou.remoting.partial import PartialFrame
 from tianzhou.remoting.pending import NEVER_S, Pending, Waiter
 from tianzhou.remoting.switchboard import Switchboard
 
-Handler = Callable[["Connection", Command], Command | Awaitable[Command | None] | None]
-"""Answers a request: at once, later (an awaitable), or by itself with `connection.send` (None)."""
+Answer = Command | Awaitable[Command | None] | None
+"""At once, later (an awaitable), or by itself with `connection.send` (None)."""
+
+Handler = Callable[["Connection", Command], Answer]
+"""Answers a request."""
+
+TakeUp = Callable[[Callable[[], Answer]], None]
+"""Takes up a request that was put off: does the work and sends what it answers."""
 
 Listener = Callable[["Connection"], None]
 
 Feed = Callable[["Connection", memoryview, int], tuple[int, int] | None]
-"""Handles what it can of a buffer from a position on, and answers with `send_frames`.
+"""Handles what it can of a buffer from a position on, and answers with `send_frames`, or later: it
+sets `owed_by`, since there will be answers, and gives them with `pay` in the same turn of the loop.
 
 Returns where the next frame begins and ends, which is the handler's. Both are equal if no whole
-frame is left; the end is 0 if the feed wants to be asked again from there. None: it takes nothing.
+frame is left; the end is -1 if the feed wants to be asked again from there. None: it takes
+nothing.
 """
 
 log = logging.getLogger(__name__)
 
-# Small replies are joined, since a system call costs more than copying them; large ones are not
-# copied.
-_JOIN_BYTES = 64 * 1024
-_COUNTED_BYTES = 4 * 1024
 _WOKEN_PER_TURN = 32
+_SHARE_S = 0.0001
+"""How long handlers may work for one connection before others have their turn."""
 _TLS_FIRST_BYTE = 0x16
 _OTHER_FLAGS = ~(FLAG_RESPONSE | FLAG_ONEWAY)
 
@@ -68,19 +78,14 @@ _Origin = tuple[int, HeaderEncoding]
 """Opaque and encoding of a request, kept apart: a handler may pass the request on, changed."""
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection(Outlet):
     """A connection, made by `Server` or `Client`."""
 
     __slots__ = (
         "_board", "_closed_s", "_draining", "_feed", "_frame_bytes", "_gate_shut", "_handle",
-        "_held",
-        "_in_turn", "_moved_bytes", "_moved_s", "_on_closed", "_on_opened", "_outgoing",
-        "_outgoing_bytes", "_partial", "_pending", "_running_count", "_transport", "_writable",
-        "_writing_paused", "_written_bytes", "closed", "counted_bytes", "kept_bytes", "local",
-        "peer", "reason", "received_bytes", "secure",
+        "_held", "_moved_bytes", "_moved_s", "_on_closed", "_on_opened", "_partial", "_pending",
+        "_running_count", "_writable", "kept_bytes", "local", "peer", "reason", "received_bytes",
     )  # fmt: skip
-
-    _transport: asyncio.Transport
 
     def __init__(
         self,
@@ -90,47 +95,30 @@ class Connection(asyncio.BufferedProtocol):
         on_closed: Listener | None = None,
         feed: Feed | None = None,
     ) -> None:
+        super().__init__(board)
         self._board = board
         self._handle = handle
         self._feed = feed
         self._on_opened = on_opened
         self._on_closed = on_closed
         self.peer = self.local = "?"
-        self.secure = False
-        """True if the connection is encrypted."""
-        self.closed = True  # until there is a transport
         self.reason = "not connected"
         """Why the connection was closed, for messages to people."""
         self.kept_bytes = 0
         """Bytes received that wait: for the rest of their frame, or for the gate to open."""
-        self.counted_bytes = 0
-        """Unsent bytes, as they were counted last for the limit of all connections."""
         self._frame_bytes = board.limits.frame_bytes
         self._partial = PartialFrame(self._frame_bytes)
         self._held: memoryview | None = None
         self._pending = Pending()
-        self._outgoing: list[bytes] = []
-        self._outgoing_bytes = 0
-        self._in_turn = False  # a flush is sure to come, at the end of this turn
-        self._gate_shut = self._writing_paused = self._draining = False
+        self._gate_shut = self._draining = False
         self._writable: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         self._running_count = 0
-        self.received_bytes = self._written_bytes = 0
+        self.received_bytes = 0
         self._moved_bytes = 0
         self._moved_s = self._closed_s = 0.0
 
     def __repr__(self) -> str:
         return f"<Connection {self.local} to {self.peer}{', closed' if self.closed else ''}>"
-
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes that have left this program."""
-        return self._written_bytes - self.unsent_bytes
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Bytes that wait for the peer to read what it was sent before."""
-        return self._transport.get_write_buffer_size()
 
     @property
     def host(self) -> str:
@@ -147,11 +135,6 @@ class Connection(asyncio.BufferedProtocol):
         if not self.closed:
             self._put(self._encode(command))
 
-    def send_frames(self, frames: bytes) -> None:
-        """Send frames that are encoded already, on the same terms."""
-        if not self.closed:
-            self._put(frames)
-
     def hold(self, count: int) -> None:
         """So many requests are under way without a handler; `release` ends them."""
         self._running_count += count
@@ -165,6 +148,16 @@ class Connection(asyncio.BufferedProtocol):
         self._open_gate()
         if self._draining and not self._running_count:
             self._end_politely()
+
+    def put_off(self, request: Command) -> TakeUp:
+        """Let a request wait without a task: it counts as running until it is taken up.
+
+        For a handler that returns None. What is returned is called once, with the work that the
+        handler would have done.
+        """
+        origin = None if request.flag & FLAG_ONEWAY else (request.opaque, request.encoding)
+        self.hold(1)
+        return partial(self._take_up, request.code, origin)
 
     def oneway(self, command: Command) -> None:
         """Send a request that wants no answer.
@@ -255,6 +248,8 @@ class Connection(asyncio.BufferedProtocol):
         """Close; what has been sent still leaves, within `Limits.goodbye_ms`."""
         if self.closed:
             return
+        if self.owed_by is not None:
+            self.owed_by()
         self._flush()
         if not self.closed:  # flushing may have cut it
             self._set_closed(reason)
@@ -281,6 +276,8 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed or self._draining:
             return
         self._draining = True
+        if self.owed_by is not None:
+            self.owed_by()
         if self._running_count:
             return
         self._flush()
@@ -327,6 +324,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._writing_paused and still_ms >= limits.write_stall_ms:
             self.cut(f"{self.unsent_bytes} bytes are unsent, none was read for {still_ms:.0f} ms")
         elif still_ms >= limits.idle_ms:
+            self._board.counts.idle_peers += 1
             log.info("connection %s: closed, idle for %.0f ms", self.peer, still_ms)
             self.close("idle")
 
@@ -404,7 +402,11 @@ class Connection(asyncio.BufferedProtocol):
         """Handle the whole frames in `view`, keep the rest; replies leave together at the end."""
         self._in_turn = True
         try:
-            self._read_frames(view)
+            # Mostly nothing was kept, and nothing is left to keep.
+            if self.kept_bytes:
+                self._read_frames(view)
+            elif (rest := self._take_frames(view)) < len(view):
+                self._keep(view[rest:])
         except (FrameError, HeaderError) as error:
             self._refuse_peer(error, view)
         finally:
@@ -422,16 +424,20 @@ class Connection(asyncio.BufferedProtocol):
             self._take_frames(partial.take())
         rest = self._take_frames(view)
         if rest < len(view):
-            if self._gate_shut or self.closed:
-                self._hold(view[rest:])
-                return
-            partial.add(view[rest:])
-        if self.kept_bytes or len(partial):
+            self._keep(view[rest:])
+        else:
             self._account()
+
+    def _keep(self, view: memoryview) -> None:
+        if self._gate_shut or self.closed:
+            self._hold(view)
+            return
+        self._partial.add(view)
+        self._account()
 
     def _take_frames(self, view: memoryview) -> int:
         """Handle whole frames while the gate is open; returns where the rest begins."""
-        at = 0
+        at, ends_s = 0, 0.0
         if self._feed is not None and not self._draining:
             while at < len(view):
                 if self._gate_shut or self.closed:
@@ -442,16 +448,23 @@ class Connection(asyncio.BufferedProtocol):
                 at, stop = found
                 if at == stop:
                     return at
-                if stop:
+                if stop > at:
+                    # The clock is read once there is work for the handlers, which is seldom.
+                    ends_s = ends_s or perf_counter() + _SHARE_S
                     self._on_frame(view[at:stop])
                     at = stop
+                    if perf_counter() > ends_s:
+                        self._let_others()
             view = view[at:]
         frames, rest = split(view, self._frame_bytes)
+        ends_s = ends_s or perf_counter() + _SHARE_S
         on_frame = self._on_frame
         for start, stop in frames:
             if self._gate_shut or self.closed:
                 return at + start
             on_frame(view[start:stop])
+            if perf_counter() > ends_s:
+                self._let_others()
         return at + rest
 
     def _on_frame(self, frame: memoryview) -> None:
@@ -511,6 +524,21 @@ class Connection(asyncio.BufferedProtocol):
             self._reply(origin, answer)
         elif answer is not None:
             self._run(code, origin, answer, len(request.body))
+
+    def _take_up(self, code: int, origin: _Origin | None, work: Callable[[], Answer]) -> None:
+        """Do what was put off; a lost connection does not keep it from being done."""
+        self._running_count -= 1
+        try:
+            answer = work()
+        except Exception as error:  # noqa: BLE001 - as for handlers that answer at once
+            answer = self._refusal(code, error)
+        if isinstance(answer, Command):
+            self._reply(origin, answer)
+        elif answer is not None:
+            self._run(code, origin, answer, 0)
+        self._open_gate()
+        if self._draining and not self._running_count:
+            self._end_politely()
 
     def _reply(self, origin: _Origin | None, answer: Command) -> None:
         """Send an answer to where the request came from; None means that it wanted no answer."""
@@ -590,10 +618,19 @@ class Connection(asyncio.BufferedProtocol):
             # Not at once: this is called while handlers finish, and more frames may follow.
             self._board.loop.call_soon(self._go_on)
 
+    def _let_others(self) -> None:
+        """The rest of what a client sent comes with the next turn of the loop."""
+        if self._board.serves and not self._gate_shut and not self.closed:
+            self._shut_gate()
+            self._board.loop.call_soon(self._come_back)
+
     def _is_free(self) -> bool:
         limit_count = self._board.limits.requests_in_flight_per_connection
         # Some room, so that a busy connection is not stopped and started for every single request.
-        return self._has_room(limit_count * 3 // 4) and not (
+        return self._may_go_on(limit_count * 3 // 4)
+
+    def _may_go_on(self, running_count_max: int) -> bool:
+        return self._has_room(running_count_max) and not (
             self._writing_paused and self._board.serves
         )
 
@@ -601,8 +638,17 @@ class Connection(asyncio.BufferedProtocol):
         # Handlers may be waiting for answers from this very peer: those must get through.
         return self._running_count <= running_count_max or len(self._pending) > 0
 
+    def _come_back(self) -> None:
+        """Others have had their turn: go on up to the limit, which was not the reason to stop."""
+        if self._may_go_on(self._board.limits.requests_in_flight_per_connection - 1):
+            self._pass_gate()
+
     def _go_on(self) -> None:
-        if self.closed or not self._gate_shut or not self._is_free():
+        if self._is_free():
+            self._pass_gate()
+
+    def _pass_gate(self) -> None:
+        if self.closed or not self._gate_shut:
             return
         self._gate_shut = False
         held, self._held = self._held, None
@@ -620,56 +666,6 @@ class Connection(asyncio.BufferedProtocol):
                 f"command {command.code} has {len(frame)} bytes, over {self._frame_bytes}"
             )
         return frame
-
-    def _put(self, frame: bytes) -> None:
-        self._outgoing.append(frame)
-        self._outgoing_bytes += len(frame)
-        if self._outgoing_bytes >= _JOIN_BYTES:
-            self._flush()
-        elif not self._in_turn:
-            self._in_turn = True
-            self._board.loop.call_soon(self._flush_turn)
-
-    def _flush_turn(self) -> None:
-        self._in_turn = False
-        self._flush()
-
-    def _flush(self) -> None:
-        outgoing, size_bytes = self._outgoing, self._outgoing_bytes
-        if not outgoing or self.closed:
-            return
-        self._outgoing, self._outgoing_bytes = [], 0
-        self._written_bytes += size_bytes
-        if size_bytes < _JOIN_BYTES:
-            self._transport.write(b"".join(outgoing))
-        else:
-            # `_put` sees to it that all but the last are small together; that one is not copied.
-            last = outgoing.pop()
-            if outgoing:
-                self._transport.write(b"".join(outgoing))
-            self._transport.write(last)
-        if self._writing_paused:
-            unsent_bytes = self.unsent_bytes
-            if unsent_bytes > self._board.limits.unsent_cut_bytes:
-                self.cut(f"{unsent_bytes} bytes are unsent")
-                return
-        if size_bytes >= _COUNTED_BYTES or self._writing_paused:
-            # Small ones are counted by the next sweep; the question costs as much as they do.
-            self.count_unsent()
-            if self._board.unsent_bytes > self._board.limits.unsent_bytes:
-                self._board.relieve_unsent()
-
-    def count_unsent(self) -> None:
-        """Bring the share of this connection in `Switchboard.unsent_bytes` up to date."""
-        if self.closed:
-            return  # what it had when it was closed counts until it is gone, or was cut
-        unsent_bytes = self._transport.get_write_buffer_size()
-        self._board.unsent_bytes += unsent_bytes - self.counted_bytes
-        self.counted_bytes = unsent_bytes
-
-    def _forget_unsent(self) -> None:
-        self._board.unsent_bytes -= self.counted_bytes
-        self.counted_bytes = 0
 
     def pause_writing(self) -> None:
         self._writing_paused = True

@@ -53,6 +53,7 @@ class Counts:
     refused_connections: int = 0  # above the limit, or not what the port speaks
     broken_peers: int = 0  # closed for bytes that are no frames
     cut_peers: int = 0  # closed for not reading, or for holding too much memory
+    idle_peers: int = 0  # closed because nothing came or went for long
 
 
 class Switchboard(Generic[LineT]):

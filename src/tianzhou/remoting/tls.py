@@ -83,6 +83,8 @@ class Tls:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self.certificate is None:
             return
+        for path in (self.certificate, self.key):
+            _check_ordinary(path)
         try:
             # A password function that has none keeps OpenSSL from asking at the terminal.
             context.load_cert_chain(self.certificate, self.key, lambda: self.key_password or "")
@@ -93,9 +95,16 @@ class Tls:
             ) from error
 
     def _load_trusted(self, context: ssl.SSLContext) -> None:
+        _check_ordinary(self.trusted)
         try:
             context.load_verify_locations(self.trusted)
         except OSError as error:
             raise ConfigError(
                 f"TLS authorities ({self.trusted}) cannot be loaded: {error}"
             ) from error
+
+
+def _check_ordinary(path: Path | None) -> None:
+    """OpenSSL would wait for ever for somebody to write into a pipe."""
+    if path is not None and path.exists() and not path.is_file():
+        raise ConfigError(f"{path}: is no ordinary file")

@@ -6,7 +6,7 @@ loop. It takes no bodies, keeps nothing open and answers no one who is slow.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -25,8 +25,8 @@ class Page(NamedTuple):
     status: HTTPStatus = HTTPStatus.OK
 
 
-Pages = Mapping[str, Callable[[], Page]]
-"""By path."""
+Pages = Mapping[str, Callable[[], Page | Awaitable[Page]]]
+"""By path. One that takes its time is awaited, so that it need not hold up the loop."""
 
 
 class WebServer:
@@ -74,11 +74,11 @@ class WebServer:
         except asyncio.LimitOverrunError:
             page, method = _error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), "GET"
         else:
-            page, method = self._page(head)
+            page, method = await self._page(head)
         writer.write(_encode(page, with_body=method != "HEAD"))
         await writer.drain()
 
-    def _page(self, head: bytes) -> tuple[Page, str]:
+    async def _page(self, head: bytes) -> tuple[Page, str]:
         parts = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
             return _error(HTTPStatus.BAD_REQUEST), "GET"
@@ -92,7 +92,8 @@ class WebServer:
                 f"no such page, there are {known}\n".encode(), status=HTTPStatus.NOT_FOUND
             ), method
         try:
-            return make(), method
+            page = make()
+            return page if isinstance(page, Page) else await page, method
         except Exception:  # a bug in a page must not end the server
             log.exception("page %s failed", target)
             return _error(HTTPStatus.INTERNAL_SERVER_ERROR), method

@@ -22,6 +22,7 @@ from tianzhou.spark.offsets import Bounds, Edge, Range
 from tianzhou.spark.options import SourceOptions
 from tianzhou.spark.pulling import ClusterReader, report_loss, wanted_queues
 from tianzhou.spark.pushdown import Pushed
+from tianzhou.spark.worker import settle_in
 
 
 @dataclass
@@ -99,6 +100,7 @@ def read_range(
     options: SourceOptions, wanted: StructType, pushed: Pushed, part: Range
 ) -> Iterator[pa.RecordBatch]:
     """The batches of one range. Raises DataLost, RemotingError, BrokerError, RecordError."""
+    settle_in()
     only = pushed.tags
     if options.tags and not (filtered := parse_tags(options.tags)).selects_all:
         only = frozenset(filtered.tags)

@@ -121,7 +121,7 @@ class Decoder:
         return to_arrow_schema(StructType.fromJson(json.loads(self.schema_json)), timezone="UTC")
 
     @cached_property
-    def _sources(self) -> list[str]:
+    def sources(self) -> list[str]:
         """What has to be decoded for the wanted columns."""
         names = {"queueOffset"}
         wanted = set(self.arrow_schema.names)
@@ -140,12 +140,13 @@ class Decoder:
                 names.add(name)
         return sorted(names)
 
-    def arrays(
-        self, buffer: Buffer, starts: Longs | None = None, *, check_crc: bool = True
-    ) -> Arrays:
-        """The raw columns of records. Raises RecordError."""
-        names = self._sources
-        found = decode_arrays(buffer, starts, names, check_crc=check_crc)
+    def arrays(self, buffer: Buffer, starts: Longs | None = None) -> Arrays:
+        """The raw columns of records. Raises RecordError.
+
+        Checksums are those of bodies: who does not want bodies does not have them read.
+        """
+        names = self.sources
+        found = decode_arrays(buffer, starts, names, check_crc="body" in names)
         return dict(zip(names, found, strict=True))
 
     def batches(

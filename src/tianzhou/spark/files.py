@@ -2,8 +2,9 @@
 
     spark.read.format("rocketmq-store").option("subscribe", "orders").load("/var/rocketmq/store")
 
-A partition is a range of a queue (`splitBy=queue`), or a file of the log (`splitBy=log`). Queues
-lead straight to the wanted messages. Our own running broker keeps the newest entries of its queues
+A partition is what the queues have of a stretch of the log (`splitBy=queue`; a range of one queue,
+if it is said how many there shall be), or a file of the log (`splitBy=log`). Queues lead straight
+to the wanted messages. Our own running broker keeps the newest entries of its queues
 in memory for up to a minute; what only the log has of the wanted queues is read from there.
 """
 
@@ -25,13 +26,15 @@ from tianzhou.protocol.filter.tags import parse_tags
 from tianzhou.protocol.properties import java_hash
 from tianzhou.protocol.sysflag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from tianzhou.spark import offsets, pushdown, schema
-from tianzhou.spark.batch import RangePartition, narrowed
+from tianzhou.spark.batch import narrowed
 from tianzhou.spark.decode import BATCH_BYTES, ROWS_MAX, Arrays, Decoder, Longs, decode_arrays
 from tianzhou.spark.offsets import AtTime, Bounds, Edge, Lost, Places, Range, Wishes
 from tianzhou.spark.options import SplitBy, StoreOptions, read_options
 from tianzhou.spark.pulling import report_loss
 from tianzhou.spark.pushdown import Pushed
+from tianzhou.spark.spans import spans
 from tianzhou.spark.store_files import Entries, StoreFiles, is_end
+from tianzhou.spark.worker import settle_in
 from tianzhou.store.checkpoint import read_checkpoint
 from tianzhou.store.commitlog import find_record
 from tianzhou.store.consumequeue import BLANK_SIZE
@@ -40,9 +43,19 @@ from tianzhou.store.disk import RealDisk
 log = logging.getLogger(__name__)
 
 _ENTRIES_AT_ONCE = 65_536
+_LOOKS, _LOOK_COUNT = 8, 512
+_SHARE_WITHOUT_BODY = 0.25
+"""Of the time that a message takes, when nobody wants its body."""
 _PLACE_NAMES = ["topic", "queueId", "queueOffset", "sysFlag", "storeSize"]
 _HASH_MIN = -(2**31)
 """Below, an entry's tags code is no hash but the address of a unit beside the queue."""
+
+
+@dataclass
+class QueuesPartition(InputPartition):
+    """Ranges of queues, read by one task in the order of the log."""
+
+    ranges: tuple[Range, ...]
 
 
 @dataclass
@@ -69,6 +82,7 @@ class StoreSource(DataSource):
         return schema.full_schema(read_options(StoreOptions, self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        settle_in()
         options = read_options(StoreOptions, self.options)
         return PushingReader(options, schema) if options.push_down else StoreReader(options, schema)
 
@@ -105,14 +119,31 @@ class StoreReader(DataSourceReader):
         if self._options.split_by is SplitBy.LOG:
             parts = [LogPartition(first, _by_queue(ranges)) for first in files.log_firsts if ranges]
         else:
-            options = self._options
-            pieces = offsets.split(
-                ranges, options.min_partitions, options.max_records_per_partition
-            )
-            parts = [RangePartition(piece) for piece in pieces]
+            parts = [QueuesPartition(span) for span in self._spans(files, ranges)]
         parts += self._tail(files, bounds)
         files.close()
         return parts
+
+    def _spans(self, files: StoreFiles, ranges: list[Range]) -> list[tuple[Range, ...]]:
+        """What is read together."""
+        least, most = self._options.min_partitions, self._options.max_records_per_partition
+        if least or most:
+            return [(each,) for each in offsets.split(ranges, least, most)]
+        return spans(files, ranges, self._read_share(files, ranges))
+
+    def _read_share(self, files: StoreFiles, ranges: list[Range]) -> float:
+        """How much of the messages will be read, about, by a few entries of each range."""
+        share = 1.0 if "body" in self._decoder().sources else _SHARE_WITHOUT_BODY
+        if self._only_tags is None:
+            return share
+        wanted = total = 0.0
+        for each in ranges:
+            for first in range(each.first, each.stop, -(-each.count // _LOOKS)):
+                stop = min(first + _LOOK_COUNT, each.stop)
+                found = files.entries(each.queue.topic, each.queue.queue_id, first, stop)
+                total += len(found)
+                wanted += int(np.count_nonzero(may_match(found, self._only_tags)))
+        return share * wanted / max(total, 1.0)
 
     def _queues(self, files: StoreFiles) -> list[Queue]:
         options = self._options
@@ -184,8 +215,9 @@ class StoreReader(DataSourceReader):
     # -- reading -----------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, RangePartition):
-            return self._read_queue(partition.range)
+        settle_in()
+        if isinstance(partition, QueuesPartition):
+            return self._read_queues(partition.ranges)
         if isinstance(partition, LogPartition):
             return self._read_log(partition)
         return iter(())  # what Spark makes of no partitions at all
@@ -199,35 +231,40 @@ class StoreReader(DataSourceReader):
     def _decoder(self) -> Decoder:
         return Decoder.of(self._wanted, self._options, self._only_tags)
 
-    def _read_queue(self, part: Range) -> Iterator[pa.RecordBatch]:
+    def _read_queues(self, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
         files, decoder = self._files(), self._decoder()
-        topic, queue_id = part.queue.topic, part.queue.queue_id
-        for first in range(part.first, part.stop, _ENTRIES_AT_ONCE):
-            stop = min(first + _ENTRIES_AT_ONCE, part.stop)
-            entries = files.entries(topic, queue_id, first, stop)
-            if len(entries) < stop - first:
-                self._lose(Lost(part.queue, first + len(entries), stop, "have been deleted"))
-            entries = entries[entries["size"] != BLANK_SIZE]
-            if self._only_tags is not None and topic != SCHEDULE_TOPIC:
-                entries = entries[may_match(entries, self._only_tags)]
-            for group in _groups(entries, files.log_file_bytes, files.first_log_offset):
+        for some in _at_once(ranges):
+            entries = np.concatenate([self._entries(files, each) for each in some])
+            if len(some) > 1:
+                entries = entries[np.argsort(entries["log"].astype(np.int64), kind="stable")]
+            for group in _groups(entries, files, with_bodies="body" in decoder.sources):
                 places = group["log"].astype(np.int64)
-                for arrays in self._arrays(files, decoder, places, part.queue):
-                    yield from decoder.batches(
-                        arrays, part.queue.broker_name, first=part.first, stop=part.stop
-                    )
+                for arrays in self._arrays(files, decoder, places, some):
+                    yield from decoder.batches(arrays, self._options.broker_name)
         files.close()
 
+    def _entries(self, files: StoreFiles, part: Range) -> Entries:
+        """The entries of a range that may lead to wanted messages."""
+        topic, queue_id = part.queue.topic, part.queue.queue_id
+        found = files.entries(topic, queue_id, part.first, part.stop)
+        if len(found) < part.count:
+            self._lose(Lost(part.queue, part.first + len(found), part.stop, "have been deleted"))
+        entries: Entries = found[found["size"] != BLANK_SIZE]
+        if self._only_tags is not None and topic != SCHEDULE_TOPIC:
+            entries = entries[may_match(entries, self._only_tags)]
+        return entries
+
     def _arrays(
-        self, files: StoreFiles, decoder: Decoder, places: Longs, queue: Queue
+        self, files: StoreFiles, decoder: Decoder, places: Longs, ranges: Sequence[Range]
     ) -> Iterator[Arrays]:
         """Columns of the records at places of one log file; what is damaged is lost."""
+        queues = ", ".join(str(each.queue) for each in ranges[:8])
         found = files.log_file(int(places[0]))
         if found is None:
-            self._lose(f"queue {queue}: log file of {places[0]} has been deleted")
+            self._lose(f"queue {queues}: log file of {places[0]} has been deleted")
             return
         mapped, first = found
-        where = f"queue {queue}, log file {first}"
+        where = f"queue {queues}, log file {first}"
         yield from self._sound(decoder, memoryview(mapped), places - first, where)
 
     def _read_log(self, part: LogPartition) -> Iterator[pa.RecordBatch]:
@@ -313,6 +350,17 @@ def resolve(files: StoreFiles, wishes: Wishes, bounds: dict[Queue, Bounds]) -> P
     return places
 
 
+def _at_once(ranges: Iterable[Range]) -> Iterator[list[Range]]:
+    """Ranges that are looked at together; one alone may be so long that it is cut."""
+    ranges = list(ranges)
+    if len(ranges) > 1:
+        yield ranges
+        return
+    for each in ranges:
+        for first in range(each.first, each.stop, _ENTRIES_AT_ONCE):
+            yield [Range(each.queue, first, min(first + _ENTRIES_AT_ONCE, each.stop))]
+
+
 def _number(wish: object) -> int:
     return wish if isinstance(wish, int) else 0
 
@@ -330,15 +378,17 @@ def may_match(
     return np.isin(codes, hashes) | (codes < _HASH_MIN)
 
 
-def _groups(entries: Entries, file_bytes: int, first_log_offset: int) -> Iterator[Entries]:
+def _groups(entries: Entries, files: StoreFiles, *, with_bodies: bool) -> Iterator[Entries]:
     """Entries in groups that make good batches, each of one log file."""
-    files = (entries["log"].astype(np.int64) - first_log_offset) // file_bytes
-    edges = [0, *(np.flatnonzero(np.diff(files)) + 1).tolist(), len(entries)]
+    numbers = (entries["log"].astype(np.int64) - files.first_log_offset) // files.log_file_bytes
+    edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(entries)]
     for begin, end in pairwise(edges):
         at = begin
         while at < end:
-            sizes = np.cumsum(entries["size"][at : min(at + ROWS_MAX, end)].astype(np.int64))
-            count = max(int(np.searchsorted(sizes, BATCH_BYTES, "right")), 1)
+            count = min(ROWS_MAX, end - at)
+            if with_bodies:
+                sizes = np.cumsum(entries["size"][at : at + count].astype(np.int64))
+                count = max(int(np.searchsorted(sizes, BATCH_BYTES, "right")), 1)
             yield entries[at : at + count]
             at += count
 

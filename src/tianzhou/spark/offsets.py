@@ -24,6 +24,9 @@ Places = dict[Queue, int]
 START = "start"
 _EARLIEST, _LATEST = -2, -1
 _OFFSET_MAX = 2**63 - 1
+_PARTITIONS_AIM = 16
+_PARTITION_COUNT_MIN = 32_768
+"""Messages of a partition that are not worth dividing any more."""
 
 
 class Edge(Enum):
@@ -253,9 +256,12 @@ def clip(
 
 
 def split(ranges: list[Range], min_partitions: int | None, max_records: int | None) -> list[Range]:
-    """Ranges cut so that there are enough of them and none is too long; order is kept."""
+    """Ranges cut so that there are enough of them and none is too long; order is kept.
+
+    Unless it is said how, long ranges are cut so that a few cores find work in one queue.
+    """
     total = sum(each.count for each in ranges)
-    limit = max_records or total or 1
+    limit = max_records or max(total // _PARTITIONS_AIM, _PARTITION_COUNT_MIN)
     if min_partitions and total:
         limit = min(limit, max(total // min_partitions, 1))
     parts: list[Range] = []

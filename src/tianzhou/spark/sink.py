@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 from tianzhou.spark import sink_tasks
 from tianzhou.spark.sink_options import SinkOptions, read_sink_options
 from tianzhou.spark.sink_tasks import Half
+from tianzhou.spark.worker import settle_in
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +103,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _write(iterator: Iterator[RecordBatch], options: SinkOptions, query: str) -> TaskDone:
+    settle_in()
     written = sink_tasks.write(iterator, options)
     return TaskDone(query, written.row_count, written.doubt_count, written.halves)
 

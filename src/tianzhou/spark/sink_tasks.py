@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 from pyarrow import RecordBatch
 
 from tianzhou.client.courier import Tries
@@ -37,7 +38,16 @@ from tianzhou.protocol import properties
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.message_id import decode_offset_id
 from tianzhou.spark.sink_options import SinkOptions
-from tianzhou.spark.sink_rows import messages_of
+from tianzhou.spark.sink_rows import (
+    Items,
+    Rows,
+    items_of,
+    may_be_items,
+    may_go_together,
+    messages_of,
+    rows_by_place,
+    rows_by_topic,
+)
 
 T = TypeVar("T")
 
@@ -76,7 +86,11 @@ async def _write(batches: Iterator[RecordBatch], options: SinkOptions) -> Writte
     pace = Pace(options.max_rows_per_second) if options.max_rows_per_second else None
     async with SinkProducer(options) as producer:
         task = SinkTask(producer, options)
+        # Rows that go one by one anyway, or not all at once, are not worth taking together.
+        together = pace is None and not options.exactly_once
         while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+            if together and await task.add_rows(batch):
+                continue
             for message in messages_of(batch, options.topic):
                 if pace is not None:
                     await pace.turn()
@@ -119,14 +133,18 @@ class SinkProducer(Producer):
             properties.CHECK_IMMUNITY_SECONDS: str(options.transaction_timeout // 1000),
         }
 
-    def item(self, message: Message) -> tuple[bytes, str]:
-        """A message as a batch holds it, and its id. Raises MessageRefused."""
-        unique_id = unique_ids.next()
-        return batch_item(message, unique_id, self._namespace), unique_id
+    @property
+    def has_namespace(self) -> bool:
+        """Whether messages carry a namespace."""
+        return bool(self._namespace)
 
-    def pack(self, topic: str, items: list[bytes], ids: list[str]) -> Outgoing:
+    def item(self, message: Message) -> bytes:
+        """A message as a batch holds it. Raises MessageRefused."""
+        return batch_item(message, unique_ids.next(), self._namespace)
+
+    def pack(self, topic: str, items: list[bytes]) -> Outgoing:
         """A batch made ready. Raises MessageRefused."""
-        return outgoing_batch(self._wire_topic(topic), items, ids, self._packing, wait_stored=True)
+        return outgoing_batch(self._wire_topic(topic), items, (), self._packing, wait_stored=True)
 
     async def deliver(self, batch: Outgoing, queue: Queue | None) -> int:
         """Bring a batch to a queue, or to any; the code of the broker's answer."""
@@ -154,7 +172,8 @@ class _Pile:
     topic: str
     queue: Queue | None
     items: list[bytes] = field(default_factory=list[bytes])
-    ids: list[str] = field(default_factory=list[str])
+    """Each one message or several."""
+    count: int = 0
     size_bytes: int = 0
 
 
@@ -185,6 +204,35 @@ class SinkTask:
         else:
             await self._pile_up(message, queue)
 
+    async def add_rows(self, batch: RecordBatch) -> bool:
+        """Take the rows of a record batch together; False if they have to go one by one."""
+        if self._producer.has_namespace or not may_be_items(batch):
+            return False
+        made: list[tuple[str, Queue | None, Items]] = []
+        for topic, rows in rows_by_topic(batch, self._options.topic):
+            if not may_go_together(topic):
+                return False
+            for queue, some in await self._rows_by_queue(batch, topic, rows):
+                items = items_of(batch, some)
+                if items is None:
+                    return False
+                made.append((topic, queue, items))
+        for topic, queue, items in made:
+            self.written.row_count += len(items.ends)
+            await self._pile_all(topic, queue, items)
+        return True
+
+    async def _rows_by_queue(
+        self, batch: RecordBatch, topic: str, rows: Rows
+    ) -> list[tuple[Queue | None, Rows]]:
+        if "orderKey" not in batch.schema.names:
+            return [(None, rows)]
+        queues = await self._queues_of(topic)
+        return [
+            (None if place < 0 else queues[place], some)
+            for place, some in rows_by_place(batch, rows, len(queues))
+        ]
+
     async def finish(self) -> None:
         """Send what is left and wait for all. Raises what a send raised."""
         for pile in list(self._piles.values()):
@@ -196,23 +244,44 @@ class SinkTask:
     # -- piles -------------------------------------------------------------------------------------
 
     async def _pile_up(self, message: Message, queue: Queue | None) -> None:
-        item, unique_id = self._producer.item(message)
-        key = (message.topic, queue)
+        item = self._producer.item(message)
+        pile = await self._pile_with_room(message.topic, queue, len(item))
+        await self._put(pile, item, 1)
+
+    async def _pile_all(self, topic: str, queue: Queue | None, items: Items) -> None:
+        data, ends = memoryview(items.data), items.ends
+        at = start = 0
+        while at < len(ends):
+            pile = await self._pile_with_room(topic, queue, int(ends[at]) - start)
+            fitting = start + self._options.batch_bytes - pile.size_bytes
+            stop = int(np.searchsorted(ends, fitting, "right"))
+            # The first one goes into an empty pile, however large it is.
+            stop = min(max(stop, at + 1), at + self._options.pile_count - pile.count)
+            end = int(ends[stop - 1])
+            await self._put(pile, bytes(data[start:end]), stop - at)
+            at, start = stop, end
+
+    async def _pile_with_room(self, topic: str, queue: Queue | None, size_bytes: int) -> _Pile:
+        """The pile of a topic and queue, sent and begun anew if it has no room."""
+        key = (topic, queue)
         pile = self._piles.get(key)
-        if pile is not None and pile.size_bytes + len(item) > self._options.batch_bytes:
+        if pile is not None and pile.size_bytes + size_bytes > self._options.batch_bytes:
             await self._send_pile(pile)
             pile = None
         if pile is None:
-            pile = self._piles[key] = _Pile(message.topic, queue)
-        pile.items.append(item)
-        pile.ids.append(unique_id)
-        pile.size_bytes += len(item)
-        if len(pile.items) >= self._options.pile_count:
+            pile = self._piles[key] = _Pile(topic, queue)
+        return pile
+
+    async def _put(self, pile: _Pile, items: bytes, count: int) -> None:
+        pile.items.append(items)
+        pile.count += count
+        pile.size_bytes += len(items)
+        if pile.count >= self._options.pile_count:
             await self._send_pile(pile)
 
     async def _send_pile(self, pile: _Pile) -> None:
         self._piles.pop((pile.topic, pile.queue), None)
-        batch = self._producer.pack(pile.topic, pile.items, pile.ids)
+        batch = self._producer.pack(pile.topic, pile.items)
         await self._launch(lambda: self._send_batch(batch, pile), pile.queue)
 
     # -- sends -------------------------------------------------------------------------------------
@@ -253,7 +322,7 @@ class SinkTask:
     async def _send_batch(self, batch: Outgoing, pile: _Pile) -> None:
         code = await self._insist(lambda: self._producer.deliver(batch, pile.queue))
         if code != ResponseCode.SUCCESS:
-            self.written.doubt_count += len(pile.ids)
+            self.written.doubt_count += pile.count
 
     async def _send_alone(self, message: Message, queue: Queue | None) -> None:
         result = await self._insist(lambda: self._producer.send(message, queue=queue))
@@ -273,12 +342,16 @@ class SinkTask:
         )  # fmt: skip
 
     async def _queue_of(self, message: Message) -> Queue:
-        queues = self._queues.get(message.topic)
-        if queues is None:
-            found = await self._insist(lambda: self._producer.queues(message.topic))
-            queues = self._queues[message.topic] = list(found)
+        queues = await self._queues_of(message.topic)
         assert message.shard is not None
         return by_hash(message.shard)(queues, message)
+
+    async def _queues_of(self, topic: str) -> list[Queue]:
+        queues = self._queues.get(topic)
+        if queues is None:
+            found = await self._insist(lambda: self._producer.queues(topic))
+            queues = self._queues[topic] = list(found)
+        return queues
 
     async def _insist(self, send: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return await insist(send, self._options.retry_for)

@@ -13,6 +13,7 @@ from tianzhou.spark import schema
 from tianzhou.spark.batch import BatchReader, PushingReader
 from tianzhou.spark.options import SourceOptions, read_options
 from tianzhou.spark.stream import StreamReader
+from tianzhou.spark.worker import settle_in
 
 
 class RocketmqSource(DataSource):
@@ -26,6 +27,7 @@ class RocketmqSource(DataSource):
         return schema.full_schema(read_options(SourceOptions, self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        settle_in()
         options = read_options(SourceOptions, self.options).for_batch()
         return PushingReader(options, schema) if options.push_down else BatchReader(options, schema)
 

@@ -124,7 +124,7 @@ class StoreFiles:
         names = _names(self.queue_directory / topic)
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
-    def _queue_files(self, topic: str, queue_id: int) -> list[tuple[int, Entries]]:
+    def queue_files(self, topic: str, queue_id: int) -> list[tuple[int, Entries]]:
         """The entries of each file and the queue offset of the first, up to a gap."""
         folder = self.queue_directory / topic / str(queue_id)
         files: list[tuple[int, Entries]] = []
@@ -140,7 +140,7 @@ class StoreFiles:
 
     def bounds(self, topic: str, queue_id: int) -> Bounds:
         """What a queue holds: entries whose records are in the log."""
-        files = self._queue_files(topic, queue_id)
+        files = self.queue_files(topic, queue_id)
         if not files:
             return Bounds(0, 0)
         high = files[0][0]
@@ -170,7 +170,7 @@ class StoreFiles:
         """Entries of a queue from one queue offset to before another."""
         parts = [
             entries[max(first - begin, 0) : max(stop - begin, 0)]
-            for begin, entries in self._queue_files(topic, queue_id)
+            for begin, entries in self.queue_files(topic, queue_id)
             if begin < stop and begin + len(entries) > first
         ]
         return np.concatenate(parts) if parts else np.empty(0, ENTRY)

@@ -68,6 +68,9 @@ class Ahead:
         with self._change:
             while self._making == first:
                 self._change.wait()
+            if self._wanted == first:
+                # The thread did not come to it. Made again later it would pass for a spare file.
+                self._wanted = None
             ready, self._ready = self._ready, None
         if ready is not None and ready.first == first:
             return ready

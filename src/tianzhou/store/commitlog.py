@@ -52,6 +52,10 @@ STORE_TIME: Final = 10
 SIZE: Final = 15
 
 
+Window = tuple[int, int, memoryview]
+"""Where a file begins, up to where it may be read, and its bytes."""
+
+
 class Supply(Protocol):
     """Where the next file comes from."""
 
@@ -167,7 +171,7 @@ class CommitLog:
         if self._position >= self._tell_at and self._file is not None:
             self._tell_at = self._supply.wrote(self._file, self._position)
 
-    def write(self, records: bytes, store_time_ms: int) -> None:
+    def write(self, records: memoryview, store_time_ms: int) -> None:
         """Puts many records at the tail, where there is room for them. Raises OSError.
 
         A call that writes them costs less than the first touch of so many mapped pages.
@@ -180,9 +184,15 @@ class CommitLog:
 
     def append(self, record: bytes | bytearray, store_time_ms: int) -> None:
         """Puts a record at the place that `place` named for its size."""
-        position = self._position
-        self._tail[position : position + len(record)] = record
-        self.advance(len(record), store_time_ms)
+        size_bytes, position = len(record), self._position
+        end = position + size_bytes
+        self._tail[position:end] = record
+        # As `advance` does, which is one call more for every message.
+        self._position = end
+        self.last_store_time_ms = store_time_ms
+        self.written += size_bytes
+        if end >= self._tell_at and self._file is not None:
+            self._tell_at = self._supply.wrote(self._file, end)
 
     def _roll(self) -> None:
         # The new file comes first: if there is no room for it the old one stays as it is.
@@ -245,6 +255,21 @@ class CommitLog:
             return None
         start = log_offset - file.first
         return view[start : start + size_bytes].toreadonly()
+
+    def window(self, log_offset: int) -> Window | None:
+        """What may be read of the file that holds a log offset; None if that is gone, or not there.
+
+        For whoever reads many records that lie next to each other.
+        """
+        readable = self.readable
+        file = self.segments.find(log_offset)
+        if file is None or log_offset >= readable:
+            return None
+        try:
+            view = file.view()
+        except FileNotFoundError:  # Deleted by retention after it was found.
+            return None
+        return file.first, min(file.stop, readable), view.toreadonly()
 
     def record(self, log_offset: int) -> memoryview | None:
         """The record that begins at a log offset; None if no whole record is announced there."""

@@ -29,6 +29,7 @@ from tianzhou.store.segments import Segments
 
 ENTRY = struct.Struct(">qiq")
 assert ENTRY.size == ENTRY_BYTES
+_write_entry = ENTRY.pack_into
 
 BLANK_SIZE = 2**31 - 1
 _GAP_CODE = -1
@@ -37,6 +38,7 @@ _BEFORE = ENTRY.pack(0, BLANK_SIZE, 0)
 _GAP = ENTRY.pack(0, BLANK_SIZE, _GAP_CODE)
 
 _RESERVE_BYTES_MAX = 16 * PAGE_BYTES
+_LOW_COUNT = 1_024
 _LOAD_COUNT = PAGE_BYTES // ENTRY_BYTES
 _LOAD_BYTES = _LOAD_COUNT * ENTRY_BYTES
 _ZEROS = bytes(PAGE_BYTES)
@@ -97,7 +99,7 @@ class ConsumeQueue:
 
     __slots__ = (
         "_bare_behind", "_limit", "_min", "_reserved", "end_log_offset", "ext", "flushed_offset",
-        "next_offset", "queue_id", "segments", "topic", "writes_ext",
+        "low_offset", "next_offset", "queue_id", "segments", "topic", "writes_ext",
     )  # fmt: skip
 
     def __init__(
@@ -120,6 +122,8 @@ class ConsumeQueue:
         """Nothing was ever written behind the last entry that was loaded."""
         self._reserved = 0
         """Byte position up to which the last file has disk blocks for certain."""
+        self.low_offset = 0
+        """Queue offset from which on little room is left of what was lent last."""
         self.next_offset = 0
         """Queue offset that the next message gets."""
         self._min = (-1, 0)
@@ -138,6 +142,15 @@ class ConsumeQueue:
         stop = (self.next_offset + count) * ENTRY_BYTES
         if stop > self._reserved:
             self._reserve(stop)
+
+    def extend(self) -> None:
+        """Gives the last file more room than it has, in memory or on the disk. Raises OSError.
+
+        New files are for `make_room`.
+        """
+        file = self.segments.find(self.next_offset * ENTRY_BYTES)
+        if file is not None and self._reserved < file.stop:
+            self._reserve(self._reserved + ENTRY_BYTES)
 
     def _reserve(self, stop: int) -> None:
         position = self.next_offset * ENTRY_BYTES
@@ -182,19 +195,29 @@ class ConsumeQueue:
 
     def put(self, log_offset: int, size_bytes: int, tags_code: int) -> None:
         """Writes the next entry; `make_room` was called before."""
-        position = self.next_offset * ENTRY_BYTES
-        file = self.segments.find(position)
-        assert file is not None
-        view = self._view(file)
-        ENTRY.pack_into(view, position - file.first, log_offset, size_bytes, tags_code)
+        next_offset = self.next_offset
+        position = next_offset * ENTRY_BYTES
+        file = self.segments.files[-1]
+        if position < file.first:
+            found = self.segments.find(position)
+            assert found is not None
+            file = found
+        view = file.view() if file.mapped else self._view(file)
+        _write_entry(view, position - file.first, log_offset, size_bytes, tags_code)
         self.end_log_offset = log_offset + size_bytes
-        self.next_offset += 1
+        self.next_offset = next_offset + 1
 
     def code_of(self, tags_code: int, store_time_ms: int) -> int:
         """What the next entry keeps of a tags code: itself, or the address of a unit with it."""
         if self.ext is None or not self.writes_ext:
             return tags_code
         return self.ext.put(tags_code, store_time_ms)
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether the next entries go to memory and not to a mapped file."""
+        file = self.segments.find(self.next_offset * ENTRY_BYTES)
+        return file is not None and file.staged
 
     def lease(self) -> tuple[memoryview, int, int] | None:
         """Where the next entries go: a file's memory, the queue offset of its first entry, and of
@@ -205,6 +228,7 @@ class ConsumeQueue:
         limit = min(self._reserved, file.stop) // ENTRY_BYTES
         if limit <= self.next_offset:
             return None
+        self.low_offset = limit - min(_LOW_COUNT, (limit - self.next_offset) // 2)
         return self._view(file), file.first // ENTRY_BYTES, limit
 
     def reading_lease(self, queue_offset: int) -> tuple[memoryview, int, int] | None:

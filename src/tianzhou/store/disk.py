@@ -35,8 +35,7 @@ _MADV_POPULATE_WRITE = 23
 _DATA_READ_BYTES = 64 * 1024
 _DATA_READS_MAX = 32
 _ZEROS = bytes(_DATA_READ_BYTES)
-_PREFAULT_SLICE_BYTES = 64 * PAGE_BYTES
-"""Prefaulting holds the interpreter lock, so it goes in slices of well under a millisecond."""
+_PREFAULT_SLICE_BYTES = 256 * PAGE_BYTES
 
 _RELEASE_SLICE_BYTES = 1024 * PAGE_BYTES
 
@@ -135,6 +134,10 @@ class Disk(Protocol):
         """Makes the pages of a mapped range ready for writing, so that the writer does not wait."""
         ...
 
+    def is_cached(self, view: memoryview, start: int, stop: int) -> bool:
+        """Whether no page of a mapped range must come from the disk; True if nobody can tell."""
+        ...
+
     def release(self, view: memoryview, start: int, stop: int) -> None:
         """Takes the pages of a mapped range out of this process's memory; nothing is lost.
 
@@ -160,6 +163,35 @@ def _find_syncfs() -> Callable[[int], int] | None:
 
 
 _syncfs = _find_syncfs()
+
+
+def _find_madvise() -> Callable[[int, int, int], int] | None:
+    """Python's own keeps the interpreter lock all the while, this one lets others work."""
+    if sys.platform != "linux":
+        return None
+    call = ctypes.CDLL(None, use_errno=True).madvise
+    call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    call.restype = ctypes.c_int
+    found: Callable[[int, int, int], int] = call
+    return found
+
+
+_madvise = _find_madvise()
+
+
+def _find_mincore() -> Callable[[int, int, object], int] | None:
+    if sys.platform != "linux":
+        return None
+    call = ctypes.CDLL(None, use_errno=True).mincore
+    call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+    call.restype = ctypes.c_int
+    found: Callable[[int, int, object], int] = call
+    return found
+
+
+_mincore = _find_mincore()
+_ODD = bytes(range(1, 256, 2))
+"""What `mincore` says of a page that is in memory; its other bits mean nothing."""
 
 
 class RealFile:
@@ -354,16 +386,31 @@ class RealDisk:
         return figures.f_bavail * figures.f_frsize
 
     def prefault(self, view: memoryview, start: int, stop: int) -> None:
-        area = view.obj
-        assert isinstance(area, mmap.mmap)
+        if _madvise is None:
+            return
         start -= start % PAGE_BYTES
-        for at in range(start, min(stop, len(view)), _PREFAULT_SLICE_BYTES):
+        stop = min(stop, len(view))
+        if start >= stop:
+            return
+        # As long as it lives, the mapping does.
+        first_byte = ctypes.c_char.from_buffer(view, start)
+        address = ctypes.addressof(first_byte)
+        for at in range(start, stop, _PREFAULT_SLICE_BYTES):
             count = min(_PREFAULT_SLICE_BYTES, len(view) - at)
-            try:
-                area.madvise(_MADV_POPULATE_WRITE, at, count)
-            except OSError:
+            if _madvise(address + at - start, count, _MADV_POPULATE_WRITE):
                 # Older kernels do not know this advice; the writer then takes the faults itself.
                 return
+
+    def is_cached(self, view: memoryview, start: int, stop: int) -> bool:
+        start -= start % PAGE_BYTES
+        stop = min(stop, len(view))
+        if _mincore is None or view.readonly or start >= stop:
+            return True
+        first_byte = ctypes.c_char.from_buffer(view, start)  # keeps the mapping, as above
+        found = (ctypes.c_ubyte * -(-(stop - start) // PAGE_BYTES))()
+        if _mincore(ctypes.addressof(first_byte), stop - start, found):
+            return True
+        return not bytes(found).translate(None, _ODD)
 
     def release(self, view: memoryview, start: int, stop: int) -> None:
         area = view.obj

@@ -15,8 +15,9 @@ import contextlib
 import logging
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
+from itertools import repeat
 from pathlib import Path
 
 from tianzhou.clock import Clock
@@ -34,6 +35,9 @@ ITEM = struct.Struct(">iqii")
 _HEADER_BYTES, _SLOT_BYTES, _ITEM_BYTES = HEADER.size, SLOT.size, ITEM.size
 assert (_HEADER_BYTES, _SLOT_BYTES, _ITEM_BYTES) == (40, 4, 20)
 _read_slot, _write_slot, _write_item = SLOT.unpack_from, SLOT.pack_into, ITEM.pack_into
+# Written over the header whole: `pack_into` blanks the place first, and who is killed between the
+# two leaves an index that seems to be empty.
+_head = HEADER.pack
 
 _RESERVE_BYTES = 256 * PAGE_BYTES
 _INT32_MAX = 2**31 - 1
@@ -47,8 +51,8 @@ class IndexFile:
 
     __slots__ = (
         "_disk", "_items_at", "_reserved", "_view", "begin_log_offset", "begin_time_ms", "count",
-        "end_log_offset", "end_time_ms", "flushed_count", "item_max", "path", "size_bytes",
-        "slot_count", "slots_used",
+        "end_log_offset", "end_time_ms", "flushed_count", "item_max", "path", "ready_count",
+        "size_bytes", "slot_count", "slots_used",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, path: Path, slot_count: int, item_max: int) -> None:
@@ -60,6 +64,8 @@ class IndexFile:
         self.size_bytes = self._items_at + item_max * ITEM.size
         self._view: memoryview | None = None
         self._reserved = 0
+        self.ready_count = 0
+        """Items below this number have disk blocks for certain."""
         self.begin_time_ms = self.end_time_ms = 0
         self.begin_log_offset = self.end_log_offset = 0
         self.slots_used = 0
@@ -149,13 +155,18 @@ class IndexFile:
             finally:
                 handle.close()
             self._reserved = end
+            self.ready_count = (end - self._items_at) // ITEM.size
 
-    def put(self, hashes: list[int], log_offset: int, store_time_ms: int) -> None:
+    def put(self, hashes: Iterable[int], log_offset: int, store_time_ms: int) -> None:
         """Adds the items of one message; there is room for them."""
+        # This is done for every message, hence the plain names for what the loop needs.
         view, number, slot_count = self._view or self.view, self.count, self.slot_count
         if number == 1:
             self.begin_time_ms, self.begin_log_offset = store_time_ms, log_offset
-        seconds = min(max((store_time_ms - self.begin_time_ms) // 1000, 0), _INT32_MAX)
+        begin_time_ms = self.begin_time_ms
+        seconds = (store_time_ms - begin_time_ms) // 1000
+        if not 0 <= seconds <= _INT32_MAX:
+            seconds = 0 if seconds < 0 else _INT32_MAX
         item_at = self._items_at + number * _ITEM_BYTES
         for hashed in hashes:
             slot_at = _HEADER_BYTES + hashed % slot_count * _SLOT_BYTES
@@ -169,17 +180,24 @@ class IndexFile:
             item_at += _ITEM_BYTES
         self.count = number
         self.end_time_ms, self.end_log_offset = store_time_ms, log_offset
-        self._write_header()
+        view[:_HEADER_BYTES] = _head(
+            begin_time_ms, store_time_ms, self.begin_log_offset, log_offset,
+            self.slots_used, number,
+        )  # fmt: skip
 
     def lease(self) -> tuple[memoryview, int, int, int, tuple[int, int, int, int, int, int]]:
         """What the compiled feed must know to add items: memory, slots, items at most, items that
         have disk blocks, and the numbers of the header."""
-        room = max(self._reserved - self._items_at, 0) // ITEM.size
         state = (
             self.begin_time_ms, self.end_time_ms, self.begin_log_offset, self.end_log_offset,
             self.slots_used, self.count,
         )  # fmt: skip
-        return self.view, self.slot_count, self.item_max, room, state
+        return self.view, self.slot_count, self.item_max, self.reserved_count, state
+
+    @property
+    def reserved_count(self) -> int:
+        """How many items have disk blocks."""
+        return max(self._reserved - self._items_at, 0) // ITEM.size
 
     def settle(self, state: tuple[int, int, int, int, int, int]) -> None:
         """Take over the numbers of the header as the feed has written it."""
@@ -204,9 +222,9 @@ class IndexFile:
         self._write_header()
 
     def _write_header(self) -> None:
-        HEADER.pack_into(
-            self.view, 0, self.begin_time_ms, self.end_time_ms, self.begin_log_offset,
-            self.end_log_offset, self.slots_used, self.count,
+        self.view[:_HEADER_BYTES] = _head(
+            self.begin_time_ms, self.end_time_ms, self.begin_log_offset, self.end_log_offset,
+            self.slots_used, self.count,
         )  # fmt: skip
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
@@ -332,6 +350,8 @@ class Index:
     def make_room(self, count: int) -> None:
         """Makes sure that the keys of one message can be added. Raises OSError."""
         files = self.files
+        if files and (last := files[-1]).count + count <= last.ready_count:
+            return
         if not files or files[-1].room < count:
             self._add_file()
         self.files[-1].make_room(count)
@@ -358,8 +378,7 @@ class Index:
 
     def put(self, topic: str, keys: list[str], log_offset: int, store_time_ms: int) -> None:
         """Files a message under its keys; `make_room` was called before."""
-        hashes = [key_hash(topic, key) for key in keys]
-        self.files[-1].put(hashes, log_offset, store_time_ms)
+        self.files[-1].put(map(key_hash, repeat(topic), keys), log_offset, store_time_ms)
 
     def put_many(self, items: bytes) -> None:
         """Files many messages, given as loose items. Raises OSError."""

@@ -1,14 +1,15 @@
-"""Memory of the store in the hands of the compiled feed, and what the feed wrote there.
+"""Memory of the store in the hands of the feed, and what the feed wrote there.
 
 The store stays the owner of every position. It lends the ends of the busy queues and of the index,
-and after each feed it settles: it puts the records that the feed made behind the log, and only then
-does what the feed wrote count. Whoever else
-appends makes the leases stale; they are renewed before the next feed, and a queue is lent once an
-ordinary append has used it.
+and after some feeds it settles: it puts the records that they made behind the log in one write, and
+only then does what they wrote count. Whoever else appends has to wait until everything is settled,
+and makes the leases stale; they are renewed before the next feed, and a queue is lent once an
+ordinary append has used it. A queue or an index that is lent gets more room before it is full.
 
 Everything happens in the writer's thread.
 """
 
+import contextlib
 from collections.abc import Callable
 
 from tianzhou.protocol.kernel import Feed
@@ -20,12 +21,14 @@ IndexState = tuple[int, int, int, int, int, int]
 """Begin and end time, begin and end log offset, slots in use, item count."""
 
 
-Settlement = tuple[
-    int, int, bytes, int, IndexState | None, list[tuple[ConsumeQueue, int, int, int]]
-]
-"""What a feed did: messages, sends that brought them, records for the log, keys, the index header
-if there were keys, and each queue with its next offset, the end of its last record and the tags
-code of that."""
+Settlement = tuple[int, int, int, int, IndexState | None, list[tuple[ConsumeQueue, int, int, int]]]
+"""What feeds did: messages, sends that brought them, bytes of records on the stage, keys, the index
+header if there were keys, and each queue with its next offset, the end of its last record and the
+tags code of that."""
+
+_STAGE_BYTES = 512 * 1024
+"""Larger messages are not the feed's."""
+_INDEX_LOW_COUNT = 8_192
 
 
 class Lending:
@@ -33,7 +36,7 @@ class Lending:
 
     __slots__ = (
         "_admits", "_changed", "_feed", "_files", "_index", "_lent", "_limit", "_log", "_log_files",
-        "stale",
+        "settle", "stage", "stale",
     )  # fmt: skip
 
     def __init__(
@@ -50,12 +53,23 @@ class Lending:
         self._limit = queue_max
         self._admits = admits
         self._lent: set[ConsumeQueue] = set()
+        """Those whose leases hold a mapping."""
         self._changed: dict[ConsumeQueue, None] = {}
         self._files: dict[ConsumeQueue, memoryview] = {}
         """What is lent for reading."""
         self._log_files: object = None
         self.stale = True
         """Something was written since the leases were made."""
+        self.settle: Callable[[], None] = _nothing
+        """Settles what was fed so far; set by whoever feeds."""
+        self.stage = memoryview(bytearray(_STAGE_BYTES))
+        """Where the feed puts records together."""
+        feed.lend_stage(self.stage)
+
+    def end_turn(self) -> None:
+        """Somebody else is about to write."""
+        self.settle()
+        self.stale = True
 
     def note(self, queue: ConsumeQueue) -> None:
         """A queue got a message that the feed does not know of."""
@@ -80,6 +94,23 @@ class Lending:
             self._lend(queue)
         self.stale = False
 
+    def refill(self, done: Settlement) -> None:
+        """Make more room where little is left, so that no send must be stored by the handlers."""
+        _, _, _, _, index_state, queues = done
+        for queue, next_offset, _, _ in queues:
+            if next_offset >= queue.low_offset:
+                # If there is none, the next who stores a message is told.
+                with contextlib.suppress(OSError):
+                    queue.extend()
+                self._changed[queue] = None
+                self.stale = True
+        if index_state is not None:
+            file, count = self._index.files[-1], index_state[-1]
+            if count + _INDEX_LOW_COUNT > file.reserved_count and file.room >= _INDEX_LOW_COUNT:
+                with contextlib.suppress(OSError):
+                    file.make_room(_INDEX_LOW_COUNT)
+                self.stale = True
+
     def _lend(self, queue: ConsumeQueue) -> None:
         lease = queue.lease()
         if lease is None or not self._admits(queue.topic):
@@ -87,15 +118,20 @@ class Lending:
             self._feed.give_back_queue(queue.topic, queue.queue_id)
             self._lent.discard(queue)
             return
-        if len(self._lent) >= self._limit and queue not in self._lent:
-            # Each holds a mapping. Those in use come back with their next message.
-            self._feed.give_back_queues()
-            self._lent.clear()
         memory, first, limit = lease
-        if self._feed.lend_queue(
+        if queue.is_staged:
+            # Its memory is no mapping, and there is no end of such queues.
+            self._lent.discard(queue)
+        elif queue not in self._lent:
+            if len(self._lent) >= self._limit:
+                # Each holds a mapping. Those in use come back with their next message.
+                self._feed.give_back_queues()
+                self._lent.clear()
+            self._lent.add(queue)
+        if not self._feed.lend_queue(
             queue.topic, queue.queue_id, queue, memory, first, queue.next_offset, limit
         ):
-            self._lent.add(queue)
+            self._lent.discard(queue)
 
     def lend_reading(self, queue: ConsumeQueue, queue_offset: int) -> None:
         """Lend what a reader who has come to a queue offset will need next."""
@@ -120,8 +156,13 @@ class Lending:
 
     def end(self) -> None:
         """Take everything back, for files are about to go; leases can be made anew."""
+        self.settle()
         self._feed.give_back()
         self._lent.clear()
         self._files.clear()
         self._changed.clear()
         self.stale = True
+
+
+def _nothing() -> None:
+    """Nobody feeds."""

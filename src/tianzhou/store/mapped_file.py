@@ -113,6 +113,13 @@ class MappedFile:
         if view is not None and not self.staged:
             self._disk.release(view, start, stop)
 
+    def is_cached(self, start: int, stop: int) -> bool:
+        """Whether a range can be read without waiting for the disk, as far as anyone can tell.
+
+        Raises FileNotFoundError if the file was deleted.
+        """
+        return self.staged or self._disk.is_cached(self.view(), start, stop)
+
     def reserve(self, position: int, count: int) -> None:
         """Gives disk blocks to a range of the file."""
         with self.opened(writable=True) as handle:

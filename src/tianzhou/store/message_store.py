@@ -23,7 +23,9 @@ from tianzhou.errors import RecordError, StoreClosed, StoreCorrupt, StoreError
 from tianzhou.message import Host
 from tianzhou.protocol import host, kernel, properties
 from tianzhou.protocol.kernel import Feed
+from tianzhou.protocol.pure_feed import PureFeed
 from tianzhou.protocol.record import patch_record
+from tianzhou.protocol.sysflag import TRANSACTION_MASK
 from tianzhou.store import dispatch, lock
 from tianzhou.store.ahead import Ahead
 from tianzhou.store.checkpoint import Checkpoint, read_checkpoint
@@ -278,22 +280,23 @@ class MessageStore(Reading):
         Raises StoreError, RecordError; then nothing has changed.
         """
         self._check_writable()
-        topic, sys_flag = draft.topic, draft.sys_flag
-        queue = self.queues.get(topic, draft.queue_id) or self._new_queue(topic, draft.queue_id)
+        log_, topic, queue_id, sys_flag = self.log, draft.topic, draft.queue_id, draft.sys_flag
+        queue = self.queues.get(topic, queue_id) or self._new_queue(topic, queue_id)
         if found is None:
             found = properties.decode(draft.properties_text)
-        in_queue = dispatch.has_queue_entry(sys_flag)
+        in_queue = not sys_flag & TRANSACTION_MASK or dispatch.has_queue_entry(sys_flag)
         keys = self._keys(found, sys_flag)
         queue_offset = queue.next_offset if in_queue else 0
         now_ms = self._clock()
-        log_offset = self.log.written
+        log_offset = log_.written
         record: bytes | bytearray = self._encode(draft, queue_offset, log_offset, now_ms)
+        size_bytes = len(record)
         try:
             if in_queue:
                 queue.make_room(1)
             if keys:
                 self.index.make_room(len(keys))
-            placed = self.log.place(len(record))
+            placed = log_.place(size_bytes)
         except OSError as e:
             raise explained(e, "store a message") from e
         if placed != log_offset:
@@ -301,20 +304,29 @@ class MessageStore(Reading):
             patch_record(
                 record, 0, queue_offset=queue_offset, log_offset=placed, store_time_ms=now_ms
             )
-        self.log.append(record, now_ms)
+        log_.append(record, now_ms)
         code = 0
         if in_queue:
             code = dispatch.tags_code(topic, found, now_ms, self._delay_levels_ms)
-            self._put_entry(queue, log_offset, len(record), code)
+            if queue_offset and not queue.writes_ext:
+                # As `_put_entry` does for a queue that is in use already.
+                queue.put(log_offset, size_bytes, code)
+                self._entry_count += 1
+            else:
+                self._put_entry(queue, log_offset, size_bytes, code)
         if keys:
             self.index.put(topic, keys, log_offset, now_ms)
             self._index_count += len(keys)
-        self._publish()
-        if in_queue and self._lending is not None:
-            self._lending.note(queue)
-        if in_queue and self._on_arrival is not None:
-            self._on_arrival(topic, draft.queue_id, queue_offset, code, now_ms)
-        return Appended(log_offset, len(record), queue_offset, now_ms, 1, (log_offset,))
+        # As `_publish` does.
+        self._derived = (
+            log_.written, self._queue_count, self._entry_count, self._index_count, now_ms,
+        )  # fmt: skip
+        if in_queue:
+            if self._lending is not None:
+                self._lending.note(queue)
+            if self._on_arrival is not None:
+                self._on_arrival(topic, queue_id, queue_offset, code, now_ms)
+        return Appended(log_offset, size_bytes, queue_offset, now_ms, 1, (log_offset,))
 
     def append_batch(self, drafts: list[Draft]) -> Appended:
         """Stores messages of one queue next to each other. Raises as `append` does."""
@@ -373,10 +385,9 @@ class MessageStore(Reading):
         )
 
     def _encode(self, draft: Draft, queue_offset: int, log_offset: int, now_ms: int) -> bytes:
-        if len(draft.body) > self.config.max_message_size:
-            raise RecordError(
-                f"the body has {len(draft.body)} bytes, {self.config.max_message_size} are allowed"
-            )
+        body_bytes_max = self.config.max_message_size
+        if len(draft.body) > body_bytes_max:
+            raise RecordError(f"the body has {len(draft.body)} bytes, {body_bytes_max} are allowed")
         return kernel.encode_record(
             draft.topic, draft.body, draft.properties_text, draft.queue_id, queue_offset,
             log_offset, draft.flag, draft.sys_flag, draft.born_time_ms, host.pack(draft.born_host),
@@ -386,7 +397,8 @@ class MessageStore(Reading):
     def _keys(self, found: dict[str, str], sys_flag: int) -> list[str]:
         if not self.config.message_index_enable:
             return []
-        return dispatch.index_keys(found, sys_flag)[: self.index.item_max - 1]
+        keys = dispatch.index_keys(found, sys_flag)
+        return keys if len(keys) < self.index.item_max else keys[: self.index.item_max - 1]
 
     def _put_entry(self, queue: ConsumeQueue, log_offset: int, size_bytes: int, code: int) -> None:
         if not queue.next_offset:
@@ -407,7 +419,7 @@ class MessageStore(Reading):
             assert refusal is not None
             raise refusal
         if self._lending is not None:
-            self._lending.stale = True
+            self._lending.end_turn()
 
     def _publish(self) -> None:
         # One assignment, so that the keeping thread never sees counts of different moments.
@@ -416,12 +428,15 @@ class MessageStore(Reading):
             self.log.last_store_time_ms,
         )  # fmt: skip
 
-    # -- the compiled feed ----------------------------------------------------------------------
+    # -- the feed -------------------------------------------------------------------------------
 
     def lend_to(self, feed: Feed, admits: Callable[[str], bool]) -> Lending:
         """Let a feed write, too; `admits` says, each time, whether a topic's queues may be lent."""
         # Most of the log is not written through mapped memory then, so no page must be ready.
         self._ahead.stop_warming()
+        if isinstance(feed, PureFeed):
+            # The compiled one asks the system itself.
+            feed.is_cached = self._disk.is_cached
         queue_max = self.config.mapped_queue_files_max // 2
         self._lending = Lending(feed, self.log, self.index, queue_max, admits)
         return self._lending
@@ -431,9 +446,10 @@ class MessageStore(Reading):
 
         With `tell` arrivals are told, one for each queue.
         """
-        message_count, _, records, key_count, index_state, queues = done
+        message_count, _, size_bytes, key_count, index_state, queues = done
+        assert self._lending is not None
         try:
-            self.log.write(records, store_time_ms)
+            self.log.write(self._lending.stage[:size_bytes], store_time_ms)
         except OSError as e:
             raise explained(e, "store messages") from e
         for queue, next_offset, end_log_offset, _ in queues:
@@ -443,6 +459,7 @@ class MessageStore(Reading):
         self._entry_count += message_count
         self._index_count += key_count
         self._publish()
+        self._lending.refill(done)
         if tell and self._on_arrival is not None:
             for queue, next_offset, _, code in queues:
                 self._on_arrival(queue.topic, queue.queue_id, next_offset - 1, code, store_time_ms)
@@ -492,6 +509,8 @@ class MessageStore(Reading):
         future: Future[None] = Future()
 
         def told(reason: StoreError | None) -> None:
+            if not future.set_running_or_notify_cancel():
+                return  # whoever asked does not want to know any more
             if reason is None:
                 future.set_result(None)
             else:

@@ -9,6 +9,7 @@ are read: one that is damaged, or that does not belong where its queue says, is 
 
 import logging
 import os
+from array import array
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,9 +18,9 @@ from enum import StrEnum
 from tianzhou.errors import RecordError
 from tianzhou.protocol import kernel, properties
 from tianzhou.store import commitlog
-from tianzhou.store.commitlog import CommitLog
+from tianzhou.store.commitlog import CommitLog, Window
 from tianzhou.store.config import StoreConfig
-from tianzhou.store.consumequeue import BLANK_SIZE, ConsumeQueue, Entry
+from tianzhou.store.consumequeue import BLANK_SIZE, ConsumeQueue
 from tianzhou.store.index import Index
 from tianzhou.store.queue_ext import is_address
 from tianzhou.store.queues import QueueTable
@@ -30,6 +31,15 @@ _ENTRIES_A_READ = 800
 """Entries that one read looks at, at least, when a filter rejects most of them."""
 _DAMAGE_LOGGED_MAX = 100
 _QUERY_FACTOR = 8
+_NO_WINDOW: Window = (0, 0, memoryview(b""))
+
+_PLACE_NAMES = ["physicalOffset", "queueId", "queueOffset", "storeSize", "topic"]
+
+_Place = tuple[int, int, int]
+"""Of a record: queue offset, log offset and size, as its queue says."""
+
+Limit = tuple[int, int]
+"""How many messages one read hands out at most, and how many bytes."""
 
 
 class ReadStatus(StrEnum):
@@ -174,37 +184,54 @@ class Reading:
         accept_record: Callable[[memoryview], bool] | None,
         low: int,
         high: int,
+        *,
+        one_by_one: bool = False,
     ) -> Read:
-        config, end = self.config, self.log.readable
+        """`one_by_one`: records that nobody has checked yet are not checked together."""
+        end = self.log.readable
+        cold_before, warm, cold = self._limits(end, max_count)
+        checked_from = self._checked_from
+        # Who looks into records must not be shown a damaged one.
+        one_by_one = one_by_one or accept_record is not None
+        unchecked: list[_Place] = []
         records: list[memoryview] = []
         total, at, last, removed = 0, queue_offset, end, False
-        for entry in queue.entries(queue_offset, max(_ENTRIES_A_READ, max_count)):
-            log_offset, size_bytes, tags_code = entry
+        # The file of the last record, in which most of the following ones lie, too.
+        window: Window = _NO_WINDOW
+        for log_offset, size_bytes, tags_code in queue.entries(
+            queue_offset, max(_ENTRIES_A_READ, max_count)
+        ):
             if records:
-                old = end - log_offset > self.memory_bytes
-                bytes_max = (
-                    config.max_transfer_bytes_on_message_in_disk
-                    if old
-                    else config.max_transfer_bytes_on_message_in_memory
-                )
-                count_max = (
-                    config.max_transfer_count_on_message_in_disk
-                    if old
-                    else config.max_transfer_count_on_message_in_memory
-                )
-                if len(records) >= min(max_count, count_max) or total + size_bytes > bytes_max:
+                count_max, bytes_max = cold if log_offset < cold_before else warm
+                if len(records) >= count_max or total + size_bytes > bytes_max:
                     break
             at += 1
             if size_bytes == BLANK_SIZE:
                 continue
             if accept_tags and not is_address(tags_code) and not accept_tags(tags_code):
                 continue
-            record = self._record_of(queue, at - 1, entry)
-            if record is None:
+            first, stop, view = window
+            if not first <= log_offset < stop:
+                window = first, stop, view = self.log.window(log_offset) or _NO_WINDOW
+            start = log_offset - first
+            if not 0 <= size_bytes <= stop - log_offset:
                 removed = True
-            elif accept_record is None or accept_record(record):
+                continue
+            record = view[start : start + size_bytes]
+            if log_offset < checked_from:
+                if not one_by_one:
+                    unchecked.append((at - 1, log_offset, size_bytes))
+                elif not self._is_sound(queue, at - 1, log_offset, size_bytes, record):
+                    removed = True
+                    continue
+            if accept_record is None or accept_record(record):
                 records.append(record)
                 total, last = total + size_bytes, log_offset
+        if unchecked and not self._are_sound(queue, unchecked):
+            return self._read(
+                queue, queue_offset, max_count, accept_tags, accept_record, low, high,
+                one_by_one=True,
+            )  # fmt: skip
         if at == queue_offset:
             # The file of these entries went while we looked.
             next_offset = max(queue.min_offset(self.log.first), queue_offset + 1)
@@ -214,24 +241,76 @@ class Reading:
             status = ReadStatus.MESSAGE_WAS_REMOVING if removed else ReadStatus.NO_MATCHED_MESSAGE
         return Read(status, records, at, low, high, end - last)
 
-    def _record_of(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> memoryview | None:
-        log_offset, size_bytes, _ = entry
-        record = self.log.slice(log_offset, size_bytes)
-        if record is None or log_offset >= self._checked_from:
-            return record
+    def _limits(self, end: int, max_count: int) -> tuple[int, Limit, Limit]:
+        """From where on messages are taken to be in memory, and the limits for them and others."""
+        config = self.config
+        return (
+            end - self.memory_bytes,
+            (
+                min(max_count, config.max_transfer_count_on_message_in_memory),
+                config.max_transfer_bytes_on_message_in_memory,
+            ),
+            (
+                min(max_count, config.max_transfer_count_on_message_in_disk),
+                config.max_transfer_bytes_on_message_in_disk,
+            ),
+        )
+
+    def _are_sound(self, queue: ConsumeQueue, places: list[_Place]) -> bool:
+        """Whether records that nobody has checked yet are all whole, and those that are meant.
+
+        Many at once, in the kernel. No is not the last word: it may only not be able to tell.
+        """
+        queue_offsets, log_offsets, sizes = zip(*places, strict=True)
+        window = self.log.window(log_offsets[0])
+        if window is None:
+            return False
+        first, stop, view = window
+        if min(log_offsets) < first or max(log_offsets) >= stop:
+            inside = [place for place in places if first <= place[1] < stop]
+            others = [place for place in places if not first <= place[1] < stop]
+            return self._are_sound(queue, inside) and self._are_sound(queue, others)
+        starts = array("q", [log_offset - first for log_offset in log_offsets])
+        found = kernel.decode_columns(view, starts.tobytes(), _PLACE_NAMES, True)
+        if found is None:
+            return False
+        count, (*numbers, (_, topic_ends, topics)) = found
+        topic = queue.topic.encode()
+        ends = array("i", range(0, (count + 1) * len(topic), len(topic)))
+        return (
+            numbers
+            == [
+                array("q", log_offsets).tobytes(),
+                array("i", [queue.queue_id]).tobytes() * count,
+                array("q", queue_offsets).tobytes(),
+                array("i", sizes).tobytes(),
+            ]
+            and topic_ends == ends.tobytes()
+            and topics == topic * count
+        )
+
+    def _is_sound(
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        log_offset: int,
+        size_bytes: int,
+        record: memoryview,
+    ) -> bool:
+        """Whether a record that nobody has checked yet is whole, and the one that is meant."""
         try:
             fields = kernel.decode_record(record, 0, True, False)
         except RecordError as e:
             self._damaged(queue, queue_offset, str(e))
-            return None
+            return False
         place = (
             fields[commitlog.TOPIC], fields[commitlog.QUEUE_ID], fields[commitlog.QUEUE_OFFSET],
             fields[commitlog.LOG_OFFSET], fields[commitlog.SIZE],
         )  # fmt: skip
         if place != (queue.topic, queue.queue_id, queue_offset, log_offset, size_bytes):
             self._damaged(queue, queue_offset, f"its entry leads to another record: {place}")
-            return None
-        return record
+            return False
+        return True
 
     def _damaged(self, queue: ConsumeQueue, queue_offset: int, why: str) -> None:
         self._damage_count += 1

@@ -1,11 +1,5 @@
-import com.alibaba.fastjson.JSON;
 import com.alibaba.fastjson.JSONArray;
 import com.alibaba.fastjson.JSONObject;
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
-import java.io.PrintWriter;
-import java.io.StringWriter;
 import java.lang.reflect.Method;
 import java.nio.charset.StandardCharsets;
 import java.text.SimpleDateFormat;
@@ -34,13 +28,10 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * Stock clients as an application of a broker uses them, driven by lines of JSON.
- *
- * <p>The language is that of Shell: {"id": N, "verb": V, ...} is answered by {"id": N, "result": R} or
- * {"id": N, "error": TEXT}, and what push consumers get appears as {"event": "message", ...}. Clients are
- * named by the request that starts them. The program ends with its input.
+ * Stock clients as an application of a broker uses them. What push consumers get appears as
+ * {"event": "message", ...}; clients are named by the request that starts them.
  */
-public final class BrokerShell {
+public final class BrokerShell extends JsonProgram {
     private static final long PATIENCE_MS = 20_000;
     private static final long POLL_MS = 300;
     /**
@@ -49,49 +40,18 @@ public final class BrokerShell {
      */
     private static final int HEARTBEAT_MS = 1_000;
 
-    private final PrintStream answers = System.out;
     private final Map<String, DefaultMQProducer> producers = new HashMap<>();
     private final Map<String, DefaultMQPushConsumer> consumers = new HashMap<>();
     private final Map<String, DefaultLitePullConsumer> liteConsumers = new HashMap<>();
 
     public static void main(String[] args) throws Exception {
         new BrokerShell().serve();
-        // Clients leave threads behind that would keep the JVM alive.
-        Runtime.getRuntime().halt(0);
     }
 
-    private void serve() throws Exception {
-        System.setOut(System.err);
-        BufferedReader requests =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        for (String line = requests.readLine(); line != null; line = requests.readLine()) {
-            JSONObject request = JSON.parseObject(line);
-            JSONObject answer = new JSONObject();
-            answer.put("id", request.getIntValue("id"));
-            try {
-                answer.put("result", handle(request));
-            } catch (Throwable problem) {
-                StringWriter text = new StringWriter();
-                problem.printStackTrace(new PrintWriter(text));
-                answer.put("error", text.toString());
-            }
-            emit(answer);
-        }
-    }
-
-    private void emit(JSONObject line) {
-        byte[] bytes = (line.toJSONString() + "\n").getBytes(StandardCharsets.UTF_8);
-        synchronized (answers) {
-            answers.write(bytes, 0, bytes.length);
-            answers.flush();
-        }
-    }
-
-    private Object handle(JSONObject request) throws Exception {
+    @Override
+    Object handle(JSONObject request) throws Exception {
         String name = request.getString("name");
         switch (request.getString("verb")) {
-            case "ping":
-                return "pong";
             case "start_producer":
                 return startProducer(request);
             case "send":
@@ -108,7 +68,7 @@ public final class BrokerShell {
             case "start_consumer":
                 return startConsumer(request);
             case "queues":
-                return queues(consumers.get(name), request.getString("topic"));
+                return queuesOf(consumers.get(name), request.getString("topic"));
             case "commit":
                 return commit(consumers.get(name), request.getString("topic"));
             case "stop_consumer":
@@ -133,9 +93,9 @@ public final class BrokerShell {
     private String startProducer(JSONObject request) throws Exception {
         String name = request.getString("name");
         DefaultMQProducer producer = new DefaultMQProducer(name);
-        producer.setNamesrvAddr(request.getString("namesrv"));
+        reach(producer, request);
         producer.setInstanceName(name);
-        producer.setSendMsgTimeout(10_000);
+        producer.setSendMsgTimeout(30_000);
         // A message must be counted once, so it is sent once.
         producer.setRetryTimesWhenSendFailed(0);
         producer.setRetryTimesWhenSendAsyncFailed(0);
@@ -235,7 +195,7 @@ public final class BrokerShell {
         String name = request.getString("name");
         String topic = request.getString("topic");
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.getString("group"));
-        consumer.setNamesrvAddr(request.getString("namesrv"));
+        reach(consumer, request);
         consumer.setInstanceName(name);
         consumer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
         consumer.setConsumeThreadMin(2);
@@ -280,15 +240,6 @@ public final class BrokerShell {
         }
     }
 
-    /** The ids of the queues of a topic that a consumer has now; where it begins in them is then settled. */
-    private static List<Integer> queues(DefaultMQPushConsumer consumer, String topic) {
-        List<Integer> ids = new ArrayList<>();
-        for (MessageQueue queue : held(consumer, topic)) {
-            ids.add(queue.getQueueId());
-        }
-        return ids;
-    }
-
     private static List<MessageQueue> held(DefaultMQPushConsumer consumer, String topic) {
         List<MessageQueue> held = new ArrayList<>();
         consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().forEach((queue, process) -> {
@@ -316,7 +267,7 @@ public final class BrokerShell {
     private String startLiteConsumer(JSONObject request) throws Exception {
         String name = request.getString("name");
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(request.getString("group"));
-        consumer.setNamesrvAddr(request.getString("namesrv"));
+        reach(consumer, request);
         consumer.setInstanceName(name);
         consumer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
         consumer.setAutoCommit(false);

@@ -1,11 +1,13 @@
 import com.sun.management.OperatingSystemMXBean;
 import java.lang.management.ManagementFactory;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -16,8 +18,9 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 
 /**
- * The stock client at the works of bench/bench_client.py: nameserver, seconds per work, messages to consume.
- * One line per work: name, messages, wall seconds, CPU seconds of this process.
+ * The stock client at the works of bench/bench_client.py: nameserver, seconds per round, messages to consume, rounds.
+ * One line per round of a work: name, messages, wall seconds, CPU seconds of this process; of sends that wait for each
+ * other also the median and the 99th percentile of their latency in microseconds.
  */
 public class ClientBench {
     interface Work {
@@ -25,6 +28,8 @@ public class ClientBench {
     }
 
     static final String TOPIC = "BenchClient";
+    static final List<Long> LATENCIES = new ArrayList<>();
+    static int rounds = 1;
     static final OperatingSystemMXBean SYSTEM =
         (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
 
@@ -32,6 +37,7 @@ public class ClientBench {
         String namesrv = arguments[0];
         double seconds = Double.parseDouble(arguments[1]);
         int consumed = Integer.parseInt(arguments[2]);
+        rounds = Integer.parseInt(arguments[3]);
         DefaultMQProducer producer = new DefaultMQProducer("bench_java");
         producer.setNamesrvAddr(namesrv);
         producer.setSendMsgTimeout(10_000);
@@ -42,27 +48,45 @@ public class ClientBench {
         measure("send_many", seconds, until -> batches(producer, until, 1024));
         measure("send_many, 100 B", seconds, until -> batches(producer, until, 100));
         producer.shutdown();
-        consume(namesrv, consumed);
+        for (int round = 0; round < rounds; round++) {
+            consume(namesrv, consumed, "consume, batches", 32);
+            consume(namesrv, consumed, "consume, single", 1);
+            poll(namesrv, consumed);
+        }
         System.exit(0);
     }
 
     static void measure(String name, double seconds, Work work) throws Exception {
         // Once to warm the compiler, with a third of the time.
         work.run(System.nanoTime() + (long) (seconds / 3 * 1e9));
-        long cpu = SYSTEM.getProcessCpuTime();
-        long began = System.nanoTime();
-        long count = work.run(began + (long) (seconds * 1e9));
-        tell(name, count, System.nanoTime() - began, SYSTEM.getProcessCpuTime() - cpu);
+        for (int round = 0; round < rounds; round++) {
+            LATENCIES.clear();
+            long cpu = SYSTEM.getProcessCpuTime();
+            long began = System.nanoTime();
+            long count = work.run(began + (long) (seconds * 1e9));
+            tell(name, count, System.nanoTime() - began, SYSTEM.getProcessCpuTime() - cpu);
+        }
     }
 
     static void tell(String name, long count, long wallNanos, long cpuNanos) {
-        System.out.printf("%s\t%d\t%.6f\t%.6f%n", name, count, wallNanos / 1e9, cpuNanos / 1e9);
+        System.out.printf("%s\t%d\t%.6f\t%.6f", name, count, wallNanos / 1e9, cpuNanos / 1e9);
+        if (!LATENCIES.isEmpty()) {
+            Collections.sort(LATENCIES);
+            int size = LATENCIES.size();
+            System.out.printf("\t%.1f\t%.1f", LATENCIES.get(size / 2) / 1e3, LATENCIES.get(size * 99 / 100) / 1e3);
+            LATENCIES.clear();
+        }
+        System.out.println();
     }
 
     static long inLoop(DefaultMQProducer producer, long until) throws Exception {
         long count = 0;
-        while (System.nanoTime() < until) {
+        long began = System.nanoTime();
+        while (began < until) {
             producer.send(new Message(TOPIC, new byte[1024]));
+            long ended = System.nanoTime();
+            LATENCIES.add(ended - began);
+            began = ended;
             count++;
         }
         return count;
@@ -127,11 +151,11 @@ public class ClientBench {
         return count;
     }
 
-    static void consume(String namesrv, int wanted) throws Exception {
+    static void consume(String namesrv, int wanted, String name, int batchSize) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("bench_java_" + System.nanoTime());
         consumer.setNamesrvAddr(namesrv);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.setConsumeMessageBatchMaxSize(32);
+        consumer.setConsumeMessageBatchMaxSize(batchSize);
         consumer.setPullBatchSize(32);
         consumer.subscribe("BenchConsume", "*");
         AtomicInteger left = new AtomicInteger(wanted);
@@ -149,7 +173,29 @@ public class ClientBench {
         });
         consumer.start();
         done.await();
-        tell("consume, batches", wanted, System.nanoTime() - began.get(), SYSTEM.getProcessCpuTime() - cpu.get());
+        tell(name, wanted, System.nanoTime() - began.get(), SYSTEM.getProcessCpuTime() - cpu.get());
+        consumer.shutdown();
+    }
+
+    static void poll(String namesrv, int wanted) throws Exception {
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer("bench_java_" + System.nanoTime());
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setPullBatchSize(32);
+        consumer.subscribe("BenchConsume", "*");
+        consumer.start();
+        long began = 0;
+        long cpu = 0;
+        int left = wanted;
+        while (left > 0) {
+            int count = consumer.poll().size();
+            if (count > 0 && began == 0) {
+                began = System.nanoTime();
+                cpu = SYSTEM.getProcessCpuTime();
+            }
+            left -= count;
+        }
+        tell("consume, lite pull", wanted, System.nanoTime() - began, SYSTEM.getProcessCpuTime() - cpu);
         consumer.shutdown();
     }
 }

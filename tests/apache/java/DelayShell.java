@@ -1,10 +1,4 @@
-import com.alibaba.fastjson.JSON;
 import com.alibaba.fastjson.JSONObject;
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
-import java.io.PrintWriter;
-import java.io.StringWriter;
 import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 import java.util.Map;
@@ -19,60 +13,29 @@ import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Stock clients that delay, time, recall and fail, driven by lines of JSON as Shell is.
+ * Stock clients that delay, time, recall and fail.
  *
  * <p>What only 5.x has is called by name, so that the same program runs with 4.9.
  */
-public final class DelayShell {
+public final class DelayShell extends JsonProgram {
     private static final int HEARTBEAT_MS = 1_000;
 
-    private final PrintStream answers = System.out;
     private final Map<String, DefaultMQProducer> producers = new HashMap<>();
     private final Map<String, DefaultMQPushConsumer> consumers = new HashMap<>();
 
     public static void main(String[] args) throws Exception {
         new DelayShell().serve();
-        // Clients leave threads behind that would keep the JVM alive.
-        Runtime.getRuntime().halt(0);
     }
 
-    private void serve() throws Exception {
-        System.setOut(System.err);
-        BufferedReader requests =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        for (String line = requests.readLine(); line != null; line = requests.readLine()) {
-            JSONObject request = JSON.parseObject(line);
-            JSONObject answer = new JSONObject();
-            answer.put("id", request.getIntValue("id"));
-            try {
-                answer.put("result", handle(request));
-            } catch (Throwable problem) {
-                StringWriter text = new StringWriter();
-                problem.printStackTrace(new PrintWriter(text));
-                answer.put("error", text.toString());
-            }
-            emit(answer);
-        }
-    }
-
-    private void emit(JSONObject line) {
-        byte[] bytes = (line.toJSONString() + "\n").getBytes(StandardCharsets.UTF_8);
-        synchronized (answers) {
-            answers.write(bytes, 0, bytes.length);
-            answers.flush();
-        }
-    }
-
-    private Object handle(JSONObject request) throws Exception {
+    @Override
+    Object handle(JSONObject request) throws Exception {
         String name = request.getString("name");
         switch (request.getString("verb")) {
-            case "ping":
-                return "pong";
             case "start_producer":
                 DefaultMQProducer producer = new DefaultMQProducer(name);
-                producer.setNamesrvAddr(request.getString("namesrv"));
+                reach(producer, request);
                 producer.setInstanceName(name);
-                producer.setSendMsgTimeout(10_000);
+                producer.setSendMsgTimeout(30_000);
                 producer.start();
                 producers.put(name, producer);
                 return "started";
@@ -131,7 +94,7 @@ public final class DelayShell {
     private String startConsumer(JSONObject request) throws Exception {
         String name = request.getString("name");
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.getString("group"));
-        consumer.setNamesrvAddr(request.getString("namesrv"));
+        reach(consumer, request);
         consumer.setInstanceName(name);
         consumer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
         // The retry topic of a new group is there some moments after the group; 30 s is the default.

@@ -1,11 +1,5 @@
-import com.alibaba.fastjson.JSON;
 import com.alibaba.fastjson.JSONArray;
 import com.alibaba.fastjson.JSONObject;
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
-import java.io.PrintWriter;
-import java.io.StringWriter;
 import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 import java.util.Map;
@@ -22,55 +16,27 @@ import org.apache.rocketmq.client.trace.TraceDataEncoder;
 import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
+import org.apache.rocketmq.common.message.MessageConst;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
- * Stock clients with transactions, order, replies and traces, and the stock administration, driven by
- * lines of JSON in the language of Shell. What listeners see appears as {"event": "message", ...}, with
+ * Stock clients with transactions, order, replies and traces, and the stock administration.
+ * What listeners see appears as {"event": "message", ...}, with
  * the listener as "consumer"; checks of a producer P appear as those of "P-checks".
  */
-public final class KindsShell {
-    private static final long REQUEST_MS = 10_000;
+public final class KindsShell extends JsonProgram {
+    private static final long REQUEST_MS = 60_000;
     /** A client of 5.x drops a heartbeat that it wants to send while another is under way. */
     private static final int HEARTBEAT_MS = 1_000;
 
-    private final PrintStream answers = System.out;
     private final Map<String, DefaultMQProducer> producers = new HashMap<>();
     private final Map<String, DefaultMQPushConsumer> consumers = new HashMap<>();
     private DefaultMQAdminExt admin;
 
     public static void main(String[] args) throws Exception {
         new KindsShell().serve();
-        // Clients leave threads behind that would keep the JVM alive.
-        Runtime.getRuntime().halt(0);
-    }
-
-    private void serve() throws Exception {
-        System.setOut(System.err);
-        BufferedReader requests =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        for (String line = requests.readLine(); line != null; line = requests.readLine()) {
-            JSONObject request = JSON.parseObject(line);
-            JSONObject answer = new JSONObject();
-            answer.put("id", request.getIntValue("id"));
-            try {
-                answer.put("result", handle(request));
-            } catch (Throwable problem) {
-                StringWriter text = new StringWriter();
-                problem.printStackTrace(new PrintWriter(text));
-                answer.put("error", text.toString());
-            }
-            emit(answer);
-        }
-    }
-
-    private void emit(JSONObject line) {
-        byte[] bytes = (line.toJSONString() + "\n").getBytes(StandardCharsets.UTF_8);
-        synchronized (answers) {
-            answers.write(bytes, 0, bytes.length);
-            answers.flush();
-        }
     }
 
     private void show(String listener, MessageExt message) {
@@ -80,11 +46,10 @@ public final class KindsShell {
         emit(event);
     }
 
-    private Object handle(JSONObject request) throws Exception {
+    @Override
+    Object handle(JSONObject request) throws Exception {
         String name = request.getString("name");
         switch (request.getString("verb")) {
-            case "ping":
-                return "pong";
             case "start_transactions":
                 return startTransactions(request);
             case "send_transaction":
@@ -105,6 +70,8 @@ public final class KindsShell {
                 return "stopped";
             case "client_id":
                 return consumers.get(name).buildMQClientId();
+            case "queues":
+                return queuesOf(consumers.get(name), request.getString("topic"));
             case "start_admin":
                 return startAdmin(request);
             case "stop_admin":
@@ -121,9 +88,9 @@ public final class KindsShell {
     private String startTransactions(JSONObject request) throws Exception {
         String name = request.getString("name");
         TransactionMQProducer producer = new TransactionMQProducer(request.getString("group"));
-        producer.setNamesrvAddr(request.getString("namesrv"));
+        reach(producer, request);
         producer.setInstanceName(name);
-        producer.setSendMsgTimeout(10_000);
+        producer.setSendMsgTimeout(30_000);
         producer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
         producer.setTransactionListener(new TransactionListener() {
             @Override
@@ -149,11 +116,17 @@ public final class KindsShell {
         if (request.containsKey("delay_level")) {
             message.setDelayTimeLevel(request.getIntValue("delay_level"));
         }
+        if (request.containsKey("immune_s")) {
+            // So long nobody is asked how it ended.
+            MessageAccessor.putProperty(message, MessageConst.PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS,
+                request.getString("immune_s"));
+        }
         var sent = producer.sendMessageInTransaction(message, null);
         JSONObject result = new JSONObject();
         result.put("status", sent.getSendStatus().name());
         result.put("state", sent.getLocalTransactionState().name());
         result.put("msgId", sent.getMsgId());
+        result.put("transactionId", sent.getTransactionId());
         return result;
     }
 
@@ -162,9 +135,9 @@ public final class KindsShell {
     private String startProducer(JSONObject request) throws Exception {
         String name = request.getString("name");
         DefaultMQProducer producer = new DefaultMQProducer(name, null, request.getBooleanValue("trace"), null);
-        producer.setNamesrvAddr(request.getString("namesrv"));
+        reach(producer, request);
         producer.setInstanceName(name);
-        producer.setSendMsgTimeout(10_000);
+        producer.setSendMsgTimeout(30_000);
         producer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
         producer.start();
         producers.put(name, producer);
@@ -204,7 +177,7 @@ public final class KindsShell {
     private String startConsumer(JSONObject request) throws Exception {
         String name = request.getString("name");
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.getString("group"));
-        consumer.setNamesrvAddr(request.getString("namesrv"));
+        reach(consumer, request);
         consumer.setInstanceName(name);
         consumer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
         consumer.setPersistConsumerOffsetInterval(500);
@@ -213,12 +186,20 @@ public final class KindsShell {
         long pauseMs = request.getLongValue("pause_ms");
         switch (request.getString("way")) {
             case "orderly":
+                // What cannot be handled is tried again after a moment, so often, before it is given up.
+                String failing = request.getString("failing");
+                consumer.setSuspendCurrentQueueTimeMillis(100);
+                if (request.containsKey("max_reconsume_times")) {
+                    consumer.setMaxReconsumeTimes(request.getIntValue("max_reconsume_times"));
+                }
                 consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                    boolean good = true;
                     for (MessageExt message : messages) {
                         show(name, message);
                         pause(pauseMs);
+                        good = good && !new String(message.getBody(), StandardCharsets.UTF_8).equals(failing);
                     }
-                    return ConsumeOrderlyStatus.SUCCESS;
+                    return good ? ConsumeOrderlyStatus.SUCCESS : ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT;
                 });
                 break;
             case "reply":
@@ -264,7 +245,7 @@ public final class KindsShell {
 
     private String startAdmin(JSONObject request) throws Exception {
         admin = new DefaultMQAdminExt();
-        admin.setNamesrvAddr(request.getString("namesrv"));
+        reach(admin, request);
         admin.setInstanceName("kinds-admin");
         admin.start();
         return "started";
@@ -329,6 +310,8 @@ public final class KindsShell {
         described.put("queueId", message.getQueueId());
         described.put("queueOffset", message.getQueueOffset());
         described.put("transactionId", message.getTransactionId());
+        described.put("msgId", message.getMsgId());
+        described.put("reconsumeTimes", message.getReconsumeTimes());
         described.put("properties", message.getProperties());
         described.put("body", new String(message.getBody(), StandardCharsets.UTF_8));
         return described;

@@ -1,9 +1,5 @@
-import com.alibaba.fastjson.JSON;
 import com.alibaba.fastjson.JSONArray;
 import com.alibaba.fastjson.JSONObject;
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Collections;
@@ -29,46 +25,22 @@ import org.apache.rocketmq.common.message.MessageQueue;
 /**
  * Stock consumers that share groups with other clients, and the stock allocation strategies.
  *
- * <p>Lines of JSON: {"id": N, "verb": V, ...} is answered by {"id": N, "result": R} or {"id": N, "error": TEXT};
- * a consumed message appears as {"event": "message", "consumer": NAME, "body": TEXT, "queue": ID}.
+ * <p>A consumed message appears as {"event": "message", "consumer": NAME, "body": TEXT, "queue": ID}.
  */
-public final class MixedShell {
-    private final PrintStream answers = System.out;
+public final class MixedShell extends JsonProgram {
     private final Map<String, DefaultMQPushConsumer> consumers = new HashMap<>();
 
     public static void main(String[] args) throws Exception {
         new MixedShell().serve();
-        Runtime.getRuntime().halt(0);
     }
 
-    private void serve() throws Exception {
-        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
-            JSONObject request = JSON.parseObject(line);
-            JSONObject answer = new JSONObject();
-            answer.put("id", request.get("id"));
-            try {
-                answer.put("result", answer(request));
-            } catch (Exception problem) {
-                answer.put("error", problem.toString());
-            }
-            emit(answer);
-        }
-    }
-
-    private synchronized void emit(JSONObject line) {
-        answers.println(line.toJSONString());
-        answers.flush();
-    }
-
-    private Object answer(JSONObject request) throws Exception {
+    @Override
+    Object handle(JSONObject request) throws Exception {
         switch (request.getString("verb")) {
-            case "ping":
-                return "pong";
             case "start_consumer":
                 return startConsumer(request);
             case "queues":
-                return queues(consumers.get(request.getString("name")), request.getString("topic"));
+                return queuesOf(consumers.get(request.getString("name")), request.getString("topic"));
             case "stop_consumer":
                 consumers.remove(request.getString("name")).shutdown();
                 return "stopped";
@@ -84,7 +56,7 @@ public final class MixedShell {
     private String startConsumer(JSONObject request) throws Exception {
         String name = request.getString("name");
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.getString("group"));
-        consumer.setNamesrvAddr(request.getString("namesrv"));
+        reach(consumer, request);
         consumer.setInstanceName(name);
         consumer.setHeartbeatBrokerInterval(1_000);
         consumer.setConsumeThreadMin(2);
@@ -117,17 +89,6 @@ public final class MixedShell {
             event.put("queue", message.getQueueId());
             emit(event);
         }
-    }
-
-    private static List<Integer> queues(DefaultMQPushConsumer consumer, String topic) {
-        List<Integer> ids = new ArrayList<>();
-        consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().forEach((queue, process) -> {
-            if (queue.getTopic().equals(topic) && !process.isDropped()) {
-                ids.add(queue.getQueueId());
-            }
-        });
-        Collections.sort(ids);
-        return ids;
     }
 
     // -- allocation --------------------------------------------------------------------------------

@@ -1,10 +1,4 @@
-import com.alibaba.fastjson.JSON;
 import com.alibaba.fastjson.JSONObject;
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
-import java.io.PrintWriter;
-import java.io.StringWriter;
 import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 import java.util.Map;
@@ -17,61 +11,30 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Stock consumers that let the broker share out the queues and pop, driven by lines of JSON as Shell is.
+ * Stock consumers that let the broker share out the queues and pop.
  *
  * <p>What only 5.x has is called by name, since every program here is compiled with 4.9, too.
  */
-public final class PopShell {
+public final class PopShell extends JsonProgram {
     private static final int HEARTBEAT_MS = 1_000;
     private static final long FOREVER_MS = 600_000;
 
-    private final PrintStream answers = System.out;
     private final Map<String, DefaultMQProducer> producers = new HashMap<>();
     private final Map<String, DefaultMQPushConsumer> consumers = new HashMap<>();
 
     public static void main(String[] args) throws Exception {
         new PopShell().serve();
-        // Clients leave threads behind that would keep the JVM alive.
-        Runtime.getRuntime().halt(0);
     }
 
-    private void serve() throws Exception {
-        System.setOut(System.err);
-        BufferedReader requests =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        for (String line = requests.readLine(); line != null; line = requests.readLine()) {
-            JSONObject request = JSON.parseObject(line);
-            JSONObject answer = new JSONObject();
-            answer.put("id", request.getIntValue("id"));
-            try {
-                answer.put("result", handle(request));
-            } catch (Throwable problem) {
-                StringWriter text = new StringWriter();
-                problem.printStackTrace(new PrintWriter(text));
-                answer.put("error", text.toString());
-            }
-            emit(answer);
-        }
-    }
-
-    private void emit(JSONObject line) {
-        byte[] bytes = (line.toJSONString() + "\n").getBytes(StandardCharsets.UTF_8);
-        synchronized (answers) {
-            answers.write(bytes, 0, bytes.length);
-            answers.flush();
-        }
-    }
-
-    private Object handle(JSONObject request) throws Exception {
+    @Override
+    Object handle(JSONObject request) throws Exception {
         String name = request.getString("name");
         switch (request.getString("verb")) {
-            case "ping":
-                return "pong";
             case "start_producer":
                 DefaultMQProducer producer = new DefaultMQProducer(name);
-                producer.setNamesrvAddr(request.getString("namesrv"));
+                reach(producer, request);
                 producer.setInstanceName(name);
-                producer.setSendMsgTimeout(10_000);
+                producer.setSendMsgTimeout(30_000);
                 producer.setDefaultTopicQueueNums(request.getIntValue("queues"));
                 producer.start();
                 producers.put(name, producer);
@@ -95,7 +58,7 @@ public final class PopShell {
     private String startConsumer(JSONObject request) throws Exception {
         String name = request.getString("name");
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.getString("group"));
-        consumer.setNamesrvAddr(request.getString("namesrv"));
+        reach(consumer, request);
         consumer.setInstanceName(name);
         consumer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
         consumer.setPollNameServerInterval(HEARTBEAT_MS);

@@ -1,12 +1,7 @@
-import com.alibaba.fastjson.JSON;
 import com.alibaba.fastjson.JSONArray;
 import com.alibaba.fastjson.JSONObject;
-import java.io.BufferedReader;
 import java.io.ByteArrayOutputStream;
-import java.io.InputStreamReader;
 import java.io.PrintStream;
-import java.io.PrintWriter;
-import java.io.StringWriter;
 import java.lang.reflect.Field;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -25,57 +20,23 @@ import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
- * Stock clients and the stock mqadmin behind one JVM, driven by lines of JSON.
- *
- * <p>A request is {"id": N, "verb": V, ...} on standard input; its answer {"id": N, "result": R} or
- * {"id": N, "error": TEXT} comes on standard output, where consumed messages appear as
- * {"event": "message", ...} at any time. The program ends with its input.
+ * Stock clients and the stock mqadmin behind one JVM; consumed messages appear as
+ * {"event": "message", ...}.
  */
-public final class Shell {
+public final class Shell extends JsonProgram {
     private static final long LOOK_MS = 50;
 
-    private final PrintStream answers = System.out;
     private final Map<String, DefaultMQProducer> producers = new HashMap<>();
     private final Map<String, DefaultMQPushConsumer> consumers = new HashMap<>();
     private Scenario scenario;
 
     public static void main(String[] args) throws Exception {
         new Shell().serve();
-        // Clients leave threads behind that would keep the JVM alive.
-        Runtime.getRuntime().halt(0);
     }
 
-    private void serve() throws Exception {
-        System.setOut(System.err);
-        BufferedReader requests =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        for (String line = requests.readLine(); line != null; line = requests.readLine()) {
-            JSONObject request = JSON.parseObject(line);
-            JSONObject answer = new JSONObject();
-            answer.put("id", request.getIntValue("id"));
-            try {
-                answer.put("result", handle(request));
-            } catch (Throwable problem) {
-                StringWriter text = new StringWriter();
-                problem.printStackTrace(new PrintWriter(text));
-                answer.put("error", text.toString());
-            }
-            emit(answer);
-        }
-    }
-
-    private void emit(JSONObject line) {
-        byte[] bytes = (line.toJSONString() + "\n").getBytes(StandardCharsets.UTF_8);
-        synchronized (answers) {
-            answers.write(bytes, 0, bytes.length);
-            answers.flush();
-        }
-    }
-
-    private Object handle(JSONObject request) throws Exception {
+    @Override
+    Object handle(JSONObject request) throws Exception {
         switch (request.getString("verb")) {
-            case "ping":
-                return "pong";
             case "admin":
                 return admin(request.getJSONArray("args"), request.getLongValue("interrupt_after_ms"));
             case "start_producer":
@@ -155,7 +116,7 @@ public final class Shell {
 
     private String startProducer(JSONObject request) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(request.getString("group"));
-        producer.setNamesrvAddr(request.getString("namesrv"));
+        reach(producer, request);
         producer.setInstanceName(request.getString("name"));
         producer.setSendMsgTimeout(request.getIntValue("timeout_ms"));
         producer.setRetryTimesWhenSendFailed(5);
@@ -195,7 +156,7 @@ public final class Shell {
     private String startConsumer(JSONObject request) throws Exception {
         String name = request.getString("name");
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.getString("group"));
-        consumer.setNamesrvAddr(request.getString("namesrv"));
+        reach(consumer, request);
         consumer.setInstanceName(name);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeThreadMin(2);

@@ -77,6 +77,7 @@ public final class StoreReader {
         int stride = Integer.parseInt(arguments[4]);
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("store_reader");
         consumer.setNamesrvAddr(arguments[1]);
+        consumer.setMqClientApiTimeout(30_000);
         // A client of its own for each request: brokers come and go under one name.
         consumer.setInstanceName("reader-" + System.nanoTime());
         consumer.setConsumerPullTimeoutMillis(30_000);
@@ -185,6 +186,7 @@ public final class StoreReader {
     private static void write(String[] arguments, BufferedWriter lines) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("store_writer");
         producer.setNamesrvAddr(arguments[1]);
+        producer.setMqClientApiTimeout(30_000);
         producer.setInstanceName("writer-" + System.nanoTime());
         producer.setSendMsgTimeout(30_000);
         producer.setCompressMsgBodyOverHowmuch(3000);

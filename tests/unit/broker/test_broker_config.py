@@ -87,6 +87,14 @@ def test_what_cannot_be_done_stops_the_start_with_file_and_line(
     assert f"{path}:2" in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["secret", '{"accessKey": "a"}', '{"accessKey": "a", "x": 1}'])
+def test_a_broken_account_is_refused_without_being_shown(text: str) -> None:
+    flags = [Given("innerClientAuthenticationCredentials", text, "test")]
+    with pytest.raises(ConfigError, match="is no JSON object with accessKey") as caught:
+        load_broker_config(environ={}, flags=flags)
+    assert "secret" not in str(caught.value).replace("secretKey", "")
+
+
 def test_a_typing_error_names_the_nearest_key(tmp_path: Path) -> None:
     path = tmp_path / "broker.properties"
     path.write_text("brokerNmae=x\n")

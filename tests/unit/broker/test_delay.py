@@ -151,6 +151,19 @@ def test_a_record_that_cannot_be_delivered_does_not_stop_the_level(
     store.close()
 
 
+def test_a_turn_ends_with_its_time_and_the_levels_take_turns(store: Refusing) -> None:
+    delays = Delays(store, LEVELS_MS, slice_s=lambda: -1.0)
+    for level in ("1", "1", "2", "2"):
+        instead = redirected({"DELAY": level})
+        assert instead is not None
+        store.append(instead)
+    assert delays.turn(15_000) == 15_000
+    assert sum(delays.offsets.values()) == 1, "one message is more than the time allows"
+    delays.turn(15_000)
+    assert delays.offsets == {1: 1, 2: 1}
+    store.close()
+
+
 def test_messages_of_a_level_that_is_gone_from_the_settings_still_come(store: Refusing) -> None:
     instead = redirected({"DELAY": "2"})
     assert instead is not None

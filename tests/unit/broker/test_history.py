@@ -76,16 +76,30 @@ def test_every_statistic_has_its_key() -> None:
     stats, history = started()
     stats.stored("t", 3, 300, 4, queue_id=1)
     stats.stored("t", 1, 100, 0, queue_id=2)
-    stats.delivered("t", "g", 2, 200, queue_id=1)
+    stats.stored("SCHEDULE_TOPIC_XXXX", 5, 500, 0)
+    stats.delivered("t", "g", 2, 200, queue_id=1, took_ms=7)
+    stats.delivered("t", "TOOLS_CONSUMER", 1, 100, queue_id=1)
     stats.sent_back["t", "g"] += 2
     stats.dead["t", "g"] += 1
+    stats.popped["t", "g"] += 3
+    stats.popped["t", "h"] += 1
+    stats.acked["t", "g"] += 4
+    stats.channels = lambda: {"CONNECT": 6, "CLOSE": 0}
     expected = {
         ("TOPIC_PUT_NUMS", "t"): 4, ("TOPIC_PUT_SIZE", "t"): 400, ("TOPIC_PUT_LATENCY", "t"): 4,
         ("QUEUE_PUT_NUMS", "t@1"): 3, ("QUEUE_PUT_SIZE", "t@2"): 100,
         ("GROUP_GET_NUMS", "t@g"): 2, ("GROUP_GET_SIZE", "t@g"): 200,
         ("QUEUE_GET_NUMS", "t@1@g"): 2, ("QUEUE_GET_SIZE", "t@1@g"): 200,
+        ("TOPIC_PUT_LATENCY", "1@t"): 4, ("TOPIC_PUT_LATENCY", "2@t"): 0,
+        ("GROUP_GET_LATENCY", "t@g"): 7, ("GROUP_GET_LATENCY", "1@t@g"): 7,
         ("SNDBCK_PUT_NUMS", "t@g"): 2, ("SNDBCK2DLQ_TIMES", "t@g"): 1,
-        ("BROKER_PUT_NUMS", "C"): 4, ("BROKER_GET_NUMS", "C"): 2,
+        ("SNDBCK2DLQ_TIMES", "null@t@g@SEND_BACK_TO_DLQ"): 1,
+        ("GROUP_CK_NUMS", "t@g"): 3, ("GROUP_ACK_NUMS", "t@g"): 4,
+        ("BROKER_PUT_NUMS", "C"): 9, ("BROKER_GET_NUMS", "C"): 3,
+        ("BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC", "C"): 4,
+        ("BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC", "C"): 2,
+        ("BROKER_CK_NUMS", "C"): 4, ("BROKER_ACK_NUMS", "C"): 4,
+        ("CHANNEL_ACTIVITY", "CONNECT"): 6,
     }  # fmt: skip
     assert {name for name, _ in expected} == set(STATISTICS)
     for (name, key), total in expected.items():
@@ -97,6 +111,7 @@ def test_every_statistic_has_its_key() -> None:
     assert found[MINUTE].per_call == 2, "four messages in two requests"
     assert history.look_up("TOPIC_PUT_NUMS", "unknown", NOON_MS) is None
     assert history.look_up("NO_SUCH_THING", "t", NOON_MS) is None
+    assert history.look_up("CHANNEL_ACTIVITY", "CLOSE", NOON_MS) is None
     assert history.per_second("GROUP_GET_NUMS", "t@other", NOON_MS) == 0
 
 

@@ -1,5 +1,6 @@
 """Topics, offsets and names: the rules, and the files of Apache's brokers."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -69,6 +70,24 @@ def test_no_template_no_topic() -> None:
     assert table.create_from_template("new", "BenchmarkTest", 4, auto_create=True) is None
     assert table.get("new") is None
     assert table.data_version.counter == 0
+
+
+def test_a_topic_that_a_stored_message_names_is_restored() -> None:
+    table = topic_table()
+    assert table.restore("t", 6, CONFIG)
+    assert not table.restore("t", 60, CONFIG), "it is there"
+    made = table.topics["t"]
+    assert (made.read_queue_count, made.write_queue_count, made.perm) == (7, 7, 6)
+    assert table.restore("%RETRY%g", 0, CONFIG)
+    assert table.topics["%RETRY%g"].write_queue_count == 1
+
+
+def test_where_sending_makes_no_topics_only_those_of_groups_are_restored() -> None:
+    config = BrokerConfig(broker_name="b", auto_create_topic_enable=False)
+    table = topic_table(config)
+    assert not table.restore("t", 0, config)
+    assert table.restore("%DLQ%g", 0, config)
+    assert table.get("t") is None
 
 
 def test_a_change_moves_the_version_and_is_told_and_no_change_is_not() -> None:
@@ -280,3 +299,44 @@ def test_sizes_have_limits_that_the_remark_names() -> None:
 def test_permissions_are_shown_as_letters() -> None:
     shown = [checks.describe_permission(each) for each in (0, 2, 4, 6, 7)]
     assert shown == ["---", "-W-", "R--", "RW-", "RWX"]
+
+
+# -- resets ----------------------------------------------------------------------------------------
+
+
+def test_commits_do_not_undo_a_reset_until_it_was_told() -> None:
+    changes: list[int] = []
+    offsets = OffsetTable(lambda: changes.append(1))
+    offsets.commit("g", "t", 0, 7)
+    offsets.commit("g", "t", 1, 7)
+    offsets.reset("g", "t", 0, 3)
+    assert offsets.is_reset("g", "t")
+    assert offsets.is_reset("g", "t", 0)
+    assert not offsets.is_reset("g", "t", 1)
+    assert not offsets.is_reset("other", "t")
+    offsets.commit("g", "t", 0, 8)
+    offsets.commit("g", "t", 1, 8)
+    assert offsets.of_topic_and_group("t", "g") == {0: 3, 1: 8}
+    assert offsets.take_reset("g", "t", 1) is None
+    assert offsets.take_reset("g", "t", 0) == 3
+    assert offsets.take_reset("g", "t", 0) is None
+    assert not offsets.is_reset("g", "t")
+    offsets.commit("g", "t", 0, 8)
+    assert offsets.find("g", "t", 0) == 8
+    assert len(changes) == 5
+
+
+def test_a_reset_ends_with_its_group_its_topic_and_a_copy() -> None:
+    offsets = OffsetTable()
+    ends: list[Callable[[], None]] = [
+        lambda: offsets.remove_group("g"),
+        lambda: offsets.remove_topic("t"),
+        lambda: offsets.copy("other", "g", "t"),
+    ]
+    for end in ends:
+        offsets.commit("other", "t", 5, 1)
+        offsets.reset("g", "t", 0, 3)
+        end()
+        assert offsets.take_reset("g", "t", 0) is None
+        offsets.commit("g", "t", 0, 9)
+        assert offsets.find("g", "t", 0) == 9

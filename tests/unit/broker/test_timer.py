@@ -11,6 +11,7 @@ from tests.unit.broker.test_delay import Refusing
 from tianzhou.broker import timer
 from tianzhou.broker.timer import Recall, RecallHandle, Waiting
 from tianzhou.broker.timer_check import TimerCheck, decode_check, encode_check
+from tianzhou.broker.timer_figures import Pace, TimerFigures
 from tianzhou.broker.timer_index import TimerIndex
 from tianzhou.broker.timer_run import Timer
 from tianzhou.errors import RecordError, RequestError, StoreError
@@ -212,7 +213,7 @@ def test_when_the_index_cannot_be_written_nothing_is_delivered_again(bench: Benc
                 bench.timer.turn(bench.now_ms)
     bench.rest()
     assert bench.bodies() == [b"a"]
-    assert index.count() == 0
+    assert index.count() == index.waiting_count == 0
 
 
 def test_an_index_that_turns_out_damaged_is_made_again(
@@ -300,7 +301,9 @@ def test_recalls_find_their_message_among_many(tmp_path: Path) -> None:
     assert index.recall(Recall(1003, timer.key_hash("t+33"))) == 1
     assert index.recall(Recall(1003, timer.key_hash("t+33"))) == 0
     assert index.recall(Recall(900_000, timer.key_hash("t+34"))) == 0
-    assert index.count() == 49
+    assert index.count() == index.waiting_count == 49
+    index.roll_back()
+    assert index.count() == index.waiting_count == 0
     index.close()
 
 
@@ -326,3 +329,49 @@ def test_an_index_that_cannot_be_made_says_so(tmp_path: Path) -> None:
 def test_a_timercheck_of_too_few_bytes_is_none() -> None:
     assert decode_check(b"short") is None
     assert len(encode_check(TimerCheck())) == 4096
+
+
+# -- figures ---------------------------------------------------------------------------------------
+
+
+def test_figures_tell_how_far_the_timer_is(bench: Bench) -> None:
+    for number in range(4):
+        bench.send(b"%d" % number, 10_000)
+    bench.send(b"later", DAY_MS)
+    assert bench.timer.figures(bench.now_ms) == TimerFigures(offset_behind=5)
+    bench.rest()
+    figures = bench.timer.figures(bench.now_ms)
+    assert figures == TimerFigures(waiting_count=5, enqueue_rate=5.0)
+    bench.now_ms += 12_000
+    behind = bench.timer.figures(bench.now_ms)
+    assert (behind.read_behind_ms, behind.waiting_count) == (2000, 5)
+    bench.rest()
+    shown = bench.timer.figures(bench.now_ms).as_runtime_info()
+    assert shown == {
+        "timerReadBehind": "0", "timerOffsetBehind": "0", "timerCongestNum": "1",
+        "timerEnqueueTps": str(round(5 / 12, 2)), "timerDequeueTps": str(round(4 / 12, 2)),
+    }  # fmt: skip
+
+
+def test_the_count_of_waiting_messages_survives_a_restart(tmp_path: Path) -> None:
+    index = TimerIndex.open(tmp_path / "i.sqlite")
+    index.add([Waiting(1, 2, 3, 4), Waiting(1, 2, 3, 4), Waiting(5, 6, 7, 8)])
+    assert index.waiting_count == 2
+    index.close()
+    again = TimerIndex.open(tmp_path / "i.sqlite")
+    assert again.waiting_count == 2
+    again.remove([Waiting(5, 6, 7, 8), Waiting(9, 9, 9, 9)])
+    assert again.count() == again.waiting_count == 1
+    again.clear(0)
+    assert again.waiting_count == 0
+    again.close()
+
+
+def test_a_pace_is_that_of_the_last_seconds() -> None:
+    pace = Pace()
+    assert pace.rate(0, 0) == 0.0
+    for second in range(1, 31):
+        pace.look(second * 1000, second * 7)
+    assert pace.rate(30_000, 210) == 7.0
+    assert pace.rate(45_000, 210) == 0.0
+    assert pace.rate(1000, 220) == 0.0, "the clock was set back"

@@ -3,6 +3,9 @@
 import configparser
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -68,6 +71,20 @@ def test_a_unit_starts_a_command_that_exists(
     assert stop_s > BrokerConfig().shutdown_wait_time_seconds, "a clean stop must fit"
 
 
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
+def test_systemd_finds_nothing_wrong_with_a_unit(path: Path, tmp_path: Path) -> None:
+    # The program is not installed where the unit says, and this user is none of the machine's.
+    text = re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", path.read_text(), flags=re.M)
+    (tmp_path / path.name).write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / path.name)],
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    about = [line for line in done.stderr.splitlines() if path.name in line]
+    assert (done.returncode, about) == (0, [])
+
+
 def test_the_container_starts_a_command_that_exists(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,7 +110,9 @@ def test_settings_on_the_page_exist() -> None:
     for text in re.findall(r"--set (\w+)=", PAGE):
         assert text in KEYS, text
     for text in re.findall(r"`(\w+)=[^`]*`", PAGE):
-        assert text in KEYS or text in ("LimitNOFILE", "ProtectSystem", "Restart"), text
+        assert text in KEYS or text in (
+            "LimitNOFILE", "ProtectSystem", "Restart", "RestartPreventExitStatus",
+        ), text  # fmt: skip
 
 
 def test_commands_on_the_page_exist() -> None:

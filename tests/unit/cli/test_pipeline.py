@@ -50,6 +50,17 @@ def test_a_bad_option_is_refused_without_starting_spark(
     assert (ran.code, words in ran.err) == (2, True), ran.err
 
 
+def test_the_package_is_packed_for_a_cluster(tmp_path: Path) -> None:
+    out = str(tmp_path / "ship")
+    small = [word for name in ("numpy", "pyarrow", "sqlalchemy") for word in ("--without", name)]
+    ran = tianzhou("pipeline", "package", "--out", out, "--with", "pytest", *small)
+    assert (ran.code, "--archives tianzhou-env.tar.gz#tianzhou-env" in ran.out) == (0, True), ran
+    ran = tianzhou("pipeline", "package", "--out", out, "--pure", "--json")
+    assert (ran.code, Path(ran.json["path"]).name) == (0, "tianzhou.zip")
+    ran = tianzhou("pipeline", "package", "--out", out, "--pure", "--with", "pytest")
+    assert (ran.code, "for archives" in ran.err) == (2, True)
+
+
 def test_the_record_of_runs_is_shown(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'runs.db'}"
     ran = tianzhou("pipeline", "status", "--database", url)

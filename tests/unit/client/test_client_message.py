@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from threading import Thread
 from typing import Any
 
 import msgspec
+import pydantic
 import pytest
 
 from tianzhou.client.message import Message, ReceivedMessage, ms_of, time_of
@@ -52,13 +55,47 @@ class OrderStruct(msgspec.Struct):
     id: int
 
 
-@pytest.mark.parametrize("value", [{"id": 7}, Order(7), OrderStruct(7)])
+class OrderModel(pydantic.BaseModel):
+    id: int
+
+
+class Line(pydantic.BaseModel):
+    """A model whose names in JSON are others, with values that JSON has no form for."""
+
+    part: OrderModel
+    unit_price: Decimal = pydantic.Field(alias="unitPrice", gt=0)
+    due: datetime
+
+
+@pytest.mark.parametrize("value", [{"id": 7}, Order(7), OrderStruct(7), OrderModel(id=7)])
 def test_json_bodies(value: object) -> None:
     message = Message.json("t", value, keys="7")
     received = ReceivedMessage(stored(body=message.payload))
     assert received.json() == {"id": 7}
     assert received.as_(Order) == Order(7)
     assert received.as_(OrderStruct) == OrderStruct(7)
+    assert received.as_(OrderModel) == OrderModel(id=7)
+
+
+def test_pydantic_bodies() -> None:
+    line = Line(part=OrderModel(id=7), unitPrice=Decimal("1.50"), due=WHEN)
+    one = ReceivedMessage(stored(body=Message.json("t", line).payload))
+    assert one.json() == {
+        "part": {"id": 7}, "unitPrice": "1.50", "due": "2026-11-16T12:00:00.005000Z"
+    }  # fmt: skip
+    assert one.as_(Line) == line
+    several = ReceivedMessage(stored(body=Message.json("t", {"lines": [line, line]}).payload))
+    assert several.as_(dict[str, list[Line]]) == {"lines": [line, line]}
+    root = pydantic.RootModel[list[Line]]([line])
+    assert ReceivedMessage(stored(body=Message.json("t", root).payload)).as_(list[Line]) == [line]
+
+
+@pytest.mark.parametrize("kind", [Line, list[Line]])
+def test_pydantic_says_what_is_wrong(kind: type) -> None:
+    wrong = b'{"part": {"id": 7}, "unitPrice": -1, "due": "2026-11-16T12:00:00Z"}'
+    body = wrong if kind is Line else b"[" + wrong + b"]"
+    with pytest.raises(BodyError, match=r"orders(.|\n)*unitPrice(.|\n)*greater than 0"):
+        ReceivedMessage(stored(body=body)).as_(kind)
 
 
 def test_what_json_cannot_say() -> None:
@@ -160,6 +197,8 @@ def test_bodies_that_are_something_else() -> None:
         ReceivedMessage(stored(body=b"{")).json()
     with pytest.raises(BodyError, match="id"):
         ReceivedMessage(stored(body=b'{"id": "x"}')).as_(Order)
+    with pytest.raises(BodyError, match="Thread"):
+        ReceivedMessage(stored()).as_(Thread)
 
 
 def test_times() -> None:

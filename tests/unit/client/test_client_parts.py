@@ -64,6 +64,8 @@ def test_unique_ids() -> None:
     assert len(set(made)) == 1_000
     together = ids.take(1_000)
     assert len(set(made + together)) == 2_000
+    assert len(set(ids.take(200_000))) == 200_000
+    assert ids.take(0) == []
     parts = decode_unique_id(made[0])
     assert (parts.address, parts.pid) == (local_address(), os.getpid() & 0xFFFF)
     zone_free = abs(made_at_ms(parts, wall_ms() + 1) - wall_ms())

@@ -1,11 +1,18 @@
 """Where consumers keep their offsets: in memory, at brokers, in the Java client's file."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
-from tianzhou.client.offsets import LocalOffsets, RemoteOffsets, default_directory, directory_from
+from tianzhou.client.offsets import (
+    LocalOffsets,
+    RemoteOffsets,
+    commit_all,
+    default_directory,
+    directory_from,
+)
 from tianzhou.client.queues import Queue
 from tianzhou.errors import ConfigError, ConnectionClosed
 from tianzhou.protocol import fastjson
@@ -101,6 +108,26 @@ async def test_brokers_are_asked_and_told(caplog: pytest.LogCaptureFixture) -> N
     await offsets.persist([ONE, TWO, Queue("v", "a", 0)])
     assert kept == {ONE: 9}
     assert "queue u@a:1: offset not saved: gone" in caplog.text
+
+
+async def test_one_commit_of_each_topic_and_broker_goes_ahead_of_the_others() -> None:
+    tables: dict[tuple[str, str], dict[int, int]] = {}
+
+    async def commit(queue: Queue, queue_offset: int) -> None:
+        """What a broker of Apache's does when each commit has a thread of its own."""
+        key = (queue.topic, queue.broker_name)
+        table = tables.get(key)
+        await asyncio.sleep(0)
+        if table is None:
+            tables[key] = {queue.queue_id: queue_offset}
+        else:
+            table[queue.queue_id] = queue_offset
+
+    wanted = {Queue(t, b, q): 100 + q for t in ("t", "u") for b in ("a", "b") for q in range(4)}
+    await commit_all(commit, wanted)
+    assert {
+        Queue(*key, q): at for key, table in tables.items() for q, at in table.items()
+    } == wanted
 
 
 def test_the_usual_directory_is_javas(tmp_path: Path) -> None:

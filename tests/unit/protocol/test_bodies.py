@@ -9,8 +9,9 @@ import pytest
 
 from tianzhou.errors import BodyError
 from tianzhou.protocol import bodies
-from tianzhou.protocol.bodies import Body, decode, encode, registration
+from tianzhou.protocol.bodies import Body, decode, decode_request, encode, registration
 from tianzhou.protocol.bodies.clients import ConsumerData, HeartbeatData
+from tianzhou.protocol.bodies.codec import REQUEST_TOLERATED_MAX_BYTES
 from tianzhou.protocol.bodies.offsets import ConsumerOffsetTable
 from tianzhou.protocol.bodies.queues import MessageQueue
 from tianzhou.protocol.bodies.registration import RegisterBrokerBody
@@ -114,6 +115,19 @@ def test_a_route_reads_as_that_of_a_5_5_nameserver_in_standard_json() -> None:
         '"orderTopicConf":"b:4;c:\\"d","queueDatas":[{"brokerName":"b-é","perm":6,'
         '"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":8}]}'
     )
+
+
+def test_a_long_request_must_be_strict_json() -> None:
+    some = b",".join(b'"t%d":%d' % (number, number) for number in range(40_000))
+    assert len(some) > REQUEST_TOLERATED_MAX_BYTES
+    strict = b'{"table":{%s}}' % some
+    assert decode_request(dict[str, dict[str, int]], strict)["table"]["t7"] == 7
+    integers = b'{"1":{%s}}' % some.replace(b'"t', b"").replace(b'":', b":")
+    assert decode_request(dict[str, dict[int, int]], integers)["1"][7] == 7
+    for loose in (strict.replace(b'"', b"'"), b'{"$ref":"$",' + strict[1:]):
+        with pytest.raises(BodyError, match="no strict JSON"):
+            decode_request(dict[str, dict[str, int]], loose)
+    assert decode_request(dict[str, int], b"{'a':1}") == {"a": 1}
 
 
 def test_an_empty_route() -> None:

@@ -21,7 +21,7 @@ def report(directory: Path, **environment: str) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=240,
     )
     return done.stdout.strip()
 

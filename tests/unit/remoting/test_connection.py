@@ -1,16 +1,24 @@
 """A connection fed by hand: what is read, held and written, and in how many writes."""
 
 import asyncio
+import math
 import struct
 from collections.abc import Callable
 
 import pytest
 
-from tianzhou.protocol.command import Command, decode, encode
+from tianzhou.errors import RequestError
+from tianzhou.protocol.command import FLAG_ONEWAY, Command, decode, encode
 from tianzhou.protocol.framing import split
-from tianzhou.remoting.connection import Connection, Feed, Handler
+from tianzhou.remoting.connection import Connection, Feed, Handler, TakeUp
 from tianzhou.remoting.limits import Limits
 from tianzhou.remoting.switchboard import Switchboard
+
+
+@pytest.fixture(autouse=True)
+def _whole_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow this machine is, a connection has its share of the turn."""
+    monkeypatch.setattr("tianzhou.remoting.connection._SHARE_S", math.inf)
 
 
 class RecordedTransport(asyncio.Transport):
@@ -57,6 +65,9 @@ class RecordedTransport(asyncio.Transport):
 
     def can_write_eof(self) -> bool:
         return True
+
+    def write_eof(self) -> None:
+        self.ended = "eof"
 
     def close(self) -> None:
         self.ended = "closed"
@@ -227,7 +238,7 @@ def feed_of(taken: set[int]) -> Feed:
         frames_, rest = split(view[at:])
         for number, (start, stop) in enumerate(frames_):
             if number == 2:
-                return at + start, 0
+                return at + start, -1
             if decode(view[at + start : at + stop]).opaque not in taken:
                 return at + start, at + stop
             connection.send_frames(bytes(view[at + start : at + stop]))
@@ -264,13 +275,75 @@ async def test_a_feed_that_takes_nothing_leaves_everything_to_the_handler() -> N
     connection.connection_lost(None)
 
 
+def owing_feed(owed: list[tuple[Connection, bytes]]) -> Feed:
+    """Takes every frame, and answers with its bytes when all are paid."""
+
+    def pay_all() -> None:
+        taken, owed[:] = list(owed), []
+        for connection, answers in taken:
+            connection.pay(answers)
+
+    def take(connection: Connection, view: memoryview, at: int) -> tuple[int, int]:
+        _, rest = split(view[at:])
+        owed.append((connection, bytes(view[at : at + rest])))
+        connection.owed_by = pay_all
+        return at + rest, at + rest
+
+    return take
+
+
+async def test_owed_answers_leave_when_they_are_paid_and_behind_what_was_sent_before() -> None:
+    owed: list[tuple[Connection, bytes]] = []
+    connection, transport, arrive = made(feed=owing_feed(owed))
+    arrive(frames(2))
+    assert len(owed) == 1
+    assert not transport.written
+    connection.send_frames(frames(1, first=7))
+    for each, answers in owed:
+        each.pay(answers)
+    assert connection.owed_by is None
+    await asyncio.sleep(0)
+    assert opaques(transport.written) == [7, 0, 1]
+    owed.clear()
+    arrive(frames(1, first=9))
+    owed.pop()[0].pay(frames(1, first=9))
+    assert opaques(transport.written) == [7, 0, 1, 9]
+    connection.connection_lost(None)
+
+
+@pytest.mark.parametrize("ending", ["close", "drain", "eof"])
+async def test_a_connection_that_ends_is_paid_before(ending: str) -> None:
+    owed: list[tuple[Connection, bytes]] = []
+    connection, transport, arrive = made(feed=owing_feed(owed))
+    arrive(frames(3))
+    if ending == "close":
+        connection.close("a test")
+    elif ending == "drain":
+        connection.drain()
+    else:
+        connection.eof_received()
+    assert connection.closed
+    assert opaques(transport.written) == [0, 1, 2]
+    connection.connection_lost(None)
+
+
+async def test_nothing_is_written_to_a_connection_that_was_cut_before_it_was_paid() -> None:
+    owed: list[tuple[Connection, bytes]] = []
+    connection, transport, arrive = made(feed=owing_feed(owed))
+    arrive(frames(3))
+    connection.abort("a test")
+    owed.pop()[0].pay(frames(3))
+    assert not transport.written
+    connection.connection_lost(None)
+
+
 async def test_held_requests_shut_the_gate_and_released_ones_open_it() -> None:
     limits = Limits(requests_in_flight_per_connection=4)
 
     def take(connection: Connection, view: memoryview, at: int) -> tuple[int, int]:
         stop = split(view[at:])[0][0][1]
         connection.hold(1)
-        return at + stop, 0 if at + stop < len(view) else at + stop
+        return at + stop, -1 if at + stop < len(view) else at + stop
 
     connection, transport, arrive = made(limits=limits, feed=take)
     arrive(frames(6))
@@ -279,4 +352,120 @@ async def test_held_requests_shut_the_gate_and_released_ones_open_it() -> None:
     await asyncio.sleep(0)
     assert transport.is_reading()
     assert connection.kept_bytes == 0
+    connection.connection_lost(None)
+
+
+# -- requests that are put off ---------------------------------------------------------------------
+
+
+def putting_off(kept: list[TakeUp]) -> Handler:
+    def handle(connection: Connection, request: Command) -> None:
+        kept.append(connection.put_off(request))
+
+    return handle
+
+
+async def test_requests_that_were_put_off_are_answered_when_they_are_taken_up() -> None:
+    kept: list[TakeUp] = []
+    connection, transport, arrive = made(putting_off(kept))
+    oneway = encode(Command(code=1, opaque=9, flag=FLAG_ONEWAY))
+    arrive(frames(2) + oneway + frames(2, first=2))
+    assert not transport.written
+
+    def refused() -> Command:
+        raise RequestError(17, "no such topic")
+
+    async def later() -> Command:
+        return Command(code=5)
+
+    kept[3](lambda: Command(code=3))
+    kept[0](refused)
+    kept[2](lambda: Command(code=0))
+    kept[1](later)
+    kept[4](lambda: None)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    found, _ = split(transport.written)
+    answers = [decode(transport.written[start:stop]) for start, stop in found]
+    assert [(answer.opaque, answer.code) for answer in answers] == [(2, 3), (0, 17), (1, 5)]
+    connection.connection_lost(None)
+
+
+async def test_requests_that_were_put_off_shut_the_gate_until_they_are_taken_up() -> None:
+    kept: list[TakeUp] = []
+    limits = Limits(requests_in_flight_per_connection=4)
+    connection, transport, arrive = made(putting_off(kept), limits)
+    arrive(frames(6))
+    assert len(kept) == 4
+    assert not transport.is_reading()
+    for take_up in tuple(kept):
+        take_up(lambda: Command(code=0))
+    await asyncio.sleep(0)
+    assert transport.is_reading()
+    assert len(kept) == 6
+    assert opaques(transport.written) == [0, 1, 2, 3]
+    connection.connection_lost(None)
+
+
+async def test_what_was_put_off_is_done_even_if_the_peer_is_gone() -> None:
+    kept: list[TakeUp] = []
+    done: list[str] = []
+    connection, transport, arrive = made(putting_off(kept))
+    arrive(frames(1))
+    connection.abort("a test")
+
+    def work() -> Command:
+        done.append("work")
+        return Command(code=0)
+
+    kept[0](work)
+    assert (done, transport.written) == (["work"], b"")
+    connection.connection_lost(None)
+
+
+async def test_a_drain_waits_for_what_was_put_off() -> None:
+    kept: list[TakeUp] = []
+    connection, transport, arrive = made(putting_off(kept))
+    arrive(frames(2))
+    connection.drain()
+    kept[0](lambda: Command(code=0))
+    assert transport.ended == ""
+    kept[1](lambda: Command(code=0))
+    assert connection.closed
+    assert opaques(transport.written) == [0, 1]
+    connection.connection_lost(None)
+
+
+async def test_gathered_answers_leave_together() -> None:
+    kept: list[TakeUp] = []
+    connection, transport, arrive = made(putting_off(kept))
+    arrive(frames(3))
+    for take_up in kept:
+        connection.gather()
+        take_up(lambda: Command(code=0))
+        await asyncio.sleep(0)
+    assert not transport.writes
+    connection.let_go()
+    assert len(transport.writes) == 1
+    assert opaques(transport.written) == [0, 1, 2]
+    connection.connection_lost(None)
+
+
+async def test_gathered_answers_leave_with_others() -> None:
+    kept: list[TakeUp] = []
+
+    def handle(connection: Connection, request: Command) -> Command | None:
+        if request.opaque:
+            return Command(code=0)
+        kept.append(connection.put_off(request))
+        return None
+
+    connection, transport, arrive = made(handle)
+    arrive(frames(1))
+    connection.gather()
+    kept[0](lambda: Command(code=0))
+    arrive(frames(1, first=1))
+    assert opaques(transport.written) == [0, 1]
+    connection.let_go()
+    assert len(transport.writes) == 1
     connection.connection_lost(None)

@@ -55,7 +55,7 @@ def _board(limits: Limits | None = None) -> Switchboard[Line]:
 
 
 async def _until(line: Line, sweep_count: int) -> None:
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 60
     while len(line.sweeps_s) < sweep_count:
         assert time.monotonic() < deadline_s, line
         await asyncio.sleep(0.005)
@@ -89,7 +89,7 @@ async def test_a_nearer_deadline_moves_the_timer_and_a_farther_one_does_not() ->
     assert board.wakes_s == line.deadline_s
     board.wake_by(loop.time() + 3600)
     assert board.wakes_s == line.deadline_s
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 60
     while line.deadline_s != NEVER_S:
         assert time.monotonic() < deadline_s
         await asyncio.sleep(0.005)

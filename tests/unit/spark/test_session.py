@@ -2,11 +2,14 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyspark", reason="the extra spark is not installed: no pyspark")
+
+import pyspark
 
 from tianzhou.errors import ConfigError
 from tianzhou.spark.session import (
@@ -15,6 +18,7 @@ from tianzhou.spark.session import (
     java_version,
     launcher_home,
     session,
+    worker_python,
 )
 
 
@@ -71,3 +75,17 @@ def test_what_is_no_configuration_of_spark_is_refused_before_spark_starts() -> N
     with pytest.raises(ConfigError, match="begins with spark"):
         session(configuration={"sql.shuffle.partitions": "2"})
     assert os.environ.get("JAVA_HOME") == before
+
+
+def test_workers_take_the_installed_pyspark_and_not_the_zip_of_its_sources(tmp_path: Path) -> None:
+    lib = Path(pyspark.__file__).parent / "python" / "lib"
+    zips = [str(each) for each in lib.glob("*.zip")]
+    assert len(zips) == 2
+    asked = "import os, pyspark, sys; print(pyspark.__file__, os.environ['PYTHONPATH'], sys.argv)"
+    told = subprocess.run(
+        [worker_python({}), "-c", asked, "a b", "*"],
+        capture_output=True, text=True, check=True,
+        env={"PYTHONPATH": os.pathsep.join([*zips, "/one", str(tmp_path)])},
+    )  # fmt: skip
+    assert told.stdout == f"{pyspark.__file__} /one:{tmp_path} ['-c', 'a b', '*']\n"
+    assert worker_python({"SPARK_HOME": "/opt/spark"}) == Path(sys.executable)

@@ -457,7 +457,7 @@ def test_a_changed_queue_file_size_rebuilds_the_queues(disk: SimulatedDisk) -> N
 
 
 def wait_for(what: str, condition: threading.Event) -> None:
-    assert condition.wait(20), f"{what} did not happen in 20 s"
+    assert condition.wait(90), f"{what} did not happen in 90 s"
 
 
 def test_many_waiters_share_syncs(tmp_path: Path) -> None:
@@ -483,6 +483,31 @@ def test_many_waiters_share_syncs(tmp_path: Path) -> None:
     assert told == sorted(told)
 
 
+def test_whoever_does_not_wait_any_more_is_not_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = StoreConfig(
+        store_path_root_dir=tmp_path, mapped_file_size_commit_log=1 << 20,
+        max_hash_slot_num=100, max_index_num=1000,
+    )  # fmt: skip
+    is_flushing, may_go_on = threading.Event(), threading.Event()
+
+    def hold_up(_: StoreError | None) -> None:
+        is_flushing.set()
+        wait_for("the end of the pause", may_go_on)
+
+    with MessageStore.open(config) as store:
+        store.when_flushed(store.append(draft("t", 0, b"x")).end_log_offset, hold_up)
+        wait_for("the first flush", is_flushing)
+        end_log_offset = store.append(draft("t", 0, b"y")).end_log_offset
+        gone, waiting = store.flushed(end_log_offset), store.flushed(end_log_offset)
+        assert gone.cancel()
+        may_go_on.set()
+        waiting.result(timeout=90)
+        assert gone.cancelled()
+    assert "callback" not in caplog.text
+
+
 def test_async_flush_happens_by_itself(tmp_path: Path) -> None:
     config = StoreConfig(
         store_path_root_dir=tmp_path, mapped_file_size_commit_log=1 << 20,
@@ -491,7 +516,7 @@ def test_async_flush_happens_by_itself(tmp_path: Path) -> None:
     )  # fmt: skip
     with MessageStore.open(config) as store:
         done = store.append(draft("t", 0, b"x"))
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 90
         while store.flushed_log_offset < done.end_log_offset:
             assert time.monotonic() < deadline, store.flushed_log_offset
             time.sleep(0.01)

@@ -14,10 +14,10 @@ from enum import IntFlag
 
 import msgspec
 
-from tianzhou.broker.acl.addresses import Address, Matches, parse_pattern
 from tianzhou.errors import ConfigError
 from tianzhou.protocol.bodies.auth import PlainAccessConfig
 from tianzhou.protocol.bodies.topics import DataVersion
+from tianzhou.remoting.quota.addresses import Address, Matches, parse_pattern
 
 _KEY_MIN_CHARACTERS = 7
 

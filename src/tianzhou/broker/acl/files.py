@@ -7,7 +7,6 @@ Rules change only as a whole: a file that cannot be used leaves the rules as the
 rewritten by requests of administrators; comments in them are lost then, as with RocketMQ.
 """
 
-import difflib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -16,12 +15,13 @@ import msgspec
 import yaml
 
 from tianzhou.broker.acl.accounts import FileContent, Rules, make_account, make_rules
-from tianzhou.broker.acl.addresses import parse_pattern
 from tianzhou.clock import Clock
 from tianzhou.config.files import replace_file
+from tianzhou.config.yaml_files import check_names, parse_yaml, read_text
 from tianzhou.errors import ConfigError
 from tianzhou.protocol.bodies.auth import PlainAccessConfig
 from tianzhou.protocol.bodies.topics import DataVersion
+from tianzhou.remoting.quota.addresses import parse_pattern
 
 _SUFFIXES = (".yml", ".yaml")
 _SIZE_MAX = 16 * 1024 * 1024
@@ -151,49 +151,22 @@ def _merged(known: PlainAccessConfig, told: PlainAccessConfig) -> PlainAccessCon
 
 def read_file(path: Path) -> FileContent:
     """Raises ConfigError that names the file and, where it can, the line."""
+    text = read_text(path, _SIZE_MAX)
     try:
-        if path.stat().st_size > _SIZE_MAX:
-            raise ConfigError(f"{path}: larger than {_SIZE_MAX} bytes, which no such file is")
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{path}: cannot be read: {e}") from e
-    try:
-        # The base loader leaves every value as text: a secret 12345678 is no number.
-        data: Any = yaml.load(text, Loader=yaml.CBaseLoader)  # noqa: S506 - it makes text only
-    except yaml.YAMLError as e:
-        raise ConfigError(f"{path}: no YAML: {_one_line(e)}") from e
-    if data in (None, ""):
-        return FileContent()
-    try:
+        data = parse_yaml(text)
+        if data is None:
+            return FileContent()
         _check_keys(data)
         return msgspec.convert(data, FileContent, strict=False)
-    except msgspec.ValidationError as e:
+    except (msgspec.ValidationError, ConfigError) as e:
         raise ConfigError(f"{path}: {e}") from e
-    except ConfigError as e:
-        raise ConfigError(f"{path}: {e}") from e
-
-
-def _one_line(error: yaml.YAMLError) -> str:
-    return " ".join(str(error).split())
 
 
 def _check_keys(data: object) -> None:
-    _check_names(data, FileContent, "the file")
+    check_names(data, FileContent, "the file")
     accounts = cast("Mapping[str, object]", data).get("accounts")
     for account in cast("list[object]", accounts) if isinstance(accounts, list) else ():
-        _check_names(account, PlainAccessConfig, "an account")
-
-
-def _check_names(data: object, kind: type[msgspec.Struct], what: str) -> None:
-    """A typo must not quietly take a permission away, or leave one there."""
-    if not isinstance(data, dict):
-        raise ConfigError(f"{what} must be a map of names to values")
-    known = [field.encode_name for field in msgspec.structs.fields(kind)]
-    for name in cast("dict[str, object]", data):
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f", meant was perhaps {near[0]}" if near else f", known are {', '.join(known)}"
-            raise ConfigError(f"{what} has an unknown name {name!r}{hint}")
+        check_names(account, PlainAccessConfig, "an account")
 
 
 def write_text(content: FileContent) -> str:

@@ -14,13 +14,13 @@ import logging
 from collections.abc import Callable
 
 from tianzhou.broker.acl.accounts import Account, Permission, Rules
-from tianzhou.broker.acl.addresses import parse_host
 from tianzhou.broker.acl.needs import Need, TopicAt, needs_of
 from tianzhou.errors import ProtocolError, RequestError
 from tianzhou.names import TRACE_TOPIC
 from tianzhou.protocol import acl
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
+from tianzhou.remoting.quota.addresses import parse_host
 
 log = logging.getLogger(__name__)
 

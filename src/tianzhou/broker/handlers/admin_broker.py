@@ -5,7 +5,7 @@ import logging
 import os
 import shutil
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tianzhou.broker.config import BrokerConfig, check_config
@@ -17,7 +17,6 @@ from tianzhou.config.live import LiveSettings, save_pairs
 from tianzhou.config.properties import decode_text, parse_properties
 from tianzhou.config.settings import Change, settings_of
 from tianzhou.errors import ConfigError, RequestError
-from tianzhou.names import SCHEDULE_TOPIC
 from tianzhou.protocol.bodies import encode as encode_body
 from tianzhou.protocol.bodies.topics import DataVersion, KVTable
 from tianzhou.protocol.codes import ResponseCode
@@ -32,9 +31,7 @@ log = logging.getLogger(__name__)
 
 _ALWAYS_FIXED = ("configBlackList", "brokerConfigPath", "rocketmqHome")
 _NO_TIME = -1
-_FOR_STOCK_TOOLS = (
-    f"filterServerNums=0\nuseTLS=false\nclientCallbackExecutorThreads={os.cpu_count() or 1}\n"
-)
+_FOR_STOCK_TOOLS = f"filterServerNums=0\nclientCallbackExecutorThreads={os.cpu_count() or 1}\n"
 """Keys that mean nothing here; `exportConfigs` of 4.9 fails without them, `exportMetrics` takes the
 last one for the number of processors."""
 
@@ -51,8 +48,8 @@ class BrokerParts:
     stats: Stats
     history: History
     parked_count: Callable[[], int]
-    delay_offsets: Callable[[], dict[int, int]]
-    """How far the delay levels are."""
+    waiting: Callable[[], dict[str, str]]
+    """The figures of what waits for its time."""
     clock: Clock
     on_settings: Callable[[BrokerConfig, BrokerConfig], None]
     """Told of the settings before and after a change."""
@@ -105,7 +102,18 @@ async def update_broker_config(
         parts.settings.adopt(prepared)
     _log_update(prepared.pairs, [found.key for found in properties], by)
     parts.on_settings(before, parts.settings.config)
-    return Command(code=ResponseCode.SUCCESS)
+    return Command(code=ResponseCode.SUCCESS, remark=_when(prepared.pairs))
+
+
+def _when(pairs: Mapping[str, str]) -> str | None:
+    """What does not count yet, for whoever reads remarks; stock tools do not."""
+    late = [
+        key
+        for declared in settings_of(BrokerConfig)
+        for key in declared.keys
+        if key in pairs and declared.change is not Change.LIVE
+    ]
+    return f"{', '.join(late)}: counts after a restart" if late else None
 
 
 def _log_update(pairs: dict[str, str], keys: list[str], by: str) -> None:
@@ -186,10 +194,7 @@ def runtime_info(parts: BrokerParts) -> dict[str, str]:
         "earliestMessageTimeStamp": str(_NO_TIME if earliest is None else earliest),
         "startAcceptSendRequestTimeStamp": str(config.start_accept_send_request_time_stamp),
         "brokerActive": "true",
-        **{
-            f"scheduleMessageOffset_{level}": f"{at},{store.max_offset(SCHEDULE_TOPIC, level - 1)}"
-            for level, at in sorted(parts.delay_offsets().items())
-        },
+        **parts.waiting(),
     }
 
 

@@ -18,7 +18,7 @@ from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError
 from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
-from tianzhou.protocol.bodies import decode as decode_body
+from tianzhou.protocol.bodies import decode_request as decode_body
 from tianzhou.protocol.bodies import encode as encode_body
 from tianzhou.protocol.bodies.groups import (
     GroupForbidden,

@@ -15,7 +15,7 @@ from tianzhou.broker.topics import TopicTable, check_queue_counts
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError, StoreError
-from tianzhou.protocol.bodies import decode as decode_body
+from tianzhou.protocol.bodies import decode_request as decode_body
 from tianzhou.protocol.bodies import encode as encode_body
 from tianzhou.protocol.bodies.groups import GroupList
 from tianzhou.protocol.bodies.queues import MessageQueue

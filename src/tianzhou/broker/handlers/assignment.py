@@ -15,6 +15,7 @@ from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError, TianzhouError
 from tianzhou.names import PERM_READ, RETRY_TOPIC_PREFIX
 from tianzhou.protocol.bodies import decode as decode_body
+from tianzhou.protocol.bodies import decode_request
 from tianzhou.protocol.bodies import encode as encode_body
 from tianzhou.protocol.bodies.queues import (
     MessageQueue,
@@ -56,7 +57,7 @@ class AssignmentParts:
 
 async def query_assignment(parts: AssignmentParts, _: Connection, request: Command) -> Command:
     """QUERY_ASSIGNMENT: the queues of a client, by pull or pop; none at all means "as before"."""
-    asked = decode_body(QueryAssignmentRequestBody, request.body)
+    asked = decode_request(QueryAssignmentRequestBody, request.body)
     topic, group, client_id = asked.topic or "", asked.consumer_group or "", asked.client_id or ""
     if not (topic and group and client_id):
         raise RequestError(
@@ -163,7 +164,7 @@ async def set_message_request_mode(
     parts: AssignmentParts, connection: Connection, request: Command
 ) -> Command:
     """SET_MESSAGE_REQUEST_MODE: whether a group pulls or pops a topic."""
-    mode = decode_body(SetMessageRequestModeBody, request.body)
+    mode = decode_request(SetMessageRequestModeBody, request.body)
     topic, group = mode.topic or "", mode.consumer_group or ""
     if topic.startswith(RETRY_TOPIC_PREFIX):
         raise RequestError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")

@@ -10,7 +10,7 @@ from tianzhou.broker.locks import QueueLocks, QueueName
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError
-from tianzhou.protocol.bodies import decode as decode_body
+from tianzhou.protocol.bodies import decode_request as decode_body
 from tianzhou.protocol.bodies import encode as encode_body
 from tianzhou.protocol.bodies.queues import (
     LockBatchRequestBody,

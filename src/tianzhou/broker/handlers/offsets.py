@@ -102,6 +102,8 @@ def update_consumer_offset(parts: OffsetParts, connection: Connection, request: 
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             f"consumer group {checks.shorten(group)} does not exist",
         )
+    if parts.offsets.is_reset(group, topic, header.queue_id):
+        return Command(code=ResponseCode.SUCCESS, remark="Offset has been previously reset")
     before = parts.offsets.commit(group, topic, header.queue_id, header.commit_offset)
     if before is not None:
         log.info(

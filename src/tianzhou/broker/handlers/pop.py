@@ -2,17 +2,14 @@
 
     POP_MESSAGE   the retry topics now and then first, then the queues, then the retry topics
                   -> what is found is noted as in flight -> answer, or wait until something comes
-    ACK_MESSAGE, BATCH_ACK_MESSAGE, CHANGE_MESSAGE_INVISIBLETIME   by the handles of messages
     PEEK_MESSAGE, NOTIFICATION, POLLING_INFO   look, wait for something to pop, count who waits
 
 Nothing leaves before it is noted: a message that a consumer has is in the index, or it will be
-popped again.
+popped again. What consumers say about what they have is served by `pop_ack.py`.
 """
 
-import base64
-import binascii
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -22,27 +19,25 @@ from tianzhou.broker import checks
 from tianzhou.broker.clients import Subscription, make_subscription
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups import GroupTable
+from tianzhou.broker.offsets import OffsetTable
 from tianzhou.broker.pop import Change, Flying, Key
 from tianzhou.broker.pop_polls import PopParked, PopPolls, PopWaiting
 from tianzhou.broker.pop_run import Pops
 from tianzhou.broker.stats import Stats
+from tianzhou.broker.steps import Step, unwatched
 from tianzhou.broker.topics import TopicTable
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
-from tianzhou.errors import BodyError, RequestError
+from tianzhou.errors import RequestError
+from tianzhou.message import Host
 from tianzhou.names import PERM_READ, RETRY_TOPIC_PREFIX
 from tianzhou.protocol import properties, receipts
-from tianzhou.protocol.bodies import decode as decode_body
-from tianzhou.protocol.bodies.queues import BatchAck, BatchAckMessageBody
 from tianzhou.protocol.bodies.topics import TopicConfig
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command, response_to
 from tianzhou.protocol.filter import SqlFilter, property_finder, record_properties
 from tianzhou.protocol.headers import decode, encode
 from tianzhou.protocol.headers.pop import (
-    AckMessageRequest,
-    ChangeInvisibleTimeRequest,
-    ChangeInvisibleTimeResponse,
     NotificationRequest,
     NotificationResponse,
     PeekMessageRequest,
@@ -65,8 +60,6 @@ _PERCENT = 100
 _QUEUE_OFFSET = struct.Struct(">q")
 _QUEUE_OFFSET_AT = 20
 """Where a record has the queue offset."""
-_BITS_BYTES_MAX = 1024
-"""Acknowledgements in a longer bit set are looked up one by one among what is in flight."""
 
 _WRONG_PLACE = (
     ReadStatus.OFFSET_TOO_SMALL,
@@ -89,6 +82,33 @@ class PopParts:
     clock: Clock
     turns: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     """How often a group popped a topic; the queue to begin with goes round."""
+
+
+def put_together(
+    settings: LiveSettings[BrokerConfig],
+    topics: TopicTable,
+    groups: GroupTable,
+    offsets: OffsetTable,
+    store: MessageStore,
+    stats: Stats,
+    clock: Clock,
+    store_host: Host,
+    topics_saved: Callable[[], Awaitable[bool]],
+    timed_until_ms: Callable[[], int],
+    step: Step = unwatched,
+) -> PopParts:
+    """The parts of a broker's pop consumption, which tell each other. Raises StoreError."""
+
+    def serve(parked: PopParked, is_due: bool) -> bool:
+        return serve_waiting(parts, parked, is_due)
+
+    polls = PopPolls(clock, serve)
+    pops = Pops(
+        settings, store, topics, groups, offsets, stats, clock, store_host, topics_saved,
+        polls.visible, step, timed_until_ms, polls.visible_everywhere,
+    )  # fmt: skip
+    parts = PopParts(settings, topics, groups, store, pops, polls, stats, clock)
+    return parts
 
 
 # -- popping ---------------------------------------------------------------------------------------
@@ -119,10 +139,10 @@ def _check_sizes(config: BrokerConfig, header: PopMessageRequest) -> None:
             ResponseCode.INVALID_PARAMETER,
             f"maxMsgNums is {header.max_msg_count}, 1 to {_MESSAGES_MAX} are possible",
         )
-    _check_invisible(config, header.invisible_time_ms, 1)
+    check_invisible(config, header.invisible_time_ms, 1)
 
 
-def _check_invisible(config: BrokerConfig, invisible_time_ms: int, least_ms: int) -> None:
+def check_invisible(config: BrokerConfig, invisible_time_ms: int, least_ms: int) -> None:
     most_ms = config.timer_max_delay_sec * 1000
     if not least_ms <= invisible_time_ms <= most_ms:
         raise RequestError(
@@ -162,8 +182,9 @@ def _pop(
     if got.records:
         parts.stats.delivered(
             header.topic, header.consumer_group, len(got.records), len(body),
-            max(header.queue_id, 0),
+            max(header.queue_id, 0), parts.clock() - now_ms,
         )  # fmt: skip
+        parts.stats.popped[header.topic, header.consumer_group] += len(got.places)
     else:
         parts.stats.pulls_missed += 1
     told = PopMessageResponse(
@@ -237,7 +258,8 @@ def _pop_queue(
         return
     start = _first_offset(parts, config, key, header.init_mode) if place is None else place
     wanted = header.max_msg_count - len(got.records)
-    is_full = (
+    # An ordered queue has one batch, whose size is bounded.
+    is_full = (parts.pops.is_full and not header.order) or (
         config.enable_pop_message_threshold
         and table.count(key) > config.pop_inflight_message_threshold
     )
@@ -347,7 +369,7 @@ def _check_allowed(
             f"broker {config.broker_name} gives no messages: brokerPermission is "
             f"{checks.describe_permission(config.broker_permission)}",
         )
-    topic = _topic(parts, config, topic_name)
+    topic = find_topic(parts, config, topic_name)
     if not topic.perm & PERM_READ:
         raise RequestError(
             ResponseCode.NO_PERMISSION,
@@ -381,7 +403,7 @@ def _check_allowed(
     return topic
 
 
-def _topic(parts: PopParts, config: BrokerConfig, name: str) -> TopicConfig:
+def find_topic(parts: PopParts, config: BrokerConfig, name: str) -> TopicConfig:
     topic = parts.topics.get(name)
     if topic is None or name in checks.CLOSED_TOPICS:
         raise RequestError(
@@ -557,138 +579,3 @@ def polling_info(parts: PopParts, _: Connection, request: Command) -> Command:
     return Command(
         code=ResponseCode.SUCCESS, ext_fields=encode(PollingInfoResponse(polling_count=count))
     )
-
-
-# -- acknowledging ---------------------------------------------------------------------------------
-
-
-def ack_message(parts: PopParts, _: Connection, request: Command) -> Command:
-    """ACK_MESSAGE. A handle that is worth nothing any more does nothing, as in RocketMQ."""
-    header = decode(AckMessageRequest, request.fields)
-    handle = receipts.parse_receipt(header.extra_info)
-    _check_place(parts, header.topic, header.queue_id, header.queue_offset)
-    key = Key(header.consumer_group, header.topic, header.queue_id)
-    if handle.is_ordered:
-        _ack_in_order(parts, key, header.queue_offset, handle.pop_time_ms)
-    else:
-        change = parts.pops.table.acked(
-            key, header.queue_offset, handle.pop_time_ms, handle.invisible_time_ms
-        )
-        if change is not None:
-            _note_acked(parts, [change])
-    return Command(code=ResponseCode.SUCCESS)
-
-
-def _note_acked(parts: PopParts, changes: list[Change]) -> None:
-    parts.pops.note(changes)
-    if parts.settings.config.enable_pop_message_threshold:
-        # There may be room for more where there was none.
-        for topic in {receipts.origin_topic(key.group, key.topic) for key, *_ in changes}:
-            parts.polls.visible(topic)
-
-
-def _check_place(parts: PopParts, topic_name: str, queue_id: int, queue_offset: int) -> None:
-    topic = _topic(parts, parts.settings.config, topic_name)
-    if not 0 <= queue_id < topic.read_queue_count:
-        raise RequestError(
-            ResponseCode.MESSAGE_ILLEGAL,
-            f"queueId[{queue_id}] is illegal: topic {topic_name} has {topic.read_queue_count} read "
-            f"queues",
-        )
-    low = parts.store.min_offset(topic_name, queue_id)
-    end = parts.store.max_offset(topic_name, queue_id)
-    if not low <= queue_offset < end:
-        raise RequestError(
-            ResponseCode.NO_MESSAGE,
-            f"offset is illegal, key:{topic_name}@{queue_id}, commit:{queue_offset}, "
-            f"store:{low}~{end}",
-        )
-
-
-def _ack_in_order(parts: PopParts, key: Key, queue_offset: int, pop_time_ms: int) -> None:
-    table = parts.pops.table
-    batch = table.batch(key)
-    if batch is not None and batch.pop_time_ms == pop_time_ms:
-        is_known = queue_offset in batch.queue_offsets
-        if not is_known and queue_offset >= batch.next_offset:
-            raise RequestError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"message {queue_offset} of topic {key.topic} queue {key.queue_id} is not in the "
-                f"batch that group {key.group} has",
-            )
-    change = table.batch_acked(key, queue_offset, pop_time_ms)
-    if change is None:
-        return
-    parts.pops.note([change])
-    if not table.is_blocked(key, None, parts.clock()):
-        parts.polls.visible(key.topic)
-
-
-def batch_ack_message(parts: PopParts, _: Connection, request: Command) -> Command:
-    """BATCH_ACK_MESSAGE: acknowledgements of several pops, each with the bits of its messages."""
-    acks = decode_body(BatchAckMessageBody, request.body).acks if request.body else None
-    if not acks:
-        return Command(code=ResponseCode.NO_MESSAGE, remark="there is nothing to acknowledge")
-    changes: dict[tuple[Key, int], Change] = {}
-    for ack in acks:
-        group, topic = ack.consumer_group or "", ack.topic or ""
-        topic = receipts.real_topic(topic, group, ack.retry or receipts.NORMAL)
-        key = Key(group, topic, ack.queue_id)
-        for queue_offset in _acked_offsets(parts, key, ack):
-            if ack.revive_queue_id == ORDERED_REVIVE_QUEUE:
-                _ack_in_order(parts, key, queue_offset, ack.pop_time_ms)
-                continue
-            change = parts.pops.table.acked(
-                key, queue_offset, ack.pop_time_ms, ack.invisible_time_ms
-            )
-            if change is not None:
-                changes[key, queue_offset] = change
-    if changes:
-        _note_acked(parts, list(changes.values()))
-    return Command(code=ResponseCode.SUCCESS)
-
-
-def _acked_offsets(parts: PopParts, key: Key, ack: BatchAck) -> Iterator[int]:
-    """The queue offsets whose bits are set. Raises BodyError."""
-    try:
-        bits = base64.b64decode(ack.bit_set or "", validate=True)
-    except (binascii.Error, ValueError) as e:
-        raise BodyError(f"the bit set of an acknowledgement cannot be read: {e}") from e
-    if len(bits) > _BITS_BYTES_MAX:
-        candidates = [row.queue_offset - ack.start_offset for row in parts.pops.table.flying(key)]
-    else:
-        candidates = list(range(len(bits) * 8))
-    for at in candidates:
-        if 0 <= at < len(bits) * 8 and bits[at >> 3] >> (at & 7) & 1:
-            yield ack.start_offset + at
-
-
-def change_invisible_time(parts: PopParts, _: Connection, request: Command) -> Command:
-    """CHANGE_MESSAGE_INVISIBLETIME: a message shall come back at another time."""
-    header = decode(ChangeInvisibleTimeRequest, request.fields)
-    handle = receipts.parse_receipt(header.extra_info)
-    _check_place(parts, header.topic, header.queue_id, header.queue_offset)
-    _check_invisible(parts.settings.config, header.invisible_time_ms, 0)
-    key = Key(header.consumer_group, header.topic, header.queue_id)
-    now_ms, table = parts.clock(), parts.pops.table
-    if handle.is_ordered:
-        visible_ms = now_ms + header.invisible_time_ms
-        change = table.batch_prolonged(key, header.queue_offset, handle.pop_time_ms, visible_ms)
-        pop_time_ms, invisible_time_ms = handle.pop_time_ms, visible_ms - handle.pop_time_ms
-    else:
-        old = Flying(header.queue_offset, handle.pop_time_ms, handle.invisible_time_ms)
-        change = table.prolonged(key, old, now_ms, header.invisible_time_ms)
-        pop_time_ms, invisible_time_ms = now_ms, header.invisible_time_ms
-    if change is None:
-        raise RequestError(
-            ResponseCode.NO_MESSAGE,
-            f"message {header.queue_offset} of topic {header.topic} queue {header.queue_id} is not "
-            f"in flight by this handle: it is acknowledged, or its time was up",
-        )
-    parts.pops.note([change])
-    told = ChangeInvisibleTimeResponse(
-        pop_time_ms=pop_time_ms,
-        invisible_time_ms=invisible_time_ms,
-        revive_queue_id=handle.revive_queue_id,
-    )
-    return Command(code=ResponseCode.SUCCESS, ext_fields=encode(told))

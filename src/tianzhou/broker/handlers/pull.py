@@ -2,16 +2,20 @@
 
     header -> group, topic, queue -> subscription -> read -> answer, or park until a message comes
 
+What has to come from the disk is fetched by a thread first (`cold.py`).
+
 A parked pull keeps its place in the queue: when messages arrive that its filter does not want, it
 moves on and goes on waiting.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
-from tianzhou.broker import checks
+from tianzhou.broker import checks, cold
 from tianzhou.broker.clients import ConsumerTable, Subscription, make_subscription
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups import GroupTable
@@ -29,7 +33,7 @@ from tianzhou.protocol.command import Command, HeaderEncoding, response_to
 from tianzhou.protocol.filter import SqlFilter, property_finder, record_properties
 from tianzhou.protocol.headers import decode
 from tianzhou.protocol.headers.pull import PullMessageRequest
-from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.connection import Answer, Connection
 from tianzhou.store.message_store import MessageStore
 from tianzhou.store.reading import Read, ReadStatus
 
@@ -80,7 +84,17 @@ class PullParts:
     """Told of each pull that found something, and of where its queue is read next."""
 
 
-def pull_message(parts: PullParts, connection: Connection, request: Command) -> Command | None:
+class Asked(NamedTuple):
+    """A pull that is allowed."""
+
+    connection: Connection
+    request: Command
+    header: PullMessageRequest
+    group: SubscriptionGroupConfig
+    subscription: Subscription
+
+
+def pull_message(parts: PullParts, connection: Connection, request: Command) -> Answer:
     """PULL_MESSAGE and LITE_PULL_MESSAGE."""
     header = decode(PullMessageRequest, request.fields)
     config = parts.settings.config
@@ -91,6 +105,36 @@ def pull_message(parts: PullParts, connection: Connection, request: Command) -> 
         )
     group = _check_allowed(parts, config, header)
     subscription = _subscription_of(parts, config, group, header)
+    moved = _moved_by_reset(parts, header, header.queue_offset)
+    if moved is not None:
+        return moved
+    asked = Asked(connection, request, header, group, subscription)
+    count = min(header.max_msg_count, config.pull_batch_max_message_count)
+    if cold.needs_disk(parts.store, header.topic, header.queue_id, header.queue_offset, count):
+        return _pull_from_disk(parts, asked)
+    return _pull(parts, asked)
+
+
+async def _pull_from_disk(parts: PullParts, asked: Asked) -> Command | None:
+    """Let a thread wait for the disk; meanwhile all others are served."""
+    topic, queue_id = asked.header.topic, asked.header.queue_id
+    queue_offset = asked.header.queue_offset
+    try:
+        await asyncio.to_thread(cold.warm_ahead, parts.store, topic, queue_id, queue_offset)
+    except OSError as e:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"topic {topic}, queue {queue_id}: messages from {queue_offset} on cannot be read from "
+            f"the disk: {e.strerror or e}",
+        ) from e
+    return _pull(parts, asked)
+
+
+def _pull(parts: PullParts, asked: Asked) -> Command | None:
+    """Answer with what there is, or let the pull wait for more."""
+    connection, request, header, group, subscription = asked
+    config = parts.settings.config
+    started_ms = parts.clock()
     read = _read(parts, config, header, subscription, header.queue_offset)
     code = _code_of(read, header.queue_offset)
     if header.sys_flag & COMMIT_OFFSET:
@@ -103,7 +147,7 @@ def pull_message(parts: PullParts, connection: Connection, request: Command) -> 
         return None
     if code == ResponseCode.SUCCESS:
         parts.found(header, subscription, read.next_offset)
-    return _answer(parts, config, header, group, read, code)
+    return _answer(parts, config, header, group, read, code, started_ms)
 
 
 # -- checks ----------------------------------------------------------------------------------------
@@ -263,6 +307,29 @@ def _code_of(read: Read, queue_offset: int) -> int:
     return code
 
 
+def _moved_by_reset(
+    parts: PullParts, header: PullMessageRequest, queue_offset: int
+) -> Command | None:
+    """Where the group has to go on, if it was reset and this consumer is the first to ask."""
+    group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+    wanted = parts.offsets.take_reset(group, topic, queue_id)
+    if wanted is None or wanted == queue_offset:
+        return None
+    log.info("group %s: goes on at %d in topic %s queue %d, as it was reset",
+             group, wanted, topic, queue_id)  # fmt: skip
+    parts.stats.pulls_missed += 1
+    return Command(
+        code=ResponseCode.PULL_OFFSET_MOVED,
+        remark="OFFSET_RESET",
+        ext_fields={
+            "suggestWhichBrokerId": str(MASTER_ID),
+            "nextBeginOffset": str(wanted),
+            "minOffset": str(parts.store.min_offset(topic, queue_id)),
+            "maxOffset": str(parts.store.max_offset(topic, queue_id)),
+        },
+    )
+
+
 # -- answering -------------------------------------------------------------------------------------
 
 
@@ -273,13 +340,15 @@ def _answer(
     group: SubscriptionGroupConfig,
     read: Read,
     code: int,
+    started_ms: int,
 ) -> Command:
     body = b""
     if code == ResponseCode.SUCCESS:
         body = b"".join(read.records)
         parts.stats.delivered(
-            header.topic, header.consumer_group, len(read.records), len(body), header.queue_id
-        )
+            header.topic, header.consumer_group, len(read.records), len(body), header.queue_id,
+            parts.clock() - started_ms,
+        )  # fmt: skip
     else:
         parts.stats.pulls_missed += 1
     if code == ResponseCode.PULL_OFFSET_MOVED:
@@ -361,15 +430,11 @@ def _try_parked(parts: PullParts, parked: Parked[Connection, Waiting], *, is_due
     config, header = parts.settings.config, waiting.header
     try:
         group = _check_allowed(parts, config, header)
-        read = _read(parts, config, header, waiting.subscription, parked.queue_offset)
-        code = _code_of(read, parked.queue_offset)
-        nothing_yet = code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
-        if nothing_yet and not is_due:
-            parked.queue_offset = max(parked.queue_offset, read.next_offset)
+        answer = _moved_by_reset(parts, header, parked.queue_offset)
+        if answer is None:
+            answer = _look_again(parts, config, parked, group, is_due=is_due)
+        if answer is None:
             return
-        if code == ResponseCode.SUCCESS:
-            parts.found(header, waiting.subscription, read.next_offset)
-        answer = _answer(parts, config, header, group, read, code)
     except RequestError as e:
         answer = Command(code=e.code, remark=e.remark)
     parts.parked.remove(parked)
@@ -383,3 +448,25 @@ def _try_parked(parts: PullParts, parked: Parked[Connection, Waiting], *, is_due
             body=answer.body,
         )
     )
+
+
+def _look_again(
+    parts: PullParts,
+    config: BrokerConfig,
+    parked: Parked[Connection, Waiting],
+    group: SubscriptionGroupConfig,
+    *,
+    is_due: bool,
+) -> Command | None:
+    """The answer to a parked pull; None if it goes on waiting."""
+    header = parked.request.header
+    started_ms = parts.clock()
+    read = _read(parts, config, header, parked.request.subscription, parked.queue_offset)
+    code = _code_of(read, parked.queue_offset)
+    nothing_yet = code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
+    if nothing_yet and not is_due:
+        parked.queue_offset = max(parked.queue_offset, read.next_offset)
+        return None
+    if code == ResponseCode.SUCCESS:
+        parts.found(header, parked.request.subscription, read.next_offset)
+    return _answer(parts, config, header, group, read, code, started_ms)

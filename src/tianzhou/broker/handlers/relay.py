@@ -4,7 +4,7 @@ consumed out of turn, their offsets reset. Whoever does not answer in time is na
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tianzhou.broker import checks
@@ -56,6 +56,8 @@ class RelayParts:
     consumers: ConsumerTable[Connection]
     offsets: OffsetTable
     store: MessageStore
+    on_reset: Callable[[str, Iterable[int]], None]
+    """Told of queues whose consumers are to be told that they were reset."""
 
 
 # -- one client ------------------------------------------------------------------------------------
@@ -178,23 +180,33 @@ async def _status_of(
 async def reset_offset(parts: RelayParts, connection: Connection, request: Command) -> Command:
     """INVOKE_BROKER_TO_RESET_OFFSET: a group shall go on elsewhere, by time or by offset.
 
-    The broker's own table is set, and consumers that are connected are told to drop what they have
-    and to go there. The answer tells the new offsets.
+    The broker's own table is set, and consumers go there with their next pull (5.x), whatever they
+    commit until then; or those that are connected are told to drop what they have and to go there,
+    as with 4.9 and for broadcasting, where each has its own offsets. The answer tells the new ones.
     """
     header = decode(ResetOffsetRequest, request.fields)
     topic = _resettable(parts, header)
     offsets = await asyncio.to_thread(_new_offsets, parts, header, topic)
+    online = parts.consumers.get(header.group)
+    by_pull = parts.settings.config.use_server_side_reset_offset and not (
+        online is not None and online.is_broadcasting
+    )
+    move = parts.offsets.reset if by_pull else parts.offsets.commit
     for queue_id, queue_offset in offsets.items():
-        parts.offsets.commit(header.group, header.topic, queue_id, queue_offset)
+        move(header.group, header.topic, queue_id, queue_offset)
     broker_name = parts.settings.config.broker_name
     table = {
         MessageQueue(topic=header.topic, broker_name=broker_name, queue_id=queue_id): queue_offset
         for queue_id, queue_offset in offsets.items()
     }
-    told_count = _tell_consumers(parts, header, table)
+    if by_pull:
+        parts.on_reset(header.topic, offsets)
+        how = "consumers are told with their next pull"
+    else:
+        how = f"{_tell_consumers(parts, header, table)} consumers are told"
     log.info(
-        "group %s: %s resets topic %s to %s, %d consumers are told",
-        header.group, connection.peer, header.topic, offsets, told_count,
+        "group %s: %s resets topic %s to %s, %s",
+        header.group, connection.peer, header.topic, offsets, how,
     )  # fmt: skip
     return Command(code=ResponseCode.SUCCESS, body=encode_body(ResetOffsetBody(offsets=table)))
 

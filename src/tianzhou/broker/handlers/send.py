@@ -80,7 +80,8 @@ def send_message_v2(
     parts: SendParts, connection: Connection, request: Command
 ) -> Command | Awaitable[Command]:
     """SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
-    return store_message(parts, connection, request, decode(SendMessageRequestV2, request.fields))
+    header = decode(SendMessageRequestV2, request.ext_fields or {})
+    return store_message(parts, connection, request, header)
 
 
 def store_message(
@@ -88,11 +89,15 @@ def store_message(
 ) -> Command | Awaitable[Command]:
     """Store what a request of any of these forms brings, and answer it. Raises RequestError."""
     config, now_ms = parts.settings.config, parts.clock()
-    _check_moment(parts, config, now_ms)
-    known = parts.topics.get(header.topic)
-    is_retry = header.topic.startswith(RETRY_TOPIC_PREFIX)
+    parts.gate.check(config, now_ms, parts.durability.waiting_count)
+    if now_ms < config.start_accept_send_request_time_stamp:
+        raise _too_early(config, now_ms)
+    name = header.topic
+    known = parts.topics.get(name)
     is_batch = request.code == RequestCode.SEND_BATCH_MESSAGE or bool(header.batch)
-    group = _group_of_retry(parts, config, header.topic, is_batch=is_batch) if is_retry else None
+    group: SubscriptionGroupConfig | None = None
+    if name.startswith(RETRY_TOPIC_PREFIX):
+        group = _group_of_retry(parts, config, name, is_batch=is_batch)
     topic = known or _create_topic(parts, config, header)
     queue_id = _choose_queue(config, topic, header)
     found = properties.decode(header.properties or "")
@@ -102,8 +107,15 @@ def store_message(
         is_new = _create_dead_letters(parts, group) or is_new
         draft = _dead_letter(parts, group, draft, found)
         queue_id = draft.queue_id
+    is_odd = not ODD_PROPERTIES.isdisjoint(found)
     try:
-        appended = _store_batch(parts, draft) if is_batch else parts.intake.append(draft, found)
+        if is_batch:
+            appended = _store_batch(parts, draft)
+        elif is_odd:
+            appended = parts.intake.append(draft, found)
+        else:
+            # The intake would ask nobody about it either.
+            appended = parts.store.append(draft, found)
     except RecordError as e:
         parts.stats.put_failures += 1
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(e)) from e
@@ -111,35 +123,42 @@ def store_message(
         parts.stats.put_failures += 1
         raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, str(e)) from e
     ended_ms = parts.clock()
-    parts.gate.note_append(config, now_ms, ended_ms)
-    counted, handle = (header.topic, queue_id), None
-    if not ODD_PROPERTIES.isdisjoint(found):
+    took_ms = ended_ms - now_ms
+    if took_ms >= config.os_page_cache_busy_time_out_mills:
+        parts.gate.note_append(config, now_ms, ended_ms)
+    counted: tuple[str, int] = (name, queue_id)
+    told: dict[str, str] | None = None
+    if is_odd:
         if transactions.is_half(draft, found):
             # It counts for its own topic when it is committed, as in RocketMQ.
             counted = (HALF_TOPIC, transactions.QUEUE_ID)
+            if unique := found.get(properties.UNIQUE_KEY):
+                told = {"transactionId": unique}
         if properties.TIMER_OUT_MS in found:
             handle = timer.handle_of(found, config.broker_name, RETRY_TOPIC_PREFIX)
-    parts.stats.stored(
-        counted[0], appended.count, appended.size_bytes, ended_ms - now_ms, counted[1]
-    )
-    wait_stored = found.get(properties.WAIT_STORED, "true").lower() == "true"
+            if handle is not None:
+                told = {**(told or {}), "recallHandle": handle}
+    if took_ms > 0:
+        parts.stats.stored(counted[0], appended.count, appended.size_bytes, took_ms, counted[1])
+    else:
+        parts.stats.stored_by(*counted, appended.count, appended.size_bytes, 1)
+    wait = found.get(properties.WAIT_STORED)
+    wait_stored = wait is None or wait.lower() == "true"
     if is_new or parts.durability.must_wait(wait_stored=wait_stored):
-        return _answer_later(parts, config, appended, queue_id, is_new, wait_stored, handle)
+        return _answer_later(parts, config, appended, queue_id, is_new, wait_stored, told)
     code = parts.durability.code_at_once(wait_stored=wait_stored)
-    return _answer(parts, config, code, appended, queue_id, handle)
+    return _answer(parts, config, code, appended, queue_id, told)
 
 
 # -- checks ----------------------------------------------------------------------------------------
 
 
-def _check_moment(parts: SendParts, config: BrokerConfig, now_ms: int) -> None:
-    parts.gate.check(config, now_ms, parts.durability.waiting_count)
-    if now_ms < config.start_accept_send_request_time_stamp:
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR,
-            f"this broker takes no messages until {config.start_accept_send_request_time_stamp} ms "
-            f"since 1970 (startAcceptSendRequestTimeStamp), now it is {now_ms}",
-        )
+def _too_early(config: BrokerConfig, now_ms: int) -> RequestError:
+    return RequestError(
+        ResponseCode.SYSTEM_ERROR,
+        f"this broker takes no messages until {config.start_accept_send_request_time_stamp} ms "
+        f"since 1970 (startAcceptSendRequestTimeStamp), now it is {now_ms}",
+    )
 
 
 def _create_topic(parts: SendParts, config: BrokerConfig, header: SendHeader) -> TopicConfig:
@@ -169,7 +188,8 @@ def _create_topic(parts: SendParts, config: BrokerConfig, header: SendHeader) ->
 
 def _choose_queue(config: BrokerConfig, topic: TopicConfig, header: SendHeader) -> int:
     name = header.topic
-    checks.check_sendable(name)
+    if name in checks.CLOSED_TOPICS:
+        checks.check_sendable(name)
     if not config.broker_permission & PERM_WRITE:
         raise RequestError(
             ResponseCode.NO_PERMISSION,
@@ -184,8 +204,7 @@ def _choose_queue(config: BrokerConfig, topic: TopicConfig, header: SendHeader) 
         )
     queue_id = header.queue_id
     # While a topic shrinks, producers with an old route still use queues that can be read.
-    queue_count = max(topic.write_queue_count, topic.read_queue_count)
-    if queue_id >= queue_count:
+    if queue_id >= topic.write_queue_count and queue_id >= topic.read_queue_count:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
             f"queue id {queue_id} is out of range: topic {name} has {topic.write_queue_count} "
@@ -211,8 +230,9 @@ def _draft(
     queue_id: int,
     found: dict[str, str],
 ) -> Draft:
-    checks.check_body_size(len(request.body), config.max_message_size)
-    sys_flag = header.sys_flag
+    body, sys_flag = request.body, header.sys_flag
+    if len(body) > config.max_message_size:
+        checks.check_body_size(len(body), config.max_message_size)
     if sys_flag & sysflag.TRANSACTION_MASK:
         _check_transaction(sys_flag, found)
     if topic.filter_type == MULTI_TAG:
@@ -220,17 +240,9 @@ def _draft(
     text = properties.encode_stored(header.properties or "", found, config.broker_cluster_name)
     checks.check_properties(text)
     return Draft(
-        topic=header.topic,
-        queue_id=queue_id,
-        body=request.body,
-        properties_text=text,
-        born_time_ms=header.born_timestamp,
-        born_host=born_host(connection.peer),
-        store_host=parts.store_host,
-        flag=header.flag,
-        sys_flag=sys_flag,
-        reconsume_count=header.reconsume_times or 0,
-    )
+        header.topic, queue_id, body, text, header.born_timestamp, born_host(connection.peer),
+        parts.store_host, header.flag, sys_flag, header.reconsume_times or 0,
+    )  # fmt: skip
 
 
 def _check_transaction(sys_flag: int, found: dict[str, str]) -> None:
@@ -324,8 +336,10 @@ def _store_batch(parts: SendParts, outer: Draft) -> Appended:
         )
     drafts: list[Draft] = []
     for item in items:
-        of_item = properties.decode(item.properties_text)
-        _refuse_in_batch(of_item)
+        text = item.properties_text
+        # Nearly none names a property that is forbidden here, so nearly none has to be decoded.
+        if "DELAY" in text or "TIMER_" in text or properties.TRANSACTION_PREPARED in text:
+            _refuse_in_batch(properties.decode(text))
         drafts.append(
             Draft(
                 topic=outer.topic,
@@ -359,7 +373,7 @@ async def _answer_later(
     queue_id: int,
     is_new_topic: bool,
     wait_stored: bool,
-    recall_handle: str | None,
+    told: dict[str, str] | None,
 ) -> Command:
     if is_new_topic:
         # Whoever is told that a message is stored may rely on its topic, too.
@@ -368,7 +382,7 @@ async def _answer_later(
         code = await parts.durability.stored(appended.end_log_offset)
     else:
         code = parts.durability.code_at_once(wait_stored=wait_stored)
-    return _answer(parts, config, code, appended, queue_id, recall_handle)
+    return _answer(parts, config, code, appended, queue_id, told)
 
 
 def _answer(
@@ -377,16 +391,21 @@ def _answer(
     code: int,
     appended: Appended,
     queue_id: int,
-    recall_handle: str | None,
+    told: dict[str, str] | None,
 ) -> Command:
+    """What a producer is told: where its message lies, and `told`, which only some kinds have."""
     prefix = parts.id_prefix
+    if appended.count == 1:
+        message_ids = f"{prefix}{appended.log_offset:016X}"
+    else:
+        message_ids = ",".join([f"{prefix}{place:016X}" for place in appended.log_offsets])
     fields = {
-        "msgId": ",".join([f"{prefix}{place:016X}" for place in appended.log_offsets]),
+        "msgId": message_ids,
         "queueId": str(queue_id),
         "queueOffset": str(appended.queue_offset),
         "MSG_REGION": config.region_id,
         "TRACE_ON": "true" if config.trace_on else "false",
     }
-    if recall_handle is not None:
-        fields["recallHandle"] = recall_handle
+    if told:
+        fields.update(told)
     return Command(code=code, ext_fields=fields)

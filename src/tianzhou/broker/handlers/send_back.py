@@ -8,6 +8,7 @@ The other form, a client that sends such a message itself to %RETRY%group, is se
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -38,8 +39,8 @@ from tianzhou.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 _UNIT_SUBSCRIPTION = 2
-SENT_BACK_A_TURN = 2
-"""Messages that are taken back in one turn of the event loop."""
+_WAITING_MAX = 65_536
+"""Requests that may wait to be handled, of all connections together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +61,25 @@ class SendBackParts:
 
 
 def send_back(
-    parts: SendBackParts, _: Connection, request: Command
-) -> Command | Awaitable[Command]:
+    parts: SendBackParts, connection: Connection, request: Command
+) -> Command | Awaitable[Command] | None:
     """CONSUMER_SEND_MSG_BACK."""
-    if parts.turnstile.admits():
-        return _send_back(parts, request)
-    return _send_back_later(parts, request)
-
-
-async def _send_back_later(parts: SendBackParts, request: Command) -> Command:
-    """Thousands of them at a time must not hold up those who send."""
-    await parts.turnstile.wait()
-    answer = _send_back(parts, request)
-    return answer if isinstance(answer, Command) else await answer
+    turnstile = parts.turnstile
+    if turnstile.admits():
+        try:
+            return _send_back(parts, request)
+        finally:
+            turnstile.passed()
+    # Thousands of them at a time must not hold up those who send.
+    if turnstile.waiting_count >= _WAITING_MAX:
+        raise RequestError(
+            ResponseCode.SYSTEM_BUSY,
+            f"system busy: {turnstile.waiting_count} messages that were given back wait already",
+        )
+    turnstile.wait(
+        connection, partial(connection.put_off(request), partial(_send_back, parts, request))
+    )
+    return None
 
 
 def _send_back(parts: SendBackParts, request: Command) -> Command | Awaitable[Command]:
@@ -90,12 +97,12 @@ def _send_back(parts: SendBackParts, request: Command) -> Command | Awaitable[Co
     is_new, topic = _topic(parts, group, what, unit_mode=header.unit_mode)
     wait = retry.wait_of(what, config.delay_levels_ms, timer_max_ms(config))
     count = retry.DLQ_QUEUE_COUNT if what.dead else group.retry_queue_count
-    draft = retry.sent_back(
+    draft, found = retry.sent_back(
         fields, header.group, what, min(count, topic.write_queue_count), parts.store_host, wait
     )
     parts.step("retry: before the message is stored")
     try:
-        appended = parts.intake.append(draft)
+        appended = parts.intake.append(draft, found)
     except RecordError as e:
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(e)) from e
     except StoreError as e:

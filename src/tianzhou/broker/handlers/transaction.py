@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from tianzhou.broker import checks, transactions
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.stats import Stats
+from tianzhou.broker.topics import TopicTable
 from tianzhou.broker.transaction_checks import Halves
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
@@ -33,9 +35,13 @@ class TransactionParts:
     halves: Halves
     stats: Stats
     clock: Clock
+    topics: TopicTable
+    topics_saved: Callable[[], Awaitable[bool]]
 
 
-def end_transaction(parts: TransactionParts, connection: Connection, request: Command) -> Command:
+def end_transaction(
+    parts: TransactionParts, connection: Connection, request: Command
+) -> Command | Awaitable[Command]:
     """END_TRANSACTION: commit a half, roll it back, or say that it is not known yet."""
     header = decode(EndTransactionRequest, request.fields)
     state = header.commit_or_rollback
@@ -48,6 +54,26 @@ def end_transaction(parts: TransactionParts, connection: Connection, request: Co
             f"commitOrRollback is {state}: 8 commits, 12 rolls back, 0 is not known yet",
         )
     half = _half_of(parts, header)
+    if state == sysflag.TRANSACTION_COMMIT and _made_topic(parts, half):
+        return _end_later(parts, request, half, state)
+    return _end(parts, request, half, state)
+
+
+def _made_topic(parts: TransactionParts, half: StoredMessage) -> bool:
+    """The topic of a half is there; whether it had been forgotten."""
+    place = transactions.real_place(half)
+    return place is not None and parts.topics.restore(*place, parts.settings.config)
+
+
+async def _end_later(
+    parts: TransactionParts, request: Command, half: StoredMessage, state: int
+) -> Command:
+    # Without its topic nobody would find the message after a crash, and the half would be ended.
+    await parts.topics_saved()
+    return _end(parts, request, half, state)
+
+
+def _end(parts: TransactionParts, request: Command, half: StoredMessage, state: int) -> Command:
     try:
         if state == sysflag.TRANSACTION_COMMIT:
             _commit(parts, half)

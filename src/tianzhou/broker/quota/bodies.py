@@ -1,18 +1,12 @@
-"""How long the body of a request may be, by its code.
+"""How long the body of a request to a broker may be, by its code; see `remoting/quota/bodies`.
 
-Messages may be as long as frames and `maxMessageSize` allow. All other requests carry a few names
-and numbers, and decoding megabytes of JSON for them would let one peer hold up everybody: they are
-refused before anything looks into them.
+Messages may be as long as frames and `maxMessageSize` allow.
 """
 
-from tianzhou.errors import RequestError
-from tianzhou.protocol.codes import RequestCode, ResponseCode
-from tianzhou.protocol.command import Command
+from tianzhou.protocol.codes import RequestCode
+from tianzhou.remoting.quota.bodies import Longer
 
-_KIB, _MIB = 1024, 1024 * 1024
-
-BODY_MAX_BYTES = 64 * _KIB
-"""Of a request that is not named below."""
+_MIB = 1024 * 1024
 
 _MESSAGES = (
     RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
@@ -20,7 +14,8 @@ _MESSAGES = (
 )  # fmt: skip
 """Bounded by frames, and by the handlers that know maxMessageSize."""
 
-_LONGER: dict[int, int] = {
+LONGER: Longer = {
+    **dict.fromkeys(_MESSAGES),
     # A client with thousands of subscriptions, or locks on all queues of a large cluster.
     RequestCode.HEART_BEAT: 2 * _MIB,
     RequestCode.CHECK_CLIENT_CONFIG: _MIB,
@@ -34,22 +29,3 @@ _LONGER: dict[int, int] = {
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _MIB,
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: _MIB,
 }
-
-
-def body_max_bytes(code: int) -> int | None:
-    """The longest body of a request; None if that is for its handler to say."""
-    return None if code in _MESSAGES else _LONGER.get(code, BODY_MAX_BYTES)
-
-
-def check_body(request: Command) -> None:
-    """Raises RequestError for a body that is too long for its request."""
-    size_bytes = len(request.body)
-    # Nearly all bodies are short, and then nothing needs to be looked up.
-    if size_bytes <= BODY_MAX_BYTES:
-        return
-    max_bytes = body_max_bytes(request.code)
-    if max_bytes is not None and size_bytes > max_bytes:
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR,
-            f"request type {request.code} carries {size_bytes} bytes, {max_bytes} are allowed",
-        )

@@ -1,35 +1,25 @@
-"""The check of each request against the quota file, and the look for changes of it.
+"""The check of each request against the quota file of a broker.
 
-A request that finds its bucket empty is answered SYSTEM_BUSY with the limit and its figure: clients
-take that for a reason to try again, another broker first. A request that wants no answer is
-dropped. What keeps clients alive (heartbeats, offsets) may go into debt by as much as the bucket
-holds before it is refused, too: a client that sends too fast must not lose its queues for it.
+Addresses are checked as on every server (`remoting/quota/control`); heartbeats and offsets may go
+into debt, so that a client that sends too fast does not lose its queues for it.
 
 The address is charged before access control looks at a request, topic and group after it: whoever
 may not send to a topic cannot use up its quota.
 """
 
-import logging
 import struct
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
-from tianzhou.broker.quota.buckets import Buckets, Rate
 from tianzhou.broker.quota.rules import Rules, read_rules
 from tianzhou.clock import Clock
-from tianzhou.errors import ConfigError, RequestError
-from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.limits import Limits
-from tianzhou.remoting.repeats import Repeats, and_more
+from tianzhou.remoting.quota.buckets import Buckets
+from tianzhou.remoting.quota.control import BUCKETS_MAX, LOOK_S, ClientQuotas
 
-log = logging.getLogger(__name__)
-
-LOOK_S = 0.25
-"""How often `look` is to be called, so that a change counts within half a second."""
-
-_BUCKETS_MAX = 65_536
+__all__ = ["LOOK_S", "Quotas", "limits_by", "message_count", "open_quotas"]
 
 _KEEPS_ALIVE = (
     RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT, RequestCode.UPDATE_CONSUMER_OFFSET,
@@ -48,51 +38,23 @@ _PULLS = (
 _SIZE = struct.Struct(">i")
 _ITEM_MIN_BYTES = 22
 
-State = tuple[int, int, int] | None
-"""Time of change, size and number of the file; None if it is not there."""
 
-
-class Quotas:
+class Quotas(ClientQuotas[Rules]):
     """Checks requests by a file that may change at any time."""
 
     def __init__(self, path: Path, clock: Clock, on_change: Callable[[Rules], None]) -> None:
         """`on_change` is told of new rules, not of the first. Raises ConfigError."""
-        self._path = path
-        self._clock = clock
-        self._on_change = on_change
-        self._state = _state_of(path)
-        self.rules = read_rules(path)
-        self.refused: dict[str, int] = {}
-        """How many requests were refused, by the name of the limit."""
-        self._clients, self._groups = Buckets(_BUCKETS_MAX), Buckets(_BUCKETS_MAX)
-        self._messages, self._bytes = Buckets(_BUCKETS_MAX), Buckets(_BUCKETS_MAX)
-        self._repeats = Repeats()
-        log.info("quotas: %d limits in force from %s", self.rules.count, path)
+        self._groups = Buckets(BUCKETS_MAX)
+        self._messages, self._bytes = Buckets(BUCKETS_MAX), Buckets(BUCKETS_MAX)
+        super().__init__(path, clock, read_rules, on_change, _KEEPS_ALIVE, "broker")
 
-    def look(self) -> None:
-        """Take a changed file; one that cannot be used leaves the rules as they are."""
-        state = _state_of(self._path)
-        if state == self._state:
-            return
-        self._state = state
-        try:
-            self.rules = read_rules(self._path)
-        except ConfigError as e:
-            text = "quotas: the last good rules stay in force: %s"
-            log.error(text, e)  # noqa: TRY400 - whoever wrote the file needs no trace of ours
-            return
-        # Tokens were counted by the old rates.
-        for each in (self._clients, self._groups, self._messages, self._bytes):
+    def clear(self) -> None:
+        """Have every bucket full."""
+        super().clear()
+        for each in (self._groups, self._messages, self._bytes):
             each.clear()
-        log.info("quotas: %d limits in force", self.rules.count)
-        self._on_change(self.rules)
 
     # -- for paths that do not check ---------------------------------------------------------------
-
-    def is_free_client(self, peer: str) -> bool:
-        """Whether requests of a peer need no check of its address."""
-        client = self.rules.client
-        return not client or client(_host(peer)) is None
 
     def is_free_topic(self, topic: str) -> bool:
         """Whether sends to a topic need no check."""
@@ -103,22 +65,6 @@ class Quotas:
         return self.rules.group(group) is None
 
     # -- checking ----------------------------------------------------------------------------------
-
-    def check_client(self, peer: str, request: Command) -> None:
-        """Raises RequestError with SYSTEM_BUSY if the peer's address asks for too much."""
-        client = self.rules.client
-        if not client:
-            return
-        host = _host(peer)
-        rate = client(host)
-        if rate is None:
-            return
-        now_ms = self._clock()
-        left = self._clients.left(host, rate, now_ms)
-        reserve = rate.at_once if request.code in _KEEPS_ALIVE else 0.0
-        if left + reserve < 1:
-            self._refuse("requestsPerSecond", f"address {host}", rate, now_ms)
-        self._clients.spend(host, rate, 1.0, now_ms)
 
     def check_work(self, request: Command) -> None:
         """Raises RequestError with SYSTEM_BUSY if a topic takes, or a group pulls, too much."""
@@ -154,14 +100,6 @@ class Quotas:
             self._refuse("pullsPerSecond", f"group {group}", rate, now_ms)
         self._groups.spend(group, rate, 1.0, now_ms)
 
-    def _refuse(self, limit: str, subject: str, rate: Rate, now_ms: int) -> None:
-        self.refused[limit] = self.refused.get(limit, 0) + 1
-        untold_count = self._repeats.note((limit, subject), now_ms / 1000)
-        text = f"{limit} of {subject} is {rate.per_second:g}"
-        if untold_count is not None:
-            log.warning("quotas: requests are refused, %s%s", text, and_more(untold_count))
-        raise RequestError(ResponseCode.SYSTEM_BUSY, f"broker busy: {text}")
-
 
 def open_quotas(
     path: Path | None, clock: Clock, on_change: Callable[[Rules], None]
@@ -172,17 +110,7 @@ def open_quotas(
 
 def limits_by(quotas: Quotas | None, limits: Limits) -> Limits:
     """The limits of the ports, with what the quota file says instead."""
-    if quotas is None:
-        return limits
-    connections, in_flight = quotas.rules.connections, quotas.rules.in_flight
-    said = {
-        "connections": connections.per_broker,
-        "connections_per_address": connections.per_address,
-        "kept_bytes": in_flight.unread_bytes,
-        "unsent_bytes": in_flight.unsent_bytes,
-        "handled_bytes": in_flight.handled_bytes,
-    }
-    return replace(limits, **{name: value for name, value in said.items() if value is not None})
+    return limits if quotas is None else quotas.limits_by(limits)
 
 
 def message_count(request: Command) -> int:
@@ -200,15 +128,3 @@ def message_count(request: Command) -> int:
         at += size_bytes
         count += 1
     return max(count, 1)
-
-
-def _host(peer: str) -> str:
-    return peer.rpartition(":")[0]
-
-
-def _state_of(path: Path) -> State:
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino

@@ -12,59 +12,32 @@
       - {group: "report-*", pullsPerSecond: 50}
 
 Of each list the first rule that matches counts; names take * and ?, addresses what white lists
-take. What a rule does not limit is not limited.
+take. What a rule does not limit is not limited. What is about clients, every server's file may say
+(`remoting/quota/files`).
 """
 
-import difflib
 import fnmatch
 import re
-import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any
 
-import msgspec
-import yaml
-
-from tianzhou.broker.acl.addresses import parse_host, parse_pattern
-from tianzhou.broker.quota.buckets import Rate
 from tianzhou.errors import ConfigError
-
-_SIZE_MAX = 4 * 1024 * 1024
-_BURST_MAX_S = 3600.0
-_REMEMBERED_MAX = 65_536
-
-RuleT = TypeVar("RuleT")
-
-
-class _Said(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A part of the file; every number in it is above 0."""
-
-
-class Connections(_Said, frozen=True, kw_only=True):
-    """How many may be open."""
-
-    per_broker: int | None = None
-    per_address: int | None = None
+from tianzhou.remoting.quota import files
+from tianzhou.remoting.quota.buckets import Rate
+from tianzhou.remoting.quota.files import (
+    First,
+    Said,
+    ServerQuotaFile,
+    ServerRules,
+    check_all_numbers,
+    make_server_rules,
+    read_quota,
+)
 
 
-class InFlight(_Said, frozen=True, kw_only=True):
-    """Bytes in memory over all connections."""
-
-    unread_bytes: int | None = None
-    unsent_bytes: int | None = None
-    handled_bytes: int | None = None
-
-
-class ClientRule(_Said, frozen=True, kw_only=True):
-    """What each address may ask for."""
-
-    address: str
-    requests_per_second: float
-
-
-class TopicRule(_Said, frozen=True, kw_only=True):
+class TopicRule(Said, frozen=True, kw_only=True):
     """What each topic may take."""
 
     topic: str
@@ -72,48 +45,21 @@ class TopicRule(_Said, frozen=True, kw_only=True):
     bytes_per_second: float | None = None
 
 
-class GroupRule(_Said, frozen=True, kw_only=True):
+class GroupRule(Said, frozen=True, kw_only=True):
     """What each group may pull."""
 
     group: str
     pulls_per_second: float
 
 
-class QuotaFile(_Said, frozen=True, kw_only=True):
+class QuotaFile(ServerQuotaFile, frozen=True, kw_only=True):
     """The whole file; an empty one limits nothing."""
 
-    connections: Connections = Connections()
-    in_flight: InFlight = InFlight()
-    burst_seconds: float = 1.0
-    clients: list[ClientRule] = []
-    topics: list[TopicRule] = []
-    groups: list[GroupRule] = []
+    topics: list[TopicRule] = []  # noqa: RUF012 - msgspec copies it
+    groups: list[GroupRule] = []  # noqa: RUF012 - msgspec copies it
 
 
-class _First(Generic[RuleT]):
-    """The first of some rules that matches a key; answers are remembered."""
-
-    __slots__ = ("_known", "_matchers")
-
-    def __init__(self, matchers: Iterable[tuple[Callable[[str], bool], RuleT]]) -> None:
-        self._matchers = list(matchers)
-        self._known: dict[str, RuleT | None] = {}
-
-    def __len__(self) -> int:
-        return len(self._matchers)
-
-    def __call__(self, key: str) -> RuleT | None:
-        if not self._matchers:
-            return None
-        try:
-            return self._known[key]
-        except KeyError:
-            pass
-        if len(self._known) >= _REMEMBERED_MAX:
-            self._known.clear()
-        found = next((rule for matches, rule in self._matchers if matches(key)), None)
-        self._known[key] = found
-        return found
+_PARTS: Mapping[str, type[Said]] = {**files.PARTS, "topics": TopicRule, "groups": GroupRule}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,66 +70,41 @@ class TopicRates:
     size_bytes: Rate | None
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules(ServerRules):
     """A file that has been checked, ready for use."""
 
-    connections: Connections
-    in_flight: InFlight
-    client: _First[Rate]
-    """By the host of a peer."""
-    topic: _First[TopicRates]
-    group: _First[Rate]
+    topic: First[TopicRates]
+    group: First[Rate]
 
     @property
-    def count(self) -> int:
-        """For people: how many limits there are."""
-        said = [
-            getattr(part, name)
-            for part in (self.connections, self.in_flight)
-            for name in part.__struct_fields__
-        ]
-        rule_count = len(self.client) + len(self.topic) + len(self.group)
-        return rule_count + sum(each is not None for each in said)
+    def lists(self) -> tuple[First[Any], ...]:
+        """All that are lists of rules."""
+        return self.client, self.topic, self.group
 
 
 def make_rules(said: QuotaFile) -> Rules:
     """Raises ConfigError for a number or a pattern that cannot be."""
-    burst_s = said.burst_seconds
-    if not 0 < burst_s <= _BURST_MAX_S:
-        raise ConfigError(f"burstSeconds is {burst_s:g}, above 0 to {_BURST_MAX_S:g} can be")
-    for part, where in ((said.connections, "connections"), (said.in_flight, "inFlight")):
-        _check_numbers(part, where)
-    for where, rules in (
-        ("clients", said.clients), ("topics", said.topics), ("groups", said.groups)
-    ):  # fmt: skip
-        for number, rule in enumerate(rules, 1):
-            _check_numbers(rule, f"{where}, rule {number}")
-    return Rules(
-        said.connections,
-        said.in_flight,
-        _First(
-            (_is_host(rule.address), Rate(rule.requests_per_second, burst_s))
-            for rule in said.clients
-        ),
-        _First(
-            (_is_name(rule.topic), TopicRates(
+    of_server, burst_s = make_server_rules(said), said.burst_seconds
+    check_all_numbers(said.topics, "topics")
+    check_all_numbers(said.groups, "groups")
+    topics = (
+        (
+            _is_name(rule.topic),
+            TopicRates(
                 _rate(rule.messages_per_second, burst_s), _rate(rule.bytes_per_second, burst_s)
-            ))
-            for rule in said.topics
-        ),
-        _First(
-            (_is_name(rule.group), Rate(rule.pulls_per_second, burst_s)) for rule in said.groups
-        ),
-    )  # fmt: skip
-
-
-def _check_numbers(part: _Said, where: str) -> None:
-    for field in msgspec.structs.fields(part):
-        value = getattr(part, field.name)
-        # A comparison is false for what is no number, too.
-        if isinstance(value, int | float) and not 0 < value < float("inf"):
-            raise ConfigError(f"{where}: {field.encode_name} is {value:g}, it must be above 0")
+            ),
+        )
+        for rule in said.topics
+    )
+    groups = ((_is_name(rule.group), Rate(rule.pulls_per_second, burst_s)) for rule in said.groups)
+    return Rules(
+        connections=of_server.connections,
+        in_flight=of_server.in_flight,
+        client=of_server.client,
+        topic=First(topics),
+        group=First(groups),
+    )
 
 
 def _rate(per_second: float | None, burst_s: float) -> Rate | None:
@@ -197,71 +118,11 @@ def _is_name(pattern: str) -> Callable[[str], bool]:
     return lambda name: matches(name) is not None
 
 
-def _is_host(pattern: str) -> Callable[[str], bool]:
-    if not pattern.strip():
-        raise ConfigError("a rule has an empty address")
-    matches = parse_pattern(pattern)
-
-    def is_host(host: str) -> bool:
-        address = parse_host(host)
-        return address is not None and matches(address)
-
-    return is_host
-
-
-# -- reading ---------------------------------------------------------------------------------------
-
-
 def read_rules(path: Path) -> Rules:
     """Raises ConfigError that names the file and, where it can, the line."""
-    try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
-            # Reading a pipe could take for ever, and a device would never end.
-            raise ConfigError(f"{path}: is no ordinary file")
-        if found.st_size > _SIZE_MAX:
-            raise ConfigError(f"{path}: larger than {_SIZE_MAX} bytes, which no such file is")
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{path}: cannot be read: {e}") from e
-    try:
-        return make_rules(parse_quota(text))
-    except ConfigError as e:
-        raise ConfigError(f"{path}: {e}") from e
+    return read_quota(path, lambda text: make_rules(parse_quota(text)))
 
 
 def parse_quota(text: str) -> QuotaFile:
     """Raises ConfigError."""
-    try:
-        # The base loader leaves every value as text: a topic 12345 is no number.
-        data: Any = yaml.load(text, Loader=yaml.CBaseLoader)  # noqa: S506 - it makes text only
-    except (yaml.YAMLError, RecursionError) as e:
-        raise ConfigError(f"no YAML: {' '.join(str(e).split())}") from e
-    if data in (None, ""):
-        return QuotaFile()
-    _check_names(data, QuotaFile, "the file")
-    for name, kind in (
-        ("connections", Connections), ("inFlight", InFlight), ("clients", ClientRule),
-        ("topics", TopicRule), ("groups", GroupRule),
-    ):  # fmt: skip
-        part = cast("dict[str, object]", data).get(name)
-        parts = cast("list[object]", part) if isinstance(part, list) else [part]
-        for each in parts:
-            if each not in (None, ""):
-                _check_names(each, kind, name)
-    try:
-        return msgspec.convert(data, QuotaFile, strict=False)
-    except msgspec.ValidationError as e:
-        raise ConfigError(str(e)) from e
-
-
-def _check_names(data: object, kind: type[msgspec.Struct], what: str) -> None:
-    """A typo must not quietly lift a limit."""
-    if not isinstance(data, dict):
-        raise ConfigError(f"{what} must be a map of names to values")
-    known = [field.encode_name for field in msgspec.structs.fields(kind)]
-    for name in cast("dict[str, object]", data):
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f", meant was perhaps {near[0]}" if near else f", known are {', '.join(known)}"
-            raise ConfigError(f"{what}: unknown name {name!r}{hint}")
+    return files.parse_quota(text, QuotaFile, _PARTS)

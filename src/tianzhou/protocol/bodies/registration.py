@@ -51,14 +51,16 @@ def decode(data: bytes, *, compressed: bool, broker_version: int) -> RegisterBro
     zlib stream, so the body itself tells. Raises BodyError.
     """
     if not compressed and not data.startswith(_ZLIB_START):
-        return codec.decode(RegisterBrokerBody, data)
+        return codec.decode_request(RegisterBrokerBody, data)
     sections = _Sections(_inflate(data))
-    data_version = codec.decode(DataVersion, sections.next())
+    data_version = codec.decode_request(DataVersion, sections.next())
     topics = _topics_by_name(sections.next_group())
-    filter_servers = codec.decode(list[str], sections.next())
+    filter_servers = codec.decode_request(list[str], sections.next())
     mappings: dict[str, TopicQueueMappingInfo] | None = None
     if broker_version >= V5_0_0:
-        infos = [codec.decode(TopicQueueMappingInfo, info) for info in sections.next_group()]
+        infos = [
+            codec.decode_request(TopicQueueMappingInfo, info) for info in sections.next_group()
+        ]
         mappings = {info.topic: info for info in infos if info.topic is not None}
     return RegisterBrokerBody(
         topic_config=TopicConfigTable(

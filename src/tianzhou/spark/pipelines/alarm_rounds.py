@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, Engine, select, update
 
 from tianzhou.clock import Clock, wall_ms
+from tianzhou.errors import TianzhouError
 from tianzhou.spark.options import parse_duration_ms, parsed
 from tianzhou.spark.pipelines import tables
 from tianzhou.spark.pipelines.alarms import Alarm, Rule, judge, rules_for
-from tianzhou.spark.pipelines.common import Outcome, PipelineOptions
+from tianzhou.spark.pipelines.common import NEVER, Outcome, PipelineOptions, plain_failures
 from tianzhou.spark.pipelines.notifier import Notice, NoticeError, notifiers, tell_all
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 
 _TRIES_MAX = 100
 _WAIT_S = 1
+_GRACE_S = 30
+"""How long a round in hand may take to its end when the pipeline is stopped."""
 
 
 def parse_whole(text: str) -> int:
@@ -202,17 +205,34 @@ def run_rounds(
     kind: str,
     observe: Observe,
     *,
+    stop: threading.Event = NEVER,
     clock: Clock = wall_ms,
 ) -> Outcome:
-    """Look once, so many times, or until the query is stopped."""
+    """Look once, so many times, or until stopped.
+
+    A look that fails, for a broker that is away for example, changes no alarm: nothing is known of
+    the groups then. It is told once, and the next one tries again.
+    """
     engine = tables.open_database(options.database)
     told: list[int] = []
+    blind = Blindness(kind)
+
+    def look(now_ms: int) -> list[Observation]:
+        with engine.connect() as connection:
+            rules = rules_of(connection, kind)
+        with plain_failures():
+            return observe(now_ms, rules)
 
     def one(query: str | None, batch: int) -> None:
         now_ms = clock()
-        with engine.connect() as connection:
-            rules = rules_of(connection, kind)
-        seen = observe(now_ms, rules)
+        try:
+            seen = look(now_ms)
+        except TianzhouError as e:
+            if query is None:
+                raise
+            blind.failed(e)
+            return
+        blind.ended()
 
         def work(connection: Connection) -> None:
             told.append(settle(connection, kind, seen, options.fallback, now_ms))
@@ -228,29 +248,58 @@ def run_rounds(
         if options.once:
             one(None, 0)
         else:
-            _stream(spark, options, kind, one)
+            _stream(spark, options, kind, one, stop)
     finally:
         engine.dispose()
     return Outcome(sum(told), f"{len(told)} rounds, {sum(told)} notices")
 
 
+class Blindness:
+    """Looks that failed one after the other: told when they begin, and when they end."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._count = 0
+
+    def failed(self, error: TianzhouError) -> None:
+        self._count += 1
+        if self._count == 1:
+            log.warning("%s alarms: the cluster could not be looked at: %s", self._kind, error)
+
+    def ended(self) -> None:
+        if self._count:
+            log.warning("%s alarms: they go on after %d failed looks", self._kind, self._count)
+        self._count = 0
+
+
 def _stream(
-    spark: "SparkSession", options: AlarmOptions, kind: str, one: Callable[[str, int], None]
+    spark: "SparkSession",
+    options: AlarmOptions,
+    kind: str,
+    one: Callable[[str, int], None],
+    stop: threading.Event,
 ) -> None:
-    """Rounds by a stream of ticks, whose checkpoint numbers them."""
+    """Rounds by a stream of ticks, whose checkpoint numbers them.
+
+    When it is stopped, the round in hand goes to its end. One that Spark has not noted as done by
+    then comes again with the next run, and is dropped by its number; one that Spark begins after
+    that is left out, since the next run looks at the present anyway.
+    """
     started = threading.Event()
     ended = threading.Event()
+    in_hand = threading.Lock()
     name: list[str] = []
     count = 0
 
     def tick(_: "DataFrame", batch: int) -> None:
         nonlocal count
         started.wait()
-        if not ended.is_set():
-            one(name[0], batch)
-            count += 1
-            if options.rounds is not None and count >= options.rounds:
-                ended.set()
+        with in_hand:
+            if not ended.is_set():
+                one(name[0], batch)
+                count += 1
+                if options.rounds is not None and count >= options.rounds:
+                    ended.set()
 
     ticks = spark.readStream.format("rate").option("rowsPerSecond", 1).load()
     writer = ticks.writeStream.foreachBatch(tick).trigger(
@@ -262,8 +311,10 @@ def _stream(
     name.append(f"{kind} {query.id}")
     started.set()
     try:
-        while not ended.is_set() and not query.awaitTermination(_WAIT_S):
+        while not (ended.is_set() or stop.is_set() or query.awaitTermination(_WAIT_S)):
             pass
     finally:
         ended.set()
+        if in_hand.acquire(timeout=_GRACE_S):
+            in_hand.release()
         query.stop()

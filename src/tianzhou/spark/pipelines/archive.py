@@ -2,23 +2,28 @@
 
     path/topic=orders/date=2024-02-29/part-....parquet       path/_checkpoint
 
-A stream that ends when it has caught up; the next run goes on where this one ended. A crash in
-between leaves files that the log of the sink (`path/_spark_metadata`) does not name; Spark does not
-read them, and writes their messages again.
+A stream that ends when it has caught up; the next run goes on where this one ended. A run that is
+stopped drops the batch in hand, and a crash does the same: that leaves files which the log of the
+sink (`path/_spark_metadata`) does not name; Spark does not read them, and writes their messages
+again.
 """
 
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tianzhou.errors import ConfigError
 from tianzhou.spark.options import parse_names, parse_pattern, parsed
-from tianzhou.spark.pipelines.common import Outcome, PipelineOptions
+from tianzhou.spark.parquet import PARQUET
+from tianzhou.spark.pipelines.common import NEVER, Outcome, PipelineOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CHECKPOINT = "_checkpoint"
+_BATCHES_REMEMBERED = 100_000
+_WAIT_S = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +31,7 @@ class Options(PipelineOptions):
     """Options of `archive`."""
 
     path: str = ""  # a folder, or a URL that Spark can write to
-    topics: tuple[str, ...] = parsed((), parse_names)
+    topics: tuple[str, ...] = parsed((), parse_names)  # with commas between them
     pattern: str = parsed("", parse_pattern)  # instead: topics that match it, also later ones
     checkpoint: Path | None = None  # path/_checkpoint unless given
     fail_on_data_loss: bool = True  # False: messages that were deleted before are left out
@@ -40,8 +45,9 @@ class Options(PipelineOptions):
             raise ConfigError("one of the options topics and pattern is needed")
 
 
-def run(spark: "SparkSession", options: Options) -> Outcome:
-    """Archive what is there now and was not archived yet."""
+def run(spark: "SparkSession", options: Options, *, stop: threading.Event = NEVER) -> Outcome:
+    """Archive what is there now and was not archived yet, or as much of it until stopped."""
+    from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
 
     chosen = (
@@ -58,15 +64,30 @@ def run(spark: "SparkSession", options: Options) -> Outcome:
         .load()
     )
     day = f.date_format("storeTimestamp", "yyyy-MM-dd").alias("date")
+    # All batches are to be counted; Spark remembers the last hundred unless it is told.
+    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", _BATCHES_REMEMBERED)
     query = (
         stored.select("*", day)
         .writeStream.format("parquet")
         .partitionBy("topic", "date")
+        .options(**PARQUET)
         .option("path", options.path)
         .option("checkpointLocation", str(options.checkpoint or f"{options.path}/{CHECKPOINT}"))
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination()
+    is_whole = False
+    try:
+        while not (is_whole or stop.is_set()):
+            is_whole = bool(query.awaitTermination(_WAIT_S))
+    except PySparkException:
+        # Stopping cancels the jobs of the batch in hand, which is a failure to the query.
+        if not stop.is_set():
+            raise
+    finally:
+        query.stop()
     row_count = sum(progress["numInputRows"] for progress in query.recentProgress)
-    return Outcome(row_count, f"into {options.path}")
+    note = f"into {options.path}"
+    if not is_whole:
+        note += "; stopped before its end, the next run goes on"
+    return Outcome(row_count, note, is_whole)

@@ -4,6 +4,7 @@ A look every minute: the backlog of a group on a topic is what its queues hold b
 that the group has committed. Thresholds are those of the table of rules, else of the options.
 """
 
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from tianzhou.spark.pipelines import cluster
 from tianzhou.spark.pipelines.alarm_rounds import AlarmOptions, Observation, run_rounds
 from tianzhou.spark.pipelines.alarms import Rule
 from tianzhou.spark.pipelines.cluster import Committed, End
-from tianzhou.spark.pipelines.common import Outcome, frame_of
+from tianzhou.spark.pipelines.common import NEVER, Outcome, frame_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,7 +26,7 @@ class Options(AlarmOptions):
     """Options of `backlog-alarm`."""
 
 
-def run(spark: "SparkSession", options: Options) -> Outcome:
+def run(spark: "SparkSession", options: Options, *, stop: threading.Event = NEVER) -> Outcome:
     """Watch all groups; see the options for how long."""
 
     def observe(now_ms: int, rules: list[Rule]) -> list[Observation]:
@@ -37,7 +38,7 @@ def run(spark: "SparkSession", options: Options) -> Outcome:
             for row in backlogs(spark, committed, ends).collect()
         ]
 
-    return run_rounds(spark, options, KIND, observe)
+    return run_rounds(spark, options, KIND, observe, stop=stop)
 
 
 def backlogs(

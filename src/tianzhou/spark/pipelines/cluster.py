@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
 from tianzhou.admin import Admin
-from tianzhou.admin.fanout import gather
+from tianzhou.admin.fanout import Gathered, gather
 from tianzhou.admin.topics import extents
 from tianzhou.errors import TargetError
 from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
@@ -53,6 +53,16 @@ def ask(options: ClusterOptions, work: Callable[[Admin], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
+def complete(told: Gathered[T]) -> Gathered[T]:
+    """Answers of all that were asked. Raises what kept one from answering.
+
+    Half of the answers would look like groups that are gone.
+    """
+    for error in told.missing.values():
+        raise error
+    return told
+
+
 def topics(options: ClusterOptions, *, with_retries: bool = False) -> list[str]:
     """The topics of programs: without those of the system, and those of dead letters."""
 
@@ -83,7 +93,7 @@ def committed_offsets(options: ClusterOptions) -> list[Committed]:
 
     async def read(admin: Admin) -> list[Committed]:
         masters = await admin.clusters.brokers(masters=True)
-        told = await gather(masters, admin.offsets.all_committed)
+        told = complete(await gather(masters, admin.offsets.all_committed))
         found: list[Committed] = []
         for at, table in told.found.items():
             for place, queues in table.items():
@@ -105,7 +115,7 @@ def end_offsets(options: ClusterOptions, names: list[str]) -> list[End]:
         async def one(topic: str) -> list[End]:
             async with turns:
                 try:
-                    stats = await admin.topics.stats(topic)
+                    stats = complete(await admin.topics.stats(topic))
                 except TargetError:
                     return []
             return [

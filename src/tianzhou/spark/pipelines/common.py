@@ -1,12 +1,15 @@
 """What pipelines share: their options, days in a time zone, reading topics with Spark."""
 
-from collections.abc import Iterable, Mapping
+import re
+import threading
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from tianzhou.errors import ConfigError
+from tianzhou.errors import ConfigError, PipelineError
 from tianzhou.spark.options import ClusterOptions, option_name, parsed
 
 if TYPE_CHECKING:
@@ -14,6 +17,12 @@ if TYPE_CHECKING:
 
 DATABASE = "sqlite:///tianzhou-pipelines.db"
 TODAY, YESTERDAY = "today", "yesterday"
+NEVER = threading.Event()
+"""For pipelines that nobody will stop."""
+
+_OWN_ERROR = re.compile(r"^tianzhou\.errors\.\w+: (.+)$", re.MULTILINE)
+_CALLED = re.compile(r"^An error occurred while calling \S+\n")
+_REASON_CHARACTERS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +50,33 @@ class Outcome:
 
     row_count: int
     note: str = ""
+    is_whole: bool = True
+    """Whether nothing is left that it was to do; one that was stopped may have left something."""
+
+
+# -- failures --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def plain_failures() -> Generator[None]:
+    """What Spark raises, with pages of stack traces, as one line. Raises PipelineError."""
+    from py4j.protocol import (  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs] - it has no types
+        Py4JError,
+    )
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JError, PySparkException) as e:
+        raise PipelineError(reason(str(e))) from e
+
+
+def reason(text: str) -> str:
+    """The line that says why: our own error, where one lies below Spark's."""
+    own = _OWN_ERROR.findall(text)
+    # Py4J begins with the number of the object that it called, which tells nobody anything.
+    lines = [line.strip(": ") for line in _CALLED.sub("", text).splitlines() if line.strip(": ")]
+    return (own[-1] if own else lines[0] if lines else "no reason given")[:_REASON_CHARACTERS]
 
 
 # -- days ------------------------------------------------------------------------------------------
@@ -116,7 +152,7 @@ def _midnight_ms(day: date, zone: ZoneInfo) -> int:
 class DayOptions(PipelineOptions):
     """Options of pipelines that look at whole days."""
 
-    days: tuple[str, ...] = parsed((YESTERDAY, TODAY), parse_days)
+    days: tuple[str, ...] = parsed((YESTERDAY, TODAY), parse_days)  # or dates: 2024-02-29
     zone: str = parsed("UTC", parse_zone)  # in which days begin and end
 
     def spans(self, now_ms: int) -> list[Day]:

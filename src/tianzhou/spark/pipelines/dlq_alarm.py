@@ -5,6 +5,7 @@ came from. The notice shows the last of them: key or id, how often it was tried,
 its body.
 """
 
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,7 +21,7 @@ from tianzhou.spark.pipelines.alarm_rounds import (
     run_rounds,
 )
 from tianzhou.spark.pipelines.alarms import Rule
-from tianzhou.spark.pipelines.common import Outcome, messages
+from tianzhou.spark.pipelines.common import NEVER, Outcome, messages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,11 +38,11 @@ _COLUMNS = (
 class Options(AlarmOptions):
     """Options of `dlq-alarm`."""
 
-    threshold: int = parsed(5, parse_whole)
+    threshold: int = parsed(5, parse_whole)  # where the table of rules says nothing
     samples: int = parsed(3, parse_whole)  # dead letters that a notice shows
 
 
-def run(spark: "SparkSession", options: Options) -> Outcome:
+def run(spark: "SparkSession", options: Options, *, stop: threading.Event = NEVER) -> Outcome:
     """Watch the dead letters of all groups; see the options for how long."""
 
     def observe(now_ms: int, rules: list[Rule]) -> list[Observation]:
@@ -53,7 +54,7 @@ def run(spark: "SparkSession", options: Options) -> Outcome:
         found = counts(letters, windows_s, now_ms, options.samples).collect()
         return [observation(row, windows_s) for row in found]
 
-    return run_rounds(spark, options, KIND, observe)
+    return run_rounds(spark, options, KIND, observe, stop=stop)
 
 
 def counts(

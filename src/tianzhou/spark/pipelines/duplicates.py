@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COPIES_MAX = 100
-_TOKEN_CHARACTERS = 512
 
 
 class By(StrEnum):
@@ -36,7 +35,7 @@ class Options(DayOptions):
     """Options of `duplicates`."""
 
     topics: tuple[str, ...] = parsed((), parse_names)  # all of programs, unless named
-    by: By = By.KEY
+    by: By = By.KEY  # key or msgId
 
 
 def run(spark: "SparkSession", options: Options) -> Outcome:
@@ -96,7 +95,7 @@ def duplicate_rows(found: Iterable[Any], by: By, day: str, now_ms: int) -> list[
             "day": day,
             "topic": row.topic,
             "by": by.value,
-            "token": row.token[:_TOKEN_CHARACTERS],
+            "token": tables.token(row.token),
             "copy_count": row.copyCount,
             "copies": json.dumps(sorted(list(each) for each in row.copies)),
             "updated_ms": now_ms,

@@ -4,9 +4,10 @@
     https://hooks.example.org/alarms                              JSON by POST
     smtp://user:password@mail.example.org:587?from=a@example.org&to=b@example.org,c@example.org
 
-`smtps://` speaks TLS from the beginning; `smtp://` begins it when the server offers it. More kinds
-are more functions: a notifier is whatever takes a `Notice` and raises NoticeError if it could not
-be delivered.
+`smtps://` speaks TLS from the beginning; `smtp://` begins it when the server offers it (STARTTLS),
+and gives no password to a server that does not. Servers prove who they are by the authorities that
+the machine trusts; the variable SSL_CERT_FILE names others. More kinds are more functions: a
+notifier is whatever takes a `Notice` and raises NoticeError if it could not be delivered.
 """
 
 import json
@@ -170,9 +171,11 @@ def smtp(
             else:
                 server = smtplib.SMTP(host, port, timeout=TIMEOUT_S)
             with server:
-                server.ehlo()
-                if not tls_first and server.has_extn("starttls"):
-                    server.starttls(context=ssl.create_default_context())
+                is_hidden = tls_first or _begin_tls(server)
+                if user and not is_hidden:
+                    raise NoticeError(
+                        f"e-mail by {host}:{port}: the server offers no TLS, so it gets no password"
+                    )
                 if user:
                     server.login(user, password)
                 server.send_message(mail)
@@ -180,3 +183,12 @@ def smtp(
             raise NoticeError(f"e-mail by {host}:{port}: {e}") from e
 
     return tell
+
+
+def _begin_tls(server: smtplib.SMTP) -> bool:
+    """Whether the rest of the conversation is hidden now: only if the server offers that."""
+    server.ehlo()
+    if not server.has_extn("starttls"):
+        return False
+    server.starttls(context=ssl.create_default_context())
+    return True

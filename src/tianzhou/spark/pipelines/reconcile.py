@@ -44,10 +44,10 @@ class Against(StrEnum):
 class Options(PipelineOptions):
     """Options of `reconcile`."""
 
-    against: Against = Against.OUTBOX
+    against: Against = Against.OUTBOX  # outbox, or tokens that a group has handled
     business: str = ""  # URL of the database of the program; the one of the results unless given
     table: str = ""  # its name, if it is not the usual one
-    topics: tuple[str, ...] = parsed((), parse_names)
+    topics: tuple[str, ...] = parsed((), parse_names)  # where the messages are
     group: str = ""  # of tokens: the group that handled them
     settle: int = parsed(60_000, parse_duration_ms)  # ms; what is younger may be on its way
     since: int = parsed(24 * 3_600_000, parse_duration_ms)  # ms; how far to look back
@@ -164,6 +164,6 @@ def _query(options: Options, begin_ms: int, end_ms: int) -> Any:  # noqa: ANN401
 def finding_rows(found: Iterable[Any], name: str, now_ms: int) -> list[dict[str, object]]:
     """The rows of the table from what Spark found."""
     return [
-        {"name": name, "token": row.token[:512], "finding": row.finding, "found_ms": now_ms}
+        {"name": name, "token": tables.token(row.token), "finding": row.finding, "found_ms": now_ms}
         for row in found
     ]

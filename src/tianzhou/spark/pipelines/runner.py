@@ -1,7 +1,7 @@
 """Runs a pipeline: options first, then the database, then Spark; and keeps a record of the run.
 
 What is wrong with options or database is told before Spark is started, which takes seconds. Every
-run has a row in `tianzhou_pipeline_runs`: running, done or failed.
+run has a row in `tianzhou_pipeline_runs`: running, done, failed or stopped.
 """
 
 import json
@@ -14,10 +14,16 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Engine, select, update
 
 from tianzhou.clock import wall_ms
-from tianzhou.errors import TianzhouError
+from tianzhou.errors import PipelineError, TianzhouError
 from tianzhou.spark.options import read_options
 from tianzhou.spark.pipelines import catalog, tables
-from tianzhou.spark.pipelines.common import DATABASE, Outcome, PipelineOptions
+from tianzhou.spark.pipelines.common import (
+    DATABASE,
+    NEVER,
+    Outcome,
+    PipelineOptions,
+    plain_failures,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,23 +60,46 @@ def run(
     *,
     spark: "SparkSession | None" = None,
     tell: Tell = lambda line: None,
+    stop: threading.Event = NEVER,
 ) -> Outcome:
     """Run a pipeline to its end. Raises ConfigError before Spark starts, later what goes wrong.
 
     Without a session the one of this process is used, or one is started and stopped again. `tell`
-    gets a line for each step.
+    gets a line for each step. `stop`, once set, ends the run: one that streams ends the round in
+    hand, of others the jobs are cancelled. Whoever can go on later returns; others raise
+    PipelineError.
     """
     module = catalog.load(name)
     options = check(name, given)
     engine = tables.open_database(options.database)
+    entry = catalog.entry(name)
+    more = {"stop": stop} if entry.stays else {}
     try:
-        with _recorded(engine, name, given) as record:
-            with _session(name, spark, tell) as chosen, _progress(chosen, tell):
-                outcome: Outcome = module.run(chosen, options)
+        with (
+            _recorded(engine, name, given, stop) as record,
+            _stopped_in_words(stop),
+            plain_failures(),
+        ):
+            with (
+                _session(name, spark, tell) as chosen,
+                _watched(chosen, tell, stop, cancels=not entry.streams),
+            ):
+                outcome: Outcome = module.run(chosen, options, **more)
             record(outcome)
             return outcome
     finally:
         engine.dispose()
+
+
+@contextmanager
+def _stopped_in_words(stop: threading.Event) -> Generator[None]:
+    """What Spark says of cancelled jobs is nobody's trouble. Raises PipelineError."""
+    try:
+        yield
+    except PipelineError as e:
+        if not stop.is_set():
+            raise
+        raise PipelineError("stopped before its end") from e
 
 
 @contextmanager
@@ -86,7 +115,8 @@ def _session(name: str, given: "SparkSession | None", tell: Tell) -> Generator["
     is_running = SparkContext._active_spark_context is not None  # pyright: ignore[reportPrivateUsage] - PySpark tells it nowhere else
     if not is_running:
         tell("starting Spark")
-    made = session(f"tianzhou {name}")
+    # What Spark warns of (interrupted threads, late batches) is of no use beside our own lines.
+    made = session(f"tianzhou {name}", spark_log_level="ERROR")
     try:
         yield made
     finally:
@@ -111,7 +141,7 @@ def status(database: str = DATABASE, *, limit: int = 20) -> list[Run]:
 
 @contextmanager
 def _recorded(
-    engine: Engine, name: str, given: Mapping[str, str]
+    engine: Engine, name: str, given: Mapping[str, str], stop: threading.Event
 ) -> Generator[Callable[[Outcome], None]]:
     shown = {
         key: "***" if key.lower() in map(str.lower, _SECRETS) else value
@@ -136,9 +166,11 @@ def _recorded(
     try:
         yield ended.append
     except BaseException as e:
-        end("stopped" if isinstance(e, KeyboardInterrupt) else "failed", note=_reason(e))
+        is_stopped = stop.is_set() or isinstance(e, KeyboardInterrupt)
+        end("stopped" if is_stopped else "failed", note=_reason(e))
         raise
-    end("done", row_count=ended[0].row_count, note=ended[0].note)
+    state = "stopped" if stop.is_set() else "done"
+    end(state, row_count=ended[0].row_count, note=ended[0].note)
 
 
 def _reason(error: BaseException) -> str:
@@ -148,21 +180,27 @@ def _reason(error: BaseException) -> str:
 
 
 @contextmanager
-def _progress(spark: "SparkSession", tell: Tell) -> Generator[None]:
-    """Tell how far Spark's stages are, from a thread that only looks."""
+def _watched(
+    spark: "SparkSession", tell: Tell, stop: threading.Event, *, cancels: bool
+) -> Generator[None]:
+    """Tell how far Spark's stages are; cancel them when the run is to stop, unless it is gentle."""
     ended = threading.Event()
-    tracker = spark.sparkContext.statusTracker()
+    context = spark.sparkContext
+    tracker = context.statusTracker()
 
     def watch() -> None:
-        told = ""
+        told: dict[int, str] = {}
         while not ended.wait(_PROGRESS_S):
+            if stop.is_set() and cancels:
+                context.cancelAllJobs()
+                continue
             for stage in tracker.getActiveStageIds():
                 info = tracker.getStageInfo(stage)
                 if info is not None and info.numTasks:
                     line = f"stage {stage}: {info.numCompletedTasks} of {info.numTasks} tasks"
-                    if line != told:
+                    if told.get(stage) != line:
                         tell(line)
-                        told = line
+                        told[stage] = line
 
     thread = threading.Thread(target=watch, name="tianzhou-pipeline-progress", daemon=True)
     thread.start()

@@ -5,6 +5,8 @@ apply_once   all of a batch in one transaction with the row (query, batch) that 
 """
 
 from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -18,163 +20,197 @@ from sqlalchemy import (
     Table,
     Text,
 )
+from sqlalchemy.types import TypeEngine
 
 from tianzhou.clock import wall_ms
 from tianzhou.spark import database
 from tianzhou.spark.database import insert_new, rows_of, upsert
 
-__all__ = ["apply_once", "insert_new", "open_database", "rows_of", "upsert"]
+__all__ = ["apply_once", "insert_new", "open_database", "rows_of", "token", "upsert"]
 
 VERSION = 1
 
 metadata = MetaData()
 
-versions = Table("tianzhou_pipeline_schema", metadata, Column("version", Integer, primary_key=True))
+Kind = TypeEngine[Any]
+NAME, DAY, WORD = String(255), String(10), String(16)
+COUNT, WHOLE, TEXT = BigInteger(), Integer(), Text()
+TOKEN_CHARACTERS = 512
 
-batches = Table(
-    "tianzhou_pipeline_batches",
-    metadata,
-    Column("query", String(200), primary_key=True),
-    Column("batch", BigInteger, primary_key=True, autoincrement=False),
-    Column("done_ms", BigInteger, nullable=False),
+
+# -- columns ---------------------------------------------------------------------------------------
+
+
+def _table(name: str, *columns: Column[Any]) -> Table:
+    return Table(f"tianzhou_{name}", metadata, *columns)
+
+
+def _number() -> Column[Any]:
+    """Given by the database."""
+    return Column("id", WHOLE, primary_key=True)
+
+
+def _key(name: str, kind: Kind = NAME) -> Column[Any]:
+    """Part of the primary key."""
+    return Column(name, kind, primary_key=True, autoincrement=False)
+
+
+def _must(name: str, kind: Kind = COUNT, default: str | None = None) -> Column[Any]:
+    """Always there; with a default also where a writer does not name it."""
+    return Column(name, kind, nullable=False, server_default=default)
+
+
+def _may(name: str, kind: Kind = COUNT) -> Column[Any]:
+    """Empty until it is known."""
+    return Column(name, kind)
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+versions = _table("pipeline_schema", Column("version", WHOLE, primary_key=True))
+
+batches = _table(
+    "pipeline_batches", _key("query", String(200)), _key("batch", COUNT), _must("done_ms")
 )
 
-runs = Table(
-    "tianzhou_pipeline_runs",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("pipeline", String(64), nullable=False),
-    Column("state", String(16), nullable=False),
-    Column("started_ms", BigInteger, nullable=False),
-    Column("ended_ms", BigInteger),
-    Column("row_count", BigInteger, nullable=False, server_default="0"),
-    Column("options", Text, nullable=False),
-    Column("note", Text),
+runs = _table(
+    "pipeline_runs",
+    _number(),
+    _must("pipeline", String(64)),
+    _must("state", WORD),
+    _must("started_ms"),
+    _may("ended_ms"),
+    _must("row_count", default="0"),
+    _must("options", TEXT),
+    _may("note", TEXT),
 )
 
-topic_stats = Table(
-    "tianzhou_topic_stats",
-    metadata,
-    Column("topic", String(255), primary_key=True),
+topic_stats = _table(
+    "topic_stats",
+    _key("topic"),
     # The empty name is the topic itself: what was produced.
-    Column("consumer_group", String(255), primary_key=True),
-    Column("day", String(10), primary_key=True),
+    _key("consumer_group"),
+    _key("day", DAY),
     # Hours since the day began; -1 is the whole day.
-    Column("hour", Integer, primary_key=True, autoincrement=False),
-    Column("produced", BigInteger, nullable=False, server_default="0"),
-    Column("produced_bytes", BigInteger, nullable=False, server_default="0"),
-    Column("consumed", BigInteger, nullable=False, server_default="0"),
-    Column("consumed_bytes", BigInteger, nullable=False, server_default="0"),
-    Column("distinct_keys", BigInteger, nullable=False, server_default="0"),
-    Column("updated_ms", BigInteger, nullable=False),
+    _key("hour", WHOLE),
+    _must("produced", default="0"),
+    _must("produced_bytes", default="0"),
+    _must("consumed", default="0"),
+    _must("consumed_bytes", default="0"),
+    _must("distinct_keys", default="0"),
+    _must("updated_ms"),
 )
 
-alarm_rules = Table(
-    "tianzhou_alarm_rules",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("tenant", String(64), nullable=False, server_default=""),
-    Column("kind", String(16), nullable=False),
+alarm_rules = _table(
+    "alarm_rules",
+    _number(),
+    _must("tenant", String(64), default=""),
+    _must("kind", WORD),
     # Names, or patterns with * and ?.
-    Column("consumer_group", String(255), nullable=False, server_default="*"),
-    Column("topic", String(255), nullable=False, server_default="*"),
-    Column("threshold", BigInteger, nullable=False),
-    Column("window_s", Integer, nullable=False, server_default="600"),
-    Column("repeat_max", Integer, nullable=False, server_default="3"),
-    Column("enabled", Integer, nullable=False, server_default="1"),
+    _must("consumer_group", NAME, default="*"),
+    _must("topic", NAME, default="*"),
+    _must("threshold"),
+    _must("window_s", WHOLE, default="600"),
+    _must("repeat_max", WHOLE, default="3"),
+    _must("enabled", WHOLE, default="1"),
 )
 
-alarms = Table(
-    "tianzhou_alarms",
-    metadata,
-    Column("kind", String(16), primary_key=True),
-    Column("tenant", String(64), primary_key=True),
-    Column("consumer_group", String(255), primary_key=True),
-    Column("topic", String(255), primary_key=True),
-    Column("is_open", Integer, nullable=False),
-    Column("opened_ms", BigInteger, nullable=False),
-    Column("recovered_ms", BigInteger),
-    Column("told_open", Integer, nullable=False),
-    Column("told_count", Integer, nullable=False),
-    Column("told_ms", BigInteger),
-    Column("value", BigInteger, nullable=False),
-    Column("threshold", BigInteger, nullable=False),
+alarms = _table(
+    "alarms",
+    _key("kind", WORD),
+    _key("tenant", String(64)),
+    _key("consumer_group"),
+    _key("topic"),
+    _must("is_open", WHOLE),
+    _must("opened_ms"),
+    _may("recovered_ms"),
+    _must("told_open", WHOLE),
+    _must("told_count", WHOLE),
+    _may("told_ms"),
+    _must("value"),
+    _must("threshold"),
 )
 
-alarm_events = Table(
-    "tianzhou_alarm_events",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("kind", String(16), nullable=False),
-    Column("tenant", String(64), nullable=False),
-    Column("consumer_group", String(255), nullable=False),
-    Column("topic", String(255), nullable=False),
-    Column("event", String(16), nullable=False),
-    Column("value", BigInteger, nullable=False),
-    Column("threshold", BigInteger, nullable=False),
-    Column("at_ms", BigInteger, nullable=False),
-    Column("detail", Text, nullable=False, server_default=""),
+alarm_events = _table(
+    "alarm_events",
+    _number(),
+    _must("kind", WORD),
+    _must("tenant", String(64)),
+    _must("consumer_group", NAME),
+    _must("topic", NAME),
+    _must("event", WORD),
+    _must("value"),
+    _must("threshold"),
+    _must("at_ms"),
+    _must("detail", TEXT, default=""),
     # Empty until a notifier took it.
-    Column("told_ms", BigInteger),
-    Column("try_count", Integer, nullable=False, server_default="0"),
+    _may("told_ms"),
+    _must("try_count", WHOLE, default="0"),
 )
 
-trace_latency = Table(
-    "tianzhou_trace_latency",
-    metadata,
-    Column("day", String(10), primary_key=True),
-    Column("topic", String(255), primary_key=True),
-    Column("consumer_group", String(255), primary_key=True),
+trace_latency = _table(
+    "trace_latency",
+    _key("day", DAY),
+    _key("topic"),
+    _key("consumer_group"),
     # send, store, deliver or consume.
-    Column("step", String(16), primary_key=True),
-    Column("message_count", BigInteger, nullable=False),
-    Column("p50_ms", Float, nullable=False),
-    Column("p90_ms", Float, nullable=False),
-    Column("p99_ms", Float, nullable=False),
-    Column("max_ms", Float, nullable=False),
-    Column("updated_ms", BigInteger, nullable=False),
+    _key("step", WORD),
+    _must("message_count"),
+    _must("p50_ms", Float()),
+    _must("p90_ms", Float()),
+    _must("p99_ms", Float()),
+    _must("max_ms", Float()),
+    _must("updated_ms"),
 )
 
-slow_messages = Table(
-    "tianzhou_slow_messages",
-    metadata,
-    Column("day", String(10), primary_key=True),
-    Column("topic", String(255), primary_key=True),
-    Column("consumer_group", String(255), primary_key=True),
-    Column("place", Integer, primary_key=True, autoincrement=False),
-    Column("msg_id", String(64), nullable=False),
-    Column("keys", Text),
-    Column("took_ms", BigInteger, nullable=False),
+slow_messages = _table(
+    "slow_messages",
+    _key("day", DAY),
+    _key("topic"),
+    _key("consumer_group"),
+    _key("place", WHOLE),
+    _must("msg_id", String(64)),
+    _may("keys", TEXT),
+    _must("took_ms"),
 )
 
-duplicates = Table(
-    "tianzhou_duplicates",
-    metadata,
-    Column("day", String(10), primary_key=True),
-    Column("topic", String(255), primary_key=True),
+duplicates = _table(
+    "duplicates",
+    _key("day", DAY),
+    _key("topic"),
     # "key" or "msgId".
-    Column("by", String(8), primary_key=True),
-    Column("token", String(512), primary_key=True),
-    Column("copy_count", BigInteger, nullable=False),
+    _key("by", String(8)),
+    _key("token", String(TOKEN_CHARACTERS)),
+    _must("copy_count"),
     # JSON: a list of [broker, queue, queue offset], at most a hundred.
-    Column("copies", Text, nullable=False),
-    Column("updated_ms", BigInteger, nullable=False),
+    _must("copies", TEXT),
+    _must("updated_ms"),
 )
 
-reconciliation = Table(
-    "tianzhou_reconciliation",
-    metadata,
-    Column("name", String(128), primary_key=True),
-    Column("token", String(512), primary_key=True),
+reconciliation = _table(
+    "reconciliation",
+    _key("name", String(128)),
+    _key("token", String(TOKEN_CHARACTERS)),
     # "missing": in the table and not in the log; "extra": the other way round.
-    Column("finding", String(8), nullable=False),
-    Column("found_ms", BigInteger, nullable=False),
+    _must("finding", String(8)),
+    _must("found_ms"),
 )
+
+
+# -- opening and writing ---------------------------------------------------------------------------
 
 
 def open_database(url: str) -> Engine:
     """Connect, create what is missing, bring old tables up to date. Raises ConfigError."""
     return database.open_database(url, metadata, versions, VERSION)
+
+
+def token(text: str) -> str:
+    """A key or an id of any length as a value of the columns `token`, different if they differ."""
+    if len(text) <= TOKEN_CHARACTERS:
+        return text
+    mark = f"...{sha256(text.encode(errors='surrogatepass')).hexdigest()}"
+    return text[: TOKEN_CHARACTERS - len(mark)] + mark
 
 
 def apply_once(

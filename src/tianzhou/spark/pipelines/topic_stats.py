@@ -8,16 +8,17 @@ The rows of an hour can be added up to those of the day (hour -1), except the ke
 again replaces its rows.
 """
 
-import time
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tianzhou.clock import wall_ms
+from tianzhou.clock import Clock, wall_ms
 from tianzhou.spark.options import parse_names, parsed
 from tianzhou.spark.pipelines import cluster, tables
 from tianzhou.spark.pipelines.cluster import Committed
 from tianzhou.spark.pipelines.common import (
+    NEVER,
     YESTERDAY,
     Day,
     DayOptions,
@@ -47,15 +48,21 @@ class Options(DayOptions):
 
 
 def run(
-    spark: "SparkSession", options: Options, *, sleep: Callable[[float], None] = time.sleep
+    spark: "SparkSession",
+    options: Options,
+    *,
+    stop: threading.Event = NEVER,
+    clock: Clock = wall_ms,
 ) -> Outcome:
     """Count the days of the options; with `midnight` every day from then on, until stopped."""
-    row_count = sum(_run_day(spark, options, day) for day in options.spans(wall_ms()))
-    while options.midnight:
-        now_ms = wall_ms()
-        sleep((next_midnight_ms(options.zone, now_ms) - now_ms) / 1000 + _PAST_MIDNIGHT_S)
-        row_count += _run_day(spark, options, day_of(YESTERDAY, options.zone, wall_ms()))
+    row_count = sum(_run_day(spark, options, day) for day in options.spans(clock()))
+    while options.midnight and not stop.wait(_until_midnight_s(options, clock())):
+        row_count += _run_day(spark, options, day_of(YESTERDAY, options.zone, clock()))
     return Outcome(row_count, f"{', '.join(options.days)} in {options.zone}")
+
+
+def _until_midnight_s(options: Options, now_ms: int) -> float:
+    return (next_midnight_ms(options.zone, now_ms) - now_ms) / 1000 + _PAST_MIDNIGHT_S
 
 
 def _run_day(spark: "SparkSession", options: Options, day: Day) -> int:

@@ -33,7 +33,7 @@ _FIELD, _LINE = "\x01", "\x02"
 class Options(DayOptions):
     """Options of `trace-latency`."""
 
-    trace_topic: str = TRACE_TOPIC
+    trace_topic: str = TRACE_TOPIC  # where clients write their traces
     slowest: int = parsed(10, parse_whole)  # messages to name per topic and group
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tianzhou.broker.quota.bodies import BODY_MAX_BYTES, body_max_bytes, check_body
+from tianzhou.broker import handlers as broker_handlers
+from tianzhou.broker.quota.bodies import LONGER
 from tianzhou.broker.quota.control import Quotas, limits_by, message_count
 from tianzhou.broker.quota.rules import Rules
 from tianzhou.errors import ConfigError, RequestError
@@ -14,6 +15,7 @@ from tianzhou.protocol.batch import encode as encode_batch
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.limits import Limits
+from tianzhou.remoting.quota.bodies import BODY_MAX_BYTES, check_body
 
 PEER = "10.0.0.1:4711"
 
@@ -211,15 +213,28 @@ def test_the_file_changes_the_limits_of_the_ports_that_it_names(tmp_path: Path) 
              RequestCode.LOCK_BATCH_MQ, 99_999],
 )  # fmt: skip
 def test_a_body_that_is_too_long_is_refused_with_both_figures(code: int) -> None:
-    max_bytes = body_max_bytes(code)
+    max_bytes = LONGER.get(code, BODY_MAX_BYTES)
     assert max_bytes is not None
-    check_body(Command(code=code, body=b"x" * max_bytes))
+    check_body(Command(code=code, body=b"x" * max_bytes), LONGER)
     with pytest.raises(RequestError, match=f"{max_bytes + 1} bytes, {max_bytes} are allowed"):
-        check_body(Command(code=code, body=b"x" * (max_bytes + 1)))
+        check_body(Command(code=code, body=b"x" * (max_bytes + 1)), LONGER)
 
 
 def test_messages_are_bounded_elsewhere() -> None:
     for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
-        assert body_max_bytes(code) is None
-        check_body(Command(code=code, body=b"x" * (16 * 1024 * 1024)))
-    assert body_max_bytes(RequestCode.PULL_MESSAGE) == BODY_MAX_BYTES
+        check_body(Command(code=code, body=b"x" * (16 * 1024 * 1024)), LONGER)
+    assert RequestCode.PULL_MESSAGE not in LONGER
+
+
+def test_every_request_whose_body_is_read_has_its_limit() -> None:
+    """A handler that decodes a body does it with `decode_request`, or has a short one."""
+    folder = Path(broker_handlers.__file__).parent
+    loose = {
+        path.name for path in folder.glob("*.py") if "bodies import decode as" in path.read_text()
+    }
+    # Those two read what others answered to the broker's own questions.
+    assert loose == {"assignment.py", "relay.py"}
+    assert [code for code, max_bytes in LONGER.items() if max_bytes is None] == [
+        RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2,
+    ]  # fmt: skip

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tianzhou.broker.quota.buckets import Rate
 from tianzhou.broker.quota.rules import make_rules, parse_quota, read_rules
 from tianzhou.errors import ConfigError
+from tianzhou.remoting.quota.buckets import Rate
 
 WHOLE = """
 connections: {perBroker: 20000, perAddress: 500}
@@ -99,7 +99,7 @@ def test_the_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"quota\.yml: cannot be read"):
         read_rules(path)
     path.write_text("nonsense: 1")
-    with pytest.raises(ConfigError, match=r"quota\.yml: the file: unknown name"):
+    with pytest.raises(ConfigError, match=r"quota\.yml: the file has an unknown name"):
         read_rules(path)
     os.mkfifo(tmp_path / "pipe")
     for strange in (tmp_path, tmp_path / "pipe", Path("/dev/zero")):

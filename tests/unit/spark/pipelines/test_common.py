@@ -12,6 +12,7 @@ from tianzhou.spark.pipelines.common import (
     PipelineOptions,
     day_of,
     next_midnight_ms,
+    reason,
 )
 
 HOUR_MS = 3_600_000
@@ -115,3 +116,13 @@ def test_rows_of_statistics() -> None:
         ("", -1, 9, 0, 0, 6),
         ("g", 3, 0, 2, 200, 0),
     ]
+
+
+def test_the_reason_of_a_failure_is_our_own_word_or_what_spark_says_first() -> None:
+    called = "An error occurred while calling o27.save.\n"
+    trace = "\tat org.apache.spark.Somewhere(Somewhere.scala:1)\n"
+    theirs = ": org.apache.spark.SparkException: [X] it failed\n"
+    assert reason(called + theirs + trace) == "org.apache.spark.SparkException: [X] it failed"
+    ours = "tianzhou.errors.DataLost: queue a: 5 messages\n"
+    assert reason(called + theirs + trace + ours) == "queue a: 5 messages"
+    assert reason("  \n") == "no reason given"

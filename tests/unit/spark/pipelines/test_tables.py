@@ -37,6 +37,13 @@ def test_many_rows_at_once(engine: Engine) -> None:
         assert len(tables.rows_of(connection, tables.topic_stats)) == 1_000
 
 
+def test_long_tokens_stay_different_and_fit() -> None:
+    assert tables.token("k" * 512) == "k" * 512
+    one, two = tables.token("k" * 600 + "1"), tables.token("k" * 600 + "2")
+    assert one != two
+    assert {len(one), len(two)} == {512}
+
+
 def test_a_batch_is_applied_once(engine: Engine) -> None:
     calls: list[int] = []
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tianzhou.broker.acl.addresses import parse_host, parse_pattern
 from tianzhou.errors import ConfigError
+from tianzhou.remoting.quota.addresses import parse_host, parse_pattern
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tianzhou.broker.quota.buckets import Buckets, Rate
+from tianzhou.remoting.quota.buckets import Buckets, Rate
 
 
 def passes(buckets: Buckets, rate: Rate, now_ms: int, cost: float = 1.0, key: str = "k") -> bool:

@@ -1,0 +1,167 @@
+"""Pop consumption: what consumers say about the messages they have, by the handles of those.
+
+ACK_MESSAGE, BATCH_ACK_MESSAGE   they are done with
+CHANGE_MESSAGE_INVISIBLETIME     they shall come back at another time
+"""
+
+import base64
+import binascii
+from collections.abc import Iterator
+
+from tianzhou.broker.handlers.pop import PopParts, check_invisible, find_topic
+from tianzhou.broker.pop import Change, Flying, Key
+from tianzhou.errors import BodyError, RequestError
+from tianzhou.protocol import receipts
+from tianzhou.protocol.bodies import decode_request as decode_body
+from tianzhou.protocol.bodies.queues import BatchAck, BatchAckMessageBody
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.protocol.headers import decode, encode
+from tianzhou.protocol.headers.pop import (
+    AckMessageRequest,
+    ChangeInvisibleTimeRequest,
+    ChangeInvisibleTimeResponse,
+)
+from tianzhou.protocol.receipts import ORDERED_REVIVE_QUEUE
+from tianzhou.remoting.connection import Connection
+
+_BITS_BYTES_MAX = 1024
+"""Acknowledgements in a longer bit set are looked up one by one among what is in flight."""
+
+
+def ack_message(parts: PopParts, _: Connection, request: Command) -> Command:
+    """ACK_MESSAGE. A handle that is worth nothing any more does nothing, as in RocketMQ."""
+    header = decode(AckMessageRequest, request.fields)
+    handle = receipts.parse_receipt(header.extra_info)
+    _check_place(parts, header.topic, header.queue_id, header.queue_offset)
+    key = Key(header.consumer_group, header.topic, header.queue_id)
+    if handle.is_ordered:
+        _ack_in_order(parts, key, header.queue_offset, handle.pop_time_ms)
+    else:
+        change = parts.pops.table.acked(
+            key, header.queue_offset, handle.pop_time_ms, handle.invisible_time_ms
+        )
+        if change is not None:
+            _note_acked(parts, [change])
+    return Command(code=ResponseCode.SUCCESS)
+
+
+def _note_acked(parts: PopParts, changes: list[Change]) -> None:
+    parts.pops.note(changes)
+    for key, *_ in changes:
+        parts.stats.acked[key.topic, key.group] += 1
+    if parts.settings.config.enable_pop_message_threshold:
+        # There may be room for more where there was none.
+        for topic in {receipts.origin_topic(key.group, key.topic) for key, *_ in changes}:
+            parts.polls.visible(topic)
+
+
+def _check_place(parts: PopParts, topic_name: str, queue_id: int, queue_offset: int) -> None:
+    topic = find_topic(parts, parts.settings.config, topic_name)
+    if not 0 <= queue_id < topic.read_queue_count:
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"queueId[{queue_id}] is illegal: topic {topic_name} has {topic.read_queue_count} read "
+            f"queues",
+        )
+    low = parts.store.min_offset(topic_name, queue_id)
+    end = parts.store.max_offset(topic_name, queue_id)
+    if not low <= queue_offset < end:
+        raise RequestError(
+            ResponseCode.NO_MESSAGE,
+            f"offset is illegal, key:{topic_name}@{queue_id}, commit:{queue_offset}, "
+            f"store:{low}~{end}",
+        )
+
+
+def _ack_in_order(parts: PopParts, key: Key, queue_offset: int, pop_time_ms: int) -> None:
+    table = parts.pops.table
+    batch = table.batch(key)
+    if batch is not None and batch.pop_time_ms == pop_time_ms:
+        is_known = queue_offset in batch.queue_offsets
+        if not is_known and queue_offset >= batch.next_offset:
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"message {queue_offset} of topic {key.topic} queue {key.queue_id} is not in the "
+                f"batch that group {key.group} has",
+            )
+    change = table.batch_acked(key, queue_offset, pop_time_ms)
+    if change is None:
+        return
+    parts.pops.note([change])
+    parts.stats.acked[key.topic, key.group] += 1
+    if not table.is_blocked(key, None, parts.clock()):
+        parts.polls.visible(key.topic)
+
+
+def batch_ack_message(parts: PopParts, _: Connection, request: Command) -> Command:
+    """BATCH_ACK_MESSAGE: acknowledgements of several pops, each with the bits of its messages."""
+    acks = decode_body(BatchAckMessageBody, request.body).acks if request.body else None
+    if not acks:
+        return Command(code=ResponseCode.NO_MESSAGE, remark="there is nothing to acknowledge")
+    changes: dict[tuple[Key, int], Change] = {}
+    for ack in acks:
+        group, topic = ack.consumer_group or "", ack.topic or ""
+        topic = receipts.real_topic(topic, group, ack.retry or receipts.NORMAL)
+        key = Key(group, topic, ack.queue_id)
+        for queue_offset in _acked_offsets(parts, key, ack):
+            if ack.revive_queue_id == ORDERED_REVIVE_QUEUE:
+                _ack_in_order(parts, key, queue_offset, ack.pop_time_ms)
+                continue
+            change = parts.pops.table.acked(
+                key, queue_offset, ack.pop_time_ms, ack.invisible_time_ms
+            )
+            if change is not None:
+                changes[key, queue_offset] = change
+    if changes:
+        _note_acked(parts, list(changes.values()))
+    return Command(code=ResponseCode.SUCCESS)
+
+
+def _acked_offsets(parts: PopParts, key: Key, ack: BatchAck) -> Iterator[int]:
+    """The queue offsets whose bits are set. Raises BodyError."""
+    try:
+        bits = base64.b64decode(ack.bit_set or "", validate=True)
+    except (binascii.Error, ValueError) as e:
+        raise BodyError(f"the bit set of an acknowledgement cannot be read: {e}") from e
+    if len(bits) > _BITS_BYTES_MAX:
+        candidates = [row.queue_offset - ack.start_offset for row in parts.pops.table.flying(key)]
+    else:
+        candidates = list(range(len(bits) * 8))
+    for at in candidates:
+        if 0 <= at < len(bits) * 8 and bits[at >> 3] >> (at & 7) & 1:
+            yield ack.start_offset + at
+
+
+def change_invisible_time(parts: PopParts, _: Connection, request: Command) -> Command:
+    """CHANGE_MESSAGE_INVISIBLETIME: a message shall come back at another time."""
+    header = decode(ChangeInvisibleTimeRequest, request.fields)
+    handle = receipts.parse_receipt(header.extra_info)
+    _check_place(parts, header.topic, header.queue_id, header.queue_offset)
+    check_invisible(parts.settings.config, header.invisible_time_ms, 0)
+    key = Key(header.consumer_group, header.topic, header.queue_id)
+    now_ms, table = parts.clock(), parts.pops.table
+    if handle.is_ordered:
+        visible_ms = now_ms + header.invisible_time_ms
+        change = table.batch_prolonged(key, header.queue_offset, handle.pop_time_ms, visible_ms)
+        pop_time_ms, invisible_time_ms = handle.pop_time_ms, visible_ms - handle.pop_time_ms
+    else:
+        old = Flying(header.queue_offset, handle.pop_time_ms, handle.invisible_time_ms)
+        change = table.prolonged(key, old, now_ms, header.invisible_time_ms)
+        pop_time_ms, invisible_time_ms = now_ms, header.invisible_time_ms
+    if change is None:
+        raise RequestError(
+            ResponseCode.NO_MESSAGE,
+            f"message {header.queue_offset} of topic {header.topic} queue {header.queue_id} is not "
+            f"in flight by this handle: it is acknowledged, or its time was up",
+        )
+    parts.pops.note([change])
+    # As RocketMQ counts it: acknowledged, and popped anew.
+    parts.stats.acked[key.topic, key.group] += 1
+    parts.stats.popped[key.topic, key.group] += 1
+    told = ChangeInvisibleTimeResponse(
+        pop_time_ms=pop_time_ms,
+        invisible_time_ms=invisible_time_ms,
+        revive_queue_id=handle.revive_queue_id,
+    )
+    return Command(code=ResponseCode.SUCCESS, ext_fields=encode(told))

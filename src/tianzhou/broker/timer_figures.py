@@ -1,0 +1,53 @@
+"""How the timer is doing, in the figures that `brokerStatus` of RocketMQ 5.x shows."""
+
+from collections import deque
+from typing import NamedTuple
+
+_WINDOW_MS = 10_000
+_SAMPLE_MS = 1000
+
+
+class TimerFigures(NamedTuple):
+    """The timer at one moment; without a timer all of it is 0."""
+
+    read_behind_ms: int = 0
+    """For how long the message has been due that is to be delivered next."""
+    offset_behind: int = 0
+    """Messages of the timer topic that are not indexed yet."""
+    waiting_count: int = 0
+    enqueue_rate: float = 0.0
+    """Messages a second that came to wait, over the last 10 s."""
+    dequeue_rate: float = 0.0
+    """Messages a second that were delivered, over the last 10 s."""
+
+    def as_runtime_info(self) -> dict[str, str]:
+        """Under RocketMQ's names and in its units."""
+        return {
+            "timerReadBehind": str(self.read_behind_ms // 1000),
+            "timerOffsetBehind": str(self.offset_behind),
+            "timerCongestNum": str(self.waiting_count),
+            "timerEnqueueTps": str(round(self.enqueue_rate, 2)),
+            "timerDequeueTps": str(round(self.dequeue_rate, 2)),
+        }
+
+
+class Pace:
+    """How fast a number grows, from looks at it about once a second."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[int, int]] = deque()
+
+    def look(self, now_ms: int, total: int) -> None:
+        samples = self._samples
+        if samples and now_ms < samples[-1][0]:
+            samples.clear()  # The clock was set back.
+        if not samples or now_ms - samples[-1][0] >= _SAMPLE_MS:
+            samples.append((now_ms, total))
+        while len(samples) > 1 and samples[1][0] <= now_ms - _WINDOW_MS:
+            samples.popleft()
+
+    def rate(self, now_ms: int, total: int) -> float:
+        """By the second, since the oldest look that is not too old."""
+        self.look(now_ms, total)
+        began_ms, before = self._samples[0]
+        return (total - before) * 1000 / max(now_ms - began_ms, _SAMPLE_MS)

@@ -1,0 +1,85 @@
+"""What verbs share that change topics or groups on several brokers: copying, telling about it."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Annotated
+
+import typer
+
+from tianzhou.admin.copying import CopyPlan
+from tianzhou.admin.fanout import BrokerAt, Gathered
+from tianzhou.cli.choosing import masters
+from tianzhou.cli.session import Session
+from tianzhou.cli.show import several
+from tianzhou.errors import ConfigError, TargetError
+
+From = Annotated[str, typer.Option("--from", metavar="BROKER", help="Copy of this broker.")]
+To = Annotated[str, typer.Option("--to", metavar="BROKER", help="To this broker.")]
+OrCreate = Annotated[bool, typer.Option("--or-create", help="Create it where it does not exist.")]
+Attributes = Annotated[
+    list[str] | None,
+    typer.Option("--attribute", metavar="KEY=VALUE", help="An attribute of 5.x; may be repeated."),
+]
+
+
+def tell_done(session: Session, what: str, done: Gathered[None]) -> None:
+    """Say where something was done, and warn of where it was not."""
+    warn_all(session, done.warnings)
+    session.say(f"{what} on {', '.join(at.name for at in done.found)}")
+
+
+def warn_all(session: Session, warnings: Iterable[str]) -> None:
+    """Tell of brokers that did not answer."""
+    for warning in warnings:
+        session.warn(f"warning: {warning}")
+
+
+def refuse_if_there(noun: str, name: str, brokers: Iterable[BrokerAt]) -> None:
+    """Raises TargetError for what exists already on some brokers."""
+    names = [at.name for at in brokers]
+    if names:
+        raise TargetError(
+            f"{noun} {name} exists on {', '.join(names)}; "
+            f"`tianzhou {noun} update {name}` changes it"
+        )
+
+
+def tell_changed(
+    session: Session, what: str, done: Iterable[BrokerAt], was_there: Callable[[BrokerAt], bool]
+) -> None:
+    """Say where something was created and where it was changed."""
+    brokers = list(done)
+    for word, is_change in (("created", False), ("changed", True)):
+        names = [at.name for at in brokers if was_there(at) is is_change]
+        if names:
+            session.say(f"{what}: {word} on {', '.join(names)}")
+
+
+async def copy_settings(
+    session: Session,
+    noun: str,
+    source: str,
+    target: str,
+    make_plan: Callable[[BrokerAt, BrokerAt], Awaitable[CopyPlan]],
+) -> list[str]:
+    """Create on one broker what it lacks of another; the names of what was made.
+
+    Raises ConfigError, TargetError.
+    """
+    (origin,) = await masters(session, broker=source)
+    (goal,) = await masters(session, broker=target)
+    if origin == goal:
+        raise ConfigError("--from and --to are the same broker")
+    plan = await make_plan(origin, goal)
+    if not plan.missing:
+        session.say(f"{goal.name} has all of these {noun}s already")
+        return []
+    names = ", ".join(plan.missing)
+    if not session.agreed(f"create {several(len(plan.missing), noun)} on {goal.name}: {names}"):
+        return []
+    done = await plan.run()
+    for name, why in done.failures.items():
+        session.warn(f"{name}: {why}")
+    session.say(f"{several(done.count, noun)} created on {goal.name}, {plan.there} were there")
+    if done.failures:
+        raise TargetError(f"{several(len(done.failures), noun)} could not be created")
+    return list(plan.missing)

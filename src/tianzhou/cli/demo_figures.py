@@ -1,0 +1,53 @@
+"""What the demonstration measures: messages per second and how long they took. Pure values."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A short time, and what happened in it."""
+
+    at_s: float
+    """Its middle, since the load began."""
+    sent_per_s: float
+    received_per_s: float
+    median_ms: float | None
+    """From leaving the producer to arriving at the consumer; None where nothing arrived."""
+    p99_ms: float | None
+
+
+@dataclass(slots=True)
+class Figures:
+    """Every message of the load, by seconds since it began."""
+
+    sent_s: list[float] = field(default_factory=list[float])
+    received: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    """When it arrived, and the milliseconds that it was on its way."""
+
+    def between(self, begin_s: float, end_s: float) -> Slot:
+        """What happened in a span of time."""
+        took_ms = sorted(ms for at_s, ms in self.received if begin_s <= at_s < end_s)
+        sent_count = sum(begin_s <= at_s < end_s for at_s in self.sent_s)
+        width_s = end_s - begin_s
+        return Slot(
+            (begin_s + end_s) / 2,
+            sent_count / width_s,
+            len(took_ms) / width_s,
+            share(took_ms, 0.5),
+            share(took_ms, 0.99),
+        )
+
+    def slots(self, width_s: float) -> list[Slot]:
+        """All that happened, cut into spans of one length."""
+        last_s = max([*self.sent_s, *(at_s for at_s, _ in self.received)], default=0.0)
+        edges = [number * width_s for number in range(int(last_s / width_s) + 2)]
+        return [self.between(*span) for span in pairwise(edges)]
+
+
+def share(values: Sequence[float], part: float) -> float | None:
+    """The value that this part of sorted values does not exceed."""
+    if not values:
+        return None
+    return values[min(len(values) - 1, int(len(values) * part))]

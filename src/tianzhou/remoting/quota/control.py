@@ -1,0 +1,137 @@
+"""The check of each request's address against a quota file, and the look for changes of it.
+
+A request that finds its bucket empty is answered SYSTEM_BUSY with the limit and its figure: clients
+take that for a reason to try again, another server first. A request that wants no answer is
+dropped. What keeps clients alive may go into debt by as much as the bucket holds before it is
+refused, too: a client that asks too much must not lose what it has for it.
+"""
+
+import logging
+from collections.abc import Callable, Container
+from dataclasses import replace
+from pathlib import Path
+from typing import Generic, NoReturn, TypeVar
+
+from tianzhou.clock import Clock
+from tianzhou.errors import ConfigError, RequestError
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.remoting.limits import Limits
+from tianzhou.remoting.quota.buckets import Buckets, Rate
+from tianzhou.remoting.quota.files import ServerRules
+from tianzhou.remoting.repeats import Repeats, and_more
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.25
+"""How often `look` is to be called, so that a change counts within half a second."""
+BUCKETS_MAX = 65_536
+
+State = tuple[int, int, int] | None
+"""Time of change, size and number of the file; None if it is not there."""
+RulesT = TypeVar("RulesT", bound=ServerRules)
+
+
+class ClientQuotas(Generic[RulesT]):
+    """Checks the addresses of requests by a file that may change at any time."""
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        read: Callable[[Path], RulesT],
+        on_change: Callable[[RulesT], None],
+        keeps_alive: Container[int],
+        who: str,
+    ) -> None:
+        """`on_change` is told of new rules, not of the first. Raises ConfigError.
+
+        `keeps_alive` are the codes of requests that may go into debt, `who` is busy in remarks.
+        """
+        self._who = who
+        self._path = path
+        self._clock = clock
+        self._read = read
+        self._on_change = on_change
+        self._keeps_alive = keeps_alive
+        self._state = _state_of(path)
+        self.rules = read(path)
+        self.refused: dict[str, int] = {}
+        """How many requests were refused, by the name of the limit."""
+        self._clients = Buckets(BUCKETS_MAX)
+        self._repeats = Repeats()
+        log.info("quotas: %d limits in force from %s", self.rules.count, path)
+
+    def look(self) -> None:
+        """Take a changed file; one that cannot be used leaves the rules as they are."""
+        state = _state_of(self._path)
+        if state == self._state:
+            return
+        self._state = state
+        try:
+            self.rules = self._read(self._path)
+        except ConfigError as e:
+            text = "quotas: the last good rules stay in force: %s"
+            log.error(text, e)  # noqa: TRY400 - whoever wrote the file needs no trace of ours
+            return
+        # Tokens were counted by the old rates.
+        self.clear()
+        log.info("quotas: %d limits in force", self.rules.count)
+        self._on_change(self.rules)
+
+    def clear(self) -> None:
+        """Have every bucket full."""
+        self._clients.clear()
+
+    def limits_by(self, limits: Limits) -> Limits:
+        """The limits of the ports, with what the file says instead."""
+        connections, in_flight = self.rules.connections, self.rules.in_flight
+        said = {
+            "connections": connections.per_server or connections.per_broker,
+            "connections_per_address": connections.per_address,
+            "kept_bytes": in_flight.unread_bytes,
+            "unsent_bytes": in_flight.unsent_bytes,
+            "handled_bytes": in_flight.handled_bytes,
+        }
+        return replace(limits, **{name: value for name, value in said.items() if value is not None})
+
+    def is_free_client(self, peer: str) -> bool:
+        """Whether requests of a peer need no check of its address."""
+        client = self.rules.client
+        return not client or client(_host(peer)) is None
+
+    def check_client(self, peer: str, request: Command) -> None:
+        """Raises RequestError with SYSTEM_BUSY if the peer's address asks for too much."""
+        client = self.rules.client
+        if not client:
+            return
+        host = _host(peer)
+        rate = client(host)
+        if rate is None:
+            return
+        now_ms = self._clock()
+        left = self._clients.left(host, rate, now_ms)
+        reserve = rate.at_once if request.code in self._keeps_alive else 0.0
+        if left + reserve < 1:
+            self._refuse("requestsPerSecond", f"address {host}", rate, now_ms)
+        self._clients.spend(host, rate, 1.0, now_ms)
+
+    def _refuse(self, limit: str, subject: str, rate: Rate, now_ms: int) -> NoReturn:
+        self.refused[limit] = self.refused.get(limit, 0) + 1
+        untold_count = self._repeats.note((limit, subject), now_ms / 1000)
+        text = f"{limit} of {subject} is {rate.per_second:g}"
+        if untold_count is not None:
+            log.warning("quotas: requests are refused, %s%s", text, and_more(untold_count))
+        raise RequestError(ResponseCode.SYSTEM_BUSY, f"{self._who} busy: {text}")
+
+
+def _host(peer: str) -> str:
+    return peer.rpartition(":")[0]
+
+
+def _state_of(path: Path) -> State:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino

@@ -1,0 +1,76 @@
+"""The Spark job that ends `tianzhou up --demo`: what lies in the log of the messages just sent.
+
+    python -m tianzhou.spark.demo NAMESERVER TOPIC SINCE_MS
+
+It runs in a process of its own, so that the servers neither wait for it nor fall with it, and
+prints lines for people.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from tianzhou.spark.session import session
+
+_COLUMNS = "tags string, storeSize int, bornTimestamp timestamp, storeTimestamp timestamp"
+_LINE = "  {:<12} {:>10} {:>12} {:>14} {:>14}"
+
+
+def count(namesrv: str, topic: str, since_ms: int) -> list[Any]:
+    """By tag: messages, bytes, and the milliseconds from the producer to the store."""
+    # A JVM that lives for seconds does not earn back what its best compiler costs.
+    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    spark = session("tianzhou demo", master="local[2]", spark_sql_shuffle_partitions=1)
+    try:
+        spark.sparkContext.setLogLevel("ERROR")
+        sent = (
+            spark.read.format("rocketmq")
+            .options(nameServer=namesrv, subscribe=topic, startingTimestamp=str(since_ms))
+            .schema(_COLUMNS)
+            .load()
+        )
+        return (
+            sent.selectExpr(
+                "*", "unix_millis(storeTimestamp) - unix_millis(bornTimestamp) AS tookMs"
+            )
+            .groupBy("tags")
+            .agg(
+                *(_expr("count(*) AS messages"), _expr("sum(storeSize) AS bytes")),
+                *(_expr("median(tookMs) AS median"), _expr("percentile(tookMs, 0.99) AS p99")),
+                _expr("min(storeTimestamp) AS first"),
+            )
+            .orderBy("first")
+            .collect()
+        )
+    finally:
+        spark.stop()
+
+
+def _expr(text: str) -> Any:  # noqa: ANN401 - a Column
+    from pyspark.sql import functions as f
+
+    return f.expr(text)
+
+
+def lines(found: Sequence[Any]) -> list[str]:
+    """The table, for people."""
+    shown = [_LINE.format("tag", "messages", "bytes", "stored in, ms", "99 of 100, ms")]
+    shown += [
+        _LINE.format(row.tags, f"{row.messages:,}", f"{row.bytes:,}", f"{row.median:.1f}",
+                     f"{row.p99:.1f}")
+        for row in found
+    ]  # fmt: skip
+    total = sum(row.messages for row in found)
+    return [*shown, f"Spark counted {total:,} messages in the log"]
+
+
+def main(namesrv: str, topic: str, since_ms: str) -> None:
+    """Count, and print."""
+    for line in lines(count(namesrv, topic, int(since_ms))):
+        sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,40 @@
+"""A consumer that is killed: another takes over its queues, and nothing that was sent is lost."""
+
+from pathlib import Path
+
+from tests.integration.brokers import cluster
+from tests.integration.killed import kill_one
+from tests.integration.test_client_consumer_troubles import TOPIC, create_topic
+
+QUEUES = 4
+
+
+async def test_in_any_order(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as it:
+        await create_topic(it.namesrv, it.broker.address, QUEUES)
+        victim, survivor, sent = await kill_one(
+            tmp_path, it.namesrv, "mortals", TOPIC, QUEUES, ordered=False
+        )
+    # What it had begun and not done comes again; what it had done may, as far as it was not saved.
+    interrupted = set(victim.places("begun")) - set(victim.places("done"))
+    assert interrupted
+    assert interrupted <= set(survivor.seen)
+    assert set(survivor.seen) | set(victim.places("done")) == sent
+
+
+async def test_in_order(tmp_path: Path) -> None:
+    """The locks of the dead run out (after 60 s, here after 3), then the order goes on."""
+    locks = {"rocketmq.broker.rebalance.lockMaxLiveTime": 3_000}
+    async with cluster(tmp_path, **locks) as it:
+        await create_topic(it.namesrv, it.broker.address, QUEUES)
+        victim, survivor, sent = await kill_one(
+            tmp_path, it.namesrv, "orderly", TOPIC, QUEUES, ordered=True
+        )
+    for queue_id in range(QUEUES):
+        places = sorted(queue_offset for at, queue_offset in sent if at == queue_id)
+        seen = [queue_offset for at, queue_offset in survivor.seen if at == queue_id]
+        done = [queue_offset for at, queue_offset in victim.places("done") if at == queue_id]
+        # The survivor has the rest without a gap, and begins no later than where the victim ended.
+        assert seen == places[places.index(seen[0]) :]
+        assert done == places[: len(done)]
+        assert seen[0] <= len(done)

@@ -1,0 +1,117 @@
+"""Source, sink and `topic-stats` on a Spark cluster, whose machines get Tianzhou by spark-submit.
+
+The Python of the cluster is a bare one: what it imports is what was shipped, and for the zip the
+distributions that docs/spark-cluster.md says the machines need.
+"""
+
+import json
+import subprocess
+import sys
+import tarfile
+import venv
+from collections.abc import Generator
+from datetime import UTC, datetime
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.reading import rows
+from tests.spark.standalone import Standalone, standalone
+from tianzhou.protocol import kernel
+from tianzhou.spark import package
+from tianzhou.spark.pipelines import tables
+from tianzhou.testing import Cluster
+
+COUNT = 2_000
+DAY_MS = 24 * 3_600_000
+JOB = Path(__file__).with_name("cluster_job.py")
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Generator[Standalone]:
+    with standalone(tmp_path_factory.mktemp("standalone")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def topics() -> Generator[Cluster]:
+    with Cluster(topics={"shipped": 2, "pure": 2}) as cluster:
+        # Noon of a day to come: no midnight falls between writing and counting.
+        now_ms = cluster.clock()
+        cluster.advance(ms=(now_ms // DAY_MS + 1) * DAY_MS + DAY_MS // 2 - now_ms)
+        yield cluster
+
+
+def bare_python(folder: Path, distributions: tuple[str, ...] = ()) -> str:
+    """A Python that has these distributions and nothing else."""
+    venv.create(folder, symlinks=True)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    packages = folder / "lib" / version / "site-packages"
+    for name in distributions:
+        dist = distribution(name)
+        for top in {file.parts[0] for file in dist.files or () if ".." not in file.parts}:
+            if not (packages / top).exists():
+                (packages / top).symlink_to(Path(str(dist.locate_file(top))).resolve())
+    return str(folder / "bin" / "python")
+
+
+def told_by(ran: subprocess.CompletedProcess[str]) -> str:
+    """What a program said, without what Spark says of itself."""
+    lines = (ran.stdout + ran.stderr).splitlines()
+    return "\n".join(line for line in lines if " INFO " not in line)[-6000:]
+
+
+def check_job(
+    machines: Standalone, folder: Path, topics: Cluster, topic: str, ship: list[str], **env: str
+) -> list[tuple[str, str, str | None]]:
+    """Ship the job in some way, check what it saw; where each executor found its code."""
+    told, url = folder / "told.json", f"sqlite:///{folder / 'stats.db'}"
+    day = datetime.fromtimestamp(topics.clock() / 1000, UTC).date().isoformat()
+    job = [str(JOB), topics.namesrv_address, topic, str(COUNT), str(told), day, url]
+    ran = machines.submit(folder, [*ship, *job], **env)
+    assert ran.returncode == 0, told_by(ran)
+    seen: dict[str, Any] = json.loads(told.read_text())
+    assert seen["rows"] == [[n, "b" if n % 4 else "a"] for n in range(COUNT)]
+    assert seen["code"] == 0, told_by(ran)
+    (whole,) = rows(url, tables.topic_stats, topic=topic, hour=-1)
+    assert (whole.day, whole.produced) == (day, COUNT)
+    places: list[tuple[str, str, str | None]] = [
+        (each[0], each[1], each[2]) for each in seen["places"]
+    ]
+    assert len({executor for executor, _, _ in places}) == 2, "both workers took part"
+    return places
+
+
+def test_an_archive_brings_package_and_kernel(
+    machines: Standalone, topics: Cluster, tmp_path: Path
+) -> None:
+    # The largest two are left to the machines, which saves much packing.
+    there = ("numpy", "pyarrow")
+    made = package.write_archive(tmp_path, without=there)
+    assert made.needs == there
+    with tarfile.open(made.path) as tar:
+        tar.extractall(tmp_path / package.FOLDER, filter="data")
+    ship = [
+        *("--archives", f"{package.ARCHIVE}#{package.FOLDER}"),
+        *("--conf", f"spark.executorEnv.PYTHONPATH={package.FOLDER}"),
+    ]
+    python = bare_python(tmp_path / "python", there)
+    env = {"PYSPARK_PYTHON": python, "PYTHONPATH": package.FOLDER}
+    for executor, code, why_pure in check_job(machines, tmp_path, topics, "shipped", ship, **env):
+        assert code.startswith(f"{executor}/{package.FOLDER}/tianzhou/")
+        assert (why_pure is None) == made.has_kernel == (kernel.WHY_PURE is None)
+
+
+def test_a_zip_brings_the_package_and_the_twin_serves(
+    machines: Standalone, topics: Cluster, tmp_path: Path
+) -> None:
+    made = package.write_zip(tmp_path)
+    assert not made.has_kernel
+    env = {"PYSPARK_PYTHON": bare_python(tmp_path / "python", made.needs)}
+    ship = ["--py-files", package.ZIP]
+    for _, code, why_pure in check_job(machines, tmp_path, topics, "pure", ship, **env):
+        assert f"/{package.ZIP}/tianzhou/" in code
+        assert why_pure is not None
+        assert "tianzhou_kernel" in why_pure

@@ -1,0 +1,25 @@
+"""Batch reads of many messages in eight queues: each exactly once, in every way of reading."""
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tests.spark import sizes
+from tianzhou.testing import Cluster
+
+
+def test_every_message_of_many_comes_once_over_sockets_and_from_files(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with Cluster(topics={"many": sizes.QUEUES}, folder=tmp_path) as own:
+        sizes.fill(spark, own.namesrv_address, "many")
+        online = spark.read.format("rocketmq").option("nameServer", own.namesrv_address)
+        online = online.option("subscribe", "many").schema(sizes.COLUMNS)
+        stored = sizes.stored_count(own.namesrv_address, "many")
+        sizes.check(online.load(), stored)
+        pushed = online.load().where("tags = 't7'")
+        assert pushed.select("keys").distinct().count() == sizes.ROWS // 100
+    offline = spark.read.format("rocketmq-store").option("subscribe", "many")
+    root = str(tmp_path / "broker-0")
+    sizes.check(offline.schema(sizes.COLUMNS).load(root), stored)
+    sizes.check(offline.option("splitBy", "log").schema(sizes.COLUMNS).load(root), stored)
