@@ -96,7 +96,10 @@ class Timer:
     # -- turns -------------------------------------------------------------------------------------
 
     def turn(self, now_ms: int) -> int | None:
-        """Index what is new and deliver what is due, for a moment; answers when to come again."""
+        """Index what is new and deliver what is due, for a moment; answers when to come again.
+
+        However busy the machine is, each turn gets some of it done.
+        """
         try:
             return self._turn(now_ms, perf_counter() + TURN_S)
         except sqlite3.OperationalError as e:
@@ -142,7 +145,7 @@ class Timer:
             )  # fmt: skip
             index.next_queue_offset = low
         began_at = index.next_queue_offset
-        while index.next_queue_offset < queue.next_offset and perf_counter() < ends_s:
+        while index.next_queue_offset < queue.next_offset:
             rows: list[Waiting] = []
             for entry in queue.entries(index.next_queue_offset, _INDEXED_A_TIME):
                 one = self._read(index.next_queue_offset, entry)
@@ -155,6 +158,8 @@ class Timer:
                     rows = []
                     index.recall(one)
             index.add(rows)
+            if perf_counter() > ends_s:
+                break
         index.log_end = self._store.end_log_offset
         self._step("timer: before new messages are in the index")
         index.commit()
@@ -237,7 +242,7 @@ class Timer:
         """Store anew what lies in old log files; whether there is something to do now."""
         roll_after_ms = max(self._roll_after_ms(), _ROLL_LOOK_MS)
         any_rolled = False
-        while perf_counter() < ends_s:
+        while True:
             rows = self.index.oldest(_FIRED_A_TIME)
             rolled: list[Waiting] = []
             for row in rows:
@@ -261,7 +266,8 @@ class Timer:
             if not rolled or len(rolled) < len(rows):
                 self._next_roll_ms = now_ms + _ROLL_LOOK_MS
                 return any_rolled
-        return True
+            if perf_counter() > ends_s:
+                return True
 
     # -- what is certain ---------------------------------------------------------------------------
 
