@@ -35,6 +35,9 @@ QUEUES = 8
 TOPIC_QUEUES = 4
 """Of each topic where there are many."""
 FILL_COUNT = 200_000
+PULL_COUNT = 32
+PULL_COUNT_LEAST = 30
+"""What an answer to such a pull brings on average, the last one of a queue included."""
 SYNC_WAITING = 256
 
 OURS, APACHE, PURE = "tianzhou", "apache", "pure"
@@ -76,6 +79,14 @@ class Work:
     beside: Arguments | None = None
     """A second load at the same time."""
 
+    @property
+    def pulls(self) -> bool:
+        return self.arguments[0] == "pull" or self.beside is not None
+
+    @property
+    def sends(self) -> bool:
+        return self.arguments[0] == "send"
+
 
 DISK_USED_MAX, DISK_FREE_BYTES = 55, 30 << 30
 """Percent of the disk that may be used before, and room for the files of a run."""
@@ -90,8 +101,8 @@ def _send(size: int, conns: int, window: int, *more: str) -> Arguments:
 
 def _pull(size: int, conns: int) -> Arguments:
     return (
-        "pull", "--topic", f"BenchPull{size}", "--conns", str(conns), "--max", "32", "--queues",
-        str(QUEUES),
+        "pull", "--topic", f"BenchPull{size}", "--conns", str(conns), "--max", str(PULL_COUNT),
+        "--queues", str(QUEUES),
     )  # fmt: skip
 
 
@@ -241,6 +252,10 @@ class Plan:
         return ("--warmup", str(self.warmup_s), "--duration", str(self.duration_s))
 
     @property
+    def warm_times(self) -> Arguments:
+        return ("--warmup", "0", "--duration", str(self.warm_s))
+
+    @property
     def step_s(self) -> float:
         """About how long one work takes on one server."""
         return self.warmup_s + self.duration_s + 0.5
@@ -330,7 +345,11 @@ def _measure_server(
     prepare(programs, server, works, plan)
     expected_s = plan.prepare_s(server.name) + (plan.idle_s if plain else 0)
     progress.done(expected_s, f"{server.name}: started and prepared")
-    for work in works:
+    # Pulls come first. What lies further behind the end of the log than 40 % of the memory is given
+    # in small pieces, by both brokers; and who writes faster would be there sooner.
+    for work in sorted(works, key=lambda work: (not work.pulls, work.sends)):
+        if work.topics and work.sends:
+            _prepare_topics(programs, server, work, plan)
         _measure_work(programs, server, work, results, plan, progress)
     if plain:
         mib = rss_mib(server.pid) + rss_mib(server.namesrv_pid)
@@ -395,10 +414,14 @@ def _run(programs: Programs, server: Measured, work: Work, plan: Plan) -> list[L
 def _loaded(programs: Programs, server: Measured, work: Work, plan: Plan) -> list[Load]:
     program = programs.topicload if work.topics else programs.mqload
     if work.beside is None:
-        return [loads.run(program, server, (*work.arguments, *plan.times))]
+        found = loads.run(program, server, (*work.arguments, *plan.times))
+        if work.pulls and not work.topics:
+            check_answers(server.name, found)
+        return [found]
     both = loads.run_both(
         program, server, (*work.arguments, *plan.times), server, (*work.beside, *plan.times)
     )
+    check_answers(server.name, both[1])
     # The server's time cannot be told apart, so a message of either kind costs the same here.
     messages = sum(load["msgs"] for load in both)
     cpu_us = statistics.mean(load["server_cpu_s"] for load in both) * 1e6 / messages
@@ -407,12 +430,21 @@ def _loaded(programs: Programs, server: Measured, work: Work, plan: Plan) -> lis
     return list(both)
 
 
+def check_answers(server: str, load: Load) -> None:
+    """Refuse a load whose pulls did not bring what they asked for. Raises RuntimeError."""
+    if load["msgs"] < PULL_COUNT_LEAST * load["reqs"]:
+        raise RuntimeError(
+            f"{server}: pulls of {PULL_COUNT} brought {load['msgs'] / load['reqs']:.1f} messages "
+            f"each; the messages are too old to count as in memory"
+        )
+
+
 def prepare(programs: Programs, server: Measured, works: list[Work], plan: Plan) -> None:
-    """Topics, messages to pull, and a warm compiler on the other side."""
+    """Messages to pull, and a warm compiler on the other side."""
     port, words = server.port, {word for work in works for word in work.arguments}
     words |= {word for work in works for word in work.beside or ()}
     broker_servers.create_topic(port, "BenchSend", QUEUES)
-    warm = (*_send(1024, 16, 8), "--warmup", "0", "--duration", str(plan.warm_s))
+    warm = (*_send(1024, 16, 8), *plan.warm_times)
     # On a machine that is busy with others a cold server may refuse some of this; no harm is done.
     loads.run(programs.mqload, server, warm, strict=False)
     for size in (1024, 100):
@@ -428,11 +460,13 @@ def prepare(programs: Programs, server: Measured, works: list[Work], plan: Plan)
         if work.name == "tags-1-percent":
             broker_servers.create_topic(port, "BenchTags", QUEUES)
             loads.fill_tagged(port, "BenchTags", QUEUES, plan.fill_count, 1024)
-        elif work.topics:
-            names = loads.topic_names(f"BenchMany{work.topics}", work.topics)
-            loads.create_topics(port, names, TOPIC_QUEUES)
-            # The first messages of a queue make its files.
-            loads.run(programs.topicload, server, (*work.arguments, *warm[-4:]), strict=False)
+
+
+def _prepare_topics(programs: Programs, server: Measured, work: Work, plan: Plan) -> None:
+    names = loads.topic_names(f"BenchMany{work.topics}", work.topics)
+    loads.create_topics(server.port, names, TOPIC_QUEUES)
+    # The first messages of a queue make its files.
+    loads.run(programs.topicload, server, (*work.arguments, *plan.warm_times), strict=False)
 
 
 def _measure_idle(server: Measured, results: Results, plan: Plan) -> None:

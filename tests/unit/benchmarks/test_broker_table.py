@@ -57,6 +57,12 @@ def test_a_plan_of_more_rounds_takes_longer() -> None:
     assert two == pytest.approx(2 * one)
 
 
+def test_pulls_that_bring_too_few_messages_do_not_count() -> None:
+    bench_broker.check_answers(OURS, {"msgs": 3100, "reqs": 100})
+    with pytest.raises(RuntimeError, match=r"pulls of 32 brought 8\.0 messages each"):
+        bench_broker.check_answers(OURS, {"msgs": 800, "reqs": 100})
+
+
 def test_tagged_messages_are_sent_in_batches_that_must_be_stored() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port: int = listening.getsockname()[1]
