@@ -6,9 +6,9 @@ line, each owner (a connection) in one of its own; the lines take turns, so an o
 in line does not keep others waiting for all of them.
 
 A turn is a slice of work (`traffic.py`) that is over when its time is, however many got through; at
-least one does, so every line comes to its end. Answers are gathered while their owner has more in
-line, which is not long, and leave together: each time they do it wakes another process and brings
-new requests, which the system has its price for.
+least one does, so every line comes to its end. Answers are gathered while their owner has more to
+ask, which is not long, and leave together: each time they do it wakes another process and brings
+new requests, and sending them one by one cost as much as the work itself.
 """
 
 import asyncio
@@ -27,8 +27,10 @@ Work = Callable[[], None]
 
 
 class Owner(Hashable, Protocol):
-    """Whoever sends requests; see `remoting.outlet.Outlet`."""
+    """Whoever sends requests; see `remoting.connection.Connection`."""
 
+    @property
+    def has_unread(self) -> bool: ...
     def gather(self) -> None: ...
     def let_go(self) -> None: ...
 
@@ -43,20 +45,25 @@ class Turnstile:
         """When the turn ends that somebody was admitted to; 0 if nobody was yet."""
         self._is_planned = False
         self._timer: asyncio.TimerHandle | None = None
+        self._late: asyncio.TimerHandle | None = None
+        """For answers that are gathered when no turn is planned."""
         self._lines: OrderedDict[Owner, deque[Work]] = OrderedDict()
         self._gathered: dict[Owner, float] = {}
         """Whose answers wait, and since when."""
         self.waiting_count = 0
         """How many are in line."""
 
-    def admits(self) -> bool:
+    def admits(self, owner: Owner) -> bool:
         """Whether one may go on at once; who does says `passed` when done."""
         if self._ends_s:
-            return not self._lines and self._now_s() < self._ends_s
-        if self._is_planned:
+            if self._lines or self._now_s() >= self._ends_s:
+                return False
+        elif self._is_planned:
             return False  # the turn before is over, the next has not begun
-        self._ends_s = self._now_s() + self._traffic.begin()
-        self._plan(self._end_admission)
+        else:
+            self._ends_s = self._now_s() + self._traffic.begin()
+            self._plan(self._end_admission)
+        self._gather(owner)
         return True
 
     def passed(self) -> None:
@@ -76,10 +83,13 @@ class Turnstile:
         self.waiting_count = 0
         self._traffic.forget(self._turn)
         self._traffic.forget(self._end_admission)
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._late):
+            if timer is not None:
+                timer.cancel()
         self._is_planned, self._ends_s = False, 0.0
-        self._let_go(self._now_s())
+        for owner in self._gathered:
+            owner.let_go()
+        self._gathered.clear()
 
     # -- turns -------------------------------------------------------------------------------------
 
@@ -94,7 +104,7 @@ class Turnstile:
     def _go_on(self) -> None:
         """Have another turn if somebody waits, after a rest if others are there."""
         rest_s = self._traffic.end()
-        self._let_go(self._now_s())
+        self._let_go()
         if rest_s:
             self._is_planned = True
             loop = asyncio.get_running_loop()
@@ -125,18 +135,30 @@ class Turnstile:
         if line:
             self._lines[owner] = line
         self.waiting_count -= 1
-        owner.gather()
-        if owner not in self._gathered:
-            self._gathered[owner] = self._now_s()
+        self._gather(owner)
         return work
 
-    def _let_go(self, now_s: float) -> None:
-        """Send the answers of all who have nothing more in line, or wait for them long enough."""
+    # -- answers -----------------------------------------------------------------------------------
+
+    def _gather(self, owner: Owner) -> None:
+        if owner not in self._gathered:
+            owner.gather()
+            self._gathered[owner] = self._now_s()
+
+    def _let_go(self) -> None:
+        """Send the answers of all who have nothing more to ask, or wait for them long enough."""
+        now_s = self._now_s()
         ready = [
             owner
             for owner, since_s in self._gathered.items()
-            if owner not in self._lines or now_s - since_s >= GATHERED_S
+            if now_s - since_s >= GATHERED_S or not (owner in self._lines or owner.has_unread)
         ]
         for owner in ready:
             del self._gathered[owner]
             owner.let_go()
+        if self._gathered and self._late is None:
+            self._late = asyncio.get_running_loop().call_later(GATHERED_S, self._look_late)
+
+    def _look_late(self) -> None:
+        self._late = None
+        self._let_go()

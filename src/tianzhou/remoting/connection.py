@@ -410,9 +410,7 @@ class Connection(Outlet):
         except (FrameError, HeaderError) as error:
             self._refuse_peer(error, view)
         finally:
-            self._in_turn = False
-        if self._outgoing:
-            self._flush()
+            self._end_turn()
 
     def _read_frames(self, view: memoryview) -> None:
         partial = self._partial
@@ -474,6 +472,11 @@ class Connection(Outlet):
                 self._board.counts.late_responses += 1
         elif not self._draining:
             self._on_request(command)
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether the peer has sent more than was looked at yet."""
+        return self._held is not None
 
     def _hold(self, view: memoryview) -> None:
         """Keep what the gate does not let through; what lies in the shared buffer is copied."""

@@ -20,8 +20,9 @@ class Outlet(asyncio.BufferedProtocol, ABC):
     """The sending side of a connection."""
 
     __slots__ = (
-        "_in_turn", "_outgoing", "_outgoing_bytes", "_shared", "_socket", "_transport",
-        "_writing_paused", "_written_bytes", "closed", "counted_bytes", "owed_by", "secure",
+        "_gathering", "_in_turn", "_outgoing", "_outgoing_bytes", "_shared", "_socket",
+        "_transport", "_writing_paused", "_written_bytes", "closed", "counted_bytes", "owed_by",
+        "secure",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -39,6 +40,7 @@ class Outlet(asyncio.BufferedProtocol, ABC):
         self._outgoing: list[bytes] = []
         self._outgoing_bytes = self._written_bytes = 0
         self._in_turn = False  # a flush is sure to come, at the end of this turn
+        self._gathering = False  # somebody will call `let_go` soon
         self._writing_paused = False
 
     @abstractmethod
@@ -95,8 +97,12 @@ class Outlet(asyncio.BufferedProtocol, ABC):
         self.owed_by = None
         if self.closed or not frames:
             return
-        if self._in_turn or self._outgoing:
+        if self._in_turn and not self._gathering:
             self._put(frames)
+            return
+        if self._outgoing:
+            self._put(frames)
+            self._flush()  # senders do not wait for what is gathered
             return
         size_bytes = len(frames)
         self._written_bytes += size_bytes
@@ -105,26 +111,28 @@ class Outlet(asyncio.BufferedProtocol, ABC):
             self._look_at_unsent()
 
     def gather(self) -> None:
-        """Let frames wait for `let_go`, or for others that leave before."""
-        self._in_turn = True
+        """Let frames wait for `let_go`, or for answers to sends that leave before."""
+        self._gathering = True
 
     def let_go(self) -> None:
         """Send what was gathered."""
-        self._in_turn = False
-        self._flush()
+        self._gathering = False
+        self._end_turn()
 
     def _put(self, frame: bytes) -> None:
         self._outgoing.append(frame)
         self._outgoing_bytes += len(frame)
         if self._outgoing_bytes >= _JOIN_BYTES:
             self._flush()
-        elif not self._in_turn:
+        elif not (self._in_turn or self._gathering):
             self._in_turn = True
-            self._shared.loop.call_soon(self._flush_turn)
+            self._shared.loop.call_soon(self._end_turn)
 
-    def _flush_turn(self) -> None:
+    def _end_turn(self) -> None:
+        """What was put since the turn began leaves, unless more is gathered."""
         self._in_turn = False
-        self._flush()
+        if self._outgoing and not self._gathering:
+            self._flush()
 
     def _flush(self) -> None:
         outgoing, size_bytes = self._outgoing, self._outgoing_bytes

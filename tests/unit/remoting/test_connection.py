@@ -451,7 +451,7 @@ async def test_gathered_answers_leave_together() -> None:
     connection.connection_lost(None)
 
 
-async def test_gathered_answers_leave_with_others() -> None:
+async def test_gathered_answers_leave_with_those_to_sends() -> None:
     kept: list[TakeUp] = []
 
     def handle(connection: Connection, request: Command) -> Command | None:
@@ -465,7 +465,12 @@ async def test_gathered_answers_leave_with_others() -> None:
     connection.gather()
     kept[0](lambda: Command(code=0))
     arrive(frames(1, first=1))
-    assert opaques(transport.written) == [0, 1]
+    await asyncio.sleep(0)
+    assert not transport.writes, "what is asked beside waits, too"
+    connection.pay(frames(1, first=2))
+    assert opaques(transport.written) == [0, 1, 2]
     connection.let_go()
     assert len(transport.writes) == 1
+    connection.pay(frames(1, first=3))
+    assert opaques(transport.written) == [0, 1, 2, 3]
     connection.connection_lost(None)

@@ -65,7 +65,7 @@ def send_back(
 ) -> Command | Awaitable[Command] | None:
     """CONSUMER_SEND_MSG_BACK."""
     turnstile = parts.turnstile
-    if turnstile.admits():
+    if turnstile.admits(connection):
         try:
             return _send_back(parts, request)
         finally:
