@@ -13,29 +13,23 @@ been saved. Whatever a broker does, the tasks go on until the member is closed.
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterable
 from datetime import datetime
 from functools import partial
-from typing import Any
 
-from tianzhou.client import namespaces
-from tianzhou.client.calls import BrokerCalls, Pulled, PullLimits, PullStatus
+from tianzhou.client.calls import Pulled, PullLimits, PullStatus
 from tianzhou.client.consumer_settings import ConsumerSettings
-from tianzhou.client.hub import HeartbeatFailure, Hub, Reply, acquire
+from tianzhou.client.hub import Hub, Reply
+from tianzhou.client.membership import Membership, success
 from tianzhou.client.message import ReceivedMessage, ms_of
 from tianzhou.client.offsets import LocalOffsets, OffsetStore, RemoteOffsets, directory_from
 from tianzhou.client.processqueue import FlowLimits, ProcessQueue, limits_per_queue
 from tianzhou.client.queues import Queue, from_wire
 from tianzhou.client.rates import Rates
 from tianzhou.client.rebalance import shares
-from tianzhou.client.routes import TopicRoute
-from tianzhou.client.subscriptions import Subscription, by_sql, by_tags
 from tianzhou.clock import wall_ms
 from tianzhou.errors import (
     BodyError,
     BrokerError,
-    ClientClosed,
-    ConfigError,
     RemotingError,
     RouteNotFound,
     TianzhouError,
@@ -43,7 +37,6 @@ from tianzhou.errors import (
 from tianzhou.names import RETRY_TOPIC_PREFIX
 from tianzhou.protocol import bodies
 from tianzhou.protocol.bodies.clients import (
-    ConsumerData,
     ConsumerRunningInfo,
     ProcessQueueInfo,
 )
@@ -54,9 +47,7 @@ from tianzhou.protocol.bodies.offsets import (
 )
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
-from tianzhou.remoting import answers
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.repeats import Repeats, and_more
 
 log = logging.getLogger(__name__)
 
@@ -83,33 +74,22 @@ class HeldQueue:
         self.task: asyncio.Task[None] | None = None
 
 
-class GroupMember(ABC):
+class GroupMember(Membership, ABC):
     """What push and lite pull consumers share; see the module."""
 
-    consume_type = "CONSUME_PASSIVELY"
     _inline_subscription = False
 
     def __init__(self, group: str, settings: ConsumerSettings) -> None:
-        self._name = group
+        super().__init__(group, settings, settings.start, broadcasting=settings.broadcasting)
         self._base = settings
-        self._wire_group = namespaces.wrap(settings.namespace, group)
         self._retry_topic = RETRY_TOPIC_PREFIX + self._wire_group
-        self._subscriptions: dict[str, Subscription] = {}
-        self._announced: dict[str, Subscription] = {}
-        """What the brokers have heard of; a pull with a newer version would be refused."""
         self._held: dict[Queue, HeldQueue] = {}
-        self._hub: Hub | None = None
-        self._calls_or_none: BrokerCalls | None = None
         self._offsets_or_none: OffsetStore | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._rebalance_wanted = asyncio.Event()
         self._rebalance_turn = asyncio.Lock()
         self._unsettled_pause_ms = 0
         """Until the next rebalance if the last one could not finish, 0 if it could."""
-        self._repeats = Repeats()
         self._suspended = False
-        self._closed = False
-        self._started_ms = 0
         self._rates = Rates()
         self._pull_limits = PullLimits(
             settings.pull_batch_size,
@@ -154,29 +134,9 @@ class GroupMember(ABC):
     # -- names -------------------------------------------------------------------------------------
 
     @property
-    def group(self) -> str:
-        """The group on the wire."""
-        return self._wire_group
-
-    @property
-    def client_id(self) -> str:
-        """The id under which brokers know this consumer. Raises ClientClosed before the start."""
-        return self._calls.hub.client_id
-
-    @property
     def assignment(self) -> frozenset[Queue]:
         """The queues that are consumed now, under their names on the wire."""
         return frozenset(self._held)
-
-    def _wire_topic(self, topic: str) -> str:
-        return namespaces.wrap(self._base.namespace, topic)
-
-    @property
-    def _calls(self) -> BrokerCalls:
-        if self._calls_or_none is None or self._closed:
-            state = "has been closed" if self._closed else "was not started"
-            raise ClientClosed(f"group {self._name}: the consumer {state}")
-        return self._calls_or_none
 
     @property
     def _offsets(self) -> OffsetStore:
@@ -185,29 +145,8 @@ class GroupMember(ABC):
 
     # -- life --------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Join the group. Raises ConfigError, RemotingError, BrokerError; then nothing is left."""
-        if self._closed or self._hub is not None:
-            raise ClientClosed(f"group {self._name}: a consumer is started once")
-        if not self._name:
-            raise ConfigError("a consumer needs the name of its group")
-        self._hub = hub = acquire(self._base, self._wire_group)
-        self._calls_or_none = BrokerCalls(hub, self._wire_group)
-        try:
-            self._offsets_or_none = self._new_offsets(hub)
-            await hub.refresh_routes(self.topics())
-            for subscription in tuple(self._subscriptions.values()):
-                await self._calls.check_subscription(subscription)
-            hub.join(self)
-            _raise_refusal(await self._tell_brokers())
-            self._started_ms = wall_ms()
-            self._begin()
-        except BaseException:
-            self._closed = True
-            await hub.leave(self)
-            await hub.release(self._wire_group)
-            raise
-        log.info("group %s: consumer %s has joined", self._name, hub.client_id)
+    def _prepare(self, hub: Hub) -> None:
+        self._offsets_or_none = self._new_offsets(hub)
 
     def _begin(self) -> None:
         """Start the tasks of the consumer."""
@@ -234,103 +173,30 @@ class GroupMember(ABC):
 
     async def _leave(self) -> None:
         """Save all offsets and leave group and hub."""
-        assert self._hub is not None
-        hub, self._hub = self._hub, None
         try:
             await self._offsets.persist(self._held)
         finally:
             for held in self._held.values():
                 held.state.dropped = True
             self._held.clear()
-            await hub.leave(self)
-            await hub.release(self._wire_group)
-            log.info("group %s: consumer %s has left", self._name, hub.client_id)
-
-    def _run(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run something that ends with the consumer at the latest."""
-        task = asyncio.get_running_loop().create_task(work, name=f"{name} {self._name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("group %s: task %s failed", self._name, task.get_name(), exc_info=error)
-
-    # -- subscriptions -----------------------------------------------------------------------------
-
-    def _add_subscription(self, topic: str, tags: str, sql: str | None) -> Subscription:
-        wire_topic = self._wire_topic(topic)
-        now_ms = wall_ms()
-        if sql is not None:
-            if tags != "*":
-                raise ConfigError(f"topic {topic}: give tags or sql, not both")
-            subscription = by_sql(wire_topic, sql, now_ms)
-        else:
-            subscription = by_tags(wire_topic, tags, now_ms)
-        self._subscriptions[wire_topic] = subscription
-        if self._hub is not None:
-            self._run(self._announce(wire_topic), "announce")
-        return subscription
-
-    def _remove_subscription(self, topic: str) -> None:
-        self._subscriptions.pop(self._wire_topic(topic), None)
-        if self._hub is not None:
-            self._run(self._announce(None), "announce")
-
-    async def _announce(self, topic: str | None) -> None:
-        """Tell the brokers that the subscriptions have changed, then divide the queues anew."""
-        hub = self._calls.hub
-        if topic is not None:
-            await hub.refresh_routes([topic])
-        await self._tell_brokers()
-        self._rebalance_wanted.set()
-
-    async def _tell_brokers(self) -> list[HeartbeatFailure]:
-        told = dict(self._subscriptions)
-        failures = await self._calls.hub.heartbeat()
-        self._announced = told
-        return failures
+            await self._leave_hub()
 
     # -- for the hub -------------------------------------------------------------------------------
 
-    def heartbeat(self) -> ConsumerData:
-        """What brokers are told about this member."""
-        start = self._base.start
-        where = "TIMESTAMP" if isinstance(start, datetime) else f"{start.upper()}_OFFSET"
-        return ConsumerData(
-            group_name=self._wire_group,
-            consume_type=self.consume_type,
-            message_model="BROADCASTING" if self._base.broadcasting else "CLUSTERING",
-            consume_from_where=f"CONSUME_FROM_{where}",
-            subscriptions=[each.to_wire() for each in self._subscriptions.values()],
-            unit_mode=self._base.unit_mode,
-        )
-
-    def topics(self) -> Iterable[str]:
-        """Topics whose routes are needed."""
-        return tuple(self._subscriptions)
-
-    def on_route(self, route: TopicRoute) -> None:
-        """Divide anew when the queues of a topic have changed."""
-        if route.topic in self._subscriptions:
-            self._rebalance_wanted.set()
+    def _on_subscriptions(self) -> None:
+        self._rebalance_wanted.set()
 
     def on_request(self, connection: Connection, request: Command) -> Reply:
         """Answer a broker."""
-        del connection
         code = request.code
         if code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._rebalance_wanted.set()
             return None
-        if code == RequestCode.GET_CONSUMER_RUNNING_INFO:
-            return _answer(bodies.encode(self.running_info()))
         if code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
-            return _answer(bodies.encode(self._status(request.fields.get("topic", ""))))
+            return success(bodies.encode(self._status(request.fields.get("topic", ""))))
         if code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
             return self._on_reset(request)
-        return answers.not_supported(request)
+        return super().on_request(connection, request)
 
     def _status(self, topic: str) -> ConsumerStatusBody:
         table = self._offsets.of_topic(topic)
@@ -342,7 +208,7 @@ class GroupMember(ABC):
         async with self._rebalance_turn:
             for queue, queue_offset in wanted.items():
                 await self._move(queue, queue_offset)
-        return None if request.is_oneway else _answer(b"")
+        return None if request.is_oneway else success(b"")
 
     async def _move(self, queue: Queue, queue_offset: int) -> None:
         """Go on at another offset; what is in flight of the queue is forgotten."""
@@ -365,14 +231,6 @@ class GroupMember(ABC):
             queues={queue.to_wire(): self._info(held) for queue, held in self._held.items()},
             statuses={topic: self._rates.status(topic, now_ms) for topic in self._subscriptions},
         )
-
-    def _info_properties(self) -> dict[str, str]:
-        return {
-            "PROP_NAMESERVER_ADDR": ";".join(self._base.namesrv_addresses()),
-            "PROP_CONSUME_TYPE": self.consume_type,
-            "PROP_CLIENT_VERSION": "V4_9_7",
-            "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
-        }
 
     def _info(self, held: HeldQueue) -> ProcessQueueInfo:
         state = held.state
@@ -430,12 +288,6 @@ class GroupMember(ABC):
         if changed:
             await self._tell_brokers()
         return settled
-
-    def _complain(self, kind: tuple[str, object], text: str) -> None:
-        """Log something that may happen again and again."""
-        untold = self._repeats.note(kind, asyncio.get_running_loop().time())
-        if untold is not None:
-            log.warning("group %s, %s%s", self._name, text, and_more(untold))
 
     async def _own_queues(self, topic: str) -> tuple[frozenset[Queue], bool]:
         """The share of this member, and whether the broker knows that it is one.
@@ -655,26 +507,12 @@ _NOT_TOLD = frozenset((
 """A broker has not heard of this member, or not of its newest subscription."""
 
 
-def _raise_refusal(failures: list[HeartbeatFailure]) -> None:
-    """A broker that refuses this member will do so again; one that is away may come back."""
-    for failure in failures:
-        error = failure.error
-        if isinstance(error, BrokerError) and (
-            not error.retriable or error.code == ResponseCode.NO_PERMISSION
-        ):
-            raise error
-
-
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:
     try:
         async with asyncio.timeout(timeout_s):
             await event.wait()
     except TimeoutError:
         pass
-
-
-def _answer(body: bytes) -> Command:
-    return Command(code=ResponseCode.SUCCESS, body=body)
 
 
 def _reset_offsets(body: bytes) -> dict[Queue, int]:

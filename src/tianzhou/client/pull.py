@@ -33,7 +33,7 @@ from tianzhou.client.offsets import commit_all
 from tianzhou.client.processqueue import Batch, ConcurrentQueue, ProcessQueue
 from tianzhou.client.queues import Queue
 from tianzhou.client.settings import ClientOptions, ClientSettings, settings_from
-from tianzhou.client.subscriptions import Subscription, by_sql, by_tags
+from tianzhou.client.subscriptions import subscription_of
 from tianzhou.client.telemetry import telemetry_of
 from tianzhou.client.trace import ConsumeReturn, Tracer
 from tianzhou.clock import wall_ms
@@ -140,7 +140,7 @@ class LitePullConsumer(GroupMember):
         wanted = [self._wire_queue(queue) for queue in queues]
         self._assigned = True
         self._subscriptions = {
-            queue.topic: _subscription(queue.topic, tags, sql) for queue in wanted
+            queue.topic: subscription_of(queue.topic, tags, sql, wall_ms()) for queue in wanted
         }
         self._announced = dict(self._subscriptions)
         await self._calls.hub.refresh_routes(self.topics())
@@ -325,14 +325,6 @@ def _state_of(held: HeldQueue) -> ConcurrentQueue[ReceivedMessage]:
     return state
 
 
-def _subscription(topic: str, tags: str, sql: str | None) -> Subscription:
-    if sql is None:
-        return by_tags(topic, tags, wall_ms())
-    if tags != "*":
-        raise ConfigError(f"topic {topic}: give tags or sql, not both")
-    return by_sql(topic, sql, wall_ms())
-
-
 # -- plain reading ---------------------------------------------------------------------------------
 
 
@@ -422,7 +414,7 @@ class QueueReader:
             wire_queue,
             queue_offset,
             limits,
-            subscription=_subscription(wire_queue.topic, tags, sql),
+            subscription=subscription_of(wire_queue.topic, tags, sql, wall_ms()),
             inline=True,
             leave_out_damaged=False,
         )

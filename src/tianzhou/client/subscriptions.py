@@ -64,3 +64,12 @@ def by_sql(topic: str, expression: str, now_ms: int) -> Subscription:
     if not expression.strip():
         raise ConfigError(f"topic {topic}: the SQL condition is empty")
     return Subscription(topic, expression, SQL_TYPE, frozenset(), now_ms)
+
+
+def subscription_of(topic: str, tags: str, sql: str | None, now_ms: int) -> Subscription:
+    """A subscription by tags or by a condition, whichever is given. Raises ConfigError."""
+    if sql is None:
+        return by_tags(topic, tags, now_ms)
+    if tags != SUBSCRIBE_ALL:
+        raise ConfigError(f"topic {topic}: give tags or sql, not both")
+    return by_sql(topic, sql, now_ms)
