@@ -184,6 +184,19 @@ class SendManyError(SendError):
         self.outcomes = outcomes
 
 
+class HandleExpired(ClientError):
+    """The invisible time of a popped message is over: it is with another consumer, or will be."""
+
+
+class AckManyError(ClientError):
+    """Some of many messages were not acknowledged; `outcomes` has an error or None for each."""
+
+    def __init__(self, text: str, *, outcomes: list[TianzhouError | None]) -> None:
+        super().__init__(text)
+        self.outcomes = outcomes
+        self.retriable = all(each.retriable for each in outcomes if each is not None)
+
+
 class TokenBusy(ClientError):
     """Another consumer is handling this message; it is to be tried again later."""
 

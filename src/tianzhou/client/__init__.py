@@ -2,9 +2,15 @@
 
 from tianzhou.client.calls import Pulled, PullStatus
 from tianzhou.client.consumer import PushConsumer
-from tianzhou.client.consumer_settings import ConsumerSettings, LitePullSettings, PushSettings
+from tianzhou.client.consumer_settings import (
+    ConsumerSettings,
+    LitePullSettings,
+    PushSettings,
+    SimpleSettings,
+)
 from tianzhou.client.handlers import Decision, Later
 from tianzhou.client.message import Message, ReceivedMessage
+from tianzhou.client.popped import PoppedMessage
 from tianzhou.client.producer import Producer
 from tianzhou.client.producer_settings import ProducerSettings
 from tianzhou.client.pull import LitePullConsumer, QueueReader
@@ -13,6 +19,7 @@ from tianzhou.client.routes import TopicRoute
 from tianzhou.client.selectors import Selector, at_random, by_hash, by_shard, in_rooms
 from tianzhou.client.sending import SendResult, SendStatus
 from tianzhou.client.settings import ClientSettings
+from tianzhou.client.simple import SimpleConsumer
 from tianzhou.client.transaction import (
     Transaction,
     TransactionListener,
@@ -36,6 +43,7 @@ __all__ = [
     "LitePullConsumer",
     "LitePullSettings",
     "Message",
+    "PoppedMessage",
     "Producer",
     "ProducerSettings",
     "PullStatus",
@@ -48,6 +56,8 @@ __all__ = [
     "Selector",
     "SendResult",
     "SendStatus",
+    "SimpleConsumer",
+    "SimpleSettings",
     "Tls",
     "TopicRoute",
     "Transaction",

@@ -59,6 +59,14 @@ class LitePullOptions(ConsumerOptions, total=False):
     poll_timeout_ms: int
 
 
+class SimpleOptions(ClientOptions, total=False):
+    """The fields of `SimpleSettings` as keywords."""
+
+    start: Literal["first", "last"]
+    invisible_ms: int
+    wait_ms: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings(ClientSettings):
     """What all consumers have in common."""
@@ -162,3 +170,21 @@ class LitePullSettings(ConsumerSettings):
 
     auto_commit: bool = True  # what was polled is saved every persist_offsets_ms
     poll_timeout_ms: int = 5_000  # `poll` waits so long for a message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimpleSettings(ClientSettings):
+    """Settings of a consumer that pops."""
+
+    start: Literal["first", "last"] = "last"  # in a queue that the group never consumed
+    invisible_ms: int = 60_000  # what was received and not acknowledged comes again after it
+    wait_ms: int = 15_000  # `receive` waits so long for a message
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        ClientSettings.__post_init__(self)
+        require_positive(self, ("invisible_ms",))
+        if self.wait_ms < 0:
+            raise ConfigError(f"wait_ms is {self.wait_ms}, it cannot be negative")
+        if self.start not in ("first", "last"):
+            raise ConfigError(f"start is {self.start!r}; who pops begins first or last")

@@ -69,9 +69,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
             raise MessageRefused("deliver_at has no time zone; give an aware datetime")
 
     def _delay_ms(self) -> int:
-        if isinstance(self.delay, timedelta):
-            return round(self.delay / timedelta(milliseconds=1))
-        return round((self.delay or 0) * 1000)
+        return duration_ms(self.delay or 0)
 
     @property
     def payload(self) -> bytes:
@@ -274,6 +272,13 @@ class ReceivedMessage:
 def time_of(epoch_ms: int) -> datetime:
     """Milliseconds since 1970 as a time in UTC."""
     return _EPOCH + timedelta(milliseconds=epoch_ms)
+
+
+def duration_ms(duration: float | timedelta) -> int:
+    """Milliseconds of a duration, which is seconds unless it says otherwise."""
+    if isinstance(duration, timedelta):
+        return round(duration / timedelta(milliseconds=1))
+    return round(duration * 1000)
 
 
 def ms_of(moment: datetime) -> int:

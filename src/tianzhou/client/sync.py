@@ -13,19 +13,20 @@ place, started at that moment.
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, Unpack, overload
 
-from tianzhou.client import consumer, producer, pull, transaction
+from tianzhou.client import consumer, producer, pull, simple, transaction
 from tianzhou.client.calls import Pulled
-from tianzhou.client.consumer_settings import LitePullOptions, PushOptions
+from tianzhou.client.consumer_settings import LitePullOptions, PushOptions, SimpleOptions
 from tianzhou.client.handlers import BatchHandler, Handler
 from tianzhou.client.loop_thread import loop_thread
 from tianzhou.client.message import Message, ReceivedMessage
+from tianzhou.client.popped import PoppedMessage
 from tianzhou.client.producer import MessageOptions, OnDone
 from tianzhou.client.producer_settings import ProducerOptions, ProducerSettings
 from tianzhou.client.queues import Queue
@@ -39,6 +40,7 @@ __all__ = [
     "Producer",
     "PushConsumer",
     "QueueReader",
+    "SimpleConsumer",
     "TransactionProducer",
 ]
 
@@ -485,6 +487,73 @@ class LitePullConsumer(_Blocking[pull.LitePullConsumer]):
         self._run(_call(lambda client: client.resume(wanted), self._here()))
 
 
+class SimpleConsumer(_Blocking[simple.SimpleConsumer]):
+    """A consumer that pops; `for message in consumer` gives the messages one by one."""
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        settings: ClientSettings | None = None,
+        **options: Unpack[SimpleOptions],
+    ) -> None:
+        self._subscribed: dict[str, tuple[str, str | None]] = {}
+
+        def make() -> simple.SimpleConsumer:
+            made = simple.SimpleConsumer(group, settings=settings, **options)
+            for topic, (tags, sql) in self._subscribed.items():  # in a forked child
+                self._run(made.subscribe(topic, tags=tags, sql=sql))
+            return made
+
+        super().__init__(make)
+
+    @property
+    def client_id(self) -> str:
+        """The id under which brokers know this consumer."""
+        return self._here().client_id
+
+    def subscribe(self, topic: str, *, tags: str = "*", sql: str | None = None) -> None:
+        """Receive the messages of a topic, too."""
+        self._run(self._here().subscribe(topic, tags=tags, sql=sql))
+        self._subscribed[topic] = (tags, sql)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Receive the messages of a topic no more."""
+        self._run(self._here().unsubscribe(topic))
+        self._subscribed.pop(topic, None)
+
+    def receive(
+        self,
+        max_count: int = 32,
+        *,
+        invisible: float | timedelta | None = None,
+        wait: float | timedelta | None = None,
+    ) -> list[PoppedMessage]:
+        """The next messages, hidden from others for a while; an empty list if none came in time."""
+        return self._run(self._here().receive(max_count, invisible=invisible, wait=wait))
+
+    def ack(self, message: PoppedMessage) -> None:
+        """The message is done and does not come again."""
+        self._run(self._here().ack(message))
+
+    def ack_many(self, messages: Iterable[PoppedMessage]) -> None:
+        """The messages are done, in one request for each broker."""
+        self._run(self._here().ack_many(messages))
+
+    def change_invisible(self, message: PoppedMessage, duration: float | timedelta) -> str:
+        """The message shall come again so long after now; returns its new handle."""
+        return self._run(self._here().change_invisible(message, duration))
+
+    def __iter__(self) -> Iterator[PoppedMessage]:
+        """The messages one by one; each is acknowledged when the next one is asked for."""
+        stream = aiter(self._here())
+        try:
+            while (message := self._run(_step(stream))) is not None:
+                yield message
+        finally:
+            self._run(stream.aclose())
+
+
 class QueueReader(_Blocking[pull.QueueReader]):
     """Reads messages by queue and offset, and tells offsets."""
 
@@ -552,6 +621,11 @@ class QueueReader(_Blocking[pull.QueueReader]):
 async def _call(change: Callable[[C], None], client: C) -> None:
     """Do something short on the client's loop, where its state lives."""
     change(client)
+
+
+async def _step(stream: AsyncGenerator[T]) -> T | None:
+    """The next of a stream, None at its end."""
+    return await anext(stream, None)
 
 
 def _pass_on(done: asyncio.Future[SendResult], result: Future[SendResult]) -> None:

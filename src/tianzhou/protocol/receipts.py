@@ -11,7 +11,7 @@ is %RETRY%group_topic, 2 is %RETRY%group+topic. Messages of an ordered pop have 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tianzhou.errors import FieldError
 from tianzhou.names import RETRY_TOPIC_PREFIX
@@ -22,6 +22,7 @@ NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 _SEPARATOR = " "
 _FIELDS_MIN = 7
 _FIELDS_MAX = 8
+_START_FIELDS = 3
 _INT64_MAX = 2**63 - 1
 
 
@@ -53,6 +54,11 @@ class Receipt:
         return _SEPARATOR.join(map(str, fields))
 
 
+def without_message(receipt: Receipt) -> Receipt:
+    """What is the same for all messages that one pop took from one queue."""
+    return replace(receipt, queue_offset=None)
+
+
 def parse_receipt(text: str) -> Receipt:
     """Raises FieldError for anything that is no handle."""
     fields = text.split(_SEPARATOR)
@@ -77,7 +83,7 @@ def parse_receipt(text: str) -> Receipt:
 def _number(text: str, field: str) -> int:
     digits = field.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal()) or abs(value := int(field)) > _INT64_MAX:
-        raise FieldError(f"extraInfo {text[:200]!r} is no receipt handle: {field[:80]!r}")
+        raise FieldError(f"{text[:200]!r} is no receipt handle, nor made for one: {field[:80]!r}")
     return value
 
 
@@ -110,6 +116,17 @@ def origin_topic(group: str, topic: str) -> str:
 
 
 # -- what comes with messages ----------------------------------------------------------------------
+
+
+def parse_start_offsets(info: str) -> dict[tuple[str, int], int]:
+    """Where the batches of a pop begin, by mark and queue id. Raises FieldError."""
+    found: dict[tuple[str, int], int] = {}
+    for each in info.split(";") if info else ():
+        fields = each.split(_SEPARATOR)
+        if len(fields) != _START_FIELDS:
+            raise FieldError(f"startOffsetInfo {info[:200]!r} cannot be read: {each[:80]!r}")
+        found[fields[0], _number(info, fields[1])] = _number(info, fields[2])
+    return found
 
 
 def start_offset_info(topic: str, queue_id: int, start_offset: int) -> str:
