@@ -20,6 +20,7 @@ from tianzhou.client import (
     Queue,
     QueueReader,
     ReceivedMessage,
+    SimpleConsumer,
     sync,
 )
 from tianzhou.errors import BrokerError
@@ -152,7 +153,7 @@ async def test_a_handler_may_close_its_consumer(cluster: Cluster) -> None:
         assert await reader.committed(queue) == 1
 
 
-@pytest.mark.parametrize("way", ["handler", "lite-pull", "stream"])
+@pytest.mark.parametrize("way", ["handler", "lite-pull", "stream", "simple"])
 async def test_consumers_are_traced(cluster: Cluster, way: str) -> None:
     topic, key = f"traced-{way}", f"trace-key-{way}"
     cluster.create_topic(topic, 1)
@@ -163,6 +164,10 @@ async def test_consumers_are_traced(cluster: Cluster, way: str) -> None:
         async with LitePullConsumer(topic, settings=own, start="first") as lite:
             await lite.subscribe(topic)
             assert len(await lite.poll(20_000)) == 1
+    elif way == "simple":
+        async with SimpleConsumer(topic, settings=own, start="first") as simple:
+            await simple.subscribe(topic)
+            await simple.ack_many(await simple.receive(wait=60))
     elif way == "stream":
         stream = PushConsumer(topic, settings=own, start="first")
         stream.subscribe(topic)
@@ -227,3 +232,78 @@ async def test_credentials_open_what_is_granted_and_nothing_else(tmp_path: Path)
         with pytest.raises(BrokerError, match="others"):
             await other.start()
         await other.close()
+
+
+async def test_credentials_let_a_simple_consumer_do_all_it_does(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
+    async with running_cluster(tmp_path, aclEnable="true", rocketmqHome=tmp_path) as it:
+        known = ClientSettings(
+            namesrv=it.namesrv, credentials=Credentials("clerk-account", "clerk-secret")
+        )
+        async with (
+            Producer("clerks", settings=known) as producer,
+            SimpleConsumer("clerks", settings=known, start="first") as consumer,
+        ):
+            await consumer.subscribe("guarded")
+            waiting = asyncio.create_task(consumer.receive(1, wait=DEADLINE_S))
+            await producer.send_many([Message("guarded", "a"), Message("guarded", "b")])
+            found = await waiting
+            while len(found) < 2:
+                found += await consumer.receive(wait=DEADLINE_S)
+            await consumer.change_invisible(found[0], 60)
+            await consumer.ack_many(found)
+            await consumer.ack(found[0])
+        for credentials in (Credentials("clerk-account", "guessed"), None):
+            stranger = SimpleConsumer("clerks", namesrv=it.namesrv, credentials=credentials)
+            await stranger.subscribe("guarded")
+            with pytest.raises(BrokerError):
+                await stranger.start()
+        other = SimpleConsumer("others", settings=known)
+        await other.subscribe("guarded")
+        with pytest.raises(BrokerError, match="others"):
+            await other.start()
+
+
+async def test_a_simple_consumer_in_a_namespace(cluster: Cluster) -> None:
+    cluster.create_topic("tenant%popped", 1)
+    own = ClientSettings(namesrv=cluster.namesrv_address, namespace="tenant")
+    async with (
+        Producer("senders", settings=own) as producer,
+        SimpleConsumer("poppers", settings=own, start="first") as consumer,
+    ):
+        await consumer.subscribe("popped")
+        await producer.send("popped", "hello")
+        (message,) = await consumer.receive(invisible=60, wait=DEADLINE_S)
+        assert (message.topic, message.queue.topic) == ("popped", "tenant%popped")
+        await consumer.change_invisible(message, 0)
+        (again,) = await consumer.receive(wait=DEADLINE_S)
+        assert (again.topic, again.reconsume_times) == ("popped", 1)
+        await consumer.ack(again)
+
+
+def test_the_blocking_simple_consumer(cluster: Cluster) -> None:
+    cluster.create_topic("blocking-pops", 1)
+    with (
+        sync.Producer("senders", namesrv=cluster.namesrv_address) as producer,
+        sync.SimpleConsumer(
+            "blocking-pops", namesrv=cluster.namesrv_address, start="first"
+        ) as consumer,
+    ):
+        consumer.subscribe("blocking-pops")
+        producer.send_many(Message("blocking-pops", text) for text in "abcde")
+        a, b, c = consumer.receive(3, invisible=60, wait=DEADLINE_S)
+        consumer.ack(a)
+        consumer.ack_many([b, c])
+        (d,) = consumer.receive(1)
+        assert consumer.change_invisible(d, 0) == d.handle
+        seen: list[tuple[str, int]] = []
+        for message in consumer:
+            seen.append((message.text, message.reconsume_times))
+            if len(seen) == 2:
+                consumer.ack(message)
+                break
+        assert sorted(seen) == [("d", 1), ("e", 0)]
+        assert consumer.receive(wait=0) == []
+        assert consumer.client_id
+        consumer.unsubscribe("blocking-pops")

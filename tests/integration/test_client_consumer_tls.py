@@ -19,6 +19,7 @@ from tianzhou.client import (
     PushConsumer,
     QueueReader,
     ReceivedMessage,
+    SimpleConsumer,
     Tls,
 )
 from tianzhou.errors import TianzhouError
@@ -82,9 +83,18 @@ async def test_consumers_over_tls(tmp_path: Path) -> None:
             await eventually(lambda: len(seen) == 100 and seen["7"] == 2, "all, and one again")
             await eventually(lambda: sum(map(len, in_order.values())) == 100, "all in order")
 
-        assert sorted(polled, key=int) == [f"{number}" for number in range(100)]
+        async with SimpleConsumer("pops", settings=sealed, start="first") as simple:
+            await simple.subscribe(TOPIC)
+            popped: list[str] = []
+            while len(popped) < 100:
+                messages = await simple.receive(wait=20)
+                popped += [message.text for message in messages]
+                await simple.ack_many(messages)
+
+        everything = [f"{number}" for number in range(100)]
+        assert sorted(polled, key=int) == sorted(popped, key=int) == everything
         assert all(places == list(range(len(places))) for places in in_order.values())
-        for group in ("pushed", "ordered", "asks"):
+        for group in ("pushed", "ordered", "asks", "pops"):
             async with QueueReader(group, settings=sealed) as reader:
                 queues = await reader.queues(TOPIC)
                 assert sum([await reader.committed(queue) or 0 for queue in queues]) == 100
