@@ -10,7 +10,12 @@ from _pytest.capture import CaptureManager
 from tests.apache import jars
 from tests.apache.backends import BACKENDS, OURS, Backend, running_backend
 from tests.apache.kit import VERSIONS, ApacheUnavailable, Shell, java_shells
-from tianzhou.client.consumer_settings import ConsumerSettings, LitePullSettings, PushSettings
+from tianzhou.client.consumer_settings import (
+    ConsumerSettings,
+    LitePullSettings,
+    PushSettings,
+    SimpleSettings,
+)
 from tianzhou.client.producer_settings import ProducerSettings
 from tianzhou.client.settings import ClientSettings
 
@@ -26,6 +31,7 @@ def patience() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for kind in (
             ClientSettings, ProducerSettings, ConsumerSettings, PushSettings, LitePullSettings,
+            SimpleSettings,
         ):  # fmt: skip
             defaults = kind.__init__.__kwdefaults__ or {}
             for name in {"api_timeout_ms", "send_timeout_ms"} & defaults.keys():

@@ -25,6 +25,7 @@ from tests.apache.kit import (
 from tests.apache.test_broker_compat import our_cluster, tianzhou_broker
 from tests.integration.brokers import Peer, eventually, peer_of
 from tests.integration.pop_kit import GROUP, TOPIC, Popped, ack, pop
+from tianzhou.client.sync import SimpleConsumer
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 
 pytestmark = pytest.mark.apache
@@ -135,6 +136,40 @@ def test_consumers_share_one_queue(shell: Shell, admin: Admin, place: Place) -> 
     assert got == Counter(sent), "each once"
     for name in names:
         shell.ask("stop_consumer", name=name)
+
+
+def test_our_consumer_shares_a_queue_with_javas(shell: Shell, admin: Admin, place: Place) -> None:
+    """Both pop in one group; each message comes to one of them, once."""
+    topic = "pop-mixed"
+    sent = ["hello"]
+    topic_with_messages(shell, admin, place, topic, sent)
+    start_popping(shell, place, topic, topic, batch=1, invisible_ms=LONG_MS)
+    consumed(shell, [topic], 1)
+    ours: list[str] = []
+    with SimpleConsumer(f"g-{topic}", namesrv=place.namesrv, start="first") as consumer:
+        consumer.subscribe(topic)
+
+        def both_had_some() -> bool:
+            more = [f"{len(sent) + number}" for number in range(20)]
+            shell.ask("send", name=f"p-{topic}", topic=topic, bodies=more)
+            sent.extend(more)
+            messages = consumer.receive(4, invisible=LONG_MS / 1000, wait=1)
+            ours.extend(message.text for message in messages)
+            consumer.ack_many(messages)
+            return len(ours) > 20 and len(shell.consumed(topic)) > 20
+
+        wait_until(both_had_some, "messages at both", timeout_s=SOON_S)
+
+        def everything_came() -> bool:
+            messages = consumer.receive(32, invisible=LONG_MS / 1000, wait=0)
+            ours.extend(message.text for message in messages)
+            consumer.ack_many(messages)
+            return len(ours) + len(shell.consumed(topic)) >= len(sent)
+
+        wait_until(everything_came, "the rest", timeout_s=SOON_S)
+    theirs = [message["body"] for message in shell.consumed(topic)]
+    assert Counter(ours + theirs) == Counter(sent), "each once"
+    shell.ask("stop_consumer", name=topic)
 
 
 def test_what_is_not_acknowledged_or_given_back_comes_again(

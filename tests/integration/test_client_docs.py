@@ -50,12 +50,13 @@ def test_there_are_examples() -> None:
 INNER = frozenset((
     "heartbeat", "on_request", "on_route", "landed", "crashed", "consume_type", "to_wire",
     "wire_properties", "packing", "shared", "strategy", "namesrv_addresses", "topics",
+    "wire_topic", "receipt", "place", "renew",
 ))  # fmt: skip
 """Between the parts of the client; programs have no use for them."""
 BUILT_IN: tuple[type, ...] = (object, str, int, tuple, Enum)
 OF_SERVERS = frozenset(("client_certificates", "mode", "client_context", "server_context"))
 SETTINGS = (client.ClientSettings, client.ProducerSettings, client.PushSettings,
-            client.LitePullSettings)  # fmt: skip
+            client.LitePullSettings, client.SimpleSettings)  # fmt: skip
 
 
 def names_in(title: str) -> set[str]:

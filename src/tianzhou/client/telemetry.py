@@ -7,7 +7,7 @@ follow OpenTelemetry's conventions for messaging.
              of a stream, tied together by `traceparent` among the message's properties; where
              several travel together, each message has a span "create TOPIC", and the "send TOPIC"
              of the batch is linked to them; "receive TOPIC" for messages that were asked for
-             (`poll`, `pull`), linked to their sends
+             (`poll`, `pull`, `receive`), linked to their sends
     metrics  messaging.client.sent.messages, messaging.client.consumed.messages,
              messaging.client.operation.duration (seconds)
 """
