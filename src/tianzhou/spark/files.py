@@ -84,7 +84,9 @@ class StoreSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         settle_in()
         options = read_options(StoreOptions, self.options)
-        return PushingReader(options, schema) if options.push_down else StoreReader(options, schema)
+        return (
+            PushingReader(options, schema) if options.pushes_down else StoreReader(options, schema)
+        )
 
 
 class StoreReader(DataSourceReader):
@@ -92,8 +94,7 @@ class StoreReader(DataSourceReader):
 
     def __init__(self, options: StoreOptions, wanted: StructType) -> None:
         """Raises ConfigError."""
-        if options.starting_offsets == Edge.LATEST.value:
-            raise ConfigError("option startingOffsets: a batch cannot start at latest")
+        options.check_batch()
         self._options = options
         self._wanted = wanted
         self._pushed = Pushed()

@@ -27,8 +27,10 @@ O = TypeVar("O")  # noqa: E741 - the class of options
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d|)", re.ASCII)
 _DURATION_MS = {"ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 _DURATION_MS["d"] = 24 * _DURATION_MS["h"]
+_TRIGGER_DELAY_MS = 15 * _DURATION_MS["m"]
 _SIZE = re.compile(r"(\d+)\s*([kmg]?)(?:i?b)?", re.ASCII | re.IGNORECASE)
 _SIZE_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_PLACE_WORDS = ("earliest", "latest", "committed")
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
@@ -143,6 +145,12 @@ def parse_pattern(text: str) -> str:
     return text
 
 
+def parse_places(text: str) -> str:
+    """Offsets as `offsets.py` reads them: a word in any case, or JSON, whose names have one."""
+    word = text.strip().lower()
+    return word if word in _PLACE_WORDS else text
+
+
 def _choice(kind: type[StrEnum], text: str) -> StrEnum:
     for member in kind:
         if member.value.lower() == text.strip().lower():
@@ -236,8 +244,9 @@ class ReadingOptions:
     subscribe: tuple[str, ...] = parsed((), parse_names)
     subscribe_pattern: str = parsed("", parse_pattern)
     assign: str = ""  # {"topic": {"broker": [0, 1]}}
-    starting_offsets: str = ""  # earliest, latest, committed or {"topic": {"broker": {"0": 17}}}
-    ending_offsets: str = "latest"
+    # earliest, latest, committed or {"topic": {"broker": {"0": 17}}}
+    starting_offsets: str = parsed("", parse_places)
+    ending_offsets: str = parsed("latest", parse_places)
     starting_timestamp: int | None = parsed(None, parse_time_ms)
     ending_timestamp: int | None = parsed(None, parse_time_ms)
     starting_offsets_by_timestamp: str = ""  # {"topic": {"broker": {"0": 1700000000000}}}
@@ -248,7 +257,7 @@ class ReadingOptions:
     max_records_per_partition: int | None = None
     value_format: ValueFormat | None = None
     value_schema: str = ""  # of json, in Spark's DDL
-    push_down: bool = True
+    push_down: bool | None = None  # batches: False leaves all filters to Spark
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
@@ -268,6 +277,17 @@ class ReadingOptions:
         if self.value_schema and self.value_format is not ValueFormat.JSON:
             raise ConfigError("the option valueSchema needs valueFormat=json")
 
+    def check_batch(self) -> None:
+        """Refuse what a batch cannot keep. Raises ConfigError."""
+        if self.starting_offsets == "latest":
+            raise ConfigError("option startingOffsets: a batch cannot start at latest")
+        if self.ending_offsets == "earliest":
+            raise ConfigError("option endingOffsets: a batch cannot end at earliest")
+
+    @property
+    def pushes_down(self) -> bool:
+        return self.push_down is not False
+
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions(ClusterOptions, ReadingOptions):
@@ -280,7 +300,7 @@ class SourceOptions(ClusterOptions, ReadingOptions):
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = parsed(None, parse_size_bytes)
-    max_trigger_delay: int = parsed(15 * 60_000, parse_duration_ms)
+    max_trigger_delay: int | None = parsed(None, parse_duration_ms)  # ms
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
@@ -300,14 +320,12 @@ class SourceOptions(ClusterOptions, ReadingOptions):
             "maxOffsetsPerTrigger": self.max_offsets_per_trigger,
             "minOffsetsPerTrigger": self.min_offsets_per_trigger,
             "maxBytesPerTrigger": self.max_bytes_per_trigger,
+            "maxTriggerDelay": self.max_trigger_delay is not None,
         }
         for name, value in streaming.items():
             if value:
                 raise ConfigError(f"option {name} is for streams")
-        if self.starting_offsets == "latest":
-            raise ConfigError("option startingOffsets: a batch cannot start at latest")
-        if self.ending_offsets == "earliest":
-            raise ConfigError("option endingOffsets: a batch cannot end at earliest")
+        self.check_batch()
         return self
 
     def for_stream(self) -> "SourceOptions":
@@ -318,7 +336,19 @@ class SourceOptions(ClusterOptions, ReadingOptions):
             or self.ending_offsets_by_timestamp
         ):
             raise ConfigError("a stream has no end: endingOffsets and the like are for batches")
+        if self.push_down is not None:
+            raise ConfigError("option pushDown is for batches: Spark hands no filters to streams")
+        if self.max_trigger_delay is not None and self.min_offsets_per_trigger is None:
+            raise ConfigError(
+                "option maxTriggerDelay needs minOffsetsPerTrigger: nothing else is waited for"
+            )
         return self
+
+    @property
+    def trigger_delay_ms(self) -> int:
+        """How long is waited for minOffsetsPerTrigger."""
+        given = self.max_trigger_delay
+        return _TRIGGER_DELAY_MS if given is None else given
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,9 @@ class RocketmqSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         settle_in()
         options = read_options(SourceOptions, self.options).for_batch()
-        return PushingReader(options, schema) if options.push_down else BatchReader(options, schema)
+        return (
+            PushingReader(options, schema) if options.pushes_down else BatchReader(options, schema)
+        )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return StreamReader(read_options(SourceOptions, self.options).for_stream(), schema)

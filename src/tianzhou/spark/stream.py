@@ -141,7 +141,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         waiting = offsets.count_between(begin, end)
         waited_ms = round((time.monotonic() - self._last_batch_s) * 1000)
         least = None if self._target is not None else options.min_offsets_per_trigger
-        if not offsets.wait_is_over(waiting, least, waited_ms, options.max_trigger_delay):
+        if not offsets.wait_is_over(waiting, least, waited_ms, options.trigger_delay_ms):
             return known
         if options.max_bytes_per_trigger:
             going = {each.queue: each.first for each in offsets.ranges_between(begin, end)}

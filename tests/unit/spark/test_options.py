@@ -16,12 +16,15 @@ from tianzhou.spark.options import (
     read_options,
 )
 
+COMMON = {"subscribe": "x", "nameServer": "a:1"}
+
 
 def test_options_are_read_whatever_their_case() -> None:
     given = {
         "nameserver": "a:9876;b:9876", "SUBSCRIBE": "x, y ,x", "failondataloss": "False",
         "readFrom": "Replica", "maxoffsetspertrigger": "17", "maxBytesPerTrigger": "16m",
         "maxTriggerDelay": "10s", "valueFormat": "TEXT", "startingtimestamp": "1700000000000",
+        "endingOffsets": " Latest ",
     }  # fmt: skip
     options = read_options(SourceOptions, given)
     assert options.subscribe == ("x", "y")
@@ -29,7 +32,8 @@ def test_options_are_read_whatever_their_case() -> None:
     assert options.read_from is ReadFrom.REPLICA
     assert options.max_offsets_per_trigger == 17
     assert options.max_bytes_per_trigger == 16 * 1024 * 1024
-    assert options.max_trigger_delay == 10_000
+    assert options.trigger_delay_ms == 10_000
+    assert options.ending_offsets == "latest"
     assert options.value_format is ValueFormat.TEXT
     assert options.starting_timestamp == 1_700_000_000_000
     assert options.client_settings().namesrv_addresses() == ("a:9876", "b:9876")
@@ -48,6 +52,7 @@ def test_options_are_read_whatever_their_case() -> None:
         ({"subscribe": "x", "readFrom": "slave"}, "one of master, replica"),
         ({"subscribe": "x", "tags": "a", "sql": "b > 1"}, "tags and sql exclude each other"),
         ({"subscribe": "x", "startingOffsets": "committed"}, "the option group is needed"),
+        ({"subscribe": "x", "startingOffsets": "Committed"}, "the option group is needed"),
         ({"subscribe": "x", "valueSchema": "a INT"}, "needs valueFormat=json"),
         (
             {"subscribe": "x", "minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"},
@@ -65,14 +70,49 @@ def test_wrong_options_are_refused_in_words(given: dict[str, str], text: str) ->
     assert text in str(caught.value)
 
 
-def test_options_of_streams_and_of_batches_are_told_apart() -> None:
-    common = {"subscribe": "x", "nameServer": "a:1"}
-    with pytest.raises(ConfigError, match="maxOffsetsPerTrigger is for streams"):
-        read_options(SourceOptions, common | {"maxOffsetsPerTrigger": "1"}).for_batch()
-    with pytest.raises(ConfigError, match="a batch cannot start at latest"):
-        read_options(SourceOptions, common | {"startingOffsets": "latest"}).for_batch()
-    with pytest.raises(ConfigError, match="a stream has no end"):
-        read_options(SourceOptions, common | {"endingTimestamp": "1"}).for_stream()
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"commitOffsets": "true", "group": "g"}, "commitOffsets is for streams"),
+        ({"maxOffsetsPerTrigger": "1"}, "maxOffsetsPerTrigger is for streams"),
+        ({"minOffsetsPerTrigger": "1"}, "minOffsetsPerTrigger is for streams"),
+        ({"maxBytesPerTrigger": "1k"}, "maxBytesPerTrigger is for streams"),
+        ({"maxTriggerDelay": "0s"}, "maxTriggerDelay is for streams"),
+        ({"startingOffsets": "LATEST"}, "a batch cannot start at latest"),
+        ({"endingOffsets": "earliest"}, "a batch cannot end at earliest"),
+    ],
+)
+def test_a_batch_refuses_what_it_cannot_keep(given: dict[str, str], text: str) -> None:
+    options = read_options(SourceOptions, COMMON | given)
+    with pytest.raises(ConfigError, match=text):
+        options.for_batch()
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"endingOffsets": "earliest"}, "a stream has no end"),
+        ({"endingTimestamp": "1"}, "a stream has no end"),
+        ({"endingOffsetsByTimestamp": "{}"}, "a stream has no end"),
+        ({"pushDown": "true"}, "pushDown is for batches"),
+        ({"pushDown": "false"}, "pushDown is for batches"),
+        ({"maxTriggerDelay": "15m"}, "maxTriggerDelay needs minOffsetsPerTrigger"),
+    ],
+)
+def test_a_stream_refuses_what_it_cannot_keep(given: dict[str, str], text: str) -> None:
+    options = read_options(SourceOptions, COMMON | given)
+    with pytest.raises(ConfigError, match=text):
+        options.for_stream()
+
+
+def test_what_is_left_out_has_its_default() -> None:
+    options = read_options(SourceOptions, COMMON | {"minOffsetsPerTrigger": "5"}).for_stream()
+    assert options.trigger_delay_ms == 15 * 60_000
+    assert options.pushes_down
+    assert not read_options(SourceOptions, COMMON | {"pushDown": "no"}).for_batch().pushes_down
+
+
+def test_a_store_directory_has_a_path() -> None:
     with pytest.raises(ConfigError, match="the option path is needed"):
         read_options(StoreOptions, {"subscribe": "x"})
 
