@@ -15,13 +15,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tianzhou.client.queues import Queue
-from tianzhou.protocol.filter.tags import parse_tags
 from tianzhou.spark import offsets, pushdown
 from tianzhou.spark.decode import BATCH_BYTES, Decoder
 from tianzhou.spark.offsets import Bounds, Edge, Range
 from tianzhou.spark.options import SourceOptions
 from tianzhou.spark.pulling import ClusterReader, report_loss, wanted_queues
-from tianzhou.spark.pushdown import Pushed
+from tianzhou.spark.pushdown import NOTHING_PUSHED, Pushed
 from tianzhou.spark.worker import settle_in
 
 
@@ -40,7 +39,7 @@ class BatchReader(DataSourceReader):
         options.client_settings()
         self._options = options
         self._wanted = wanted
-        self._pushed = Pushed()
+        self._pushed = NOTHING_PUSHED
         Decoder.of(wanted, options)
         self._assigned = offsets.assigned(options.assign) if options.assign else frozenset[Queue]()
         self._starting = offsets.starting(options, Edge.EARLIEST)
@@ -101,10 +100,7 @@ def read_range(
 ) -> Iterator[pa.RecordBatch]:
     """The batches of one range. Raises DataLost, RemotingError, BrokerError, RecordError."""
     settle_in()
-    only = pushed.tags
-    if options.tags and not (filtered := parse_tags(options.tags)).selects_all:
-        only = frozenset(filtered.tags)
-    decoder = Decoder.of(wanted, options, only)
+    decoder = Decoder.of(wanted, options, pushed)
     with ClusterReader(options, tags=" || ".join(sorted(pushed.tags or ()))) as reader:
         gathered: list[bytes] = []
         size, delta = 0, 0

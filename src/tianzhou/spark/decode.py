@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -19,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from tianzhou.protocol import kernel
 from tianzhou.protocol.compression import plain_body
+from tianzhou.protocol.filter.tags import parse_tags
 from tianzhou.protocol.pure import Buffer
 from tianzhou.protocol.sysflag import (
     COMPRESSED,
@@ -29,6 +31,7 @@ from tianzhou.protocol.sysflag import (
 )
 from tianzhou.spark import schema, twin
 from tianzhou.spark.options import ReadingOptions, ValueFormat
+from tianzhou.spark.pushdown import NOTHING_PUSHED, Pushed
 
 ROWS_MAX = 8192
 BATCH_BYTES = 4 * 1024 * 1024
@@ -107,18 +110,32 @@ class Decoder:
     value_format: ValueFormat | None = None
     only_tags: frozenset[str] | None = None
     """Rows with other tags are left out: brokers compare hashes only."""
+    first_ms: int | None = None
+    """Rows stored before are left out: a clock that was put back mixes times."""
+    stop_ms: int | None = None
+    """And those stored at this time or later."""
 
     @staticmethod
     def of(
-        wanted: StructType, options: ReadingOptions, only_tags: frozenset[str] | None = None
+        wanted: StructType, options: ReadingOptions, pushed: Pushed = NOTHING_PUSHED
     ) -> "Decoder":
         """Raises ConfigError if the schema asks for what there is not."""
         schema.check_projection(wanted, options)
-        return Decoder(wanted.json(), options.value_format, only_tags)
+        return Decoder(
+            wanted.json(),
+            options.value_format,
+            wanted_tags(options, pushed),
+            pushed.first_ms,
+            pushed.stop_ms,
+        )
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:
         return to_arrow_schema(StructType.fromJson(json.loads(self.schema_json)), timezone="UTC")
+
+    @property
+    def _has_times(self) -> bool:
+        return self.first_ms is not None or self.stop_ms is not None
 
     @cached_property
     def sources(self) -> list[str]:
@@ -127,6 +144,8 @@ class Decoder:
         wanted = set(self.arrow_schema.names)
         if self.only_tags is not None:
             wanted.add("tags")
+        if self._has_times:
+            wanted.add("storeTimestamp")
         for name in wanted:
             if name in ("body", schema.VALUE):
                 names |= {"body", "sysFlag"}
@@ -172,6 +191,8 @@ class Decoder:
             tags = arrays[twin.PROPERTY + "TAGS"]
             accepted = pa.array(sorted(self.only_tags), pa.string())
             keep &= pc.is_in(tags, value_set=accepted).to_numpy(zero_copy_only=False)
+        if self._has_times:
+            keep &= _stored_between(arrays["storeTimestamp"], self.first_ms, self.stop_ms)
         if keep.all():
             return arrays
         mask = pa.array(keep)
@@ -198,6 +219,26 @@ class Decoder:
         texts = [arrays[twin.PROPERTY + each] for each in found]
         text = texts[0] if len(texts) == 1 else pc.coalesce(*texts)
         return text if pa.types.is_string(field.type) else number_of(text, field.type)
+
+
+def wanted_tags(options: ReadingOptions, pushed: Pushed) -> frozenset[str] | None:
+    """The tags that rows may have, None if any will do."""
+    if options.tags and not (given := parse_tags(options.tags)).selects_all:
+        return frozenset(given.tags)
+    return pushed.tags
+
+
+def _stored_between(
+    times_us: pa.Array, first_ms: int | None, stop_ms: int | None
+) -> npt.NDArray[np.bool_]:
+    """Which rows were stored from one time to before another."""
+    us = times_us.to_numpy()
+    keep = np.ones(len(us), np.bool_)
+    if first_ms is not None:
+        keep &= us >= first_ms * 1000
+    if stop_ms is not None:
+        keep &= us < stop_ms * 1000
+    return keep
 
 
 def _parts(arrays: Arrays) -> Iterator[Arrays]:

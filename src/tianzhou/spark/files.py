@@ -22,16 +22,23 @@ from pyspark.sql.types import StructType
 from tianzhou.client.queues import Queue
 from tianzhou.errors import ConfigError, DataLost, RecordError
 from tianzhou.names import SCHEDULE_TOPIC
-from tianzhou.protocol.filter.tags import parse_tags
 from tianzhou.protocol.properties import java_hash
 from tianzhou.protocol.sysflag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from tianzhou.spark import offsets, pushdown, schema
 from tianzhou.spark.batch import narrowed
-from tianzhou.spark.decode import BATCH_BYTES, ROWS_MAX, Arrays, Decoder, Longs, decode_arrays
-from tianzhou.spark.offsets import AtTime, Bounds, Edge, Lost, Places, Range, Wishes
+from tianzhou.spark.decode import (
+    BATCH_BYTES,
+    ROWS_MAX,
+    Arrays,
+    Decoder,
+    Longs,
+    decode_arrays,
+    wanted_tags,
+)
+from tianzhou.spark.offsets import AtTime, Bounds, Edge, Lost, Places, Range, Wish, Wishes
 from tianzhou.spark.options import SplitBy, StoreOptions, read_options
 from tianzhou.spark.pulling import report_loss
-from tianzhou.spark.pushdown import Pushed
+from tianzhou.spark.pushdown import NOTHING_PUSHED
 from tianzhou.spark.spans import spans
 from tianzhou.spark.store_files import Entries, StoreFiles, is_end
 from tianzhou.spark.worker import settle_in
@@ -47,6 +54,7 @@ _LOOKS, _LOOK_COUNT = 8, 512
 _SHARE_WITHOUT_BODY = 0.25
 """Of the time that a message takes, when nobody wants its body."""
 _PLACE_NAMES = ["topic", "queueId", "queueOffset", "sysFlag", "storeSize"]
+_NOTHING_OF_IT = 2**63 - 1
 _HASH_MIN = -(2**31)
 """Below, an entry's tags code is no hash but the address of a unit beside the queue."""
 
@@ -97,7 +105,7 @@ class StoreReader(DataSourceReader):
         options.check_batch()
         self._options = options
         self._wanted = wanted
-        self._pushed = Pushed()
+        self._pushed = NOTHING_PUSHED
         Decoder.of(wanted, options)
         self._assigned = offsets.assigned(options.assign) if options.assign else frozenset[Queue]()
         self._starting = offsets.starting(options, Edge.EARLIEST)
@@ -118,7 +126,8 @@ class StoreReader(DataSourceReader):
         ranges = self._planned(files, bounds, start, end)
         parts: list[InputPartition]
         if self._options.split_by is SplitBy.LOG:
-            parts = [LogPartition(first, _by_queue(ranges)) for first in files.log_firsts if ranges]
+            wanted = _by_queue(ranges)
+            parts = [LogPartition(first, wanted) for first in _log_files(files, ranges)]
         else:
             parts = [QueuesPartition(span) for span in self._spans(files, ranges)]
         parts += self._tail(files, bounds)
@@ -182,7 +191,7 @@ class StoreReader(DataSourceReader):
         if not files.is_open or not files.log_firsts or self._ending.others is not Edge.LATEST:
             return []
         derived = read_checkpoint(RealDisk(), files.root / "checkpoint").derived
-        if derived is None or options.starting_timestamp is not None or self._ending.named:
+        if derived is None or self._starting.has_times or self._ending.named:
             return []
         pushed = self._pushed
         known = dict.fromkeys(self._starting.named, 0) | {
@@ -190,7 +199,7 @@ class StoreReader(DataSourceReader):
         }
         wanted = {
             (queue.topic, queue.queue_id): (
-                max(high, pushed.first_offset, _number(self._starting.of(queue))),
+                max(high, pushed.first_offset, _tail_first(self._starting.of(queue))),
                 pushed.stop_offset,
             )
             for queue, high in known.items()
@@ -225,12 +234,10 @@ class StoreReader(DataSourceReader):
 
     @property
     def _only_tags(self) -> frozenset[str] | None:
-        if self._options.tags and not (given := parse_tags(self._options.tags)).selects_all:
-            return frozenset(given.tags)
-        return self._pushed.tags
+        return wanted_tags(self._options, self._pushed)
 
     def _decoder(self) -> Decoder:
-        return Decoder.of(self._wanted, self._options, self._only_tags)
+        return Decoder.of(self._wanted, self._options, self._pushed)
 
     def _read_queues(self, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
         files, decoder = self._files(), self._decoder()
@@ -362,12 +369,29 @@ def _at_once(ranges: Iterable[Range]) -> Iterator[list[Range]]:
             yield [Range(each.queue, first, min(first + _ENTRIES_AT_ONCE, each.stop))]
 
 
-def _number(wish: object) -> int:
+def _tail_first(wish: Wish) -> int:
+    """Where the wanted part begins of what only the log has of a queue."""
+    if wish is Edge.LATEST:
+        return _NOTHING_OF_IT
     return wish if isinstance(wish, int) else 0
 
 
 def _by_queue(ranges: list[Range]) -> dict[tuple[str, int], tuple[int, int]]:
     return {(each.queue.topic, each.queue.queue_id): (each.first, each.stop) for each in ranges}
+
+
+def _log_files(files: StoreFiles, ranges: list[Range]) -> list[int]:
+    """The log files, by where they begin, between the first and the last message of ranges."""
+    edges: list[int] = []
+    for each in ranges:
+        entries = files.entries(each.queue.topic, each.queue.queue_id, each.first, each.stop)
+        places = entries["log"][entries["size"] != BLANK_SIZE].astype(np.int64)
+        if len(places):
+            edges += [int(places.min()), int(places.max())]
+    if not edges:
+        return []
+    low, high = min(edges) - files.log_file_bytes, max(edges)
+    return [first for first in files.log_firsts if low < first <= high]
 
 
 def may_match(

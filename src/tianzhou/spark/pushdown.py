@@ -1,8 +1,8 @@
 """Filters of a query that the source can answer, and what remains for Spark.
 
-Pure. Conditions on topic, broker, queue, queue offset and tag are kept exactly by the source; one
-on the store time chooses where to read and is checked by Spark once more, since a broker's clock
-may have been put back.
+Pure. Conditions on topic, broker, queue, queue offset, store time and tag are kept exactly by the
+source: they choose where to read, and what is read by tag and time is looked at once more, since
+brokers compare hashes of tags only, and their clocks may have been put back.
 """
 
 from collections.abc import Iterable
@@ -42,9 +42,9 @@ class Pushed:
     first_offset: int = 0
     stop_offset: int = _OFFSET_MAX
     first_ms: int | None = None
-    """Messages stored before this need not be read."""
+    """Messages stored before this do not pass."""
     stop_ms: int | None = None
-    """Nor those stored at this time or later."""
+    """Nor do those stored at this time or later."""
     tags: frozenset[str] | None = None
 
     def wants(self, queue: Queue) -> bool:
@@ -54,8 +54,12 @@ class Pushed:
             and (self.brokers is None or queue.broker_name in self.brokers)
             and (self.queue_ids is None or queue.queue_id in self.queue_ids)
             and self.first_offset < self.stop_offset
+            and (self.first_ms is None or self.stop_ms is None or self.first_ms < self.stop_ms)
             and self.tags != frozenset()
         )
+
+
+NOTHING_PUSHED = Pushed()
 
 
 def push(filters: Iterable[Filter], *, tags: bool) -> tuple[Pushed, list[Filter]]:
@@ -63,23 +67,16 @@ def push(filters: Iterable[Filter], *, tags: bool) -> tuple[Pushed, list[Filter]
 
     `tags` tells whether conditions on tags can be kept.
     """
-    pushed, remaining = Pushed(), list[Filter]()
-    given = list(filters)
-    for each in given:
+    pushed, remaining = NOTHING_PUSHED, list[Filter]()
+    for each in filters:
         taken = _take(pushed, each, tags)
-        if taken is not None:
-            pushed = taken
-        if taken is None or _is_about_time(each):
+        if taken is None:
             remaining.append(each)
+        else:
+            pushed = taken
     if pushed.tags is not None:
         remaining = [each for each in remaining if each != IsNotNull(("tags",))]
     return pushed, remaining
-
-
-def _is_about_time(each: Filter) -> bool:
-    return not isinstance(each, IsNotNull) and getattr(each, "attribute", None) == (
-        "storeTimestamp",
-    )
 
 
 def _take(pushed: Pushed, each: Filter, tags: bool) -> Pushed | None:

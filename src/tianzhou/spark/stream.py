@@ -33,7 +33,7 @@ from tianzhou.spark.decode import Decoder
 from tianzhou.spark.offsets import Bounds, Edge, Places
 from tianzhou.spark.options import SourceOptions
 from tianzhou.spark.pulling import ClusterReader, report_loss, wanted_queues
-from tianzhou.spark.pushdown import Pushed
+from tianzhou.spark.pushdown import NOTHING_PUSHED
 
 log = logging.getLogger(__name__)
 
@@ -174,7 +174,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RangePartition):
             return iter(())
-        return read_range(self._options, self._wanted, Pushed(), partition.range)
+        return read_range(self._options, self._wanted, NOTHING_PUSHED, partition.range)
 
     def commit(self, end: Document) -> None:
         """Save the group's progress, if asked for; Spark tells of a batch when the next begins."""

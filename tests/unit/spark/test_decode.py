@@ -13,22 +13,26 @@ from tianzhou.protocol.sysflag import COMPRESSED, TRANSACTION_COMMIT, TRANSACTIO
 from tianzhou.spark import decode
 from tianzhou.spark.decode import Decoder
 from tianzhou.spark.options import SourceOptions, ValueFormat, read_options
+from tianzhou.spark.pushdown import NOTHING_PUSHED, Pushed
 from tianzhou.spark.schema import BY_NAME
 
 pytestmark = pytest.mark.usefixtures("codec")
 
 
-def record(number: int, *, body: bytes = b"x", properties: str = "", sys_flag: int = 0) -> bytes:
+def record(
+    number: int, *, body: bytes = b"x", properties: str = "", sys_flag: int = 0, stored_ms: int = 0
+) -> bytes:
     return encode_record(
         topic="t", body=body, properties_text=properties, queue_id=0, queue_offset=number,
         born_time_ms=1, born_host=("10.0.0.1", 1), store_host=("10.0.0.2", 2), sys_flag=sys_flag,
+        store_time_ms=stored_ms,
     )  # fmt: skip
 
 
-def decoder(*names: str, only_tags: frozenset[str] | None = None) -> Decoder:
+def decoder(*names: str, pushed: Pushed = NOTHING_PUSHED) -> Decoder:
     options = read_options(SourceOptions, {"subscribe": "t", "nameServer": "a:1"})
     fields = [StructField(name, BY_NAME[name].spark_type) for name in names]
-    return Decoder.of(StructType(fields), options, only_tags)
+    return Decoder.of(StructType(fields), options, pushed)
 
 
 def test_batches_have_at_most_8192_rows_in_their_order() -> None:
@@ -76,10 +80,31 @@ def test_compressed_bodies_are_unpacked_and_large_ones_divided(
 def test_only_messages_with_exactly_the_wanted_tags_remain() -> None:
     # "Aa" and "BB" have the same hash in Java, so a broker takes one for the other.
     texts = ["TAGS\x01Aa\x02", "TAGS\x01BB\x02", "", "TAGS\x01Aa\x02"]
-    it = decoder("queueOffset", only_tags=frozenset({"Aa"}))
+    it = decoder("queueOffset", pushed=Pushed(tags=frozenset({"Aa"})))
     data = b"".join(record(number, properties=text) for number, text in enumerate(texts))
     (batch,) = it.batches(it.arrays(data), "b")
     assert batch.column("queueOffset").to_pylist() == [0, 3]
+
+
+@pytest.mark.parametrize(
+    ("pushed", "expected"),
+    [
+        (Pushed(first_ms=1_000), [1, 2, 4, 5]),
+        (Pushed(stop_ms=1_000), [0, 3, 6]),
+        (Pushed(first_ms=999, stop_ms=1_001), [0, 1, 4]),
+        (Pushed(first_ms=1_001, stop_ms=1_001), []),
+        (Pushed(first_ms=-1, stop_ms=10**14), [0, 1, 2, 3, 4]),
+    ],
+)
+def test_only_messages_stored_in_the_wanted_time_remain(
+    pushed: Pushed, expected: list[int]
+) -> None:
+    # The clock was put back, twice; the last two are nonsense, far from all times that Spark knows.
+    times_ms = [999, 1_000, 1_001, 998, 1_000, 2**63 - 1, -(2**63)]
+    it = decoder("queueOffset", pushed=pushed)
+    data = b"".join(record(number, stored_ms=ms) for number, ms in enumerate(times_ms))
+    batches = it.batches(it.arrays(data), "b")
+    assert [place for each in batches for place in each.column(0).to_pylist()] == expected
 
 
 def test_typed_columns_of_properties_are_null_where_they_make_no_sense() -> None:

@@ -60,17 +60,23 @@ def test_places_are_taken_over_whole() -> None:
         ),
         (LessThan(("storeTimestamp",), MOMENT.replace(microsecond=1000)), None, SECOND_MS + 1),
         (
+            EqualTo(("storeTimestamp",), MOMENT.replace(microsecond=1000)),
+            SECOND_MS + 1, SECOND_MS + 2,
+        ),
+        # Brokers keep milliseconds, so nothing was stored at half of one.
+        (EqualTo(("storeTimestamp",), MOMENT), SECOND_MS + 2, SECOND_MS + 2),
+        (
             LessThanOrEqual(("storeTimestamp",), MOMENT.replace(microsecond=1000)),
             None, SECOND_MS + 2,
         ),
     ],
 )  # fmt: skip
-def test_times_choose_where_to_read_and_stay_with_spark(
+def test_times_are_taken_over_to_the_millisecond(
     each: Filter, first_ms: int | None, stop_ms: int | None
 ) -> None:
     pushed, remaining = push([each], tags=True)
     assert (pushed.first_ms, pushed.stop_ms) == (first_ms, stop_ms)
-    assert remaining == [each]
+    assert remaining == []
 
 
 @pytest.mark.parametrize(
@@ -104,6 +110,8 @@ def test_tags_stay_with_spark_where_the_options_filter_already() -> None:
 
 def test_contradictions_read_nothing() -> None:
     pushed, _ = push([EqualTo(("topic",), "a"), EqualTo(("topic",), "b")], tags=True)
+    assert not pushed.wants(Queue("a", "x", 0))
+    pushed, _ = push([EqualTo(("storeTimestamp",), MOMENT)], tags=True)
     assert not pushed.wants(Queue("a", "x", 0))
     pushed, _ = push([EqualTo(("queueOffset",), 3), LessThan(("queueOffset",), 3)], tags=True)
     assert not pushed.wants(Queue("a", "x", 0))
