@@ -46,11 +46,15 @@ def test_batches_from_the_broker_and_from_its_files_agree(
             VERSION, namesrv.address, store_dir=store, graceful=False,
             # Not a file for every few messages, should there be a million of them.
             mappedFileSizeCommitLog=256 * 1024 * 1024, mappedFileSizeConsumeQueue=20 * 300_000,
+            enablePropertyFilter="true",
         ) as broker,
         Producer("spark", namesrv=namesrv.address) as producer,
     ):  # fmt: skip
         for number in range(COUNT):
-            producer.send("orders", b"%d" % number, tags=f"t{number % 4}", keys=[f"k{number}"])
+            producer.send(
+                "orders", b"%d" % number, tags=f"t{number % 4}", keys=[f"k{number}"],
+                properties={"amount": f"{number}"},
+            )  # fmt: skip
         wait_for_queues(broker)
         online = spark.read.format("rocketmq").option("nameServer", namesrv.address)
         online = online.option("subscribe", "orders").schema(COLUMNS)
@@ -63,6 +67,8 @@ def test_batches_from_the_broker_and_from_its_files_agree(
         plain = online.option("pushDown", "false").load().where(condition)
         pushed = online.option("pushDown", "true").load().where(condition)
         assert rows_of(pushed) == rows_of(plain) != []
+        by_broker = online.option("sql", "amount > 100 AND amount < 300").load()
+        assert rows_of(by_broker) == [row for row in rows if 100 < int(row[2]) < 300]
         offline = spark.read.format("rocketmq-store").option("subscribe", "orders")
         assert rows_of(offline.schema(COLUMNS).load(str(store))) == rows
         by_log = offline.option("splitBy", "log").schema(COLUMNS).load(str(store))

@@ -36,8 +36,9 @@ def reader(spark: SparkSession, cluster: Cluster, **options: object) -> DataFram
     return made
 
 
-def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row.asDict().values()) for row in frame.collect())
+def rows_of(frame: DataFrame, *columns: str) -> list[tuple[Any, ...]]:
+    chosen = frame.select(*columns) if columns else frame
+    return sorted(tuple(row.asDict().values()) for row in chosen.collect())
 
 
 def test_every_message_comes_once_with_all_its_columns(
@@ -96,6 +97,23 @@ def test_push_down_is_in_the_plan_and_changes_no_result(
     # Three queues have nothing to read; four partitions of 50 would be needed for one whole queue.
     assert pushed.where("queueId = 1 AND queueOffset < 60").rdd.getNumPartitions() == 2
     assert pushed.where("topic = 'other'").collect() == []
+
+
+def test_a_condition_of_the_broker_gives_what_spark_would(
+    spark: SparkSession, cluster: Cluster, orders: str
+) -> None:
+    columns = "queueId INT, queueOffset BIGINT, tags STRING, properties MAP<STRING, STRING>"
+    by_broker = reader(spark, cluster, subscribe=orders, sql="amount > 300 AND amount < 500")
+    everything = reader(spark, cluster, subscribe=orders).schema(columns).load()
+    amount = "INT(properties['amount'])"
+    by_spark = everything.where(f"{amount} > 300 AND {amount} < 500")
+    found = by_broker.schema(columns).load()
+    assert rows_of(found, "queueId", "queueOffset") == rows_of(by_spark, "queueId", "queueOffset")
+    assert sorted(int(row.properties["amount"]) for row in found.collect()) == list(range(301, 500))
+    # What Spark filters of that stays right: the broker evaluates one expression only.
+    assert rows_of(found.where("tags = 't3' AND queueId < 2"), "queueOffset", "tags") == rows_of(
+        by_spark.where("tags = 't3' AND queueId < 2"), "queueOffset", "tags"
+    )
 
 
 def test_starts_and_ends_choose_what_is_read(

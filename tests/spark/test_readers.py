@@ -139,6 +139,22 @@ def test_a_group_gives_the_start_and_gets_the_progress(cluster: Cluster, mixed: 
         reader.stop()
 
 
+def test_a_batch_starts_and_ends_where_a_group_is(cluster: Cluster, mixed: str) -> None:
+    with QueueReader("batches", namesrv=cluster.namesrv_address) as watcher:
+        (queue,) = watcher.queues(mixed)
+
+        def read(**edges: str) -> list[int]:
+            given = options(cluster, subscribe=mixed, group="batches", **edges).for_batch()
+            reader = BatchReader(given, WANTED)
+            return rows(reader, iter(reader.partitions()))
+
+        assert read(startingOffsets="committed") == list(range(700)), "a new group has read nothing"
+        watcher.commit(queue, 690)
+        assert read(startingOffsets="Committed") == list(range(690, 700))
+        assert read(endingOffsets="committed") == list(range(690))
+        assert watcher.committed(queue) == 690, "reading is no progress of the group"
+
+
 def test_only_what_all_sources_of_a_query_have_reached_is_committed(
     cluster: Cluster, mixed: str
 ) -> None:
