@@ -16,8 +16,6 @@ from pyspark.sql.types import (
     StructType,
 )
 
-import pyspark_rocketmq
-import pyspark_rocketmq_store
 from tianzhou.errors import ConfigError
 from tianzhou.spark.options import SourceOptions, StoreOptions, option_name, read_options
 from tianzhou.spark.schema import COLUMNS, check_projection, full_schema
@@ -51,11 +49,6 @@ def test_a_projection_has_known_columns_of_their_type() -> None:
     check_projection(StructType([value]), options(valueFormat="json"))
     with pytest.raises(ConfigError, match="column value is a string"):
         check_projection(StructType([value]), options(valueFormat="text"))
-
-
-def test_spark_finds_both_sources_by_itself() -> None:
-    assert pyspark_rocketmq.DefaultSource.name() == "rocketmq"
-    assert pyspark_rocketmq_store.DefaultSource.name() == "rocketmq-store"
 
 
 def test_every_column_and_option_is_documented() -> None:

@@ -1,0 +1,46 @@
+"""A program of somebody who has a Spark of his own: Tianzhou is installed, and never imported.
+
+    plain_program.py NAMESRV STORE TOPIC
+
+Prints as JSON what every way of reading the topic gave: the bodies, or what Spark said instead.
+"""
+
+import json
+import sys
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+def read(spark: SparkSession, name: str, options: dict[str, str]) -> list[str] | str:
+    """Bodies of the messages with one tag."""
+    frame = spark.read.format(name).options(**options).load().where("tags = 'wanted'")
+    try:
+        return sorted(row[0] for row in frame.selectExpr("string(body)").collect())
+    except PySparkException as error:
+        return str(error)
+
+
+def main(namesrv: str, store: str, topic: str) -> None:
+    spark = SparkSession.builder.master("local[1]").getOrCreate()
+    sources = {
+        "rocketmq": {"subscribe": topic, "nameServer": namesrv},
+        "rocketmq-store": {"subscribe": topic, "path": store},
+    }
+    told: dict[str, Any] = {"default": spark.conf.get(PUSH_DOWN)}
+    for name, options in sources.items():
+        spark.conf.set(PUSH_DOWN, "true")
+        told[f"{name}, push-down on"] = read(spark, name, options)
+        spark.conf.set(PUSH_DOWN, "false")
+        told[f"{name}, push-down off"] = read(spark, name, options)
+        told[f"{name}, without push-down"] = read(spark, name, options | {"pushDown": "false"})
+    told["imported"] = [name for name in sys.modules if name.split(".")[0].startswith("tianzhou")]
+    spark.stop()
+    print(json.dumps(told))  # noqa: T201 - what the test reads
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

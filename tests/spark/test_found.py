@@ -1,0 +1,62 @@
+"""Spark finds both sources by itself, in a session that knows nothing of Tianzhou."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.quick import QUICK
+from tianzhou.client.sync import Producer
+from tianzhou.spark.session import find_java
+from tianzhou.testing import Cluster
+
+PROGRAM = Path(__file__).with_name("plain_program.py")
+DEADLINE_S = 400
+
+
+@pytest.fixture(scope="module")
+def told(
+    cluster: Cluster,
+    producer: Producer,
+    store_folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, Any]:
+    """What the program printed; Spark takes long to start, so it does once."""
+    cluster.create_topic("found", 2)
+    for number in range(6):
+        producer.send("found", f"{number}", tags="wanted" if number % 2 else "other")
+    words = [cluster.namesrv_address, str(store_folder / "broker-0"), "found"]
+    configuration = [word for pair in QUICK.items() for word in ("--conf", "=".join(pair))]
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(find_java()),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_SUBMIT_ARGS": shlex.join([*configuration, "pyspark-shell"]),
+    }
+    ran = subprocess.run(
+        [sys.executable, PROGRAM, *words], env=environment, cwd=tmp_path_factory.mktemp("plain"),
+        capture_output=True, text=True, timeout=DEADLINE_S, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    assert found["imported"] == [], "Spark found the sources, the program did not"
+    return found
+
+
+@pytest.mark.parametrize("name", ["rocketmq", "rocketmq-store"])
+def test_a_session_of_any_making_reads_both_sources(told: dict[str, Any], name: str) -> None:
+    assert told[f"{name}, push-down on"] == ["1", "3", "5"]
+    assert told[f"{name}, without push-down"] == ["1", "3", "5"]
+
+
+@pytest.mark.parametrize("name", ["rocketmq", "rocketmq-store"])
+def test_where_spark_pushes_nothing_down_it_says_what_to_set(
+    told: dict[str, Any], name: str
+) -> None:
+    assert told["default"] == "false"
+    assert "spark.sql.python.filterPushdown.enabled" in told[f"{name}, push-down off"]
