@@ -2,7 +2,8 @@
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.spark.reading import until
@@ -117,6 +119,93 @@ def test_limits_restarts_and_growth_lose_and_repeat_nothing(
     into.clear()
     run(writer)
     assert into == {}
+
+
+@dataclass
+class Running:
+    """A query that goes on, and what it has read so far."""
+
+    writer: "DataStreamWriter"
+    into: Batches
+    query: "StreamingQuery"
+
+    def bodies(self) -> list[str]:
+        return sorted(chain(*list(self.into.values())))
+
+    def await_bodies(self, expected: Iterable[str]) -> None:
+        """Wait until exactly these are read, each once."""
+        wanted = sorted(expected)
+
+        def is_so() -> bool:
+            self._go_on()
+            return self.bodies() == wanted
+
+        until(is_so, lambda: f"{self.bodies()} instead of {wanted}: {self.query.lastProgress}")
+
+    def _go_on(self) -> None:
+        """Nothing may end the query but a machine that is too busy for it."""
+        error = self.query.exception()
+        if error is not None and _TOO_BUSY not in str(error):
+            raise error
+        if not self.query.isActive:
+            self.query = self.writer.start()
+
+
+def fill_queues(cluster: Cluster, topic: str, mark: str, broker: str = "") -> list[str]:
+    """A message in every queue of a topic, or of a broker; answers their bodies."""
+    bodies: list[str] = []
+    with (
+        QueueReader("filling", namesrv=cluster.namesrv_address) as reader,
+        Producer("filling", namesrv=cluster.namesrv_address) as sender,
+    ):
+        for queue in reader.queues(topic):
+            if broker in ("", queue.broker_name):
+                bodies.append(f"{mark} in {queue}")
+                sender.send(topic, bodies[-1], queue=queue)
+    return bodies
+
+
+def test_a_running_query_takes_in_queues_topics_and_brokers_that_come_and_go(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    into: Batches = {}
+    with Cluster(brokers=2, folder=tmp_path) as own:
+        own.stop_broker("broker-1")
+        own.create_topic("live-a", 1)
+        sent = fill_queues(own, "live-a", "at first")
+        writer = stream(
+            spark, own, tmp_path / "checkpoint", into, subscribePattern="live-.*",
+            startingOffsets="earliest", requestTimeout="2s",
+        ).trigger(processingTime="200 milliseconds")  # fmt: skip
+        running = Running(writer, into, writer.start())
+        try:
+            running.await_bodies(sent)
+            own.create_topic("live-a", 3)
+            sent += fill_queues(own, "live-a", "with more queues")
+            assert len(sent) == 1 + 3
+            running.await_bodies(sent)
+            own.create_topic("live-b", 2)
+            own.create_topic("unwanted", 1)
+            fill_queues(own, "unwanted", "never")
+            sent += fill_queues(own, "live-b", "in a new topic")
+            running.await_bodies(sent)
+            own.start_broker("broker-1")
+            own.create_topic("live-a", 3)
+            sent += fill_queues(own, "live-a", "with a new broker")
+            assert len(sent) == 1 + 3 + 2 + 6
+            running.await_bodies(sent)
+            own.stop_broker("broker-0")
+            sent += fill_queues(own, "live-a", "while the first is away", "broker-1")
+            running.await_bodies(sent)
+            own.start_broker("broker-0")
+            sent += fill_queues(own, "live-a", "with the first again", "broker-0")
+            sent += fill_queues(own, "live-b", "with the first again")
+            assert len(sent) == 1 + 3 + 2 + 6 + 3 + 3 + 2
+            running.await_bodies(sent)
+            running.query.processAllAvailable()
+            assert running.bodies() == sorted(sent), "nothing comes twice"
+        finally:
+            running.query.stop()
 
 
 def test_a_listener_commits_every_batch_the_last_one_too(
