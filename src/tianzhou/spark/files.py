@@ -382,12 +382,11 @@ def _by_queue(ranges: list[Range]) -> dict[tuple[str, int], tuple[int, int]]:
 
 def _log_files(files: StoreFiles, ranges: list[Range]) -> list[int]:
     """The log files, by where they begin, between the first and the last message of ranges."""
-    edges: list[int] = []
-    for each in ranges:
-        entries = files.entries(each.queue.topic, each.queue.queue_id, each.first, each.stop)
-        places = entries["log"][entries["size"] != BLANK_SIZE].astype(np.int64)
-        if len(places):
-            edges += [int(places.min()), int(places.max())]
+    edges = [
+        edge
+        for each in ranges
+        for edge in files.log_edges(each.queue.topic, each.queue.queue_id, each.first, each.stop)
+    ]
     if not edges:
         return []
     low, high = min(edges) - files.log_file_bytes, max(edges)

@@ -168,12 +168,25 @@ class StoreFiles:
 
     def entries(self, topic: str, queue_id: int, first: int, stop: int) -> Entries:
         """Entries of a queue from one queue offset to before another."""
-        parts = [
+        parts = self._entry_parts(topic, queue_id, first, stop)
+        return np.concatenate(parts) if parts else np.empty(0, ENTRY)
+
+    def log_edges(self, topic: str, queue_id: int, first: int, stop: int) -> list[int]:
+        """Where in the log the first and the last message of a range lie; nothing without any."""
+        edges: list[int] = []
+        for entries in self._entry_parts(topic, queue_id, first, stop):
+            places = entries["log"][entries["size"] != BLANK_SIZE].astype(np.int64)
+            if len(places):
+                edges += [int(places.min()), int(places.max())]
+        return [min(edges), max(edges)] if edges else []
+
+    def _entry_parts(self, topic: str, queue_id: int, first: int, stop: int) -> list[Entries]:
+        """The same, of each file, without a copy."""
+        return [
             entries[max(first - begin, 0) : max(stop - begin, 0)]
             for begin, entries in self.queue_files(topic, queue_id)
             if begin < stop and begin + len(entries) > first
         ]
-        return np.concatenate(parts) if parts else np.empty(0, ENTRY)
 
     def time_offset(self, topic: str, queue_id: int, held: Bounds, time_ms: int) -> int:
         """The queue offset of the first message stored at a time or later."""

@@ -4,7 +4,10 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra spark is not installed: no pyspark")
 
+from pyspark.sql.types import StructType
+
 from tianzhou.errors import ConfigError
+from tianzhou.spark.files import StoreReader
 from tianzhou.spark.options import (
     ReadFrom,
     SourceOptions,
@@ -115,6 +118,23 @@ def test_what_is_left_out_has_its_default() -> None:
 def test_a_store_directory_has_a_path() -> None:
     with pytest.raises(ConfigError, match="the option path is needed"):
         read_options(StoreOptions, {"subscribe": "x"})
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"startingOffsets": "latest"}, "a batch cannot start at latest"),
+        ({"endingOffsets": "Earliest"}, "a batch cannot end at earliest"),
+        ({"endingOffsets": "committed"}, "a store directory knows no groups"),
+    ],
+)
+def test_a_store_directory_refuses_what_a_batch_of_it_cannot_keep(
+    given: dict[str, str], text: str
+) -> None:
+    with pytest.raises(ConfigError, match=text):
+        StoreReader(
+            read_options(StoreOptions, {"subscribe": "x", "path": "p"} | given), StructType()
+        )
 
 
 def test_secrets_do_not_show() -> None:
