@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 RUST_AT_LEAST := 1.85
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo-spark test check unit fuzz bench bench-broker bench-quick bench-spark docs clean
+.PHONY: help setup run demo-spark test check unit fuzz bench bench-broker bench-quick bench-spark spark-full docs clean
 
 help: ## show the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -142,6 +142,12 @@ cost-baseline: setup valgrind-if-possible ## make the present counts the baselin
 
 profile: setup ## flame graphs of the broker's loop and of the kernel, into profiles/
 	@$(BIN)/python tools/profile.py
+
+# In `make test` the same tests read twenty thousand.
+SPARK_FULL := tests/spark/test_size.py \
+  tests/apache/test_spark_apache.py::test_batches_from_the_broker_and_from_its_files_agree
+spark-full: setup $(VENV)/.spark ## Spark reads a million messages, each once, from Tianzhou and from Apache; five minutes, 4 GiB of disk
+	TIANZHOU_SPARK_ROWS=1000000 $(BIN)/pytest -q --durations=0 $(SPARK_FULL)
 
 bench: setup ## measure against Apache RocketMQ and write docs/performance.md; half an hour
 	$(BIN)/python -m bench.run

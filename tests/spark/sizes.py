@@ -1,6 +1,6 @@
 """Many rows: written by the sink, read back, and each of them counted.
 
-There are few in an ordinary run; `TIANZHOU_SPARK_ROWS=1000000` makes it the full size.
+There are few in an ordinary run; `make spark-full` has the full size by `TIANZHOU_SPARK_ROWS`.
 """
 
 import os
