@@ -83,6 +83,9 @@ class Shared(RuleBasedStateMachine):
         if row is None:
             return
         change = self.table.prolonged(key, row, self.now_ms, wait_ms)
+        if row.visible_ms <= self.now_ms:
+            assert change is None, "it is on its way to somebody else"
+            return
         assert change is not None
         self.note(change)
         new = Flying(row.queue_offset, self.now_ms, wait_ms)

@@ -182,8 +182,11 @@ class PopTable:
     def prolonged(
         self, key: Key, old: Flying, now_ms: int, invisible_time_ms: int
     ) -> Change | None:
-        """A message shall be visible so long after now; None if the handle is worth nothing."""
-        if self._row(key, old.queue_offset) != old:
+        """A message shall be visible so long after now; None if the handle is worth nothing.
+
+        It is not once the message is visible again: a copy of it may be on its way already.
+        """
+        if self._row(key, old.queue_offset) != old or old.visible_ms <= now_ms:
             return None
         new = Flying(old.queue_offset, now_ms, invisible_time_ms)
         return Change(key, self._places[key].next_offset, put=(new,))
