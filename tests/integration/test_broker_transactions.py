@@ -1,5 +1,6 @@
 """Transactions over real sockets: what consumers see of them, what producers are asked."""
 
+import asyncio
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.integration.brokers import (
     send_fields,
 )
 
+from tianzhou.broker.transaction_checks import Halves
 from tianzhou.names import CHECK_MAX_TOPIC, HALF_OP_TOPIC, HALF_TOPIC
 from tianzhou.protocol import sysflag
 from tianzhou.protocol.codes import RequestCode, ResponseCode
@@ -125,6 +127,20 @@ async def test_a_repeated_commit_delivers_once(tmp_path: Path) -> None:
         assert await delivered(it.peer) == [b"one"]
         assert (await end(it.peer, first, COMMIT)).code == ResponseCode.SUCCESS
         assert await delivered(it.peer) == [b"one", b"open"]
+
+
+async def test_the_first_word_counts_however_often_producers_were_asked_since(
+    tmp_path: Path,
+) -> None:
+    """What is ended lies behind the first open half after a round, and stays ended."""
+    async with cluster(tmp_path, **QUICK, **FLUSHED) as it:
+        gone, done = await prepare(it.peer, b"gone"), await prepare(it.peer, b"done")
+        await end(it.peer, gone, ROLLBACK)
+        await end(it.peer, done, COMMIT)
+        await eventually(lambda: is_settled(it.peer), "a round after both have ended")
+        for half in (gone, done):
+            assert (await end(it.peer, half, COMMIT)).code == ResponseCode.SUCCESS
+        assert await delivered(it.peer) == [b"done"]
 
 
 @pytest.mark.parametrize(
@@ -309,6 +325,23 @@ async def test_a_restart_forgets_nothing_and_repeats_nothing(tmp_path: Path) -> 
         assert await delivered(peer) == [b"done", b"open"]
         half_count = broker.offsets.find("CID_RMQ_SYS_TRANS", HALF_TOPIC, 0)
         assert half_count >= 3, "progress is kept as RocketMQ keeps it"
+
+
+async def test_the_first_word_counts_while_a_restarted_broker_still_reads_the_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, read_ends, may_read = tmp_path / "store", Halves._read_ends, False  # pyright: ignore[reportPrivateUsage] - no request can slow it down
+    async with running_broker(store) as broker, peer_of(broker.address) as peer:
+        # The ends behind an open half have to be read again.
+        open_, gone = await prepare(peer, b"open"), await prepare(peer, b"gone")
+        await end(peer, gone, ROLLBACK)
+    monkeypatch.setattr(Halves, "_read_ends", lambda halves: may_read and read_ends(halves))
+    async with running_broker(store) as broker, peer_of(broker.address) as peer:
+        early = [asyncio.create_task(end(peer, half, COMMIT)) for half in (gone, open_)]
+        assert await delivered(peer) == []
+        may_read = True
+        assert [(await each).code for each in early] == [ResponseCode.SUCCESS] * 2
+        assert await delivered(peer) == [b"open"]
 
 
 async def test_ends_may_wait_for_company(tmp_path: Path) -> None:

@@ -115,6 +115,8 @@ class TransactionMachine(RuleBasedStateMachine):
         self.number = 0
         self.half_count = 0
         self.open: dict[int, Half] = {}
+        self.renewed: dict[int, int] = {}
+        """Where a checked half is now, by where it was; a broker that restarts forgets it."""
         self.delivered: list[str] = []
         self.given_up: list[str] = []
         self.asked: list[StoredMessage] = []
@@ -124,6 +126,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.start()
 
     def start(self) -> None:
+        self.renewed.clear()
         self.disk.now_ms = self.now_ms
         self.store = MortalStore.open(
             self.settings.config, disk=self.disk, clock=lambda: self.now_ms, background=False
@@ -218,6 +221,22 @@ class TransactionMachine(RuleBasedStateMachine):
         del self.open[queue_offset]
         assert self.halves.commit(half) is None, "the first word counts"
 
+    @precondition(lambda self: len(self.open) < self.half_count)
+    @rule(data=st.data(), is_commit=st.booleans())
+    def end_again(self, data: st.DataObject, is_commit: bool) -> None:
+        """A producer names a place at which no half is open: ended, given up, or checked since."""
+        closed = [each for each in range(self.half_count) if each not in self.open]
+        queue_offset, half = self.half_at(data.draw(st.sampled_from(closed)))
+        newest = queue_offset
+        while newest in self.renewed:
+            newest = self.renewed[newest]
+        ended = self.halves.commit(half) is not None if is_commit else self.halves.roll_back(half)
+        self.halves.write_ends()
+        assert ended == (newest in self.open)
+        if ended:
+            name = self.open.pop(newest).name
+            self.delivered += [name] if is_commit else []
+
     # -- time and checks ------------------------------------------------------------------------
 
     @rule(ms=st.sampled_from([1, 1_000, 7_000, 40_000, HOUR_MS // 2, -30_000]))
@@ -273,6 +292,7 @@ class TransactionMachine(RuleBasedStateMachine):
             return "wait"
         else:
             count = half.check_count + 1
+            self.renewed[queue_offset] = self.half_count
             self.add_open(Half(half.name, half.born_ms, half.immunity_s, count))
             verdict = "check"
         if ended:

@@ -103,6 +103,7 @@ class Halves:
         self._unwritten_since_ms = 0
         self._unasked_count = self._given_up_count = 0
         self._refused = False
+        self._ends_known = asyncio.Event()
         if store.max_offset(CHECK_MAX_TOPIC, QUEUE_ID):
             # A crash may have come between the first message of the topic and its entry's saving.
             topics.create_for_group(CHECK_MAX_TOPIC, 1)
@@ -142,7 +143,7 @@ class Halves:
         Raises RequestError, StoreError, RecordError; then the half is open as before.
         """
         queue_offset = self._newest(half.queue_offset)
-        if self._is_ended(queue_offset):
+        if queue_offset in self.settled:
             return None
         place = transactions.real_place(half)
         if place is None:
@@ -154,7 +155,7 @@ class Halves:
     def roll_back(self, half: StoredMessage) -> bool:
         """End a half without delivering it; False if it was ended before. Raises StoreError."""
         queue_offset = self._newest(half.queue_offset)
-        if self._is_ended(queue_offset):
+        if queue_offset in self.settled:
             return False
         if self._store.refusal is not None:
             raise self._store.refusal
@@ -173,15 +174,12 @@ class Halves:
         """Where a half is now that its producer knows by a place from before its checks.
 
         Only the latest places are remembered. Who ends a half by an older one, or by one from
-        before a restart, ends nothing that is open, and is asked again, as with RocketMQ.
+        before a restart, ends nothing that is open, and is asked again. RocketMQ would deliver the
+        message at once, ask all the same, and deliver it a second time.
         """
         while (again := self._renewals.get(queue_offset)) is not None:
             queue_offset = again
         return queue_offset
-
-    def _is_ended(self, queue_offset: int) -> bool:
-        """Whether it was ended, as far as that is known: not behind the first open half."""
-        return queue_offset >= self.settled.first and queue_offset in self.settled
 
     def _settle(self, queue_offset: int) -> None:
         if self.settled.add(queue_offset):
@@ -366,12 +364,21 @@ class Halves:
 
     # -- reading ends ------------------------------------------------------------------------------
 
+    @property
+    def knows_ends(self) -> bool:
+        """Whether all ends are read that former runs wrote; before, an ended half may look open."""
+        return self._ends_known.is_set()
+
+    async def ends_known(self) -> None:
+        await self._ends_known.wait()
+
     def _read_ends(self) -> bool:
         """Read some of the ends that another run of a broker has written; True if that was all."""
         half_end = self._store.max_offset(HALF_TOPIC, QUEUE_ID)
         for _ in range(_ENDS_A_STEP // _READ_COUNT):
             high = self._store.max_offset(HALF_OP_TOPIC, QUEUE_ID)
             if self._end_read >= high:
+                self._ends_known.set()
                 return True
             read = self._store.read(HALF_OP_TOPIC, QUEUE_ID, self._end_read, _READ_COUNT)
             for record in read.records:

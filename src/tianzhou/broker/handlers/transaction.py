@@ -54,8 +54,9 @@ def end_transaction(
             f"commitOrRollback is {state}: 8 commits, 12 rolls back, 0 is not known yet",
         )
     half = _half_of(parts, header)
-    if state == sysflag.TRANSACTION_COMMIT and _made_topic(parts, half):
-        return _end_later(parts, request, half, state)
+    made_topic = state == sysflag.TRANSACTION_COMMIT and _made_topic(parts, half)
+    if made_topic or not parts.halves.knows_ends:
+        return _end_later(parts, request, half, state, made_topic=made_topic)
     return _end(parts, request, half, state)
 
 
@@ -66,10 +67,12 @@ def _made_topic(parts: TransactionParts, half: StoredMessage) -> bool:
 
 
 async def _end_later(
-    parts: TransactionParts, request: Command, half: StoredMessage, state: int
+    parts: TransactionParts, request: Command, half: StoredMessage, state: int, *, made_topic: bool
 ) -> Command:
-    # Without its topic nobody would find the message after a crash, and the half would be ended.
-    await parts.topics_saved()
+    if made_topic:
+        # Without its topic nobody would find the message after a crash, and the half be ended.
+        await parts.topics_saved()
+    await parts.halves.ends_known()
     return _end(parts, request, half, state)
 
 
