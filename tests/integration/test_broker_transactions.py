@@ -143,6 +143,19 @@ async def test_the_first_word_counts_however_often_producers_were_asked_since(
         assert await delivered(it.peer) == [b"done"]
 
 
+@pytest.mark.parametrize("state", [COMMIT, ROLLBACK])
+async def test_with_sync_flush_the_end_of_a_transaction_is_on_disk(
+    tmp_path: Path, state: int
+) -> None:
+    async with cluster(tmp_path, flushDiskType="SYNC_FLUSH") as it:
+        half = await prepare(it.peer, b"one")
+        store = it.broker._store  # pyright: ignore[reportPrivateUsage] - only it knows the disk
+        assert store is not None
+        before = store.end_log_offset
+        assert (await end(it.peer, half, state)).code == ResponseCode.SUCCESS
+        assert store.flushed_log_offset == store.end_log_offset > before
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "remark"),
     [

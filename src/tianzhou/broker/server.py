@@ -386,7 +386,8 @@ class Broker:
                     ),
                     locks=queue_locks,
                     transactions=TransactionParts(
-                        settings, halves, stats, clock, self.topics, self._save_tables
+                        settings, halves, store, durability, stats, clock, self.topics,
+                        self._save_tables,
                     ),
                     reply=ReplyParts(settings, self.producers, send, clock),
                     relay=RelayParts(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tianzhou.broker import checks, transactions
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.durability import Durability
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.topics import TopicTable
 from tianzhou.broker.transaction_checks import Halves
@@ -21,6 +22,7 @@ from tianzhou.protocol.headers import decode
 from tianzhou.protocol.headers.send import EndTransactionRequest, ResumeCheckHalfMessageRequest
 from tianzhou.protocol.message_id import decode_offset_id
 from tianzhou.remoting.connection import Connection
+from tianzhou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +35,8 @@ class TransactionParts:
 
     settings: LiveSettings[BrokerConfig]
     halves: Halves
+    store: MessageStore
+    durability: Durability
     stats: Stats
     clock: Clock
     topics: TopicTable
@@ -73,10 +77,13 @@ async def _end_later(
         # Without its topic nobody would find the message after a crash, and the half be ended.
         await parts.topics_saved()
     await parts.halves.ends_known()
-    return _end(parts, request, half, state)
+    answer = _end(parts, request, half, state)
+    return answer if isinstance(answer, Command) else await answer
 
 
-def _end(parts: TransactionParts, request: Command, half: StoredMessage, state: int) -> Command:
+def _end(
+    parts: TransactionParts, request: Command, half: StoredMessage, state: int
+) -> Command | Awaitable[Command]:
     try:
         if state == sysflag.TRANSACTION_COMMIT:
             _commit(parts, half)
@@ -89,8 +96,21 @@ def _end(parts: TransactionParts, request: Command, half: StoredMessage, state: 
     if request.flag & FLAG_ONEWAY:
         # Those that come in the same turn of the loop share a record.
         asyncio.get_running_loop().call_soon(parts.halves.write_ends)
-    else:
-        parts.halves.write_ends()
+        return Command(code=ResponseCode.SUCCESS)
+    parts.halves.write_ends()
+    return _done(parts)
+
+
+def _done(parts: TransactionParts) -> Command | Awaitable[Command]:
+    """The answer to a request that has stored what it had to store."""
+    if parts.durability.must_wait(wait_stored=True):
+        return _done_on_disk(parts, parts.store.end_log_offset)
+    return Command(code=ResponseCode.SUCCESS)
+
+
+async def _done_on_disk(parts: TransactionParts, end_log_offset: int) -> Command:
+    # A timeout is no failure: the word is stored and counts, and a second one would not.
+    await parts.durability.stored(end_log_offset)
     return Command(code=ResponseCode.SUCCESS)
 
 
@@ -129,7 +149,9 @@ def _commit(parts: TransactionParts, half: StoredMessage) -> None:
         parts.stats.stored(place[0], 1, appended.size_bytes, took_ms, place[1])
 
 
-def resume_check(parts: TransactionParts, _: Connection, request: Command) -> Command:
+def resume_check(
+    parts: TransactionParts, _: Connection, request: Command
+) -> Command | Awaitable[Command]:
     """RESUME_CHECK_HALF_MESSAGE: a half that was given up is checked again from the beginning."""
     header = decode(ResumeCheckHalfMessageRequest, request.fields)
     name = checks.shorten(header.msg_id or "")
@@ -146,4 +168,4 @@ def resume_check(parts: TransactionParts, _: Connection, request: Command) -> Co
             f"no half message that was given up has the id {name}",
         )
     log.info("transaction %s: checked again", found.properties.get(properties.UNIQUE_KEY))
-    return Command(code=ResponseCode.SUCCESS)
+    return _done(parts)
