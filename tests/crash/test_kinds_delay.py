@@ -30,6 +30,13 @@ from tests.integration.brokers import (
 from tests.ports import free_port
 from tianzhou.errors import RemotingError
 from tianzhou.message import StoredMessage
+from tianzhou.protocol.bodies import encode as encode_body
+from tianzhou.protocol.bodies.groups import (
+    CustomizedRetryPolicy,
+    GroupRetryPolicy,
+    SubscriptionGroupConfig,
+)
+from tianzhou.protocol.bodies.queues import LockBatchRequestBody, MessageQueue
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 
@@ -108,22 +115,30 @@ class Walk:
     broker: Dying
     peer: Peer
 
+    async def ask(self, code: int, fields: dict[str, str], body: bytes = b"") -> Command | None:
+        """Ask once; None if that got no answer. Then the broker lives again."""
+        try:
+            return await self.peer.ask(code, fields, body, 60_000)
+        except RemotingError:
+            await self.broker.revive()
+            await asyncio.sleep(0.01)
+            return None
+
     async def insist(self, code: int, fields: dict[str, str], body: bytes = b"") -> Command:
         """Ask until there is an answer."""
-        while True:
-            try:
-                answer = await self.peer.ask(code, fields, body, 60_000)
-            except RemotingError:
-                await self.broker.revive()
-                await asyncio.sleep(0.01)
-            else:
-                return answer
+        while (answer := await self.ask(code, fields, body)) is None:
+            pass
+        return answer
+
+    async def succeed(self, code: int, fields: dict[str, str], body: bytes = b"") -> Command:
+        """Ask until there is an answer, which must be a good one."""
+        answer = await self.insist(code, fields, body)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        return answer
 
     async def send(self, body: bytes, props: dict[str, str]) -> Command:
         fields = send_fields("t", queue_count=1, props=props)
-        answer = await self.insist(RequestCode.SEND_MESSAGE_V2, fields, body)
-        assert answer.code == ResponseCode.SUCCESS, answer.remark
-        return answer
+        return await self.succeed(RequestCode.SEND_MESSAGE_V2, fields, body)
 
     async def everything(self, topic: str) -> list[StoredMessage]:
         found: list[StoredMessage] = []
@@ -213,8 +228,7 @@ async def recalled(walk: Walk) -> None:
         answer = await walk.send(name.encode(), props)
         handles.append(answer.fields["recallHandle"])
     fields = {"topic": "t", "recallHandle": handles[1], "producerGroup": "p"}
-    answer = await walk.insist(RequestCode.RECALL_MESSAGE, fields)
-    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    await walk.succeed(RequestCode.RECALL_MESSAGE, fields)
     marker_ms = moment_ms + 5 * SECOND_MS
     await walk.send(b"marker", {"TIMER_DELIVER_MS": str(marker_ms)})
     walk.broker.held_ms.value = 0
@@ -223,13 +237,37 @@ async def recalled(walk: Walk) -> None:
     await walk.arrived("t", {b"kept", b"marker"})
 
 
+async def give_back(walk: Walk, message: StoredMessage, level: int = 0) -> None:
+    fields = {"offset": str(message.log_offset), "group": "g", "delayLevel": str(level)}
+    await walk.succeed(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+
+
+async def make_group(walk: Walk, group: SubscriptionGroupConfig) -> None:
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    await walk.succeed(code, {}, encode_body(group))
+
+
 async def retried(walk: Walk) -> None:
     await walk.send(b"bad", {})
     (message,) = await walk.everything("t")
-    fields = {"offset": str(message.log_offset), "group": "g", "delayLevel": "0"}
     due_ms = fast_ms() + 10 * SECOND_MS
-    answer = await walk.insist(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
-    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    await give_back(walk, message)
+    await walk.died()
+    seen = await walk.arrived("%RETRY%g", {b"bad"})
+    check_not_early(seen, {b"bad": due_ms})
+    assert {each.reconsume_count for each in seen} == {1}
+
+
+async def retried_by_policy(walk: Walk) -> None:
+    """The group wants a delay that no level has, so it waits with the timed messages."""
+    delays = CustomizedRetryPolicy(next_ms=[7_777])
+    policy = GroupRetryPolicy(kind="CUSTOMIZED", customized=delays)
+    await make_group(walk, SubscriptionGroupConfig(group_name="g", retry_policy=policy))
+    await walk.send(b"bad", {})
+    (message,) = await walk.everything("t")
+    due_ms = fast_ms() + 7_777
+    await give_back(walk, message)
+    await walk.arrived("%RETRY%g", {b"bad"})
     await walk.died()
     seen = await walk.arrived("%RETRY%g", {b"bad"})
     check_not_early(seen, {b"bad": due_ms})
@@ -239,13 +277,64 @@ async def retried(walk: Walk) -> None:
 async def dead(walk: Walk) -> None:
     await walk.send(b"bad", {})
     (message,) = await walk.everything("t")
-    fields = {"offset": str(message.log_offset), "group": "g", "delayLevel": "-1"}
-    answer = await walk.insist(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
-    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    await give_back(walk, message, -1)
     await walk.died()
     await walk.arrived("%DLQ%g", {b"bad"})
 
 
+async def dead_after_retries(walk: Walk) -> None:
+    await make_group(walk, SubscriptionGroupConfig(group_name="g", retry_max_times=1))
+    await walk.send(b"bad", {})
+    (message,) = await walk.everything("t")
+    await give_back(walk, message)
+    retries = await walk.arrived("%RETRY%g", {b"bad"})
+    await give_back(walk, retries[0])
+    await walk.died()
+    seen = await walk.arrived("%DLQ%g", {b"bad"})
+    assert {each.reconsume_count for each in seen} == {2}
+
+
+# -- the other form: the client sends to the retry topic itself ------------------------------------
+
+
+def sent_by_consumer(times: int, times_max: int) -> dict[str, str]:
+    """What stock clients send if they could not have a message sent back."""
+    props = {"RETRY_TOPIC": "t", "ORIGIN_MESSAGE_ID": "0" * 32, "DELAY": "3"}
+    fields = send_fields("%RETRY%g", queue_count=1, props=props)
+    return fields | {"j": str(times), "l": str(times_max)}
+
+
+async def retried_by_sending(walk: Walk) -> None:
+    due_ms = fast_ms() + 10 * SECOND_MS
+    await walk.succeed(RequestCode.SEND_MESSAGE_V2, sent_by_consumer(1, 16), b"bad")
+    await walk.died()
+    seen = await walk.arrived("%RETRY%g", {b"bad"})
+    check_not_early(seen, {b"bad": due_ms})
+    assert {each.reconsume_count for each in seen} == {1}
+    assert await walk.everything("%DLQ%g") == []
+
+
+async def dead_by_sending(walk: Walk) -> None:
+    await walk.succeed(RequestCode.SEND_MESSAGE_V2, sent_by_consumer(17, 16), b"bad")
+    await walk.died()
+    await walk.arrived("%DLQ%g", {b"bad"})
+
+
+async def dead_in_order(walk: Walk) -> None:
+    """A consumer that holds its queue gives up; after a crash it has to lock again first."""
+    queue = MessageQueue(topic="t", broker_name="broker-a", queue_id=0)
+    body = encode_body(LockBatchRequestBody(consumer_group="g", client_id="c", queues=[queue]))
+    answer: Command | None = None
+    while answer is None:
+        await walk.succeed(RequestCode.LOCK_BATCH_MQ, {}, body)
+        answer = await walk.ask(RequestCode.SEND_MESSAGE_V2, sent_by_consumer(16, 16), b"bad")
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    await walk.died()
+    await walk.arrived("%DLQ%g", {b"bad"})
+    assert await walk.everything("%RETRY%g") == []
+
+
+GIVEN_BACK = ["retry: before the message is stored", "retry: the message is stored"]
 INDEXED = ["timer: before new messages are in the index", "timer: new messages are in the index"]
 FIRED = [
     "timer: before a due message is stored",
@@ -267,19 +356,26 @@ TABLE: dict[Callable[[Walk], Awaitable[None]], list[str]] = {
         "timer: old messages have left the index",
     ],
     recalled: ["timer: before the message waits", *INDEXED],
-    retried: [
-        "retry: before the message is stored",
-        "delay: before the message waits",
-        "retry: the message is stored",
+    retried: [GIVEN_BACK[0], "delay: before the message waits", GIVEN_BACK[1]],
+    retried_by_policy: [
+        GIVEN_BACK[0], "timer: before the message waits", GIVEN_BACK[1], *INDEXED, *FIRED,
     ],
-    dead: ["retry: before the message is stored", "retry: the message is stored"],
-}
+    dead: GIVEN_BACK,
+    dead_after_retries: GIVEN_BACK,
+    retried_by_sending: [GIVEN_BACK[0], "delay: before the message waits", GIVEN_BACK[1]],
+    dead_by_sending: GIVEN_BACK,
+    dead_in_order: GIVEN_BACK,
+}  # fmt: skip
 RECALL_IS = 3
 """The recall is the third message that the timer is given; the index may take several at once."""
+LAST_TIME_IS = 2
+"""The message is given back twice, the second time once too often."""
 
 
 def death_at(way: Callable[[Walk], Awaitable[None]], step: str) -> int:
     """At which passing of a step the broker dies."""
+    if way is dead_after_retries:
+        return LAST_TIME_IS
     return RECALL_IS if way is recalled and step not in INDEXED else 1
 
 

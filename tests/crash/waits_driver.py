@@ -15,6 +15,7 @@ from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 
 from tests.integration.brokers import SMALL
+from tianzhou.broker import pump
 from tianzhou.broker.config import load_broker_config
 from tianzhou.broker.server import Broker
 from tianzhou.clock import wall_ms
@@ -71,4 +72,6 @@ def main(
     port: int, folder: Path, step: str, count: int, teller: Connection, held_ms: "Synchronized[int]"
 ) -> None:
     """What the process does until it is killed, by itself or by its parent."""
+    # Timers of the event loop do not run fast, so who waits has to look at the clock more often.
+    pump._SLEEP_MS_MAX //= SPEED  # pyright: ignore[reportPrivateUsage] - no setting, as no broker needs one
     asyncio.run(serve(port, folder, step, count, teller, held_ms))

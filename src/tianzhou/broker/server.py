@@ -337,7 +337,7 @@ class Broker:
         send = SendParts(
             settings, self.topics, store, intake, durability, SendGate(), stats, clock, store_host,
             encode_offset_id(store_host, 0)[:-_LOG_OFFSET_DIGITS], self._save_tables, self.groups,
-            lambda group: locks.is_locked(queue_locks, group),
+            lambda group: locks.is_locked(queue_locks, group), self._step,
         )  # fmt: skip
         # Signatures are checked in front of the handlers, so the feed must not pass them by.
         # It writes neither into a staging pool nor units beside the queues.

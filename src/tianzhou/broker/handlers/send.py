@@ -24,6 +24,7 @@ from tianzhou.broker.handlers.send_back import find_group
 from tianzhou.broker.intake import ODD_PROPERTIES, Intake
 from tianzhou.broker.retry import DLQ_QUEUE_COUNT
 from tianzhou.broker.stats import Stats
+from tianzhou.broker.steps import Step, unwatched
 from tianzhou.broker.topics import TopicTable
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
@@ -67,6 +68,7 @@ class SendParts:
     groups: GroupTable
     is_ordered: Callable[[str], bool]
     """Whether consumers of a group hold locks of queues now."""
+    step: Step = unwatched
 
 
 def send_message(
@@ -103,10 +105,12 @@ def store_message(
     found = properties.decode(header.properties or "")
     draft = _draft(parts, config, connection, request, header, topic, queue_id, found)
     is_new = known is None
-    if group is not None and _is_dead(parts, header, group):
-        is_new = _create_dead_letters(parts, group) or is_new
-        draft = _dead_letter(parts, group, draft, found)
-        queue_id = draft.queue_id
+    if group is not None:
+        if _is_dead(parts, header, group):
+            is_new = _create_dead_letters(parts, group) or is_new
+            draft = _dead_letter(parts, group, draft, found)
+            queue_id = draft.queue_id
+        parts.step("retry: before the message is stored")
     is_odd = not ODD_PROPERTIES.isdisjoint(found)
     try:
         if is_batch:
@@ -122,6 +126,8 @@ def store_message(
     except StoreError as e:
         parts.stats.put_failures += 1
         raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, str(e)) from e
+    if group is not None:
+        parts.step("retry: the message is stored")
     ended_ms = parts.clock()
     took_ms = ended_ms - now_ms
     if took_ms >= config.os_page_cache_busy_time_out_mills:
