@@ -1,9 +1,9 @@
 """Messages of special kinds: delay levels, the timer with a million waiting, transactions with a
-million open, a storm of retries.
+million open, a storm of retries, and all of them over sockets.
 
 Delivery is measured in this process, on a store of its own and on a clock that it sets, in CPU
-seconds of the thread that does the work. The storm runs against a broker as users start
-it. `--json` prints one line per figure.
+seconds of the thread that does the work. The storm, and the part that is called served, run against
+a broker as users start it. `--json` prints one line per figure.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -26,7 +26,7 @@ from pathlib import Path
 
 import msgspec
 import psutil
-from tests.integration.brokers import Peer, peer_of, send_fields
+from tests.integration.brokers import Peer, messages_in, peer_of, send_fields
 
 from bench.broker_servers import tianzhou
 from bench.machine import Meter, stolen_cpu_s
@@ -36,23 +36,33 @@ from tianzhou.broker.config import load_broker_config
 from tianzhou.broker.delay import Delays
 from tianzhou.broker.intake import Intake
 from tianzhou.broker.offsets import OffsetTable
+from tianzhou.broker.timer_index import remove as remove_index
 from tianzhou.broker.timer_run import Timer
 from tianzhou.broker.topics import TopicTable
 from tianzhou.broker.transaction_checks import Halves
 from tianzhou.clock import wall_ms
 from tianzhou.config.live import LiveSettings
 from tianzhou.config.settings import Given
-from tianzhou.protocol import properties
+from tianzhou.names import TIMER_TOPIC
+from tianzhou.protocol import properties, sysflag
 from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.command import Command
 from tianzhou.protocol.framing import split
+from tianzhou.protocol.record import decode_record
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.message_store import Draft, MessageStore
 
 HOST = ("127.0.0.1", 10911)
 BODY = b"x" * 100
 START_MS = 1_700_000_000_000
-DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 STORM_IN_FLIGHT = 32
+IN_FLIGHT = 32
+SERVED_LEVELS_S = (1, 2, 3, 4)
+ARRIVAL_S_MAX = 120
+ROLL_LOOK_MS = 60_000
+"""So often the timer looks for messages that have waited long."""
 WINDOW_COUNT = 1_000
 """Plain sends of which the 99 % is taken; a second or two."""
 ALONE_WINDOWS = 10
@@ -126,25 +136,14 @@ def delays(directory: Path | None, count: int) -> Iterator[Figure]:
 
 
 def timers(directory: Path | None, count: int) -> Iterator[Figure]:
-    """Storing and firing with so many waiting, spread over 30 days."""
-    now_ms = [START_MS]
-    dice = random.Random(7)
+    """So many waiting, spread over 30 days: stored, found after a restart, rolled, delivered."""
+    now_ms, roll_after_ms = [START_MS], [100 * DAY_MS]
     with scratch_store(directory, lambda: now_ms[0]) as store:
         path = store.config.root_directory / "timer" / "index.sqlite"
-        one = Timer(store, path, None, lambda: 100 * DAY_MS)
-        intake = Intake(store)
-        intake.redirect_by(
-            lambda draft, found: timer.timed(
-                draft, found, now_ms[0], enabled=True, max_delay_s=40 * 86_400
-            )
-        )
+        one = Timer(store, path, None, lambda: roll_after_ms[0])
         before_mib = own_mib()
         started = time.thread_time()
-        for number in range(count):
-            intake.append(message(number, TIMER_DELAY_MS=str(dice.randrange(1, 30 * DAY_MS))))
-            if number % 100 == 0:
-                one.turn(now_ms[0])
-        run_dry(one, now_ms[0])
+        old_count = store_timed(store, one, now_ms, count)
         took_s = time.thread_time() - started
         assert one.index.waiting_count == count
         yield Figure(f"timed messages stored, up to {count:,} waiting", "messages/CPU s",
@@ -152,6 +151,26 @@ def timers(directory: Path | None, count: int) -> Iterator[Figure]:
         yield Figure(f"memory that {count:,} waiting messages take", "MiB", own_mib() - before_mib)
         one.index.checkpoint()
         yield Figure("index on disk", "bytes/message", path.stat().st_size / count)
+        for what, is_lost in (("reopened", False), ("lost and made again", True)):
+            check = one.progress(now_ms[0])
+            one.close()
+            if is_lost:
+                remove_index(path)
+            started = time.perf_counter()
+            one = Timer(store, path, (check, True), lambda: roll_after_ms[0])
+            run_dry(one, now_ms[0])
+            assert one.index.waiting_count == count
+            yield Figure(f"index of {count:,} {what}", "s", time.perf_counter() - started)
+        # Those of the first hour are old enough now, the others are not.
+        roll_after_ms[0] = HOUR_MS
+        now_ms[0] += ROLL_LOOK_MS
+        started, before = time.thread_time(), store.max_offset(TIMER_TOPIC, 0)
+        run_dry(one, now_ms[0])
+        took_s = time.thread_time() - started
+        assert store.max_offset(TIMER_TOPIC, 0) - before == old_count
+        assert one.index.waiting_count == count
+        yield Figure("timed messages stored anew (rolled)", "messages/CPU s", old_count / took_s)
+        roll_after_ms[0] = 100 * DAY_MS
         now_ms[0] += 31 * DAY_MS
         started = time.thread_time()
         turns = run_dry(one, now_ms[0])
@@ -160,6 +179,26 @@ def timers(directory: Path | None, count: int) -> Iterator[Figure]:
         yield Figure("timed messages delivered", "messages/CPU s", count / took_s)
         yield Figure("turn of the loop for it, p99", "ms", percentile(turns, 99) * 1000)
         one.close()
+
+
+def store_timed(store: MessageStore, one: Timer, now_ms: list[int], count: int) -> int:
+    """Have so many wait; answers how many of them are an hour older than the others."""
+    dice, old_count = random.Random(7), count // 10
+    intake = Intake(store)
+    intake.redirect_by(
+        lambda draft, found: timer.timed(
+            draft, found, now_ms[0], enabled=True, max_delay_s=40 * 86_400
+        )
+    )
+    for number in range(count):
+        if number == old_count:
+            now_ms[0] += HOUR_MS
+        wait_ms = dice.randrange(2 * HOUR_MS, 30 * DAY_MS)
+        intake.append(message(number, TIMER_DELAY_MS=str(wait_ms)))
+        if number % 100 == 0:
+            one.turn(now_ms[0])
+    run_dry(one, now_ms[0])
+    return old_count
 
 
 def run_dry(one: Timer, now_ms: int) -> list[float]:
@@ -383,11 +422,117 @@ def transact(intake: Intake, halves: Halves, prepared: dict[str, str]) -> None:
     halves.write_ends()
 
 
+# -- all of it over sockets ------------------------------------------------------------------------
+
+
+def served(count: int) -> Iterator[Figure]:
+    """How late messages are, and how many of each kind a running broker takes a second."""
+    levels = " ".join(f"{seconds}s" for seconds in SERVED_LEVELS_S)
+    with tianzhou(messageDelayLevel=levels) as server:
+        meter = Meter(server.pid)
+        yield from asyncio.run(_served(server.port, count))
+        used = meter.stop()
+    yield Figure("other work on the machine meanwhile", "cores", used.other_cpu_cores)
+
+
+async def _served(port: int, count: int) -> list[Figure]:
+    async with peer_of(f"127.0.0.1:{port}") as peer:
+        levels_ms = await _lateness(peer, "Levels", max(count // 50, 100), _send_delayed)
+        moments_ms = await _lateness(peer, "Moments", max(count // 50, 100), _send_timed)
+        plain = await _per_second(count, lambda: _send_served(peer, "Plain"))
+        committed = await _per_second(count, lambda: _transact_served(peer))
+        started = time.perf_counter()
+        await _per_second(count, lambda: _send_served(peer, "Delayed", DELAY="1"))
+        await _arrived(peer, "Delayed", count)
+        took_s = time.perf_counter() - started - SERVED_LEVELS_S[0]
+    return [
+        *_late_figures("delay level", levels_ms),
+        *_late_figures("timed message", moments_ms),
+        Figure(f"plain sends over a socket, {IN_FLIGHT} at a time", "messages/s", plain),
+        Figure("transactions, the same way: half, end, both answered", "messages/s", committed),
+        Figure("delayed messages, the same way: sent and delivered", "messages/s", count / took_s),
+    ]
+
+
+def _late_figures(what: str, late_ms: list[float]) -> Iterator[Figure]:
+    yield Figure(f"{what}: stored for consumers late by, p50", "ms", statistics.median(late_ms))
+    yield Figure(f"{what}: stored for consumers late by, p99", "ms", percentile(late_ms, 99))
+
+
+async def _lateness(
+    peer: Peer, topic: str, count: int, send: Callable[[Peer, str, int], Awaitable[int]]
+) -> list[float]:
+    """Send one after the other; how late the broker stored each for its consumers, in ms."""
+    due_ms = {b"%d" % number: await send(peer, topic, number) for number in range(count)}
+    await _arrived(peer, topic, count)
+    came_ms: dict[bytes, int] = {}
+    while len(came_ms) < count:
+        answer = await peer.pull("bench", topic, 0, len(came_ms))
+        came_ms |= {each.body: each.store_time_ms for each in messages_in(answer)}
+    return [came_ms[body] - at_ms for body, at_ms in due_ms.items()]
+
+
+async def _send_delayed(peer: Peer, topic: str, number: int) -> int:
+    level = number % len(SERVED_LEVELS_S)
+    sent = await _send_served(peer, topic, b"%d" % number, DELAY=str(level + 1))
+    place = {"offset": str(int(sent.fields["msgId"][-16:], 16))}
+    waiting = decode_record((await peer.expect(RequestCode.VIEW_MESSAGE_BY_ID, place)).body)
+    return waiting.store_time_ms + SERVED_LEVELS_S[level] * 1000
+
+
+async def _send_timed(peer: Peer, topic: str, number: int) -> int:
+    due_ms = wall_ms() + 1000 + number % 1000
+    await _send_served(peer, topic, b"%d" % number, TIMER_DELIVER_MS=str(due_ms))
+    return due_ms
+
+
+async def _send_served(peer: Peer, topic: str, body: bytes = BODY, **props: str) -> Command:
+    fields = send_fields(topic, queue_count=1, props=props)
+    return await peer.expect(RequestCode.SEND_MESSAGE_V2, fields, body)
+
+
+async def _transact_served(peer: Peer) -> Command:
+    half = await _send_served(peer, "Committed", TRAN_MSG="true", PGROUP="bench")
+    return await peer.expect(RequestCode.END_TRANSACTION, {
+        "producerGroup": "bench", "tranStateTableOffset": half.fields["queueOffset"],
+        "commitLogOffset": str(int(half.fields["msgId"][-16:], 16)),
+        "commitOrRollback": str(sysflag.TRANSACTION_COMMIT), "msgId": "",
+    })  # fmt: skip
+
+
+async def _per_second(count: int, work: Callable[[], Awaitable[object]]) -> float:
+    """Do it so often, some at a time; returns how often a second."""
+    await work()
+    numbers = iter(range(count - 1))
+
+    async def some() -> None:
+        for _ in numbers:
+            await work()
+
+    started = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(IN_FLIGHT):
+            group.create_task(some())
+    return (count - 1) / (time.perf_counter() - started)
+
+
+async def _arrived(peer: Peer, topic: str, count: int) -> None:
+    place = {"topic": topic, "queueId": "0"}
+    deadline_s = time.monotonic() + ARRIVAL_S_MAX
+    while True:
+        answer = await peer.expect(RequestCode.GET_MAX_OFFSET, place)
+        if int(answer.fields["offset"]) >= count:
+            return
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"{answer.fields['offset']} of {count} messages in {topic}")
+        await asyncio.sleep(0.01)
+
+
 def percentile(values: list[float], percent: int) -> float:
     return sorted(values)[min(len(values) * percent // 100, len(values) - 1)]
 
 
-PARTS = ("delays", "timers", "transactions", "storm")
+PARTS = ("delays", "timers", "transactions", "storm", "served")
 
 
 def figures(
@@ -401,6 +546,8 @@ def figures(
         yield from transacting(directory, 20_000 if quick else 1_000_000)
     if "storm" in parts:
         yield from storm(2_000 if quick else 100_000)
+    if "served" in parts:
+        yield from served(2_000 if quick else 20_000)
 
 
 def main() -> int:

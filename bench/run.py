@@ -167,7 +167,7 @@ EXPECTED_S: dict[str, tuple[float, float]] = {
     "store": (70, 12),
     "broker": (0, 50),
     "held": (45, 15),
-    "kinds": (540, 40),
+    "kinds": (590, 60),
     "client": (600, 60),
 }
 """About how long each takes, in full and in short, for the estimate; the broker's has its own."""
