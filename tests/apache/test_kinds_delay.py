@@ -1,7 +1,8 @@
 """Stock clients on our broker: delayed, timed, recalled, retried and dead messages.
 
-Every test has a topic and a group of its own. Being early is a failure by the millisecond; how late
-a message came is shown, and a failure only where it can be no accident.
+Every test has a topic and a group of its own. Being early is a failure by the millisecond. How late
+a message was is measured by the broker's clock, when it stored the message for its consumers; a
+busy machine may spoil a run, so some are tried, and one in which all are in time is enough.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.apache.asking import SUCCESS, ask_server
 from tests.apache.kit import (
     BROKER_DEFAULTS,
     VERSIONS,
@@ -21,13 +23,17 @@ from tests.apache.kit import (
     wait_until,
 )
 from tests.apache.test_broker_compat import Cluster, our_cluster, tianzhou_broker
+from tianzhou.protocol.record import decode_record
 
 pytestmark = pytest.mark.apache
 
 SOON_S = 90
-LATE_MS_MAX = 20_000
-"""Beyond this a busy machine is no excuse."""
-LEVELS_S = (1, 2, 1, 2, 1)
+LEVEL_LATE_MS_MAX = 150
+MOMENT_LATE_MS_MAX = 100
+RUNS_MAX = 5
+LEVELS_S = (1, 2, 1, 2, 3)
+"""Retries begin with the third, so each of them waits longer than the one before."""
+VIEW_MESSAGE_BY_ID = 33
 Shells = Callable[[str], Shell]
 Message = dict[str, Any]
 
@@ -71,50 +77,79 @@ def start(
     consumed(shell, f"c-{topic}", 1)
 
 
-def report_lateness(what: str, late_ms: list[int]) -> None:
-    print(f"{what}: late by {sorted(late_ms)} ms")  # noqa: T201 - pytest -rP shows it
-    assert min(late_ms) >= 0, f"{what}: early by {-min(late_ms)} ms"
-    assert max(late_ms) < LATE_MS_MAX
+def stored_ms(cluster: Cluster, offset_id: str) -> int:
+    """When the broker stored the message that it keeps waiting."""
+    log_offset = int(offset_id[-16:], 16)
+    answer = ask_server(cluster.broker.address, VIEW_MESSAGE_BY_ID, {"offset": str(log_offset)})
+    assert answer.code == SUCCESS, answer.remark
+    return decode_record(answer.body).store_time_ms
+
+
+def check_in_time(what: str, late_ms_max: int, run: Callable[[int], list[int]]) -> None:
+    """Of some runs one must be in time; each tells how late its messages were."""
+    worst_ms: list[int] = []
+    for number in range(RUNS_MAX):
+        late_ms = run(number)
+        print(f"{what}: late by {sorted(late_ms)} ms")  # noqa: T201 - pytest -rP shows it
+        worst_ms.append(max(late_ms))
+        if worst_ms[-1] <= late_ms_max:
+            return
+    pytest.fail(f"{what}: the latest of each run is late by {worst_ms} ms")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_delay_levels(shells: Shells, cluster: Cluster, version: str) -> None:
     shell, topic = shells(version), f"levels-{version.replace('.', '-')}"
     start(shell, cluster, topic)
-    before_ms: dict[str, int] = {}
-    for level in (1, 2, 3, 4):
-        sent = shell.ask(
-            "send", name=f"p-{topic}", topic=topic, body=f"level {level}", delay_level=level
-        )
-        assert sent["status"] == "SEND_OK"
-        before_ms[f"level {level}"] = sent["beforeMs"] + LEVELS_S[level - 1] * 1000
-    seen = [m for m in consumed(shell, f"c-{topic}", 5) if m["body"] != "hello"]
-    assert sorted(m["body"] for m in seen) == sorted(before_ms)
-    report_lateness(
-        f"{version} delay levels", [m["nowMs"] - before_ms[m["body"]] for m in seen]
-    )  # fmt: skip
-    assert all("DELAY" not in m["properties"] for m in seen)
+
+    def run(number: int) -> list[int]:
+        due_ms: dict[str, int] = {}
+        for level in (1, 2, 3, 4):
+            body = f"run {number}, level {level}"
+            sent = shell.ask(
+                "send", name=f"p-{topic}", topic=topic, body=body, delay_level=level
+            )  # fmt: skip
+            assert sent["status"] == "SEND_OK"
+            due_ms[body] = stored_ms(cluster, sent["offsetMsgId"]) + LEVELS_S[level - 1] * 1000
+        seen = consumed(shell, f"c-{topic}", 1 + 4 * (number + 1))
+        late_ms = {m["body"]: m["storeMs"] - due_ms[m["body"]] for m in seen if m["body"] in due_ms}
+        assert late_ms.keys() == due_ms.keys()
+        assert min(late_ms.values()) >= 0, f"early: {late_ms}"
+        assert all("DELAY" not in m["properties"] for m in seen)
+        return list(late_ms.values())
+
+    check_in_time(f"{version} delay levels", LEVEL_LATE_MS_MAX, run)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_any_moment(shells: Shells, cluster: Cluster, version: str) -> None:
     shell, topic = shells(version), f"moment-{version.replace('.', '-')}"
     start(shell, cluster, topic)
-    due_ms: dict[str, int] = {}
     asked: list[tuple[str, int, int]] = [
         ("deliver_in_ms", 1500, 1500),
         ("deliver_in_ms", 2345, 2345),
         ("delay_ms", 1234, 1234),
         ("delay_sec", 2, 2000),
     ]
-    for name, value, wait_ms in asked:
-        body = f"{name} {value}"
-        sent = shell.ask("send", name=f"p-{topic}", topic=topic, body=body, **{name: value})
-        assert sent["status"] == "SEND_OK"
-        due_ms[body] = sent["beforeMs"] + wait_ms
-    seen = [m for m in consumed(shell, f"c-{topic}", 5) if m["body"] != "hello"]
-    assert sorted(m["body"] for m in seen) == sorted(due_ms)
-    report_lateness(f"{version} any moment", [m["nowMs"] - due_ms[m["body"]] for m in seen])
+
+    def run(number: int) -> list[int]:
+        earliest_ms: dict[str, int] = {}
+        due_ms: dict[str, int] = {}
+        for name, value, wait_ms in asked:
+            body = f"run {number}, {name} {value}"
+            sent = shell.ask("send", name=f"p-{topic}", topic=topic, body=body, **{name: value})
+            assert sent["status"] == "SEND_OK"
+            earliest_ms[body] = due_ms[body] = sent["beforeMs"] + wait_ms
+            if name != "deliver_in_ms":
+                # A delay begins when the broker gets the message.
+                due_ms[body] = stored_ms(cluster, sent["offsetMsgId"]) + wait_ms
+        seen = consumed(shell, f"c-{topic}", 1 + len(asked) * (number + 1))
+        came_ms = {m["body"]: m["storeMs"] for m in seen if m["body"] in due_ms}
+        assert came_ms.keys() == due_ms.keys()
+        assert all(came_ms[body] >= at_ms for body, at_ms in earliest_ms.items()), "early"
+        return [came_ms[body] - at_ms for body, at_ms in due_ms.items()]
+
+    check_in_time(f"{version} any moment", MOMENT_LATE_MS_MAX, run)
 
 
 def test_recall(shells: Shells, cluster: Cluster) -> None:
@@ -133,23 +168,34 @@ def test_recall(shells: Shells, cluster: Cluster) -> None:
     assert seen == {"hello", "kept", "last"}
 
 
+def waits_of_retries(shell: Shell, cluster: Cluster, topic: str) -> tuple[list[Message], list[int]]:
+    """All tries of a message that always fails, and how long the broker kept it before each retry.
+
+    From the moment that the client hands it to its listener to that at which the broker stores it
+    for the next try: giving it back takes part of that, so it can seem longer and never shorter.
+    """
+    start(shell, cluster, topic, max_times=3, succeed_after=99)
+    tries = [m for m in consumed(shell, f"c-{topic}", 4) if m["body"] == "hello"]
+    return tries, [after["storeMs"] - before["nowMs"] for before, after in pairwise(tries)]
+
+
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_message_that_always_fails_ends_with_the_dead_letters(
+def test_a_message_that_always_fails_is_retried_ever_later_and_ends_with_the_dead_letters(
     shells: Shells, cluster: Cluster, version: str
 ) -> None:
-    shell, topic = shells(version), f"fails-{version.replace('.', '-')}"
-    start(shell, cluster, topic, max_times=3, succeed_after=99)
-    name = f"c-{topic}"
-    tries = [m for m in consumed(shell, name, 4) if m["body"] == "hello"]
+    shell, levels_ms = shells(version), [1000 * LEVELS_S[level - 1] for level in (3, 4, 5)]
+    assert levels_ms == sorted(set(levels_ms)), "or nothing would rise"
+    topic, tries, waits_ms = "", list[Message](), list[int]()
+    for number in range(RUNS_MAX):
+        topic = f"fails-{number}-{version.replace('.', '-')}"
+        tries, waits_ms = waits_of_retries(shell, cluster, topic)
+        assert all(wait >= level for wait, level in zip(waits_ms, levels_ms, strict=True)), waits_ms
+        if waits_ms == sorted(waits_ms):
+            break
+    assert waits_ms == sorted(waits_ms), f"waits of {waits_ms} ms"
     assert [m["reconsumeTimes"] for m in tries] == [0, 1, 2, 3]
     assert {m["topic"] for m in tries} == {topic}, "clients show the topic it was first in"
     assert len({m["msgId"] for m in tries}) == 1
-    waited_ms = [after["nowMs"] - before["nowMs"] for before, after in pairwise(tries)]
-    levels_ms = [1000 * LEVELS_S[level - 1] for level in (3, 4, 5)]
-    report_lateness(
-        f"{version} retries",
-        [waited - level for waited, level in zip(waited_ms, levels_ms, strict=True)],
-    )
     dead_letters = f"dead-{topic}"
     shell.ask(
         "start_consumer", name=dead_letters, namesrv=cluster.namesrv.address,
