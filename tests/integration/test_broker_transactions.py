@@ -357,6 +357,20 @@ async def test_the_first_word_counts_while_a_restarted_broker_still_reads_the_en
         assert await delivered(peer) == [b"open"]
 
 
+async def test_producers_can_end_transactions_if_the_ends_of_former_runs_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_: Halves) -> bool:
+        raise OSError("Input/output error")
+
+    monkeypatch.setattr(Halves, "_read_ends", broken)
+    async with cluster(tmp_path) as it:
+        half = await prepare(it.peer, b"one")
+        assert (await end(it.peer, half, COMMIT)).code == ResponseCode.SUCCESS
+        assert await delivered(it.peer) == [b"one"]
+    assert "the ends of former runs cannot all be read" in caplog.text
+
+
 async def test_ends_may_wait_for_company(tmp_path: Path) -> None:
     store = tmp_path / "store"
     waits = {"transactionOpBatchInterval": 600_000}

@@ -378,7 +378,6 @@ class Halves:
         for _ in range(_ENDS_A_STEP // _READ_COUNT):
             high = self._store.max_offset(HALF_OP_TOPIC, QUEUE_ID)
             if self._end_read >= high:
-                self._ends_known.set()
                 return True
             read = self._store.read(HALF_OP_TOPIC, QUEUE_ID, self._end_read, _READ_COUNT)
             for record in read.records:
@@ -431,7 +430,11 @@ class Halves:
         """Round after round, until cancelled."""
         loop = asyncio.get_running_loop()
         round_s = loop.time()
-        await self._in_steps(lambda _: not self._read_ends())
+        try:
+            await self._in_steps(lambda _: not self._read_ends())
+        except Exception:  # rounds try again, and producers must be able to end what they began
+            log.exception("transactions: the ends of former runs cannot all be read")
+        self._ends_known.set()
         while True:
             interval_s = self._settings.config.transaction_check_interval / 1000
             left_s = round_s + interval_s - loop.time()
