@@ -50,9 +50,18 @@ class Child:
 
 @asynccontextmanager
 async def stepping_broker(
-    port: int, store: Path, settings: dict[str, object], *, kill_at: int = 0, only: str = ""
+    port: int,
+    store: Path,
+    settings: dict[str, object],
+    *,
+    kill_at: int = 0,
+    only: str = "",
+    pure: bool = True,
 ) -> AsyncGenerator[Child]:
-    """A broker that counts its steps; whatever is left of it is killed at the end."""
+    """A broker that counts its steps; whatever is left of it is killed at the end.
+
+    With the kernel (`pure` is False) ordinary messages are appended past the wrapped ones.
+    """
     step_file = store.with_name(f"{store.name}.steps")
     step_file.unlink(missing_ok=True)
     pairs = (
@@ -65,8 +74,7 @@ async def stepping_broker(
         sys.executable, "-m", "tests.crash.steps", str(step_file), str(kill_at), only,
         *(f"{key}={value}" for key, value in pairs.items()),
         stdout=asyncio.subprocess.PIPE,
-        # Without the kernel, which appends by itself, every step passes through the wrapped ones.
-        env=os.environ | {"TIANZHOU_PURE": "1"},
+        env=os.environ | {"TIANZHOU_PURE": "1" if pure else "0"},
     )  # fmt: skip
     try:
         assert process.stdout is not None

@@ -3,7 +3,7 @@
 Each row is a way that a transaction can go. It is run once without a kill, to see its steps, and
 then once for each of them. After the restart a producer answers what it is asked, as it would have
 the first time: what was committed is delivered, at least once; what was rolled back is not; and no
-half is visible in any case.
+half is visible in any case. Steps are records in the log and saves of how far all is settled.
 """
 
 import asyncio
@@ -17,7 +17,14 @@ from pathlib import Path
 import pytest
 
 from tests.crash.steps import Child, stepping_broker
-from tests.integration.brokers import LOOPBACK, Peer, bodies_in, eventually, peer_of
+from tests.integration.brokers import (
+    LOOPBACK,
+    Peer,
+    bodies_in,
+    eventually,
+    messages_in,
+    peer_of,
+)
 from tests.integration.test_broker_transactions import (
     COMMIT,
     PREPARED,
@@ -33,11 +40,15 @@ from tianzhou.names import CHECK_MAX_TOPIC
 from tianzhou.protocol import sysflag
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
+from tianzhou.protocol.message_id import encode_offset_id
 from tianzhou.protocol.record import decode_record
 from tianzhou.remoting.client import Client
 from tianzhou.remoting.connection import Connection
 
 END = "append RMQ_SYS_TRANS_OP_HALF_TOPIC"
+PROGRESS = "save consumerOffset.json"
+"""How far all halves are settled; nothing else changes this table here."""
+STEPS = f"^append|^{PROGRESS}"
 NEVER_GIVEN_UP = 100_000
 """Checks without an answer: the producer may be slow, and checks are quick."""
 QUICK: dict[str, object] = {
@@ -100,6 +111,7 @@ async def end_by_checks(producer: Producer, child: Child) -> None:
     await see(child, "append Orders", 2)
     # Ends may share a record: one of the checked halves, one of the answers.
     await see(child, END, 2)
+    await see_progress(child)
 
 
 async def leave_open(producer: Producer, child: Child) -> None:
@@ -107,12 +119,26 @@ async def leave_open(producer: Producer, child: Child) -> None:
     await producer.send(b"open", UNKNOWN)
     await see(child, f"append {CHECK_MAX_TOPIC}")
     await see(child, END, 2)
+    await see_progress(child)
 
 
 async def see(child: Child, step: str, count: int = 1) -> None:
     await eventually(
         lambda: child.steps().count(step) >= count or child.process.returncode is not None, step
     )
+
+
+async def see_progress(child: Child) -> None:
+    """Wait until something of what has ended is saved as settled."""
+    await eventually(
+        lambda: PROGRESS in after_last_end(child.steps()) or child.process.returncode is not None,
+        PROGRESS,
+    )
+
+
+def after_last_end(steps: list[str]) -> list[str]:
+    last_end = max((at for at, step in enumerate(steps) if step == END), default=len(steps))
+    return steps[last_end + 1 :]
 
 
 Scenario = Callable[[Producer, Child], Awaitable[None]]
@@ -126,12 +152,16 @@ async def connected(port: int) -> tuple[Producer, Client]:
     return producer, client
 
 
-async def play(scenario: Scenario, store: Path, kill_at: int) -> tuple[Producer, list[str]]:
+async def play(
+    scenario: Scenario, store: Path, kill_at: int, *, pure: bool = True
+) -> tuple[Producer, list[str]]:
     """Run a scenario, interrupted or not; returns the steps it took."""
     port = free_port()
     producer, client = await connected(port)
     settings = QUICK | OF_SCENARIO.get(scenario.__name__, {})
-    async with stepping_broker(port, store, settings, kill_at=kill_at, only="^append") as child:
+    async with stepping_broker(
+        port, store, settings, kill_at=kill_at, only=STEPS, pure=pure
+    ) as child:
         try:
             await producer.peer.heartbeat("p1", producer="producers")
             await producer.peer.send("Orders", FIRST, timeout_ms=60_000)
@@ -146,7 +176,7 @@ async def play(scenario: Scenario, store: Path, kill_at: int) -> tuple[Producer,
 
 
 async def look(
-    producer: Producer, store: Path, committed: set[bytes], given_up: set[bytes]
+    producer: Producer, store: Path, committed: set[bytes], given_up: set[bytes], *, pure: bool
 ) -> dict[str, list[bytes]]:
     """Restart, let the producer answer checks until nothing is open; what consumers see then."""
     port = free_port()
@@ -155,7 +185,7 @@ async def look(
         again.fates = producer.fates
         is_left_open = UNKNOWN in producer.fates.values()
         settings = QUICK | {"transactionCheckMax": 1 if is_left_open else NEVER_GIVEN_UP}
-        async with stepping_broker(port, store, settings):
+        async with stepping_broker(port, store, settings, pure=pure):
             try:
                 await again.peer.heartbeat("p1", producer="producers")
 
@@ -183,24 +213,35 @@ async def seen(reader: Peer, topic: str = "Orders") -> list[bytes]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.__name__)
-async def test_killed_between_any_two_steps(tmp_path: Path, scenario: Scenario) -> None:
-    _, steps = await play(scenario, tmp_path / "whole", 0)
-    step_count = sum(step.startswith("append") for step in steps)
+async def test_killed_between_any_two_steps(tmp_path: Path, codec: str, scenario: Scenario) -> None:
+    pure = codec == "pure"
+    _, steps = await play(scenario, tmp_path / "whole", 0, pure=pure)
+    step_count = sum(re.search(STEPS, step) is not None for step in steps)
     assert step_count >= 5, steps
+    await at_each_step(
+        range(2, step_count + 1),
+        lambda kill_at: kill_and_look(scenario, tmp_path / f"killed-{kill_at}", kill_at, pure=pure),
+    )
+
+
+async def at_each_step(numbers: range, killed: Callable[[int], Awaitable[None]]) -> None:
+    """Have it killed with each of these steps, two at a time."""
     two_at_a_time = asyncio.Semaphore(2)
 
-    async def killed(kill_at: int) -> None:
+    async def one(kill_at: int) -> None:
         async with two_at_a_time:
-            await kill_and_look(scenario, tmp_path / f"killed-{kill_at}", kill_at)
+            await killed(kill_at)
 
-    await asyncio.gather(*(killed(kill_at) for kill_at in range(2, step_count + 1)))
+    async with asyncio.TaskGroup() as group:
+        for kill_at in numbers:
+            group.create_task(one(kill_at))
 
 
-async def kill_and_look(scenario: Scenario, store: Path, kill_at: int) -> None:
-    producer, steps = await play(scenario, store, kill_at)
+async def kill_and_look(scenario: Scenario, store: Path, kill_at: int, *, pure: bool) -> None:
+    producer, steps = await play(scenario, store, kill_at, pure=pure)
     committed = {body for body in producer.acknowledged if producer.fates[body] == COMMIT}
     given_up = {body for body in producer.acknowledged if producer.fates[body] == UNKNOWN}
-    found = await look(producer, store, committed, given_up)
+    found = await look(producer, store, committed, given_up, pure=pure)
     where = f"killed after step {kill_at}, {steps[-1]}: {found}"
     assert set(found["Orders"]) <= {FIRST, b"committed"}, where
     assert set(found[CHECK_MAX_TOPIC]) <= {b"open"}, where
@@ -264,8 +305,79 @@ async def test_a_half_outlives_the_topic_that_it_made(tmp_path: Path) -> None:
     steps = await walk_on(tmp_path / "whole", 0)
     assert steps.index("save topics.json") < steps.index(f"append {NEW}"), steps
     assert END in steps[steps.index(f"append {NEW}") :], steps
-    for kill_at in range(1, len(steps) + 1):
+
+    async def killed(kill_at: int) -> None:
         store = tmp_path / f"killed-{kill_at}"
         shutil.copytree(only_half, store)
         await walk_on(store, kill_at)
         await walk_on(store, 0)
+
+    await at_each_step(range(1, len(steps) + 1), killed)
+
+
+# -- a half that was given up ----------------------------------------------------------------------
+
+
+async def given_up_half(store: Path) -> str:
+    """A store with a half that was given up; returns the id by which it can be resumed."""
+    port = free_port()
+    producer, client = await connected(port)
+    settings = QUICK | OF_SCENARIO["leave_open"]
+    async with stepping_broker(port, store, settings) as child:
+        try:
+            await producer.peer.heartbeat("p1", producer="producers")
+            await producer.peer.send("Orders", FIRST, timeout_ms=60_000)
+            await leave_open(producer, child)
+            (kept,) = messages_in(await producer.peer.pull("g", CHECK_MAX_TOPIC, 0, 0))
+        finally:
+            await client.close()
+    return encode_offset_id(kept.store_host, kept.log_offset)
+
+
+async def resume(store: Path, msg_id: str, kill_at: int, *, is_resumed: bool) -> tuple[bool, int]:
+    """Have a half resumed, whose producer commits it when asked, until a consumer has it.
+
+    Returns whether the resumption was answered, in this run or before, and the number of steps.
+    """
+    port = free_port()
+    producer, client = await connected(port)
+    producer.fates[b"open"] = COMMIT
+    settings = QUICK | OF_SCENARIO["end_by_checks"]
+    async with (
+        peer_of(f"{LOOPBACK}:{port}") as reader,
+        stepping_broker(port, store, settings, kill_at=kill_at, only=STEPS) as child,
+    ):
+
+        async def is_delivered() -> bool:
+            return await is_settled(reader) and set(await seen(reader)) == {FIRST, b"open"}
+
+        try:
+            await producer.peer.heartbeat("p1", producer="producers")
+            if not is_resumed:
+                code = RequestCode.RESUME_CHECK_HALF_MESSAGE
+                await producer.peer.expect(code, {"msgId": msg_id})
+                is_resumed = True
+            await eventually(is_delivered, f"the half, after {child.steps()}")
+        except RemotingError:
+            assert kill_at, "only a kill cuts connections"
+            await child.died()
+        finally:
+            await client.close()
+        return is_resumed, sum(re.search(STEPS, step) is not None for step in child.steps())
+
+
+async def test_a_half_that_is_resumed_is_not_lost_again(tmp_path: Path) -> None:
+    given_up = tmp_path / "given-up"
+    msg_id = await given_up_half(given_up)
+    shutil.copytree(given_up, tmp_path / "whole")
+    _, step_count = await resume(tmp_path / "whole", msg_id, 0, is_resumed=False)
+    assert step_count >= 4, "the half twice, the message, an end"
+
+    async def killed(kill_at: int) -> None:
+        store = tmp_path / f"killed-{kill_at}"
+        shutil.copytree(given_up, store)
+        is_resumed, _ = await resume(store, msg_id, kill_at, is_resumed=False)
+        # Whoever got no answer asks again.
+        await resume(store, msg_id, 0, is_resumed=is_resumed)
+
+    await at_each_step(range(1, step_count + 1), killed)
