@@ -191,6 +191,11 @@ class ClusterOptions:
         """The settings of clients of this cluster. Raises ConfigError."""
         if bool(self.access_key) != bool(self.secret_key):
             raise ConfigError("options accessKey and secretKey go together")
+        if self.security_token and not self.access_key:
+            raise ConfigError("option securityToken needs accessKey and secretKey")
+        if self._tls() != Tls() and not self.tls:
+            # Whoever names a certificate does not expect to speak in plain text.
+            raise ConfigError("options like tlsTrusted need tls=true")
         credentials = None
         if self.access_key:
             credentials = Credentials(self.access_key, self.secret_key, self.security_token or None)

@@ -146,8 +146,20 @@ def test_secrets_do_not_show() -> None:
     credentials = options.client_settings().credentials
     assert credentials is not None
     assert credentials.secret_key == "hush-hush"  # noqa: S105 - the one that was given above
-    with pytest.raises(ConfigError, match="accessKey and secretKey go together"):
-        read_options(SourceOptions, {"subscribe": "x", "accessKey": "me"}).client_settings()
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"accessKey": "me"}, "accessKey and secretKey go together"),
+        ({"securityToken": "t"}, "securityToken needs accessKey and secretKey"),
+        ({"tlsTrusted": "ca.pem"}, "options like tlsTrusted need tls=true"),
+        ({"tlsVerify": "false"}, "options like tlsTrusted need tls=true"),
+    ],
+)
+def test_options_of_access_go_together(given: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        read_options(SourceOptions, COMMON | given).client_settings()
 
 
 def test_values_with_units_are_read() -> None:
