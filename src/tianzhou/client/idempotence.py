@@ -10,7 +10,7 @@ the database answers for the duplicates that come soon, which is most of them.
     def handle(message, transaction):         # called once per token
         transaction.execute(...)
 
-    consumer.subscribe("orders", handler=handle)
+    consumer.subscribe("orders", handle)
 
     cache says "seen"  -> nothing to do
     row is there       -> nothing to do, and the cache learns it
@@ -24,7 +24,7 @@ import logging
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import timedelta
 from functools import wraps
@@ -246,12 +246,17 @@ class Once(_Rules, Generic[C]):
             self.purge()
         return is_first
 
-    def handler(self, work: Callable[[ReceivedMessage, C], object]) -> Callable[..., bool]:
-        """Turn a function of a message and a connection into a handler for a consumer."""
+    def handler(
+        self, work: Callable[[ReceivedMessage, C], object]
+    ) -> Callable[[ReceivedMessage], None]:
+        """Turn a function of a message and a connection into a handler for a consumer.
+
+        It returns None for a duplicate as well: to a consumer, False would mean "once more".
+        """
 
         @wraps(work)
-        def handle(message: ReceivedMessage) -> bool:
-            return self.run(message, lambda connection: work(message, connection))
+        def handle(message: ReceivedMessage) -> None:
+            self.run(message, lambda connection: work(message, connection))
 
         return handle
 
@@ -294,12 +299,12 @@ class AsyncOnce(_Rules, Generic[C]):
 
     def handler(
         self, work: Callable[[ReceivedMessage, C], Awaitable[object]]
-    ) -> Callable[..., Awaitable[bool]]:
+    ) -> Callable[[ReceivedMessage], Coroutine[Any, Any, None]]:
         """As `Once.handler`."""
 
         @wraps(work)
-        async def handle(message: ReceivedMessage) -> bool:
-            return await self.run(message, lambda connection: work(message, connection))
+        async def handle(message: ReceivedMessage) -> None:
+            await self.run(message, lambda connection: work(message, connection))
 
         return handle
 
@@ -356,12 +361,14 @@ class RedisOnce:
         self._client.set(name, _DONE, px=self._keep_ms)
         return True
 
-    def handler(self, work: Callable[[ReceivedMessage], object]) -> Callable[..., bool]:
-        """Turn a function of a message into a handler that runs once per token."""
+    def handler(
+        self, work: Callable[[ReceivedMessage], object]
+    ) -> Callable[[ReceivedMessage], None]:
+        """Turn a function of a message into a handler for a consumer; None is what it returns."""
 
         @wraps(work)
-        def handle(message: ReceivedMessage) -> bool:
-            return self.run(message, lambda: work(message))
+        def handle(message: ReceivedMessage) -> None:
+            self.run(message, lambda: work(message))
 
         return handle
 
