@@ -212,7 +212,8 @@ class Once(_Rules, Generic[C]):
 
     `begin()` gives a context manager that begins a transaction, commits it at its end and rolls it
     back on an exception: `engine.begin` and `session_maker.begin` of SQLAlchemy, `pool.connection`
-    of psycopg, `lambda: connection` for sqlite3.
+    of psycopg, `lambda: connection` for a sqlite3 connection that nothing else uses. Handlers take
+    turns at such a connection; with one for each transaction they run beside each other.
     """
 
     def __init__(
@@ -226,7 +227,7 @@ class Once(_Rules, Generic[C]):
 
     def create_table(self) -> None:
         """Create the table of tokens if it is missing."""
-        with self._begin() as connection:
+        with sql.transaction(self._begin) as connection:
             self.table.create(connection)
 
     def run(self, message: ReceivedMessage, work: Callable[[C], object]) -> bool:
@@ -237,7 +238,7 @@ class Once(_Rules, Generic[C]):
         token = self._token(message)
         if self._is_cached(token):
             return False
-        with self._begin() as connection:
+        with sql.transaction(self._begin) as connection:
             is_first = self.table.claim(connection, self.group, token, self._clock())
             if is_first:
                 work(connection)
@@ -262,7 +263,7 @@ class Once(_Rules, Generic[C]):
 
     def purge(self) -> int:
         """Delete tokens that are older than `keep`; done every few minutes without asking, too."""
-        with self._begin() as connection:
+        with sql.transaction(self._begin) as connection:
             return self.table.purge(connection, self._expired_ms)
 
 

@@ -388,15 +388,15 @@ class OutboxRelay:
     # -- in threads --------------------------------------------------------------------------------
 
     def _take(self) -> list[OutboxRow]:
-        with self._begin() as connection:
+        with sql.transaction(self._begin) as connection:
             return self._outbox.take(connection, self._batch, self._lease_ms)
 
     def _mark_sent(self, row: OutboxRow, msg_id: str) -> None:
-        with self._begin() as connection:
+        with sql.transaction(self._begin) as connection:
             self._outbox.mark_sent(connection, row.row_id, msg_id)
 
     def _mark_unsent(self, row: OutboxRow, error: str, tries_max: int) -> None:
-        with self._begin() as connection:
+        with sql.transaction(self._begin) as connection:
             is_given_up = self._outbox.mark_unsent(connection, row, error, tries_max)
         if not is_given_up:
             log.warning("outbox %s: row %d not sent yet: %s", self._outbox.name, row.row_id, error)
@@ -409,5 +409,5 @@ class OutboxRelay:
             self._on_failed(row, error)
 
     def _purge(self) -> None:
-        with self._begin() as connection:
+        with sql.transaction(self._begin) as connection:
             self._outbox.purge(connection, self._outbox.clock() - self._keep_ms)

@@ -1,12 +1,15 @@
 """One face for the database connections that programs have: sqlite3, psycopg and SQLAlchemy's.
 
 Statements are written once, with :name for values, for SQLite and PostgreSQL. A statement runs in
-whatever transaction the connection is in; nothing here begins, commits or rolls back.
+whatever transaction the connection is in; only `transaction` begins and ends one, by means of the
+program's own context manager.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple, TypeVar
 
 from tianzhou.errors import ConfigError
 
@@ -35,7 +38,7 @@ def checked_table(name: str) -> str:
 def dialect_of(connection: Connection) -> str:
     """SQLITE or POSTGRESQL. Raises ConfigError for a connection to something else."""
     origin = type(connection).__module__.partition(".")[0]
-    if origin == "sqlite3":
+    if _is_sqlite(connection):
         return SQLITE
     if origin == "psycopg":
         return POSTGRESQL
@@ -49,6 +52,10 @@ def dialect_of(connection: Connection) -> str:
         f"a connection of {origin} is not understood: give one of sqlite3, psycopg or SQLAlchemy, "
         "to SQLite or PostgreSQL"
     )
+
+
+def _is_sqlite(connection: Connection) -> bool:
+    return any(kind.__module__.partition(".")[0] == "sqlite3" for kind in type(connection).__mro__)
 
 
 def _is_sqlalchemy(connection: Connection) -> bool:
@@ -72,3 +79,66 @@ def run(connection: Connection, statement: str, values: Mapping[str, Any] | None
         return Result(cursor.rowcount, rows)
     finally:
         cursor.close()
+
+
+# -- transactions ----------------------------------------------------------------------------------
+
+C = TypeVar("C")
+
+
+class _Turn:
+    """Whose turn a sqlite3 connection is, and how many want it."""
+
+    __slots__ = ("lock", "user_count")
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.user_count = 0
+
+
+turns: dict[int, _Turn] = {}
+"""Of the connections that are in use, by their ids."""
+_turns_lock = threading.Lock()
+
+
+@contextmanager
+def transaction(begin: Callable[[], AbstractContextManager[C]]) -> Generator[C]:
+    """One transaction of a program's `begin`, committed at its end, rolled back on an exception.
+
+    A sqlite3 connection that is its own context manager has one transaction, whoever uses it: a
+    commit of one thread would commit the half of another's work. So it is lent to one thread at a
+    time, and not at all while a transaction is open that was begun elsewhere: ConfigError.
+    """
+    scope = begin()
+    if not _is_sqlite(scope):
+        with scope as connection:
+            yield connection
+        return
+    with _own_turn(scope):
+        if getattr(scope, "in_transaction", False):
+            raise ConfigError(
+                "the sqlite3 connection is in a transaction that somebody else began; give one "
+                "that nobody else uses, or one for each transaction"
+            )
+        with scope as connection:
+            yield connection
+
+
+@contextmanager
+def _own_turn(connection: Connection) -> Generator[None]:
+    """Wait until a connection is this thread's alone.
+
+    Connections cannot be referred to weakly, so they are known by their ids, for as long as
+    somebody here uses them.
+    """
+    with _turns_lock:
+        turn = turns.setdefault(id(connection), _Turn())
+        turn.user_count += 1
+    try:
+        with turn.lock:
+            yield
+    finally:
+        with _turns_lock:
+            turn.user_count -= 1
+            if not turn.user_count:
+                del turns[id(connection)]
