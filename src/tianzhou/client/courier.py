@@ -18,6 +18,7 @@ import random
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tianzhou.client import sending
 from tianzhou.client.hub import Hub, broker_error
@@ -71,6 +72,16 @@ class Tries:
     retry_codes: frozenset[int] = frozenset()
     insists: bool = False
     """True if only SEND_OK will do while tries are left."""
+
+
+class TimeLimit(NamedTuple):
+    """How long a send may take, and when that is over on the loop's clock."""
+
+    timeout_ms: int
+    deadline_s: float
+
+    def left_ms(self, now_s: float) -> float:
+        return (self.deadline_s - now_s) * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +202,10 @@ class Courier:
             await self.renew_route(out.topic, deadline_s)
         elif error is not None and not self._goes_on(hub, out.topic, error, tries):
             raise self._failure(out.topic, error, try_count, timeout_ms, deadline_s)
-        route = await self._route_within(out.topic, deadline_s, timeout_ms)
+        limit = TimeLimit(timeout_ms, deadline_s)
+        route = await self.route_within(out.topic, limit)
         while try_count <= tries.retry_count + extra_count:
-            left_ms = (deadline_s - loop.time()) * 1000
+            left_ms = limit.left_ms(loop.time())
             if left_ms <= 0:
                 break
             chosen = queue or self._picker.pick(out.topic, route.writable, wall_ms(), last_broker)
@@ -237,7 +249,10 @@ class Courier:
 
     async def _try(self, hub: Hub, out: Outgoing, queue: Queue, timeout_ms: int) -> Delivery:
         faults = self._picker.faults
-        address = await self.address(queue)
+        began_s = hub.loop.time()
+        address = await self._address_within(queue, began_s + timeout_ms / 1000)
+        # A look-up takes of the same time.
+        timeout_ms = max(int(timeout_ms - (hub.loop.time() - began_s) * 1000), 1)
         command = self._command(out, queue)
         if faults is None:
             answer = await hub.request(address, command, timeout_ms)
@@ -271,12 +286,20 @@ class Courier:
             faults.note(broker_name, now_ms - began_ms, now_ms, failed=failed)
         return answer
 
-    async def oneway(self, out: Outgoing, timeout_ms: int, queue: Queue | None = None) -> Queue:
-        """Send without an answer; returns where to. Raises RouteNotFound and RemotingError."""
+    async def oneway(self, out: Outgoing, limit: TimeLimit, queue: Queue | None = None) -> Queue:
+        """Send without an answer; returns where to.
+
+        Raises RouteNotFound, RemotingError, and SendTimeout when the time is up.
+        """
         hub = self.hub
-        route = await self.route(out.topic)
+        route = await self.route_within(out.topic, limit)
         chosen = queue or self._picker.pick(out.topic, route.writable, wall_ms())
-        await hub.oneway(await self.address(chosen), self._command(out, chosen), timeout_ms)
+        try:
+            address = await self._address_within(chosen, limit.deadline_s)
+            left_ms = max(int(limit.left_ms(hub.loop.time())), 1)
+            await hub.oneway(address, self._command(out, chosen), left_ms)
+        except RequestTimeout as late:
+            raise self._failure(out.topic, late, 1, limit.timeout_ms, limit.deadline_s) from late
         return chosen
 
     def _failure(
@@ -322,18 +345,19 @@ class Courier:
             topic, template=settings.template_topic, queue_count=settings.template_queue_count
         )
 
-    async def _route_within(self, topic: str, deadline_s: float, timeout_ms: int) -> TopicRoute:
+    async def route_within(self, topic: str, limit: TimeLimit) -> TopicRoute:
+        """The route to send to. Raises RouteNotFound, RemotingError, and SendTimeout in time."""
         route = self.hub.cached_route(topic)
         if route is not None and route.writable and not route.is_template:
             self._topics[topic] = None
             return route
         try:
-            async with asyncio.timeout_at(deadline_s):
+            async with asyncio.timeout_at(limit.deadline_s):
                 return await self.route(topic)
         except TimeoutError:
             raise SendTimeout(
                 f"topic {topic}, group {self._group}: no nameserver told its route within "
-                f"{timeout_ms} ms, nothing was sent",
+                f"{limit.timeout_ms} ms, nothing was sent",
                 try_count=0, retriable=True,
             ) from None  # fmt: skip
 
@@ -356,6 +380,16 @@ class Courier:
                 f"{queue.broker_name} is known to the nameserver"
             )
         return vip_address(address) if self._settings.vip_channel else address
+
+    async def _address_within(self, queue: Queue, deadline_s: float) -> str:
+        """The same within a time. Raises RequestTimeout, too."""
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                return await self.address(queue)
+        except TimeoutError:
+            raise RequestTimeout(
+                f"no nameserver told the address of broker {queue.broker_name} in time"
+            ) from None
 
     def _command(self, out: Outgoing, queue: Queue) -> Command:
         template = self._headers.get(queue)

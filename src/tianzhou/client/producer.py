@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypedDict, Unpack, overload
 
 from tianzhou.client import request, sending, trace
-from tianzhou.client.courier import is_outside
+from tianzhou.client.courier import TimeLimit, is_outside
 from tianzhou.client.hub import Hub
 from tianzhou.client.message import Message, ReceivedMessage
 from tianzhou.client.parts import Part, cut, merged
@@ -104,17 +104,17 @@ class Producer(Sender):
         MessageRefused, RouteNotFound, BrokerError (the broker says no), SendError and SendTimeout.
         """
         ready = message_of(message, body, options)
-        timeout_ms = timeout_ms or self.settings.send_timeout_ms
+        limit = self._limit(timeout_ms)
         if select is not None and queue is None:
-            return await self._send_selected(ready, select, timeout_ms)
+            return await self._send_selected(ready, select, limit)
         if queue is not None:
-            return await self._send(ready, timeout_ms, await self._chosen(ready, queue, None))
+            return await self._send(ready, limit, await self._chosen(ready, queue, None, limit))
         if self._piles is not None and sending.may_batch(ready):
             return await (
-                self._pile_now(self._piles, ready)
-                or await self._pile_up(self._piles, ready, timeout_ms)
+                self._pile_now(self._piles, ready, limit.timeout_ms)
+                or await self._pile_up(self._piles, ready, limit)
             )
-        return await self._send(ready, timeout_ms)
+        return await self._send(ready, limit)
 
     async def send_ordered(
         self, message: Message, /, *, select: Selector = by_shard, timeout_ms: int | None = None
@@ -130,13 +130,14 @@ class Producer(Sender):
         Waits only while too much is on its way already. `on_done` is called on the event loop.
         """
         piles = self._piles
-        future = None if piles is None else self._pile_now(piles, message)
+        wanted_ms = timeout_ms or self.settings.send_timeout_ms
+        future = None if piles is None else self._pile_now(piles, message, wanted_ms)
         if future is None:
-            timeout_ms = timeout_ms or self.settings.send_timeout_ms
+            limit = self._limit(wanted_ms)
             if piles is not None and sending.may_batch(message):
-                future = await self._pile_up(piles, message, timeout_ms)
+                future = await self._pile_up(piles, message, limit)
             else:
-                future = await self._set_off(message, self._submitted, timeout_ms)
+                future = await self._set_off(message, self._submitted, limit)
         if on_done is not None:
             future.add_done_callback(lambda done: self._tell(on_done, done))
         return future
@@ -152,18 +153,19 @@ class Producer(Sender):
     ) -> None:
         """Send a message without asking what became of it.
 
-        Raises MessageRefused, RouteNotFound and RemotingError, for what is known at once.
+        Raises MessageRefused, RouteNotFound and RemotingError for what is known at once, and
+        SendTimeout if it could not be sent in its time.
         """
         self._check_running()
-        timeout_ms = timeout_ms or self.settings.send_timeout_ms
+        limit = self._limit(timeout_ms)
         if queue is not None or select is not None:
-            queue = await self._chosen(message, queue, select)
+            queue = await self._chosen(message, queue, select, limit)
         if self._telemetry is None:
-            await self._courier.oneway(self._outgoing(message), timeout_ms, queue)
+            await self._courier.oneway(self._outgoing(message), limit, queue)
             return
         carrier: dict[str, str] = {}
         with self._telemetry.sending_oneway(message.topic, len(message.payload), carrier):
-            await self._courier.oneway(self._outgoing(message, carrier), timeout_ms, queue)
+            await self._courier.oneway(self._outgoing(message, carrier), limit, queue)
 
     async def send_many(
         self, messages: Iterable[Message], /, *, timeout_ms: int | None = None
@@ -235,9 +237,6 @@ class Producer(Sender):
         self._check_running()
         timeout_ms = timeout_ms or self.settings.send_timeout_ms
         hub = self._courier.hub
-        chosen = queue
-        if queue is not None or select is not None:
-            chosen = await self._chosen(message, queue, select)
         correlation_id = str(uuid.uuid4())
         waiter: asyncio.Future[Command] = hub.loop.create_future()
         hub.replies[correlation_id] = waiter
@@ -245,7 +244,11 @@ class Producer(Sender):
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._introduce(hub, message.topic)
                 extra = request.request_properties(correlation_id, hub.client_id, timeout_ms)
-                await self._send(message, timeout_ms, chosen, extra)
+                limit = self._limit(timeout_ms)
+                chosen = None
+                if queue is not None or select is not None:
+                    chosen = await self._chosen(message, queue, select, limit)
+                await self._send(message, limit, chosen, extra)
                 pushed = await waiter
         except TimeoutError:
             raise ReplyTimeout(
@@ -270,8 +273,9 @@ class Producer(Sender):
         # Replies go to the cluster's own topic, whatever the namespace.
         self._wire_topics[topic] = topic
         message = Message(topic, body, **options)
-        queue = await self._near(topic, to.broker_name)
-        return await self._send(message, timeout_ms or self.settings.send_timeout_ms, queue, extra)
+        limit = self._limit(timeout_ms)
+        queue = await self._near(topic, to.broker_name, limit)
+        return await self._send(message, limit, queue, extra)
 
     async def _introduce(self, hub: Hub, topic: str) -> None:
         """See that the brokers of a topic know this client, or they could not push a reply."""
@@ -280,10 +284,10 @@ class Producer(Sender):
         if not all(each in hub.broker_versions for each in hub.topic_addresses(wire_topic)):
             await hub.heartbeat()
 
-    async def _near(self, topic: str, broker_name: str) -> Queue | None:
+    async def _near(self, topic: str, broker_name: str, limit: TimeLimit) -> Queue | None:
         """A queue on the broker that knows who asked; None if the topic is not there."""
         self._check_running()
-        route = await self._courier.route(topic)
+        route = await self._courier.route_within(topic, limit)
         return next((each for each in route.writable if each.broker_name == broker_name), None)
 
     async def queues(self, topic: str) -> tuple[Queue, ...]:
@@ -295,14 +299,14 @@ class Producer(Sender):
     # -- inside ------------------------------------------------------------------------------------
 
     async def _chosen(
-        self, message: Message, queue: Queue | None, select: Selector | None
+        self, message: Message, queue: Queue | None, select: Selector | None, limit: TimeLimit
     ) -> Queue:
         """The queue that the program wants, under its name on the wire."""
         self._check_running()
         topic = self._wire_topic(message.topic)
         if queue is None:
             assert select is not None
-            route = await self._courier.route(topic)
+            route = await self._courier.route_within(topic, limit)
             own = [each._replace(topic=message.topic) for each in route.writable]
             queue = select(own, message)
             if queue not in own:
@@ -314,37 +318,34 @@ class Producer(Sender):
         return queue._replace(topic=topic)
 
     async def _send_selected(
-        self, message: Message, select: Selector, timeout_ms: int
+        self, message: Message, select: Selector, limit: TimeLimit
     ) -> SendResult:
         """Send to the queue that a selector chooses; it chooses again if there is no such queue."""
-        chosen = await self._chosen(message, None, select)
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + timeout_ms / 1000
+        chosen = await self._chosen(message, None, select, limit)
         try:
-            return await self._send(message, timeout_ms, chosen)
+            return await self._send(message, limit, chosen)
         except BrokerError as refused:
             if not is_outside(refused):
                 raise
-            await self._courier.renew_route(chosen.topic, deadline_s)
-            left_ms = int((deadline_s - loop.time()) * 1000)
-            again = await self._chosen(message, None, select)
-            if again == chosen or left_ms <= 0:
+            await self._courier.renew_route(chosen.topic, limit.deadline_s)
+            again = await self._chosen(message, None, select, limit)
+            if again == chosen or limit.left_ms(asyncio.get_running_loop().time()) <= 0:
                 raise
-        return await self._send(message, left_ms, again)
+        return await self._send(message, limit, again)
 
     async def _send_part(
         self, messages: Sequence[Message], part: Part, timeout_ms: int | None
     ) -> list[SendResult]:
-        timeout_ms = timeout_ms or self.settings.send_timeout_ms
+        limit = self._limit(timeout_ms)
         first = messages[part.places[0]]
         if part.batch is None:
-            return [await self._send(first, timeout_ms)]
+            return [await self._send(first, limit)]
         self._check_running()
         size_bytes = len(part.batch.body)
-        await self._enter(size_bytes, timeout_ms)
+        await self._enter(size_bytes, limit)
         try:
             own = [messages[at] for at in part.places]
-            return await self._deliver_batch(part.batch, own, timeout_ms)
+            return await self._deliver_batch(part.batch, own, limit)
         finally:
             self._flow.leave(size_bytes)
 

@@ -16,7 +16,7 @@ from typing import Any, Self, Unpack
 
 from tianzhou.client import hub as hubs
 from tianzhou.client import namespaces, sending, trace
-from tianzhou.client.courier import RETRY_CODES, Courier, Delivery, FirstTry, Tries
+from tianzhou.client.courier import RETRY_CODES, Courier, Delivery, FirstTry, TimeLimit, Tries
 from tianzhou.client.flight import Flight
 from tianzhou.client.flow import Flow
 from tianzhou.client.hub import Reply
@@ -41,6 +41,8 @@ from tianzhou.remoting.connection import Connection
 log = logging.getLogger(__name__)
 
 _ONCE = Tries(0)
+_GRAIN_S = 0.001
+"""Messages of a pile whose times end so close to each other are told together."""
 
 
 class Sender:
@@ -129,35 +131,35 @@ class Sender:
     async def _send(
         self,
         message: Message,
-        timeout_ms: int,
+        limit: TimeLimit,
         queue: Queue | None = None,
         extra: dict[str, str] | None = None,
     ) -> SendResult:
         """An awaited send."""
         tries = self._awaited if queue is None else _ONCE
-        return await (await self._set_off(message, tries, timeout_ms, queue, extra))
+        return await (await self._set_off(message, tries, limit, queue, extra))
 
     async def _set_off(
         self,
         message: Message,
         tries: Tries,
-        timeout_ms: int,
+        limit: TimeLimit,
         queue: Queue | None = None,
         extra: dict[str, str] | None = None,
     ) -> asyncio.Future[SendResult]:
         """Wait for room, and put the message on its way; the future gives its result."""
         self._check_running()
         if self._telemetry is not None:
-            return await self._observed(self._telemetry, message, tries, timeout_ms, queue, extra)
+            return await self._observed(self._telemetry, message, tries, limit, queue, extra)
         out = self._outgoing(message, extra)
-        return await self._launch(message, out, tries, timeout_ms, queue)
+        return await self._launch(message, out, tries, limit, queue)
 
     async def _observed(
         self,
         telemetry: Telemetry,
         message: Message,
         tries: Tries,
-        timeout_ms: int,
+        limit: TimeLimit,
         queue: Queue | None,
         extra: dict[str, str] | None,
     ) -> asyncio.Future[SendResult]:
@@ -167,7 +169,7 @@ class Sender:
         span = telemetry.begin_send(topic, len(message.payload), carrier)
         try:
             out = self._outgoing(message, carrier | (extra or {}))
-            future = await self._launch(message, out, tries, timeout_ms, queue)
+            future = await self._launch(message, out, tries, limit, queue)
         except BaseException:
             span.end()
             raise
@@ -179,12 +181,12 @@ class Sender:
         message: Message,
         out: Outgoing,
         tries: Tries,
-        timeout_ms: int,
+        limit: TimeLimit,
         queue: Queue | None,
     ) -> asyncio.Future[SendResult]:
         size_bytes = len(out.body)
-        deadline_s = self._courier.hub.loop.time() + timeout_ms / 1000
-        await self._enter(size_bytes, timeout_ms)
+        timeout_ms, deadline_s = limit
+        await self._enter(size_bytes, limit)
         flight = Flight(self, message, out, tries, timeout_ms, deadline_s, queue)
         try:
             flight.queue = self._courier.post(out, queue, flight, timeout_ms, deadline_s)
@@ -291,20 +293,19 @@ class Sender:
     # -- batches -----------------------------------------------------------------------------------
 
     async def _deliver_batch(
-        self, batch: Outgoing, messages: Sequence[Message], timeout_ms: int
+        self, batch: Outgoing, messages: Sequence[Message], limit: TimeLimit
     ) -> list[SendResult]:
         if self._telemetry is not None:
             with self._telemetry.sending_batch(messages):
-                return await self._deliver_plainly(batch, messages, timeout_ms)
-        return await self._deliver_plainly(batch, messages, timeout_ms)
+                return await self._deliver_plainly(batch, messages, limit)
+        return await self._deliver_plainly(batch, messages, limit)
 
     async def _deliver_plainly(
-        self, batch: Outgoing, messages: Sequence[Message], timeout_ms: int
+        self, batch: Outgoing, messages: Sequence[Message], limit: TimeLimit
     ) -> list[SendResult]:
-        deadline_s = self._courier.hub.loop.time() + timeout_ms / 1000
         began_s = time.monotonic()
         delivery = await self._courier.deliver(
-            batch, self._awaited, timeout_ms=timeout_ms, deadline_s=deadline_s
+            batch, self._awaited, timeout_ms=limit.timeout_ms, deadline_s=limit.deadline_s
         )
         name = messages[0].topic
         results = sending.results_of(delivery.answer, batch, name, delivery.queue.broker_name)
@@ -324,7 +325,9 @@ class Sender:
             batch_count=settings.batch_count,
         )
 
-    def _pile_now(self, piles: Piles, message: Message) -> asyncio.Future[SendResult] | None:
+    def _pile_now(
+        self, piles: Piles, message: Message, timeout_ms: int
+    ) -> asyncio.Future[SendResult] | None:
         """Put a message on its pile; None if that is not all there is to do."""
         flow = self._flow
         topic = self._pile_topics.get(message.topic)
@@ -339,10 +342,11 @@ class Sender:
         if size_bytes > self.settings.batch_bytes:
             return None
         flow.enter(size_bytes)
-        return piles.add(topic, message, pieces, size_bytes, unique_id)
+        deadline_s = self._courier.hub.loop.time() + timeout_ms / 1000
+        return piles.add(topic, message, pieces, size_bytes, unique_id, deadline_s)
 
     async def _pile_up(
-        self, piles: Piles, message: Message, timeout_ms: int
+        self, piles: Piles, message: Message, limit: TimeLimit
     ) -> asyncio.Future[SendResult]:
         """The same where there is something to wait for, or to be observed."""
         self._check_running()
@@ -350,24 +354,29 @@ class Sender:
         unique_id = unique_ids.next()
         pieces = sending.item_pieces(message, unique_id, self._namespace)
         if sum(map(len, pieces)) > self.settings.batch_bytes:
-            return await self._set_off(message, self._submitted, timeout_ms)
+            return await self._set_off(message, self._submitted, limit)
         if self._telemetry is not None:
             message = self._telemetry.created(message)
             pieces = sending.item_pieces(message, unique_id, self._namespace)
         size_bytes = sum(map(len, pieces))
-        await self._enter(size_bytes, timeout_ms)
-        return piles.add(topic, message, pieces, size_bytes, unique_id)
+        await self._enter(size_bytes, limit)
+        return piles.add(topic, message, pieces, size_bytes, unique_id, limit.deadline_s)
 
     def _send_pile(self, pile: Pile) -> None:
         self._run(self._bring_pile(pile))
 
     async def _bring_pile(self, pile: Pile) -> None:
+        """Deliver for as long as one of the messages has time; each is told when its own is up."""
+        last_s = pile.last_deadline_s
+        left_ms = max(round((last_s - asyncio.get_running_loop().time()) * 1000), 1)
+        self._watch_deadlines(pile)
         try:
             batch = sending.outgoing_batch(
                 pile.topic, pile.pieces, pile.unique_ids, self._packing,
                 wait_stored=pile.wait_stored,
             )  # fmt: skip
-            results = await self._deliver_batch(batch, pile.messages, self.settings.send_timeout_ms)
+            limit = TimeLimit(left_ms, last_s)
+            results = await self._deliver_batch(batch, pile.messages, limit)
         except BaseException as error:
             _fail(pile.futures, error)
             if not isinstance(error, TianzhouError):
@@ -377,7 +386,28 @@ class Sender:
                 if not future.done():
                     future.set_result(result)
         finally:
+            if pile.timer is not None:
+                pile.timer.cancel()
             self._flow.leave(pile.size_bytes, len(pile.futures))
+
+    def _watch_deadlines(self, pile: Pile) -> None:
+        """Tell those whose time is up, and look again when the next one's is.
+
+        The last ones are told by the delivery itself, which knows what was tried.
+        """
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        for future in pile.overdue(now_s):
+            future.set_exception(
+                SendTimeout(
+                    f"topic {pile.topic}, group {self._group}: the time is up, and the batch of "
+                    f"{len(pile.futures)} messages has no answer",
+                    try_count=1, retriable=True,
+                )
+            )  # fmt: skip
+        next_s = pile.next_deadline_s(now_s) + _GRAIN_S
+        is_last = next_s >= pile.last_deadline_s
+        pile.timer = None if is_last else loop.call_at(next_s, self._watch_deadlines, pile)
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -385,14 +415,19 @@ class Sender:
         if not self._running:
             raise ClientClosed(f"group {self._group}: the producer is not started, or closed")
 
-    async def _enter(self, size_bytes: int, timeout_ms: int) -> None:
+    def _limit(self, timeout_ms: int | None) -> TimeLimit:
+        """The time of a send that begins now."""
+        timeout_ms = timeout_ms or self.settings.send_timeout_ms
+        return TimeLimit(timeout_ms, asyncio.get_running_loop().time() + timeout_ms / 1000)
+
+    async def _enter(self, size_bytes: int, limit: TimeLimit) -> None:
         """Wait for room. Raises SendTimeout; nothing has been sent then."""
         flow = self._flow
         if not flow.is_full:
             flow.enter(size_bytes)
             return
         try:
-            await flow.room(timeout_ms)
+            await flow.room(limit.left_ms(asyncio.get_running_loop().time()))
         except RemoteBusy as e:
             raise SendTimeout(
                 f"group {self._group}: nothing was sent: {e}", try_count=0, retriable=True

@@ -159,8 +159,7 @@ class TransactionProducer(Producer):
             properties.TRANSACTION_PREPARED: "true",
             properties.PRODUCER_GROUP: self._group,
         }
-        timeout_ms = timeout_ms or self.settings.send_timeout_ms
-        return await self._send(message, timeout_ms, extra=extra)
+        return await self._send(message, self._limit(timeout_ms), extra=extra)
 
     async def _end(self, message: Message, sent: SendResult, state: TransactionState) -> None:
         """Tell the broker of the half message. A failure is logged: the broker will ask."""

@@ -162,7 +162,7 @@ class SinkProducer(Producer):
         wire = None
         if queue is not None:
             wire = queue._replace(topic=self._wire_topic(message.topic))
-        return await self._send(message, self.settings.send_timeout_ms, wire, self._half_extra)
+        return await self._send(message, self._limit(None), wire, self._half_extra)
 
 
 @dataclass(slots=True)
