@@ -468,6 +468,8 @@ class Broker:
         if self._pops is not None and self._polls is not None:
             self._pops.look_now()
             self._polls.ring()
+        if self._running is not None:
+            self._running.halves.look_now()
 
     # -- stopping ----------------------------------------------------------------------------------
 
