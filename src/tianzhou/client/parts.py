@@ -1,7 +1,8 @@
 """Many messages cut into requests, and their results put together again.
 
 Messages of one topic that wait in the same way share a batch, up to a size; what no batch takes
-goes alone. Values in, values out.
+goes alone. Where queues are chosen a batch is for one of them, and the requests for a queue form a
+lane: they follow each other, so that its messages keep their order. Values in, values out.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from itertools import chain
 from tianzhou.client import sending
 from tianzhou.client.identity import unique_ids
 from tianzhou.client.message import Message
+from tianzhou.client.queues import Queue
 from tianzhou.client.sending import Outgoing, Packing, SendResult
 from tianzhou.errors import SendManyError, TianzhouError
 
@@ -23,6 +25,13 @@ class Part:
     """Which of the messages."""
     batch: Outgoing | None = None
     """None: it is one message, sent like any other."""
+    queue: Queue | None = None
+    """The one that was chosen for all of them, on the wire."""
+
+
+Fate = SendResult | BaseException
+"""What became of one message."""
+_Kind = tuple[str, bool, Queue | None]
 
 
 def cut(
@@ -33,11 +42,12 @@ def cut(
     namespace: str,
     batch_bytes: int,
     batch_count: int,
+    queues: Sequence[Queue] | None = None,
 ) -> list[Part]:
-    """The requests that messages take. Raises MessageRefused."""
-    kinds, alone = _kinds(messages)
-    parts = [Part((at,)) for at in alone]
-    for (name, wait_stored), places in kinds.items():
+    """The requests that messages take; `queues` are chosen for each. Raises MessageRefused."""
+    kinds, alone = _kinds(messages, queues)
+    parts = [Part((at,), queue=queues[at] if queues else None) for at in alone]
+    for (name, wait_stored, queue), places in kinds.items():
         topic = wire_topic(name)
         ids = unique_ids.take(len(places))
         items = [
@@ -48,53 +58,62 @@ def cut(
         for stretch in sending.split(sizes_bytes, batch_bytes, batch_count):
             own = slice(stretch.start, stretch.stop)
             if len(stretch) == 1:
-                parts.append(Part(places[own]))  # alone it may be compressed
+                parts.append(Part(places[own], queue=queue))  # alone it may be compressed
                 continue
             batch = sending.outgoing_batch(
                 topic, chain.from_iterable(items[own]), ids[own], packing, wait_stored=wait_stored
             )
-            parts.append(Part(places[own], batch))
+            parts.append(Part(places[own], batch, queue))
     return parts
 
 
-def _kinds(messages: Sequence[Message]) -> tuple[dict[tuple[str, bool], list[int]], list[int]]:
-    """Which messages may share a batch, by topic and way of waiting; and which go alone."""
-    kinds: dict[tuple[str, bool], list[int]] = {}
+def _kinds(
+    messages: Sequence[Message], queues: Sequence[Queue] | None
+) -> tuple[dict[_Kind, list[int]], list[int]]:
+    """Which messages may share a batch, by topic, way of waiting and queue; which go alone."""
+    kinds: dict[_Kind, list[int]] = {}
     alone: list[int] = []
-    last, places = ("", False), alone
+    last: _Kind = ("", False, None)
+    places = alone
     for at, message in enumerate(messages):
         if not sending.may_batch(message):
             alone.append(at)
             continue
-        kind = (message.topic, message.wait_stored)
+        kind = (message.topic, message.wait_stored, queues[at] if queues else None)
         if kind != last:
             last, places = kind, kinds.setdefault(kind, [])
         places.append(at)
     return kinds, alone
 
 
+def lanes(parts: Sequence[Part]) -> list[list[int]]:
+    """Which parts follow each other: those of one chosen queue. All else travels side by side."""
+    found: dict[Queue, list[int]] = {}
+    free: list[list[int]] = []
+    for number in sorted(range(len(parts)), key=lambda at: parts[at].places[0]):
+        queue = parts[number].queue
+        if queue is None:
+            free.append([number])
+        else:
+            found.setdefault(queue, []).append(number)
+    return [*free, *found.values()]
+
+
 def merged(
-    group: str,
-    count: int,
-    parts: Sequence[Part],
-    outcomes: Sequence[list[SendResult] | BaseException],
+    group: str, count: int, parts: Sequence[Part], fates: Sequence[Sequence[Fate]]
 ) -> list[SendResult]:
     """Results in the order of the messages. Raises SendManyError if one is missing."""
-    if len(parts) == 1 and not isinstance(outcomes[0], BaseException):
-        return outcomes[0]
-    found: list[SendResult | BaseException | None] = [None] * count
-    errors: list[BaseException] = []
-    for part, outcome in zip(parts, outcomes, strict=True):
-        if isinstance(outcome, BaseException):
-            errors.append(outcome)
-        for number, at in enumerate(part.places):
-            found[at] = outcome if isinstance(outcome, BaseException) else outcome[number]
+    found: list[Fate | None] = [None] * count
+    for part, own in zip(parts, fates, strict=True):
+        for at, fate in zip(part.places, own, strict=True):
+            found[at] = fate
     results = [each for each in found if isinstance(each, SendResult)]
-    if not errors:
+    if len(results) == count:
         return results
+    errors = [each for each in found if isinstance(each, BaseException)]
     raise SendManyError(
-        f"group {group}: {count - len(results)} of {count} messages are not stored, the first "
-        f"because: {errors[0]}",
+        f"group {group}: {len(errors)} of {count} messages are not stored, the first because: "
+        f"{errors[0]}",
         outcomes=list[object](found),
         retriable=all(isinstance(each, TianzhouError) and each.retriable for each in errors),
     ) from errors[0]

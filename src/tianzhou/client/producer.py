@@ -19,19 +19,20 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
 from typing import TypedDict, Unpack, overload
 
 from tianzhou.client import request, sending, trace
 from tianzhou.client.courier import TimeLimit, is_outside
 from tianzhou.client.hub import Hub
 from tianzhou.client.message import Message, ReceivedMessage
-from tianzhou.client.parts import Part, cut, merged
+from tianzhou.client.parts import Fate, Part, cut, lanes, merged
 from tianzhou.client.queues import Queue
 from tianzhou.client.selectors import Selector, by_shard
-from tianzhou.client.sender import Sender
+from tianzhou.client.sender import ONCE, Sender, fail
 from tianzhou.client.sending import SendResult
 from tianzhou.clock import wall_ms
-from tianzhou.errors import BrokerError, MessageRefused, ReplyTimeout
+from tianzhou.errors import BrokerError, MessageRefused, ReplyTimeout, TianzhouError
 from tianzhou.protocol import headers
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
@@ -52,7 +53,8 @@ class MessageOptions(TypedDict, total=False):
     keys: str | tuple[str, ...] | list[str]
     properties: dict[str, str]
     delay_level: int
-    delay: float | None
+    delay: float | timedelta | None
+    deliver_at: datetime | None
     shard: str | None
     wait_stored: bool
     flag: int
@@ -123,21 +125,24 @@ class Producer(Sender):
         return await self.send(message, select=select, timeout_ms=timeout_ms)
 
     async def submit(
-        self, message: Message, /, *, on_done: OnDone | None = None, timeout_ms: int | None = None
+        self,
+        message: Message,
+        /,
+        *,
+        queue: Queue | None = None,
+        select: Selector | None = None,
+        on_done: OnDone | None = None,
+        timeout_ms: int | None = None,
     ) -> asyncio.Future[SendResult]:
         """Put a message on its way and return; the future gives the result.
 
-        Waits only while too much is on its way already. `on_done` is called on the event loop.
+        Waits only while too much is on its way already, or the route has to be asked for. `queue`
+        and `select` are as for `send`. `on_done` is called on the event loop.
         """
-        piles = self._piles
-        wanted_ms = timeout_ms or self.settings.send_timeout_ms
-        future = None if piles is None else self._pile_now(piles, message, wanted_ms)
-        if future is None:
-            limit = self._limit(wanted_ms)
-            if piles is not None and sending.may_batch(message):
-                future = await self._pile_up(piles, message, limit)
-            else:
-                future = await self._set_off(message, self._submitted, limit)
+        if queue is not None or select is not None:
+            future = await self._submit_chosen(message, queue, select, self._limit(timeout_ms))
+        else:
+            future = await self._submit(message, timeout_ms or self.settings.send_timeout_ms)
         if on_done is not None:
             future.add_done_callback(lambda done: self._tell(on_done, done))
         return future
@@ -168,30 +173,47 @@ class Producer(Sender):
             await self._courier.oneway(self._outgoing(message, carrier), limit, queue)
 
     async def send_many(
-        self, messages: Iterable[Message], /, *, timeout_ms: int | None = None
+        self,
+        messages: Iterable[Message],
+        /,
+        *,
+        queue: Queue | None = None,
+        select: Selector | None = None,
+        timeout_ms: int | None = None,
     ) -> list[SendResult]:
         """Send messages in as few requests as their sizes allow; results in their order.
 
         Messages of one topic share batches; those that no batch takes (delayed ones) go alone. If
         any fails, the others are sent all the same, and SendManyError tells what became of each.
+        The time is for each request.
+
+        `queue` is for all of them, `select` is asked for each; batches are then made by queue, and
+        those of one queue follow each other.
         """
         ready = list(messages)
         if self._telemetry is not None:
             ready = [
                 self._telemetry.created(each) if sending.may_batch(each) else each for each in ready
             ]
+        chosen = None
+        if queue is not None or select is not None:
+            limit = self._limit(timeout_ms)
+            chosen = await self._all_chosen(ready, queue, select, limit)
         parts = cut(
-            ready, self._wire_topic, self._packing, namespace=self._namespace,
+            ready, self._wire_topic, self._packing, namespace=self._namespace, queues=chosen,
             batch_bytes=self.settings.batch_bytes, batch_count=self.settings.batch_count,
         )  # fmt: skip
-        limit = asyncio.Semaphore(_BATCHES_AT_ONCE)
+        room = asyncio.Semaphore(_BATCHES_AT_ONCE)
+        again = select if queue is None else None
+        fates: list[list[Fate]] = [[] for _ in parts]
 
-        async def send_part(part: Part) -> list[SendResult]:
-            async with limit:
-                return await self._send_part(ready, part, timeout_ms)
+        async def send_lane(lane: list[int]) -> None:
+            for number in lane:
+                async with room:
+                    fates[number] = await self._fates_of(ready, parts[number], timeout_ms, again)
 
-        outcomes = await asyncio.gather(*map(send_part, parts), return_exceptions=True)
-        return merged(self._group, len(ready), parts, outcomes)
+        await asyncio.gather(*map(send_lane, lanes(parts)))
+        return merged(self._group, len(ready), parts, fates)
 
     async def recall(self, topic: str, recall_handle: str) -> str:
         """Take back a message that waits for its time; returns its id.
@@ -302,16 +324,39 @@ class Producer(Sender):
         self, message: Message, queue: Queue | None, select: Selector | None, limit: TimeLimit
     ) -> Queue:
         """The queue that the program wants, under its name on the wire."""
+        (chosen,) = await self._all_chosen((message,), queue, select, limit)
+        return chosen
+
+    async def _all_chosen(
+        self,
+        messages: Sequence[Message],
+        queue: Queue | None,
+        select: Selector | None,
+        limit: TimeLimit,
+    ) -> list[Queue]:
+        """The same for many messages. Raises MessageRefused for what is no queue of a topic."""
         self._check_running()
+        if queue is not None:
+            return [self._wire_queue(each, queue) for each in messages]
+        assert select is not None
+        own: dict[str, list[Queue]] = {}
+        chosen: list[Queue] = []
+        for message in messages:
+            if (queues := own.get(message.topic)) is None:
+                route = await self._courier.route_within(self._wire_topic(message.topic), limit)
+                queues = [each._replace(topic=message.topic) for each in route.writable]
+                own[message.topic] = queues
+            picked = select(queues, message)
+            if picked not in queues:
+                raise MessageRefused(
+                    f"topic {message.topic}: the selector chose {picked}, no queue"
+                )
+            chosen.append(self._wire_queue(message, picked))
+        return chosen
+
+    def _wire_queue(self, message: Message, queue: Queue) -> Queue:
         topic = self._wire_topic(message.topic)
-        if queue is None:
-            assert select is not None
-            route = await self._courier.route_within(topic, limit)
-            own = [each._replace(topic=message.topic) for each in route.writable]
-            queue = select(own, message)
-            if queue not in own:
-                raise MessageRefused(f"topic {message.topic}: the selector chose {queue}, no queue")
-        elif self._wire_topic(queue.topic) != topic:
+        if self._wire_topic(queue.topic) != topic:
             raise MessageRefused(
                 f"topic {message.topic}: the queue chosen is one of topic {queue.topic}"
             )
@@ -327,25 +372,102 @@ class Producer(Sender):
         except BrokerError as refused:
             if not is_outside(refused):
                 raise
-            await self._courier.renew_route(chosen.topic, limit.deadline_s)
-            again = await self._chosen(message, None, select, limit)
-            if again == chosen or limit.left_ms(asyncio.get_running_loop().time()) <= 0:
-                raise
+            return await self._send_elsewhere(message, select, limit, chosen, refused)
+
+    async def _send_elsewhere(
+        self,
+        message: Message,
+        select: Selector,
+        limit: TimeLimit,
+        chosen: Queue,
+        refused: BrokerError,
+    ) -> SendResult:
+        """A selector chose by an old route; let it choose by a new one."""
+        await self._courier.renew_route(chosen.topic, limit.deadline_s)
+        again = await self._chosen(message, None, select, limit)
+        if again == chosen or limit.left_ms(asyncio.get_running_loop().time()) <= 0:
+            raise refused
         return await self._send(message, limit, again)
 
+    async def _submit(self, message: Message, timeout_ms: int) -> asyncio.Future[SendResult]:
+        piles = self._piles
+        future = None if piles is None else self._pile_now(piles, message, timeout_ms)
+        if future is not None:
+            return future
+        limit = self._limit(timeout_ms)
+        if piles is not None and sending.may_batch(message):
+            return await self._pile_up(piles, message, limit)
+        return await self._set_off(message, self._submitted, limit)
+
+    async def _submit_chosen(
+        self, message: Message, queue: Queue | None, select: Selector | None, limit: TimeLimit
+    ) -> asyncio.Future[SendResult]:
+        """Put a message on its way to a queue; a selector may choose twice, as in `send`."""
+        chosen = await self._chosen(message, queue, select, limit)
+        first = await self._set_off(message, ONCE, limit, chosen)
+        if select is None or queue is not None:
+            return first
+        result: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+
+        async def choose_again(refused: BrokerError) -> None:
+            try:
+                found = await self._send_elsewhere(message, select, limit, chosen, refused)
+            except BaseException as error:
+                fail((result,), error)
+                if not isinstance(error, TianzhouError):
+                    raise
+            else:
+                if not result.done():
+                    result.set_result(found)
+
+        def look(done: asyncio.Future[SendResult]) -> None:
+            error = done.exception()
+            if isinstance(error, BrokerError) and is_outside(error) and self._running:
+                self._run(choose_again(error))
+            elif error is not None:
+                fail((result,), error)
+            elif not result.done():
+                result.set_result(done.result())
+
+        first.add_done_callback(look)
+        return result
+
+    async def _fates_of(
+        self,
+        messages: Sequence[Message],
+        part: Part,
+        timeout_ms: int | None,
+        select: Selector | None,
+    ) -> list[Fate]:
+        """What becomes of the messages of a part; a selector chooses anew where it has to."""
+        own = [messages[at] for at in part.places]
+        try:
+            return list(await self._send_part(own, part, timeout_ms))
+        except BrokerError as refused:
+            if select is None or not is_outside(refused):
+                return [refused] * len(own)
+        except Exception as error:  # noqa: BLE001 - `merged` tells it
+            return [error] * len(own)
+        # The queue is gone. By a new route the messages may belong to several others.
+        fates: list[Fate] = []
+        for message in own:
+            try:
+                fates.append(await self.send(message, select=select, timeout_ms=timeout_ms))
+            except Exception as error:  # noqa: BLE001 - as above
+                fates.append(error)
+        return fates
+
     async def _send_part(
-        self, messages: Sequence[Message], part: Part, timeout_ms: int | None
+        self, own: Sequence[Message], part: Part, timeout_ms: int | None
     ) -> list[SendResult]:
         limit = self._limit(timeout_ms)
-        first = messages[part.places[0]]
         if part.batch is None:
-            return [await self._send(first, limit)]
+            return [await self._send(own[0], limit, part.queue)]
         self._check_running()
         size_bytes = len(part.batch.body)
         await self._enter(size_bytes, limit)
         try:
-            own = [messages[at] for at in part.places]
-            return await self._deliver_batch(part.batch, own, limit)
+            return await self._deliver_batch(part.batch, own, limit, part.queue)
         finally:
             self._flow.leave(size_bytes)
 

@@ -40,7 +40,8 @@ from tianzhou.remoting.connection import Connection
 
 log = logging.getLogger(__name__)
 
-_ONCE = Tries(0)
+ONCE = Tries(0)
+"""For a queue that the program has chosen."""
 _GRAIN_S = 0.001
 """Messages of a pile whose times end so close to each other are told together."""
 
@@ -136,7 +137,7 @@ class Sender:
         extra: dict[str, str] | None = None,
     ) -> SendResult:
         """An awaited send."""
-        tries = self._awaited if queue is None else _ONCE
+        tries = self._awaited if queue is None else ONCE
         return await (await self._set_off(message, tries, limit, queue, extra))
 
     async def _set_off(
@@ -219,7 +220,7 @@ class Sender:
         assert queue is not None
         if not self._courier.is_running:  # closed without waiting any longer for this one
             self._flow.leave(len(flight.out.body))
-            _fail((flight.future,), error)
+            fail((flight.future,), error)
             return
         if isinstance(error, RequestTimeout):
             self._courier.suspect(queue)
@@ -234,7 +235,7 @@ class Sender:
             )  # fmt: skip
         except BaseException as error:
             self._flow.leave(len(flight.out.body))
-            _fail((flight.future,), error)
+            fail((flight.future,), error)
             if not isinstance(error, TianzhouError):
                 raise
         else:
@@ -293,19 +294,24 @@ class Sender:
     # -- batches -----------------------------------------------------------------------------------
 
     async def _deliver_batch(
-        self, batch: Outgoing, messages: Sequence[Message], limit: TimeLimit
+        self,
+        batch: Outgoing,
+        messages: Sequence[Message],
+        limit: TimeLimit,
+        queue: Queue | None = None,
     ) -> list[SendResult]:
         if self._telemetry is not None:
             with self._telemetry.sending_batch(messages):
-                return await self._deliver_plainly(batch, messages, limit)
-        return await self._deliver_plainly(batch, messages, limit)
+                return await self._deliver_plainly(batch, messages, limit, queue)
+        return await self._deliver_plainly(batch, messages, limit, queue)
 
     async def _deliver_plainly(
-        self, batch: Outgoing, messages: Sequence[Message], limit: TimeLimit
+        self, batch: Outgoing, messages: Sequence[Message], limit: TimeLimit, queue: Queue | None
     ) -> list[SendResult]:
         began_s = time.monotonic()
+        tries = self._awaited if queue is None else ONCE
         delivery = await self._courier.deliver(
-            batch, self._awaited, timeout_ms=limit.timeout_ms, deadline_s=limit.deadline_s
+            batch, tries, timeout_ms=limit.timeout_ms, deadline_s=limit.deadline_s, queue=queue
         )
         name = messages[0].topic
         results = sending.results_of(delivery.answer, batch, name, delivery.queue.broker_name)
@@ -378,7 +384,7 @@ class Sender:
             limit = TimeLimit(left_ms, last_s)
             results = await self._deliver_batch(batch, pile.messages, limit)
         except BaseException as error:
-            _fail(pile.futures, error)
+            fail(pile.futures, error)
             if not isinstance(error, TianzhouError):
                 raise
         else:
@@ -466,7 +472,8 @@ class Sender:
         return answers.not_supported(request)
 
 
-def _fail(futures: Iterable[asyncio.Future[SendResult]], error: BaseException) -> None:
+def fail(futures: Iterable[asyncio.Future[SendResult]], error: BaseException) -> None:
+    """Give an error to all who wait."""
     if isinstance(error, asyncio.CancelledError):
         # Whoever waits was not cancelled; the producer was closed.
         error = ClientClosed("closed before the broker answered; the message may have been stored")

@@ -175,7 +175,14 @@ class _Sending(_Blocking[P]):
         return self._run(self._here().send_ordered(message, select=select, timeout_ms=timeout_ms))
 
     def submit(
-        self, message: Message, /, *, on_done: OnDone | None = None, timeout_ms: int | None = None
+        self,
+        message: Message,
+        /,
+        *,
+        queue: Queue | None = None,
+        select: Selector | None = None,
+        on_done: OnDone | None = None,
+        timeout_ms: int | None = None,
     ) -> Future[SendResult]:
         """Put a message on its way; waits only while too much is on its way already.
 
@@ -186,7 +193,9 @@ class _Sending(_Blocking[P]):
         result.set_running_or_notify_cancel()  # from here on it cannot be cancelled
 
         async def begin() -> None:
-            future = await client.submit(message, on_done=on_done, timeout_ms=timeout_ms)
+            future = await client.submit(
+                message, queue=queue, select=select, on_done=on_done, timeout_ms=timeout_ms
+            )
             future.add_done_callback(lambda done: _pass_on(done, result))
 
         self._run(begin())
@@ -205,10 +214,18 @@ class _Sending(_Blocking[P]):
         self._run(self._here().oneway(message, queue=queue, select=select, timeout_ms=timeout_ms))
 
     def send_many(
-        self, messages: Iterable[Message], /, *, timeout_ms: int | None = None
+        self,
+        messages: Iterable[Message],
+        /,
+        *,
+        queue: Queue | None = None,
+        select: Selector | None = None,
+        timeout_ms: int | None = None,
     ) -> list[SendResult]:
         """Send messages in as few requests as their sizes allow; results in their order."""
-        return self._run(self._here().send_many(messages, timeout_ms=timeout_ms))
+        return self._run(
+            self._here().send_many(messages, queue=queue, select=select, timeout_ms=timeout_ms)
+        )
 
     def request(
         self,
