@@ -24,9 +24,20 @@ from tests.integration.brokers import (
 )
 from tests.ports import free_port
 
-from tianzhou.client import ClientSettings, Credentials, Message, Producer, SendResult, Tls, hub
+from tianzhou.client import (
+    ClientSettings,
+    Credentials,
+    LitePullConsumer,
+    Message,
+    Producer,
+    QueueReader,
+    SendResult,
+    Tls,
+    hub,
+)
 from tianzhou.client.producer_settings import ProducerSettings
 from tianzhou.errors import (
+    BodyError,
     BrokerError,
     ClientClosed,
     ConfigError,
@@ -91,6 +102,37 @@ async def test_clients_with_equal_settings_share(namesrv: str) -> None:
             await three.send("Shared", b"3")
             assert len(hub.hubs_of(asyncio.get_running_loop())) == 2
         assert len(hub.hubs_of(asyncio.get_running_loop())) == 1
+
+
+async def test_what_a_producer_is_told_beside_its_cluster_takes_no_connections(
+    servers: Cluster, namesrv: str
+) -> None:
+    """Plain, traced, observed and in a namespace: one hub, and each heeds its own settings."""
+    servers.create_topic("Told", 1)
+    servers.create_topic("n%Told", 1)
+    async with (
+        Producer("plain", namesrv=namesrv) as plain,
+        Producer("traced", namesrv=namesrv, trace=True, trace_topic="Traces") as traced,
+        Producer("observed", namesrv=namesrv, telemetry=True) as observed,
+        Producer("spaced", namesrv=namesrv, namespace="n") as spaced,
+        QueueReader("spaced", namesrv=namesrv, namespace="n") as reader,
+        LitePullConsumer("bytes", namesrv=namesrv, unpacked_bytes_max=1) as consumer,
+    ):
+        for producer in (plain, traced, observed, spaced):
+            await producer.send("Told", b"x")
+        assert len(hub.hubs_of(asyncio.get_running_loop())) == 1
+        found = [
+            each
+            for queue in await reader.queues("Told")
+            for each in (await reader.pull(queue, 0)).messages
+        ]
+        assert [(each.topic, each.text) for each in found] == [("Told", "x")]
+        large = await plain.send(Message("Told", b"x" * 10_000))
+        await consumer.assign([large.queue])
+        await consumer.seek(large.queue, large.queue_offset)
+        (refused,) = await consumer.poll(timeout_ms=int(DEADLINE_S * 1000))
+        with pytest.raises(BodyError, match="unpack"):
+            refused.body  # noqa: B018 - unpacked when it is looked at
 
 
 async def test_consumers_of_a_group_get_hubs_of_their_own(namesrv: str) -> None:

@@ -15,6 +15,7 @@ from enum import Enum
 from tianzhou.client.hub import Hub, broker_error
 from tianzhou.client.message import ReceivedMessage
 from tianzhou.client.queues import Queue, from_wire
+from tianzhou.client.settings import ClientSettings
 from tianzhou.client.subscriptions import Subscription
 from tianzhou.client.unpacking import Damage, Reading, read_records, unwrapped
 from tianzhou.clock import wall_ms
@@ -93,9 +94,10 @@ class PullLimits:
 class BrokerCalls:
     """Requests in the name of one consumer group."""
 
-    def __init__(self, hub: Hub, group: str) -> None:
+    def __init__(self, hub: Hub, group: str, settings: ClientSettings) -> None:
         self.hub = hub
         self.group = group
+        self._settings = settings
         self._read_from: dict[Queue, int] = {}
         """Broker ids that brokers suggested for the next pull."""
         self._damages: dict[Queue, Damage] = {}
@@ -207,10 +209,10 @@ class BrokerCalls:
             stored = reading.stored
             if known is not None or reading.damage is not None:
                 next_offset = self._note_damage(queue, reading, next_offset)
-            stored = unwrapped(stored, self.hub.settings.unpacked_bytes_max)
+            stored = unwrapped(stored, self._settings.unpacked_bytes_max)
             if subscription.tags:
                 stored = [each for each in stored if subscription.passes(each)]
-        settings, name = self.hub.settings, queue.broker_name
+        settings, name = self._settings, queue.broker_name
         namespace, limit = settings.namespace, settings.unpacked_bytes_max
         return Pulled(
             status,
@@ -247,7 +249,7 @@ class BrokerCalls:
             delay_level=delay_level,
             origin_msg_id=message.msg_id,
             origin_topic=message.stored.topic,
-            unit_mode=self.hub.settings.unit_mode,
+            unit_mode=self._settings.unit_mode,
             max_reconsume_times=max_reconsume_times,
             target_broker=queue.broker_name,
         )
@@ -291,7 +293,7 @@ class BrokerCalls:
             properties=properties.encode(wire),
             reconsume_times=reconsume_count,
             max_reconsume_times=max_reconsume_times,
-            unit_mode=self.hub.settings.unit_mode,
+            unit_mode=self._settings.unit_mode,
             batch=False,
             broker_name=queue.broker_name,
         )

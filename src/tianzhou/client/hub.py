@@ -105,7 +105,7 @@ class HeartbeatFailure:
 
 
 class Hub:
-    """Connections, routes and heartbeats of the clients with equal settings."""
+    """Connections, routes and heartbeats of the clients of one cluster."""
 
     def __init__(self, settings: ClientSettings) -> None:
         """Use `acquire`. Raises ConfigError."""

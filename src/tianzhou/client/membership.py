@@ -40,7 +40,7 @@ class Membership:
         self, group: str, settings: ClientSettings, start: Start, *, broadcasting: bool = False
     ) -> None:
         self._name = group
-        self._shared = settings
+        self._own_settings = settings
         self._start_from = start
         self._model = "BROADCASTING" if broadcasting else "CLUSTERING"
         self._wire_group = namespaces.wrap(settings.namespace, group)
@@ -79,7 +79,7 @@ class Membership:
         return self._calls.hub.client_id
 
     def _wire_topic(self, topic: str) -> str:
-        return namespaces.wrap(self._shared.namespace, topic)
+        return namespaces.wrap(self._own_settings.namespace, topic)
 
     @property
     def _calls(self) -> BrokerCalls:
@@ -96,8 +96,8 @@ class Membership:
             raise ClientClosed(f"group {self._name}: a consumer is started once")
         if not self._name:
             raise ConfigError("a consumer needs the name of its group")
-        self._hub = hub = acquire(self._shared, self._wire_group)
-        self._calls_or_none = BrokerCalls(hub, self._wire_group)
+        self._hub = hub = acquire(self._own_settings, self._wire_group)
+        self._calls_or_none = BrokerCalls(hub, self._wire_group, self._own_settings)
         try:
             self._prepare(hub)
             await hub.refresh_routes(self.topics())
@@ -181,7 +181,7 @@ class Membership:
             message_model=self._model,
             consume_from_where=f"CONSUME_FROM_{where}",
             subscriptions=[each.to_wire() for each in self._subscriptions.values()],
-            unit_mode=self._shared.unit_mode,
+            unit_mode=self._own_settings.unit_mode,
         )
 
     def topics(self) -> Iterable[str]:
@@ -209,7 +209,7 @@ class Membership:
 
     def _info_properties(self) -> dict[str, str]:
         return {
-            "PROP_NAMESERVER_ADDR": ";".join(self._shared.namesrv_addresses()),
+            "PROP_NAMESERVER_ADDR": ";".join(self._own_settings.namesrv_addresses()),
             "PROP_CONSUME_TYPE": self.consume_type,
             "PROP_CLIENT_VERSION": "V4_9_7",
             "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),

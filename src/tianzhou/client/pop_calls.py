@@ -15,6 +15,7 @@ from tianzhou.client.calls import BrokerCalls
 from tianzhou.client.hub import Hub, broker_error
 from tianzhou.client.popped import PoppedMessage, receipt_of, sound_records
 from tianzhou.client.queues import Queue
+from tianzhou.client.settings import ClientSettings
 from tianzhou.client.subscriptions import Subscription
 from tianzhou.client.unpacking import unwrapped
 from tianzhou.errors import BrokerError, HandleExpired, TianzhouError
@@ -64,8 +65,8 @@ class PopCalls(BrokerCalls):
     Every method raises RemotingError, BrokerError or RouteNotFound when it cannot be done.
     """
 
-    def __init__(self, hub: Hub, group: str, *, from_first: bool) -> None:
-        super().__init__(hub, group)
+    def __init__(self, hub: Hub, group: str, settings: ClientSettings, *, from_first: bool) -> None:
+        super().__init__(hub, group, settings)
         self._init_mode = _FROM_FIRST if from_first else _FROM_LAST
         self._one_by_one: set[str] = set()
         """Names of brokers that do not know BATCH_ACK_MESSAGE."""
@@ -109,11 +110,11 @@ class PopCalls(BrokerCalls):
                 "comes again", self.group, each.topic, place.broker_name, each.queue_id,
                 each.queue_offset,
             )  # fmt: skip
-        limit = self.hub.settings.unpacked_bytes_max
+        namespace, limit = self._settings.namespace, self._settings.unpacked_bytes_max
         return [
             PoppedMessage(
                 each, receipt_of(each, told, starts, place.broker_name), place.topic,
-                place.broker_name, self.hub.settings.namespace, limit,
+                place.broker_name, namespace, limit,
             )
             for each in unwrapped(sound, limit)
         ]  # fmt: skip

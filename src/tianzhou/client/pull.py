@@ -354,7 +354,7 @@ class QueueReader:
             raise ClientClosed("a reader is started once")
         self._hub = acquire(self._settings)
         group = namespaces.wrap(self._settings.namespace, self._name)
-        self._calls_or_none = BrokerCalls(self._hub, group)
+        self._calls_or_none = BrokerCalls(self._hub, group, self._settings)
 
     async def close(self) -> None:
         """Give up the connections."""

@@ -1,8 +1,9 @@
 """The settings that every client of a cluster shares, and how settings are made of keywords.
 
-Clients with equal settings share one hub, that is connections, routes and heartbeats. Producers and
-consumers add settings of their own in classes that inherit from `ClientSettings`. Names that nobody
-knows are refused, with the nearest known one.
+Clients that reach a cluster in the same way and under the same name share one hub, that is
+connections, routes and heartbeats, whatever else they are told. Producers and consumers add
+settings of their own in classes that inherit from `ClientSettings`. Names that nobody knows are
+refused, with the nearest known one.
 """
 
 import dataclasses
@@ -85,6 +86,12 @@ class ClientSettings:
         "reconnect_min_ms", "reconnect_max_ms", "unpacked_bytes_max",
     )  # fmt: skip
 
+    _OF_EACH_CLIENT: ClassVar[frozenset[str]] = frozenset((
+        "vip_channel", "unit_mode", "namespace", "persist_offsets_ms", "unpacked_bytes_max",
+        "trace", "trace_topic", "telemetry",
+    ))  # fmt: skip
+    """What a client heeds by itself; connections are the same with one or the other."""
+
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
         _addresses(self.namesrv, "namesrv")
@@ -100,9 +107,15 @@ class ClientSettings:
         return addresses
 
     def shared(self) -> "ClientSettings":
-        """The part that decides which hub serves; clients with equal ones share it."""
-        names = [field.name for field in dataclasses.fields(ClientSettings)]
-        return ClientSettings(**{name: getattr(self, name) for name in names})
+        """The part that decides which hub serves; clients with equal ones share it.
+
+        Raises ConfigError if no nameserver is named.
+        """
+        names = {field.name for field in dataclasses.fields(ClientSettings)}
+        own = {name: getattr(self, name) for name in names - ClientSettings._OF_EACH_CLIENT}
+        # In whatever order, and wherever they are named, the same nameservers are one cluster.
+        own["namesrv"] = ";".join(sorted(self.namesrv_addresses()))
+        return ClientSettings(**own)
 
 
 def _addresses(text: str, where: str) -> tuple[str, ...]:

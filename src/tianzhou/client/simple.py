@@ -89,7 +89,7 @@ class SimpleConsumer(Membership):
 
     def _prepare(self, hub: Hub) -> None:
         first = self._settings.start == "first"
-        self._pops_or_none = PopCalls(hub, self._wire_group, from_first=first)
+        self._pops_or_none = PopCalls(hub, self._wire_group, self._settings, from_first=first)
         self._popping_or_none = Popping(self._pops_or_none, self._name)
 
     def _begin(self) -> None:

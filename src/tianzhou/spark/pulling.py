@@ -122,7 +122,7 @@ class ClusterReader:
 
     @property
     def _calls(self) -> BrokerCalls:
-        return BrokerCalls(self._hub, self._group)
+        return BrokerCalls(self._hub, self._group, self._settings)
 
     # -- planning ----------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Settings: names, values, who shares a hub."""
 
 import dataclasses
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -10,6 +10,8 @@ from tianzhou.client.producer_settings import ProducerOptions, ProducerSettings
 from tianzhou.client.settings import ClientOptions, ClientSettings, settings_from
 from tianzhou.errors import ConfigError
 from tianzhou.protocol.acl import Credentials
+from tianzhou.protocol.command import HeaderEncoding
+from tianzhou.remoting.tls import Tls
 
 
 @pytest.mark.parametrize(
@@ -39,6 +41,36 @@ def test_shared_part() -> None:
     other = ProducerSettings(namesrv="a:1", retry_count=2).shared()
     assert one == other == ClientSettings(namesrv="a:1")
     assert hash(one) == hash(other)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"trace": True, "trace_topic": "T"}, {"telemetry": True}, {"persist_offsets_ms": 1},
+        {"unpacked_bytes_max": 1}, {"namespace": "n"}, {"vip_channel": True}, {"unit_mode": True},
+        {"namesrv": "b:2;a:1;b:2"},
+    ],
+)  # fmt: skip
+def test_what_a_client_heeds_by_itself_is_no_reason_for_other_connections(
+    options: dict[str, Any],
+) -> None:
+    base = ClientSettings(namesrv="a:1;b:2")
+    assert settings_from(ClientSettings, base, options).shared() == base.shared()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"namesrv": "a:1"}, {"instance_name": "i"}, {"client_ip": "1.2.3.4"}, {"unit_name": "u"},
+        {"credentials": Credentials("a", "b")}, {"tls": Tls()}, {"heartbeat_ms": 1},
+        {"header_encoding": HeaderEncoding.ROCKETMQ}, {"api_timeout_ms": 1},
+    ],
+)  # fmt: skip
+def test_another_cluster_another_name_or_another_way_takes_connections_of_its_own(
+    options: dict[str, Any],
+) -> None:
+    base = ClientSettings(namesrv="a:1;b:2")
+    assert settings_from(ClientSettings, base, options).shared() != base.shared()
 
 
 @pytest.mark.parametrize(
