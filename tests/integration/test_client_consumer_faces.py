@@ -73,11 +73,18 @@ def test_the_blocking_consumer_is_a_stream(cluster: Cluster) -> None:
     with sync.Producer("faces", namesrv=cluster.namesrv_address) as producer, consumer:
         for number in range(3):
             producer.send("faces-3", str(number))
+        first = consumer.next_message()
+        assert first is not None
+        seen.append(first.text)
+        consumer.ack(first)
         for message in consumer:
             seen.append(message.text)
             if len(seen) == 3:
                 consumer.ack(message)
                 break
+        topics = {each.topic for each in consumer.running_info().subscriptions}
+        assert topics == {"faces-3", "%RETRY%faces-stream"}
+    assert consumer.next_message() is None
     assert seen == ["0", "1", "2"]
     with sync.QueueReader("faces-stream", namesrv=cluster.namesrv_address) as reader:
         (queue,) = reader.queues("faces-3")
@@ -108,6 +115,11 @@ def test_the_blocking_lite_pull(cluster: Cluster) -> None:
         assert len(consumer.poll(DEADLINE_S * 1000)) == 4
         consumer.commit()
         assert (consumer.committed(queue), consumer.position(queue)) == (4, 4)
+        assert consumer.commit_later({queue: 3}).result(DEADLINE_S) is None
+        assert consumer.committed(queue) == 3
+        assert consumer.commit_later({Queue("faces-4", "gone", 0): 3}).exception(DEADLINE_S)
+        assert queue.to_wire() in consumer.running_info().queues
+        assert consumer.client_id
 
 
 async def test_a_namespace_is_put_before_and_taken_off(cluster: Cluster) -> None:

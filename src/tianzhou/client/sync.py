@@ -34,6 +34,7 @@ from tianzhou.client.selectors import Selector, by_shard
 from tianzhou.client.sending import SendResult
 from tianzhou.client.settings import ClientOptions, ClientSettings
 from tianzhou.client.transaction import Transaction, TransactionListener, TransactionResult
+from tianzhou.protocol.bodies.clients import ConsumerRunningInfo
 
 __all__ = [
     "LitePullConsumer",
@@ -413,11 +414,19 @@ class PushConsumer(_Blocking[consumer.PushConsumer]):
         """The id under which brokers know this consumer."""
         return self._here().client_id
 
+    def running_info(self) -> ConsumerRunningInfo:
+        """What this consumer is doing, as `mqadmin consumerStatus` shows it."""
+        return self._run(_call(consumer.PushConsumer.running_info, self._here()))
+
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """The messages; one is done when the next is asked for."""
-        while (message := self._run(self._here().next_message())) is not None:
+        while (message := self.next_message()) is not None:
             yield message
             self.ack(message)
+
+    def next_message(self) -> ReceivedMessage | None:
+        """The next message, open until `ack` or `retry`; None once the consumer is closed."""
+        return self._run(self._here().next_message())
 
     def ack(self, message: ReceivedMessage) -> None:
         """The message is done."""
@@ -445,6 +454,15 @@ class LitePullConsumer(_Blocking[pull.LitePullConsumer]):
         """The queues that are consumed now."""
         return self._here().assignment
 
+    @property
+    def client_id(self) -> str:
+        """The id under which brokers know this consumer."""
+        return self._here().client_id
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """What this consumer is doing, as `mqadmin consumerStatus` shows it."""
+        return self._run(_call(pull.LitePullConsumer.running_info, self._here()))
+
     def subscribe(self, topic: str, *, tags: str = "*", sql: str | None = None) -> None:
         """Consume a topic together with the group."""
         self._run(self._here().subscribe(topic, tags=tags, sql=sql))
@@ -468,6 +486,19 @@ class LitePullConsumer(_Blocking[pull.LitePullConsumer]):
     def commit(self, offsets: dict[Queue, int] | None = None) -> None:
         """Save the offsets of what was polled, or these."""
         self._run(self._here().commit(offsets))
+
+    def commit_later(self, offsets: dict[Queue, int] | None = None) -> Future[None]:
+        """Commit in the background; the future tells how it went, and a failure is logged."""
+        client = self._here()
+        result: Future[None] = Future()
+        result.set_running_or_notify_cancel()  # from here on it cannot be cancelled
+
+        async def begin() -> None:
+            task = client.commit_later(offsets)
+            task.add_done_callback(lambda done: _pass_on(done, result))
+
+        self._run(begin())
+        return result
 
     def committed(self, queue: Queue) -> int | None:
         """The offset that is saved for the group."""
@@ -635,9 +666,9 @@ class QueueReader(_Blocking[pull.QueueReader]):
         self._run(self._here().commit(queue, queue_offset))
 
 
-async def _call(change: Callable[[C], None], client: C) -> None:
+async def _call(look: Callable[[C], T], client: C) -> T:
     """Do something short on the client's loop, where its state lives."""
-    change(client)
+    return look(client)
 
 
 async def _step(stream: AsyncGenerator[T]) -> T | None:
@@ -645,7 +676,7 @@ async def _step(stream: AsyncGenerator[T]) -> T | None:
     return await anext(stream, None)
 
 
-def _pass_on(done: asyncio.Future[SendResult], result: Future[SendResult]) -> None:
+def _pass_on(done: asyncio.Future[T], result: Future[T]) -> None:
     """From a future of the loop to one of threads."""
     if done.cancelled():
         result.set_exception(CancelledError())

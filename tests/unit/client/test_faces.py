@@ -1,0 +1,57 @@
+"""Both faces of the client, asyncio and blocking, have the same names and arguments."""
+
+import inspect
+
+import pytest
+
+from tianzhou import client
+from tianzhou.client import sync
+
+FOR_THE_HUB = frozenset(("group", "heartbeat", "topics", "on_route", "on_request", "consume_type"))
+"""The hub asks asynchronous clients these; the blocking ones have one inside."""
+FOR_FLIGHTS = frozenset(("landed", "crashed"))
+"""A message on its way tells its producer."""
+NOT_OF_THE_CLASS = frozenset(("settings",))
+"""An attribute that asynchronous clients get when they are made."""
+MORE_ARGUMENTS = {"closed": frozenset(("timeout_s",))}
+"""Who waits asynchronously can be cancelled; a thread needs a limit."""
+
+
+def public(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def arguments(kind: type, name: str) -> dict[str, object] | None:
+    """What a method takes: kinds and defaults by name; None for a property."""
+    found = inspect.getattr_static(kind, name)
+    if isinstance(found, property):
+        return None
+    parameters = inspect.signature(getattr(kind, name)).parameters
+    return {each.name: (each.kind, each.default) for each in parameters.values()}
+
+
+@pytest.mark.parametrize("name", sync.__all__)
+def test_both_faces_have_the_same_names(name: str) -> None:
+    plain, blocking = public(getattr(client, name)), public(getattr(sync, name))
+    assert plain - blocking - FOR_THE_HUB - FOR_FLIGHTS == set()
+    assert blocking - plain - NOT_OF_THE_CLASS == set()
+
+
+@pytest.mark.parametrize("name", sync.__all__)
+def test_both_faces_take_the_same_arguments(name: str) -> None:
+    plain, blocking = getattr(client, name), getattr(sync, name)
+    for each in sorted(public(plain) & public(blocking) | {"__init__"}):
+        wanted, found = arguments(plain, each), arguments(blocking, each)
+        for extra in MORE_ARGUMENTS.get(each, ()):
+            assert found is not None
+            del found[extra]
+        assert found == wanted, f"{name}.{each}"
+
+
+def test_every_client_has_a_blocking_face() -> None:
+    clients = {
+        name
+        for name in client.__all__
+        if inspect.isclass(kind := getattr(client, name)) and hasattr(kind, "__aenter__")
+    }
+    assert clients == set(sync.__all__)
