@@ -44,12 +44,12 @@ def postgresql_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-def sqlite_begin(folder: Path) -> Begin:
+def begin_with(connect: Callable[[], Any]) -> Begin:
     """A connection for each transaction, as threads need it."""
 
     @contextmanager
-    def begin() -> Generator[sqlite3.Connection]:
-        connection = sqlite3.connect(folder / "test.db", timeout=30)
+    def begin() -> Generator[Any]:
+        connection = connect()
         try:
             with connection:
                 yield connection
@@ -59,7 +59,11 @@ def sqlite_begin(folder: Path) -> Begin:
     return begin
 
 
-DATABASES = ["sqlite3", "psycopg", "sqlalchemy-sqlite", "sqlalchemy-postgresql"]
+def sqlite_begin(folder: Path) -> Begin:
+    return begin_with(lambda: sqlite3.connect(folder / "test.db", timeout=30))
+
+
+DATABASES = ["sqlite3", "psycopg", "psycopg2", "sqlalchemy-sqlite", "sqlalchemy-postgresql"]
 
 
 @pytest.fixture(params=DATABASES)
@@ -78,6 +82,10 @@ def begin(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Begin]:
         connection.execute("DROP TABLE IF EXISTS tianzhou_tokens, tianzhou_outbox, work")
     if request.param == "psycopg":
         yield lambda: psycopg.connect(url)
+        return
+    if request.param == "psycopg2":
+        psycopg2: Any = pytest.importorskip("psycopg2")
+        yield begin_with(lambda: psycopg2.connect(url))
         return
     engine = sqlalchemy.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
     yield engine.begin
@@ -141,6 +149,52 @@ def test_work_that_fails_leaves_no_token_and_is_done_later(begin: Begin) -> None
     assert work_count(begin) == 0
     assert once.run(message(), do_work)
     assert work_count(begin) == 1
+
+
+@pytest.mark.parametrize("driver", ["sqlite3", "psycopg2"])
+def test_threads_take_turns_at_one_connection(
+    driver: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if driver == "sqlite3":
+        shared = sqlite3.connect(tmp_path / "shared.db", check_same_thread=False)
+    else:
+        psycopg2: Any = pytest.importorskip("psycopg2")
+        shared = psycopg2.connect(request.getfixturevalue("postgresql_url"))
+        with shared:
+            run(shared, "DROP TABLE IF EXISTS tianzhou_tokens, work")
+
+    def begin() -> AbstractContextManager[Any]:
+        return shared
+
+    make_work_table(begin)
+    once = Once("clerks", begin)
+    once.create_table()
+    failed: list[str] = []
+
+    def handle(number: int) -> None:
+        """Every second one fails when half its work is done."""
+
+        def work(connection: Connection) -> None:
+            do_work(connection)
+            if number % 2:
+                raise RuntimeError("no paper")
+
+        try:
+            once.run(message(f"order-{number}"), work)
+        except RuntimeError as error:
+            failed.append(str(error))
+
+    threads = [threading.Thread(target=handle, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == ["no paper"] * 10
+    assert work_count(begin) == 10
+    with shared:
+        claimed = {row[0] for row in run(shared, "SELECT token FROM tianzhou_tokens").rows}
+    assert claimed == {f"order-{number}" for number in range(0, 20, 2)}
+    shared.close()
 
 
 def test_of_many_threads_with_the_same_message_one_does_the_work(begin: Begin) -> None:

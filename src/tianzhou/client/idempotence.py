@@ -212,8 +212,8 @@ class Once(_Rules, Generic[C]):
 
     `begin()` gives a context manager that begins a transaction, commits it at its end and rolls it
     back on an exception: `engine.begin` and `session_maker.begin` of SQLAlchemy, `pool.connection`
-    of psycopg, `lambda: connection` for a sqlite3 connection that nothing else uses. Handlers take
-    turns at such a connection; with one for each transaction they run beside each other.
+    of psycopg, `lambda: connection` for one of sqlite3 or psycopg2 that nothing else uses. Handlers
+    take turns at such a connection; with one for each transaction they run beside each other.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""One face for the database connections that programs have: sqlite3, psycopg and SQLAlchemy's.
+"""One face for the connections that programs have: sqlite3's, psycopg's, psycopg2's, SQLAlchemy's.
 
 Statements are written once, with :name for values, for SQLite and PostgreSQL. A statement runs in
 whatever transaction the connection is in; only `transaction` begins and ends one, by means of the
@@ -15,7 +15,7 @@ from tianzhou.errors import ConfigError
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
 Connection = Any
-"""A sqlite3.Connection, a psycopg.Connection, a SQLAlchemy Connection or Session."""
+"""A connection of sqlite3, psycopg or psycopg2, a Connection or Session of SQLAlchemy."""
 
 _NAME = re.compile(r"(?<!:):([a-z_]+)")
 _TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
@@ -38,9 +38,9 @@ def checked_table(name: str) -> str:
 def dialect_of(connection: Connection) -> str:
     """SQLITE or POSTGRESQL. Raises ConfigError for a connection to something else."""
     origin = type(connection).__module__.partition(".")[0]
-    if _is_sqlite(connection):
+    if _is_of(connection, "sqlite3"):
         return SQLITE
-    if origin == "psycopg":
+    if _is_of(connection, "psycopg", "psycopg2"):
         return POSTGRESQL
     if _is_sqlalchemy(connection):
         bound = connection.get_bind() if hasattr(connection, "get_bind") else connection
@@ -49,13 +49,14 @@ def dialect_of(connection: Connection) -> str:
             return name
         origin = f"SQLAlchemy for {name}"
     raise ConfigError(
-        f"a connection of {origin} is not understood: give one of sqlite3, psycopg or SQLAlchemy, "
-        "to SQLite or PostgreSQL"
+        f"a connection of {origin} is not understood: give one of sqlite3, psycopg, psycopg2 or "
+        "SQLAlchemy, to SQLite or PostgreSQL"
     )
 
 
-def _is_sqlite(connection: Connection) -> bool:
-    return any(kind.__module__.partition(".")[0] == "sqlite3" for kind in type(connection).__mro__)
+def _is_of(connection: Connection, *packages: str) -> bool:
+    """Whether it is a connection of one of the packages, or of a class derived from theirs."""
+    return any(kind.__module__.partition(".")[0] in packages for kind in type(connection).__mro__)
 
 
 def _is_sqlalchemy(connection: Connection) -> bool:
@@ -87,7 +88,7 @@ C = TypeVar("C")
 
 
 class _Turn:
-    """Whose turn a sqlite3 connection is, and how many want it."""
+    """Whose turn a connection is, and how many want it."""
 
     __slots__ = ("lock", "user_count")
 
@@ -105,23 +106,31 @@ _turns_lock = threading.Lock()
 def transaction(begin: Callable[[], AbstractContextManager[C]]) -> Generator[C]:
     """One transaction of a program's `begin`, committed at its end, rolled back on an exception.
 
-    A sqlite3 connection that is its own context manager has one transaction, whoever uses it: a
-    commit of one thread would commit the half of another's work. So it is lent to one thread at a
-    time, and not at all while a transaction is open that was begun elsewhere: ConfigError.
+    A connection of sqlite3 or psycopg2 may be its own context manager, again and again. It has one
+    transaction then, whoever uses it: a commit of one thread would commit the half of another's
+    work. So it is lent to one thread at a time, and not at all while a transaction is open that was
+    begun elsewhere: ConfigError. (Connections of psycopg end with their block.)
     """
     scope = begin()
-    if not _is_sqlite(scope):
+    if not _is_of(scope, "sqlite3", "psycopg2"):
         with scope as connection:
             yield connection
         return
     with _own_turn(scope):
-        if getattr(scope, "in_transaction", False):
+        if _is_in_transaction(scope):
             raise ConfigError(
-                "the sqlite3 connection is in a transaction that somebody else began; give one "
-                "that nobody else uses, or one for each transaction"
+                "the connection is in a transaction that somebody else began; give one that nobody "
+                "else uses, or one for each transaction"
             )
         with scope as connection:
             yield connection
+
+
+def _is_in_transaction(connection: Connection) -> bool:
+    if _is_of(connection, "sqlite3"):
+        return bool(connection.in_transaction)
+    idle = 0  # libpq's PQTRANS_IDLE
+    return bool(connection.get_transaction_status() != idle)
 
 
 @contextmanager
