@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from tests.integration.brokers import eventually
 from tests.integration.databases import postgresql, redis_server
 
-from tianzhou.client import Message, Producer, ReceivedMessage
+from tianzhou.client import Message, Producer, Queue, ReceivedMessage, SendResult, SendStatus
 from tianzhou.client.idempotence import (
     AsyncOnce,
     Once,
@@ -377,12 +377,14 @@ class Recorder:
     def __init__(self) -> None:
         self.sent: list[Message] = []
         self.failure: Exception | None = None
+        self.status = SendStatus.SEND_OK
 
-    async def send(self, message: Message, /) -> Any:  # noqa: ANN401 - stands where a result is
+    async def send(self, message: Message, /) -> SendResult:
         if self.failure is not None:
             raise self.failure
         self.sent.append(message)
-        return type("Result", (), {"msg_id": f"id-{len(self.sent)}"})()
+        queue = Queue(message.topic, "broker-0", 0)
+        return SendResult(self.status, f"id-{len(self.sent)}", "", queue, len(self.sent) - 1)
 
     send_ordered = send
 
@@ -457,6 +459,38 @@ async def test_a_row_is_tried_again_later_and_reported_after_the_last_try(begin:
     assert await relay.run_once() == 1
     assert [each.payload for each in recorder.sent] == [b"one"]
     assert recorder.sent[0].properties[OUTBOX_ID] == str(failed.row_id)
+
+
+@pytest.mark.parametrize("is_settled", [False, True])
+async def test_what_was_stored_with_a_doubt_is_sent_again(begin: Begin, is_settled: bool) -> None:
+    """Until it is stored as it should be, or has been sent three times."""
+    now_ms = 1_000_000
+    outbox = make_outbox(begin, lambda: now_ms)
+    recorder = Recorder()
+    recorder.status = SendStatus.FLUSH_DISK_TIMEOUT
+    relay = OutboxRelay(outbox, begin, recorder)
+    with begin() as connection:
+        outbox.put(
+            connection, Message("orders", "a1", shard="a"), Message("orders", "a2", shard="a")
+        )
+    bodies: list[bytes] = []
+    for pause_ms in (1000, 2000, 4000):
+        assert await relay.run_once() == 1  # a2 waits for the end of the doubt
+        now_ms += pause_ms
+        if is_settled:
+            recorder.status = SendStatus.SEND_OK
+        bodies = [each.payload for each in recorder.sent]
+    with begin() as connection:
+        statement = "SELECT state, try_count, msg_id, error FROM tianzhou_outbox ORDER BY id"
+        first, second = (tuple(row) for row in run(connection, statement).rows)
+    if is_settled:
+        assert bodies == [b"a1", b"a1", b"a2"]
+        assert (first, second) == ((SENT, 2, "id-2", None), (SENT, 1, "id-3", None))
+    else:
+        assert bodies == [b"a1", b"a1", b"a1"]
+        assert first == (SENT, 3, "id-3", "stored with FLUSH_DISK_TIMEOUT")
+        assert second == (NEW, 0, None, None)
+    assert {each.properties[OUTBOX_ID] for each in recorder.sent if each.payload == b"a1"} == {"1"}
 
 
 async def test_rows_of_a_shard_keep_their_order_and_others_do_not_wait(begin: Begin) -> None:

@@ -17,6 +17,11 @@ the transaction was committed, at least once.
      |  '-- not sent, tried again after 1, 2, 4 ... 60 s
      '--after tries_max--> failed: reported, stays until `retry` or `delete`
 
+A broker may store a message with a doubt: not yet on disk, or not on a replica, as it is set up to.
+Such a row is sent again, for consumers stand a second copy better than a lost message. After
+`doubt_tries_max` tries it counts as sent, and keeps the doubt as its error: a cluster that is short
+of a replica for hours shall not get every message again and again.
+
 Rows of one shard are sent in the order of their ids: the next one waits for the one before. Each
 message carries its row as property OUTBOX_ID, by which a consumer can recognise a second copy.
 """
@@ -34,7 +39,7 @@ import msgspec
 
 from tianzhou.client import sql
 from tianzhou.client.message import Message, time_of
-from tianzhou.client.sending import SendResult
+from tianzhou.client.sending import SendResult, SendStatus
 from tianzhou.clock import Clock, wall_ms
 from tianzhou.errors import MessageRefused
 
@@ -148,13 +153,15 @@ class Outbox:
             )
         return rows
 
-    def mark_sent(self, connection: sql.Connection, row_id: int, msg_id: str) -> None:
-        """The broker has it."""
+    def mark_sent(
+        self, connection: sql.Connection, row_id: int, msg_id: str, doubt: str | None = None
+    ) -> None:
+        """The broker has it; `doubt` says what it is not sure of."""
         sql.run(
             connection,
             f"UPDATE {self.name} SET state = 'sent', sent_ms = :now_ms, msg_id = :msg_id, "  # noqa: S608 - a checked name
-            "error = NULL, try_count = try_count + 1 WHERE id = :row_id",
-            {"now_ms": self.clock(), "msg_id": msg_id, "row_id": row_id},
+            "error = :doubt, try_count = try_count + 1 WHERE id = :row_id",
+            {"now_ms": self.clock(), "msg_id": msg_id, "doubt": doubt, "row_id": row_id},
         )
 
     def mark_unsent(
@@ -295,7 +302,8 @@ class OutboxRelay:
     `begin` is as for `Once`; it is called in a thread, so blocking drivers are right. Several
     relays may share a table: each row is taken by one of them for the time of a lease. After
     `tries_max` tries a row is given up: `on_failed` gets it with the last error, and the log says
-    so. Rows that were sent are deleted after `keep`.
+    so. A row that was stored with a doubt is sent `doubt_tries_max` times at most. Rows that were
+    sent are deleted after `keep`.
     """
 
     def __init__(
@@ -308,11 +316,12 @@ class OutboxRelay:
         batch: int = 100,
         lease: timedelta = timedelta(seconds=30),
         tries_max: int = 16,
+        doubt_tries_max: int = 3,
         keep: timedelta = timedelta(days=3),
         on_failed: Failed | None = None,
     ) -> None:
-        if batch < 1 or tries_max < 1:
-            raise ValueError("batch and tries_max are at least 1")
+        if min(batch, tries_max, doubt_tries_max) < 1:
+            raise ValueError("batch, tries_max and doubt_tries_max are at least 1")
         self._outbox = outbox
         self._begin = begin
         self._producer = producer
@@ -320,6 +329,7 @@ class OutboxRelay:
         self._batch = batch
         self._lease_ms = round(lease / timedelta(milliseconds=1))
         self._tries_max = tries_max
+        self._doubt_tries_max = min(doubt_tries_max, tries_max)
         self._keep_ms = round(keep / timedelta(milliseconds=1))
         self._on_failed = on_failed
         self._wanted = asyncio.Event()
@@ -382,8 +392,12 @@ class OutboxRelay:
             # What no broker would ever take is not tried again.
             tries_max = 1 if isinstance(e, MessageRefused) else self._tries_max
             await asyncio.to_thread(self._mark_unsent, row, str(e), tries_max)
+            return
+        doubt = None if result.status is SendStatus.SEND_OK else f"stored with {result.status}"
+        if doubt is not None and row.try_count + 1 < self._doubt_tries_max:
+            await asyncio.to_thread(self._mark_unsent, row, doubt, self._tries_max)
         else:
-            await asyncio.to_thread(self._mark_sent, row, result.msg_id)
+            await asyncio.to_thread(self._mark_sent, row, result.msg_id, doubt)
 
     # -- in threads --------------------------------------------------------------------------------
 
@@ -391,9 +405,13 @@ class OutboxRelay:
         with sql.transaction(self._begin) as connection:
             return self._outbox.take(connection, self._batch, self._lease_ms)
 
-    def _mark_sent(self, row: OutboxRow, msg_id: str) -> None:
+    def _mark_sent(self, row: OutboxRow, msg_id: str, doubt: str | None) -> None:
         with sql.transaction(self._begin) as connection:
-            self._outbox.mark_sent(connection, row.row_id, msg_id)
+            self._outbox.mark_sent(connection, row.row_id, msg_id, doubt)
+        if doubt is not None:
+            log.warning(
+                "outbox %s: row %d counts as sent: %s", self._outbox.name, row.row_id, doubt
+            )
 
     def _mark_unsent(self, row: OutboxRow, error: str, tries_max: int) -> None:
         with sql.transaction(self._begin) as connection:
