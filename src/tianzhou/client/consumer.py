@@ -100,6 +100,7 @@ class PushConsumer(GroupMember):
         self._caller.telemetry = telemetry_of(self._settings, group)
         self._redelivery: Redelivery | None = None
         self._workers: list[asyncio.Task[None]] = []
+        self._lock_task: asyncio.Task[None] | None = None
         self._running: set[HeldQueue] = set()
         self._running_count = 0
         self._quiet = asyncio.Event()
@@ -209,7 +210,9 @@ class PushConsumer(GroupMember):
                 for number in range(settings.consume_threads)
             ]
         if self._ordered_with_locks:
-            self._run(self._renew_forever(), "locks")
+            self._lock_task = self._run(self._renew_forever(), "locks")
+            # It outlives the other tasks: while a handler runs, nobody else may have its queue.
+            self._tasks.discard(self._lock_task)
         if not settings.ordered and self._redelivery is not None:
             self._run(self._expire_forever(), "overdue")
         super()._begin()
@@ -234,6 +237,8 @@ class PushConsumer(GroupMember):
                 await self._close_running()
         finally:
             self._closed = True
+            if self._lock_task is not None:
+                self._lock_task.cancel()
             self._executor.shutdown(wait=False, cancel_futures=True)
             self._ended_event.set()
 
@@ -251,8 +256,10 @@ class PushConsumer(GroupMember):
             worker.cancel()
         if self._workers:
             await asyncio.wait(self._workers)
-        if self._ordered_with_locks:
-            await self._offsets.persist(self._held)
+        if self._lock_task is not None:
+            self._lock_task.cancel()
+            await asyncio.wait((self._lock_task,))
+            await self._offsets.persist([*self._held, *self._leaving])
             await ordered.unlock(self._calls, [*self._held.values(), *self._leaving.values()])
         for message in tuple(self._turns):
             self._end_turn(message, done=False)
