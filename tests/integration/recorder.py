@@ -72,11 +72,15 @@ async def _recording(address: str, log: list[str]) -> AsyncGenerator[str]:
         await client.close()
 
 
-async def _register(namesrv: Peer, address: str, topics: tuple[str, ...]) -> None:
-    """Tell a nameserver that the broker is at an address, for as long as the peer is connected."""
+async def register(
+    namesrv: Peer, broker_name: str, address: str, topics: tuple[str, ...], queue_count: int = 1
+) -> None:
+    """Tell a nameserver that a broker is at an address, for as long as the peer is connected."""
     table = TopicConfigTable(
         topics={
-            name: TopicConfig(topic_name=name, read_queue_count=1, write_queue_count=1)
+            name: TopicConfig(
+                topic_name=name, read_queue_count=queue_count, write_queue_count=queue_count
+            )
             for name in topics
         }
     )
@@ -84,7 +88,7 @@ async def _register(namesrv: Peer, address: str, topics: tuple[str, ...]) -> Non
         RegisterBrokerBody(topic_config=table), compressed=False, broker_version=CURRENT_VERSION
     )
     header = RegisterBrokerRequest(
-        broker_name=BROKER, broker_addr=address, cluster_name="c", ha_server_addr=address,
+        broker_name=broker_name, broker_addr=address, cluster_name="c", ha_server_addr=address,
         broker_id=0, compressed=False, body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
     )  # fmt: skip
     await namesrv.expect(RequestCode.REGISTER_BROKER, headers.encode(header), body)
@@ -109,7 +113,7 @@ async def recorded_broker(folder: Path, *topics: str) -> AsyncGenerator[Recorded
                 "topicSysFlag": "0", "order": "false",
             }  # fmt: skip
             await peer.expect(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
-        await _register(registrar, address, topics)
+        await register(registrar, BROKER, address, topics)
 
         async def is_routed() -> bool:
             fields = {"topic": topics[0]}

@@ -5,7 +5,8 @@
 
 Tries and time. `send_timeout_ms` covers all tries of a send. An awaited `send` is tried again on
 another broker (`retry_count` times) after network failures and after answers that promise
-betterment; `submit` after network failures only; a send to a chosen queue, an ordered send and
+betterment; `submit` after network failures only (`async_retry_count` times), on another broker or,
+where its queue is chosen, there again; an awaited send to a chosen queue, an ordered send and
 `oneway` never. A send that failed because its time was up may have been stored all the same:
 consumers recognise such repetitions by the message's key.
 
@@ -29,7 +30,7 @@ from tianzhou.client.message import Message, ReceivedMessage
 from tianzhou.client.parts import Fate, Part, cut, lanes, merged
 from tianzhou.client.queues import Queue
 from tianzhou.client.selectors import Selector, by_shard
-from tianzhou.client.sender import ONCE, Sender, fail
+from tianzhou.client.sender import Sender, fail
 from tianzhou.client.sending import SendResult
 from tianzhou.clock import wall_ms
 from tianzhou.errors import BrokerError, MessageRefused, ReplyTimeout, TianzhouError
@@ -404,7 +405,7 @@ class Producer(Sender):
     ) -> asyncio.Future[SendResult]:
         """Put a message on its way to a queue; a selector may choose twice, as in `send`."""
         chosen = await self._chosen(message, queue, select, limit)
-        first = await self._set_off(message, ONCE, limit, chosen)
+        first = await self._set_off(message, self._submitted, limit, chosen)
         if select is None or queue is not None:
             return first
         result: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
