@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Generator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,70 @@ def test_backlogs_open_recover_and_obey_the_rules_of_tenants(
         ("T", "T_pay", "T_orders", "open", 150),
     ]
     assert all(row.told_ms for row in rows(url, tables.alarm_events))
+
+
+def test_what_was_never_committed_is_behind_as_consume_stats_tell(
+    spark: SparkSession, small: Cluster, tmp_path: Path
+) -> None:
+    """A group stuck on its first messages, one with a new queue, and three that are not behind."""
+    url = f"sqlite:///{tmp_path / 'alarms.db'}"
+    namesrv = small.namesrv_address
+    for topic in ("firsts", "growing", "elsewhere"):
+        small.create_topic(topic, 1)
+    commit(small, "grown", "growing", at_end=True)
+    commit(small, "left", "firsts", at_end=False)
+    small.create_topic("growing", 2)
+    with Producer("alarms", namesrv=namesrv) as producer:
+        producer.send_many(Message("firsts", f"{number}") for number in range(150))
+        new = next(each for each in producer.queues("growing") if each.queue_id == 1)
+        for number in range(120):
+            producer.send(Message("growing", f"{number}"), queue=new)
+    release = threading.Event()
+    reached = threading.Semaphore(0)
+
+    def hang(_: ReceivedMessage) -> None:
+        reached.release()
+        release.wait()
+
+    with ExitStack() as online:
+        for group, topic, handler, broadcasting in (
+            ("stuck", "firsts", hang, False),
+            ("everybody", "firsts", hang, True),
+            ("left", "elsewhere", hang, False),
+        ):
+            consumer = PushConsumer(
+                group, namesrv=namesrv, start="first", broadcasting=broadcasting,
+                offsets_dir=str(tmp_path),
+            )  # fmt: skip
+            consumer.subscribe(topic, handler=handler)
+            online.enter_context(consumer)
+            # Handlers must end before their consumers can, whatever happens to the test.
+            online.callback(release.set)
+        assert reached.acquire(timeout=DEADLINE_S)
+        given = {"nameServer": namesrv, "database": url, "once": "true"}
+        runner.run("backlog-alarm", given, spark=spark)
+        ours = {"firsts", "growing", "elsewhere"}
+        assert sorted(each for each in events(url) if each[2] in ours) == [
+            ("", "grown", "growing", "open", 120),
+            ("", "stuck", "firsts", "open", 150),
+        ]
+        assert behind_by_stats(small, "stuck", "firsts") == 150
+        assert behind_by_stats(small, "grown", "growing") == 120
+
+
+def behind_by_stats(cluster: Cluster, group: str, topic: str) -> int:
+    """The backlog as the brokers count it."""
+
+    async def ask() -> int:
+        async with Admin(cluster.namesrv_address) as admin:
+            told = await admin.groups.progress(group, topic)
+            return sum(
+                each.broker_offset - each.consumer_offset
+                for stats in told.found.values()
+                for each in stats.offsets.values()
+            )
+
+    return asyncio.run(ask())
 
 
 def test_a_stream_of_rounds_goes_on_from_its_checkpoint(

@@ -3,7 +3,9 @@
     value > threshold    closed --open-->  open --repeat, at most repeat_max times, a window apart
     value <= threshold   open --recovered--> closed
 
-Nobody is told of the same alarm more than once in a window: one that opens again soon after it
+The first value above the threshold opens an alarm; it need not stay there for a window. What counts
+for a window is the value itself where it is a count over time (dead letters), and how often people
+are told: nobody is told of the same alarm more than once in it. One that opens again soon after it
 recovered is told when the window since the last time is over, if it is still open then. A recovery
 is told at once, but only to those who were told of the alarm.
 """

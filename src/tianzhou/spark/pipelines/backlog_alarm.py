@@ -1,18 +1,26 @@
 """`backlog-alarm`: alarms for groups that fall behind.
 
-A look every minute: the backlog of a group on a topic is what its queues hold beyond the offsets
-that the group has committed. Thresholds are those of the table of rules, else of the options.
+A look every minute: the backlog of a group on a topic is what all queues of the topic hold beyond
+the offsets that the group has committed. A queue in which it has committed nothing counts from its
+oldest message: a group that is stuck on its first message, or on a new queue, is behind as well.
+
+    who reads what    topics in which a group has committed something, and those that its consumers
+                      subscribe to now; of a group with consumers online only the latter, as what
+                      it has left behind is nobody's backlog
+    left out          broadcasting groups: their consumers keep for themselves how far they are
+
+Thresholds are those of the table of rules, else of the options.
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tianzhou.spark.pipelines import cluster
 from tianzhou.spark.pipelines.alarm_rounds import AlarmOptions, Observation, run_rounds
 from tianzhou.spark.pipelines.alarms import Rule
-from tianzhou.spark.pipelines.cluster import Committed, End
+from tianzhou.spark.pipelines.cluster import Committed, Extent, Members
 from tianzhou.spark.pipelines.common import NEVER, Outcome, frame_of
 
 if TYPE_CHECKING:
@@ -31,28 +39,56 @@ def run(spark: "SparkSession", options: Options, *, stop: threading.Event = NEVE
 
     def observe(now_ms: int, rules: list[Rule]) -> list[Observation]:
         known = set(cluster.topics(options, with_retries=True))
-        committed = [each for each in cluster.committed_offsets(options) if each.topic in known]
-        ends = cluster.end_offsets(options, sorted({each.topic for each in committed}))
+        committed = cluster.committed_offsets(options)
+        readers = readers_of(committed, cluster.members_online(options))
+        wanted = [each for each in readers if each.topic in known]
+        held = cluster.extents_of(options, sorted({each.topic for each in wanted}))
         return [
             Observation(row.consumerGroup, row.topic, row.backlog)
-            for row in backlogs(spark, committed, ends).collect()
+            for row in backlogs(spark, wanted, committed, held).collect()
         ]
 
     return run_rounds(spark, options, KIND, observe, stop=stop)
 
 
+class Reader(NamedTuple):
+    """A group that is to read a topic."""
+
+    group: str
+    topic: str
+
+
+def readers_of(committed: Iterable[Committed], online: Mapping[str, Members]) -> list[Reader]:
+    """Which groups are to read which topics."""
+    # Consumers that were given their queues by hand tell of no topic.
+    telling = {group for group, members in online.items() if members.topics}
+    before = {Reader(each.group, each.topic) for each in committed if each.group not in telling}
+    now = {
+        Reader(group, topic)
+        for group, members in online.items()
+        if not members.is_broadcast
+        for topic in members.topics
+    }
+    return sorted(before | now)
+
+
 def backlogs(
-    spark: "SparkSession", committed: Iterable[Committed], ends: Iterable[End]
+    spark: "SparkSession",
+    readers: Iterable[Reader],
+    committed: Iterable[Committed],
+    held: Iterable[Extent],
 ) -> "DataFrame":
-    """The backlog by group and topic."""
+    """The backlog by group and topic, over all queues of the topic."""
     from pyspark.sql import functions as f
 
     queue = "topic string, brokerName string, queueId int"
+    due = frame_of(spark, readers, "consumerGroup string, topic string").join(
+        frame_of(spark, held, f"{queue}, begin long, end long"), "topic"
+    )
     done = frame_of(spark, committed, f"{queue}, consumerGroup string, committed long")
-    held = frame_of(spark, ends, f"{queue}, end long")
-    behind = f.greatest(f.col("end") - f.col("committed"), f.lit(0))
+    place = f.coalesce("committed", "begin")
     return (
-        done.join(held, ["topic", "brokerName", "queueId"])
+        due.join(done, ["topic", "brokerName", "queueId", "consumerGroup"], "left")
         .groupBy("consumerGroup", "topic")
-        .agg(f.sum(behind).alias("backlog"))
+        .agg(f.sum(f.greatest(f.col("end") - place, f.lit(0))).alias("backlog"))
     )

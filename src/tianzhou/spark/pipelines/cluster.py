@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
 from tianzhou.admin import Admin
-from tianzhou.admin.fanout import Gathered, gather
+from tianzhou.admin.fanout import BrokerAt, Gathered, gather
 from tianzhou.admin.topics import extents
 from tianzhou.errors import TargetError
 from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from tianzhou.protocol.bodies.clients import BROADCASTING, ConsumerConnection
 from tianzhou.spark.options import ClusterOptions
 
 T = TypeVar("T")
@@ -28,13 +29,25 @@ class Committed(NamedTuple):
     committed: int
 
 
-class End(NamedTuple):
-    """The offset that the next message of a queue gets."""
+class Extent(NamedTuple):
+    """What a queue holds: its oldest message, and the offset that the next one gets."""
 
     topic: str
     broker: str
     queue: int
+    begin: int
     end: int
+
+
+class Members(NamedTuple):
+    """What is known of a group with consumers online."""
+
+    topics: frozenset[str]
+    is_broadcast: bool
+    """Each consumer gets everything, and keeps for itself how far it is."""
+
+
+_NOBODY = Members(frozenset[str](), is_broadcast=False)
 
 
 def ask(options: ClusterOptions, work: Callable[[Admin], Awaitable[T]]) -> T:
@@ -106,23 +119,51 @@ def committed_offsets(options: ClusterOptions) -> list[Committed]:
     return ask(options, read)
 
 
-def end_offsets(options: ClusterOptions, names: list[str]) -> list[End]:
-    """Where the queues of some topics end; topics that are gone meanwhile are left out."""
+def members_online(options: ClusterOptions) -> dict[str, Members]:
+    """The groups that have consumers online, by their names."""
 
-    async def read(admin: Admin) -> list[End]:
+    async def read(admin: Admin) -> dict[str, Members]:
+        masters = await admin.clusters.brokers(masters=True)
+        configs = complete(await gather(masters, admin.groups.all_configs))
         turns = asyncio.Semaphore(_AT_ONCE_MAX)
 
-        async def one(topic: str) -> list[End]:
+        async def one(at: BrokerAt, group: str) -> tuple[str, ConsumerConnection | None]:
+            async with turns:
+                return group, await admin.groups.connection(at, group)
+
+        asked = [one(at, group) for at, groups in configs.found.items() for group in groups]
+        found: dict[str, Members] = {}
+        for group, told in await asyncio.gather(*asked):
+            if told is not None:
+                # Consumers that are starting or going are known to some brokers only.
+                before = found.get(group, _NOBODY)
+                topics = before.topics | frozenset(told.subscriptions)
+                found[group] = Members(topics, told.message_model == BROADCASTING)
+        return found
+
+    return ask(options, read)
+
+
+def extents_of(options: ClusterOptions, names: list[str]) -> list[Extent]:
+    """What the queues of some topics hold; topics that are gone meanwhile are left out."""
+
+    async def read(admin: Admin) -> list[Extent]:
+        turns = asyncio.Semaphore(_AT_ONCE_MAX)
+
+        async def one(topic: str) -> list[Extent]:
             async with turns:
                 try:
                     stats = complete(await admin.topics.stats(topic))
                 except TargetError:
                     return []
             return [
-                End(topic, queue.broker_name or "", queue.queue_id, extent.max_offset)
+                Extent(
+                    topic, queue.broker_name or "", queue.queue_id, extent.min_offset,
+                    extent.max_offset,
+                )
                 for queue, extent in extents(stats)
-            ]
+            ]  # fmt: skip
 
-        return [end for ends in await asyncio.gather(*map(one, names)) for end in ends]
+        return [extent for found in await asyncio.gather(*map(one, names)) for extent in found]
 
     return ask(options, read)

@@ -1,0 +1,31 @@
+"""Which groups are taken to read which topics."""
+
+from tianzhou.spark.pipelines.backlog_alarm import Reader, readers_of
+from tianzhou.spark.pipelines.cluster import Committed, Members
+
+
+def test_groups_read_what_they_committed_or_subscribe_to_now() -> None:
+    committed = [
+        Committed("orders", "a", 0, "offline", 7),
+        Committed("orders", "b", 1, "offline", 9),
+        Committed("orders", "a", 0, "moved", 7),
+        Committed("orders", "a", 0, "assigned", 7),
+    ]
+    online = {
+        "moved": Members(frozenset({"mails"}), is_broadcast=False),
+        # Nobody knows what consumers read that subscribe to nothing, but for what they commit.
+        "assigned": Members(frozenset(), is_broadcast=False),
+        "new": Members(frozenset({"orders", "%RETRY%new"}), is_broadcast=False),
+        "everybody": Members(frozenset({"orders"}), is_broadcast=True),
+    }
+    assert readers_of(committed, online) == [
+        Reader("assigned", "orders"),
+        Reader("moved", "mails"),
+        Reader("new", "%RETRY%new"),
+        Reader("new", "orders"),
+        Reader("offline", "orders"),
+    ]
+
+
+def test_without_anybody_there_is_no_reader() -> None:
+    assert readers_of([], {}) == []
