@@ -12,10 +12,12 @@ wrote. `python -m tests.apache.kit` fetches and compiles what the tests otherwis
 
 import sys
 import tempfile
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from tests.apache import jars
 from tests.apache.asking import Answer, ask_server, is_registered
@@ -37,6 +39,7 @@ __all__ = [
     "VERSIONS",
     "Answer",
     "ApacheUnavailable",
+    "Restartable",
     "Server",
     "Shell",
     "apache_broker",
@@ -47,6 +50,7 @@ __all__ = [
     "java_shells",
     "run_java",
     "run_mqadmin",
+    "tianzhou_broker",
     "tianzhou_namesrv",
     "wait_to_hold",
     "wait_until",
@@ -176,6 +180,84 @@ def tianzhou_namesrv(
         server = Server("our nameserver", f"{LOOPBACK}:{port}", home, command)
         with running(server, graceful=graceful):
             yield server
+
+
+@contextmanager
+def tianzhou_broker(namesrv: Server, **properties: object) -> Generator[Server]:
+    """Our broker, registered with a nameserver. `properties` are lines of its configuration."""
+    # Two below is the port that clients with vipChannelEnabled use.
+    port = properties.get("listenPort") or free_port(-2, 1)
+    with tempfile.TemporaryDirectory(prefix="tianzhou-broker-") as directory:
+        home = Path(directory)
+        configuration = home / "broker.properties"
+        defaults: dict[str, object] = {
+            "brokerClusterName": "DefaultCluster",
+            "brokerName": "broker-a",
+            "brokerIP1": LOOPBACK,
+            "bindAddress": LOOPBACK,
+            "listenPort": port,
+            "storePathRootDir": home / "store",
+            "mappedFileSizeCommitLog": 4 * 1024 * 1024,
+            "mappedFileSizeConsumeQueue": 20 * 2000,
+            "maxHashSlotNum": 1000,
+            "maxIndexNum": 4000,
+            # A full disk or a busy moment is no reason to fail here.
+            "diskMaxUsedSpaceRatio": 95,
+            "diskSpaceCleanForciblyRatio": 99,
+            "diskSpaceWarningLevelRatio": 100,
+            "osPageCacheBusyTimeOutMills": 60_000,
+        }
+        write_properties(configuration, defaults | properties)
+        program = Path(sys.executable).parent / "mqbroker"
+        command = [str(program), "-n", namesrv.address, "-c", str(configuration)]
+        server = Server("our broker", f"{LOOPBACK}:{port}", home, command)
+        with running(server):
+            wait_until(
+                partial(is_registered, namesrv.address, server.address),
+                "registration of our broker",
+                timeout_s=START_TIMEOUT_S,
+                seen=server.report,
+            )
+            yield server
+
+
+class Restartable:
+    """A server that tests end and start again; `begin` must give it the same port and store."""
+
+    def __init__(self, begin: Callable[[], AbstractContextManager[Server]]) -> None:
+        self._begin = begin
+        self._life = ExitStack()
+        self._server: Server | None = None
+
+    @property
+    def server(self) -> Server:
+        """The one that runs, or ran last."""
+        assert self._server is not None
+        return self._server
+
+    def start(self) -> None:
+        self._server = self._life.enter_context(self._begin())
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is said to anybody, and nothing written."""
+        self.server.kill()
+        self._life.close()
+
+    def stop(self) -> None:
+        """End it as `begin` says."""
+        self._life.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
 
 
 # -- programs that end -----------------------------------------------------------------------------

@@ -8,8 +8,6 @@ other they learn from the broker.
 
 import json
 import re
-import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -21,20 +19,17 @@ from typing import Any
 import pytest
 
 from tests.apache import asking
-from tests.apache.asking import ask_server, is_registered
-from tests.apache.jvm import write_properties
+from tests.apache.asking import ask_server
 from tests.apache.kit import (
-    LOOPBACK,
     VERSIONS,
     Server,
     Shell,
-    free_port,
     java_shell,
     java_shells,
+    tianzhou_broker,
     tianzhou_namesrv,
     wait_until,
 )
-from tests.apache.processes import running
 
 pytestmark = pytest.mark.apache
 
@@ -51,45 +46,6 @@ Message = dict[str, Any]
 
 
 # -- servers and clients --------------------------------------------------------------------------
-
-
-@contextmanager
-def tianzhou_broker(namesrv: Server, **properties: object) -> Generator[Server]:
-    """Our broker, registered with a nameserver. `properties` are lines of its configuration."""
-    # Two below is the port that clients with vipChannelEnabled use.
-    port = free_port(-2, 1)
-    with tempfile.TemporaryDirectory(prefix="tianzhou-broker-") as directory:
-        home = Path(directory)
-        configuration = home / "broker.properties"
-        defaults: dict[str, object] = {
-            "brokerClusterName": CLUSTER,
-            "brokerName": NAME,
-            "brokerIP1": LOOPBACK,
-            "bindAddress": LOOPBACK,
-            "listenPort": port,
-            "storePathRootDir": home / "store",
-            "mappedFileSizeCommitLog": 4 * 1024 * 1024,
-            "mappedFileSizeConsumeQueue": 20 * 2000,
-            "maxHashSlotNum": 1000,
-            "maxIndexNum": 4000,
-            # A full disk or a busy moment is no reason to fail here.
-            "diskMaxUsedSpaceRatio": 95,
-            "diskSpaceCleanForciblyRatio": 99,
-            "diskSpaceWarningLevelRatio": 100,
-            "osPageCacheBusyTimeOutMills": 60_000,
-        }
-        write_properties(configuration, defaults | properties)
-        program = Path(sys.executable).parent / "mqbroker"
-        command = [str(program), "-n", namesrv.address, "-c", str(configuration)]
-        server = Server("our broker", f"{LOOPBACK}:{port}", home, command)
-        with running(server):
-            wait_until(
-                lambda: is_registered(namesrv.address, server.address),
-                "registration of our broker",
-                timeout_s=SOON_S,
-                seen=server.report,
-            )
-            yield server
 
 
 @dataclass(frozen=True, slots=True)

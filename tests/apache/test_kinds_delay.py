@@ -19,10 +19,11 @@ from tests.apache.kit import (
     Shell,
     apache_broker,
     java_shells,
+    tianzhou_broker,
     tianzhou_namesrv,
     wait_until,
 )
-from tests.apache.test_broker_compat import Cluster, our_cluster, tianzhou_broker
+from tests.apache.test_broker_compat import Cluster, our_cluster
 from tianzhou.protocol.record import decode_record
 
 pytestmark = pytest.mark.apache

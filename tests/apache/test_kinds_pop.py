@@ -19,10 +19,11 @@ from tests.apache.kit import (
     Shell,
     apache_broker,
     java_shell,
+    tianzhou_broker,
     tianzhou_namesrv,
     wait_until,
 )
-from tests.apache.test_broker_compat import our_cluster, tianzhou_broker
+from tests.apache.test_broker_compat import our_cluster
 from tests.integration.brokers import Peer, eventually, peer_of
 from tests.integration.pop_kit import GROUP, TOPIC, Popped, ack, pop
 from tianzhou.client.sync import SimpleConsumer

@@ -21,11 +21,11 @@ from tests.apache.kit import (
     Shell,
     apache_broker,
     apache_namesrv,
+    tianzhou_broker,
     tianzhou_namesrv,
     wait_to_hold,
     wait_until,
 )
-from tests.apache.test_broker_compat import tianzhou_broker
 
 pytestmark = pytest.mark.apache
 

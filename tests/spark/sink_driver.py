@@ -3,8 +3,12 @@
 Arguments: nameserver, folder (checkpoints, ledgers, marks), rows in all, rows of a batch. Two
 queries read the topic `numbers`: one writes to the topic `exact` with exactlyOnce, the other to a
 table beside a ledger of its batches. A task of some batches fails once. Ends when all is done.
+
+A test can hold batch N of the topic amid its rows: while there is a file `hold-N`, tasks that have
+come some way leave `held-N` and wait; when one goes on it leaves `passed-N`.
 """
 
+import json
 import os
 import sys
 import time
@@ -13,6 +17,7 @@ from pathlib import Path
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import udf
+from pyspark.sql.streaming.query import StreamingQuery
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -26,12 +31,16 @@ from sqlalchemy import (
 )
 
 from tests.spark.quick import QUICK
-from tianzhou.spark import session
+from tianzhou.spark import offsets, session
 from tianzhou.spark.pipelines import tables
 
 SOURCE, TOPIC = "numbers", "exact"
 QUERY = "numbers"
 RESTARTS_MAX = 5
+HELD_AT = 40
+"""Of so many numbers one may be held; the rows before it are on their way then."""
+BATCH_ID = "streaming.sql.batchId"
+"""The local property under which Spark tells tasks the number of their batch."""
 OF_PYTHON = "Traceback (most recent call last)"
 """In what Spark says if Python code failed, ours or this driver's: no start mends that. Without it
 Spark itself failed, as it does on a machine so busy that a worker does not start in time; whoever
@@ -47,6 +56,15 @@ taken = Table(
 )
 
 
+def written_count(query: StreamingQuery) -> int:
+    """How many numbers are behind a query, in batches that are done."""
+    progress = query.lastProgress
+    if progress is None:
+        return 0
+    end = json.loads(progress.sources[0].endOffset)
+    return 0 if offsets.is_start(end) else sum(offsets.places_of(end).values())
+
+
 def main(namesrv: str, folder: Path, count: int, row_count: int) -> int:
     spark = session(
         "sink driver",
@@ -56,12 +74,23 @@ def main(namesrv: str, folder: Path, count: int, row_count: int) -> int:
         spark_sql_execution_arrow_maxRecordsPerBatch=5,
     )
 
+    def wait_while_held(batch: str | None) -> None:
+        hold = folder / f"hold-{batch}"
+        if hold.exists():
+            (folder / f"held-{batch}").touch()
+            while hold.exists():
+                time.sleep(0.02)
+            (folder / f"passed-{batch}").touch()
+
     @udf("string")
     def fail_sometimes(value: int) -> str:
         number, row = divmod(value, row_count)
         mark = folder / f"failed-{number}"
         context = TaskContext.get()
-        is_first = context is not None and context.attemptNumber() == 0
+        assert context is not None
+        if row % HELD_AT == HELD_AT - 1:
+            wait_while_held(context.getLocalProperty(BATCH_ID))
+        is_first = context.attemptNumber() == 0
         if number % 3 == 1 and row == row_count - 1 and is_first and not mark.exists():
             mark.touch()
             raise RuntimeError("this task fails once")
@@ -108,8 +137,6 @@ def main(namesrv: str, folder: Path, count: int, row_count: int) -> int:
         .option("checkpointLocation", str(folder / "checkpoint-table"))
         .trigger(processingTime="0 seconds")
     )
-    # The first batch only pins where each query starts.
-    last = -(-count // row_count)
     queries = [to_topic.start(), to_table.start()]
     restart_count = 0
     while True:
@@ -124,8 +151,7 @@ def main(namesrv: str, folder: Path, count: int, row_count: int) -> int:
                 queries[at] = writer.start()
         with engine.connect() as connection:
             in_table = connection.execute(select(func.count()).select_from(taken)).scalar_one()
-        progress = queries[0].lastProgress
-        if progress is not None and progress["batchId"] >= last and in_table >= count:
+        if written_count(queries[0]) >= count and in_table >= count:
             # Stopping lets a batch end, so what would come twice comes.
             for query in queries:
                 query.stop()
