@@ -87,6 +87,16 @@ def postgresql(folder: Path) -> Generator[str]:
             yield url
 
 
+def fresh_database(server_url: str, name: str) -> str:
+    """The URL of a new database of a server, by the URL of another one."""
+    import psycopg
+    from psycopg.sql import SQL, Identifier
+
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(SQL("CREATE DATABASE {}").format(Identifier(name)))
+    return f"{server_url.rpartition('/')[0]}/{name}"
+
+
 def _await_postgresql(url: str) -> None:
     import psycopg
 

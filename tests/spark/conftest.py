@@ -3,6 +3,7 @@
 A session takes seconds to start, so tests share it; each works on topics of its own.
 """
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed: no pysp
 
 from pyspark.sql import SparkSession
 
+from tests.integration.databases import fresh_database, postgresql
 from tests.spark.quick import QUICK
 from tianzhou.client.sync import Producer
 from tianzhou.spark import session
@@ -24,6 +26,21 @@ def spark() -> Iterator[SparkSession]:
     made.sparkContext.setLogLevel("ERROR")
     yield made
     made.stop()
+
+
+@pytest.fixture(scope="session")
+def postgresql_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with postgresql(tmp_path_factory.mktemp("postgresql")) as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of each kind that is served."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'database.db'}"
+    server: str = request.getfixturevalue("postgresql_url")
+    return fresh_database(server, f"test_{uuid.uuid4().hex}")
 
 
 @pytest.fixture(scope="session")

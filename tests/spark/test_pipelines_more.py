@@ -6,7 +6,9 @@ import time
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
@@ -118,14 +120,20 @@ def test_the_outbox_is_compared_with_the_log(
 
 
 def test_handled_tokens_are_compared_with_the_log(
-    spark: SparkSession, small: Cluster, url: str, tmp_path: Path
+    spark: SparkSession, small: Cluster, database_url: str
 ) -> None:
-    small.create_topic("handled", 1)
+    """The program's table and the results are in one database."""
+    topic = f"handled-{database_url.partition(':')[0]}"
+    small.create_topic(topic, 1)
     with Producer("more", namesrv=small.namesrv_address) as producer:
         for key in ("a", "b", "c"):
-            producer.send("handled", b"x", keys=key)
-    business = tmp_path / "business.db"
-    connection = sqlite3.connect(business)
+            producer.send(topic, b"x", keys=key)
+    is_sqlite = database_url.startswith("sqlite")
+    connection: Any = (
+        sqlite3.connect(database_url.removeprefix("sqlite:///"))
+        if is_sqlite
+        else psycopg.connect(database_url)
+    )
     table = TokenTable()
     table.create(connection)
     for token in ("a", "c", "z"):
@@ -134,12 +142,11 @@ def test_handled_tokens_are_compared_with_the_log(
     connection.commit()
     connection.close()
     given = {
-        "nameServer": small.namesrv_address, "database": url, "topics": "handled",
-        "business": f"sqlite:///{business}", "settle": "0", "against": "tokens",
-        "group": "clerks",
+        "nameServer": small.namesrv_address, "database": database_url, "topics": topic,
+        "settle": "0", "against": "tokens", "group": "clerks",
     }  # fmt: skip
     runner.run("reconcile", given, spark=spark)
-    found = {row.token: row.finding for row in rows(url, tables.reconciliation)}
+    found = {row.token: row.finding for row in rows(database_url, tables.reconciliation)}
     assert found == {"b": "missing", "z": "extra"}
 
 

@@ -1,6 +1,7 @@
 """`topic-stats` counts what brokers count, for a day that was generated."""
 
 import asyncio
+import re
 import threading
 from collections.abc import Generator
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ DAY_MS = 24 * 3_600_000
 HOURS = (1, 7, 22)
 COUNT = 120
 HOUR_MS = 3_600_000
+PROGRESS = re.compile(r"stage \d+: \d+ of \d+ tasks")
 
 
 @pytest.fixture(scope="module")
@@ -73,15 +75,17 @@ def _stats(url: str, day: str) -> dict[tuple[str, str, int], Any]:
 
 
 def test_statistics_equal_the_counters_of_the_brokers(
-    spark: SparkSession, day_cluster: tuple[Cluster, str], tmp_path: Path
+    spark: SparkSession, day_cluster: tuple[Cluster, str], database_url: str
 ) -> None:
     cluster, day = day_cluster
-    url = f"sqlite:///{tmp_path / 'stats.db'}"
+    url = database_url
     given = {"nameServer": cluster.namesrv_address, "days": day, "database": url}
     lines: list[str] = []
     outcome = runner.run("topic-stats", given, spark=spark, tell=lines.append)
     found = _stats(url, day)
     assert outcome.row_count == len(found)
+    # How many lines there are depends on how long Spark takes.
+    assert all(PROGRESS.fullmatch(line) for line in lines), lines
 
     whole = found["orders", "", -1]
     assert whole.produced == _broker_counts(cluster, "TOPIC_PUT_NUMS", "orders") - 1
@@ -108,6 +112,27 @@ def test_statistics_equal_the_counters_of_the_brokers(
     assert again["orders", "", -1].produced == whole.produced
     runs = runner.status(url)
     assert [(run.pipeline, run.state) for run in runs] == [("topic-stats", "done")] * 2
+
+
+def test_progress_is_told_while_spark_works(spark: SparkSession, tmp_path: Path) -> None:
+    """Tasks end only after the first line was told, so there must be one."""
+    told = tmp_path / "told"
+    lines: list[str] = []
+
+    def tell(line: str) -> None:
+        lines.append(line)
+        told.touch()
+
+    def wait(number: int) -> int:
+        until(told.exists, lambda: "no progress was told")
+        return number
+
+    watched = runner._watched  # pyright: ignore[reportPrivateUsage] - without a pipeline around it
+    with watched(spark, tell, threading.Event(), cancels=True):
+        assert spark.sparkContext.parallelize(range(2), 2).map(wait).collect() == [0, 1]
+    assert all(PROGRESS.fullmatch(line) for line in lines), lines
+    assert "0 of 2 tasks" in lines[0]
+    assert len(set(lines)) == len(lines)
 
 
 class StopAfterOneNight(threading.Event):

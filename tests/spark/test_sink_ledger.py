@@ -1,9 +1,13 @@
-"""Exactly once without Spark: every place where a driver, a task or a broker can die."""
+"""Exactly once without Spark: every place where a driver, a task or a broker can die.
+
+On SQLite and on PostgreSQL alike.
+"""
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Generator, Iterable
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
@@ -26,14 +30,15 @@ def small() -> Generator[Cluster]:
 
 
 @pytest.fixture
-def options(small: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> SinkOptions:
-    topic = request.node.name.replace("[", "-").replace("]", "")[:60]
+def options(small: Cluster, database_url: str, request: pytest.FixtureRequest) -> SinkOptions:
+    # The end of the name tells the parameters.
+    topic = request.node.name.replace("[", "-").replace("]", "")[-60:]
     small.create_topic(topic, 2)
     return SinkOptions(
         name_server=small.namesrv_address,
         topic=topic,
         exactly_once=True,
-        ledger=f"sqlite:///{tmp_path / 'ledger.db'}",
+        ledger=database_url,
         retry_for=30_000,
     )
 
@@ -154,8 +159,33 @@ def test_an_end_that_was_obeyed_without_an_answer_is_not_obeyed_twice(
     assert seen(options) == ONCE
 
 
-def test_a_large_batch_keeps_its_halves_in_several_rows(tmp_path: Path) -> None:
-    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+def test_of_many_that_decide_at_once_one_does(database_url: str) -> None:
+    """Drivers that all believe to run the query: the halves of one of them are kept, and whole."""
+    count = 6
+    gate = threading.Barrier(count)
+
+    def decide(driver: int) -> bool:
+        halves = [Half("b", "t", number, driver, f"{number}") for number in range(15_000)]
+        gate.wait()
+        # Opening is a part of it: the tables are not there yet.
+        ledger = Ledger(database_url)
+        try:
+            return ledger.decide(Batch(QUERY, 4), halves)
+        finally:
+            ledger.close()
+
+    with ThreadPoolExecutor(count) as drivers:
+        decided = list(drivers.map(decide, range(count)))
+    assert sum(decided) == 1
+    ledger = Ledger(database_url)
+    ((_, kept),) = ledger.unfinished(QUERY)
+    ledger.close()
+    assert {half.log_offset for half in kept} == {decided.index(True)}
+    assert sorted(half.queue_offset for half in kept) == list(range(15_000))
+
+
+def test_a_large_batch_keeps_its_halves_in_several_rows(database_url: str) -> None:
+    ledger = Ledger(database_url)
     halves = [Half("b", "t", number, number, f"{number}") for number in range(25_000)]
     assert ledger.decide(Batch(QUERY, 7), halves)
     assert not ledger.decide(Batch(QUERY, 7), halves)
