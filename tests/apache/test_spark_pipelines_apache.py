@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sqlite3
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -11,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.apache.kit import apache_broker, tianzhou_namesrv, wait_until
+from tests.apache.kit import VERSIONS, apache_broker, java_shell, tianzhou_namesrv, wait_until
 from tianzhou.admin import Admin
+from tianzhou.admin.messages import body_of
 from tianzhou.admin.topics import extents
+from tianzhou.admin.trace import parse_trace
 from tianzhou.client import Later, Message, ReceivedMessage
 from tianzhou.client.idempotence import TokenTable
 from tianzhou.client.outbox import OUTBOX_ID, Outbox
@@ -207,6 +210,33 @@ def test_alarms_open_once_and_recover(spark: SparkSession, namesrv: str, url: st
     assert (last.consumer_group, last.event, last.value) == ("sleepers", "recovered", 0)
 
 
+def test_a_group_that_has_committed_nothing_is_behind(
+    spark: SparkSession, namesrv: str, url: str
+) -> None:
+    with Producer("waiting", namesrv=namesrv) as producer:
+        producer.send_many(Message("waiting", f"{number}") for number in range(COUNT))
+    wait_until(
+        partial(_has, namesrv, "waiting", COUNT), "messages to wait for", timeout_s=WAIT_S
+    )  # fmt: skip
+    reached, release = threading.Event(), threading.Event()
+
+    def hang(_: ReceivedMessage) -> None:
+        reached.set()
+        release.wait()
+
+    consumer = PushConsumer("stuck", namesrv=namesrv, start="first")
+    consumer.subscribe("waiting", handler=hang)
+    with consumer:
+        try:
+            assert reached.wait(WAIT_S)
+            given = {"nameServer": namesrv, "database": url, "once": "true"}
+            runner.run("backlog-alarm", given, spark=spark)
+        finally:
+            release.set()
+    (event,) = rows(url, tables.alarm_events, consumer_group="stuck")
+    assert (event.topic, event.event, event.value) == ("waiting", "open", COUNT)
+
+
 def test_traces_become_latencies(spark: SparkSession, namesrv: str, url: str) -> None:
     given = {"nameServer": namesrv, "database": url, "slowest": "3"}
     runner.run("trace-latency", given, spark=spark)
@@ -217,10 +247,65 @@ def test_traces_become_latencies(spark: SparkSession, namesrv: str, url: str) ->
     for step in (("", "send"), ("", "store"), ("carriers", "deliver"), ("carriers", "consume")):
         assert steps[step].message_count == TRACED, (step, steps)
     assert all(row.p50_ms <= row.p99_ms <= row.max_ms for row in steps.values())
-    slow = rows(url, tables.slow_messages)
+    slow = rows(url, tables.slow_messages, topic="shipments")
     assert [row.place for row in slow] == [1, 2, 3]
     assert {row.msg_id for row in slow} <= {
         each.properties[UNIQUE_KEY] for each in stored_at(namesrv, "shipments")
+    }
+
+
+def test_traces_of_stock_clients_become_latencies(
+    spark: SparkSession, namesrv: str, url: str
+) -> None:
+    """Clients of 4.9 and of 5.x write their traces in forms of their own."""
+    sent = {
+        version: _trace_stock(version, namesrv, f"parcels-{version[0]}") for version in VERSIONS
+    }
+    given = {"nameServer": namesrv, "database": url, "slowest": "3"}
+    runner.run("trace-latency", given, spark=spark)
+    for version, msg_ids in sent.items():
+        topic = f"parcels-{version[0]}"
+        steps = {
+            (row.consumer_group, row.step): row.message_count
+            for row in rows(url, tables.trace_latency, topic=topic)
+        }
+        wanted = [("", "send"), ("", "store"), (f"{topic}-g", "deliver"), (f"{topic}-g", "consume")]
+        assert steps == dict.fromkeys(wanted, TRACED)
+        slow = rows(url, tables.slow_messages, topic=topic)
+        assert [row.place for row in slow] == [1, 2, 3]
+        assert {row.msg_id for row in slow} <= msg_ids
+
+
+def _trace_stock(version: str, namesrv: str, topic: str) -> set[str]:
+    """Messages of a stock producer at a stock consumer, until all is told; the ids of them."""
+    with java_shell(version, "KindsShell") as shell:
+        shell.ask("start_producer", name=f"{topic}-p", namesrv=namesrv, trace=True)
+        bodies = [f"{number}" for number in range(TRACED)]
+        sent = shell.ask("send", name=f"{topic}-p", topic=topic, bodies=bodies, keys="k")
+        shell.ask(
+            "start_consumer", name=f"{topic}-c", group=f"{topic}-g", topic=topic, way="plain",
+            namesrv=namesrv, trace=True,
+        )  # fmt: skip
+        wait_until(
+            lambda: len(shell.consumed(f"{topic}-c")) >= TRACED, f"consuming {topic}",
+            timeout_s=WAIT_S, seen=lambda: (len(shell.consumed(f"{topic}-c")), shell.report()),
+        )  # fmt: skip
+        msg_ids = {each["msgId"] for each in sent}
+        wait_until(
+            lambda: all(_told_ids(namesrv, kind) >= msg_ids for kind in ("Pub", "SubAfter")),
+            "traces", timeout_s=WAIT_S,
+            seen=lambda: (_told_ids(namesrv, "Pub"), _told_ids(namesrv, "SubAfter")),
+        )  # fmt: skip
+    return msg_ids
+
+
+def _told_ids(namesrv: str, kind: str) -> set[str]:
+    """Ids of messages of which the trace topic tells this."""
+    return {
+        event.message_id
+        for record in stored_at(namesrv, TRACE_TOPIC)
+        for event in parse_trace(body_of(record).decode(), "")
+        if event.kind == kind
     }
 
 

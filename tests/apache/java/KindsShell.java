@@ -176,7 +176,8 @@ public final class KindsShell extends JsonProgram {
 
     private String startConsumer(JSONObject request) throws Exception {
         String name = request.getString("name");
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.getString("group"));
+        DefaultMQPushConsumer consumer =
+            new DefaultMQPushConsumer(request.getString("group"), request.getBooleanValue("trace"), null);
         reach(consumer, request);
         consumer.setInstanceName(name);
         consumer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
