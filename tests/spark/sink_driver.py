@@ -70,8 +70,12 @@ def main(namesrv: str, folder: Path, count: int, row_count: int) -> int:
         "sink driver",
         master="local[2,4]",
         configuration=QUICK,
-        # Small, so that a task has sent rows when a later one fails it.
+        # Small, so that a task has sent rows when a later one fails or holds it: rows pass in
+        # batches and through buffers, from the function to the sink and in front of both.
         spark_sql_execution_arrow_maxRecordsPerBatch=5,
+        spark_sql_execution_python_udf_maxRecordsPerBatch=5,
+        spark_sql_execution_python_udf_buffer_size=64,
+        spark_sql_execution_pandas_udf_buffer_size=64,
     )
 
     def wait_while_held(batch: str | None) -> None:

@@ -13,12 +13,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.apache.asking import ask_server
 from tests.spark import sink_driver
 from tianzhou.message import StoredMessage
+from tianzhou.names import HALF_TOPIC
+from tianzhou.protocol.codes import RequestCode
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE, TOPIC = sink_driver.SOURCE, sink_driver.TOPIC
 _DEADLINE_S = 900.0
+
+
+def half_count(broker_address: str) -> int:
+    """How many halves of transactions a broker has taken."""
+    fields = {"topic": HALF_TOPIC, "queueId": "0"}
+    return int(ask_server(broker_address, RequestCode.GET_MAX_OFFSET, fields).fields["offset"])
 
 
 @dataclass
@@ -69,14 +78,9 @@ class SinkRun:
 
     # -- moments -----------------------------------------------------------------------------------
 
-    @property
-    def next_batch(self) -> int:
-        """The first batch that is not decided; batch 0, which is empty, counts as well."""
-        return len(self._states())
-
     def await_batch(self, batch: int) -> None:
         """Until a batch is decided."""
-        self._until(lambda: self.next_batch > batch, lambda: f"waiting for batch {batch}")
+        self._until(lambda: len(self._states()) > batch, lambda: f"waiting for batch {batch}")
 
     def await_undone(self, batch: int) -> None:
         """Until some batch, this one or a later one, is decided and perhaps not yet seen."""
@@ -89,11 +93,13 @@ class SinkRun:
         """Let the tasks of a batch go only some way."""
         (self.folder / f"hold-{batch}").touch()
 
-    def await_held(self, batch: int) -> None:
+    def await_held(self, batch: int, broker_address: str) -> None:
         """Until a task waits, with a part of its rows sent and nothing decided of them."""
+        assert batch == 1, "halves of earlier batches could not be told from those of this one"
         held = self.folder / f"held-{batch}"
         self._until(held.exists, lambda: f"no task of batch {batch} is held")
-        assert self.next_batch <= batch
+        self._until(lambda: half_count(broker_address) > 0, lambda: "nothing was sent")
+        assert len(self._states()) <= batch
 
     def release(self, batch: int) -> None:
         """Let the tasks go on; returns when one does."""
