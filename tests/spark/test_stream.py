@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -10,57 +10,15 @@ from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.spark.reading import until
+from tests.spark.streams import TOO_BUSY, Batches, run, stream
 from tianzhou.client.sync import Producer, QueueReader
 from tianzhou.spark import commit_progress
 from tianzhou.testing import Cluster
-
-Batches = dict[int, list[str]]
-_TOO_BUSY = "Python worker failed to connect back"
-"""What Spark says when a process of Python did not start within ten seconds."""
-
-
-def stream(
-    spark: SparkSession,
-    cluster: Cluster,
-    checkpoint: Path,
-    into: Batches,
-    meanwhile: Callable[[int], None] = lambda _: None,
-    **options: object,
-) -> "DataStreamWriter":
-    made = spark.readStream.format("rocketmq").option("nameServer", cluster.namesrv_address)
-    for name, value in options.items():
-        made = made.option(name, str(value))
-    frame = made.schema("value STRING").option("valueFormat", "text").load()
-
-    def take(batch: DataFrame, number: int) -> None:
-        into[number] = sorted(row.value for row in batch.collect())
-        meanwhile(number)
-
-    return (
-        frame.writeStream.foreachBatch(take)
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-    )
-
-
-def run(writer: "DataStreamWriter") -> None:
-    """Run a query to its end; where the machine is too busy for Spark to start it, once more."""
-    for is_last in (False, False, True):
-        query = writer.start()
-        try:
-            assert query.awaitTermination(600), f"the query still runs: {query.lastProgress}"
-        except StreamingQueryException as error:
-            if is_last or _TOO_BUSY not in str(error):
-                raise
-        else:
-            return
-        finally:
-            query.stop()
 
 
 def send(producer: Producer, topic: str, *bodies: str) -> None:
@@ -80,7 +38,7 @@ def test_latest_is_pinned_by_an_empty_batch_that_may_be_replayed(
     cluster.create_topic("pinned", 2)
     send(producer, "pinned", "before")
     into: Batches = {}
-    writer = stream(spark, cluster, tmp_path, into, subscribe="pinned")
+    writer = stream(spark, cluster.namesrv_address, tmp_path, into, subscribe="pinned")
     run(writer)
     assert into == {0: []}
     pinned = offsets_in(tmp_path, 0)
@@ -101,8 +59,8 @@ def test_limits_restarts_and_growth_lose_and_repeat_nothing(
     send(producer, "grow-a", *first)
     into: Batches = {}
     writer = stream(
-        spark, cluster, tmp_path, into, subscribePattern="grow-.*", startingOffsets="earliest",
-        maxOffsetsPerTrigger=10,
+        spark, cluster.namesrv_address, tmp_path, into, subscribePattern="grow-.*",
+        startingOffsets="earliest", maxOffsetsPerTrigger=10,
     )  # fmt: skip
     run(writer)
     assert [len(rows) for rows in into.values()] == [0, 10, 10, 5]
@@ -145,7 +103,7 @@ class Running:
     def _go_on(self) -> None:
         """Nothing may end the query but a machine that is too busy for it."""
         error = self.query.exception()
-        if error is not None and _TOO_BUSY not in str(error):
+        if error is not None and TOO_BUSY not in str(error):
             raise error
         if not self.query.isActive:
             self.query = self.writer.start()
@@ -216,7 +174,7 @@ def test_a_listener_commits_every_batch_the_last_one_too(
     into: Batches = {}
     options = {"subscribe": "watched", "group": "watchers-of-streams"}
     writer = stream(
-        spark, cluster, tmp_path, into, subscribe="watched", group=options["group"],
+        spark, cluster.namesrv_address, tmp_path, into, subscribe="watched", group=options["group"],
         startingOffsets="earliest", maxOffsetsPerTrigger=20,
     ).queryName("watched")  # fmt: skip
     namesrv = cluster.namesrv_address
@@ -258,7 +216,7 @@ def test_what_is_deleted_while_a_query_runs_is_a_loss_or_left_out(
 
         into: Batches = {}
         writer = stream(
-            spark, own, tmp_path / "checkpoint", into, retention, subscribe="old",
+            spark, own.namesrv_address, tmp_path / "checkpoint", into, retention, subscribe="old",
             startingOffsets="earliest", maxOffsetsPerTrigger=5, failOnDataLoss=fails,
         )  # fmt: skip
         if fails:

@@ -560,6 +560,10 @@ class SimpleConsumer(_Blocking[simple.SimpleConsumer]):
         """The id under which brokers know this consumer."""
         return self._here().client_id
 
+    def running_info(self) -> ConsumerRunningInfo:
+        """What this consumer is doing, as `mqadmin consumerStatus` shows it."""
+        return self._run(_call(simple.SimpleConsumer.running_info, self._here()))
+
     def subscribe(self, topic: str, *, tags: str = "*", sql: str | None = None) -> None:
         """Receive the messages of a topic, too."""
         self._run(self._here().subscribe(topic, tags=tags, sql=sql))
