@@ -348,7 +348,11 @@ async def test_the_first_word_counts_while_a_restarted_broker_still_reads_the_en
         # The ends behind an open half have to be read again.
         open_, gone = await prepare(peer, b"open"), await prepare(peer, b"gone")
         await end(peer, gone, ROLLBACK)
-    monkeypatch.setattr(Halves, "_read_ends", lambda halves: may_read and read_ends(halves))
+
+    def reads_ends(halves: Halves) -> bool:
+        return may_read and read_ends(halves)
+
+    monkeypatch.setattr(Halves, "_read_ends", reads_ends)
     async with running_broker(store) as broker, peer_of(broker.address) as peer:
         early = [asyncio.create_task(end(peer, half, COMMIT)) for half in (gone, open_)]
         assert await delivered(peer) == []

@@ -132,7 +132,7 @@ def test_a_running_query_takes_in_queues_topics_and_brokers_that_come_and_go(
         own.create_topic("live-a", 1)
         sent = fill_queues(own, "live-a", "at first")
         writer = stream(
-            spark, own, tmp_path / "checkpoint", into, subscribePattern="live-.*",
+            spark, own.namesrv_address, tmp_path / "checkpoint", into, subscribePattern="live-.*",
             startingOffsets="earliest", requestTimeout="2s",
         ).trigger(processingTime="200 milliseconds")  # fmt: skip
         running = Running(writer, into, writer.start())
