@@ -397,6 +397,25 @@ async def closing_waits_for_handlers_and_calls_no_more(site: Site) -> None:
         await consumer.start()
 
 
+async def a_handler_may_close_its_consumer(site: Site) -> None:
+    topic, group = await site.topic(1), site.name("group")
+    consumer = PushConsumer(group, namesrv=site.namesrv, start="first")
+    seen: list[str] = []
+
+    @consumer.handler(topic)
+    async def close_after_this(message: ReceivedMessage) -> None:
+        seen.append(message.text)
+        await consumer.close()
+
+    await site.send_one(topic, "one")
+    await consumer.start()
+    async with asyncio.timeout(DEADLINE_S):
+        await consumer.closed()
+    await site.send_one(topic, "two")
+    assert seen == ["one"]
+    assert await site.committed(group, topic, 1) == [1]
+
+
 async def a_stream_of_messages_acknowledges_by_going_on(site: Site) -> None:
     topic, group = await site.topic(1), site.name("group")
     sent = await site.send(topic, 5, queues=1)
@@ -717,6 +736,7 @@ SCENARIOS: list[Scenario] = [
     members_share_queues_and_take_over,
     broadcasting_gives_everybody_everything,
     closing_waits_for_handlers_and_calls_no_more,
+    a_handler_may_close_its_consumer,
     a_stream_of_messages_acknowledges_by_going_on,
     suspended_consumers_pull_nothing,
     a_handler_that_takes_too_long_is_overtaken,

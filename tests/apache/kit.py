@@ -12,7 +12,7 @@ wrote. `python -m tests.apache.kit` fetches and compiles what the tests otherwis
 
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -120,12 +120,14 @@ def apache_broker(
     jvm_options: Sequence[str] = (),
     graceful: bool = True,
     await_registration: bool = True,
+    conf_files: Mapping[str, str] | None = None,
     **properties: object,
 ) -> Generator[Server]:
     """Apache's broker, registered with the nameservers `a:1;b:2`.
 
     `store_dir` is its storePathRootDir, kept afterwards; without one the store goes with the
     broker. Lines of the configuration file are given as `properties` and win over BROKER_DEFAULTS.
+    `conf_files` are further files of its conf directory, by name.
     `graceful=False` kills the broker at the end, which is quicker and leaves an abort file in the
     store.
     """
@@ -133,6 +135,8 @@ def apache_broker(
     port = port or free_port(-2, 1)
     with tempfile.TemporaryDirectory(prefix="apache-broker-") as directory:
         home = make_home(Path(directory))
+        for name, text in (conf_files or {}).items():
+            (home / "conf" / name).write_text(text)
         store = store_dir or home / "store"
         configuration = home / "broker.properties"
         defaults = BROKER_DEFAULTS | {

@@ -12,6 +12,7 @@ import pytest
 from tests.apache.backends import Backend, until
 from tianzhou.client import (
     ClientSettings,
+    Credentials,
     Message,
     Producer,
     Queue,
@@ -386,10 +387,17 @@ async def test_request_without_reply(backend: Backend, producer: Producer) -> No
 
 
 async def create_topic(
-    backend: Backend, topic: str, queue_count: int, attributes: str = ""
+    backend: Backend,
+    topic: str,
+    queue_count: int,
+    attributes: str = "",
+    credentials: Credentials | None = None,
 ) -> None:
     """As operators do, behind the back of every producer."""
-    own = hub.acquire(ClientSettings(namesrv=backend.namesrv, instance_name="operator"))
+    settings = ClientSettings(
+        namesrv=backend.namesrv, instance_name="operator", credentials=credentials
+    )
+    own = hub.acquire(settings)
     fields = {
         "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(queue_count),
         "writeQueueNums": str(queue_count), "perm": "6", "topicFilterType": "SINGLE_TAG",

@@ -8,7 +8,14 @@ from pathlib import Path
 
 from tests.integration.brokers import eventually
 
-from tianzhou.client import Message, Producer, PushConsumer, ReceivedMessage
+from tianzhou.client import (
+    ClientSettings,
+    Credentials,
+    Message,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+)
 
 ROOT = Path(__file__).parents[2]
 Place = tuple[int, int]
@@ -59,22 +66,33 @@ class Survivor:
 
 
 async def kill_one(
-    folder: Path, namesrv: str, group: str, topic: str, queue_count: int, *, ordered: bool
+    folder: Path,
+    namesrv: str,
+    group: str,
+    topic: str,
+    queue_count: int,
+    *,
+    ordered: bool,
+    account: Credentials | None = None,
 ) -> tuple[Victim, Survivor, set[Place]]:
     """Two consumers share a topic, one is killed at work; the other must end up with everything.
 
     Gives both, and the places of all messages that were sent. `topic` exists already.
     """
-    victim = start_victim(folder, namesrv, group, topic, *(["ordered"] if ordered else []))
+    signing = [f"account={account.access_key}/{account.secret_key}"] if account else []
+    victim = start_victim(
+        folder, namesrv, group, topic, *(["ordered"] if ordered else []), *signing
+    )
+    own = ClientSettings(namesrv=namesrv, credentials=account)
     survivor = Survivor(
         PushConsumer(
-            group, namesrv=namesrv, start="first", ordered=ordered, rebalance_ms=1_000, lock_ms=500
+            group, settings=own, start="first", ordered=ordered, rebalance_ms=1_000, lock_ms=500
         )
     )
     survivor.consumer.subscribe(topic, survivor.take)
     sent: set[Place] = set()
     try:
-        async with Producer(f"to-{group}", namesrv=namesrv) as producer, survivor.consumer:
+        async with Producer(f"to-{group}", settings=own) as producer, survivor.consumer:
             own_count = queue_count // 2
             await eventually(
                 lambda: victim.output.read_text() and len(survivor.queue_ids(topic)) == own_count,
@@ -99,3 +117,15 @@ async def _send(producer: Producer, topic: str, count: int) -> set[Place]:
     futures = [await producer.submit(Message(topic, b"x" * 100)) for _ in range(count)]
     results = await asyncio.gather(*futures)
     return {(result.queue.queue_id, result.queue_offset) for result in results}
+
+
+def assert_in_order(victim: Victim, survivor: Survivor, sent: set[Place], queue_count: int) -> None:
+    """Of each queue both had messages in their order, and the survivor left out none."""
+    for queue_id in range(queue_count):
+        places = sorted(queue_offset for at, queue_offset in sent if at == queue_id)
+        seen = [queue_offset for at, queue_offset in survivor.seen if at == queue_id]
+        done = [queue_offset for at, queue_offset in victim.places("done") if at == queue_id]
+        # The survivor has the rest without a gap, and begins no later than where the victim ended.
+        assert seen == places[places.index(seen[0]) :]
+        assert done == places[: len(done)]
+        assert seen[0] <= len(done)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.integration.brokers import cluster
-from tests.integration.killed import kill_one
+from tests.integration.killed import assert_in_order, kill_one
 from tests.integration.test_client_consumer_troubles import TOPIC, create_topic
 
 QUEUES = 4
@@ -30,11 +30,4 @@ async def test_in_order(tmp_path: Path) -> None:
         victim, survivor, sent = await kill_one(
             tmp_path, it.namesrv, "orderly", TOPIC, QUEUES, ordered=True
         )
-    for queue_id in range(QUEUES):
-        places = sorted(queue_offset for at, queue_offset in sent if at == queue_id)
-        seen = [queue_offset for at, queue_offset in survivor.seen if at == queue_id]
-        done = [queue_offset for at, queue_offset in victim.places("done") if at == queue_id]
-        # The survivor has the rest without a gap, and begins no later than where the victim ended.
-        assert seen == places[places.index(seen[0]) :]
-        assert done == places[: len(done)]
-        assert seen[0] <= len(done)
+    assert_in_order(victim, survivor, sent, QUEUES)

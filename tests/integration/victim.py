@@ -1,6 +1,6 @@
 """A consumer in a process of its own, made to be killed in the middle of its work.
 
-    python -m tests.integration.victim NAMESRV GROUP TOPIC [ordered]
+    python -m tests.integration.victim NAMESRV GROUP TOPIC [ordered] [account=ACCESS_KEY/SECRET_KEY]
 
 It prints a line for every message that it has begun, and one for every message that is done:
 "begun QUEUE OFFSET" and "done QUEUE OFFSET"; before these, its client id.
@@ -9,7 +9,7 @@ It prints a line for every message that it has begun, and one for every message 
 import asyncio
 import sys
 
-from tianzhou.client import PushConsumer, ReceivedMessage
+from tianzhou.client import Credentials, PushConsumer, ReceivedMessage
 
 _AT_A_TIME = 4
 
@@ -19,10 +19,19 @@ def tell(line: str) -> None:
     sys.stdout.flush()
 
 
-async def main(namesrv: str, group: str, topic: str, *, ordered: bool) -> None:
+def credentials_in(arguments: list[str]) -> Credentials | None:
+    for argument in arguments:
+        if argument.startswith("account="):
+            access_key, _, secret_key = argument.removeprefix("account=").partition("/")
+            return Credentials(access_key, secret_key)
+    return None
+
+
+async def main(namesrv: str, group: str, topic: str, *more: str) -> None:
     consumer = PushConsumer(
-        group, namesrv=namesrv, start="first", ordered=ordered, consume_threads=_AT_A_TIME,
-        persist_offsets_ms=200, lock_ms=500,
+        group, namesrv=namesrv, start="first", ordered="ordered" in more,
+        credentials=credentials_in([*more]), consume_threads=_AT_A_TIME, persist_offsets_ms=200,
+        lock_ms=500,
     )  # fmt: skip
 
     @consumer.handler(topic)
@@ -37,4 +46,4 @@ async def main(namesrv: str, group: str, topic: str, *, ordered: bool) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:4], ordered="ordered" in sys.argv[4:]))
+    asyncio.run(main(*sys.argv[1:]))

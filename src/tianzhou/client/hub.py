@@ -68,6 +68,8 @@ _RETRIABLE = frozenset((
     ResponseCode.TOPIC_NOT_EXIST, ResponseCode.GO_AWAY, ResponseCode.FLOW_CONTROL,
 ))  # fmt: skip
 """Answers after which the same request may succeed later, with nothing else changed."""
+_DENIED = "org.apache.rocketmq.acl.common.AclException"
+"""What 4.9 says to an account that may not do this, as a SYSTEM_ERROR like any other."""
 
 
 class Member(Protocol):
@@ -629,8 +631,9 @@ _GROUP_FIELDS: dict[int, str] = {
 
 def broker_error(answer: Command, subject: str) -> BrokerError:
     """The error that an answer tells, for the person who has to act on it."""
-    retriable = answer.code in _RETRIABLE
-    return BrokerError(answer.code, answer.remark or "", subject=subject, retriable=retriable)
+    remark = answer.remark or ""
+    retriable = answer.code in _RETRIABLE and _DENIED not in remark
+    return BrokerError(answer.code, remark, subject=subject, retriable=retriable)
 
 
 # -- the hubs of this process ----------------------------------------------------------------------
