@@ -98,12 +98,13 @@ async def serving(
     limits: Limits | None = None,
     tls: Tls | None = None,
     host: str = "127.0.0.1",
+    port: int = 0,
     drain_s: float = 1.0,
 ) -> AsyncGenerator[tuple[Server, str], None]:
-    """A server on a port of its own, and its address."""
+    """A server on a port of its own, unless one is named, and its address."""
     server = Server(handle, limits=limits or Limits(), tls=tls)
     try:
-        yield server, format_address(*await server.listen(host, 0))
+        yield server, format_address(*await server.listen(host, port))
     finally:
         await server.close(drain_s)
 

@@ -407,11 +407,31 @@ async def test_silent_broker(tmp_path: Path) -> None:
             assert {each.queue.broker_name for each in results} == {"broker-a"}
 
 
-async def test_back_pressure_has_a_time_out(namesrv: str) -> None:
+async def test_back_pressure_lets_one_after_the_other_pass(namesrv: str) -> None:
     async with Producer("g", namesrv=namesrv, in_flight_count=1) as producer:
         await producer.send("Pressed", b"warm")
         results = await asyncio.gather(*(producer.send("Pressed", b"x") for _ in range(20)))
         assert len({(each.queue, each.queue_offset) for each in results}) == 20
+
+
+async def test_back_pressure_has_a_time_out(tmp_path: Path) -> None:
+    """Whoever finds no room in its time has sent nothing, and is told so."""
+    async with (
+        silent_server() as (address, _),
+        running_namesrv(tmp_path) as namesrv,
+        peer_of(namesrv) as registrar,
+    ):
+        await register_silent(registrar, address, "Pressed")
+        async with Producer(
+            "g", namesrv=namesrv, in_flight_count=1, close_timeout_ms=1
+        ) as producer:
+            stuck = await producer.submit(Message("Pressed", b"x"), timeout_ms=60_000)
+            with pytest.raises(SendTimeout, match="nothing was sent: 1 messages") as late:
+                await producer.send("Pressed", b"y", timeout_ms=100)
+            assert (late.value.try_count, late.value.retriable) == (0, True)
+            assert not stuck.done()
+        with pytest.raises(TianzhouError):
+            await stuck
 
 
 async def test_close_waits_for_what_is_on_its_way(namesrv: str) -> None:
