@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 RUST_AT_LEAST := 1.85
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo-spark test check unit fuzz bench bench-broker bench-quick bench-spark spark-full docs clean
+.PHONY: help setup run demo-spark test check unit fuzz storm bench bench-broker bench-quick bench-spark spark-full docs clean
 
 help: ## show the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -122,6 +122,10 @@ unit: setup ## the fast tests only
 
 fuzz: setup ## a million mutated inputs for every decoder
 	$(BIN)/python -m tests.fuzz.run --count 1000000
+
+STORM_S ?= 300
+storm: setup ## the client for five minutes behind a proxy that cuts, stalls, delays and garbles
+	TIANZHOU_ADVERSITY_S=$(STORM_S) $(BIN)/pytest -q tests/adversity -k nothing_is_lost -o log_cli=true --log-cli-level=WARNING
 
 # Counting instructions needs valgrind; as root on Debian it is installed, elsewhere its test is skipped.
 .PHONY: cost cost-baseline profile valgrind-if-possible
