@@ -273,6 +273,8 @@ class GroupMember(Membership, ABC):
                 await self._give_up(held)
         changed = False
         for topic in tuple(self._subscriptions):
+            if topic not in self._announced:
+                continue  # its route came before the heartbeat; `_announce` will be back
             try:
                 own, is_listed = await self._own_queues(topic)
                 did_change, complete = await self._adjust(topic, own)
