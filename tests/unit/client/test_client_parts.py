@@ -204,6 +204,7 @@ for name in ("fcntl", "uvloop", "resource", "pwd", "grp", "termios", "tianzhou_k
 for name in ("fork", "register_at_fork"):
     delattr(os, name)
 import tianzhou.client, tianzhou.client.sync
+import tianzhou.client.idempotence, tianzhou.client.outbox, tianzhou.client.sql
 """
 
 
