@@ -100,9 +100,26 @@ public final class BrokerShell extends JsonProgram {
         producer.setRetryTimesWhenSendFailed(0);
         producer.setRetryTimesWhenSendAsyncFailed(0);
         producer.setVipChannelEnabled(request.getBooleanValue("vip"));
+        if (request.containsKey("compression")) {
+            setCompressType(producer, request.getString("compression"));
+        }
         producer.start();
         producers.put(name, producer);
         return "started";
+    }
+
+    /** Producers of 4.9 have no such setter; they use zlib unless the whole JVM is told otherwise. */
+    private static void setCompressType(DefaultMQProducer producer, String type) throws Exception {
+        for (Method method : DefaultMQProducer.class.getMethods()) {
+            if (method.getName().equals("setCompressType")) {
+                Method of = method.getParameterTypes()[0].getMethod("of", String.class);
+                method.invoke(producer, of.invoke(null, type));
+                return;
+            }
+        }
+        if (!type.equals("ZLIB")) {
+            throw new IllegalArgumentException("producers of this version cannot be told to use " + type);
+        }
     }
 
     /** Send in one of the ways of the client; the results in the order of the messages. */
