@@ -15,7 +15,12 @@ from dataclasses import dataclass, field
 from tests.integration.remoting_kit import serving
 
 from tianzhou.protocol import bodies, headers
-from tianzhou.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
+from tianzhou.protocol.bodies.route import (
+    BrokerData,
+    QueueData,
+    TopicQueueMappingInfo,
+    TopicRouteData,
+)
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers.send import SendMessageResponse
@@ -42,6 +47,7 @@ class Script:
     port_shift: int
     """Brokers are said to be so many ports above where the server is."""
     namesrv: str = ""
+    static_topics: frozenset[str] = frozenset()
     requests: list[Command] = field(default_factory=list[Command])
 
     def count(self, code: int) -> int:
@@ -55,14 +61,15 @@ class Script:
     def handle(self, connection: Connection, request: Command) -> Answer:
         self.requests.append(request)
         if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
-            return Command(code=ResponseCode.SUCCESS, body=bodies.encode(self._route()))
+            route = self._route(is_static=request.fields["topic"] in self.static_topics)
+            return Command(code=ResponseCode.SUCCESS, body=bodies.encode(route))
         if request.code == RequestCode.SEND_MESSAGE_V2:
             return self.on_send(connection, request)
         if request.code == RequestCode.PULL_MESSAGE:
             return None  # held, as brokers do while there is no message
         return Command(code=ResponseCode.SUCCESS, ext_fields={"offset": "0"})
 
-    def _route(self) -> TopicRouteData:
+    def _route(self, *, is_static: bool) -> TopicRouteData:
         host, _, port = self.namesrv.rpartition(":")
         address = f"{host}:{int(port) + self.port_shift}"
         return TopicRouteData(
@@ -76,6 +83,12 @@ class Script:
                 BrokerData(cluster="c", broker_name=name, addresses={0: address})
                 for name in self.broker_names
             ],
+            mappings={
+                name: TopicQueueMappingInfo(broker_name=name, queue_count=1)
+                for name in self.broker_names
+            }
+            if is_static
+            else None,
         )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from tianzhou.client.queues import Queue, java_text
-from tianzhou.errors import RouteNotFound
+from tianzhou.errors import MessageRefused, RouteNotFound
 from tianzhou.names import MASTER_ID, PERM_READ, PERM_WRITE
 from tianzhou.protocol.bodies.route import QueueData, TopicRouteData
 
@@ -39,10 +39,14 @@ class TopicRoute:
 
 
 def route_of(topic: str, data: TopicRouteData, *, is_template: bool = False) -> TopicRoute:
-    """The route that a nameserver's answer describes. Raises RouteNotFound if it is nonsense."""
+    """The route that a nameserver's answer describes.
+
+    Raises RouteNotFound if it is nonsense, MessageRefused if nothing can be sent or read there.
+    """
     if data.mappings:
         # Its queues are not those of the brokers: what is written to them directly would get lost.
-        raise RouteNotFound(
+        # Not RouteNotFound, after which a producer would have the topic made from a template.
+        raise MessageRefused(
             f"topic {topic}: it is a static topic, whose queues are mapped to those of brokers, "
             "and this client does not know mappings"
         )

@@ -10,8 +10,13 @@ from tianzhou.client.routes import (
     template_route,
     vip_address,
 )
-from tianzhou.errors import RouteNotFound
-from tianzhou.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
+from tianzhou.errors import MessageRefused, RouteNotFound
+from tianzhou.protocol.bodies.route import (
+    BrokerData,
+    QueueData,
+    TopicQueueMappingInfo,
+    TopicRouteData,
+)
 
 
 def brokers(*names: str, slave_only: tuple[str, ...] = ()) -> list[BrokerData]:
@@ -107,3 +112,15 @@ def test_master_gone() -> None:
     assert address_for_reading({1: "s:2"}, 0, only_this=False) == ("s:2", True)
     assert address_for_reading({1: "s:2"}, 0, only_this=True) is None
     assert address_for_reading({}, 0, only_this=False) is None
+
+
+def test_static_topics_are_refused_with_the_reason() -> None:
+    """Their queues are not those of brokers: what went to those would be read by nobody."""
+    mapping = TopicQueueMappingInfo(topic="t", broker_name="a", queue_count=8)
+    data = TopicRouteData(queues=[queues("a")], brokers=brokers("a"), mappings={"a": mapping})
+    with pytest.raises(MessageRefused) as refused:
+        route_of("t", data)
+    text = str(refused.value)
+    assert "topic t: it is a static topic" in text
+    assert "this client does not know mappings" in text
+    assert not refused.value.retriable
