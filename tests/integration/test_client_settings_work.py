@@ -305,7 +305,7 @@ class Stuck:
         ({"queue_mib_max": 1}, 700_000, "2 MiB are held, 1 are allowed"),
         ({"queue_span_max": 5}, 10, "the messages held span 6 offsets, 5 are allowed"),
     ],
-    ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
+    ids=["topic_messages_max", "topic_mib_max", "queue_mib_max", "queue_span_max"],
 )
 async def test_pulling_pauses_when_enough_is_held(
     cluster: Cluster,
