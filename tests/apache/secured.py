@@ -20,8 +20,13 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from tests.apache.backends import OURS, Backend
-from tests.apache.kit import LOOPBACK, apache_broker, apache_namesrv, tianzhou_namesrv
-from tests.apache.test_broker_compat import tianzhou_broker
+from tests.apache.kit import (
+    LOOPBACK,
+    apache_broker,
+    apache_namesrv,
+    tianzhou_broker,
+    tianzhou_namesrv,
+)
 from tianzhou.client import ClientSettings, Credentials, Tls
 
 CHIEF = Credentials("chief-account", "chief-secret")

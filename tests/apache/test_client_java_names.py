@@ -22,6 +22,8 @@ CLASSES = (
 GETTER = re.compile(r"(get|is)[A-Z]\w*")
 """What a program was told by its own settings; the document says so for all of them together."""
 EVERY_OBJECT_HAS = {"equals", "hashCode", "toString"}
+OF_THE_GRPC_CLIENT = {"setAwaitDuration", "setSubscriptionExpressions"}
+"""Setters of its SimpleConsumer; its classes are in jars of their own, which are not here."""
 
 
 def documented_names() -> set[str]:
@@ -65,4 +67,4 @@ def test_the_tables_name_no_setter_that_java_does_not_have(apache: None) -> None
     for each in (*CLASSES, *others):
         known |= public_methods(each)
     setters = {name for name in documented_names() if re.fullmatch(r"set[A-Z]\w*", name)}
-    assert sorted(setters - known) == []
+    assert sorted(setters - known - OF_THE_GRPC_CLIENT) == []
