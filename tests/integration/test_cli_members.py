@@ -12,6 +12,8 @@ from tests.integration.cli_kit import Cli
 from tests.integration.namesrv_kit import Broker as RegisteredBroker
 from tests.integration.namesrv_kit import asking
 
+from tianzhou.admin.doctor import examine
+from tianzhou.admin.door import Admin
 from tianzhou.client.consumer import PushConsumer
 from tianzhou.client.message import ReceivedMessage
 from tianzhou.protocol.codes import ResponseCode
@@ -170,3 +172,56 @@ async def test_the_doctor_sees_what_waits_and_what_is_careless() -> None:
         assert "--set autoCreateTopicEnable=false" in ran.out
         nowhere = await asyncio.to_thread(Cli(f"127.0.0.1:1;{cli.namesrv}"), "doctor", code=1)
         assert "127.0.0.1:1" in nowhere.out
+
+
+@asynccontextmanager
+async def gated_consumer(cluster: Cluster) -> AsyncGenerator[tuple[asyncio.Semaphore, list[int]]]:
+    """Consumes as many messages as it is let, and commits nothing meanwhile; gives what it did."""
+    gate, done = asyncio.Semaphore(0), list[int]()
+
+    async def take(message: ReceivedMessage) -> None:
+        await gate.acquire()
+        done.append(message.queue_offset)
+
+    consumer = PushConsumer(
+        "billing", namesrv=cluster.namesrv_address, persist_offsets_ms=3_600_000
+    )
+    consumer.subscribe("orders", take)
+    async with consumer:
+        try:
+            yield gate, done
+        finally:
+            for _ in range(100):
+                gate.release()
+
+
+async def test_the_doctor_tells_a_busy_consumer_from_one_that_is_stuck() -> None:
+    async with Cluster(topics={"orders": 1}) as cluster:
+        cli = Cli(cluster.namesrv_address)
+        await cli.run("group", "create", "billing")
+        await cli.run("offset", "reset", "billing", "orders", "--to", "earliest", "--yes")
+        await cli.run("message", "send", "orders", "x", "--count", "9")
+        async with (
+            gated_consumer(cluster) as (gate, done),
+            Admin(cluster.namesrv_address) as admin,
+        ):
+
+            async def fetched() -> bool:
+                (told,) = (await cli.run("group", "members", "billing", "--json")).json
+                return any(each["waiting"] == 9 for each in told["queues"])
+
+            async def work(_: float) -> None:
+                gate.release()
+                await eventually(lambda: done, "one message")
+
+            async def checks(**options: Any) -> set[str]:  # noqa: ANN401
+                return {each.check for each in await examine(admin, **options)}
+
+            await eventually(fetched, "all messages are there")
+            assert "stuck queues" not in await checks(pause=work)
+            assert done == [0]
+            assert "stuck queues" not in await checks(wait_s=0)
+            ran = await cli.run("doctor", "--wait", "0.1", code=1)
+            assert "9 messages in queues that stand still: orders broker-0/0" in ran.out
+            watched = await cli.run("cluster", "watch", "--wait", "0.1", "--rounds", "1", "--json")
+            assert "stuck queues" in {each["check"] for each in watched.lines}

@@ -8,25 +8,32 @@ finding of its own or is left out, never an error.
 import asyncio
 import ipaddress
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from tianzhou.admin.clusters import choose
 from tianzhou.admin.door import Admin
-from tianzhou.admin.fanout import BrokerAt, Gathered, gather
-from tianzhou.admin.portrait import GroupPortrait, QueueProgress, portray
+from tianzhou.admin.fanout import AT_ONCE_MAX, BrokerAt, Gathered, gather
+from tianzhou.admin.portrait import GroupPortrait, Member, QueueProgress, portray
 from tianzhou.admin.rates import disk_ratio
 from tianzhou.admin.topics import extents
 from tianzhou.clock import wall_ms
 from tianzhou.errors import TianzhouError
 from tianzhou.names import DLQ_TOPIC_PREFIX
+from tianzhou.protocol.bodies.queues import MessageQueue
 from tianzhou.protocol.bodies.route import ClusterInfo
 from tianzhou.remoting.address import parse_address
 
 SKEW_MS = 5_000
 """Brokers tell their age in whole seconds, so less cannot be told apart."""
 DISK_WARNING, DISK_ERROR = 0.75, 0.85
+WATCH_S = 6.0
+"""How long queues are watched: clients commit every 5 s."""
+_TURN_MS = 60_000
+"""A member with many queues may work on others for so long before one has its turn."""
+_SLOW_FACTOR = 3
+"""A message may take so many times as long as the others before it counts as stuck."""
 _UP = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
 _ADVERTISED = (
     "start it if it is down; otherwise it advertises an address that does not lead to it from "
@@ -63,8 +70,16 @@ class Vitals:
     """Our clock, when it answered."""
 
 
-async def examine(admin: Admin, *, wait_s: float = 2.0) -> list[Finding]:
-    """Make all checks; `wait_s` is how long queues are watched for standing still."""
+async def examine(
+    admin: Admin,
+    *,
+    wait_s: float = WATCH_S,
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> list[Finding]:
+    """Make all checks; `wait_s` is how long queues are watched for standing still, 0: not at all.
+
+    `pause` lets that time pass, if there is a queue to watch.
+    """
     findings, info = await _check_namesrvs(admin)
     if info is None:
         return findings
@@ -79,7 +94,7 @@ async def examine(admin: Admin, *, wait_s: float = 2.0) -> list[Finding]:
     findings += check_versions({at: told.runtime for at, told in vitals.found.items()})
     masters = [at for at in vitals.found if at.is_master]
     if masters:
-        findings += await _check_groups(admin, masters, wait_s)
+        findings += await _check_groups(admin, masters, wait_s, pause)
         findings += await _check_dead_letters(admin)
     return findings
 
@@ -263,33 +278,44 @@ def check_versions(runtimes: Mapping[BrokerAt, Mapping[str, str]]) -> list[Findi
 # -- groups ----------------------------------------------------------------------------------------
 
 
-async def _check_groups(admin: Admin, masters: Sequence[BrokerAt], wait_s: float) -> list[Finding]:
+async def _check_groups(
+    admin: Admin,
+    masters: Sequence[BrokerAt],
+    wait_s: float,
+    pause: Callable[[float], Awaitable[None]],
+) -> list[Finding]:
     tables = await gather(masters, admin.groups.all_configs)
     names = sorted({name for table in tables.found.values() for name in table})
     first = await _portraits(admin, names)
-    lagging = [name for name, each in first.items() if each.lag_count]
+    lagging = [name for name, each in first.items() if each.lag_count and each.members]
+    second: dict[str, GroupPortrait] = {}
     if lagging and wait_s > 0:
-        await asyncio.sleep(wait_s)
-    second = await _portraits(admin, lagging)
+        await pause(wait_s)
+        second = await _portraits(admin, lagging)
     findings: list[Finding] = []
     for name, each in first.items():
-        findings += check_subscriptions(each)
-        findings += check_progress(each, second.get(name, each))
+        findings += [*check_subscriptions(each), *check_backlog(each)]
+        if name in second:
+            findings += check_progress(each, second[name], wait_s * 1000)
     if not findings:
-        what = "members agree, and no queue stands still"
+        what = "members agree" + (", and no queue stands still" if wait_s > 0 else "")
         findings.append(Finding(Level.OK, "groups", f"{len(first)} groups", what))
     return findings
 
 
 async def _portraits(admin: Admin, names: Sequence[str]) -> dict[str, GroupPortrait]:
-    found: dict[str, GroupPortrait] = {}
-    for name in names:
-        try:
-            found[name] = await portray(admin.groups, admin.clusters, name)
-        except TianzhouError:
-            # A group may go while we look; and brokers that are away are found elsewhere.
-            continue
-    return found
+    turns = asyncio.Semaphore(AT_ONCE_MAX)
+
+    async def one(name: str) -> GroupPortrait | None:
+        async with turns:
+            try:
+                return await portray(admin.groups, admin.clusters, name)
+            except TianzhouError:
+                # A group may go while we look; and brokers that are away are found elsewhere.
+                return None
+
+    found = zip(names, await asyncio.gather(*map(one, names)), strict=True)
+    return {name: each for name, each in found if each is not None}
 
 
 def check_subscriptions(portrait: GroupPortrait) -> list[Finding]:
@@ -306,28 +332,78 @@ def check_subscriptions(portrait: GroupPortrait) -> list[Finding]:
     ]
 
 
-def check_progress(before: GroupPortrait, after: GroupPortrait) -> list[Finding]:
-    """Queues with a backlog that stood still between two looks."""
-    was = {_key(queue): queue.committed_offset for queue in before.queues}
+def check_backlog(portrait: GroupPortrait) -> list[Finding]:
+    """Messages that nobody is there to consume."""
+    if portrait.members or not portrait.lag_count:
+        return []
+    topics = ", ".join(sorted({queue.topic for queue in portrait.queues if queue.lag_count}))
+    messages = _several(portrait.lag_count, "message")
+    return [
+        Finding(
+            Level.WARNING,
+            "backlog",
+            f"group {portrait.group}",
+            f"{messages} of {topics} to consume, and nobody is online",
+            f"start its consumers, or `tianzhou group delete {portrait.group}` if it is retired",
+        )
+    ]
+
+
+def check_progress(before: GroupPortrait, after: GroupPortrait, watched_ms: float) -> list[Finding]:
+    """Queues with a backlog that nobody worked on between two looks."""
+    was = {_key(queue): queue for queue in before.queues}
     still = [
         queue
         for queue in after.queues
-        if queue.lag_count and was.get(_key(queue)) == queue.committed_offset
+        if queue.lag_count
+        and (earlier := was.get(_key(queue))) is not None
+        and earlier.committed_offset == queue.committed_offset
+        and not _is_worked_on(queue, before.members, after.members, watched_ms)
     ]
-    if not still:
+    if not still or not after.members:
         return []
     lag = sum(queue.lag_count for queue in still)
-    topics = ", ".join(sorted({queue.topic for queue in still}))
-    subject = f"group {after.group}"
-    if not after.members:
-        what = f"{_several(lag, 'message')} of {topics} to consume, and nobody is online"
-        advice = f"start its consumers, or `tianzhou group delete {after.group}` if it is retired"
-        return [Finding(Level.WARNING, "backlog", subject, what, advice)]
     places = ", ".join(f"{q.topic} {q.broker_name}/{q.queue_id}" for q in still[:4])
     more = f" and {len(still) - 4} more" if len(still) > 4 else ""
     what = f"{_several(lag, 'message')} in queues that stand still: {places}{more}"
     advice = f"see what holds them: tianzhou group members {after.group} --stacks"
-    return [Finding(Level.ERROR, "stuck queues", subject, what, advice)]
+    return [Finding(Level.ERROR, "stuck queues", f"group {after.group}", what, advice)]
+
+
+def _is_worked_on(
+    queue: QueueProgress, before: Sequence[Member], after: Sequence[Member], watched_ms: float
+) -> bool:
+    """Whether the member that holds a queue tells that it consumes, though nothing is committed.
+
+    A queue that has just changed hands is not judged: its new holder begins.
+    """
+    was, now = _holder(queue, before), _holder(queue, after)
+    if now is None:
+        return False
+    if was is None or was.client_id != now.client_id:
+        return True
+    wire = _wire_key(queue)
+    work = now.queues[wire]
+    if work.moved_since(was.queues[wire]):
+        return True
+    if watched_ms < _SLOW_FACTOR * now.consume_ms.get(queue.topic, 0.0):
+        return True
+    # What is consumed in any order stands in line behind the other queues of its member.
+    others_ms = [
+        each.consumed_ms
+        for other, each in now.queues.items()
+        if other in was.queues and each.moved_since(was.queues[other])
+    ]
+    return bool(others_ms) and not work.in_order and max(others_ms) - work.consumed_ms < _TURN_MS
+
+
+def _holder(queue: QueueProgress, members: Sequence[Member]) -> Member | None:
+    wire = _wire_key(queue)
+    return next((member for member in members if wire in member.queues), None)
+
+
+def _wire_key(queue: QueueProgress) -> MessageQueue:
+    return MessageQueue(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id)
 
 
 def _key(queue: QueueProgress) -> tuple[str, str, int]:

@@ -8,14 +8,20 @@ topics are named with both sides.
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tianzhou.admin.clusters import Clusters
 from tianzhou.admin.fanout import BrokerAt, gather
 from tianzhou.admin.groups import Groups
 from tianzhou.errors import TargetError, TianzhouError
 from tianzhou.names import RETRY_TOPIC_PREFIX
-from tianzhou.protocol.bodies.clients import Connection, ConsumerConnection, ConsumerRunningInfo
+from tianzhou.protocol.bodies.clients import (
+    Connection,
+    ConsumerConnection,
+    ConsumerRunningInfo,
+    PopProcessQueueInfo,
+    ProcessQueueInfo,
+)
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.queues import MessageQueue
 from tianzhou.protocol.bodies.stats import ConsumeOffsets, ConsumeStats
@@ -23,6 +29,27 @@ from tianzhou.protocol.bodies.subscription import SubscriptionData
 from tianzhou.protocol.version import version_name
 
 NOT_SUBSCRIBED = "not subscribed"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How far a member is with a queue that it holds, as it tells; brokers hear of it later."""
+
+    done_offset: int
+    """What it will commit next."""
+    consumed_ms: int
+    """When it last had a message of this queue in hand, by its own clock."""
+    in_order: bool = False
+
+    def moved_since(self, before: "Work") -> bool:
+        """Whether something was consumed in between.
+
+        A message that is refused in its order is taken in hand again and again: only the offset
+        tells. Otherwise one slow message may hold the offset while those after it are consumed.
+        """
+        if self.done_offset != before.done_offset:
+            return True
+        return not self.in_order and self.consumed_ms != before.consumed_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +64,10 @@ class Member:
     """Names of the brokers that it is connected to."""
     subscriptions: Mapping[str, str] | None
     """Filter by topic, as the member tells; None if it could not be asked."""
-    queues: tuple[MessageQueue, ...] = ()
+    queues: Mapping[MessageQueue, Work] = field(default_factory=dict[MessageQueue, Work])
     """Queues that it holds."""
+    consume_ms: Mapping[str, float] = field(default_factory=dict[str, float])
+    """By topic: how long a message takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,19 +198,43 @@ def _members(
             _, names = found.setdefault(connection.client_id or "", (connection, []))
             names.append(at.name)
     return tuple(
-        Member(
-            client_id=client_id,
-            address=connection.client_addr or "",
-            language=connection.language or "",
-            version=version_name(connection.version),
-            brokers=tuple(names),
-            subscriptions=filters_of(infos[client_id].subscriptions)
-            if client_id in infos
-            else None,
-            queues=tuple(infos[client_id].queues) if client_id in infos else (),
-        )
+        _member(client_id, connection, names, infos.get(client_id))
         for client_id, (connection, names) in sorted(found.items())
     )
+
+
+def _member(
+    client_id: str, connection: Connection, brokers: Iterable[str], info: ConsumerRunningInfo | None
+) -> Member:
+    member = Member(
+        client_id=client_id,
+        address=connection.client_addr or "",
+        language=connection.language or "",
+        version=version_name(connection.version),
+        brokers=tuple(brokers),
+        subscriptions=None,
+    )
+    if info is None:
+        return member
+    held: dict[MessageQueue, Work] = {
+        queue: _popped(each) for queue, each in (info.pop_queues or {}).items()
+    }
+    held |= {queue: _pulled(each) for queue, each in info.queues.items()}
+    return replace(
+        member,
+        subscriptions=filters_of(info.subscriptions),
+        queues=held,
+        consume_ms={topic: each.consume_ms for topic, each in info.statuses.items()},
+    )
+
+
+def _pulled(told: ProcessQueueInfo) -> Work:
+    return Work(told.commit_offset, told.last_consume_timestamp, in_order=told.locked)
+
+
+def _popped(told: PopProcessQueueInfo) -> Work:
+    # Who pops has no offset of its own; it asks for more when it has hands free.
+    return Work(told.wait_ack_count, told.last_pop_timestamp)
 
 
 # -- what is made of the answers -------------------------------------------------------------------

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from tianzhou.admin import export
 from tianzhou.admin.changes import CAME, Change, changes
-from tianzhou.admin.doctor import Finding, Level, examine
+from tianzhou.admin.doctor import WATCH_S, Finding, Level, examine
 from tianzhou.admin.fanout import BrokerAt
 from tianzhou.admin.rates import BrokerRates, GroupBacklog, Snapshot, snapshot
 from tianzhou.cli.choosing import BrokerOption, ClusterOption, is_system_group, masters
@@ -254,9 +254,13 @@ async def watch(
     wait_s: Annotated[
         float,
         typer.Option(
-            "--wait", metavar="SECONDS", min=0, max=300, help="How long to watch for stuck queues."
+            "--wait",
+            metavar="SECONDS",
+            min=0,
+            max=300,
+            help="How long to watch queues that have a backlog; 0 does not look for stuck ones.",
         ),
-    ] = 2.0,
+    ] = WATCH_S,
 ) -> None:
     """Watch a cluster for faults, until Ctrl-C: tell each one when it comes and when it is gone.
 

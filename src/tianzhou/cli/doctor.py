@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from tianzhou.admin.doctor import Level, examine
+from tianzhou.admin.doctor import WATCH_S, Level, examine
 from tianzhou.cli.session import Session, verb
 from tianzhou.cli.show import Shown, several
 
@@ -29,9 +29,13 @@ async def doctor(
     wait_s: Annotated[
         float,
         typer.Option(
-            "--wait", metavar="SECONDS", min=0, max=300, help="How long to watch for stuck queues."
+            "--wait",
+            metavar="SECONDS",
+            min=0,
+            max=300,
+            help="How long to watch queues that have a backlog; 0 does not look for stuck ones.",
         ),
-    ] = 2.0,
+    ] = WATCH_S,
 ) -> Shown:
     """Find the usual faults of a cluster, and say what to do.
 

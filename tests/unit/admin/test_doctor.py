@@ -5,8 +5,9 @@ import pytest
 from tianzhou.admin import doctor
 from tianzhou.admin.doctor import Finding, Level, Vitals
 from tianzhou.admin.fanout import BrokerAt
-from tianzhou.admin.portrait import Contradiction, GroupPortrait, Member, QueueProgress
+from tianzhou.admin.portrait import Contradiction, GroupPortrait, Member, QueueProgress, Work
 from tianzhou.errors import ConnectError
+from tianzhou.protocol.bodies.queues import MessageQueue
 from tianzhou.protocol.bodies.route import BrokerData, ClusterInfo
 
 AT = BrokerAt("broker-a", 0, "10.0.0.7:10911", "c")
@@ -26,7 +27,18 @@ def levels(findings: list[Finding]) -> list[Level]:
     return [each.level for each in findings]
 
 
-MEMBER = Member("c1", "", "", "", (), {})
+QUEUE, OTHER = (MessageQueue(topic="t", broker_name="broker-a", queue_id=n) for n in (0, 1))
+
+
+def member(
+    *works: Work, queues: tuple[MessageQueue, ...] = (QUEUE, OTHER), consume_ms: float = 0
+) -> tuple[Member, ...]:
+    """The only member, with what it tells of its queues."""
+    held = dict(zip(queues, works, strict=False))
+    return (Member("c1", "", "", "", (), {}, queues=held, consume_ms={"t": consume_ms}),)
+
+
+IDLE = member(Work(3, 100))
 
 
 @pytest.mark.parametrize(
@@ -116,12 +128,50 @@ def test_versions_that_differ() -> None:
 
 
 def test_queues_that_stand_still() -> None:
-    assert doctor.check_progress(portrait(3, (MEMBER,)), portrait(5, (MEMBER,))) == []
-    assert doctor.check_progress(portrait(10, (MEMBER,)), portrait(10, (MEMBER,))) == []
-    (stuck,) = doctor.check_progress(portrait(3, (MEMBER,)), portrait(3, (MEMBER,)))
+    def judged(
+        before: int, after: int, was: tuple[Member, ...] = IDLE, now: tuple[Member, ...] = IDLE
+    ) -> list[Finding]:
+        return doctor.check_progress(portrait(before, was), portrait(after, now), 6000)
+
+    assert judged(3, 5) == []
+    assert judged(10, 10) == []
+    (stuck,) = judged(3, 3)
     assert (stuck.level, stuck.check) == (Level.ERROR, "stuck queues")
-    (alone,) = doctor.check_progress(portrait(3), portrait(3))
+    assert levels(judged(3, 3, member(), member())) == [Level.ERROR], "nobody holds the queue"
+    assert judged(3, 3, member(), IDLE) == [], "its holder has just begun"
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "is_stuck"),
+    [
+        (member(Work(3, 100)), member(Work(4, 100)), False),
+        (member(Work(3, 100)), member(Work(3, 900)), False),
+        (member(Work(3, 100, in_order=True)), member(Work(3, 900, in_order=True)), True),
+        (member(Work(3, 100, in_order=True)), member(Work(5, 900, in_order=True)), False),
+        (member(Work(3, 100), Work(1, 90)), member(Work(3, 100), Work(1, 9000)), False),
+        (member(Work(3, 100), Work(1, 90)), member(Work(3, 100), Work(1, 90_000)), True),
+        (member(Work(3, 100), Work(1, 90)), member(Work(3, 100), Work(1, 90)), True),
+        (IDLE, member(Work(3, 100), consume_ms=5000), False),
+        (IDLE, member(Work(3, 100), consume_ms=1000), True),
+    ],
+    ids=[
+        "will commit", "finished later ones", "refuses again and again", "goes on in order",
+        "works on another queue", "has left it for long", "does nothing", "takes its time",
+        "took too long",
+    ],
+)  # fmt: skip
+def test_the_holder_of_a_queue_is_asked_before_it_counts_as_stuck(
+    was: tuple[Member, ...], now: tuple[Member, ...], is_stuck: bool
+) -> None:
+    found = doctor.check_progress(portrait(3, was), portrait(3, now), 6000)
+    assert bool(found) == is_stuck
+
+
+def test_a_backlog_that_nobody_consumes() -> None:
+    (alone,) = doctor.check_backlog(portrait(3))
     assert (alone.level, alone.check) == (Level.WARNING, "backlog")
+    assert doctor.check_backlog(portrait(3, IDLE)) == []
+    assert doctor.check_backlog(portrait(10)) == []
 
 
 def test_members_that_subscribe_differently() -> None:

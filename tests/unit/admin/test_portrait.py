@@ -4,6 +4,7 @@ from tianzhou.admin.portrait import (
     NOT_SUBSCRIBED,
     Contradiction,
     Member,
+    Work,
     contradictions,
     filter_text,
     filters_of,
@@ -84,7 +85,7 @@ def test_differences_that_our_brokers_tell() -> None:
 def test_progress_names_the_member_that_holds_a_queue() -> None:
     queue = MessageQueue(topic="t", broker_name="b", queue_id=1)
     stats = ConsumeStats(offsets={queue: ConsumeOffsets(broker_offset=9, consumer_offset=4)})
-    holder = Member("a", "", "", "", (), {}, queues=(queue,))
+    holder = Member("a", "", "", "", (), {}, queues={queue: Work(4, 0)})
     (row,) = queue_progress(merge_progress([stats]), [holder])
     assert (row.lag_count, row.client_id, row.queue_id) == (5, "a", 1)
 
