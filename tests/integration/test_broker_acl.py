@@ -19,11 +19,16 @@ from tests.integration.brokers import (
     running_broker,
     send_fields,
 )
+from tests.integration.test_broker_metrics import PROM, get
+from tests.unit.broker.acl import attacks
+from tests.unit.broker.acl.attacks import Attack
 
+from tianzhou.broker.acl.files import write_text
 from tianzhou.errors import ConfigError
 from tianzhou.protocol import acl
 from tianzhou.protocol.bodies import decode as decode_body
 from tianzhou.protocol.bodies.auth import AclConfig
+from tianzhou.protocol.bodies.topics import TopicConfig
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command, HeaderEncoding
 
@@ -104,7 +109,54 @@ async def test_a_message_cannot_be_read_by_sending_it_back_or_by_its_place(tmp_p
             fields = {"offset": place, "group": "clerks", "delayLevel": "0"}
             answer = await ask(it, PLAIN, code, fields)
             assert answer.code == ResponseCode.NO_PERMISSION
-            assert "invoices" in (answer.remark or "")
+            assert (answer.remark or "").endswith("for the topic of this message")
+
+
+@asynccontextmanager
+async def attacked(folder: Path) -> AsyncGenerator[tuple[Cluster, dict[str, Attack]]]:
+    """A broker with accounts and messages, and the requests that try to get around."""
+    (folder / "conf").mkdir()
+    (folder / "conf" / "plain_acl.yml").write_text(write_text(attacks.ACCOUNTS))
+    async with cluster(folder, aclEnable="true", rocketmqHome=folder, **PROM) as it:
+        places: dict[str, int] = {}
+        for topic in ("granted", "published", "secret", "%RETRY%secret"):
+            it.broker.topics.put(TopicConfig(topic_name=topic))
+            stored = await send(it, attacks.ADMIN, topic)
+            assert stored.code == ResponseCode.SUCCESS, stored.remark
+            places[topic] = int(stored.fields["msgId"][-16:], 16)
+        yield it, attacks.attacks(places.__getitem__)
+
+
+async def test_every_attack_is_refused_over_sockets_in_both_encodings(tmp_path: Path) -> None:
+    async with attacked(tmp_path) as (it, table):
+        ends = {topic: it.broker.topics.get(topic) for topic in ("secret", "published")}
+        for encoding in HeaderEncoding:
+            for name, (tried, expected) in table.items():
+                command = Command(
+                    code=tried.code,
+                    ext_fields=dict(tried.fields),
+                    body=tried.body,
+                    encoding=encoding,
+                )
+                answer = await it.peer.client.request(it.peer.address, command)
+                remark = answer.remark or ""
+                assert answer.code == ResponseCode.NO_PERMISSION, (name, encoding, remark)
+                assert expected in remark, (name, encoding)
+                assert "secret" not in remark or "secret" in attacks.said_by(tried), name
+                assert not answer.body, name
+                assert not answer.fields, name
+        assert {topic: it.broker.topics.get(topic) for topic in ends} == ends
+        refused = len(table) * len(HeaderEncoding)
+        _, page = await get(it, "/metrics")
+        counted = [
+            float(line.rpartition(" ")[2])
+            for line in page.splitlines()
+            if line.startswith("tianzhou_acl_refusals_total{")
+        ]
+        assert sum(counted) == refused
+        asked = {"topic": "secret", "queueId": "0"}
+        told = await ask(it, attacks.ADMIN, RequestCode.GET_MAX_OFFSET, asked)
+        assert told.fields["offset"] == "1", "nothing was stored by those who may not"
 
 
 async def test_a_changed_file_counts_and_a_broken_one_does_not(

@@ -15,6 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tianzhou.broker.acl.guard import Lack
 from tianzhou.broker.clients import ConsumerTable, ProducerTable
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.exporter import A_TURN, ExporterParts, exporter_figures
@@ -44,6 +45,8 @@ class MetricParts:
     parked_count: Callable[[], int]
     quota_refusals: Callable[[], Mapping[str, int]]
     """How many requests each kind of limit of the quota file refused."""
+    acl_refusals: Callable[[], Mapping[Lack, int]]
+    """How many requests access control refused, by what they lacked."""
     exporter: ExporterParts
     """What the figures under the older names are taken from."""
 
@@ -140,7 +143,12 @@ def _throughput(parts: MetricParts) -> Iterator[Metric]:
     )
     for name, count in parts.quota_refusals().items():
         above.add_metric([*node, name], count)
-    yield from (messages_in, bytes_in, messages_out, bytes_out, dead, refused, above)
+    denied = CounterMetricFamily(
+        "tianzhou_acl_refusals", "Requests that access control refused", labels=[*_NODE, "lack"]
+    )
+    for name, count in parts.acl_refusals().items():
+        denied.add_metric([*node, name], count)
+    yield from (messages_in, bytes_in, messages_out, bytes_out, dead, refused, above, denied)
 
 
 def _add(total: Counts, counts: Counts) -> None:

@@ -236,6 +236,7 @@ class Broker:
             self._settings, self.topics, self.groups, self.offsets, self.consumers, self.producers,
             store, self.stats, lambda: len(self.parked),
             lambda: self._entrance.quotas.refused if self._entrance.quotas else {},
+            lambda: self._access.refused if self._access else {},
             ExporterParts(
                 self._settings, self.topics, self.offsets, self.consumers, store, self.history,
                 self._runtime, self._clock,

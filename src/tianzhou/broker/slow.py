@@ -3,7 +3,7 @@
 A request is timed from its handler's start to its answer: waiting for the disk or a slave counts,
 waiting in the socket does not. Pulls that are held until a message comes are not slow, and are not
 timed. What the kernel answers by itself is not timed either: it never waits for anything but
-memory. At most so many lines a second are written; those left out are counted.
+memory. Only so many lines a second are written.
 """
 
 import asyncio
@@ -13,12 +13,11 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
 from tianzhou.broker.dispatch import Answer
+from tianzhou.broker.line_limit import LineLimit
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
 
 log = logging.getLogger(__name__)
-
-LINES_A_SECOND = 20
 
 _TOPIC_IN_B = (
     RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2,
@@ -51,12 +50,10 @@ class _Timed:
 class SlowLog:
     """Times requests and writes about the slow ones."""
 
-    __slots__ = ("_left_count", "_left_out_count", "_second")
+    __slots__ = ("_lines",)
 
     def __init__(self) -> None:
-        self._second = 0
-        self._left_count = LINES_A_SECOND
-        self._left_out_count = 0
+        self._lines = LineLimit()
 
     def watch(self, peer: str, request: Command, answer: Answer, started_s: float,
               threshold_ms: int) -> Answer:  # fmt: skip
@@ -71,21 +68,12 @@ class SlowLog:
 
     def note(self, peer: str, code: int, topic: str, started_s: float, threshold_ms: int) -> None:
         """Write a line if it took too long since then."""
-        now_s = time.perf_counter()
-        took_ms = (now_s - started_s) * 1000
-        if took_ms < threshold_ms:
+        took_ms = (time.perf_counter() - started_s) * 1000
+        if took_ms < threshold_ms or (ending := self._lines.ending()) is None:
             return
-        if int(now_s) != self._second:
-            self._second, self._left_count = int(now_s), LINES_A_SECOND
-        if not self._left_count:
-            self._left_out_count += 1
-            return
-        self._left_count -= 1
-        left_out, self._left_out_count = self._left_out_count, 0
         log.warning(
             "slow request: %s from %s, topic %s, took %.0f ms%s",
-            name_of(code), peer, topic or "-", took_ms,
-            f" ({left_out} more were not written)" if left_out else "",
+            name_of(code), peer, topic or "-", took_ms, ending,
             extra={"code": code, "peer": peer, "topic": topic, "took_ms": round(took_ms, 1)},
         )  # fmt: skip
 

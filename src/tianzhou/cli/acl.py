@@ -83,14 +83,14 @@ async def show_versions(
     app, "put", destroys=True,
     examples=[
         "tianzhou acl put billing --secret 12345678 --topic orders=SUB --group billing=SUB --yes",
-        "tianzhou acl put ops --secret 12345678 --admin --yes",
+        "tianzhou acl put operations --secret 12345678 --admin --yes",
     ],
 )  # fmt: skip
 async def put_account(
     session: Session,
     account: Account,
     secret: Annotated[
-        str | None, typer.Option("--secret", metavar="KEY", help="Its secret, 6 letters or more.")
+        str | None, typer.Option("--secret", metavar="KEY", help="Its secret, 7 letters or more.")
     ] = None,
     white_address: Annotated[
         str | None, typer.Option("--white-address", metavar="IP", help="Trusted address.")

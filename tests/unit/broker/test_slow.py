@@ -7,7 +7,8 @@ from collections.abc import Awaitable
 
 import pytest
 
-from tianzhou.broker.slow import LINES_A_SECOND, SlowLog, topic_of
+from tianzhou.broker.line_limit import LINES_A_SECOND
+from tianzhou.broker.slow import SlowLog, topic_of
 from tianzhou.errors import RequestError
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command

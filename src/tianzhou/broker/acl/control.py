@@ -1,10 +1,11 @@
 """Access control of one broker: the files, the check, and the look for changes."""
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from tianzhou.broker.acl.files import AclFiles
-from tianzhou.broker.acl.guard import Guard
+from tianzhou.broker.acl.guard import Guard, Lack
 from tianzhou.broker.acl.needs import TopicAt
 from tianzhou.clock import Clock
 from tianzhou.errors import ConfigError
@@ -30,6 +31,8 @@ class AccessControl:
         self.files.load()
         self._guard = Guard(lambda: self.files.rules, topic_at)
         self.check = self._guard.check
+        self.refused: Mapping[Lack, int] = self._guard.refused
+        """Refused requests, by what they lacked."""
 
     def look(self) -> None:
         """Take changed files; one that cannot be used leaves the rules as they are."""

@@ -29,6 +29,8 @@ class Need(NamedTuple):
     is_group: bool
     name: str
     permission: Permission
+    is_looked_up: bool = False
+    """The broker found the name, the request did not say it: whoever is refused may not learn."""
 
 
 def topic_need(topic: str, permission: Permission) -> Need:
@@ -182,7 +184,7 @@ def needs_of(request: Command, topic_at: TopicAt) -> list[Need] | None:
     if place is not None:
         topic = _topic_at(request, place[0], topic_at)
         if topic is not None:
-            needs.append(topic_need(topic, place[1]))
+            needs.append(topic_need(topic, place[1])._replace(is_looked_up=True))
     return needs
 
 
