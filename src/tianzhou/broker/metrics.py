@@ -23,6 +23,7 @@ from tianzhou.broker.groups import GroupTable
 from tianzhou.broker.offsets import OffsetTable
 from tianzhou.broker.stats import Counts, Stats
 from tianzhou.broker.topics import TopicTable
+from tianzhou.broker.waiting_figures import WaitingParts, waiting_figures
 from tianzhou.config.live import LiveSettings
 from tianzhou.names import DLQ_TOPIC_PREFIX
 from tianzhou.remoting.connection import Connection
@@ -47,6 +48,8 @@ class MetricParts:
     """How many requests each kind of limit of the quota file refused."""
     acl_refusals: Callable[[], Mapping[Lack, int]]
     """How many requests access control refused, by what they lacked."""
+    waiting: WaitingParts
+    """What the figures of halves, timed and popped messages are taken from."""
     exporter: ExporterParts
     """What the figures under the older names are taken from."""
 
@@ -89,6 +92,9 @@ def _figures(parts: MetricParts) -> Iterator[Metric | None]:
     for some in (_throughput(parts), _backlog(parts), _state(parts)):
         yield from some
         yield None
+    node = _labels(parts.settings.config)
+    yield from waiting_figures(parts.waiting, _NODE, node, parts.exporter.clock())
+    yield None
     yield from exporter_figures(parts.exporter)
 
 

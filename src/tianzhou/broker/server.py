@@ -223,23 +223,29 @@ class Broker:
                 config.broker_name, self.topics, self.groups,
             )  # fmt: skip
         if config.metrics_exporter_type is MetricsExporter.PROM:
-            await self._serve_figures(config, self._store)
+            await self._serve_figures(config, self._store, self._waits, self._running.halves)
         await self._announce()
         return host, port
 
-    async def _serve_figures(self, config: BrokerConfig, store: MessageStore) -> None:
+    async def _serve_figures(
+        self, config: BrokerConfig, store: MessageStore, waits: Waits, halves: Halves
+    ) -> None:
         # The library takes memory that a broker without such pages need not spend.
         from tianzhou.broker import metrics
         from tianzhou.broker.exporter import ExporterParts
+        from tianzhou.broker.waiting_figures import WaitingParts
 
+        assert self._pops is not None
+        pops = self._pops.table
+        waiting = WaitingParts(store, self.stats, halves.open_count, waits.timer_figures, pops)
         parts = metrics.MetricParts(
             self._settings, self.topics, self.groups, self.offsets, self.consumers, self.producers,
             store, self.stats, lambda: len(self.parked),
             lambda: self._entrance.quotas.refused if self._entrance.quotas else {},
-            lambda: self._access.refused if self._access else {},
+            lambda: self._access.refused if self._access else {}, waiting,
             ExporterParts(
-                self._settings, self.topics, self.offsets, self.consumers, store, self.history,
-                self._runtime, self._clock,
+                self._settings, self.address, self.topics, self.offsets, self.consumers,
+                self.producers, store, self.history, self._runtime, self._clock,
             ),
         )  # fmt: skip
         self._web = WebServer(metrics.pages(parts))

@@ -57,6 +57,10 @@ class Stats:
     """Queues that gave messages to a pop, by topic and group; RocketMQ's checkpoints."""
     acked: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     """Popped messages that were acknowledged, by topic and group."""
+    committed: Counter[str] = field(default_factory=Counter[str])
+    """Transactions that were committed, by topic."""
+    rolled_back: Counter[str] = field(default_factory=Counter[str])
+    """Transactions that were rolled back, by topic."""
     channels: Callable[[], Mapping[str, int]] = dict[str, int]
     """How often connections came and went, under RocketMQ's names."""
     put_slowest_ms: int = 0

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 _WINDOW_MS = 10_000
 _SAMPLE_MS = 1000
+DUE_COUNTED_MAX = 100_000
 
 
 class TimerFigures(NamedTuple):
@@ -19,6 +20,14 @@ class TimerFigures(NamedTuple):
     """Messages a second that came to wait, over the last 10 s."""
     dequeue_rate: float = 0.0
     """Messages a second that were delivered, over the last 10 s."""
+    index_behind_ms: int = 0
+    """For how long the message has been stored that is to be indexed next."""
+    due_count: int = 0
+    """Messages that are due and not delivered yet; at most `DUE_COUNTED_MAX` are counted."""
+    enqueued_count: int = 0
+    """Messages that came to wait, since the start."""
+    dequeued_count: int = 0
+    """Messages that were delivered, since the start."""
 
     def as_runtime_info(self) -> dict[str, str]:
         """Under RocketMQ's names and in its units."""

@@ -135,6 +135,12 @@ class TimerIndex:
         (first,) = self._connection.execute("SELECT min(due_ms) FROM waiting").fetchone()
         return None if first is None else int(first)
 
+    def due_count(self, now_ms: int, count_max: int) -> int:
+        """How many are due, counted up to a limit: after a long pause it may be all of them."""
+        query = "SELECT count(*) FROM (SELECT 1 FROM waiting WHERE due_ms <= ? LIMIT ?)"
+        count: int = self._connection.execute(query, (now_ms, count_max)).fetchone()[0]
+        return count
+
     def count(self) -> int:
         """How many wait, by looking at all of them."""
         count: int = self._connection.execute("SELECT count(*) FROM waiting").fetchone()[0]

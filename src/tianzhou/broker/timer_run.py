@@ -25,7 +25,7 @@ from tianzhou.broker.pump import TURN_S
 from tianzhou.broker.steps import Step, unwatched
 from tianzhou.broker.timer import Recall, Waiting
 from tianzhou.broker.timer_check import TimerCheck, decode_check
-from tianzhou.broker.timer_figures import Pace, TimerFigures
+from tianzhou.broker.timer_figures import DUE_COUNTED_MAX, Pace, TimerFigures
 from tianzhou.broker.timer_index import TimerIndex, remove
 from tianzhou.errors import RecordError, StoreError
 from tianzhou.names import TIMER_TOPIC
@@ -312,12 +312,20 @@ class Timer:
         first_ms = self.index.first_due_ms()
         queue = self._store.queues.get(TIMER_TOPIC, 0)
         end = 0 if queue is None else queue.next_offset
+        behind = max(end - self.index.next_queue_offset, 0)
+        stored_ms = (
+            self._store.store_time(TIMER_TOPIC, 0, self.index.next_queue_offset) if behind else None
+        )
         return TimerFigures(
             read_behind_ms=0 if first_ms is None else max(now_ms - first_ms, 0),
-            offset_behind=max(end - self.index.next_queue_offset, 0),
+            offset_behind=behind,
             waiting_count=self.index.waiting_count,
             enqueue_rate=self._indexing.rate(now_ms, self._indexed_count),
             dequeue_rate=self._firing.rate(now_ms, self._fired_count),
+            index_behind_ms=0 if stored_ms is None else max(now_ms - stored_ms, 0),
+            due_count=self.index.due_count(now_ms, DUE_COUNTED_MAX),
+            enqueued_count=self._indexed_count,
+            dequeued_count=self._fired_count,
         )
 
     def close(self) -> None:

@@ -129,6 +129,10 @@ class Halves:
             )
         return transactions.as_half(draft, found)
 
+    def open_count(self) -> int:
+        """How many halves nobody has ended yet."""
+        return self.settled.open_count(self._store.max_offset(HALF_TOPIC, QUEUE_ID))
+
     def find(self, log_offset: int) -> StoredMessage | None:
         """The half that begins at a place of the log."""
         found = self._message_at(log_offset)

@@ -258,6 +258,11 @@ class SettledHalves:
         self._bits[index] |= 1 << bit
         return True
 
+    def open_count(self, stop: int) -> int:
+        """How many before a place are open."""
+        settled = int.from_bytes(self._bits, "little") >> (self.first - self._origin)
+        return max(stop - self.first - settled.bit_count(), 0)
+
     def next_open(self, queue_offset: int, stop: int) -> int:
         """The first open one from a place on, `stop` if there is none before that."""
         at, bits = max(queue_offset, self.first), self._bits

@@ -130,9 +130,13 @@ class Waits:
         now_ms = self._clock()
         return now_ms if self.timer is None else self.timer.delivered_until_ms(now_ms)
 
+    def timer_figures(self) -> TimerFigures:
+        """How the timer is doing."""
+        return TimerFigures() if self.timer is None else self.timer.figures(self._clock())
+
     def figures(self) -> dict[str, str]:
         """How the levels and the timer are doing, as run-time information of RocketMQ has it."""
-        timed = TimerFigures() if self.timer is None else self.timer.figures(self._clock())
+        timed = self.timer_figures()
         levels = {
             f"scheduleMessageOffset_{level}": f"{at},{end}"
             for level, (at, end) in self.delays.places().items()

@@ -341,12 +341,14 @@ def test_figures_tell_how_far_the_timer_is(bench: Bench) -> None:
     assert bench.timer.figures(bench.now_ms) == TimerFigures(offset_behind=5)
     bench.rest()
     figures = bench.timer.figures(bench.now_ms)
-    assert figures == TimerFigures(waiting_count=5, enqueue_rate=5.0)
+    assert figures == TimerFigures(waiting_count=5, enqueue_rate=5.0, enqueued_count=5)
     bench.now_ms += 12_000
     behind = bench.timer.figures(bench.now_ms)
-    assert (behind.read_behind_ms, behind.waiting_count) == (2000, 5)
+    assert (behind.read_behind_ms, behind.waiting_count, behind.due_count) == (2000, 5, 4)
     bench.rest()
-    shown = bench.timer.figures(bench.now_ms).as_runtime_info()
+    rested = bench.timer.figures(bench.now_ms)
+    assert (rested.due_count, rested.dequeued_count) == (0, 4)
+    shown = rested.as_runtime_info()
     assert shown == {
         "timerReadBehind": "0", "timerOffsetBehind": "0", "timerCongestNum": "1",
         "timerEnqueueTps": str(round(5 / 12, 2)), "timerDequeueTps": str(round(4 / 12, 2)),

@@ -172,3 +172,12 @@ def test_a_producer_is_found_by_its_id_while_it_is_connected() -> None:
     assert table.find("id") == "new channel"
     table.closed("new channel")
     assert table.find("id") is None
+
+
+def test_open_halves_are_counted_from_the_first_that_is_open() -> None:
+    settled = transactions.SettledHalves(5)
+    assert settled.open_count(5) == 0
+    assert settled.open_count(25) == 20
+    for queue_offset in (6, 20, 23):
+        settled.add(queue_offset)
+    assert settled.open_count(25) == 17

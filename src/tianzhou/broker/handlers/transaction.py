@@ -88,7 +88,7 @@ def _end(
         if state == sysflag.TRANSACTION_COMMIT:
             _commit(parts, half)
         else:
-            parts.halves.roll_back(half)
+            _roll_back(parts, half)
     except RecordError as e:
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(e)) from e
     except StoreError as e:
@@ -147,6 +147,13 @@ def _commit(parts: TransactionParts, half: StoredMessage) -> None:
     if appended is not None and place is not None:
         took_ms = parts.clock() - began_ms
         parts.stats.stored(place[0], 1, appended.size_bytes, took_ms, place[1])
+        parts.stats.committed[place[0]] += 1
+
+
+def _roll_back(parts: TransactionParts, half: StoredMessage) -> None:
+    place = transactions.real_place(half)
+    if parts.halves.roll_back(half) and place is not None:
+        parts.stats.rolled_back[place[0]] += 1
 
 
 def resume_check(
