@@ -6,6 +6,7 @@ refuse a directory that a broker has open.
 
 import base64
 import json
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -28,7 +29,8 @@ app = typer.Typer(no_args_is_help=True, help="Look into a store directory, check
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="storePathRootDir of a broker.")]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 _out = Console(soft_wrap=True)
 _err = Console(stderr=True, soft_wrap=True)
@@ -160,18 +162,49 @@ def _as_line(message: StoredMessage, *, bodies: bool) -> str:
     return f"{line}: {message.body[:200]!r}" if bodies else line
 
 
+def _agree(what: str, *, dry_run: bool, yes: bool) -> None:
+    """Ends the command if something that destroys is not to be done. `what` begins with a verb."""
+    if dry_run:
+        _out.print(f"would {what}; nothing was changed", markup=False)
+        raise typer.Exit
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        _err.print(
+            f"tianzhou store: to {what} needs your word: add --yes, or --dry-run to only look",
+            markup=False,
+        )
+        raise typer.Exit(2)
+    typer.confirm(f"{what[0].upper()}{what[1:]}?", abort=True, err=True)
+
+
 @app.command()
-def rebuild(directory: Directory, yes: Yes = False, as_json: AsJson = False) -> None:
+def rebuild(
+    directory: Directory, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
+) -> None:
     """Make all queues and the index again from the log."""
     with _in_words():
-        config = StoreDirectory(directory).inferred_config()
-        if not yes:
-            typer.confirm(f"Remove and rebuild queues and index of {directory}?", abort=True)
+        store_directory = StoreDirectory(directory)
+        config, facts = store_directory.inferred_config(), store_directory.facts()
+        what = f"{len(facts.queues)} queues and {facts.index_files} files of the index"
+        _agree(f"remove and rebuild {what} of {directory}", dry_run=dry_run, yes=yes)
         with _progress("rebuild") as told:
             store = MessageStore.open(config, background=False, rebuild=True, progress=told)
             report = store.report
             store.close()
     _tell(report.replayed_count, report.end_log_offset, report.notes, as_json=as_json)
+
+
+def _lost_count(directory: StoreDirectory, log_offset: int) -> int:
+    """How many sound messages there are from a place on. Raises StoreError if it is no border."""
+    count, is_border = 0, log_offset == directory.facts().first_log_offset
+    for message in directory.messages():
+        start = message.log_offset
+        is_border = is_border or log_offset in (start, start + message.size_bytes)
+        count += start >= log_offset
+    if not is_border:
+        raise StoreError(f"no sound record begins or ends at log offset {log_offset}")
+    return count
 
 
 @app.command()
@@ -180,17 +213,18 @@ def truncate(
     log_offset: Annotated[
         int, typer.Option("--at", help="The log ends here; must be the begin of a record.", min=0)
     ],
+    dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Give up everything from a log offset on; queues and index follow."""
     with _in_words():
-        config = StoreDirectory(directory).inferred_config()
-        if not yes:
-            typer.confirm(
-                f"Give up all messages of {directory} from log offset {log_offset} on, for ever?",
-                abort=True,
-            )
+        store_directory = StoreDirectory(directory)
+        config = store_directory.inferred_config()
+        if dry_run or not yes:
+            lost = f"{_lost_count(store_directory, log_offset):,} messages of {directory}"
+            what = f"give up {lost} from log offset {log_offset} on, for ever"
+            _agree(what, dry_run=dry_run, yes=yes)
         with _progress("truncate") as told:
             report = truncate_log(config, log_offset, told)
     _tell(report.replayed_count, report.end_log_offset, report.notes, as_json=as_json)
