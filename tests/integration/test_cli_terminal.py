@@ -106,7 +106,7 @@ class Open:
 @pytest.mark.parametrize(
     ("words", "seen"),
     [
-        (("cluster", "top", "--every", "0.2"), "backlog"),
+        (("cluster", "top", "--every", "0.2"), "latency since the last look"),
         (("topic", "show", "orders", "--watch", "--every", "0.2"), "Topic orders"),
     ],
 )

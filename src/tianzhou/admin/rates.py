@@ -5,6 +5,7 @@ RocketMQ tells rates as texts: "12.30 11.90 10.01" are the messages per second o
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from tianzhou.admin.groups import Groups
 from tianzhou.admin.portrait import merge_progress
 
 AT_ONCE_MAX = 16
+_PUT_STEPS = 13
+_COUNT = re.compile(r"\]:\s*(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class BrokerRates:
     """5.x only."""
     put_max_ms: float | None
     """The slowest of the last while, as the broker reckons it."""
+    put_counts: tuple[int, ...] | None
+    """Messages stored within 0, 10, 50 ... ms, see `put_times`."""
     answer_ms: float
     """How long it took to answer this question."""
     waiting_sends: int | None
@@ -124,6 +129,7 @@ def read_rates(at: BrokerAt, told: Mapping[str, str], answer_ms: float) -> Broke
         out_today=_difference(told, "msgGetTotalTodayNow", "msgGetTotalTodayMorning"),
         put_p99_ms=first_number(told.get("putLatency99")),
         put_max_ms=first_number(told.get("putMessageEntireTimeMax")),
+        put_counts=_put_counts(told.get("putMessageDistributeTime")),
         answer_ms=answer_ms,
         waiting_sends=_whole(told.get("sendThreadPoolQueueSize")),
         waiting_pulls=_whole(told.get("pullThreadPoolQueueSize")),
@@ -150,6 +156,11 @@ def first_number(text: str | None) -> float | None:
         return float(text.split()[0]) if text else None
     except (ValueError, IndexError):
         return None
+
+
+def _put_counts(text: str | None) -> tuple[int, ...] | None:
+    counts = tuple(map(int, _COUNT.findall(text or "")))
+    return counts if len(counts) == _PUT_STEPS else None
 
 
 def _whole(text: str | None) -> int | None:

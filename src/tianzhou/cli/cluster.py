@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +17,7 @@ from tianzhou.admin import export
 from tianzhou.admin.changes import CAME, Change, changes
 from tianzhou.admin.doctor import WATCH_S, Finding, Level, examine
 from tianzhou.admin.fanout import BrokerAt
+from tianzhou.admin.put_times import LatePuts
 from tianzhou.admin.rates import BrokerRates, GroupBacklog, Snapshot, snapshot
 from tianzhou.cli.choosing import BrokerOption, ClusterOption, is_system_group, masters
 from tianzhou.cli.session import Session, print_json, verb
@@ -107,9 +108,16 @@ async def top(
     cluster: ClusterOption = None,
     count: Annotated[int, typer.Option("--groups", min=0, help="Groups to show.")] = 10,
 ) -> Shown:
-    """Watch a cluster live: rates in and out, latency, what waits, and the largest backlogs."""
+    """Watch a cluster live: rates in and out, latency, what waits, and the largest backlogs.
+
+    Latency (p99, max) is that of messages stored since the last look, in steps of 0, 10, 50, 100 ms
+    and so on; the first look, and the only one with --once, has it as the broker reckons it.
+    """
     admin = session.admin
     told = await snapshot(admin.brokers, admin.groups, admin.clusters, cluster=cluster)
+    late = session.kept(LatePuts)
+    since = "the last look" if late.has_looked else "the start of the broker"
+    told = replace(told, brokers=late.look(told.brokers))
     groups = [each for each in told.groups if not is_system_group(each.group) or each.lag]
     in_tps = sum(each.in_tps or 0 for each in told.brokers)
     out_tps = sum(each.out_tps or 0 for each in told.brokers)
@@ -119,11 +127,13 @@ async def top(
         ("   out ", "dim"), (f"{out_tps:,.1f}/s", "bold green"),
         ("   backlog ", "dim"), (f"{lag:,}", "bold yellow" if lag else "bold green"),
         ("   brokers ", "dim"), (f"{len(told.brokers)}", "bold"),
+        (f"   latency since {since}", "dim"),
     )  # fmt: skip
     data = {
         "in_tps": in_tps,
         "out_tps": out_tps,
         "backlog": lag,
+        "latency_since": since,
         "brokers": [asdict(each) for each in told.brokers],
         "groups": [asdict(each) for each in groups[:count]],
     }

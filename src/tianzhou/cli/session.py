@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_type_hints
 
 import msgspec
 import typer
@@ -62,6 +62,7 @@ _OUTPUT = "Output"
 _SAFETY = "Safety"
 
 Result = Shown | None
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,11 @@ class Session:
         self.admin = admin
         self.out = console()
         self.err = console(stderr=True)
+        self._kept: dict[type, object] = {}
+
+    def kept(self, kind: type[T]) -> T:
+        """What a verb that is shown again and again keeps from one look to the next."""
+        return cast("T", self._kept.setdefault(kind, kind()))
 
     @property
     def now_ms(self) -> int:

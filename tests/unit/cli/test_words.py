@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from tianzhou.cli.app import main
 from tianzhou.cli.arguments import SERVER_VERBS, is_verb
-from tianzhou.cli.bench import percentiles
+from tianzhou.cli.bench import Times
 from tianzhou.cli.choosing import kind_of_topic, like, pairs_of, parse_perm
 from tianzhou.cli.message import read_bodies
 from tianzhou.cli.root import LEAVES, NOUNS
@@ -157,11 +158,27 @@ def test_a_verb_behind_a_server_is_not_a_server() -> None:
 # -- small parts -----------------------------------------------------------------------------------
 
 
+def times_of(took_ms: Iterable[float]) -> Times:
+    times = Times()
+    for each in took_ms:
+        times.add(each)
+    return times
+
+
 def test_percentiles() -> None:
-    found = percentiles([float(each) for each in range(1, 1001)])
-    assert found == {"p50": 500.0, "p90": 900.0, "p99": 990.0, "p99.9": 999.0, "max": 1000.0}
-    assert percentiles([]) == {}
-    assert percentiles([7.0]) == dict.fromkeys(("p50", "p90", "p99", "p99.9", "max"), 7.0)
+    found = times_of(map(float, range(1, 1001))).percentiles()
+    expected = {"p50": 500, "p90": 900, "p99": 990, "p99.9": 999, "max": 1000}
+    assert found == pytest.approx(expected, rel=0.01)
+    assert found["max"] == 1000
+    assert times_of([]).percentiles() == {}
+    one = times_of([7.0]).percentiles()
+    assert one == pytest.approx(dict.fromkeys(("p50", "p90", "p99", "p99.9", "max"), 7.0), rel=0.01)
+
+
+def test_percentiles_are_of_the_whole_run() -> None:
+    """What comes late counts as much as what came first."""
+    quick_then_slow = times_of([*[1.0] * 500, *[100.0] * 500])
+    assert quick_then_slow.percentiles()["p90"] == pytest.approx(100, rel=0.01)
 
 
 def test_kinds_of_topics() -> None:

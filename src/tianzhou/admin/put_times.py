@@ -1,0 +1,84 @@
+"""How long brokers took to store messages of late, out of counts that they tell again and again.
+
+A broker tells how many messages it stored within which time ("[<=0ms]:9 [0~10ms]:2 ..."): ours
+since its start, Apache's since the last full minute. What lies between two looks is of late; a
+count that has fallen was begun anew in between, and is all of late by itself.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tianzhou.admin.rates import BrokerRates
+
+_ENDS_MS = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
+"""Where each step ends; the last step has no end."""
+
+Counts = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PutTimes:
+    """Times within which messages were stored: the ends of steps, None beyond the last."""
+
+    p99_ms: int | None
+    max_ms: int | None
+
+
+def between(before: Counts | None, after: Counts) -> Counts:
+    """What was counted between two looks."""
+    if (
+        before is None
+        or len(before) != len(after)
+        or any(now < was for was, now in zip(before, after, strict=True))
+    ):
+        return after
+    return tuple(now - was for was, now in zip(before, after, strict=True))
+
+
+def put_times(counts: Sequence[int]) -> PutTimes | None:
+    """None if nothing was stored."""
+    total = sum(counts)
+    if not total:
+        return None
+    reached, p99, slowest = 0, -1, 0
+    for step, count in enumerate(counts):
+        reached += count
+        if p99 < 0 and reached * 100 >= total * 99:
+            p99 = step
+        if count:
+            slowest = step
+    return PutTimes(_end_ms(p99), _end_ms(slowest))
+
+
+def _end_ms(step: int) -> int | None:
+    return _ENDS_MS[step] if step < len(_ENDS_MS) else None
+
+
+class LatePuts:
+    """Remembers what brokers told at the last look."""
+
+    def __init__(self) -> None:
+        self._before: Mapping[str, Counts] = {}
+        self.has_looked = False
+        """Whether figures are of late, and not since the brokers' start."""
+
+    def look(self, brokers: Sequence[BrokerRates]) -> list[BrokerRates]:
+        """The brokers with times since the last look; at the first look as they tell them."""
+        told = {each.address: each.put_counts for each in brokers if each.put_counts is not None}
+        before, self._before = self._before, told
+        if not self.has_looked:
+            self.has_looked = True
+            return list(brokers)
+        return [_of_late(each, before.get(each.address)) for each in brokers]
+
+
+def _of_late(each: BrokerRates, before: Counts | None) -> BrokerRates:
+    if each.put_counts is None:
+        return each
+    times = put_times(between(before, each.put_counts))
+    if times is None:
+        return replace(each, put_p99_ms=None, put_max_ms=None)
+    # Beyond the last step only the broker itself knows how slow the slowest was.
+    slowest_ms = each.put_max_ms if times.max_ms is None else times.max_ms
+    p99_ms = slowest_ms if times.p99_ms is None else times.p99_ms
+    return replace(each, put_p99_ms=p99_ms, put_max_ms=slowest_ms)
