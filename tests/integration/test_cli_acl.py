@@ -59,6 +59,43 @@ def test_the_white_list(cli: Cli) -> None:
     assert "asks no account of: 10.10.1.*" in cli("acl", "list", *SIGNED).out
 
 
+def test_an_administrator_stays_one_until_told(cli: Cli) -> None:
+    put = ("acl", "put", "operations", *SIGNED, "--yes")
+
+    def admin() -> bool:
+        told = cli("acl", "list", *SIGNED, "--broker", "broker-0", "--json").json["broker-0"]
+        (found,) = [each for each in told["accounts"] if each["account"] == "operations"]
+        return bool(found["admin"])
+
+    cli(*put, "--secret", "operations-secret", "--admin", "--cluster", "DefaultCluster")
+    assert admin()
+    cli(*put, "--white-address", "10.0.0.8", "--broker", "broker-0")
+    assert admin(), "what is not named stays as it is"
+    cli(*put, "--no-admin")
+    assert not admin()
+
+
+def test_only_what_is_named_is_asked_and_a_look_changes_nothing(cli: Cli, tmp_path: Path) -> None:
+    before = cli("acl", "list", *SIGNED, "--json").json
+    rows = [
+        ("acl", "list"), ("acl", "versions"), ("acl", "put", "newcomer", "--yes"),
+        ("acl", "delete", "administrator", "--yes"), ("acl", "white-list", "10.0.0.1", "--yes"),
+    ]  # fmt: skip
+    for words in rows:
+        assert "Elsewhere" in cli.refused(*words, *SIGNED, "--cluster", "Elsewhere")
+        assert "nowhere" in cli.refused(*words, *SIGNED, "--broker", "nowhere")
+    named = (*SIGNED, "--cluster", "DefaultCluster", "--broker", "broker-0")
+    for words in (("acl", "delete", "administrator"), ("acl", "white-list", "10.0.0.1")):
+        assert "nothing was changed" in cli(*words, *named, "--dry-run").out
+    assert cli("acl", "list", *named, "--json").json == before
+    assert len(cli("acl", "versions", *named, "--json").json) == 1
+    file = tmp_path / "conf" / "plain_acl.yml"
+    other = cli("acl", "white-list", "10.0.0.1", *named, "--file", "/none.yml", "--yes", code=1)
+    assert "none of the files" in other.err
+    cli("acl", "white-list", "10.0.0.1", *named, "--file", str(file), "--yes")
+    assert "10.0.0.1" in file.read_text()
+
+
 def test_an_account_of_the_context_signs(cli: Cli) -> None:
     add = ["context", "add", "guarded", "-n", cli.namesrv, *SIGNED, "--use"]
     from tests.integration.cli_kit import run_words

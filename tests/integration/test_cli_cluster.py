@@ -106,7 +106,8 @@ def test_a_group_from_its_creation_to_its_end(cli: Cli) -> None:
     told = cli("group", "show", "g1", "--json").json
     assert told["settings"]["broker-0"] == {
         "consume": False, "broadcast": False, "from_min": True, "retries": 3, "retry_queues": 2,
-        "broker_id": 0,
+        "broker_id": 0, "broker_id_when_slow": 1, "orderly": False, "notify": True,
+        "attributes": {},
     }  # fmt: skip
     assert (told["members"], told["lag"]) == ([], 0)
     assert "nobody is online" in cli("group", "show", "g1").out

@@ -268,8 +268,9 @@ class Messages:
         begin_ms: int = 0,
         end_ms: int = _FOREVER_MS,
         unique: bool = False,
+        broker: str | None = None,
     ) -> Found:
-        """QUERY_MESSAGE at every broker of the topic; newest last.
+        """QUERY_MESSAGE at every broker of the topic, or at the one of a name; newest last.
 
         An index compares hashes; messages that only have the same hash are left out here.
         """
@@ -288,7 +289,11 @@ class Messages:
             answer = await self._wire.ask(at.address, code, header, accept=accept)
             return decode_records(answer.body) if answer.code == ResponseCode.SUCCESS else []
 
-        told: Gathered[list[StoredMessage]] = await gather(await self._topics.brokers(topic), ask)
+        everyone = await self._topics.brokers(topic)
+        asked = [at for at in everyone if broker in (None, at.name)]
+        if not asked:
+            raise TargetError(f"topic {topic} is not there on a broker {broker!r}")
+        told: Gathered[list[StoredMessage]] = await gather(asked, ask)
         wanted = [
             message
             for messages in told.found.values()

@@ -3,12 +3,14 @@
 from collections.abc import Awaitable, Callable
 from typing import Annotated
 
+import msgspec
 import typer
 
 from tianzhou.admin.fanout import BrokerAt, gather
 from tianzhou.cli.choosing import BrokerOption, ClusterOption, masters
 from tianzhou.cli.session import Session, verb
 from tianzhou.cli.show import Shown, moment, several, table
+from tianzhou.errors import RequestError
 from tianzhou.protocol.bodies.auth import PlainAccessConfig
 
 app = typer.Typer(name="acl", no_args_is_help=True, help="Look after accounts.")
@@ -95,7 +97,9 @@ async def put_account(
     white_address: Annotated[
         str | None, typer.Option("--white-address", metavar="IP", help="Trusted address.")
     ] = None,
-    admin: Annotated[bool, typer.Option("--admin/--no-admin", help="May it administer?")] = False,
+    admin: Annotated[
+        bool | None, typer.Option("--admin/--no-admin", help="May it administer?")
+    ] = None,
     default_topic: Annotated[
         str | None, typer.Option("--default-topic", metavar="PERM", help="DENY, PUB, SUB, PUB|SUB.")
     ] = None,
@@ -118,7 +122,7 @@ async def put_account(
         access_key=account,
         secret_key=secret,
         white_remote_address=white_address,
-        admin=admin,
+        admin=bool(admin),
         default_topic_perm=default_topic,
         default_group_perm=default_group,
         topic_perms=topic,
@@ -126,7 +130,21 @@ async def put_account(
     )
     brokers = await masters(session, cluster, broker)
     acl = session.admin.acl
-    await _do(session, f"put account {account}", brokers, lambda at: acl.put(at, config))
+
+    async def put(at: BrokerAt) -> None:
+        # The request always says whether the account may administer, so what is there is asked.
+        kept = admin is None and await _is_admin(session, at, account)
+        await acl.put(at, msgspec.structs.replace(config, admin=True) if kept else config)
+
+    await _do(session, f"put account {account}", brokers, put)
+
+
+async def _is_admin(session: Session, at: BrokerAt, account: str) -> bool:
+    try:
+        known = (await session.admin.acl.config(at)).accounts or ()
+    except RequestError:
+        return False  # Apache's brokers do not tell since 4.9.8; then it is as with `mqadmin`.
+    return any(each.access_key == account and each.admin for each in known)
 
 
 @verb(app, "delete", destroys=True, examples=["tianzhou acl delete billing --yes"])

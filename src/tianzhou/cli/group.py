@@ -257,6 +257,10 @@ def portrait_data(portrait: GroupPortrait) -> dict[str, object]:
                 "consume": config.consume_enable, "broadcast": config.consume_broadcast_enable,
                 "from_min": config.consume_from_min_enable, "retries": config.retry_max_times,
                 "retry_queues": config.retry_queue_count, "broker_id": config.broker_id,
+                "broker_id_when_slow": config.which_broker_when_consume_slowly,
+                "orderly": config.consume_orderly,
+                "notify": config.notify_consumer_ids_changed_enable,
+                "attributes": config.attributes or {},
             }
             for name, config in portrait.configs.items()
         },

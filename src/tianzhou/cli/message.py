@@ -313,11 +313,13 @@ async def query(
     if key is not None or unique_key is not None:
         result = await session.admin.messages.by_key(
             topic, key or unique_key or "", max_count=limit, begin_ms=begin_ms, end_ms=end_ms,
-            unique=unique_key is not None,
+            unique=unique_key is not None, broker=broker,
         )  # fmt: skip
         warnings = result.warnings
         found = [
-            (format_address(*each.store_host), each) for each in result.messages if wanted(each)
+            (format_address(*each.store_host), each)
+            for each in result.messages
+            if wanted(each) and queue in (None, each.queue_id)
         ]
     else:
         queues = choose_queues(await session.admin.messages.read_queues(topic), queue, broker)

@@ -410,12 +410,17 @@ def print_json(data: object, *, lines: bool = False) -> None:
     sys.stdout.flush()
 
 
+async def pause(seconds: float) -> None:
+    """Between two looks."""
+    await asyncio.sleep(seconds)
+
+
 async def _watch(session: Session, action: Callable[[Session], Awaitable[Result]]) -> int:
     """Show a result again and again; where nobody looks at a screen, one after the other."""
     if session.options.as_json or not session.out.is_terminal:
         while True:
             tell(session, await action(session))
-            await asyncio.sleep(session.options.every_s)
+            await pause(session.options.every_s)
     with Live(console=session.out, screen=True, auto_refresh=False) as live:
         while True:
             try:
@@ -423,7 +428,7 @@ async def _watch(session: Session, action: Callable[[Session], Awaitable[Result]
             except TianzhouError as e:
                 # A screen that someone watches at night outlives a restart of the cluster.
                 live.update(Text(f"{session.command}: {e}", style="red"), refresh=True)
-            await asyncio.sleep(session.options.every_s)
+            await pause(session.options.every_s)
 
 
 def _screen(session: Session, shown: Result) -> Group:

@@ -379,6 +379,9 @@ async def update_topic(
             f"there is no topic {topic!r} there; `tianzhou topic create {topic}` makes it"
         )
     after = {at: settings.of(config) for at, config in there.items()}
+    if settings.ordered is False:
+        # First of all: brokers mark every topic as ordered that the nameserver lists.
+        await session.admin.namesrv.remove(ORDER_TOPIC_NAMESPACE, topic)
     done = await gather(there, lambda at: admin.topics.put(at, after[at]))
     warn_all(session, (*found.warnings, *done.warnings))
     tell_changed(session, f"topic {topic}", done.found, lambda at: found.found[at] is not None)

@@ -65,6 +65,12 @@ def test_dump_filters_and_shows_bodies(run: CliRunner, root: Path) -> None:
     assert [one["queue_offset"] for one in shown] == list(range(len(shown)))
     assert {(one["topic"], one["queue_id"]) for one in shown} == {("a", 1)}
     assert len(run.invoke(app, ["dump", str(root), "--limit", "3"]).output.splitlines()) == 3
+    every = run.invoke(app, ["dump", str(root), "--json"]).output.splitlines()
+    third = str(json.loads(every[3])["log_offset"])
+    assert (
+        run.invoke(app, ["dump", str(root), "--from", third, "--json"]).output.splitlines()
+        == (every[3:])
+    )
 
 
 def test_verify_names_damage_and_rebuild_mends_queues(run: CliRunner, root: Path) -> None:
