@@ -93,6 +93,11 @@ class NamesrvConfig(TlsSettings, LogSettings):
         None, "quotas of connections and clients; read again when it changes (Tianzhou's)"
     )
 
+    # -- health -----------------------------------------------------------------------------------
+    health_enable: bool = setting(False, "serve /health over HTTP (Tianzhou's)")
+    health_host: str = setting("", "address of that page, every interface if empty (Tianzhou's)")
+    health_port: int = setting(5558, "its port; 0 takes a free one (Tianzhou's)", maximum=65535)
+
     # -- administration ---------------------------------------------------------------------------
     config_black_list: str = setting(
         "configBlackList;configStorePath;kvConfigPath",

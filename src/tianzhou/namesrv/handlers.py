@@ -77,13 +77,17 @@ def success(body: bytes = b"", header: headers.Header | None = None) -> Command:
 # -- routes ---------------------------------------------------------------------------------------
 
 
+def is_in_service(parts: Parts) -> bool:
+    """Whether brokers have had the time to register that they shall have before clients ask."""
+    config = parts.settings.config
+    wait_ms = config.wait_seconds_for_service * 1000 if config.need_wait_for_service else 0
+    return parts.clock() - parts.started_ms >= wait_ms
+
+
 def get_route(parts: Parts, _: Connection, request: Command) -> Command:
     header = headers.decode(wire.GetRouteInfoRequest, request.fields)
-    config = parts.settings.config
-    if config.need_wait_for_service:
-        wait_ms = config.wait_seconds_for_service * 1000
-        if parts.clock() - parts.started_ms < wait_ms:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, "name server not ready")
+    if not is_in_service(parts):
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "name server not ready")
     if header.zone_mode and header.zone_name and not header.zone_name.isspace():
         answer = _route_in_zone(parts, header.topic, header.zone_name)
     else:

@@ -6,7 +6,9 @@ was on disk before it was answered.
 """
 
 import asyncio
+import logging
 import time
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,12 +16,13 @@ import msgspec
 
 from tianzhou.clock import Clock, wall_ms
 from tianzhou.config.live import LiveSettings
+from tianzhou.errors import RemotingError
 from tianzhou.names import ORDER_TOPIC_NAMESPACE
 from tianzhou.namesrv import dispatch
 from tianzhou.namesrv.admin import fixed_keys
 from tianzhou.namesrv.bodies import LONGER
 from tianzhou.namesrv.config import NamesrvConfig
-from tianzhou.namesrv.handlers import Parts, tell_dropped
+from tianzhou.namesrv.handlers import Parts, is_in_service, tell_dropped
 from tianzhou.namesrv.kvconfig import KVConfig
 from tianzhou.namesrv.notices import Notices
 from tianzhou.namesrv.registry import MinIdNotice, Registry
@@ -33,10 +36,13 @@ from tianzhou.remoting.quota.bodies import check_body
 from tianzhou.remoting.renewal import Renewal
 from tianzhou.remoting.server import Server
 from tianzhou.remoting.tls_settings import client_tls_of, tls_files_of, tls_of
+from tianzhou.remoting.web import Page, WebServer
 
 if TYPE_CHECKING:
     from tianzhou.remoting.quota.control import ClientQuotas
     from tianzhou.remoting.quota.files import ServerRules
+
+log = logging.getLogger(__name__)
 
 QUOTA_LOOK_S = 0.25
 """How often the quota file is looked at, so that a change counts within half a second."""
@@ -86,6 +92,9 @@ class NameServer:
             tls_files_of(config), self._server.reload_tls, self._notices.reload_tls
         )
         self._background: list[asyncio.Task[None]] = []
+        self._web: WebServer | None = None
+        self.web_port = 0
+        """Where /health is, if it is served."""
 
     async def start(self) -> tuple[str, int]:
         """Listen; returns the address. Raises RemotingError if it cannot be had."""
@@ -95,13 +104,33 @@ class NameServer:
             host = _EVERY_INTERFACE
         address = await self._server.listen(host, config.listen_port)
         self._background = [asyncio.create_task(self._scan_regularly())]
+        if config.health_enable:
+            await self._serve_health(config)
         if self._quotas is not None:
             look = self._look_at_quotas(self._quotas)
             self._background.append(asyncio.create_task(look))
         return address
 
+    async def _serve_health(self, config: NamesrvConfig) -> None:
+        self._web = WebServer({"/health": self._health})
+        try:
+            self.web_port = await self._web.listen(config.health_host, config.health_port)
+        except OSError as e:
+            raise RemotingError(
+                f"/health cannot be served on port {config.health_port} (healthPort): {e}"
+            ) from e
+        log.info("serving /health on port %d", self.web_port)
+
+    def _health(self) -> Page:
+        if is_in_service(self._parts):
+            return Page(b"ok\n")
+        text = b"clients wait until brokers have registered (needWaitForService)\n"
+        return Page(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
+
     async def stop(self) -> None:
         """Answer what is under way, then close; safe after a failed `start`."""
+        if self._web is not None:
+            await self._web.close()
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)

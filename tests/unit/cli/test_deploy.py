@@ -17,6 +17,7 @@ from tianzhou.cli import broker, stock, up
 from tianzhou.cli.root import NOUNS, SERVER_VERBS
 from tianzhou.config.properties import parse_properties
 from tianzhou.config.settings import Given, settings_of
+from tianzhou.namesrv.config import NamesrvConfig
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy"
@@ -24,7 +25,7 @@ PAGE = (ROOT / "docs" / "deploy.md").read_text()
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 UNITS = sorted(DEPLOY.glob("*.service"))
 COMMANDS = re.findall(r"^CMD (\[.*\])$", (DEPLOY / "Containerfile").read_text(), re.MULTILINE)
-KEYS = {each.key for each in settings_of(BrokerConfig)}
+KEYS = {each.key for kind in (BrokerConfig, NamesrvConfig) for each in settings_of(kind)}
 
 
 def unit(path: Path) -> configparser.ConfigParser:
@@ -118,3 +119,22 @@ def test_settings_on_the_page_exist() -> None:
 def test_commands_on_the_page_exist() -> None:
     for noun in re.findall(r"`tianzhou ([a-z]+)", PAGE):
         assert noun in {*NOUNS, *SERVER_VERBS, "up", "version", "stop"}, noun
+
+
+def test_only_what_a_build_needs_is_copied() -> None:
+    """The rules let pass what they name, and every file that the build reads is among that."""
+    rules = (ROOT / ".containerignore").read_text().splitlines()
+    assert (ROOT / ".dockerignore").read_text().splitlines()[1:] == rules
+    first, *others = [line for line in rules if not line.startswith("#")]
+    assert first == "*", "nothing goes in unless it is named"
+    passed = {line[1:] for line in others if line.startswith("!")}
+    assert all((ROOT / name).exists() for name in passed)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    needed = ["pyproject.toml", project["project"]["readme"], *project["project"]["license-files"]]
+    needed += project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    text = (DEPLOY / "Containerfile").read_text()
+    needed += re.findall(r"python (tools/\S+)", text)
+    needed += [
+        path.removeprefix("./") for path in re.findall(r"install --no-cache-dir (\./\w+)", text)
+    ]
+    assert {path.split("/")[0] for path in needed} == passed
