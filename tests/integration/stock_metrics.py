@@ -3,6 +3,8 @@
 Of rocketmq-exporter all of them; of RocketMQ 5.x those of a broker with a plain store.
 """
 
+from collections.abc import Mapping
+
 _BROKER = ("cluster", "brokerIP", "broker")
 _TOPIC = ("cluster", "broker", "topic")
 _GROUP = ("cluster", "broker", "topic", "group")
@@ -31,7 +33,7 @@ _RUNTIME = """
     start_accept_sendrequest_time
 """
 
-EXPORTER: dict[str, tuple[str, ...]] = {
+EXPORTER: Mapping[str, tuple[str, ...]] = {
     "rocketmq_broker_commitlog_diff": _BROKER,
     "rocketmq_broker_qps": _BROKER,
     "rocketmq_broker_tps": _BROKER,

@@ -8,7 +8,6 @@ the tables saved and the store closed.
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -53,11 +52,12 @@ from tianzhou.broker.history import History
 from tianzhou.broker.hotpath import HotPath
 from tianzhou.broker.intake import Intake
 from tianzhou.broker.locks import QueueLocks
-from tianzhou.broker.longpoll import Parked, ParkedPulls, QueueKey
+from tianzhou.broker.longpoll import Parked, ParkedPulls
 from tianzhou.broker.offsets import OffsetTable
 from tianzhou.broker.persist import TableSaver, encode_table, load_table
 from tianzhou.broker.pop_polls import PopPolls
 from tianzhou.broker.pop_run import Pops
+from tianzhou.broker.pull_wakes import PullWakes
 from tianzhou.broker.quota import control as quota
 from tianzhou.broker.quota.rules import Rules as QuotaRules
 from tianzhou.broker.routing import AllParts, handlers_of
@@ -94,7 +94,6 @@ _SILENT_CLIENTS_S = 10.0
 _HISTORY_S = 1.0
 _CERTIFICATES_S = 1.0
 _FIRST_REGISTRATION_S = 3.0
-_WAKES_A_TURN = 256
 _VIP_DISTANCE = 2
 _EVERY_INTERFACE = ""
 # The Java virtual machine serves IPv6 as well when it is told to bind this address.
@@ -154,6 +153,7 @@ class Broker:
         self.consumers = ConsumerTable[Connection]()
         self.producers = ProducerTable[Connection]()
         self.parked = ParkedPulls[Connection, Waiting]()
+        self._wakes = PullWakes(self.parked, clock, self._wake_pull, self._answer_due)
         self.stats = Stats(started_ms=clock())
         self.history = History(
             self.stats, clock(), cluster=config.broker_cluster_name,
@@ -179,9 +179,6 @@ class Broker:
         self._hot: HotPath | None = None
         self._running: _Running | None = None
         self._background: list[asyncio.Task[None]] = []
-        self._arrived: dict[QueueKey, None] = {}
-        self._to_wake: deque[Parked[Connection, Waiting]] = deque()
-        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def registered_with(self) -> frozenset[str]:
@@ -330,7 +327,7 @@ class Broker:
         queue_locks = LockParts(settings, QueueLocks(), clock)
         pulls = PullParts(
             settings, self.topics, self.groups, self.consumers, self.offsets, store, self.parked,
-            stats, clock, self._arm, self._pull_found,
+            stats, clock, self._wakes.arm, self._pull_found,
         )  # fmt: skip
         clients = ClientParts(
             settings, self.topics, self.groups, self.consumers, self.producers, clock
@@ -467,9 +464,7 @@ class Broker:
 
     def clock_moved(self) -> None:
         """The clock that was given has jumped; look again at everything that waits for a time."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._ring()
+        self._wakes.ring()
         if self._waits is not None:
             self._waits.look_now()
         if self._pops is not None and self._polls is not None:
@@ -492,8 +487,7 @@ class Broker:
             pull.answer_all(running.pulls)
         if self._polls is not None:
             self._polls.close()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._wakes.cancel()
         web, self._web = self._web, None
         if web is not None:
             await web.close()
@@ -572,7 +566,7 @@ class Broker:
         """
         if self._hot is not None:
             self._hot.forget_all()
-        self._wake_queues((topic, queue_id) for queue_id in queue_ids)
+        self._wakes.wake((topic, queue_id) for queue_id in queue_ids)
 
     def _modes_changed(self) -> None:
         if self._saver is not None:
@@ -621,55 +615,20 @@ class Broker:
             self._waits.arrived(topic, code)
         if self._polls is not None and len(self._polls):
             self._polls.arrived(topic, queue_id)
-        key = (topic, queue_id)
-        if self.parked.has(key):
-            if not self._arrived:
-                self._loop.call_soon(self._wake_arrived)
-            self._arrived[key] = None
+        self._wakes.arrived((topic, queue_id))
 
-    def _wake_arrived(self) -> None:
-        arrived, self._arrived = self._arrived, {}
-        self._wake_queues(arrived)
-
-    def _wake_queues(self, keys: Iterable[QueueKey]) -> None:
-        is_idle = not self._to_wake
-        for key in keys:
-            self._to_wake.extend(self.parked.waiting(key))
-        if is_idle:
-            self._wake_some()
-
-    def _wake_some(self) -> None:
-        """Answer some of those who are to be woken; thousands must not hold up everybody else."""
-        to_wake = self._to_wake
-        for _ in range(min(len(to_wake), _WAKES_A_TURN)):
-            parked = to_wake.popleft()
-            if self._running is not None:
-                pull.wake(self._running.pulls, parked)
-        if to_wake:
-            self._loop.call_soon(self._wake_some)
-
-    def _arm(self, _: int) -> None:
-        """Have a timer ring when the next parked pull runs out of time."""
-        if self._timer is None:
-            self._set_timer()
-
-    def _set_timer(self) -> None:
-        deadline_ms = self.parked.next_deadline_ms()
-        self._timer = None
-        if deadline_ms is not None:
-            # Never longer than a second, so that a shorter wait that came later is kept, too.
-            delay_ms = min(max(deadline_ms - self._clock(), 10), 1000)
-            self._timer = self._loop.call_later(delay_ms / 1000, self._ring)
-
-    def _ring(self) -> None:
+    def _wake_pull(self, parked: Parked[Connection, Waiting]) -> None:
         if self._running is not None:
-            pull.answer_due(self._running.pulls, self._clock())
-        self._set_timer()
+            pull.wake(self._running.pulls, parked)
+
+    def _answer_due(self, now_ms: int) -> None:
+        if self._running is not None:
+            pull.answer_due(self._running.pulls, now_ms)
 
     def _sweep(self) -> None:
         if self._running is not None:
             store = self._running.store
-            self._wake_queues(self.parked.overdue_queues(lambda key: store.max_offset(*key)))
+            self._wakes.wake(self.parked.overdue_queues(lambda key: store.max_offset(*key)))
 
     # -- background --------------------------------------------------------------------------------
 
