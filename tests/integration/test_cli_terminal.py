@@ -1,86 +1,22 @@
 """The command line on a real terminal: live screens, questions, Ctrl-C, and output that is cut."""
 
 import os
-import pty
-import re
-import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.integration.terminal_kit import DEADLINE_S, Terminal
 
 from tianzhou.testing import Cluster
-
-DEADLINE_S = 90.0
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with Cluster(topics={"orders": 2}) as it:
         yield it
-
-
-class Terminal:
-    """A command on a terminal of its own."""
-
-    def __init__(self, cluster: Cluster, folder: Path, *words: str) -> None:
-        self._leader, follower = pty.openpty()
-        environ = os.environ | {
-            "NAMESRV_ADDR": cluster.namesrv_address,
-            "TIANZHOU_CONFIG_DIR": str(folder),
-            "TERM": "xterm-256color",
-            "COLUMNS": "100",
-            "LINES": "40",
-        }
-        environ.pop("NO_COLOR", None)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tianzhou", *words],
-            stdin=follower, stdout=follower, stderr=follower, env=environ, close_fds=True,
-        )  # fmt: skip
-        os.close(follower)
-        self.seen = ""
-
-    def until(self, pattern: str) -> str:
-        """Read until a pattern has been seen as often as asked for; gives all that was seen."""
-        deadline_s = time.monotonic() + DEADLINE_S
-        while not re.search(pattern, self.seen, re.DOTALL):
-            may_come = self.process.poll() is None and time.monotonic() < deadline_s
-            assert self._read(0.1) or may_come, f"no {pattern!r} in {self.seen!r}"
-        return self.seen
-
-    def _read(self, wait_s: float) -> bool:
-        ready, _, _ = select.select([self._leader], [], [], wait_s)
-        if not ready:
-            return False
-        try:
-            data = os.read(self._leader, 65_536)
-        except OSError:  # The other side is closed.
-            return False
-        self.seen += data.decode(errors="replace")
-        return bool(data)
-
-    def type(self, text: str) -> None:
-        os.write(self._leader, text.encode())
-
-    def ended(self) -> int:
-        """The exit code, once it has ended."""
-        deadline_s = time.monotonic() + DEADLINE_S
-        while self.process.poll() is None:
-            assert time.monotonic() < deadline_s, f"still running: {self.seen!r}"
-            self._read(0.05)
-        while self._read(0.05):
-            pass
-        return self.process.returncode
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        os.close(self._leader)
 
 
 @pytest.fixture
@@ -99,7 +35,11 @@ class Open:
         self.all: list[Terminal] = []
 
     def __call__(self, *words: str) -> Terminal:
-        self.all.append(Terminal(self._cluster, self._folder, *words))
+        place = {
+            "NAMESRV_ADDR": self._cluster.namesrv_address,
+            "TIANZHOU_CONFIG_DIR": str(self._folder),
+        }
+        self.all.append(Terminal(words, place))
         return self.all[-1]
 
 
