@@ -33,7 +33,7 @@ class Admin:
         self.topics = Topics(self.wire, self.clusters)
         self.groups = Groups(self.wire, self.clusters)
         self.offsets = Offsets(self.wire, self.topics, self.groups)
-        self.messages = Messages(self.wire, self.topics)
+        self.messages = Messages(self.wire, self.clusters, self.topics)
         self.brokers = Brokers(self.wire)
         self.namesrv = Namesrv(self.wire)
         self.acl = Acl(self.wire)

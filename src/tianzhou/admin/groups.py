@@ -1,7 +1,10 @@
 """Consumer groups: lists, settings, members, what members tell of themselves, and progress."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+import msgspec
+
+from tianzhou.admin.attributes import signed
 from tianzhou.admin.clusters import Clusters
 from tianzhou.admin.fanout import BrokerAt, Gathered, gather
 from tianzhou.admin.wire import Wire
@@ -15,7 +18,11 @@ from tianzhou.protocol.bodies.clients import (
     ProducerConnection,
     ProducerTableInfo,
 )
-from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from tianzhou.protocol.bodies.groups import (
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    SubscriptionGroupTable,
+)
 from tianzhou.protocol.bodies.queues import MessageRequestModeTable, SetMessageRequestModeBody
 from tianzhou.protocol.bodies.stats import ConsumeStats
 from tianzhou.protocol.codes import RequestCode, ResponseCode
@@ -36,6 +43,11 @@ from tianzhou.protocol.headers.topics import DeleteTopicRequest
 _NOBODY = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
 
 
+def _change(config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+    """A group as a broker takes it, also one that was read from a broker."""
+    return msgspec.structs.replace(config, attributes=signed(config.attributes))
+
+
 class Groups:
     """Requests about consumer groups, and about the producers that are connected."""
 
@@ -53,9 +65,22 @@ class Groups:
 
     async def put(self, broker: BrokerAt, config: SubscriptionGroupConfig) -> None:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
-        body = bodies.encode(config, standard=True)
+        body = bodies.encode(_change(config), standard=True)
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
         await self._wire.ask(broker.address, code, body=body)
+
+    async def put_all(self, broker: BrokerAt, configs: Sequence[SubscriptionGroupConfig]) -> None:
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST; one by one where a broker is too old for it."""
+        changes = SubscriptionGroupList(groups=[_change(config) for config in configs])
+        body = bodies.encode(changes, standard=True)
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
+        try:
+            await self._wire.ask(broker.address, code, body=body)
+        except RequestError as e:
+            if e.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+            for config in configs:
+                await self.put(broker, config)
 
     async def delete(
         self, group: str, brokers: Iterable[BrokerAt], *, offsets_too: bool

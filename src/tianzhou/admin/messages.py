@@ -7,10 +7,10 @@ the broker; SQL92 is evaluated here, since brokers do it only where they are tol
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
-from tianzhou.admin.clusters import brokers_of
+from tianzhou.admin.clusters import Clusters, brokers_of
 from tianzhou.admin.fanout import BrokerAt, Gathered, gather
 from tianzhou.admin.topics import Topics
 from tianzhou.admin.wire import Wire
@@ -39,12 +39,13 @@ from tianzhou.remoting.address import format_address
 TOOLS_GROUP = "TOOLS_CONSUMER"
 PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 PULL_COUNT = 32
+INDEX_OF_TAGS = "T"
 BODY_BYTES_MAX = 64 * 1024 * 1024
 """An unpacked body may not be larger."""
 
 _MAY_BE_HELD = 2
 _FILTER_IN_HEADER = 4
-_FOREVER_MS = 2**63 - 1
+FOREVER_MS = 2**63 - 1
 _PULLED = (
     ResponseCode.SUCCESS,
     ResponseCode.PULL_NOT_FOUND,
@@ -108,16 +109,26 @@ def body_of(message: StoredMessage) -> bytes:
 class Messages:
     """Requests about messages."""
 
-    def __init__(self, wire: Wire, topics: Topics) -> None:
+    def __init__(self, wire: Wire, clusters: Clusters, topics: Topics) -> None:
         self._wire = wire
+        self._clusters = clusters
         self._topics = topics
         self._turn = count()
 
     # -- queues ------------------------------------------------------------------------------------
 
-    async def read_queues(self, topic: str) -> list[QueueAt]:
-        """The queues of a topic that can be read, by broker and id."""
-        return await self._queues(topic, PERM_READ)
+    async def read_queues(self, topic: str, through: str | None = None) -> list[QueueAt]:
+        """The queues of a topic that can be read, by broker and id.
+
+        With `through` they are the queues of another topic, or queue 0 on each broker of a cluster,
+        under the name of this one: see `Topics.brokers`.
+        """
+        if through is None:
+            return await self._queues(topic, PERM_READ)
+        if through in (await self._clusters.info()).clusters:
+            brokers = await self._topics.brokers(topic, through)
+            return [QueueAt(at, topic, 0) for at in sorted(brokers)]
+        return [replace(at, topic=topic) for at in await self._queues(through, PERM_READ)]
 
     async def write_queues(self, topic: str) -> list[QueueAt]:
         """The queues of a topic that take messages: on masters only."""
@@ -193,10 +204,11 @@ class Messages:
         max_count: int = PULL_COUNT,
         tags: str = SUBSCRIBE_ALL,
         hold_ms: int = 0,
+        group: str = TOOLS_GROUP,
     ) -> Pulled:
         """PULL_MESSAGE from a place on; `hold_ms` lets the broker wait for a first message."""
         header = PullMessageRequest(
-            consumer_group=TOOLS_GROUP,
+            consumer_group=group,
             topic=queue.topic,
             queue_id=queue.queue_id,
             queue_offset=queue_offset,
@@ -266,13 +278,17 @@ class Messages:
         *,
         max_count: int = 64,
         begin_ms: int = 0,
-        end_ms: int = _FOREVER_MS,
+        end_ms: int = FOREVER_MS,
         unique: bool = False,
         broker: str | None = None,
+        by_tag: bool = False,
+        last_key: str | None = None,
+        through: str | None = None,
     ) -> Found:
         """QUERY_MESSAGE at every broker of the topic, or at the one of a name; newest last.
 
-        An index compares hashes; messages that only have the same hash are left out here.
+        An index compares hashes; messages that only have the same hash are left out here. Only
+        RocketMQ 5.5 with its index in RocksDB finds by tag, or goes on behind a last key.
         """
         header = QueryMessageRequest(
             topic=topic,
@@ -280,6 +296,8 @@ class Messages:
             max_count=max_count,
             begin_timestamp=begin_ms,
             end_timestamp=end_ms,
+            index_type=INDEX_OF_TAGS if by_tag else None,
+            last_key=last_key,
             unique_key=True if unique else None,
         )
         accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
@@ -289,28 +307,33 @@ class Messages:
             answer = await self._wire.ask(at.address, code, header, accept=accept)
             return decode_records(answer.body) if answer.code == ResponseCode.SUCCESS else []
 
-        everyone = await self._topics.brokers(topic)
+        everyone = await self._topics.brokers(topic, through)
         asked = [at for at in everyone if broker in (None, at.name)]
         if not asked:
             raise TargetError(f"topic {topic} is not there on a broker {broker!r}")
         told: Gathered[list[StoredMessage]] = await gather(asked, ask)
+
+        def has_key(message: StoredMessage) -> bool:
+            if by_tag:
+                return message.tags == key
+            return id_of(message) == key if unique else key in message.keys
+
         wanted = [
-            message
-            for messages in told.found.values()
-            for message in messages
-            if (id_of(message) == key if unique else key in message.keys)
+            message for messages in told.found.values() for message in messages if has_key(message)
         ]
         wanted.sort(key=lambda message: (message.store_time_ms, message.log_offset))
         return Found(wanted[:max_count], told.warnings)
 
-    async def by_any_id(self, text: str, topic: str | None = None) -> StoredMessage:
+    async def by_any_id(
+        self, text: str, topic: str | None = None, *, through: str | None = None
+    ) -> StoredMessage:
         """By the id that producers see or the one that brokers give. Raises TargetError.
 
         Both look alike. With a topic the index is asked first; an id that is in no index may still
         name a place.
         """
         if topic is not None:
-            found = await self.by_key(topic, text, unique=True)
+            found = await self.by_key(topic, text, unique=True, through=through)
             if found.messages:
                 return found.messages[-1]
         try:
@@ -331,11 +354,12 @@ class Messages:
         *,
         tags: str = SUBSCRIBE_ALL,
         matches: Matches | None = None,
+        group: str = TOOLS_GROUP,
     ) -> AsyncGenerator[StoredMessage]:
         """The messages of a queue from one place to before another, in order."""
         wanted = matching(tags, matches)
         while begin_offset < end_offset:
-            pulled = await self.pull(queue, begin_offset, tags=tags)
+            pulled = await self.pull(queue, begin_offset, tags=tags, group=group)
             for message in pulled.messages:
                 if message.queue_offset < end_offset and wanted(message):
                     yield message

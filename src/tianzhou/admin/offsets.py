@@ -18,6 +18,7 @@ from tianzhou.protocol import bodies, headers
 from tianzhou.protocol.bodies.offsets import ConsumerOffsetTable, ResetOffsetBody
 from tianzhou.protocol.bodies.queues import MessageQueue
 from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.command import Language
 from tianzhou.protocol.headers.offsets import (
     CloneGroupOffsetRequest,
     GetEarliestMsgStoretimeRequest,
@@ -49,6 +50,9 @@ class Goal:
     time_ms: int = LATEST_MS
     queue_id: int | None = None
     queue_offset: int | None = None
+    for_cpp: bool = False
+    """Whether the consumers online are C++ clients: a broker of Apache's has two forms of telling
+    them, and takes the one of whoever asks. Ours knows what its clients are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +153,8 @@ class Offsets:
     async def plan(self, broker: BrokerAt, group: str, topic: str, goal: Goal) -> list[Move]:
         """What a move would do on a broker, without doing it. Raises TargetError."""
         config = await self._topics.config(broker, topic)
-        queue_count = config.read_queue_count if config else 0
+        # A topic within a topic (LMQ) has no settings, and one queue.
+        queue_count = config.read_queue_count if config else 1
         if goal.queue_id is not None and goal.queue_id >= queue_count:
             raise TargetError(
                 f"{topic} has {queue_count} queues on {broker.name}, there is no {goal.queue_id}"
@@ -226,7 +231,8 @@ class Offsets:
             queue_offset=goal.queue_offset,
         )
         code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
-        answer = await self._wire.ask(broker.address, code, header)
+        language = Language.CPP if goal.for_cpp else Language.PYTHON
+        answer = await self._wire.ask(broker.address, code, header, language=language)
         return bodies.decode(ResetOffsetBody, answer.body or b"{}").offsets
 
     async def _knows_queues(self, broker: BrokerAt) -> bool:

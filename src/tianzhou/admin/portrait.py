@@ -7,7 +7,7 @@ topics are named with both sides.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tianzhou.admin.clusters import Clusters
@@ -126,10 +126,19 @@ class GroupPortrait:
 
 
 async def portray(
-    groups: Groups, clusters: Clusters, group: str, topic: str | None = None
+    groups: Groups,
+    clusters: Clusters,
+    group: str,
+    topic: str | None = None,
+    *,
+    brokers: Sequence[BrokerAt] | None = None,
 ) -> GroupPortrait:
-    """Ask all masters and all members about a group. Raises TargetError if nobody knows it."""
-    brokers = await clusters.brokers(masters=True)
+    """Ask all masters, or only some, and all members about a group.
+
+    Raises TargetError if nobody knows it.
+    """
+    if brokers is None:
+        brokers = await clusters.brokers(masters=True)
     settings, connections, progress = await asyncio.gather(
         gather(brokers, groups.all_configs),
         gather(brokers, lambda at: groups.connection(at, group)),

@@ -1,19 +1,24 @@
 """Topics: lists, routes, settings, extents, and who consumes them."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from tianzhou.admin.clusters import Clusters, masters_of
+import msgspec
+
+from tianzhou.admin.attributes import signed
+from tianzhou.admin.clusters import Clusters, choose, masters_of
 from tianzhou.admin.fanout import BrokerAt, Gathered, gather
 from tianzhou.admin.wire import Wire
 from tianzhou.errors import RequestError, TargetError
 from tianzhou.names import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
+from tianzhou.protocol import bodies
 from tianzhou.protocol.bodies.groups import GroupList
 from tianzhou.protocol.bodies.queues import MessageQueue
 from tianzhou.protocol.bodies.route import TopicRouteData
 from tianzhou.protocol.bodies.stats import TopicOffset, TopicStatsTable
 from tianzhou.protocol.bodies.topics import (
     SINGLE_TAG,
+    CreateTopicListBody,
     TopicConfig,
     TopicConfigAndMapping,
     TopicConfigTable,
@@ -26,6 +31,7 @@ from tianzhou.protocol.headers.namesrv import (
     GetTopicsByClusterRequest,
 )
 from tianzhou.protocol.headers.topics import (
+    CreateTopicListRequest,
     CreateTopicRequest,
     DeleteTopicRequest,
     GetAllTopicConfigRequest,
@@ -84,9 +90,17 @@ class Topics:
                 raise
             raise TargetError(f"there is no topic {topic!r} on any broker") from e
 
-    async def brokers(self, topic: str) -> list[BrokerAt]:
-        """The masters that have a topic."""
-        return masters_of(await self.route(topic))
+    async def brokers(self, topic: str, through: str | None = None) -> list[BrokerAt]:
+        """The masters that have a topic.
+
+        `through` names a cluster, or another topic, whose brokers are meant: a topic within a topic
+        (LMQ) has no route of its own.
+        """
+        if through is not None:
+            info = await self._clusters.info()
+            if through in info.clusters:
+                return choose(info, cluster=through, masters=True)
+        return masters_of(await self.route(through or topic))
 
     async def await_route(self, topic: str, brokers: Iterable[BrokerAt]) -> set[str]:
         """Wait until the nameserver tells of a topic on these brokers, which is soon after `put`.
@@ -126,13 +140,13 @@ class Topics:
                 raise
         return (await self.all_configs(broker)).get(topic)
 
-    async def configs(self, topic: str) -> Gathered[TopicConfig | None]:
+    async def configs(self, topic: str, through: str | None = None) -> Gathered[TopicConfig | None]:
         """The settings of a topic on every broker that has it."""
-        return await gather(await self.brokers(topic), lambda at: self.config(at, topic))
+        return await gather(await self.brokers(topic, through), lambda at: self.config(at, topic))
 
     async def put(self, broker: BrokerAt, config: TopicConfig) -> None:
         """UPDATE_AND_CREATE_TOPIC."""
-        attributes = config.attributes
+        attributes = signed(config.attributes)
         header = CreateTopicRequest(
             topic=config.topic_name or "",
             default_topic=AUTO_CREATE_TOPIC,
@@ -142,11 +156,30 @@ class Topics:
             filter_type=config.filter_type or SINGLE_TAG,
             topic_sys_flag=config.topic_sys_flag,
             order=config.order,
-            attributes=",".join(f"+{name}={value}" for name, value in attributes.items())
+            attributes=",".join(
+                f"{name}={value}" if name.startswith("+") else name
+                for name, value in attributes.items()
+            )
             if attributes
             else None,
         )
         await self._wire.ask(broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+
+    async def put_all(self, broker: BrokerAt, configs: Sequence[TopicConfig]) -> None:
+        """UPDATE_AND_CREATE_TOPIC_LIST; one by one where a broker is too old for it."""
+        topics = [
+            msgspec.structs.replace(config, attributes=signed(config.attributes))
+            for config in configs
+        ]
+        body = bodies.encode(CreateTopicListBody(topics=topics), standard=True)
+        code = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
+        try:
+            await self._wire.ask(broker.address, code, CreateTopicListRequest(), body)
+        except RequestError as e:
+            if e.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+            for config in configs:
+                await self.put(broker, config)
 
     async def delete(self, topic: str, brokers: Iterable[BrokerAt]) -> Gathered[None]:
         """DELETE_TOPIC_IN_BROKER on each broker, then _IN_NAMESRV on each nameserver."""
@@ -165,9 +198,9 @@ class Topics:
 
     # -- what is in them ---------------------------------------------------------------------------
 
-    async def stats(self, topic: str) -> Gathered[TopicStatsTable]:
+    async def stats(self, topic: str, through: str | None = None) -> Gathered[TopicStatsTable]:
         """GET_TOPIC_STATS_INFO of every broker that has the topic."""
-        return await gather(await self.brokers(topic), lambda at: self.stats_on(at, topic))
+        return await gather(await self.brokers(topic, through), lambda at: self.stats_on(at, topic))
 
     async def stats_on(self, broker: BrokerAt, topic: str) -> TopicStatsTable:
         """GET_TOPIC_STATS_INFO: the extent of each queue."""
@@ -175,12 +208,12 @@ class Topics:
         code = RequestCode.GET_TOPIC_STATS_INFO
         return await self._wire.read(broker.address, TopicStatsTable, code, header)
 
-    async def groups(self, topic: str) -> list[str]:
+    async def groups(self, topic: str, through: str | None = None) -> list[str]:
         """QUERY_TOPIC_CONSUME_BY_WHO: the groups that consume a topic, by any of its brokers."""
         header = QueryTopicConsumeByWhoRequest(topic=topic)
         code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
         told = await gather(
-            await self.brokers(topic),
+            await self.brokers(topic, through),
             lambda at: self._wire.read(at.address, GroupList, code, header),
         )
         return sorted({group for each in told.found.values() for group in each.groups})

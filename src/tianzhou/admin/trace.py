@@ -6,7 +6,7 @@ A record of the trace topic holds lines that end with \x02; the fields of a line
 
 from dataclasses import dataclass
 
-from tianzhou.admin.messages import Messages, body_of
+from tianzhou.admin.messages import FOREVER_MS, Messages, body_of
 from tianzhou.names import TRACE_TOPIC
 
 _FIELD, _LINE = "\x01", "\x02"
@@ -84,10 +84,21 @@ def _known(text: str) -> str | None:
 
 
 async def trace(
-    messages: Messages, message_id: str, *, topic: str = TRACE_TOPIC, max_count: int = 64
+    messages: Messages,
+    message_id: str,
+    *,
+    topic: str = TRACE_TOPIC,
+    max_count: int = 64,
+    begin_ms: int = 0,
+    end_ms: int = FOREVER_MS,
 ) -> list[TraceEvent]:
-    """All events of a message, in the order of their times. Raises TargetError without a topic."""
-    found = await messages.by_key(topic, message_id, max_count=max_count)
+    """The events of a message, in the order of their times, from trace records of some time.
+
+    Raises TargetError without a topic.
+    """
+    found = await messages.by_key(
+        topic, message_id, max_count=max_count, begin_ms=begin_ms, end_ms=end_ms
+    )
     events = [
         event
         for record in found.messages

@@ -11,7 +11,7 @@ from tianzhou.errors import AddressError, ConnectError, RemotingError, RequestEr
 from tianzhou.protocol import bodies, headers
 from tianzhou.protocol.acl import Credentials, sign
 from tianzhou.protocol.codes import RequestCode, ResponseCode
-from tianzhou.protocol.command import Command
+from tianzhou.protocol.command import Command, Language
 from tianzhou.remoting.address import format_address, parse_addresses
 from tianzhou.remoting.client import Client
 from tianzhou.remoting.tls import Tls
@@ -53,13 +53,17 @@ class Wire:
         *,
         accept: Collection[int] = _SUCCESS,
         timeout_ms: int | None = None,
+        language: Language = Language.PYTHON,
     ) -> Command:
         """The answer of the server at an address.
 
         Raises RequestError for an answer whose code is not in `accept`, and RemotingError.
         """
         request = Command(
-            code=code, ext_fields=headers.encode(header) if header is not None else None, body=body
+            code=code,
+            ext_fields=headers.encode(header) if header is not None else None,
+            body=body,
+            language=language,
         )
         if self._credentials is not None:
             sign(request, self._credentials)

@@ -191,9 +191,12 @@ async def config(
     broker: Broker,
     pattern: KeyPattern = None,
     changes: Changes = None,
+    only_masters: Annotated[
+        bool, typer.Option("--masters", help="Of a cluster: not its slaves.")
+    ] = False,
 ) -> Shown | None:
     """Show the settings of a broker, or change some of them while it runs."""
-    brokers = await named(session, broker)
+    brokers = await named(session, broker, only_masters=only_masters)
     told = await gather(brokers, session.admin.brokers.settings)
     if changes:
         await _change(session, told.found, pairs_of(changes))

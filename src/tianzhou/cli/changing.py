@@ -1,16 +1,20 @@
 """What verbs share that change topics or groups on several brokers: copying, telling about it."""
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, TypeVar
 
 import typer
 
 from tianzhou.admin.copying import CopyPlan
 from tianzhou.admin.fanout import BrokerAt, Gathered
-from tianzhou.cli.choosing import masters
+from tianzhou.cli.choosing import masters, pairs_of
 from tianzhou.cli.session import Session
 from tianzhou.cli.show import several
-from tianzhou.errors import ConfigError, TargetError
+from tianzhou.errors import BodyError, ConfigError, TargetError
+from tianzhou.protocol import bodies
+
+S = TypeVar("S")
 
 From = Annotated[str, typer.Option("--from", metavar="BROKER", help="Copy of this broker.")]
 To = Annotated[str, typer.Option("--to", metavar="BROKER", help="To this broker.")]
@@ -19,6 +23,37 @@ Attributes = Annotated[
     list[str] | None,
     typer.Option("--attribute", metavar="KEY=VALUE", help="An attribute of 5.x; may be repeated."),
 ]
+RemovedAttributes = Annotated[
+    list[str] | None,
+    typer.Option("--remove-attribute", metavar="KEY", help="Take one away; may be repeated."),
+]
+SettingsFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="A JSON list.", show_default=False)
+]
+
+
+def attribute_changes(
+    wanted: Iterable[str] | None, removed: Iterable[str] | None
+) -> dict[str, str] | None:
+    """Changes of attributes by their signed names, None if there are none. Raises ConfigError."""
+    changes = {f"+{name}": value for name, value in pairs_of(wanted or ()).items()}
+    changes |= {f"-{name}": "" for name in removed or ()}
+    return changes or None
+
+
+def read_settings(file: Path, kind: type[list[S]]) -> list[S]:
+    """The settings that a file lists. Raises ConfigError."""
+    try:
+        text = file.read_bytes()
+    except OSError as e:
+        raise ConfigError(f"{file}: {e.strerror}") from e
+    try:
+        found = bodies.decode(kind, text)
+    except BodyError as e:
+        raise ConfigError(f"{file}: {e}") from e
+    if not found:
+        raise ConfigError(f"{file}: the list is empty")
+    return found
 
 
 def tell_done(session: Session, what: str, done: Gathered[None]) -> None:

@@ -27,6 +27,14 @@ BrokerOption = Annotated[
     str | None,
     typer.Option("--broker", "-b", metavar="NAME|ADDR", help="Only this broker."),
 ]
+Through = Annotated[
+    str | None,
+    typer.Option(
+        "--through",
+        metavar="CLUSTER|TOPIC",
+        help="Ask the brokers of this one, for a topic without a route (LMQ).",
+    ),
+]
 Pattern = Annotated[
     str | None,
     typer.Argument(metavar="[PATTERN]", help="Only names like this: 'order*'.", show_default=False),

@@ -192,6 +192,7 @@ class Latency:
     app, "latency", reads=True, live=True,
     examples=[
         "tianzhou cluster latency --once", "tianzhou cluster latency --count 1000 --size 1024",
+        "tianzhou cluster latency --lines --room fra1 >> latency.log",
     ],
 )  # fmt: skip
 async def latency(
@@ -203,6 +204,12 @@ async def latency(
     size_bytes: Annotated[
         int, typer.Option("--size", min=1, max=4 * 1024 * 1024, help="Bytes of a body.")
     ] = 128,
+    as_lines: Annotated[
+        bool, typer.Option("--lines", help="A line for each broker: time|room|cluster|broker|ms.")
+    ] = False,
+    room: Annotated[
+        str, typer.Option("--room", metavar="NAME", help="With --lines: where this is measured.")
+    ] = "noname",
 ) -> Shown:
     """Measure how long each broker takes to store a message: one after the other, to its own topic.
 
@@ -226,6 +233,14 @@ async def latency(
         ),
     )  # fmt: skip
     failed = not any(each.stored for each in rows)
+    if as_lines:
+        now = moment(session.now_ms)
+        lines = [
+            f"{now}|{room}|{each.cluster}|{each.broker}|"
+            + ("" if each.mean_ms is None else f"{each.mean_ms:.0f}")
+            for each in rows
+        ]
+        return Shown([asdict(each) for each in rows], notes=lines, exit_code=1 if failed else 0)
     return Shown([asdict(each) for each in rows], [shown], exit_code=1 if failed else 0)
 
 

@@ -4,20 +4,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import RenderableType
 from rich.text import Text
 
 from tianzhou.admin.copying import copy_groups
 from tianzhou.admin.fanout import BrokerAt, gather
-from tianzhou.admin.portrait import GroupPortrait, QueueProgress, merge_progress, portray
+from tianzhou.admin.portrait import merge_progress, portray
 from tianzhou.cli.changing import (
-    Attributes,
     From,
     OrCreate,
+    SettingsFile,
     To,
     copy_settings,
+    read_settings,
     refuse_if_there,
     tell_changed,
     tell_done,
@@ -28,15 +28,23 @@ from tianzhou.cli.choosing import (
     ClusterOption,
     Group,
     Pattern,
+    Through,
     Topic,
     is_system_group,
     like,
     masters,
-    pairs_of,
 )
 from tianzhou.cli.group_members import running_data, running_tables
-from tianzhou.cli.session import Bundle, Session, verb
-from tianzhou.cli.show import Shown, alarming, facts, moment, several, span, table
+from tianzhou.cli.group_options import GroupOptions
+from tianzhou.cli.group_portrait import (
+    head,
+    lag_table,
+    members_table,
+    model_name,
+    portrait_data,
+)
+from tianzhou.cli.session import Session, verb
+from tianzhou.cli.show import Shown, alarming, moment, several, table
 from tianzhou.errors import ConfigError, RequestError, TargetError
 from tianzhou.protocol.bodies.clients import ConsumerConnection
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
@@ -47,66 +55,6 @@ app = typer.Typer(name="group", no_args_is_help=True, help="Look after consumer 
 TopicOption = Annotated[
     str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic.")
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOptions(Bundle):
-    """The settings of a group; None leaves one as it is."""
-
-    consume: Annotated[
-        bool | None, typer.Option("--consume/--no-consume", help="Whether the group may consume.")
-    ] = None
-    broadcast: Annotated[
-        bool | None, typer.Option("--broadcast/--no-broadcast", help="Whether it may broadcast.")
-    ] = None
-    from_min: Annotated[
-        bool | None,
-        typer.Option("--from-min/--not-from-min", help="Whether a new one starts at the oldest."),
-    ] = None
-    orderly: Annotated[
-        bool | None, typer.Option("--orderly/--not-orderly", help="Consumed in order (5.x).")
-    ] = None
-    retries: Annotated[
-        int | None, typer.Option("--retries", min=-1, help="How often a message is tried again.")
-    ] = None
-    retry_queues: Annotated[
-        int | None, typer.Option("--retry-queues", min=0, help="Queues of its retry topic.")
-    ] = None
-    broker_id: Annotated[
-        int | None,
-        typer.Option("--broker-id", min=0, help="Id of the broker to read from; 0 master."),
-    ] = None
-    when_slow: Annotated[
-        int | None,
-        typer.Option("--broker-id-when-slow", min=0, help="Id to read from when far behind."),
-    ] = None
-    notify: Annotated[
-        bool | None,
-        typer.Option(
-            "--notify/--no-notify", help="Whether members are told of each other's coming."
-        ),
-    ] = None
-    attribute: Attributes = None
-
-    def of(self, before: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-        """A group with what is given changed, and the rest as it was. Raises ConfigError."""
-        given = {
-            "consume_enable": self.consume,
-            "consume_broadcast_enable": self.broadcast,
-            "consume_from_min_enable": self.from_min,
-            "consume_orderly": self.orderly,
-            "retry_max_times": self.retries,
-            "retry_queue_count": self.retry_queues,
-            "broker_id": self.broker_id,
-            "which_broker_when_consume_slowly": self.when_slow,
-            "notify_consumer_ids_changed_enable": self.notify,
-            # A broker of 5.x reads "+name" as one to add or change.
-            "attributes": {f"+{name}": value for name, value in pairs_of(self.attribute).items()}
-            if self.attribute
-            else None,
-        }
-        wanted = {name: value for name, value in given.items() if value is not None}
-        return msgspec.structs.replace(before, **wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +120,7 @@ async def _group_row(
     return GroupRow(
         group=name,
         members=len(clients),
-        model=_model(told[0].message_model) if told else None,
+        model=model_name(told[0].message_model) if told else None,
         topics=sorted({queue.topic or "" for queue in offsets if not _is_retry(queue.topic)}),
         lag=sum(max(each.broker_offset - each.consumer_offset, 0) for each in offsets.values()),
         consume_tps=sum(each.consume_tps for each in progress.found.values()),
@@ -182,10 +130,6 @@ async def _group_row(
 
 def _is_retry(topic: str | None) -> bool:
     return (topic or "").startswith("%RETRY%")
-
-
-def _model(text: str | None) -> str | None:
-    return {"CLUSTERING": "clustering", "BROADCASTING": "broadcasting"}.get(text or "", text)
 
 
 # -- show ------------------------------------------------------------------------------------------
@@ -199,140 +143,35 @@ def _model(text: str | None) -> str | None:
         "tianzhou group show billing --json | jq .lag",
     ],
 )  # fmt: skip
-async def show_group(session: Session, group: Group, topic: TopicOption = None) -> Shown:
+async def show_group(
+    session: Session,
+    group: Group,
+    topic: TopicOption = None,
+    cluster: ClusterOption = None,
+    broker: BrokerOption = None,
+    through: Through = None,
+) -> Shown:
     """Show a group: its members, what they subscribe to, and the lag of each queue.
 
     Members that subscribe differently lose messages; they are named, both sides.
     """
-    portrait = await portray(session.admin.groups, session.admin.clusters, group, topic)
+    admin = session.admin
+    brokers = await masters(session, cluster, broker)
+    if through is not None:
+        on = {at.name for at in await admin.topics.brokers(topic or "", through)}
+        brokers = [at for at in brokers if at.name in on]
+    portrait = await portray(admin.groups, admin.clusters, group, topic, brokers=brokers)
     contradictions = [
         f"members subscribe differently to {each.describe()}" for each in portrait.contradictions
     ]
     warnings = [*portrait.warnings, *contradictions]
-    parts = [_head(portrait)]
+    parts = [head(portrait)]
     if portrait.members:
-        parts.append(_members_table(portrait))
+        parts.append(members_table(portrait))
     if portrait.queues:
-        parts.append(_lag_table(portrait.queues, session.now_ms))
+        parts.append(lag_table(portrait.queues, session.now_ms))
     notes = [] if portrait.members else ["nobody is online"]
     return Shown(portrait_data(portrait), parts, warnings, notes=notes)
-
-
-def portrait_data(portrait: GroupPortrait) -> dict[str, object]:
-    """A group for programs."""
-    return {
-        "group": portrait.group,
-        "lag": portrait.lag_count,
-        "consume_tps": portrait.consume_tps,
-        "model": _model(portrait.message_model),
-        "consume_type": portrait.consume_type,
-        "consume_from": portrait.consume_from,
-        "subscriptions": dict(portrait.subscriptions),
-        "members": [
-            {
-                "client_id": member.client_id, "address": member.address,
-                "language": member.language, "version": member.version,
-                "brokers": list(member.brokers),
-                "subscriptions": None if member.subscriptions is None
-                else dict(member.subscriptions),
-                "queues": len(member.queues),
-            }
-            for member in portrait.members
-        ],
-        "contradictions": [
-            {"topic": each.topic, "sides": {what: list(who) for what, who in each.sides.items()}}
-            for each in portrait.contradictions
-        ],
-        "queues": [
-            {
-                "topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id,
-                "end": queue.end_offset, "committed": queue.committed_offset,
-                "lag": queue.lag_count, "last_time_ms": queue.last_time_ms,
-                "client_id": queue.client_id,
-            }
-            for queue in portrait.queues
-        ],
-        "settings": {
-            name: {
-                "consume": config.consume_enable, "broadcast": config.consume_broadcast_enable,
-                "from_min": config.consume_from_min_enable, "retries": config.retry_max_times,
-                "retry_queues": config.retry_queue_count, "broker_id": config.broker_id,
-                "broker_id_when_slow": config.which_broker_when_consume_slowly,
-                "orderly": config.consume_orderly,
-                "notify": config.notify_consumer_ids_changed_enable,
-                "attributes": config.attributes or {},
-            }
-            for name, config in portrait.configs.items()
-        },
-    }  # fmt: skip
-
-
-def _head(portrait: GroupPortrait) -> RenderableType:
-    settings = {
-        f"up to {config.retry_max_times} retries"
-        + ("" if config.consume_enable else ", may not consume")
-        for config in portrait.configs.values()
-    }
-    subscriptions = (f"{topic} [{text}]" for topic, text in portrait.subscriptions.items())
-    model = _model(portrait.message_model)
-    return facts(
-        [
-            ("lag", alarming(portrait.lag_count)),
-            ("consumed", f"{portrait.consume_tps:,.1f}/s"),
-            ("members", len(portrait.members)),
-            ("model", f"{model}, {portrait.consume_from}" if model else None),
-            ("subscriptions", ", ".join(subscriptions) or None),
-            ("settings", "; ".join(sorted(settings)) or "none: created by its first consumer"),
-            ("brokers", ", ".join(portrait.configs) or None),
-        ],
-        title=f"Group {portrait.group}",
-    )
-
-
-def _members_table(portrait: GroupPortrait) -> RenderableType:
-    disputed = {each.topic for each in portrait.contradictions}
-
-    def filters(subscriptions: dict[str, str] | None) -> Text | None:
-        if subscriptions is None:
-            return None
-        lines = Text()
-        for topic, text in subscriptions.items():
-            style = "bold red" if topic in disputed else ""
-            lines.append(("\n" if lines else "") + f"{topic} [{text}]", style=style)
-        return lines
-
-    return table(
-        ["client id", "address", "language", "version", ">queues", "subscribes to"],
-        (
-            (
-                member.client_id, member.address, member.language.lower(), member.version,
-                len(member.queues),
-                filters(None if member.subscriptions is None else dict(member.subscriptions)),
-            )
-            for member in portrait.members
-        ),
-    )  # fmt: skip
-
-
-def _lag_table(queues: tuple[QueueProgress, ...], now_ms: int) -> RenderableType:
-    return table(
-        ["topic", "!broker", ">queue", ">end", ">committed", ">lag", ">behind", "held by"],
-        (
-            (
-                queue.topic, queue.broker_name, queue.queue_id, queue.end_offset,
-                queue.committed_offset, alarming(queue.lag_count), _behind(queue, now_ms),
-                queue.client_id,
-            )
-            for queue in queues
-        ),
-    )  # fmt: skip
-
-
-def _behind(queue: QueueProgress, now_ms: int) -> str | None:
-    """How long ago the last consumed message was stored, where others wait behind it."""
-    if not queue.lag_count or queue.last_time_ms <= 0:
-        return None
-    return span(max(now_ms - queue.last_time_ms, 0))
 
 
 @verb(
@@ -348,10 +187,12 @@ async def show_members(
     stacks: Annotated[
         bool, typer.Option("--stacks", help="Also the stacks of its threads.")
     ] = False,
+    broker: BrokerOption = None,
 ) -> Shown:
     """Ask each member what it does: queues with what waits in them, rates, settings."""
     groups = session.admin.groups
-    online = await gather(await masters(session), lambda at: groups.connection(at, group))
+    brokers = await masters(session, broker=broker)
+    online = await gather(brokers, lambda at: groups.connection(at, group))
     through = {
         connection.client_id: at
         for at, told in online.found.items()
@@ -378,13 +219,26 @@ async def show_members(
     return Shown(data, parts, warnings)
 
 
-@verb(app, "producers", reads=True, examples=["tianzhou group producers"])
+@verb(
+    app, "producers", reads=True,
+    examples=["tianzhou group producers", "tianzhou group producers shop --topic orders"],
+)  # fmt: skip
 async def show_producers(
-    session: Session, pattern: Pattern = None, broker: BrokerOption = None
+    session: Session,
+    pattern: Pattern = None,
+    broker: BrokerOption = None,
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", "-t", metavar="TOPIC", help="Only on the brokers that have it."),
+    ] = None,
 ) -> Shown:
     """List the producers that are connected, by their group."""
     groups = session.admin.groups
-    told = await gather(await masters(session, broker=broker), groups.producers)
+    brokers = await masters(session, broker=broker)
+    if topic is not None:
+        on = {at.name for at in await session.admin.topics.brokers(topic)}
+        brokers = [at for at in brokers if at.name in on]
+    told = await gather(brokers, groups.producers)
     rows = [
         (name, producer.client_id, producer.remote_ip, producer.language, at.name,
          producer.last_update_timestamp)
@@ -554,6 +408,36 @@ async def delete_group(
         return
     done = await groups.delete(group, there, offsets_too=not keep_offsets)
     tell_done(session, f"group {group}: deleted", done)
+
+
+@verb(
+    app, "apply", destroys=True,
+    examples=[
+        "tianzhou group apply groups.json --dry-run",
+        "tianzhou group apply groups.json --cluster DefaultCluster --yes",
+    ],
+)  # fmt: skip
+async def apply(
+    session: Session,
+    file: SettingsFile,
+    cluster: ClusterOption = None,
+    broker: BrokerOption = None,
+) -> None:
+    """Create or change all groups of a file: a JSON list of RocketMQ's group settings.
+
+    A broker takes all of them or, if one is wrong, none; one of 4.9 takes them one by one.
+    """
+    configs = read_settings(file, list[SubscriptionGroupConfig])
+    names = sorted(config.group_name or "" for config in configs)
+    if not all(names):
+        raise ConfigError(f"{file}: each group needs a groupName")
+    brokers = await masters(session, cluster, broker)
+    on = ", ".join(at.name for at in brokers)
+    what = f"{several(len(names), 'group')} on {on}: {', '.join(names)}"
+    if not session.agreed(f"create or change {what}"):
+        return
+    done = await gather(brokers, lambda at: session.admin.groups.put_all(at, configs))
+    tell_done(session, f"{several(len(names), 'group')} created or changed", done)
 
 
 @verb(

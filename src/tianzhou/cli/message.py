@@ -2,25 +2,36 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.progress import track
 from rich.text import Text
 
 from tianzhou.admin.fanout import gather
-from tianzhou.admin.messages import Matches, QueueAt, Sent, matching
+from tianzhou.admin.messages import TOOLS_GROUP, QueueAt, Sent, matching
 from tianzhou.admin.portrait import merge_progress
 from tianzhou.admin.trace import TraceEvent, trace
-from tianzhou.cli.choosing import Topic, pairs_of
+from tianzhou.cli.choosing import Through, Topic, pairs_of
+from tianzhou.cli.message_search import (
+    Begin,
+    End,
+    KeyType,
+    Look,
+    Search,
+    by_time,
+    show_found,
+    stretch,
+)
 from tianzhou.cli.messages import (
     ALL_TAGS,
+    UTF_8,
+    Charset,
     Grep,
     Sql,
     Tag,
@@ -29,12 +40,14 @@ from tianzhou.cli.messages import (
     message_facts,
     message_line,
 )
+from tianzhou.cli.redelivery import CONSUMED, Member, Put, push_one, resendable, tracing
 from tianzhou.cli.session import Session, print_json, verb
 from tianzhou.cli.show import Shown, moment_ms, several, table
 from tianzhou.cli.times import parse_time
 from tianzhou.errors import ConfigError, TargetError
 from tianzhou.message import Message, StoredMessage
 from tianzhou.names import TRACE_TOPIC
+from tianzhou.protocol.message_id import id_of
 from tianzhou.remoting.address import format_address
 
 app = typer.Typer(name="message", no_args_is_help=True, help="Send and look at messages.")
@@ -42,13 +55,19 @@ app = typer.Typer(name="message", no_args_is_help=True, help="Send and look at m
 MessageId = Annotated[
     str, typer.Argument(metavar="ID", help="The producer's or the broker's id.", show_default=False)
 ]
+MessageIds = Annotated[
+    list[str],
+    typer.Argument(metavar="ID...", help="Producers' or brokers' ids.", show_default=False),
+]
+TopicOfId = Annotated[
+    str | None,
+    typer.Option("--topic", "-t", metavar="TOPIC", help="Its topic, for a producer's id."),
+]
 QueueOption = Annotated[int | None, typer.Option("--queue", min=0, help="Only this queue.")]
 BrokerName = Annotated[
-    str | None, typer.Option("--broker", "-b", metavar="NAME", help="Only this broker.")
+    str | None, typer.Option("--broker", "-b", metavar="NAME|ADDR", help="Only this broker.")
 ]
 BODY_BYTES_MAX = 64 * 1024 * 1024
-_SOON_MS = 60_000
-"""Clocks of brokers may be a little ahead of ours."""
 
 
 # -- send ------------------------------------------------------------------------------------------
@@ -90,6 +109,9 @@ async def send(
     count: Annotated[int, typer.Option("--count", min=1, help="Send it so many times.")] = 1,
     queue: QueueOption = None,
     broker: BrokerName = None,
+    traced: Annotated[
+        bool, typer.Option("--trace", help="Also write a trace, for `message trace`.")
+    ] = False,
 ) -> Shown:
     """Send messages: from the command line, a file or standard input."""
     messages = session.admin.messages
@@ -98,15 +120,19 @@ async def send(
     properties = pairs_of(prop or [])
     everything = [each for each in bodies for _ in range(count)]
     sent: list[Sent] = []
-    for number, content in enumerate(
-        track(everything, "sending", console=session.err, transient=True,
-              disable=not session.err.is_terminal or len(everything) < 100)
-    ):  # fmt: skip
-        message = Message(
-            topic, content, tags=tag, keys=tuple(key or ()), delay_level=delay_level,
-            properties=properties,
-        )  # fmt: skip
-        sent.append(await messages.send(message, queue=queues[number % len(queues)]))
+    async with AsyncExitStack() as stack:
+        put: Put = messages.send
+        if traced:
+            put = await stack.enter_async_context(tracing(session.client_settings()))
+        for number, content in enumerate(
+            track(everything, "sending", console=session.err, transient=True,
+                  disable=not session.err.is_terminal or len(everything) < 100)
+        ):  # fmt: skip
+            message = Message(
+                topic, content, tags=tag, keys=tuple(key or ()), delay_level=delay_level,
+                properties=properties,
+            )  # fmt: skip
+            sent.append(await put(message, queue=queues[number % len(queues)]))
     doubts = [each for each in sent if each.status != "SEND_OK"]
     shown = table(
         ["!id", "broker", ">queue", ">offset", "status"],
@@ -149,7 +175,9 @@ def read_bodies(body: str | None, file: Path | None, *, lines: bool) -> list[byt
 def choose_queues(queues: list[QueueAt], queue_id: int | None, broker: str | None) -> list[QueueAt]:
     """The queues that are meant. Raises TargetError."""
     chosen = [
-        at for at in queues if queue_id in (None, at.queue_id) and broker in (None, at.broker.name)
+        at
+        for at in queues
+        if queue_id in (None, at.queue_id) and broker in (None, at.broker.name, at.broker.address)
     ]
     if not chosen:
         there = sorted({f"{at.broker.name}/{at.queue_id}" for at in queues})
@@ -169,22 +197,24 @@ def choose_queues(queues: list[QueueAt], queue_id: int | None, broker: str | Non
 )  # fmt: skip
 async def show_message(
     session: Session,
-    message_id: MessageId,
-    topic: Annotated[
-        str | None,
-        typer.Option("--topic", "-t", metavar="TOPIC", help="Its topic, for a producer's id."),
-    ] = None,
+    message_ids: MessageIds,
+    topic: TopicOfId = None,
+    charset: Charset = UTF_8,
+    through: Through = None,
 ) -> Shown:
-    """Show a message, and which groups have consumed it."""
-    message = await session.admin.messages.by_any_id(message_id, topic)
-    tracks = await consumption(session, message)
-    columns = ["group", "state", ">committed"]
-    rows = ((each.group, each.state, each.committed) for each in tracks)
-    parts = message_facts(message)
-    if tracks:
-        parts.append(table(columns, rows, title="Consumed by"))
-    data = message_data(message) | {"groups": [asdict(each) for each in tracks]}
-    return Shown(data, parts)
+    """Show messages, and which groups have consumed them."""
+    data: list[dict[str, object]] = []
+    parts: list[RenderableType] = []
+    for message_id in message_ids:
+        message = await session.admin.messages.by_any_id(message_id, topic, through=through)
+        tracks = await consumption(session, message, through)
+        parts += message_facts(message, charset)
+        if tracks:
+            rows = ((each.group, each.state, each.committed) for each in tracks)
+            parts.append(table(["group", "state", ">committed"], rows, title="Consumed by"))
+        groups = [asdict(each) for each in tracks]
+        data.append(message_data(message, charset=charset) | {"groups": groups})
+    return Shown(data[0] if len(data) == 1 else data, parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,13 +226,16 @@ class Track:
     committed: int | None
 
 
-async def consumption(session: Session, message: StoredMessage) -> list[Track]:
+async def consumption(
+    session: Session, message: StoredMessage, through: str | None = None
+) -> list[Track]:
     """Which groups have passed the message; a group that filters may have passed it over."""
     admin = session.admin
     address = format_address(*message.store_host)
-    brokers = [at for at in await admin.topics.brokers(message.topic) if at.address == address]
+    topic_brokers = await admin.topics.brokers(message.topic, through)
+    brokers = [at for at in topic_brokers if at.address == address]
     tracks: list[Track] = []
-    for group in await admin.topics.groups(message.topic):
+    for group in await admin.topics.groups(message.topic, through):
         ask = partial(admin.groups.progress_on, group=group, topic=message.topic)
         told = await gather(brokers, ask)
         for queue, offsets in merge_progress(told.found.values()).items():
@@ -224,16 +257,20 @@ async def show_place(
     queue: Annotated[int, typer.Option("--queue", min=0, help="The queue.")],
     queue_offset: Annotated[int, typer.Option("--offset", min=0, help="The place in it.")],
     count: Annotated[int, typer.Option("--count", min=1, max=1000, help="So many.")] = 1,
+    charset: Charset = UTF_8,
+    through: Through = None,
 ) -> Shown:
     """Show the messages at a place of a queue."""
     messages = session.admin.messages
-    (at,) = choose_queues(await messages.read_queues(topic), queue, broker)
+    (at,) = choose_queues(await messages.read_queues(topic, through), queue, broker)
+    name = at.broker.name
     if count == 1:
         message = await messages.at(at, queue_offset)
-        return Shown(message_data(message, broker), message_facts(message))
+        one = message_data(message, name, charset=charset)
+        return Shown(one, message_facts(message, charset))
     found = [each async for each in messages.walk(at, queue_offset, queue_offset + count)]
-    lines = [message_line(each, broker) for each in found]
-    data = [message_data(each, broker) for each in found]
+    lines = [message_line(each, name, charset) for each in found]
+    data = [message_data(each, name, charset=charset) for each in found]
     return Shown(data, notes=[line.plain for line in lines] or ["nothing is there"])
 
 
@@ -244,9 +281,12 @@ async def show_place(
 async def show_entries(
     session: Session,
     topic: Topic,
-    broker: Annotated[str, typer.Option("--broker", "-b", metavar="NAME", help="The broker.")],
     queue: Annotated[int, typer.Option("--queue", min=0, help="The queue.")],
     queue_offset: Annotated[int, typer.Option("--offset", min=0, help="The place in it.")],
+    broker: Annotated[
+        str | None,
+        typer.Option("--broker", "-b", metavar="NAME|ADDR", help="The broker; or else the first."),
+    ] = None,
     count: Annotated[int, typer.Option("--count", min=1, max=1000, help="So many.")] = 10,
     group: Annotated[
         str | None, typer.Option("--group", help="Also whether its filter selects them.")
@@ -254,7 +294,7 @@ async def show_entries(
 ) -> Shown:
     """Show the raw entries of a queue: where in the log, how long, which tag hash."""
     messages = session.admin.messages
-    (at,) = choose_queues(await messages.read_queues(topic), queue, broker)
+    at, *_ = choose_queues(await messages.read_queues(topic), queue, broker)
     told = await messages.entries(at, queue_offset, count, group)
     rows = [
         (queue_offset + number, each.log_offset, each.size_bytes, each.tags_code, each.matches)
@@ -277,6 +317,7 @@ async def show_entries(
         "tianzhou message query orders --unique-key AC14000100002A139A5C0D1F7E5A0001",
         "tianzhou message query orders --from 10m --sql \"amount > 100\" --limit 20",
         "tianzhou message query orders --from '2026-01-31 08:00' --to '2026-01-31 09:00'",
+        "tianzhou message query orders --from 1h --count-tags --no-list",
     ],
 )  # fmt: skip
 async def query(
@@ -286,83 +327,118 @@ async def query(
     unique_key: Annotated[
         str | None, typer.Option("--unique-key", help="By the id that the producer made.")
     ] = None,
-    begin: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="From this time on.")
+    key_type: Annotated[
+        KeyType, typer.Option("--key-type", help="What --key names: K a key, T a tag (5.5).")
+    ] = KeyType.KEY,
+    last_key: Annotated[
+        str | None, typer.Option("--last-key", help="With --key: go on behind this one (5.5).")
     ] = None,
-    end: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", help="Before this time.")
-    ] = None,
+    begin: Begin = None,
+    end: End = None,
     tag: Tag = ALL_TAGS,
     sql: Sql = None,
     grep: Grep = None,
     queue: QueueOption = None,
     broker: BrokerName = None,
+    queue_offset: Annotated[
+        int, typer.Option("--offset", min=0, help="With --from and --queue: not before this place.")
+    ] = 0,
+    group: Annotated[
+        str, typer.Option("--group", metavar="GROUP", help="With --from: read in its name.")
+    ] = TOOLS_GROUP,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 64,
+    through: Through = None,
+    look: Look = Look(),  # noqa: B008 - frozen
 ) -> Shown:
     """Find messages by key, by unique key, or by the time they were stored."""
     if key is not None and unique_key is not None:
         raise ConfigError("give either --key or --unique-key")
     if key is None and unique_key is None and begin is None:
         raise ConfigError("say how to find them: --key, --unique-key, or --from TIME")
+    messages = session.admin.messages
     wanted = matching(tag, build_matches(sql, grep))
-    now_ms = session.now_ms
-    begin_ms = 0 if begin in (None, "earliest") else parse_time(begin or "", now_ms)
-    end_ms = parse_time(end, now_ms) if end else now_ms + _SOON_MS
-    warnings: list[str] = []
-    found: list[tuple[str, StoredMessage]] = []
+    begin_ms, end_ms = stretch(session.now_ms, begin, end)
     if key is not None or unique_key is not None:
-        result = await session.admin.messages.by_key(
+        result = await messages.by_key(
             topic, key or unique_key or "", max_count=limit, begin_ms=begin_ms, end_ms=end_ms,
-            unique=unique_key is not None, broker=broker,
+            unique=unique_key is not None, by_tag=key_type is KeyType.TAG, last_key=last_key,
+            through=through, broker=broker,
         )  # fmt: skip
-        warnings = result.warnings
-        found = [
+        by_key = [
             (format_address(*each.store_host), each)
             for each in result.messages
             if wanted(each) and queue in (None, each.queue_id)
         ]
-    else:
-        queues = choose_queues(await session.admin.messages.read_queues(topic), queue, broker)
-        walking = by_time(session, queues, begin_ms, end_ms, tag, wanted)
-        async with aclosing(walking):
-            async for name, message in walking:
-                found.append((name, message))
-                if len(found) >= limit:
-                    break
-    found.sort(key=lambda pair: pair[1].store_time_ms)
-    lines = [message_line(message, name) for name, message in found]
-    data = [message_data(message, name) for name, message in found]
-    return Shown(data, lines_of(lines), warnings, notes=[several(len(found), "message")])
+        return show_found(by_key, look, result.warnings)
+    queues = choose_queues(await messages.read_queues(topic, through), queue, broker)
+    if queue_offset and len(queues) != 1:
+        raise ConfigError("--offset is a place in one queue: add --queue and --broker")
+    search = Search(begin_ms, end_ms, queue_offset, tag, wanted, group)
+    found: list[tuple[str, StoredMessage]] = []
+    async with aclosing(by_time(session, queues, search)) as walking:
+        async for name, message in walking:
+            found.append((name, message))
+            if len(found) >= limit:
+                break
+    return show_found(found, look)
 
 
-def lines_of(lines: list[Text]) -> list[RenderableType]:
-    """Lines below each other, without the gaps that stand between tables."""
-    return [Group(*lines)] if lines else []
+# -- again -----------------------------------------------------------------------------------------
 
 
-async def by_time(
+@verb(
+    app, "resend", reads=True,
+    examples=["tianzhou message resend AC14000100002A139A5C0D1F7E5A0001 --topic orders"],
+)  # fmt: skip
+async def resend(
+    session: Session, message_ids: MessageIds, topic: TopicOfId = None, through: Through = None
+) -> Shown:
+    """Send messages once more to their topic, as they are: every group gets them again."""
+    messages = session.admin.messages
+    sent: list[Sent] = []
+    for message_id in message_ids:
+        message = await messages.by_any_id(message_id, topic, through=through)
+        sent.append(await messages.send(resendable(message), message_id=id_of(message)))
+    columns = ["!id", "broker", ">queue", ">offset", "status"]
+    rows = (
+        (each.message_id, each.broker_name, each.queue_id, each.queue_offset, each.status)
+        for each in sent
+    )
+    return Shown([asdict(each) for each in sent], [table(columns, rows)])
+
+
+@verb(
+    app, "push", reads=True,
+    examples=[
+        "tianzhou message push AC14000100002A139A5C0D1F7E5A0001 --topic orders --group billing "
+        "--client 10.0.0.9@7",
+    ],
+)  # fmt: skip
+async def push(
     session: Session,
-    queues: list[QueueAt],
-    begin_ms: int,
-    end_ms: int,
-    tags: str,
-    matches: Matches,
-) -> AsyncGenerator[tuple[str, StoredMessage]]:
-    """The messages of a topic that were stored in a stretch of time, queue by queue."""
-    messages, offsets = session.admin.messages, session.admin.offsets
-    for at in queues:
-        oldest = await offsets.begin(at.broker, at.topic, at.queue_id)
-        start = oldest
-        if begin_ms > 0:
-            start = await offsets.at_time(at.broker, at.topic, at.queue_id, begin_ms)
-        stop = await offsets.end(at.broker, at.topic, at.queue_id)
-        walking = messages.walk(at, max(start, oldest), stop, tags=tags, matches=matches)
-        async with aclosing(walking):
-            async for message in walking:
-                if message.store_time_ms >= end_ms:
-                    break
-                if message.store_time_ms >= begin_ms:
-                    yield at.broker.name, message
+    message_ids: MessageIds,
+    group: Annotated[str, typer.Option("--group", metavar="GROUP", help="The group.")],
+    client_id: Annotated[
+        str, typer.Option("--client", metavar="ID", help="Its member; `group members` shows them.")
+    ],
+    topic: TopicOfId = None,
+    through: Through = None,
+) -> Shown:
+    """Let one member of a group consume messages now, and tell how it went.
+
+    Offsets stay where they are, and nobody else gets the messages.
+    """
+    rows = [
+        await push_one(session, Member(group, client_id), message_id, topic, through)
+        for message_id in message_ids
+    ]
+    shown = table(
+        ["!id", "result", ">took ms", "in order", "remark"],
+        ((each.id, each.result, each.took_ms, each.ordered, each.remark) for each in rows),
+        title=f"{group}, {client_id}",
+    )
+    is_done = all(each.result in CONSUMED for each in rows)
+    return Shown([asdict(each) for each in rows], [shown], exit_code=0 if is_done else 1)
 
 
 # -- tail ------------------------------------------------------------------------------------------
@@ -443,10 +519,17 @@ async def show_trace(
     trace_topic: Annotated[
         str, typer.Option("--trace-topic", metavar="TOPIC", help="Where clients write traces.")
     ] = TRACE_TOPIC,
+    begin: Begin = None,
+    end: End = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Trace records at most.")] = 64,
 ) -> Shown:
     """Show the life of a message as clients traced it: who sent it, who consumed it, when."""
+    begin_ms, end_ms = stretch(session.now_ms, begin, end)
     try:
-        events = await trace(session.admin.messages, message_id, topic=trace_topic)
+        events = await trace(
+            session.admin.messages, message_id, topic=trace_topic, max_count=limit,
+            begin_ms=begin_ms, end_ms=end_ms,
+        )  # fmt: skip
     except TargetError as e:
         raise TargetError(
             f"no broker has the topic {trace_topic}: traceTopicEnable=true gives it to one; "

@@ -1,6 +1,7 @@
 """Messages on the screen and as JSON, and choosing among them by tag, SQL92 or pattern."""
 
 import base64
+import codecs
 import re
 from typing import Annotated
 
@@ -26,17 +27,34 @@ Grep = Annotated[
     str | None, typer.Option("--grep", metavar="REGEX", help="Only where the body matches.")
 ]
 ALL_TAGS = SUBSCRIBE_ALL
+UTF_8 = "utf-8"
+
+
+def _known_charset(name: str) -> str:
+    try:
+        return codecs.lookup(name).name
+    except LookupError as e:
+        raise typer.BadParameter(f"there is no character set {name!r}") from e
+
+
+Charset = Annotated[
+    str,
+    typer.Option(
+        "--charset", metavar="NAME", help="How bodies are written: utf-8, gbk, ...",
+        callback=_known_charset,
+    ),
+]  # fmt: skip
 _LINE_BYTES = 400
 
 
-def text_of(message: StoredMessage) -> tuple[str | None, bytes]:
+def text_of(message: StoredMessage, charset: str = UTF_8) -> tuple[str | None, bytes]:
     """The body as text, None if it is none, and its bytes."""
     try:
         body = body_of(message)
     except BodyError:
         return None, message.body
     try:
-        text = body.decode()
+        text = body.decode(charset)
     except UnicodeDecodeError:
         return None, body
     printable = all(each.isprintable() or each in "\r\n\t" for each in text)
@@ -61,9 +79,15 @@ def build_matches(sql: str | None, grep: str | None) -> Matches | None:
     return matches
 
 
-def message_data(message: StoredMessage, broker: str | None = None) -> dict[str, object]:
+def message_data(
+    message: StoredMessage,
+    broker: str | None = None,
+    *,
+    charset: str = UTF_8,
+    with_body: bool = True,
+) -> dict[str, object]:
     """A message for programs."""
-    text, body = text_of(message)
+    text, body = text_of(message, charset)
     data: dict[str, object] = {
         "id": id_of(message),
         "offset_id": offset_id_of(message),
@@ -82,6 +106,8 @@ def message_data(message: StoredMessage, broker: str | None = None) -> dict[str,
         "sys_flag": message.sys_flag,
         "properties": message.properties,
     }
+    if not with_body:
+        return data
     if text is not None:
         data["body"] = text
     else:
@@ -89,9 +115,11 @@ def message_data(message: StoredMessage, broker: str | None = None) -> dict[str,
     return data
 
 
-def message_line(message: StoredMessage, broker: str) -> Text:
+def message_line(
+    message: StoredMessage, broker: str, charset: str = UTF_8, *, with_body: bool = True
+) -> Text:
     """A message on one line, as `tail` and `query` show it."""
-    text, body = text_of(message)
+    text, body = text_of(message, charset)
     shown = text if text is not None else f"{size(len(body))} of bytes"
     shown = " ".join(shown.split())
     cut = shown if len(shown) <= _LINE_BYTES else shown[:_LINE_BYTES] + "..."
@@ -103,13 +131,14 @@ def message_line(message: StoredMessage, broker: str) -> Text:
         line.append(f"  [{message.tags}]", style="green")
     if message.keys:
         line.append(f"  {' '.join(message.keys)}", style="yellow")
-    line.append(f"  {cut}")
+    if with_body:
+        line.append(f"  {cut}")
     return line
 
 
-def message_facts(message: StoredMessage) -> list[RenderableType]:
+def message_facts(message: StoredMessage, charset: str = UTF_8) -> list[RenderableType]:
     """A message with everything that is known of it."""
-    text, body = text_of(message)
+    text, body = text_of(message, charset)
     return [
         facts(
             [

@@ -6,11 +6,13 @@ with the original nothing is asked: who types `mqadmin deleteTopic` means it.
 """
 
 from collections.abc import Iterator, Sequence
+from enum import StrEnum
 from typing import NamedTuple
 
 import typer
 
-from tianzhou.cli.mqadmin_table import ALIASES, SECOND_NAMES, Alias, Given
+from tianzhou.cli.mqadmin_table import ALIASES, SECOND_NAMES, Alias
+from tianzhou.cli.mqadmin_words import Given
 from tianzhou.cli.serving import FAILED, OK, WRONG_USE, complain, say
 
 app = typer.Typer(name="mqadmin", add_completion=False)
@@ -75,7 +77,7 @@ def run(arguments: Sequence[str], command: str = "mqadmin") -> int:
 
 def parse(alias: Alias, arguments: Sequence[str]) -> Parsed:
     """Options as commons-cli reads them: -t X, -tX, --topic X, --topic=X. Raises Misuse."""
-    by_name = dict(_spellings(alias.options))
+    by_name = dict(_spellings(alias))
     values: dict[str, str] = {}
     namesrv: str | None = None
     wants_help = False
@@ -86,15 +88,16 @@ def parse(alias: Alias, arguments: Sequence[str]) -> Parsed:
         if word in ("-h", "--help"):
             wants_help = True
             continue
-        is_namesrv = spelling in ("-n", "--namesrvAddr", "--namesrv")
-        option = by_name.get(spelling)
+        is_namesrv = spelling in _NAMESRV_SPELLINGS
+        # Some long names end with a blank, which whoever types it may leave out.
+        option = by_name.get(spelling.strip())
         if option is None and not is_namesrv and word[:2] in by_name and word[:2] != "--":
             spelling, equals, attached = word[:2], "=", word[2:]
             option = by_name[spelling]
         if option is None and not is_namesrv:
             raise Misuse(f"unknown option {word!r}")
-        if option is not None and not option.takes_value:
-            values[option.short] = "true"
+        if option is not None and not _has_value(option, queue, bool(equals)):
+            values[option.name] = "true"
             continue
         value = attached if equals else (queue.pop(0) if queue else None)
         if value is None:
@@ -102,27 +105,58 @@ def parse(alias: Alias, arguments: Sequence[str]) -> Parsed:
         if option is None:
             namesrv = value
         else:
-            values[option.short] = value.strip()
+            values[option.name] = value.strip()
     return Parsed(values, namesrv, wants_help)
 
 
-class _Option(NamedTuple):
+_NAMESRV_SPELLINGS = ("-n", "--namesrvAddr", "--namesrv", "--nameserverAddr")
+
+
+class Arity(StrEnum):
+    """Whether an option takes a value: by the sign behind it in the table."""
+
+    NEVER = ""
+    ALWAYS = "="
+    IF_ONE_FOLLOWS = "?"
+    """It is a switch in one release, and takes a value in another."""
+
+
+class Option(NamedTuple):
+    """An option of a sub command."""
+
     short: str
+    """Empty if it has only a long name."""
     long: str
-    takes_value: bool
+    arity: Arity
+
+    @property
+    def name(self) -> str:
+        """By what `Given` knows it."""
+        return self.short or self.long
+
+    @property
+    def spellings(self) -> list[str]:
+        return [f"-{self.short}", f"--{self.long}"] if self.short else [f"--{self.long}"]
 
 
-def _options(text: str) -> Iterator[_Option]:
-    for each in text.split():
-        names = each.rstrip("=")
+def _has_value(option: Option, rest: Sequence[str], is_attached: bool) -> bool:
+    if option.arity is Arity.IF_ONE_FOLLOWS:
+        return is_attached or bool(rest and not rest[0].startswith("-"))
+    return option.arity is Arity.ALWAYS
+
+
+def options_of(alias: Alias) -> Iterator[Option]:
+    """The options of a sub command, as the table writes them."""
+    for each in alias.options.split():
+        names = each.rstrip("=?")
         short, _, long = names.partition("/")
-        yield _Option(short, long, each.endswith("="))
+        yield Option(short, long.replace("_", " "), Arity(each[len(names) :]))
 
 
-def _spellings(text: str) -> Iterator[tuple[str, _Option]]:
-    for option in _options(text):
-        yield f"-{option.short}", option
-        yield f"--{option.long}", option
+def _spellings(alias: Alias) -> Iterator[tuple[str, Option]]:
+    for option in options_of(alias):
+        for spelling in option.spellings:
+            yield spelling, option
 
 
 def build(alias: Alias, parsed: Parsed) -> list[str]:
@@ -132,7 +166,7 @@ def build(alias: Alias, parsed: Parsed) -> list[str]:
     try:
         words = alias.build(given)
     except KeyError as e:
-        long = next(each.long for each in _options(alias.options) if each.short == e.args[0])
+        long = next(each.long for each in options_of(alias) if each.name == e.args[0])
         raise Misuse(f"option -{e.args[0]} ({long}) is missing") from e
     unmet = sorted(set(parsed.values) - given.used)
     if unmet:
@@ -160,8 +194,9 @@ def _help(command: str, rest: Sequence[str]) -> int:
 def usage(command: str, name: str, alias: Alias) -> str:
     """How a sub command is used, and which command of ours does it."""
     lines = [f"usage: {command} {name} [-n ADDR] [options]"]
-    for option in _options(alias.options):
-        value = " VALUE" if option.takes_value else ""
-        lines.append(f"  -{option.short}, --{option.long}{value}")
+    values = {Arity.NEVER: "", Arity.ALWAYS: " VALUE", Arity.IF_ONE_FOLLOWS: " [VALUE]"}
+    lines += [
+        f"  {', '.join(option.spellings)}{values[option.arity]}" for option in options_of(alias)
+    ]
     lines.append(f"done by: {alias.ours}" if alias.ours else f"not here: {alias.why}")
     return "\n".join(lines)

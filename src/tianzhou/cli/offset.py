@@ -1,6 +1,6 @@
 """`tianzhou offset`: where consumer groups are, and moving them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from tianzhou.admin.fanout import BrokerAt, gather
 from tianzhou.admin.offsets import EARLIEST_MS, LATEST_MS, Goal, Move
 from tianzhou.admin.portrait import merge_progress, queue_progress
-from tianzhou.cli.choosing import BrokerOption, Group, Topic, masters
+from tianzhou.cli.choosing import BrokerOption, Group, Through, Topic, masters
 from tianzhou.cli.session import Session, print_json, verb
 from tianzhou.cli.show import Shown, alarming, moment, several, table
 from tianzhou.cli.times import parse_time
@@ -97,13 +97,17 @@ async def reset(
     only_back: Annotated[
         bool, typer.Option("--only-back", help="Never go ahead, so that nothing is skipped.")
     ] = False,
+    for_cpp: Annotated[
+        bool, typer.Option("--cpp", help="The consumers are C++ clients, on brokers of Apache's.")
+    ] = False,
+    through: Through = None,
 ) -> None:
     """Move a group to a time, to the oldest or the newest message, or to a number.
 
     Consumers may be online: brokers tell them where to go on.
     """
-    goal = read_goal(session, to, to_offset, queue, broker)
-    await move(session, group, topic, goal, broker, force=not only_back)
+    goal = replace(read_goal(session, to, to_offset, queue, broker), for_cpp=for_cpp)
+    await move(session, group, topic, goal, broker, force=not only_back, through=through)
 
 
 def read_goal(
@@ -130,10 +134,11 @@ async def move(
     broker: str | None,
     *,
     force: bool = True,
+    through: str | None = None,
 ) -> None:
     """Show what will be done, ask, do it, and show what was done."""
     offsets = session.admin.offsets
-    on = {at.name for at in await session.admin.topics.brokers(topic)}
+    on = {at.name for at in await session.admin.topics.brokers(topic, through)}
     brokers = [at for at in await masters(session, broker=broker) if at.name in on]
     if not brokers:
         raise TargetError(f"topic {topic} is not on broker {broker}")
@@ -190,9 +195,15 @@ def _moves_table(moves: list[Move]) -> RenderableType:
     app, "skip", reads=True, destroys=True,
     examples=["tianzhou offset skip billing orders --dry-run"],
 )  # fmt: skip
-async def skip(session: Session, group: Group, topic: Topic, broker: BrokerOption = None) -> None:
+async def skip(
+    session: Session,
+    group: Group,
+    topic: Topic,
+    broker: BrokerOption = None,
+    through: Through = None,
+) -> None:
     """Give up what a group has not consumed yet: go on with the next message that is sent."""
-    await move(session, group, topic, Goal(time_ms=LATEST_MS), broker)
+    await move(session, group, topic, Goal(time_ms=LATEST_MS), broker, through=through)
 
 
 @verb(

@@ -81,6 +81,8 @@ class Options:
     yes: bool = False
     once: bool | None = None
     """None for a verb that does not go on by itself."""
+    as_lines: bool = False
+    """What is shown again and again stays, one below the other."""
 
     @property
     def goes_on(self) -> bool:
@@ -292,7 +294,9 @@ def verb(
         names = {each.name for each in more}
 
         def command(**given: Any) -> None:  # noqa: ANN401 - typer has checked each of them
-            options = Options(**{key: given.pop(key) for key in names})
+            options = Options(
+                **{key: given.pop(key) for key in names}, as_lines=given.get("as_lines", False)
+            )
             for bundle, kind in bundles.items():
                 given[bundle] = kind(**{each.name: given.pop(each.name) for each in fields(kind)})
             words = f"tianzhou {app.info.name} {name}".rstrip()
@@ -417,7 +421,8 @@ async def pause(seconds: float) -> None:
 
 async def _watch(session: Session, action: Callable[[Session], Awaitable[Result]]) -> int:
     """Show a result again and again; where nobody looks at a screen, one after the other."""
-    if session.options.as_json or not session.out.is_terminal:
+    options = session.options
+    if options.as_json or options.as_lines or not session.out.is_terminal:
         while True:
             tell(session, await action(session))
             await pause(session.options.every_s)

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated
 
 import typer
+from rich.console import RenderableType
 
 from tianzhou.admin.copying import copy_topics
 from tianzhou.admin.fanout import BrokerAt, gather
@@ -14,8 +15,12 @@ from tianzhou.cli.changing import (
     Attributes,
     From,
     OrCreate,
+    RemovedAttributes,
+    SettingsFile,
     To,
+    attribute_changes,
     copy_settings,
+    read_settings,
     refuse_if_there,
     tell_changed,
     tell_done,
@@ -25,20 +30,24 @@ from tianzhou.cli.choosing import (
     BrokerOption,
     ClusterOption,
     Pattern,
+    Through,
     Topic,
     kind_of_topic,
     like,
     masters,
-    pairs_of,
     parse_perm,
 )
 from tianzhou.cli.session import Bundle, Session, verb
 from tianzhou.cli.show import Cell, Shown, moment, several, table
 from tianzhou.errors import ConfigError, TargetError
 from tianzhou.names import ORDER_TOPIC_NAMESPACE
+from tianzhou.protocol.bodies.route import TopicRouteData
 from tianzhou.protocol.bodies.topics import TopicConfig
 
 app = typer.Typer(name="topic", no_args_is_help=True, help="Look after topics.")
+
+_UNIT, _UNIT_SUB = 1, 2
+"""System flags of a topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +71,15 @@ class TopicOptions(Bundle):
         bool | None,
         typer.Option("--ordered/--not-ordered", help="Whether its messages are ordered."),
     ] = None
+    unit: Annotated[
+        bool | None, typer.Option("--unit/--no-unit", help="Whether it belongs to a unit.")
+    ] = None
+    unit_sub: Annotated[
+        bool | None,
+        typer.Option("--unit-sub/--no-unit-sub", help="Whether units subscribe to it."),
+    ] = None
     attribute: Attributes = None
+    remove_attribute: RemovedAttributes = None
 
     def of(self, before: TopicConfig) -> TopicConfig:
         """A topic with what is given changed, and the rest as it was. Raises ConfigError."""
@@ -74,10 +91,16 @@ class TopicOptions(Bundle):
             write_queue_count=before.write_queue_count if write_count is None else write_count,
             perm=before.perm if self.perm is None else parse_perm(self.perm),
             filter_type=before.filter_type,
-            topic_sys_flag=before.topic_sys_flag,
+            topic_sys_flag=self._flags(before.topic_sys_flag),
             order=before.order if self.ordered is None else self.ordered,
-            attributes=pairs_of(self.attribute) if self.attribute else None,
+            attributes=attribute_changes(self.attribute, self.remove_attribute),
         )
+
+    def _flags(self, before: int) -> int:
+        for bit, wanted in ((_UNIT, self.unit), (_UNIT_SUB, self.unit_sub)):
+            if wanted is not None:
+                before = before | bit if wanted else before & ~bit
+        return before
 
 
 def plain_topic(name: str) -> TopicConfig:
@@ -95,6 +118,9 @@ class TopicRow:
     read_queues: int
     write_queues: int
     perm: str
+    clusters: list[str] | None = None
+    groups: list[str] | None = None
+    """Who consumes it, if that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +146,7 @@ class TopicRates:
     app, "list", reads=True,
     examples=[
         "tianzhou topic list", "tianzhou topic list 'order*' --json", "tianzhou topic list --all",
+        "tianzhou topic list --groups",
     ],
 )  # fmt: skip
 async def list_topics(
@@ -128,6 +155,9 @@ async def list_topics(
     cluster: ClusterOption = None,
     everything: Annotated[
         bool, typer.Option("--all", "-a", help="Also retry, dead-letter and system topics.")
+    ] = False,
+    with_groups: Annotated[
+        bool, typer.Option("--groups", help="Also in which clusters they are, and who consumes.")
     ] = False,
 ) -> Shown:
     """List the topics: where they are, how many queues they have, what clients may do."""
@@ -153,33 +183,50 @@ async def list_topics(
                 read_queues=sum(config.read_queue_count for config in on.values()),
                 write_queues=sum(config.write_queue_count for config in on.values()),
                 perm="/".join(perms),
+                clusters=sorted({at.cluster for at in on}) if with_groups else None,
+                groups=await _groups_of(session, name) if with_groups else None,
             )
         )
     hidden = len(like(names, pattern)) - len(rows)
-    shown = table(
-        ["topic", "kind", "brokers", ">read queues", ">write queues", "perm"],
-        (
-            (
-                row.topic, row.kind, ", ".join(row.brokers), row.read_queues, row.write_queues,
-                row.perm,
-            )
-            for row in rows
-        ),
-    )  # fmt: skip
+    shown = _topics_table(rows, with_groups=with_groups)
     notes = [several(len(rows), "topic") + (f"; {hidden} more with --all" if hidden else "")]
-    return Shown(rows, [shown] if rows else [], tables.warnings, notes=notes)
+    data = [
+        {name: value for name, value in asdict(row).items() if value is not None} for row in rows
+    ]
+    return Shown(data, [shown] if rows else [], tables.warnings, notes=notes)
+
+
+async def _groups_of(session: Session, topic: str) -> list[str]:
+    try:
+        return await session.admin.topics.groups(topic)
+    except TargetError:
+        # It has gone since it was listed, or no broker of it is there.
+        return []
+
+
+def _topics_table(rows: list[TopicRow], *, with_groups: bool) -> RenderableType:
+    columns = ["topic", "kind", "brokers", ">read queues", ">write queues", "perm"]
+    cells: list[list[Cell]] = [
+        [row.topic, row.kind, ", ".join(row.brokers), row.read_queues, row.write_queues, row.perm]
+        for row in rows
+    ]
+    if with_groups:
+        columns += ["clusters", "groups"]
+        for row, line in zip(rows, cells, strict=True):
+            line += [", ".join(row.clusters or ()), ", ".join(row.groups or ()) or None]
+    return table(columns, cells)
 
 
 @verb(
     app, "show", reads=True, watches=True,
     examples=["tianzhou topic show orders", "tianzhou topic show orders --watch"],
 )  # fmt: skip
-async def show_topic(session: Session, topic: Topic) -> Shown:
+async def show_topic(session: Session, topic: Topic, through: Through = None) -> Shown:
     """Show a topic: settings on each broker, the extent of each queue, and who consumes it."""
     topics = session.admin.topics
-    route = await topics.route(topic)
+    route = await topics.route(topic) if through is None else TopicRouteData()
     configs, stats, groups = await asyncio.gather(
-        topics.configs(topic), topics.stats(topic), topics.groups(topic)
+        topics.configs(topic, through), topics.stats(topic, through), topics.groups(topic, through)
     )
     queues = extents(stats)
     total = sum(each.max_offset - each.min_offset for _, each in queues)
@@ -265,9 +312,18 @@ async def show_route(session: Session, topic: Topic) -> Shown:
 
 @verb(
     app, "stats", reads=True, watches=True,
-    examples=["tianzhou topic stats", "tianzhou topic stats 'order*' --watch --every 5"],
+    examples=[
+        "tianzhou topic stats", "tianzhou topic stats 'order*' --watch --every 5",
+        "tianzhou topic stats --active",
+    ],
 )  # fmt: skip
-async def show_stats(session: Session, pattern: Pattern = None) -> Shown:
+async def show_stats(
+    session: Session,
+    pattern: Pattern = None,
+    active: Annotated[
+        bool, typer.Option("--active", help="Only where something came or went in the last day.")
+    ] = False,
+) -> Shown:
     """Show what went in and out of each topic: rates of the last minute, totals of the last day."""
     admin = session.admin
     brokers = await masters(session)
@@ -289,6 +345,8 @@ async def show_stats(session: Session, pattern: Pattern = None) -> Shown:
         return TopicRates(name, in_tps, in_day, groups)
 
     data = [await rates(name) for name in names]
+    if active:
+        data = [_only_active(each) for each in data if _is_active(each)]
     rows: list[list[Cell]] = []
     for each in data:
         first: list[Cell] = [each.topic, each.in_tps, each.in_day]
@@ -299,6 +357,16 @@ async def show_stats(session: Session, pattern: Pattern = None) -> Shown:
             rows.append([*first, None, None, None])
     columns = ["topic", ">in/s", ">in, last day", "group", ">out/s", ">out, last day"]
     return Shown(data, [table(columns, rows)])
+
+
+def _is_active(topic: TopicRates) -> bool:
+    return topic.in_day > 0 or any(group.out_day for group in topic.groups)
+
+
+def _only_active(topic: TopicRates) -> TopicRates:
+    """Where messages came in, every group counts: one that takes none is what is looked for."""
+    groups = [group for group in topic.groups if topic.in_day or group.out_day]
+    return replace(topic, groups=groups)
 
 
 async def _sum_statistic(
@@ -365,7 +433,7 @@ async def update_topic(
 ) -> None:
     """Change a topic where it exists; what is not named stays as it is."""
     if not or_create and settings == TopicOptions():
-        raise ConfigError("nothing to change; say --queues, --perm, --ordered or --attribute")
+        raise ConfigError("nothing to change; say --queues, --perm, --ordered, --attribute, ...")
     admin = session.admin
     chosen = await masters(session, cluster, broker)
     found = await gather(chosen, lambda at: admin.topics.config(at, topic))
@@ -442,6 +510,38 @@ async def delete_topic(session: Session, topic: Topic, cluster: ClusterOption = 
         return
     done = await admin.topics.delete(topic, brokers)
     tell_done(session, f"topic {topic}: deleted", done)
+
+
+@verb(
+    app, "apply", destroys=True,
+    examples=[
+        "tianzhou topic apply topics.json --dry-run",
+        "tianzhou topic apply topics.json --cluster DefaultCluster --yes",
+    ],
+)  # fmt: skip
+async def apply(
+    session: Session,
+    file: SettingsFile,
+    cluster: ClusterOption = None,
+    broker: BrokerOption = None,
+) -> None:
+    """Create or change all topics of a file: a JSON list of RocketMQ's topic settings.
+
+    A broker takes all of them or, if one is wrong, none; one of 4.9 takes them one by one.
+    """
+    configs = read_settings(file, list[TopicConfig])
+    names = sorted(config.topic_name or "" for config in configs)
+    if not all(names):
+        raise ConfigError(f"{file}: each topic needs a topicName")
+    brokers = await masters(session, cluster, broker)
+    on = ", ".join(at.name for at in brokers)
+    what = f"{several(len(names), 'topic')} on {on}: {', '.join(names)}"
+    if not session.agreed(f"create or change {what}"):
+        return
+    done = await gather(brokers, lambda at: session.admin.topics.put_all(at, configs))
+    tell_done(session, f"{several(len(names), 'topic')} created or changed", done)
+    # Brokers register their topics in order, so with the last one all are known.
+    await _await_routes(session, names[-1:], done.found)
 
 
 @verb(

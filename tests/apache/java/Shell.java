@@ -8,6 +8,8 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import org.apache.commons.cli.Option;
+import org.apache.commons.cli.Options;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -18,6 +20,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
+import org.apache.rocketmq.tools.command.SubCommand;
 
 /**
  * Stock clients and the stock mqadmin behind one JVM; consumed messages appear as
@@ -39,6 +42,8 @@ public final class Shell extends JsonProgram {
         switch (request.getString("verb")) {
             case "admin":
                 return admin(request.getJSONArray("args"), request.getLongValue("interrupt_after_ms"));
+            case "sub_commands":
+                return subCommands();
             case "start_producer":
                 return startProducer(request);
             case "send":
@@ -87,6 +92,37 @@ public final class Shell extends JsonProgram {
             System.setErr(errors);
         }
         return bytes.toString("UTF-8");
+    }
+
+    /** The sub commands of mqadmin as it knows them itself: by their names, the options of each. */
+    private static Object subCommands() throws Exception {
+        forgetCommands();
+        MQAdminStartup.initCommand();
+        JSONObject commands = new JSONObject();
+        for (Field field : MQAdminStartup.class.getDeclaredFields()) {
+            if (List.class.isAssignableFrom(field.getType())) {
+                field.setAccessible(true);
+                for (Object command : (List<?>) field.get(null)) {
+                    commands.put(((SubCommand) command).commandName(), optionsOf((SubCommand) command));
+                }
+            }
+        }
+        return commands;
+    }
+
+    private static JSONArray optionsOf(SubCommand command) {
+        JSONArray options = new JSONArray();
+        for (Object each : command.buildCommandlineOptions(new Options()).getOptions()) {
+            Option option = (Option) each;
+            JSONObject described = new JSONObject();
+            described.put("short", option.getOpt());
+            described.put("long", option.getLongOpt());
+            described.put("takesValue", option.hasArg());
+            described.put("required", option.isRequired());
+            described.put("says", option.getDescription());
+            options.add(described);
+        }
+        return options;
     }
 
     /** Each run makes its commands anew; those of the last run would be found first, with their used clients. */

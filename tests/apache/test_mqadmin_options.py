@@ -1,0 +1,143 @@
+"""Our `mqadmin` knows every sub command and every option that the stock one has.
+
+The jars tell them themselves: by reflection, with the names, whether an option takes a value, and
+whether it must be given. What our alias makes of each is parsed by our own command line.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import pytest
+
+from tests.apache.kit import VERSIONS, Shell
+from tests.cli_words import check_words
+from tianzhou.cli.mqadmin import build, parse
+from tianzhou.cli.mqadmin_table import ALIASES, SECOND_NAMES, Alias
+
+pytestmark = pytest.mark.apache
+
+NAMESRV = ("-n", "ns:9876")
+TRUTH = ("true", "false")
+SAMPLES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        (
+            "admin", "calculate", "consumeBroadcastEnable", "consumeEnable", "consumeFromMinEnable",
+            "consumeMessageOrderly", "force", "hasUnitSub", "msgTraceEnable",
+            "notifyConsumerIdsChanged", "offline", "order", "print log", "print msg", "printBody",
+            "removeOffset", "sendMessage", "showClientIP", "unit", "updateAllBroker",
+        ),
+        TRUTH,
+    ),
+    "attributes": ("+a=b,-c",),
+    "bodyFormat": ("gbk",),
+    "charsetName": ("gbk",),
+    "keyType": ("K", "T"),
+    "method": ("get", "delete"),
+    "mode": ("POP", "PULL"),
+    "timeoutMillis": ("3000",),
+    "topicPerms": ("a=PUB",),
+    "groupPerms": ("a=SUB",),
+}  # fmt: skip
+"""What may be given to an option of this long name; to any other a number."""
+
+NEEDED_ALL_THE_SAME = {"resetMasterFlushOffset": ("offset",)}
+"""What the original fails without, although it does not say so."""
+
+
+class StockOption(NamedTuple):
+    """An option as the jar describes it."""
+
+    short: str | None
+    long: str
+    takes_value: bool
+    is_required: bool
+
+    @property
+    def name(self) -> str:
+        return self.short or self.long
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        return SAMPLES.get(self.long, ("1",)) if self.takes_value else ("true",)
+
+    def words(self, value: str, *, as_long: bool = False) -> list[str]:
+        spelling = f"--{self.long}" if as_long or not self.short else f"-{self.short}"
+        return [spelling, value] if self.takes_value else [spelling]
+
+
+def sub_commands(shell: Shell) -> dict[str, list[StockOption]]:
+    """The options of each sub command, without those that all have."""
+    told: dict[str, list[dict[str, object]]] = shell.ask("sub_commands")
+    return {
+        name: [
+            StockOption(
+                None if each.get("short") is None else str(each["short"]),
+                str(each["long"]).strip(),
+                bool(each["takesValue"]),
+                bool(each["required"]),
+            )
+            for each in options
+            if each.get("short") not in ("n", "h")
+        ]
+        for name, options in told.items()
+    }
+
+
+def alias_of(name: str) -> Alias:
+    return ALIASES[SECOND_NAMES.get(name, name)]
+
+
+def required(
+    command: str, options: Iterable[StockOption], besides: StockOption | None = None
+) -> list[str]:
+    """What must be given in any case; a broker's address where only that or a cluster is."""
+    needed = NEEDED_ALL_THE_SAME.get(command, ())
+    words = [
+        word
+        for each in options
+        if (each.is_required or each.long in needed) and each is not besides
+        for word in each.words(each.values[0])
+    ]
+    where = [each for each in options if each.long in ("brokerAddr", "clusterName", "cluster")]
+    if where and not any(each.is_required or each is besides for each in where):
+        words += where[0].words("h:1")
+    return words
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_sub_command_is_known(shells: Callable[[str], Shell], version: str) -> None:
+    names = sub_commands(shells(version))
+    assert len(names) >= 56
+    assert [name for name in names if SECOND_NAMES.get(name, name) not in ALIASES] == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_option_is_parsed_with_its_arity(
+    shells: Callable[[str], Shell], version: str
+) -> None:
+    for name, options in sub_commands(shells(version)).items():
+        for option in options:
+            for as_long in (False, True):
+                words = [*option.words("value", as_long=as_long), *NAMESRV]
+                parsed = parse(alias_of(name), words)
+                given = "value" if option.takes_value else "true"
+                # A switch that takes a value in another release has a name of its own when long.
+                assert list(parsed.values.values()) == [given], (name, option)
+                assert option.name in parsed.values or as_long, (name, option)
+                assert parsed.namesrv == NAMESRV[1], (name, option)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_option_becomes_words_that_we_take(
+    shells: Callable[[str], Shell], version: str
+) -> None:
+    for name, options in sub_commands(shells(version)).items():
+        alias = alias_of(name)
+        if alias.build is None:
+            assert alias.why, name
+            continue
+        check_words(build(alias, parse(alias, required(name, options))))
+        for option in options:
+            for value in option.values:
+                words = [*required(name, options, option), *option.words(value)]
+                check_words(build(alias, parse(alias, words)))
