@@ -9,7 +9,7 @@ from _pytest.capture import CaptureManager
 
 from tests.apache import jars
 from tests.apache.backends import BACKENDS, OURS, Backend, running_backend
-from tests.apache.kit import VERSIONS, ApacheUnavailable, Shell, java_shells
+from tests.apache.kit import TOOLS_ONLY, VERSIONS, ApacheUnavailable, Shell, java_shells
 from tianzhou.client.consumer_settings import (
     ConsumerSettings,
     LitePullSettings,
@@ -55,7 +55,7 @@ def apache(request: pytest.FixtureRequest) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jars, "announce", announce)
         try:
-            for version in VERSIONS:
+            for version in (*VERSIONS, TOOLS_ONLY):
                 jars.classpath(version)
         except ApacheUnavailable as reason:
             pytest.skip(f"no Apache RocketMQ: {reason}")

@@ -24,10 +24,15 @@ from tests import packages
 VERSIONS = ("4.9.7", "5.5.0")
 """One version of each living line of RocketMQ, both complete on Maven Central."""
 
+TOOLS_ONLY = "4.9.8"
+"""The last of 4.9: its client and its tools are on Maven Central, its servers are not."""
+
 HERE = Path(__file__).parent
 CACHE = HERE.parent.parent / ".cache" / "apache"
-POM = HERE / "pom.xml"
+POM, TOOLS_POM = HERE / "pom.xml", HERE / "pom-tools.xml"
 JAVA_SOURCES = HERE / "java"
+TOOLS_SOURCES = ("JsonProgram.java", "Scenario.java", "Shell.java")
+"""Our programs that need no class of a server."""
 
 FETCH_TRIES = 3
 FETCH_PAUSE_S = 5
@@ -114,7 +119,7 @@ def jar_directory(version: str) -> Path:
     """The directory with all jars of a version, fetched now if they never were."""
     directory = CACHE / version
     stamp = directory / "complete"
-    wanted = hashlib.sha256(POM.read_bytes()).hexdigest()
+    wanted = hashlib.sha256(pom_of(version).read_bytes()).hexdigest()
     if not is_stamped(stamp, wanted):
         maven = need_program("mvn", "maven")
         with only_one_process():
@@ -122,6 +127,10 @@ def jar_directory(version: str) -> Path:
                 fetch_jars(maven, version, directory)
                 stamp.write_text(wanted)
     return directory
+
+
+def pom_of(version: str) -> Path:
+    return TOOLS_POM if version == TOOLS_ONLY else POM
 
 
 def is_stamped(stamp: Path, wanted: str) -> bool:
@@ -132,8 +141,8 @@ def fetch_jars(maven: str, version: str, directory: Path) -> None:
     announce(f"apache: fetching the jars of RocketMQ {version} with Maven")
     partial = directory.parent / f"{version}.partial"
     command = [
-        maven, "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", "-DincludeScope=runtime",
-        f"-Drocketmq.version={version}", f"-DoutputDirectory={partial}",
+        maven, "-q", "-B", "-f", str(pom_of(version)), "dependency:copy-dependencies",
+        "-DincludeScope=runtime", f"-Drocketmq.version={version}", f"-DoutputDirectory={partial}",
     ]  # fmt: skip
     problem = "never tried"
     for attempt in range(1, FETCH_TRIES + 1):
@@ -167,6 +176,8 @@ def class_directory(version: str) -> Path:
     """
     jars = jar_directory(version)
     sources = sorted(JAVA_SOURCES.glob("*.java"))
+    if version == TOOLS_ONLY:
+        sources = [source for source in sources if source.name in TOOLS_SOURCES]
     digest = hashlib.sha256(f"{java_release()}".encode())
     for source in sources:
         digest.update(source.name.encode() + b"\0" + source.read_bytes())

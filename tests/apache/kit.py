@@ -21,7 +21,7 @@ from typing import Self
 
 from tests.apache import jars
 from tests.apache.asking import Answer, ask_server, is_registered
-from tests.apache.jars import VERSIONS, ApacheUnavailable
+from tests.apache.jars import TOOLS_ONLY, VERSIONS, ApacheUnavailable
 from tests.apache.jvm import java_command, make_home, run_java, write_properties
 from tests.apache.processes import (
     LOOPBACK,
@@ -36,6 +36,7 @@ from tests.ports import free_port
 
 __all__ = [
     "LOOPBACK",
+    "TOOLS_ONLY",
     "VERSIONS",
     "Answer",
     "ApacheUnavailable",
@@ -280,7 +281,7 @@ def run_mqadmin(version: str, namesrv: str, *arguments: str, timeout_s: float = 
 
 def prepare() -> None:
     """Fetch and compile everything now."""
-    for version in VERSIONS:
+    for version in (*VERSIONS, TOOLS_ONLY):
         jars.classpath(version)
         jars.say(f"apache: RocketMQ {version} is ready in {jars.CACHE / version}")
 
