@@ -92,6 +92,27 @@ def test_a_retry_policy_and_attributes_of_a_group_and_a_copy_of_it(cli: Cli) -> 
     assert "--retry-policy" in refused
 
 
+def test_copies_reach_all_brokers_that_lack_them(tmp_path: Path) -> None:
+    with Cluster(brokers=4, folder=tmp_path / "four") as cluster:
+        cli = Cli(cluster.namesrv_address)
+        cli("topic", "create", "spread", "--broker", "broker-0", "--queues", "3")
+        cli("topic", "create", "spread-too", "--broker", "broker-0")
+        cli("group", "create", "spread-group", "--broker", "broker-0", "--retries", "3")
+        two = ("--to", "broker-1", "--to", "broker-2")
+        planned = cli("topic", "copy", "spread", "--from", "broker-0", *two, "--dry-run").out
+        assert "1 topic on broker-1: spread; 1 topic on broker-2: spread" in planned
+        cli("topic", "copy", "spread", "--from", "broker-0", *two, "--yes")
+        (row,) = cli("topic", "list", "spread", "--json").json
+        assert (row["brokers"], row["read_queues"]) == (["broker-0", "broker-1", "broker-2"], 9)
+        told = cli("topic", "copy", "spread*", "--from", "broker-0", "--yes").out
+        assert "1 topic created on broker-1, 1 were there" in told
+        assert "2 topics created on broker-3, 0 were there" in told
+        cli("group", "copy", "spread-*", "--from", "broker-0", "--yes")
+        assert len(cli("group", "show", "spread-group", "--json").json["settings"]) == 4
+        same = ("--from", "broker-0", "--to", "broker-1", "--to", "broker-0")
+        assert "same broker" in cli.refused("topic", "copy", *same, code=2)
+
+
 def test_lists_of_topics_and_groups_from_files(cli: Cli, tmp_path: Path) -> None:
     topics, groups = tmp_path / "topics.json", tmp_path / "groups.json"
     topics.write_text(

@@ -1,13 +1,13 @@
 """What verbs share that change topics or groups on several brokers: copying, telling about it."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
 
 from tianzhou.admin.copying import CopyPlan
-from tianzhou.admin.fanout import BrokerAt, Gathered
+from tianzhou.admin.fanout import BrokerAt, Gathered, gather
 from tianzhou.cli.choosing import masters, pairs_of
 from tianzhou.cli.session import Session
 from tianzhou.cli.show import several
@@ -17,7 +17,14 @@ from tianzhou.protocol import bodies
 S = TypeVar("S")
 
 From = Annotated[str, typer.Option("--from", metavar="BROKER", help="Copy of this broker.")]
-To = Annotated[str, typer.Option("--to", metavar="BROKER", help="To this broker.")]
+To = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--to",
+        metavar="BROKER",
+        help="To this broker; may be repeated. Otherwise to all others of its cluster.",
+    ),
+]
 OrCreate = Annotated[bool, typer.Option("--or-create", help="Create it where it does not exist.")]
 Attributes = Annotated[
     list[str] | None,
@@ -93,28 +100,55 @@ async def copy_settings(
     session: Session,
     noun: str,
     source: str,
-    target: str,
+    targets: Sequence[str] | None,
     make_plan: Callable[[BrokerAt, BrokerAt], Awaitable[CopyPlan]],
-) -> list[str]:
-    """Create on one broker what it lacks of another; the names of what was made.
+) -> dict[BrokerAt, list[str]]:
+    """Create on other brokers what they lack of one; the names of what was made on each.
 
-    Raises ConfigError, TargetError.
+    All is planned before anything is asked or done. Raises ConfigError, TargetError.
     """
     (origin,) = await masters(session, broker=source)
-    (goal,) = await masters(session, broker=target)
-    if origin == goal:
+    goals = await _goals(session, origin, targets)
+    planned = await gather(goals, lambda at: make_plan(origin, at))
+    warn_all(session, planned.warnings)
+    plans: dict[BrokerAt, CopyPlan] = {}
+    for goal, plan in planned.found.items():
+        if plan.missing:
+            plans[goal] = plan
+        else:
+            session.say(f"{goal.name} has all of these {noun}s already")
+    if not plans:
+        return {}
+    what = "; ".join(
+        f"{several(len(plan.missing), noun)} on {goal.name}: {', '.join(plan.missing)}"
+        for goal, plan in plans.items()
+    )
+    if not session.agreed(f"create {what}"):
+        return {}
+    failed = 0
+    for goal, plan in plans.items():
+        done = await plan.run()
+        for name, why in done.failures.items():
+            session.warn(f"{goal.name}: {name}: {why}")
+        failed += len(done.failures)
+        session.say(f"{several(done.count, noun)} created on {goal.name}, {plan.there} were there")
+    if failed or planned.missing:
+        broken = several(len(planned.missing), "broker") + " could not be asked"
+        raise TargetError(f"{several(failed, noun)} could not be created" if failed else broken)
+    return {goal: list(plan.missing) for goal, plan in plans.items()}
+
+
+async def _goals(
+    session: Session, origin: BrokerAt, targets: Sequence[str] | None
+) -> list[BrokerAt]:
+    """The brokers that are named, each once; if none is, all others of the origin's cluster."""
+    if not targets:
+        brokers = await masters(session, origin.cluster)
+        goals = [at for at in brokers if at != origin]
+        if not goals:
+            raise TargetError(f"{origin.name} is the only broker of cluster {origin.cluster}")
+        return goals
+    found = {at: None for name in targets for at in await masters(session, broker=name)}
+    if origin in found:
         raise ConfigError("--from and --to are the same broker")
-    plan = await make_plan(origin, goal)
-    if not plan.missing:
-        session.say(f"{goal.name} has all of these {noun}s already")
-        return []
-    names = ", ".join(plan.missing)
-    if not session.agreed(f"create {several(len(plan.missing), noun)} on {goal.name}: {names}"):
-        return []
-    done = await plan.run()
-    for name, why in done.failures.items():
-        session.warn(f"{name}: {why}")
-    session.say(f"{several(done.count, noun)} created on {goal.name}, {plan.there} were there")
-    if done.failures:
-        raise TargetError(f"{several(len(done.failures), noun)} could not be created")
-    return list(plan.missing)
+    return list(found)

@@ -442,16 +442,19 @@ async def apply(
 
 @verb(
     app, "copy", destroys=True,
-    examples=["tianzhou group copy --from broker-a --to broker-c --dry-run"],
+    examples=[
+        "tianzhou group copy --from broker-a --to broker-c --dry-run",
+        "tianzhou group copy --from broker-a --yes     to all that lack them",
+    ],
 )  # fmt: skip
-async def copy(session: Session, source: From, target: To, pattern: Pattern = None) -> None:
-    """Copy the settings of groups, not their offsets, from one broker to a new one."""
+async def copy(session: Session, source: From, targets: To = None, pattern: Pattern = None) -> None:
+    """Copy the settings of groups, not their offsets, from one broker to new ones."""
 
     def is_wanted(name: str) -> bool:
         return bool(like([name], pattern)) and not is_system_group(name)
 
     await copy_settings(
-        session, "group", source, target,
+        session, "group", source, targets,
         lambda origin, goal: copy_groups(session.admin, origin, goal, is_wanted),
     )  # fmt: skip
 

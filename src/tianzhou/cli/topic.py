@@ -548,18 +548,20 @@ async def apply(
     app, "copy", destroys=True,
     examples=[
         "tianzhou topic copy --from broker-a --to broker-c --dry-run",
-        "tianzhou topic copy 'order*' --from broker-a --to broker-c --yes",
+        "tianzhou topic copy 'order*' --from broker-a --to broker-c --to broker-d --yes",
+        "tianzhou topic copy --from broker-a --yes     to all that lack them",
     ],
 )  # fmt: skip
-async def copy(session: Session, source: From, target: To, pattern: Pattern = None) -> None:
-    """Copy the settings of topics, not their messages, from one broker to a new one."""
+async def copy(session: Session, source: From, targets: To = None, pattern: Pattern = None) -> None:
+    """Copy the settings of topics, not their messages, from one broker to new ones."""
 
     def is_wanted(name: str) -> bool:
         return bool(like([name], pattern))
 
     made = await copy_settings(
-        session, "topic", source, target,
+        session, "topic", source, targets,
         lambda origin, goal: copy_topics(session.admin, origin, goal, is_wanted),
     )  # fmt: skip
     # Brokers register their topics in order, so with the last one all are known.
-    await _await_routes(session, made[-1:], await masters(session, broker=target))
+    for goal, names in made.items():
+        await _await_routes(session, names[-1:], [goal])
