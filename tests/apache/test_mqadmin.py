@@ -32,7 +32,7 @@ SMALL_LOG_FILE_BYTES = 8_192
 FILLING = ["x" * 3_000] * 8
 SOON_S = 90
 LOOK_S = 0.3
-COMMAND_COUNTS = dict(zip(TOOLS, (56, 96), strict=True))
+COMMAND_COUNTS: dict[str, int] = dict(zip(TOOLS, (56, 96), strict=True))
 TRACED_TRIES, TRACED_LOOKS = 5, 20
 BODIES_OF_THE_TOOL = Path("/tmp/rocketmq/msgbodys")  # noqa: S108 - the stock tool writes there
 
