@@ -65,6 +65,24 @@ def test_flags_and_attributes_of_a_topic(cli: Cli) -> None:
     after = settings_of(cli, "topics", "flagged")
     assert after["topicSysFlag"] == 2
     assert not after.get("attributes")
+    cli("topic", "update", "flagged", "--unit", "--no-unit-sub")
+    assert settings_of(cli, "topics", "flagged")["topicSysFlag"] == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "bits"),
+    [(("--unit", "--no-unit-sub"), 1), (("--no-unit", "--unit-sub"), 2)],
+    ids=["unit", "subscribed"],
+)
+def test_flags_of_a_new_topic(cli: Cli, flags: tuple[str, ...], bits: int) -> None:
+    cli("topic", "create", f"flagged-{bits}", *flags)
+    assert settings_of(cli, "topics", f"flagged-{bits}")["topicSysFlag"] == bits
+
+
+@pytest.mark.parametrize("kind", ["topic", "group"])
+def test_nothing_is_taken_from_what_is_new(cli: Cli, kind: str) -> None:
+    why = cli.refused(kind, "create", "brand-new", "--remove-attribute", "a", code=2)
+    assert f"a new {kind} has no attributes yet" in why
 
 
 def settings_of(cli: Cli, what: str, name: str) -> dict[str, object]:
@@ -132,9 +150,16 @@ def test_lists_of_topics_and_groups_from_files(cli: Cli, tmp_path: Path) -> None
     assert (one["read_queues"], two["read_queues"]) == (3, 3)
     shown = cli("topic", "show", "from-file-2", "--json").json["brokers"][0]
     assert shown["attributes"] == {"message.type": "FIFO"}
+    assert "would create or change 1 group" in cli("group", "apply", str(groups), "--dry-run").out
     cli("group", "apply", str(groups), "--broker", "broker-0", "--yes")
     assert list(cli("group", "show", "from-file", "--json").json["settings"]) == ["broker-0"]
     assert settings_of(cli, "groups", "from-file")["retryMaxTimes"] == 7
+    cli("group", "apply", str(groups), "--cluster", CLUSTER, "--yes")
+    assert len(cli("group", "show", "from-file", "--json").json["settings"]) == 2
+    topics.write_text(json.dumps([{"topicName": "from-file-3"}]))
+    cli("topic", "apply", str(topics), "--broker", "broker-1", "--yes")
+    (only,) = cli("topic", "show", "from-file-3", "--json").json["brokers"]
+    assert only["broker"] == "broker-1"
 
 
 def test_files_that_are_no_lists(cli: Cli, tmp_path: Path) -> None:
@@ -230,6 +255,11 @@ def test_a_message_is_sent_again_as_it_is(cli: Cli) -> None:
     copy = cli("message", "show", second["offset_id"], "--json").json
     assert (copy["body"], copy["tags"], copy["properties"]["a"]) == ("twice", "t", "b")
     assert second["offset_id"] != first["offset_id"]
+    for through in (CLUSTER, "quiet"):
+        words = ["message", "resend", first["message_id"], "--topic", "orders"]
+        (again,) = cli(*words, "--through", through, "--json").json
+        assert again["message_id"] == first["message_id"]
+    assert "there is no topic" in cli.refused(*words, "--through", "none")
 
 
 async def test_a_member_consumes_a_message_that_is_pushed_to_it(cluster: Cluster) -> None:
@@ -250,6 +280,8 @@ async def test_a_member_consumes_a_message_that_is_pushed_to_it(cluster: Cluster
         (row,) = (await cli.run(*words, "--json", code=0)).json
         assert row["result"] == "CR_SUCCESS"
         assert got == ["for you"]
+        await cli.run(*words, "--through", "orders", code=0)
+        assert got == ["for you"] * 2
         rows = (await cli.run("group", "producers", "makers", "--topic", "orders", "--json")).json
         assert {row["group"] for row in rows} == {"makers"}
 

@@ -48,6 +48,12 @@ def attribute_changes(
     return changes or None
 
 
+def refuse_removals(removed: Iterable[str] | None, kind: str) -> None:
+    """Raises ConfigError if attributes are to be taken from something that is made now."""
+    if removed:
+        raise ConfigError(f"--remove-attribute: a new {kind} has no attributes yet")
+
+
 def read_settings(file: Path, kind: type[list[S]]) -> list[S]:
     """The settings that a file lists. Raises ConfigError."""
     try:

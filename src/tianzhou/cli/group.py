@@ -19,6 +19,7 @@ from tianzhou.cli.changing import (
     copy_settings,
     read_settings,
     refuse_if_there,
+    refuse_removals,
     tell_changed,
     tell_done,
     warn_all,
@@ -335,6 +336,7 @@ async def create_group(
     settings: GroupOptions = GroupOptions(),  # noqa: B008 - frozen
 ) -> None:
     """Create a group on all brokers, or on those that are named."""
+    refuse_removals(settings.remove_attribute, "group")
     brokers = await masters(session, cluster, broker)
     tables = await gather(brokers, session.admin.groups.all_configs)
     refuse_if_there("group", group, (at for at in tables.found if group in tables.found[at]))

@@ -22,6 +22,7 @@ from tianzhou.cli.changing import (
     copy_settings,
     read_settings,
     refuse_if_there,
+    refuse_removals,
     tell_changed,
     tell_done,
     warn_all,
@@ -400,6 +401,7 @@ async def create_topic(
     settings: TopicOptions = TopicOptions(),  # noqa: B008 - frozen
 ) -> None:
     """Create a topic on all brokers, or on those that are named; 8 queues on each by default."""
+    refuse_removals(settings.remove_attribute, "topic")
     brokers = await masters(session, cluster, broker)
     wanted = settings.of(plain_topic(topic))
     tables = await gather(brokers, session.admin.topics.all_configs)
