@@ -15,6 +15,7 @@ from tests.apache.backends import Backend, until
 from tests.integration.cli_kit import Cli, Ran
 from tianzhou.client.consumer import PushConsumer
 from tianzhou.client.message import ReceivedMessage
+from tianzhou.client.producer import Producer
 
 
 @pytest.fixture(autouse=True)
@@ -145,6 +146,20 @@ async def test_message_tail(cli: Cli, backend: Backend) -> None:
         await cli.run("message", "query", topic, "--from", "1h", "--tag", "b", "--json")
     ).json
     assert walked["body"] == "second"
+
+
+async def test_message_recall(cli: Cli, backend: Backend) -> None:
+    topic = await asyncio.to_thread(new_topic, cli, backend, "recalled")
+    await soon(cli, "topic", "show", topic)
+    async with Producer("recalling", namesrv=backend.namesrv) as producer:
+        gone = await producer.send(topic, b"gone", delay=8)
+        await producer.send(topic, b"kept", delay=8)
+    words = ("message", "recall", gone.msg_id, "--topic", topic, "--yes")
+    if not backend.has_timers:
+        assert "waits for its time" in (await cli.run(*words, code=1)).err
+        return
+    assert "taken back" in (await soon(cli, *words)).out
+    assert [each.body for each in await backend.await_stored(topic, 1)] == [b"kept"]
 
 
 async def test_offset_reset(cli: Cli, backend: Backend) -> None:

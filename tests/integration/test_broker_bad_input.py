@@ -15,10 +15,10 @@ from tests.integration.brokers import (
     send_fields,
 )
 
-from tianzhou.broker import timer
 from tianzhou.protocol import batch, sysflag
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
+from tianzhou.protocol.recall import RecallHandle, encode_handle
 
 SEND = RequestCode.SEND_MESSAGE_V2
 PULL = RequestCode.PULL_MESSAGE
@@ -59,7 +59,7 @@ def sending_back(**changes: str) -> Callable[[], Command]:
 
 
 def handle_for(topic: str, broker_name: str, deliver_ms: int) -> str:
-    return timer.encode_handle(timer.RecallHandle(topic, broker_name, deliver_ms, "key"))
+    return encode_handle(RecallHandle(topic, broker_name, deliver_ms, "key"))
 
 
 def recalling(handle: str, topic: str = "known") -> Callable[[], Command]:

@@ -22,7 +22,7 @@ from tests.integration.brokers import (
     send_fields,
 )
 
-from tianzhou.broker import cold, timer
+from tianzhou.broker import cold
 from tianzhou.broker.config import load_broker_config
 from tianzhou.broker.server import Broker
 from tianzhou.broker.timer_index import TimerIndex
@@ -35,6 +35,7 @@ from tianzhou.protocol.bodies import encode as encode_body
 from tianzhou.protocol.bodies.queues import LockBatchRequestBody, MessageQueue
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
+from tianzhou.protocol.recall import decode_handle
 from tianzhou.store.message_store import MessageStore
 
 HOUR_MS = 3_600_000
@@ -309,7 +310,7 @@ async def test_a_recalled_message_never_comes(tmp_path: Path) -> None:
             for n in range(3)
         ]
         handle = answers[1].fields["recallHandle"]
-        assert timer.decode_handle(handle).unique_key == "u1"
+        assert decode_handle(handle).unique_key == "u1"
         fields = {"topic": "t", "recallHandle": handle, "producerGroup": "p"}
         recalled = await it.peer.expect(RequestCode.RECALL_MESSAGE, fields)
         assert recalled.fields["msgId"] == "u1"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.integration.cli_kit import Cli
 
+from tianzhou.client.sync import Producer, QueueReader
 from tianzhou.testing import Cluster
 
 
@@ -201,3 +202,24 @@ def test_bench(cli: Cli) -> None:
     words = ["bench", "send", "fast", "--count", "1", "--seconds", "1"]
     assert "either" in cli.refused(*words, code=2)
     assert "there is no topic" in cli.refused("bench", "send", "none")
+
+
+def test_a_message_that_waits_is_taken_back_by_its_id(tmp_path: Path) -> None:
+    with (
+        Cluster(folder=tmp_path / "timers", topics={"later": 1}, recallMessageEnable="true") as own,
+        Producer("timing", namesrv=own.namesrv_address) as producer,
+        QueueReader("timing", namesrv=own.namesrv_address) as reader,
+    ):
+        cli = Cli(own.namesrv_address)
+        gone = producer.send("later", b"gone", delay=30)
+        producer.send("later", b"kept", delay=30)
+        words = ("message", "recall", gone.msg_id, "--topic", "later")
+        assert "would take back 1 message of later" in cli(*words, "--dry-run").out
+        assert "taken back on broker-0" in cli(*words, "--yes").out
+        own.advance(seconds=31)
+        (queue,) = reader.queues("later")
+        pulled = reader.pull(queue, 0, wait_ms=30_000, timeout_ms=60_000)
+        assert [each.body for each in pulled.messages] == [b"kept"]
+        at_once = producer.send("later", b"at once")
+        why = cli.refused("message", "recall", at_once.msg_id, "--topic", "later", "--yes")
+        assert f"no message {at_once.msg_id} of later waits for its time" in why

@@ -16,9 +16,10 @@ from tianzhou.broker.intake import Intake
 from tianzhou.broker.timer_check import TimerCheck, decode_check, encode_check
 from tianzhou.broker.timer_index import remove
 from tianzhou.broker.timer_run import Timer
-from tianzhou.errors import RequestError
+from tianzhou.errors import FieldError
 from tianzhou.names import TIMER_TOPIC
 from tianzhou.protocol import properties
+from tianzhou.protocol.recall import RecallHandle, decode_handle, encode_handle
 from tianzhou.protocol.record import decode_record
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.message_store import Draft, MessageStore
@@ -347,9 +348,9 @@ def test_what_rocketmq_stored_is_never_early_and_at_most_a_second_late(
 def test_no_recall_handle_makes_trouble(text: str, raw: bytes) -> None:
     for candidate in (text, raw.decode("latin-1")):
         try:
-            timer.decode_handle(candidate)
-        except RequestError:
+            decode_handle(candidate)
+        except FieldError:
             continue  # Any other exception is the failure.
-    handle = timer.RecallHandle("t", "broker-a", 5, "key")
-    assert timer.decode_handle(timer.encode_handle(handle)) == handle
+    handle = RecallHandle("t", "broker-a", 5, "key")
+    assert decode_handle(encode_handle(handle)) == handle
     assert TIMER_TOPIC == "rmq_sys_wheel_timer"

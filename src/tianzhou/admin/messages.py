@@ -18,7 +18,7 @@ from tianzhou.client.identity import unique_ids
 from tianzhou.clock import wall_ms
 from tianzhou.errors import FieldError, RemotingError, RequestError, TargetError
 from tianzhou.message import Message, StoredMessage
-from tianzhou.names import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
+from tianzhou.names import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE, TIMER_TOPIC
 from tianzhou.protocol import headers, properties
 from tianzhou.protocol.bodies.queues import QueryConsumeQueueBody
 from tianzhou.protocol.codes import RequestCode, ResponseCode
@@ -31,8 +31,13 @@ from tianzhou.protocol.headers.pull import (
     QueryMessageRequest,
     ViewMessageRequest,
 )
-from tianzhou.protocol.headers.send import SendMessageRequestV2, SendMessageResponse
+from tianzhou.protocol.headers.send import (
+    RecallMessageRequest,
+    SendMessageRequestV2,
+    SendMessageResponse,
+)
 from tianzhou.protocol.message_id import decode_offset_id, id_of
+from tianzhou.protocol.recall import decode_handle, handle_of
 from tianzhou.protocol.record import decode_records
 from tianzhou.remoting.address import format_address
 
@@ -104,6 +109,18 @@ class Found:
 def body_of(message: StoredMessage) -> bytes:
     """The body as the program sent it. Raises BodyError."""
     return plain_body(message.body, message.sys_flag, BODY_BYTES_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A message that waits for its time."""
+
+    broker: BrokerAt
+    handle: str
+
+    @property
+    def deliver_ms(self) -> int:
+        return decode_handle(self.handle).deliver_ms
 
 
 class Messages:
@@ -343,6 +360,35 @@ class Messages:
         except (TargetError, RequestError, RemotingError) as e:
             hint = "" if topic else "; if a producer gave it, name the topic as well"
             raise TargetError(f"there is no message {text}{hint} ({e})") from e
+
+    # -- waiting -----------------------------------------------------------------------------------
+
+    async def waiting(self, topic: str, message_id: str) -> Waiting:
+        """A message of a topic that waits for its time, by its id. Raises TargetError."""
+        for at in await self._topics.brokers(topic):
+            # Brokers of 5.x keep these messages, and the index of their ids, under a topic of their
+            # own, which has no route.
+            found = await self.by_key(
+                TIMER_TOPIC, message_id, unique=True, broker=at.name, through=topic
+            )
+            for message in reversed(found.messages):
+                handle = handle_of(message.properties, at.name)
+                if handle is not None and decode_handle(handle).topic == topic:
+                    return Waiting(at, handle)
+        raise TargetError(
+            f"no message {message_id} of {topic} waits for its time; delay levels cannot be "
+            f"recalled, and what was delivered cannot either"
+        )
+
+    async def recall(self, topic: str, waiting: Waiting) -> None:
+        """RECALL_MESSAGE: the message is not delivered. Raises RequestError."""
+        header = RecallMessageRequest(
+            producer_group=PRODUCER_GROUP,
+            topic=topic,
+            recall_handle=waiting.handle,
+            target_broker=waiting.broker.name,
+        )
+        await self._wire.ask(waiting.broker.address, RequestCode.RECALL_MESSAGE, header)
 
     # -- by time, and live -------------------------------------------------------------------------
 

@@ -11,8 +11,6 @@ delivers a second after it; we wait to the millisecond, and read what it wrote s
 early.
 """
 
-import base64
-import binascii
 import hashlib
 from typing import NamedTuple
 
@@ -31,8 +29,6 @@ _ROUNDED_MS_MAX = 1000
 _INT64_MAX = 2**63 - 1
 _ADDED_BYTES_MAX = 128
 """Properties grow by so much at most when the message is rolled and delivered."""
-_HANDLE_VERSION = "v1"
-_HANDLE_PARTS = 5
 
 
 def _number(text: str) -> int | None:
@@ -205,49 +201,3 @@ def rolled(fields: RecordFields, at_ms: int) -> Draft:
     found[properties.TIMER_ROLL_TIMES] = str(times + 1)
     found[properties.TIMER_DELIVER_MS] = str(at_ms)
     return redraft(fields, TIMER_TOPIC, 0, found)
-
-
-# -- recalling -------------------------------------------------------------------------------------
-
-
-class RecallHandle(NamedTuple):
-    """What a producer needs to take a waiting message back."""
-
-    topic: str
-    broker_name: str
-    deliver_ms: int
-    unique_key: str
-
-
-def encode_handle(handle: RecallHandle) -> str:
-    """As RocketMQ 5.x gives it to producers."""
-    text = " ".join((
-        _HANDLE_VERSION, handle.topic, handle.broker_name, str(handle.deliver_ms),
-        handle.unique_key,
-    ))  # fmt: skip
-    return base64.urlsafe_b64encode(text.encode()).decode()
-
-
-def decode_handle(text: str) -> RecallHandle:
-    """Raises RequestError for what no broker gave out."""
-    wrong = RequestError(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
-    try:
-        padded = text + "=" * (-len(text) % 4)
-        parts = base64.b64decode(padded, altchars=b"-_", validate=True).decode().split(" ")
-    except (binascii.Error, ValueError):
-        raise wrong from None
-    if len(parts) < _HANDLE_PARTS or parts[0] != _HANDLE_VERSION:
-        raise wrong
-    deliver_ms = _number(parts[3])
-    if deliver_ms is None:
-        raise wrong
-    return RecallHandle(parts[1], parts[2], deliver_ms, parts[4])
-
-
-def handle_of(found: dict[str, str], broker_name: str, retry_prefix: str) -> str | None:
-    """The handle for a message that `timed` has just made wait; None if it cannot be recalled."""
-    out_ms = _number(found.get(properties.TIMER_OUT_MS, ""))
-    topic, key = found.get(properties.REAL_TOPIC), found.get(properties.UNIQUE_KEY)
-    if out_ms is None or not topic or not key or topic.startswith(retry_prefix):
-        return None
-    return encode_handle(RecallHandle(topic, broker_name, out_ms + 1, key))

@@ -42,7 +42,7 @@ from tianzhou.cli.messages import (
 )
 from tianzhou.cli.redelivery import CONSUMED, Member, Put, push_one, resendable, tracing
 from tianzhou.cli.session import Session, print_json, verb
-from tianzhou.cli.show import Shown, moment_ms, several, table
+from tianzhou.cli.show import Shown, moment, moment_ms, several, table
 from tianzhou.cli.times import parse_time
 from tianzhou.errors import ConfigError, TargetError
 from tianzhou.message import Message, StoredMessage
@@ -405,6 +405,30 @@ async def resend(
         for each in sent
     )
     return Shown([asdict(each) for each in sent], [table(columns, rows)])
+
+
+@verb(
+    app, "recall", destroys=True,
+    examples=["tianzhou message recall AC14000100002A139A5C0D1F7E5A0001 --topic reminders --yes"],
+)  # fmt: skip
+async def recall(
+    session: Session,
+    message_ids: MessageIds,
+    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Their topic.")],
+) -> None:
+    """Take back messages that wait for their time; they are not delivered.
+
+    For messages with a time of their own, on brokers with recallMessageEnable=true.
+    """
+    messages = session.admin.messages
+    found = {each: await messages.waiting(topic, each) for each in message_ids}
+    first = moment(min(each.deliver_ms for each in found.values()))
+    count = several(len(found), "message")
+    if not session.agreed(f"take back {count} of {topic}, due from {first} on"):
+        return
+    for message_id, waiting in found.items():
+        await messages.recall(topic, waiting)
+        session.say(f"{message_id}: taken back on {waiting.broker.name}")
 
 
 @verb(

@@ -5,7 +5,6 @@ Values in, values out. `outgoing` turns a program's message into what every try 
 `result_of` reads the answer. `split` cuts a list of messages into batches that brokers take.
 """
 
-import base64
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.compression import CompressionType, compress, flag_of
 from tianzhou.protocol.headers.send import SendMessageResponse
+from tianzhou.protocol.recall import decode_handle
 from tianzhou.protocol.record import PROPERTIES_BYTES_MAX
 from tianzhou.protocol.sysflag import TRANSACTION_PREPARED
 
@@ -369,15 +369,8 @@ def results_of(answer: Command, out: Outgoing, topic: str, broker_name: str) -> 
 
 
 def recall_broker(recall_handle: str) -> str:
-    """The broker that a recall handle names: base64 of "v1 topic broker time id".
-
-    Raises MessageRefused for anything else.
-    """
+    """The broker that a recall handle names. Raises MessageRefused for what is none."""
     try:
-        text = base64.urlsafe_b64decode(recall_handle.encode()).decode()
-    except ValueError as e:
-        raise MessageRefused(f"{recall_handle[:64]!r} is no recall handle") from e
-    parts = text.split(" ")
-    if len(parts) != 5 or parts[0] != "v1":
-        raise MessageRefused(f"{recall_handle[:64]!r} is no recall handle")
-    return parts[2]
+        return decode_handle(recall_handle).broker_name
+    except FieldError as e:
+        raise MessageRefused(str(e)) from e

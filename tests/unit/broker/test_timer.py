@@ -9,7 +9,7 @@ import pytest
 from tests.unit.broker.test_delay import Refusing
 
 from tianzhou.broker import timer
-from tianzhou.broker.timer import Recall, RecallHandle, Waiting
+from tianzhou.broker.timer import Recall, Waiting
 from tianzhou.broker.timer_check import TimerCheck, decode_check, encode_check
 from tianzhou.broker.timer_figures import Pace, TimerFigures
 from tianzhou.broker.timer_index import TimerIndex
@@ -17,6 +17,7 @@ from tianzhou.broker.timer_run import Timer
 from tianzhou.errors import RecordError, RequestError, StoreError
 from tianzhou.names import TIMER_TOPIC
 from tianzhou.protocol import properties, sysflag
+from tianzhou.protocol.recall import RecallHandle, decode_handle, handle_of
 from tianzhou.protocol.record import decode_record
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.message_store import Draft
@@ -96,18 +97,18 @@ def test_properties_leave_room_for_what_is_added_later() -> None:
 def test_a_handle_names_topic_broker_time_and_key() -> None:
     found = {"TIMER_DELAY_MS": "100", "UNIQ_KEY": "u"}
     assert redirected(found) is not None
-    text = timer.handle_of(found, "broker-a", "%RETRY%")
+    text = handle_of(found, "broker-a")
     assert text is not None
-    assert timer.decode_handle(text) == RecallHandle("t", "broker-a", NOW_MS + 100, "u")
+    assert decode_handle(text) == RecallHandle("t", "broker-a", NOW_MS + 100, "u")
     assert base64.urlsafe_b64decode(text) == b"v1 t broker-a 1700000000100 u"
 
 
 @pytest.mark.parametrize("missing", ["TIMER_OUT_MS", "REAL_TOPIC", "UNIQ_KEY"])
 def test_without_a_key_there_is_no_handle(missing: str) -> None:
     found = {"TIMER_OUT_MS": "5", "REAL_TOPIC": "t", "UNIQ_KEY": "u"}
-    assert timer.handle_of(found, "b", "%RETRY%")
+    assert handle_of(found, "b")
     del found[missing]
-    assert timer.handle_of(found, "b", "%RETRY%") is None
+    assert handle_of(found, "b") is None
 
 
 def test_a_record_without_a_time_is_no_waiting_message() -> None:

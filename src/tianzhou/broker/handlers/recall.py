@@ -11,11 +11,11 @@ from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.durability import Durability
 from tianzhou.broker.handlers.send import born_host
 from tianzhou.broker.intake import Intake
-from tianzhou.broker.timer import RecallHandle, decode_handle, recall_key
+from tianzhou.broker.timer import recall_key
 from tianzhou.broker.topics import TopicTable
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
-from tianzhou.errors import RecordError, RequestError, StoreError
+from tianzhou.errors import FieldError, RecordError, RequestError, StoreError
 from tianzhou.message import Host
 from tianzhou.names import PERM_WRITE
 from tianzhou.protocol import properties
@@ -23,6 +23,7 @@ from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import decode, encode
 from tianzhou.protocol.headers.send import RecallMessageRequest, RecallMessageResponse
+from tianzhou.protocol.recall import RecallHandle, decode_handle
 from tianzhou.remoting.connection import Connection
 from tianzhou.store.message_store import Draft
 
@@ -54,7 +55,10 @@ def recall_message(
             ResponseCode.TOPIC_NOT_EXIST,
             f"recall failed, the topic[{header.topic[:80]}] not exist",
         )
-    handle = decode_handle(header.recall_handle)
+    try:
+        handle = decode_handle(header.recall_handle)
+    except FieldError:
+        raise RequestError(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid") from None
     _check_handle(config, handle, header.topic, now_ms)
     draft = _draft(parts, connection, handle, header.producer_group or "", now_ms)
     try:

@@ -38,6 +38,7 @@ from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import decode
 from tianzhou.protocol.headers.send import SendMessageRequest, SendMessageRequestV2
+from tianzhou.protocol.recall import handle_of
 from tianzhou.remoting.address import parse_address
 from tianzhou.remoting.connection import Connection
 from tianzhou.store.message_store import Appended, Draft, MessageStore
@@ -141,7 +142,7 @@ def store_message(
             if unique := found.get(properties.UNIQUE_KEY):
                 told = {"transactionId": unique}
         if properties.TIMER_OUT_MS in found:
-            handle = timer.handle_of(found, config.broker_name, RETRY_TOPIC_PREFIX)
+            handle = handle_of(found, config.broker_name)
             if handle is not None:
                 told = {**(told or {}), "recallHandle": handle}
     if took_ms > 0:
