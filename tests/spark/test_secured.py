@@ -75,7 +75,7 @@ def test_rows_go_in_and_out_with_keys_and_tls(spark: SparkSession, options: dict
         ({"secretKey": "guessed"}, "signature"),
         ({"accessKey": "stranger"}, "stranger"),
         ({"subscribe": "invoices"}, "invoices"),
-        ({"tls": "false"}, "127.0.0.1"),
+        ({"tls": "false"}, "tlsTrusted need tls=true"),
     ],
 )
 def test_what_is_not_granted_is_refused_in_words(
@@ -84,4 +84,13 @@ def test_what_is_not_granted_is_refused_in_words(
     wanted = options | {"subscribe": "orders", "group": "clerks", "requestTimeout": "2s"} | changed
     reader = spark.read.format("rocketmq").options(**wanted)
     with pytest.raises(PySparkException, match=f"(?i){re.escape(told)}"):
+        reader.load().count()
+
+
+def test_a_cluster_that_wants_tls_is_not_reached_in_plain_text(
+    spark: SparkSession, options: dict[str, str]
+) -> None:
+    plain = {name: value for name, value in options.items() if not name.startswith("tls")}
+    reader = spark.read.format("rocketmq").options(**plain, subscribe="orders", requestTimeout="2s")
+    with pytest.raises(PySparkException, match=r"127\.0\.0\.1"):
         reader.load().count()
