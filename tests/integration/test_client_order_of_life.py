@@ -14,6 +14,7 @@ JOINING = (
     "GET_ROUTEINFO_BY_TOPIC", "HEART_BEAT", "GET_CONSUMER_LIST_BY_GROUP", "QUERY_CONSUMER_OFFSET",
     "PULL_MESSAGE",
 )  # fmt: skip
+PULL_COUNT = 3
 LOCK, UNLOCK, COMMIT = "LOCK_BATCH_MQ", "UNLOCK_BATCH_MQ", "UPDATE_CONSUMER_OFFSET"
 
 
@@ -35,6 +36,8 @@ async def begin_to_close(it: Recorded, consumer: PushConsumer) -> "asyncio.Task[
     await consumer.start()
     await it.broker.send(TOPIC, b"one")
     await eventually(lambda: "handler begins" in it.log, "the message")
+    # The message, what comes behind it, and retries: what was asked for before is on its way.
+    await eventually(lambda: it.log.count("PULL_MESSAGE") >= PULL_COUNT, "every queue is asked")
     it.log.append("close begins")
     return asyncio.create_task(consumer.close())
 
