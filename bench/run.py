@@ -60,8 +60,8 @@ def git(*arguments: str) -> str:
 def conditions(*, quick: bool) -> str:
     """Where and of what the figures are; nothing in it names a machine."""
     commit = git("rev-parse", "--short", "HEAD")
-    # The page that is being written does not make the code another one.
-    if git("status", "--porcelain", "--", ".", ":!docs/performance.md"):
+    # The page and the plots that are being written do not make the code another one.
+    if git("status", "--porcelain", "--", ".", ":!docs/performance.md", ":!docs/plots"):
         commit += " with changes"
     rounds = "short rounds" if quick else "full rounds"
     return (
