@@ -303,6 +303,45 @@ def test_a_strange_connection_or_table_is_refused_in_words() -> None:
         TokenTable("tokens; DROP TABLE work")
 
 
+@pytest.mark.parametrize("driver", ["sqlite3", "psycopg", "psycopg2"])
+def test_a_connection_that_commits_by_itself_is_refused(
+    driver: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    def begin() -> Any:  # noqa: ANN401 - the drivers have no type in common
+        if driver == "sqlite3":
+            return sqlite3.connect(tmp_path / "test.db", isolation_level=None)
+        url: str = request.getfixturevalue("postgresql_url")
+        if driver == "psycopg":
+            return psycopg.connect(url, autocommit=True)
+        psycopg2: Any = pytest.importorskip("psycopg2")
+        connection = psycopg2.connect(url)
+        connection.autocommit = True
+        return connection
+
+    done: list[object] = []
+    with pytest.raises(ConfigError, match="autocommit"):
+        Once("g", begin).run(message(), done.append)
+    assert done == []
+
+
+def test_a_transaction_that_was_begun_by_hand_is_one(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "test.db", isolation_level=None)
+
+    @contextmanager
+    def begin() -> Generator[sqlite3.Connection]:
+        connection.execute("BEGIN")
+        with connection:
+            yield connection
+
+    with begin() as given:
+        TokenTable().create(given)
+    done: list[object] = []
+    assert Once("g", begin).run(message(), done.append)
+    assert done == [connection]
+    assert not Once("g", begin).run(message(), done.append)
+    connection.close()
+
+
 # -- Redis -----------------------------------------------------------------------------------------
 
 

@@ -6,9 +6,26 @@ from collections.abc import Iterator
 
 import pytest
 
-from tianzhou.client import Message, ReceivedMessage, SendResult, TransactionState, by_hash, sync
+from tianzhou.client import (
+    Message,
+    Queue,
+    ReceivedMessage,
+    SendResult,
+    TransactionProducer,
+    TransactionState,
+    by_hash,
+    sync,
+)
+from tianzhou.client.courier import Courier
 from tianzhou.client.loop_thread import loop_thread
-from tianzhou.errors import ClientClosed, ClientError, ConfigError, MessageRefused, ReplyTimeout
+from tianzhou.errors import (
+    ClientClosed,
+    ClientError,
+    ConfigError,
+    MessageRefused,
+    ReplyTimeout,
+    RouteNotFound,
+)
 from tianzhou.testing import Cluster
 
 
@@ -97,6 +114,24 @@ def test_transactions(namesrv: str) -> None:
         opened = producer.send_in_transaction(Message("Tx", b"w", keys="open"))
         assert opened.state is TransactionState.UNKNOWN
         assert listener.checked.wait(30)
+
+
+async def test_an_end_that_cannot_be_told_is_left_to_the_broker(
+    namesrv: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def lost(courier: Courier, queue: Queue) -> str:
+        raise RouteNotFound(f"broker {queue.broker_name} has no master")
+
+    class Losing(Listener):
+        def execute(self, message: Message, transaction_id: str) -> TransactionState:
+            monkeypatch.setattr(Courier, "address", lost)
+            return TransactionState.COMMIT
+
+    async with TransactionProducer("losing", Losing(), namesrv=namesrv) as producer:
+        done = await producer.send_in_transaction(Message("Tx", b"x"))
+        monkeypatch.undo()
+    assert done.state is TransactionState.COMMIT
+    assert "the broker will ask: broker broker-0 has no master" in caplog.text
 
 
 def test_its_own_loop_cannot_wait_for_it(namesrv: str) -> None:

@@ -97,6 +97,8 @@ class _Turn:
         self.user_count = 0
 
 
+_IDLE = 0
+"""libpq's PQTRANS_IDLE."""
 turns: dict[int, _Turn] = {}
 """Of the connections that are in use, by their ids."""
 _turns_lock = threading.Lock()
@@ -114,6 +116,7 @@ def transaction(begin: Callable[[], AbstractContextManager[C]]) -> Generator[C]:
     scope = begin()
     if not _is_of(scope, "sqlite3", "psycopg2"):
         with scope as connection:
+            _refuse_autocommit(connection)
             yield connection
         return
     with _own_turn(scope):
@@ -123,14 +126,33 @@ def transaction(begin: Callable[[], AbstractContextManager[C]]) -> Generator[C]:
                 "else uses, or one for each transaction"
             )
         with scope as connection:
+            _refuse_autocommit(connection)
             yield connection
 
 
 def _is_in_transaction(connection: Connection) -> bool:
     if _is_of(connection, "sqlite3"):
         return bool(connection.in_transaction)
-    idle = 0  # libpq's PQTRANS_IDLE
-    return bool(connection.get_transaction_status() != idle)
+    if _is_of(connection, "psycopg2"):
+        return bool(connection.get_transaction_status() != _IDLE)
+    return bool(connection.info.transaction_status != _IDLE)
+
+
+def _refuse_autocommit(connection: object) -> None:
+    """Raises ConfigError if every statement would be committed by itself.
+
+    What belongs together would not stay together; a transaction that was begun by hand is one.
+    """
+    if not _is_of(connection, "sqlite3", "psycopg2", "psycopg"):
+        return
+    is_automatic = getattr(connection, "autocommit", None) is True
+    if _is_of(connection, "sqlite3"):
+        is_automatic = is_automatic or getattr(connection, "isolation_level", "") is None
+    if is_automatic and not _is_in_transaction(connection):
+        raise ConfigError(
+            "the connection commits every statement by itself (autocommit), so there is no "
+            "transaction; switch that off"
+        )
 
 
 @contextmanager

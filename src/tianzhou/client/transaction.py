@@ -28,7 +28,7 @@ from tianzhou.client.producer_settings import ProducerOptions
 from tianzhou.client.sending import SendResult, SendStatus
 from tianzhou.client.settings import ClientSettings
 from tianzhou.clock import wall_ms
-from tianzhou.errors import MessageRefused, RecordError, RemotingError, SendError
+from tianzhou.errors import MessageRefused, RecordError, RemotingError, RouteNotFound, SendError
 from tianzhou.protocol import headers, properties, sysflag
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
@@ -181,7 +181,7 @@ class TransactionProducer(Producer):
         try:
             address = await self._courier.address(sent.queue._replace(topic=wire_topic))
             await self._courier.hub.oneway(address, command, self.settings.send_timeout_ms)
-        except RemotingError as error:
+        except (RemotingError, RouteNotFound) as error:
             log.warning(
                 "topic %s, group %s: the end of transaction %s is not told, the broker will ask: "
                 "%s", topic, self._group, sent.msg_id, error,
