@@ -76,6 +76,18 @@ def test_nothing_is_found(cli: Cli) -> None:
     assert "either" in cli.refused(*words, code=2)
 
 
+def test_a_query_by_key_goes_on_until_it_has_found_enough(cli: Cli) -> None:
+    """A broker's index gives 64 at once; conditions are looked at here."""
+    first = send(cli, "orders", "the first", "--key", "busy")
+    cli("message", "send", "orders", "one of many", "--key", "busy", "--count", "150")
+    by_key = ("message", "query", "orders", "--key", "busy", "--json")
+    assert [each["id"] for each in cli(*by_key, "--grep", "first").json] == [first]
+    everything = cli(*by_key, "--limit", "1000").json
+    assert len({each["id"] for each in everything}) == len(everything) == 151
+    newest = [each["id"] for each in cli(*by_key, "--limit", "100").json]
+    assert newest == [each["id"] for each in everything[-100:]]
+
+
 def test_bodies_from_files_and_input(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,8 +7,11 @@ the broker; SQL92 is evaluated here, since brokers do it only where they are tol
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from itertools import count
+
+import msgspec
 
 from tianzhou.admin.clusters import Clusters, brokers_of
 from tianzhou.admin.fanout import BrokerAt, Gathered, gather
@@ -45,6 +48,8 @@ TOOLS_GROUP = "TOOLS_CONSUMER"
 PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 PULL_COUNT = 32
 INDEX_OF_TAGS = "T"
+QUERY_COUNT = 64
+"""A broker's index gives no more at once, unless its maxMsgsNumBatch says so."""
 BODY_BYTES_MAX = 64 * 1024 * 1024
 """An unpacked body may not be larger."""
 
@@ -301,8 +306,9 @@ class Messages:
         by_tag: bool = False,
         last_key: str | None = None,
         through: str | None = None,
+        matches: Matches | None = None,
     ) -> Found:
-        """QUERY_MESSAGE at every broker of the topic, or at the one of a name; newest last.
+        """The newest with a key, at every broker of the topic or at the one of a name; newest last.
 
         An index compares hashes; messages that only have the same hash are left out here. Only
         RocketMQ 5.5 with its index in RocksDB finds by tag, or goes on behind a last key.
@@ -310,36 +316,64 @@ class Messages:
         header = QueryMessageRequest(
             topic=topic,
             key=key,
-            max_count=max_count,
+            max_count=QUERY_COUNT if matches else min(max_count, QUERY_COUNT),
             begin_timestamp=begin_ms,
             end_timestamp=end_ms,
             index_type=INDEX_OF_TAGS if by_tag else None,
             last_key=last_key,
             unique_key=True if unique else None,
         )
-        accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+
+        def is_wanted(message: StoredMessage) -> bool:
+            if by_tag:
+                has_key = message.tags == key
+            else:
+                has_key = id_of(message) == key if unique else key in message.keys
+            return has_key and (matches is None or matches(message))
+
+        crowded: list[str] = []
 
         async def ask(at: BrokerAt) -> list[StoredMessage]:
-            code = RequestCode.QUERY_MESSAGE
-            answer = await self._wire.ask(at.address, code, header, accept=accept)
-            return decode_records(answer.body) if answer.code == ResponseCode.SUCCESS else []
+            found: list[StoredMessage] = []
+            async with aclosing(self._by_index(at, header, crowded)) as pages:
+                async for page in pages:
+                    found += filter(is_wanted, page)
+                    if unique or last_key is not None or len(found) >= max_count:
+                        break
+            return found
 
         everyone = await self._topics.brokers(topic, through)
         asked = [at for at in everyone if broker in (None, at.name)]
         if not asked:
             raise TargetError(f"topic {topic} is not there on a broker {broker!r}")
         told: Gathered[list[StoredMessage]] = await gather(asked, ask)
-
-        def has_key(message: StoredMessage) -> bool:
-            if by_tag:
-                return message.tags == key
-            return id_of(message) == key if unique else key in message.keys
-
-        wanted = [
-            message for messages in told.found.values() for message in messages if has_key(message)
-        ]
+        wanted = [message for messages in told.found.values() for message in messages]
         wanted.sort(key=lambda message: (message.store_time_ms, message.log_offset))
-        return Found(wanted[:max_count], told.warnings)
+        return Found(wanted[-max_count:], told.warnings + crowded)
+
+    async def _by_index(
+        self, at: BrokerAt, header: QueryMessageRequest, crowded: list[str]
+    ) -> AsyncGenerator[list[StoredMessage]]:
+        """QUERY_MESSAGE, older and older: a broker gives the newest of the stretch asked for."""
+        accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+        seen: set[int] = set()
+        while True:
+            code = RequestCode.QUERY_MESSAGE
+            answer = await self._wire.ask(at.address, code, header, accept=accept)
+            page = decode_records(answer.body) if answer.code == ResponseCode.SUCCESS else []
+            yield [message for message in page if message.log_offset not in seen]
+            if len(page) < header.max_count:
+                return
+            # Its last millisecond is asked for again: it may have held more than fitted.
+            oldest_ms = min(message.store_time_ms for message in page)
+            if seen.issuperset(message.log_offset for message in page):
+                crowded.append(
+                    f"broker {at.name} gives {len(page)} messages at once, and more than those "
+                    f"have this key within one second: for older ones end before {oldest_ms}"
+                )
+                return
+            seen.update(message.log_offset for message in page)
+            header = msgspec.structs.replace(header, end_timestamp=oldest_ms)
 
     async def by_any_id(
         self, text: str, topic: str | None = None, *, through: str | None = None

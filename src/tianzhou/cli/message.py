@@ -363,12 +363,9 @@ async def query(
             topic, key or unique_key or "", max_count=limit, begin_ms=begin_ms, end_ms=end_ms,
             unique=unique_key is not None, by_tag=key_type is KeyType.TAG, last_key=last_key,
             through=through, broker=broker,
+            matches=lambda each: wanted(each) and queue in (None, each.queue_id),
         )  # fmt: skip
-        by_key = [
-            (format_address(*each.store_host), each)
-            for each in result.messages
-            if wanted(each) and queue in (None, each.queue_id)
-        ]
+        by_key = [(format_address(*each.store_host), each) for each in result.messages]
         return show_found(by_key, look, result.warnings)
     queues = choose_queues(await messages.read_queues(topic, through), queue, broker)
     if queue_offset and len(queues) != 1:
