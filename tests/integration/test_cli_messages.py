@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.integration.cli_kit import Cli
 
+from tianzhou.client import Message
 from tianzhou.client.sync import Producer, QueueReader
 from tianzhou.testing import Cluster
 
@@ -86,6 +87,15 @@ def test_a_query_by_key_goes_on_until_it_has_found_enough(cli: Cli) -> None:
     assert len({each["id"] for each in everything}) == len(everything) == 151
     newest = [each["id"] for each in cli(*by_key, "--limit", "100").json]
     assert newest == [each["id"] for each in everything[-100:]]
+
+
+def test_a_query_by_key_says_where_it_cannot_go_on(cli: Cli, cluster: Cluster) -> None:
+    """Messages of a batch are stored at one time, so none is older than another."""
+    with Producer("crowd", namesrv=cluster.namesrv_address) as producer:
+        producer.send_many([Message("quiet", b"x", keys=["crowd"])] * 100)
+    ran = cli("message", "query", "quiet", "--key", "crowd", "--limit", "90", "--json")
+    assert len(ran.json) == 64
+    assert "more than those have this key within one second" in ran.err
 
 
 def test_bodies_from_files_and_input(
