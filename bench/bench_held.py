@@ -1,5 +1,5 @@
 """What our broker costs while it holds things: connections, topics, waiting pulls; and how soon a
-message reaches a waiting pull.
+message reaches a waiting pull, and a changed file of accounts its broker.
 
 The figures are of one broker as a user starts it, over loopback. `python -m bench.bench_held`
 prints them.
@@ -7,13 +7,16 @@ prints them.
 
 import asyncio
 import json
+import random
 import statistics
 import struct
 import sys
+import tempfile
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -24,6 +27,7 @@ from bench.route_load import frame
 CONNECTIONS, TOPICS = 1000, 2000
 PARKED, PARKED_CONNECTIONS = 10_000, 100
 LATENCIES = 1000
+ACCOUNT_CHANGES = 60
 _PULL, _SEND_V2, _HEART_BEAT = 11, 310, 34
 _HOLD_AND_SUBSCRIBE = 2 | 4
 
@@ -161,6 +165,52 @@ async def deliver(server: Measured, count: int) -> list[Figure]:
     ]
 
 
+async def change_accounts(port: int, file: Path, count: int) -> list[Figure]:
+    """How long a change of plain_acl.yml takes until requests are judged by it."""
+    times_ms: list[float] = []
+    line = await dial(port)
+    for number in range(count):
+        # Not in step with the broker's looks.
+        await asyncio.sleep(random.uniform(0.1, 0.4))
+        is_open = number % 2 == 1
+        started = time.perf_counter()
+        _write_accounts(file, is_open=is_open)
+        while _is_done(await line.ask(send("deliver", 0))) != is_open:
+            pass
+        times_ms.append((time.perf_counter() - started) * 1000)
+    line.close()
+    return [
+        Figure("change of an account file until it counts, median", "ms",
+               statistics.median(times_ms)),
+        Figure("change of an account file until it counts, longest", "ms", max(times_ms)),
+    ]  # fmt: skip
+
+
+def _write_accounts(file: Path, *, is_open: bool) -> None:
+    white = ["127.0.0.1"] if is_open else []
+    accounts = [{"accessKey": "somebody", "secretKey": "else-entirely", "admin": True}]
+    whole = file.with_suffix(".new")
+    whole.write_text(json.dumps({"globalWhiteRemoteAddresses": white, "accounts": accounts}))
+    whole.replace(file)
+
+
+def _is_done(answer: bytes) -> bool:
+    (size,) = struct.unpack_from(">I", answer)
+    told = json.loads(answer[4 : 4 + (size & 0xFFFFFF)])
+    return bool(told["code"] == 0)
+
+
+def account_figures(*, quick: bool) -> list[Figure]:
+    with tempfile.TemporaryDirectory(prefix="bench-held-") as home:
+        file = Path(home) / "conf" / "plain_acl.yml"
+        file.parent.mkdir()
+        _write_accounts(file, is_open=True)
+        with tianzhou(aclEnable="true", rocketmqHome=home) as server:
+            create_topic(server.port, "deliver", 1)
+            count = ACCOUNT_CHANGES // 4 if quick else ACCOUNT_CHANGES
+            return asyncio.run(change_accounts(server.port, file, count))
+
+
 def figures(*, quick: bool) -> list[Figure]:
     with tianzhou() as server:
         idle = rss_mib(server.pid) + rss_mib(server.namesrv_pid)
@@ -173,7 +223,7 @@ def figures(*, quick: bool) -> list[Figure]:
         found += asyncio.run(hold_connections(server, quick))
         found += asyncio.run(hold_pulls(server, quick))
         found += asyncio.run(deliver(server, LATENCIES // 10 if quick else LATENCIES))
-    return found
+    return found + account_figures(quick=quick)
 
 
 def main() -> None:
