@@ -324,6 +324,7 @@ def test_contexts_are_used_and_removed() -> None:
 
 def test_the_version_and_the_completion() -> None:
     assert json.loads(run_here("version", "--json"))["kernel"] in ("compiled", "pure")
+    assert "kernel: " in run_here("--version")
     assert "_TIANZHOU_COMPLETE" in run_here("completion", "bash")
 
 

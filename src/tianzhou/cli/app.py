@@ -50,6 +50,22 @@ class Shell(StrEnum):
     FISH = "fish"
 
 
+def _tell_version(is_asked: bool) -> None:
+    if is_asked:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_tell_version, help="Tell the version."),
+    ] = False,
+) -> None:
+    pass
+
+
 @app.command(add_help_option=False, context_settings=_OWN_OPTIONS, rich_help_panel=SERVERS)
 def up(context: typer.Context) -> None:
     """Start a nameserver and a broker in one process; `tianzhou up --help` shows its options."""
