@@ -34,9 +34,9 @@ from bench.route_load import frame
 from tianzhou.broker import timer
 from tianzhou.broker.config import load_broker_config
 from tianzhou.broker.delay import Delays
+from tianzhou.broker.index_file import remove as remove_index
 from tianzhou.broker.intake import Intake
 from tianzhou.broker.offsets import OffsetTable
-from tianzhou.broker.timer_index import remove as remove_index
 from tianzhou.broker.timer_run import Timer
 from tianzhou.broker.topics import TopicTable
 from tianzhou.broker.transaction_checks import Halves

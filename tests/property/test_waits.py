@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tianzhou.broker import timer
 from tianzhou.broker.delay import Delays
+from tianzhou.broker.index_file import remove
 from tianzhou.broker.intake import Intake
 from tianzhou.broker.timer_check import TimerCheck, decode_check, encode_check
-from tianzhou.broker.timer_index import remove
 from tianzhou.broker.timer_run import Timer
 from tianzhou.errors import FieldError
 from tianzhou.names import TIMER_TOPIC

@@ -18,11 +18,13 @@ from typing import Self
 
 import msgspec
 
+from tianzhou.broker import index_file
 from tianzhou.broker.pop import Batch, Change, Flying, Key
 from tianzhou.errors import StoreError
 
 log = logging.getLogger(__name__)
 
+_LOG_BYTES_MAX = 16 * 1024**2
 _VERSION = 1
 _SCHEMA = """
     CREATE TABLE places (
@@ -35,7 +37,6 @@ _SCHEMA = """
     ) WITHOUT ROWID;
     PRAGMA user_version = 1;
 """
-_LOG_BYTES_MAX = 16 * 1024**2
 _BATCHES = msgspec.json.Decoder(Batch, strict=False)
 
 
@@ -59,14 +60,14 @@ class PopIndex:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                return cls(path, _connect(path))
+                return cls(path, index_file.connect(path, _SCHEMA, _VERSION))
             except (sqlite3.DatabaseError, msgspec.MsgspecError) as e:
                 log.warning(
                     "pop index %s: cannot be read (%s); what consumers had is delivered again",
                     path, e,
                 )  # fmt: skip
-                remove(path)
-                return cls(path, _connect(path))
+                index_file.remove(path)
+                return cls(path, index_file.connect(path, _SCHEMA, _VERSION))
         except (OSError, sqlite3.Error) as e:
             raise StoreError(f"the pop index {path} cannot be opened: {e}") from e
 
@@ -154,43 +155,11 @@ class PopIndex:
 
     def checkpoint(self) -> None:
         """Move what was committed into the main file; for another thread, it syncs the disk."""
-        existing = f"{self._path.absolute().as_uri()}?mode=rw"
-        with contextlib.closing(sqlite3.connect(existing, uri=True)) as own:
-            own.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        index_file.checkpoint(self._path)
 
     def shorten_log(self) -> None:
         """Begin SQLite's own log anew if it has become long; soon after a `checkpoint`."""
-        log_path = self._path.with_name(f"{self._path.name}-wal")
-        with contextlib.suppress(FileNotFoundError):
-            if log_path.stat().st_size > _LOG_BYTES_MAX:
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        index_file.shorten_log(self._path, self._connection, _LOG_BYTES_MAX)
 
     def close(self) -> None:
         self._connection.close()
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level="DEFERRED")
-    try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("PRAGMA wal_autocheckpoint = 0")
-        if _version_of(connection) == 0:
-            connection.executescript(_SCHEMA)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _version_of(connection: sqlite3.Connection) -> int:
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version not in (0, _VERSION):
-        raise sqlite3.DatabaseError(f"it has version {version}, not {_VERSION}")
-    return int(version)
-
-
-def remove(path: Path) -> None:
-    """Takes an index off the disk."""
-    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
-        path.with_name(name).unlink(missing_ok=True)

@@ -18,12 +18,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
+from tianzhou.broker import index_file
 from tianzhou.broker.timer import Recall, Waiting
 from tianzhou.errors import StoreError
 
 log = logging.getLogger(__name__)
 
+_LOG_BYTES_MAX = 64 * 1024**2
 _VERSION = 1
+_PAGE_BYTES = 1024
+"""Rows of random times land on random pages, and each page that changes is written whole."""
 _SCHEMA = """
     CREATE TABLE waiting (
         due_ms INTEGER, queue_offset INTEGER, log_offset INTEGER, key_hash INTEGER,
@@ -34,7 +38,6 @@ _SCHEMA = """
     INSERT INTO state VALUES ('next_queue_offset', 0), ('log_end', 0);
     PRAGMA user_version = 1;
 """
-_LOG_BYTES_MAX = 64 * 1024**2
 _RECALL_SLACK_MS = 1000
 """RocketMQ's recalls name a time that was rounded to its precision."""
 
@@ -62,7 +65,7 @@ class TimerIndex:
                 return cls(path, _connect(path))
             except sqlite3.DatabaseError as e:
                 log.warning("timer index %s: cannot be read (%s), it is made again", path, e)
-                remove(path)
+                index_file.remove(path)
                 return cls(path, _connect(path))
         except (OSError, sqlite3.Error) as e:
             raise StoreError(f"the timer index {path} cannot be opened: {e}") from e
@@ -150,20 +153,11 @@ class TimerIndex:
 
     def checkpoint(self) -> None:
         """Move what was committed into the main file; for another thread, it syncs the disk."""
-        existing = f"{self._path.absolute().as_uri()}?mode=rw"
-        with contextlib.closing(sqlite3.connect(existing, uri=True)) as own:
-            own.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        index_file.checkpoint(self._path)
 
     def shorten_log(self) -> None:
-        """Begin SQLite's own log anew if it has become long; soon after a `checkpoint` it is quick.
-
-        Under load there is always something that a checkpoint beside it has not seen yet, so it
-        would never begin anew by itself.
-        """
-        log_path = self._path.with_name(f"{self._path.name}-wal")
-        with contextlib.suppress(FileNotFoundError):
-            if log_path.stat().st_size > _LOG_BYTES_MAX:
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        """Begin SQLite's own log anew if it has become long; soon after a `checkpoint`."""
+        index_file.shorten_log(self._path, self._connection, _LOG_BYTES_MAX)
 
     def close(self) -> None:
         """Commits and closes."""
@@ -177,29 +171,4 @@ class TimerIndex:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level="DEFERRED")
-    try:
-        # Rows of random times land on random pages, and each page that changes is written whole.
-        connection.execute("PRAGMA page_size = 1024")
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("PRAGMA wal_autocheckpoint = 0")
-        if _version_of(connection) == 0:
-            connection.executescript(_SCHEMA)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _version_of(connection: sqlite3.Connection) -> int:
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version not in (0, _VERSION):
-        raise sqlite3.DatabaseError(f"it has version {version}, not {_VERSION}")
-    return int(version)
-
-
-def remove(path: Path) -> None:
-    """Takes an index off the disk."""
-    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
-        path.with_name(name).unlink(missing_ok=True)
+    return index_file.connect(path, _SCHEMA, _VERSION, page_bytes=_PAGE_BYTES)

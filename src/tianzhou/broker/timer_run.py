@@ -21,12 +21,13 @@ from time import perf_counter
 from tianzhou.broker import timer
 from tianzhou.broker.cold import Stretch, may_be_cold
 from tianzhou.broker.delay import TopicNeeded, nobody_cares
+from tianzhou.broker.index_file import remove
 from tianzhou.broker.pump import TURN_S
 from tianzhou.broker.steps import Step, unwatched
 from tianzhou.broker.timer import Recall, Waiting
 from tianzhou.broker.timer_check import TimerCheck, decode_check
 from tianzhou.broker.timer_figures import DUE_COUNTED_MAX, Pace, TimerFigures
-from tianzhou.broker.timer_index import TimerIndex, remove
+from tianzhou.broker.timer_index import TimerIndex
 from tianzhou.errors import RecordError, StoreError
 from tianzhou.names import TIMER_TOPIC
 from tianzhou.store.consumequeue import BLANK_SIZE, Entry

@@ -1,6 +1,6 @@
 """What verbs share that change topics or groups on several brokers: copying, telling about it."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -100,6 +100,23 @@ def tell_changed(
         names = [at.name for at in brokers if was_there(at) is is_change]
         if names:
             session.say(f"{what}: {word} on {', '.join(names)}")
+
+
+async def apply_settings(
+    session: Session,
+    noun: str,
+    names: Sequence[str],
+    brokers: Sequence[BrokerAt],
+    put: Callable[[BrokerAt], Awaitable[None]],
+) -> Collection[BrokerAt]:
+    """Put settings of several topics or groups on brokers, if that is agreed; where it was done."""
+    named = several(len(names), noun)
+    on = ", ".join(at.name for at in brokers)
+    if not session.agreed(f"create or change {named} on {on}: {', '.join(names)}"):
+        return ()
+    done = await gather(brokers, put)
+    tell_done(session, f"{named} created or changed", done)
+    return done.found
 
 
 async def copy_settings(

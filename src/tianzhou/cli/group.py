@@ -16,6 +16,7 @@ from tianzhou.cli.changing import (
     OrCreate,
     SettingsFile,
     To,
+    apply_settings,
     copy_settings,
     read_settings,
     refuse_if_there,
@@ -434,12 +435,8 @@ async def apply(
     if not all(names):
         raise ConfigError(f"{file}: each group needs a groupName")
     brokers = await masters(session, cluster, broker)
-    on = ", ".join(at.name for at in brokers)
-    what = f"{several(len(names), 'group')} on {on}: {', '.join(names)}"
-    if not session.agreed(f"create or change {what}"):
-        return
-    done = await gather(brokers, lambda at: session.admin.groups.put_all(at, configs))
-    tell_done(session, f"{several(len(names), 'group')} created or changed", done)
+    put_all = session.admin.groups.put_all
+    await apply_settings(session, "group", names, brokers, lambda at: put_all(at, configs))
 
 
 @verb(

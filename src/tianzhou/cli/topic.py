@@ -18,6 +18,7 @@ from tianzhou.cli.changing import (
     RemovedAttributes,
     SettingsFile,
     To,
+    apply_settings,
     attribute_changes,
     copy_settings,
     read_settings,
@@ -536,14 +537,11 @@ async def apply(
     if not all(names):
         raise ConfigError(f"{file}: each topic needs a topicName")
     brokers = await masters(session, cluster, broker)
-    on = ", ".join(at.name for at in brokers)
-    what = f"{several(len(names), 'topic')} on {on}: {', '.join(names)}"
-    if not session.agreed(f"create or change {what}"):
-        return
-    done = await gather(brokers, lambda at: session.admin.topics.put_all(at, configs))
-    tell_done(session, f"{several(len(names), 'topic')} created or changed", done)
-    # Brokers register their topics in order, so with the last one all are known.
-    await _await_routes(session, names[-1:], done.found)
+    put_all = session.admin.topics.put_all
+    done = await apply_settings(session, "topic", names, brokers, lambda at: put_all(at, configs))
+    if done:
+        # Brokers register their topics in order, so with the last one all are known.
+        await _await_routes(session, names[-1:], done)
 
 
 @verb(

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from tianzhou.client.hub import Hub, broker_error
+from tianzhou.client.answers import broker_error
+from tianzhou.client.hub import Hub
 from tianzhou.client.message import ReceivedMessage
 from tianzhou.client.queues import Queue, from_wire
 from tianzhou.client.settings import ClientSettings

@@ -24,8 +24,7 @@ import sys
 import traceback
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import TypeVar, Unpack
 
 import msgspec
 
@@ -270,18 +269,6 @@ class PushConsumer(GroupMember):
     async def closed(self) -> None:
         """Wait until somebody closes the consumer."""
         await self._ended_event.wait()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def suspend(self) -> None:
         """Pull nothing more until `resume`; what was pulled is still handled."""

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tianzhou.client import sending
-from tianzhou.client.hub import Hub, broker_error
+from tianzhou.client.answers import broker_error
+from tianzhou.client.hub import Hub
 from tianzhou.client.picker import Picker
 from tianzhou.client.producer_settings import ProducerSettings
 from tianzhou.client.queues import Queue

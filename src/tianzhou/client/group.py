@@ -12,7 +12,7 @@ been saved. Whatever a broker does, the tasks go on until the member is closed.
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from datetime import datetime
 from functools import partial
 
@@ -74,7 +74,7 @@ class HeldQueue:
         self.task: asyncio.Task[None] | None = None
 
 
-class GroupMember(Membership, ABC):
+class GroupMember(Membership):
     """What push and lite pull consumers share; see the module."""
 
     _inline_subscription = False

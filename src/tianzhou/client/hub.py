@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tianzhou.client import routes
+from tianzhou.client.answers import broker_error
 from tianzhou.client.backoff import Backoff
 from tianzhou.client.doubts import Doubts
 from tianzhou.client.identity import new_client_id
 from tianzhou.client.routes import Addresses, TopicRoute
 from tianzhou.client.settings import DEFAULT_INSTANCE, ClientSettings
 from tianzhou.errors import (
-    BrokerError,
     ClientClosed,
     ConfigError,
     ConnectError,
@@ -62,14 +62,6 @@ _ROUTE_AGE_S = 1.0
 """How young a route may be that is asked for again because of doubt: that of a template, since a
 topic has its own soon after its first message, or one that led to an error."""
 _HEARTBEAT_RETRY_MS = 500
-
-_RETRIABLE = frozenset((
-    ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE,
-    ResponseCode.TOPIC_NOT_EXIST, ResponseCode.GO_AWAY, ResponseCode.FLOW_CONTROL,
-))  # fmt: skip
-"""Answers after which the same request may succeed later, with nothing else changed."""
-_DENIED = "org.apache.rocketmq.acl.common.AclException"
-"""What 4.9 says to an account that may not do this, as a SYSTEM_ERROR like any other."""
 
 
 class Member(Protocol):
@@ -627,13 +619,6 @@ _GROUP_FIELDS: dict[int, str] = {
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: "group",
 }
 """Where requests to a consumer name its group."""
-
-
-def broker_error(answer: Command, subject: str) -> BrokerError:
-    """The error that an answer tells, for the person who has to act on it."""
-    remark = answer.remark or ""
-    retriable = answer.code in _RETRIABLE and _DENIED not in remark
-    return BrokerError(answer.code, remark, subject=subject, retriable=retriable)
 
 
 # -- the hubs of this process ----------------------------------------------------------------------

@@ -15,6 +15,7 @@ from tianzhou.client import namespaces
 from tianzhou.client.calls import BrokerCalls
 from tianzhou.client.consumer_settings import Start
 from tianzhou.client.hub import HeartbeatFailure, Hub, Reply, acquire
+from tianzhou.client.lifetime import Lifetime
 from tianzhou.client.routes import TopicRoute
 from tianzhou.client.settings import ClientSettings
 from tianzhou.client.subscriptions import Subscription, subscription_of
@@ -31,7 +32,7 @@ from tianzhou.remoting.repeats import Repeats, and_more
 log = logging.getLogger(__name__)
 
 
-class Membership:
+class Membership(Lifetime):
     """What all members of consumer groups share; see the module."""
 
     consume_type = "CONSUME_PASSIVELY"

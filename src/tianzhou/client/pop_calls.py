@@ -11,8 +11,9 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tianzhou.client.answers import broker_error
 from tianzhou.client.calls import BrokerCalls
-from tianzhou.client.hub import Hub, broker_error
+from tianzhou.client.hub import Hub
 from tianzhou.client.popped import PoppedMessage, receipt_of, sound_records
 from tianzhou.client.queues import Queue
 from tianzhou.client.settings import ClientSettings

@@ -20,14 +20,14 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from datetime import datetime
-from types import TracebackType
-from typing import Self, Unpack
+from typing import Unpack
 
 from tianzhou.client import namespaces
 from tianzhou.client.calls import BrokerCalls, Pulled, PullLimits
 from tianzhou.client.consumer_settings import LitePullOptions, LitePullSettings
 from tianzhou.client.group import GroupMember, HeldQueue
 from tianzhou.client.hub import Hub, acquire
+from tianzhou.client.lifetime import Lifetime
 from tianzhou.client.message import ReceivedMessage, ms_of, time_of
 from tianzhou.client.offsets import commit_all
 from tianzhou.client.processqueue import Batch, ConcurrentQueue, ProcessQueue
@@ -91,18 +91,6 @@ class LitePullConsumer(GroupMember):
                 await self._tracer.close()
             await self._leave()
         self._closed = True
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     # -- which queues ------------------------------------------------------------------------------
 
@@ -328,7 +316,7 @@ def _state_of(held: HeldQueue) -> ConcurrentQueue[ReceivedMessage]:
 # -- plain reading ---------------------------------------------------------------------------------
 
 
-class QueueReader:
+class QueueReader(Lifetime):
     """Reads messages by queue and offset, and tells offsets. It joins no group.
 
     The name of a group is needed all the same: brokers count, limit and permit by group.
@@ -362,18 +350,6 @@ class QueueReader:
         if self._hub is not None:
             hub, self._hub = self._hub, None
             await hub.release()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     @property
     def _calls(self) -> BrokerCalls:

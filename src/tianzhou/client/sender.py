@@ -11,8 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine, Iterable, Sequence
-from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 from tianzhou.client import hub as hubs
 from tianzhou.client import namespaces, sending, trace
@@ -21,6 +20,7 @@ from tianzhou.client.flight import Flight
 from tianzhou.client.flow import Flow
 from tianzhou.client.hub import Reply
 from tianzhou.client.identity import unique_ids
+from tianzhou.client.lifetime import Lifetime
 from tianzhou.client.message import Message
 from tianzhou.client.piles import Pile, Piles
 from tianzhou.client.producer_settings import ProducerOptions, ProducerSettings
@@ -46,7 +46,7 @@ _GRAIN_S = 0.001
 """Messages of a pile whose times end so close to each other are told together."""
 
 
-class Sender:
+class Sender(Lifetime):
     """What every producer is made of; `Producer` adds what programs call."""
 
     def __init__(
@@ -114,18 +114,6 @@ class Sender:
             await asyncio.wait(tuple(self._tasks))
         await hub.leave(self)
         await hub.release()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     # -- one message -------------------------------------------------------------------------------
 

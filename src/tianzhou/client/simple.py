@@ -19,8 +19,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Iterable
 from datetime import timedelta
-from types import TracebackType
-from typing import Self, Unpack
+from typing import Unpack
 
 from tianzhou.client.consumer_settings import SimpleOptions, SimpleSettings
 from tianzhou.client.hub import Hub, Reply
@@ -122,18 +121,6 @@ class SimpleConsumer(Membership):
         ending += self._tasks
         if ending:
             await asyncio.wait(ending)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     @property
     def _pops(self) -> PopCalls:

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self, TypeVar
 
+from tianzhou.client.answers import broker_error
 from tianzhou.client.calls import BrokerCalls, PullStatus
-from tianzhou.client.hub import Hub, acquire, broker_error
+from tianzhou.client.hub import Hub, acquire
 from tianzhou.client.loop_thread import loop_thread
 from tianzhou.client.queues import Queue
 from tianzhou.client.subscriptions import Subscription, by_sql, by_tags

@@ -33,7 +33,8 @@ from sqlalchemy import (
     update,
 )
 
-from tianzhou.client.hub import Hub, acquire, broker_error
+from tianzhou.client.answers import broker_error
+from tianzhou.client.hub import Hub, acquire
 from tianzhou.clock import wall_ms
 from tianzhou.errors import RemotingError, RouteNotFound, TianzhouError
 from tianzhou.protocol import headers, sysflag

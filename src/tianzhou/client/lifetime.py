@@ -1,0 +1,29 @@
+"""What is started and closed, as every producer, consumer and reader is."""
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
+
+
+class Lifetime(ABC):
+    """`async with` starts it and closes it."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Begin to work."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End what was begun."""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
