@@ -52,6 +52,43 @@ def test_only_active_topics(cli: Cli) -> None:
     assert "quiet" not in active
 
 
+def test_what_a_group_has_before_it(cli: Cli) -> None:
+    cli("topic", "create", "heaped", "--queues", "1", "--broker", "broker-0")
+    for body in "abc":
+        cli("message", "send", "heaped", body)
+    cli("offset", "reset", "heapers", "heaped", "--to", "earliest", "--yes")
+    (row,) = cli("topic", "stats", "heaped", "--json").json
+    assert [(each["group"], each["lag"]) for each in row["groups"]] == [("heapers", 3)]
+    assert "lag" in cli.mqadmin("statsAll", "-t", "heaped").out
+    cli("offset", "reset", "heapers", "heaped", "--to", "latest", "--yes")
+    assert cli("topic", "stats", "heaped", "--json").json[0]["groups"][0]["lag"] == 0
+
+
+def test_the_stock_name_sets_what_is_not_named_to_its_default(cli: Cli) -> None:
+    cli("topic", "create", "plain", "--queues", "3", "--perm", "r", "--unit", "--broker",
+        "broker-0", "--attribute", "message.type=FIFO")  # fmt: skip
+    cli.mqadmin("updateTopic", "-b", "broker-0", "-t", "plain", "-w", "5")
+    told = settings_of(cli, "topics", "plain")
+    assert [told[name] for name in ("readQueueNums", "writeQueueNums", "perm")] == [8, 5, 6]
+    assert told["topicSysFlag"] == 0
+    assert told["attributes"] == {"message.type": "FIFO"}
+    cli("topic", "update", "plain", "--read-queues", "4")
+    assert settings_of(cli, "topics", "plain")["writeQueueNums"] == 5
+    cli("topic", "update", "plain", "--from-defaults", "--broker", "broker-0")
+    assert settings_of(cli, "topics", "plain")["writeQueueNums"] == 8
+
+    cli("group", "create", "plainest", "--retries", "3", "--broadcast", "-b", "broker-0")
+    cli.mqadmin("updateSubGroup", "-b", "broker-0", "-g", "plainest", "-q", "2")
+    group = settings_of(cli, "groups", "plainest")
+    assert (group["retryMaxTimes"], group["retryQueueNums"]) == (16, 2)
+    assert not group["consumeBroadcastEnable"]
+    assert not group["consumeFromMinEnable"]
+    cli("group", "update", "plainest", "--retries", "4")
+    assert settings_of(cli, "groups", "plainest")["retryQueueNums"] == 2
+    cli("group", "update", "plainest", "--from-defaults", "-b", "broker-0")
+    assert settings_of(cli, "groups", "plainest")["retryQueueNums"] == 1
+
+
 def test_flags_and_attributes_of_a_topic(cli: Cli) -> None:
     cli.mqadmin(
         "updateTopic", "-c", CLUSTER, "-t", "flagged", "-u", "true", "-s", "true", "-a",

@@ -26,6 +26,10 @@ To = Annotated[
     ),
 ]
 OrCreate = Annotated[bool, typer.Option("--or-create", help="Create it where it does not exist.")]
+FromDefaults = Annotated[
+    bool,
+    typer.Option("--from-defaults", help="What is not named gets its default; attributes stay."),
+]
 Attributes = Annotated[
     list[str] | None,
     typer.Option("--attribute", metavar="KEY=VALUE", help="An attribute of 5.x; may be repeated."),

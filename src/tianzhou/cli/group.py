@@ -13,6 +13,7 @@ from tianzhou.admin.fanout import BrokerAt, gather
 from tianzhou.admin.portrait import merge_progress, portray
 from tianzhou.cli.changing import (
     From,
+    FromDefaults,
     OrCreate,
     SettingsFile,
     To,
@@ -360,15 +361,16 @@ async def update_group(
     broker: BrokerOption = None,
     settings: GroupOptions = GroupOptions(),  # noqa: B008 - frozen
     or_create: OrCreate = False,
+    from_defaults: FromDefaults = False,
 ) -> None:
     """Change a group where it exists; what is not named stays as it is."""
-    if not or_create and settings == GroupOptions():
+    if not (or_create or from_defaults) and settings == GroupOptions():
         raise ConfigError("nothing to change; say --consume, --retries, --broadcast, ...")
     groups = session.admin.groups
     tables = await gather(await masters(session, cluster, broker), groups.all_configs)
     plain = SubscriptionGroupConfig(group_name=group)
     there = {
-        at: configs.get(group, plain)
+        at: plain if from_defaults else configs.get(group, plain)
         for at, configs in tables.found.items()
         if group in configs or or_create
     }

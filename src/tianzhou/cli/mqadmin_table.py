@@ -37,7 +37,7 @@ ALIASES: dict[str, Alias] = {
     "updateTopic": Alias(
         f"{_CHOOSE} t/topic= r/readQueueNums= w/writeQueueNums= p/perm= o/order= u/unit= "
         "s/hasUnitSub= a/attributes=",
-        "topic update --or-create", words.update_topic,
+        "topic update --or-create --from-defaults", words.update_topic,
     ),
     "deleteTopic": Alias(
         "t/topic= c/clusterName=", "topic delete",
@@ -69,7 +69,7 @@ ALIASES: dict[str, Alias] = {
         "d/consumeBroadcastEnable= q/retryQueueNums= r/retryMaxTimes= i/brokerId= "
         "w/whichBrokerWhenConsumeSlowly= a/notifyConsumerIdsChanged= o/consumeMessageOrderly= "
         "p/groupRetryPolicy= /attributes=",
-        "group update --or-create", words.update_group,
+        "group update --or-create --from-defaults", words.update_group,
     ),
     "deleteSubGroup": Alias(
         f"{_CHOOSE} g/groupName= r/removeOffset=", "group delete", words.delete_group

@@ -80,7 +80,8 @@ def attributes(o: Given, name: str) -> list[str]:
 
 
 def update_topic(o: Given) -> list[str]:
-    words = ["topic", "update", o["t"], "--or-create", *o.where()]
+    # As with the original: what is not named gets its default, also where the topic exists.
+    words = ["topic", "update", o["t"], "--or-create", "--from-defaults", *o.where()]
     words += o.flag("r", "--read-queues") + o.flag("w", "--write-queues") + o.flag("p", "--perm")
     words += o.switch("o", "--ordered", "--not-ordered")
     words += o.switch("u", "--unit", "--no-unit")
@@ -88,10 +89,11 @@ def update_topic(o: Given) -> list[str]:
 
 
 def update_group(o: Given) -> list[str]:
-    words = ["group", "update", o["g"], "--or-create", *o.where()]
+    words = ["group", "update", o["g"], "--or-create", "--from-defaults", *o.where()]
     words += o.switch("s", "--consume", "--no-consume")
-    words += o.switch("m", "--from-min", "--not-from-min")
-    words += o.switch("d", "--broadcast", "--no-broadcast")
+    # These two the tool sets itself, and not to what a group has otherwise.
+    words += o.switch("m", "--from-min", "--not-from-min") or ["--not-from-min"]
+    words += o.switch("d", "--broadcast", "--no-broadcast") or ["--no-broadcast"]
     words += o.switch("o", "--orderly", "--not-orderly")
     words += o.switch("a", "--notify", "--no-notify")
     words += o.flag("q", "--retry-queues") + o.flag("r", "--retries")

@@ -10,10 +10,12 @@ from rich.console import RenderableType
 
 from tianzhou.admin.copying import copy_topics
 from tianzhou.admin.fanout import BrokerAt, gather
+from tianzhou.admin.portrait import merge_progress
 from tianzhou.admin.topics import QUEUE_COUNT, extents, perm_text
 from tianzhou.cli.changing import (
     Attributes,
     From,
+    FromDefaults,
     OrCreate,
     RemovedAttributes,
     SettingsFile,
@@ -132,6 +134,8 @@ class GroupRates:
     group: str
     out_tps: float
     out_day: int
+    lag: int
+    """What it still has before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +330,10 @@ async def show_stats(
         bool, typer.Option("--active", help="Only where something came or went in the last day.")
     ] = False,
 ) -> Shown:
-    """Show what went in and out of each topic: rates of the last minute, totals of the last day."""
+    """Show what went in and out of each topic, by group, and what each still has before it.
+
+    Rates are those of the last minute, totals those of the last day.
+    """
     admin = session.admin
     brokers = await masters(session)
     broker_names, clusters = {at.name for at in brokers}, {at.cluster for at in brokers}
@@ -341,9 +348,9 @@ async def show_stats(
         groups: list[GroupRates] = []
         for group in await admin.topics.groups(name):
             key = f"{name}@{group}"
-            groups.append(
-                GroupRates(group, *await _sum_statistic(session, brokers, "GROUP_GET_NUMS", key))
-            )
+            out_tps, out_day = await _sum_statistic(session, brokers, "GROUP_GET_NUMS", key)
+            lag = await _lag(session, brokers, group, name)
+            groups.append(GroupRates(group, out_tps, out_day, lag))
         return TopicRates(name, in_tps, in_day, groups)
 
     data = [await rates(name) for name in names]
@@ -353,11 +360,11 @@ async def show_stats(
     for each in data:
         first: list[Cell] = [each.topic, each.in_tps, each.in_day]
         for group in each.groups:
-            rows.append([*first, group.group, group.out_tps, group.out_day])
+            rows.append([*first, group.group, group.lag, group.out_tps, group.out_day])
             first = ["", "", ""]
         if not each.groups:
-            rows.append([*first, None, None, None])
-    columns = ["topic", ">in/s", ">in, last day", "group", ">out/s", ">out, last day"]
+            rows.append([*first, None, None, None, None])
+    columns = ["topic", ">in/s", ">in, last day", "group", ">lag", ">out/s", ">out, last day"]
     return Shown(data, [table(columns, rows)])
 
 
@@ -369,6 +376,13 @@ def _only_active(topic: TopicRates) -> TopicRates:
     """Where messages came in, every group counts: one that takes none is what is looked for."""
     groups = [group for group in topic.groups if topic.in_day or group.out_day]
     return replace(topic, groups=groups)
+
+
+async def _lag(session: Session, brokers: list[BrokerAt], group: str, topic: str) -> int:
+    groups = session.admin.groups
+    told = await gather(brokers, lambda at: groups.progress_on(at, group, topic))
+    queues = merge_progress(told.found.values()).values()
+    return max(sum(each.broker_offset - each.consumer_offset for each in queues), 0)
 
 
 async def _sum_statistic(
@@ -433,9 +447,10 @@ async def update_topic(
     broker: BrokerOption = None,
     settings: TopicOptions = TopicOptions(),  # noqa: B008 - frozen
     or_create: OrCreate = False,
+    from_defaults: FromDefaults = False,
 ) -> None:
     """Change a topic where it exists; what is not named stays as it is."""
-    if not or_create and settings == TopicOptions():
+    if not (or_create or from_defaults) and settings == TopicOptions():
         raise ConfigError("nothing to change; say --queues, --perm, --ordered, --attribute, ...")
     admin = session.admin
     chosen = await masters(session, cluster, broker)
@@ -449,7 +464,10 @@ async def update_topic(
         raise TargetError(
             f"there is no topic {topic!r} there; `tianzhou topic create {topic}` makes it"
         )
-    after = {at: settings.of(config) for at, config in there.items()}
+    after = {
+        at: settings.of(plain_topic(topic) if from_defaults else config)
+        for at, config in there.items()
+    }
     if settings.ordered is False:
         # First of all: brokers mark every topic as ordered that the nameserver lists.
         await session.admin.namesrv.remove(ORDER_TOPIC_NAMESPACE, topic)

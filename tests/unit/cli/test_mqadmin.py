@@ -70,8 +70,8 @@ OF_4_9 = [
 
 CALLS = {
     "updateTopic -c C -t T -r 4 -w 8 -p 6 -o true -a +a=b,+c=d": "topic update T --or-create "
-    "--cluster C --read-queues 4 --write-queues 8 --perm 6 --ordered --attribute a=b "
-    "--attribute c=d",
+    "--from-defaults --cluster C --read-queues 4 --write-queues 8 --perm 6 --ordered "
+    "--attribute a=b --attribute c=d",
     "deleteTopic -t T -c C": "topic delete T --cluster C --yes",
     "updateTopicPerm -b h:1 -t T -p 4": "topic update T --perm 4 --broker h:1",
     "topicRoute -t T -l": "topic route T",
@@ -81,13 +81,14 @@ CALLS = {
     "topicList -c": "topic list --all --groups",
     "topicStatus -t T -c C": "topic show T --through C",
     "updateTopic -b h:1 -t T -u true -s false -a +a=b,-c": "topic update T --or-create "
-    "--broker h:1 --unit --no-unit-sub --attribute a=b --remove-attribute c",
+    "--from-defaults --broker h:1 --unit --no-unit-sub --attribute a=b --remove-attribute c",
     "updateTopicList -c C -f F": "topic apply F --cluster C --yes",
     "updateSubGroupList -b h:1 -f F": "group apply F --broker h:1 --yes",
     "updateOrderConf -t T -m get -v a:4": "namesrv kv get ORDER_TOPIC_CONFIG T",
     "statsAll -a": "topic stats --active",
     "updateSubGroup -c C -g G -p {} --attributes +a=b,-c": "group update G --or-create "
-    "--cluster C --retry-policy {} --attribute a=b --remove-attribute c",
+    "--from-defaults --cluster C --not-from-min --no-broadcast --retry-policy {} --attribute a=b "
+    "--remove-attribute c",
     "consumerConnection -g G -b h:1": "group show G --broker h:1",
     "consumerProgress -g G -t T -c C": "group show G --topic T --through C",
     "consumerProgress -c C -s false": "group list --cluster C",
@@ -134,8 +135,8 @@ CALLS = {
     "statsAll -t T": "topic stats T",
     "statsAll": "topic stats",
     "updateSubGroup -c C -g G -s false -r 3 -q 2 -i 0 -w 1 -a true -d true -m false": "group "
-    "update G --or-create --cluster C --no-consume --not-from-min --broadcast --notify "
-    "--retry-queues 2 --retries 3 --broker-id 0 --broker-id-when-slow 1",
+    "update G --or-create --from-defaults --cluster C --no-consume --not-from-min --broadcast "
+    "--notify --retry-queues 2 --retries 3 --broker-id 0 --broker-id-when-slow 1",
     "deleteSubGroup -c C -g G": "group delete G --cluster C --keep-offsets --yes",
     "deleteSubGroup -b h:1 -g G -r true": "group delete G --broker h:1 --yes",
     "consumerConnection -g G": "group show G",
