@@ -141,6 +141,13 @@ class ConsumerGroup(Generic[C]):
     def client_ids(self) -> list[str]:
         return [client.client_id for client in self.members.values()]
 
+    def has_left(self, topic: str) -> bool:
+        """Whether it subscribes to others and no more to this one.
+
+        A consumer that only pulls need not say what it reads, so no subscriptions tell nothing.
+        """
+        return bool(self.subscriptions) and topic not in self.subscriptions
+
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHeartbeat:

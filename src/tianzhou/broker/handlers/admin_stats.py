@@ -84,9 +84,10 @@ def get_consume_stats(parts: StatsParts, _: Connection, request: Command) -> Com
     """GET_CONSUME_STATS: where a group stands in every queue of its topics."""
     header = decode(GetConsumeStatsRequest, request.fields)
     group = header.consumer_group
-    named = [header.topic] if header.topic else (header.topic_list or "").split(";")
-    topics = [topic for topic in named if topic] or sorted(parts.offsets.topics_of(group))
-    stats = _consume_stats(parts, group, topics)
+    listed = [topic for topic in (header.topic_list or "").split(";") if topic]
+    named = [header.topic] if header.topic else sorted(parts.offsets.topics_of(group))
+    # As in RocketMQ a list is taken at its word, and what else is asked for may have been left.
+    stats = _consume_stats(parts, group, listed or _still_read(parts, group, named))
     return Command(code=ResponseCode.SUCCESS, body=encode_body(stats))
 
 
@@ -104,7 +105,7 @@ async def get_all_consume_stats(parts: StatsParts, _: Connection, request: Comma
             topic = parts.topics.get(name)
             if topic is None or (header.is_order and not topic.order):
                 continue
-            found = _consume_stats(parts, group, [name])
+            found = _consume_stats(parts, group, _still_read(parts, group, [name]))
             if found.offsets:
                 of_group.append(found)
             total_diff += sum(
@@ -124,15 +125,19 @@ def _topics_by_group(offsets: OffsetTable) -> dict[str, list[str]]:
     return found
 
 
-def _consume_stats(parts: StatsParts, group: str, topics: Iterable[str]) -> ConsumeStats:
+def _still_read(parts: StatsParts, group: str, topics: Iterable[str]) -> list[str]:
+    """Those that the group, if it is online, has not left behind."""
     online = parts.consumers.get(group)
+    return [topic for topic in topics if online is None or not online.has_left(topic)]
+
+
+def _consume_stats(parts: StatsParts, group: str, topics: Iterable[str]) -> ConsumeStats:
     broker_name, now_ms = parts.settings.config.broker_name, parts.clock()
     table: dict[MessageQueue, ConsumeOffsets] = {}
     per_second = 0.0
     for name in topics:
         topic = parts.topics.get(name)
-        # A group that is online and subscribes to it no more has left the topic behind.
-        if topic is None or (online is not None and name not in online.subscriptions):
+        if topic is None:
             continue
         for queue_id in range(topic.read_queue_count):
             queue = MessageQueue(topic=name, broker_name=broker_name, queue_id=queue_id)

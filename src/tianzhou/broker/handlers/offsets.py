@@ -133,7 +133,7 @@ async def clone_group_offset(
     for topic in sorted(topics):
         if parts.topics.get(topic) is None:
             log.warning("group %s: not copied in topic %s, there is none", target, topic)
-        elif online is not None and topic not in online.subscriptions:
+        elif online is not None and online.has_left(topic):
             log.warning("group %s: not copied in topic %s, %s left it", target, topic, source)
         else:
             parts.offsets.copy(source, target, topic)
