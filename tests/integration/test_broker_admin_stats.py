@@ -1,5 +1,6 @@
 """Statistics and the care of the store over real sockets, as mqadmin asks for them."""
 
+import struct
 from pathlib import Path
 
 from tests.integration.brokers import Peer, cluster, eventually, peer_of, running_broker
@@ -183,6 +184,29 @@ async def test_where_every_group_stands(tmp_path: Path) -> None:
             RequestCode.GET_CONSUME_STATS, {"consumerGroup": "none", "topicList": "t;;unknown"}
         )
         assert len(decode(ConsumeStats, answer.body).offsets) == 2
+
+
+async def test_who_says_not_what_it_reads_has_left_nothing_behind(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as it:
+        await create(it.peer, "t", 2, 2)
+        await create(it.peer, "u", 1, 1)
+        for topic in ("t", "u"):
+            await commit(it.peer, "g", topic, 0, 0)
+
+        async def told(**fields: str) -> set[str | None]:
+            asked = {"consumerGroup": "g", **fields}
+            answer = await it.peer.expect(RequestCode.GET_CONSUME_STATS, asked)
+            return {queue.topic for queue in decode(ConsumeStats, answer.body).offsets}
+
+        await it.peer.heartbeat("c", "g", {})
+        assert await told() == {"t", "u"}
+        clone = {"srcGroup": "g", "destGroup": "h", "topic": "t", "offline": "false"}
+        await it.peer.expect(RequestCode.CLONE_GROUP_OFFSET, clone)
+        assert it.broker.offsets.topics_of("h") == {"t"}
+        await it.peer.heartbeat("c", "g", {"u": "*"})
+        assert await told() == {"u"}
+        assert await told(topic="t") == set()
+        assert await told(topicList="t", topic="u") == {"t"}, "a list is taken at its word"
 
 
 async def test_how_old_what_a_group_has_not_read_is(tmp_path: Path) -> None:
@@ -454,3 +478,34 @@ async def test_how_far_the_delay_levels_are(tmp_path: Path) -> None:
 
         await eventually(told, "a delivery that is told")
         assert await told() == {1: 1}
+
+
+async def test_how_far_timed_messages_are(tmp_path: Path) -> None:
+    async with cluster(tmp_path, timerFlushIntervalMs=10) as it:
+        await it.peer.send("t", b"x", props={"TIMER_DELAY_SEC": "3600"})
+
+        async def told() -> tuple[int, ...]:
+            body = (await it.peer.expect(RequestCode.GET_TIMER_CHECK_POINT)).body
+            return struct.unpack(">7q", body)
+
+        async def is_told() -> bool:
+            return (await told())[2] > 0
+
+        await eventually(is_told, "an indexed message that is told")
+        read_ms, timer_log, queue_offset, first_waiting, _, changed_ms, _ = await told()
+        assert (timer_log, queue_offset, first_waiting) == (0, 1, 0)
+        assert 0 < read_ms == changed_ms
+    async with cluster(tmp_path / "other", timerWheelEnable="false") as it:
+        answer = await it.peer.ask(RequestCode.GET_TIMER_CHECK_POINT)
+        assert (answer.code, "timerWheelEnable" in (answer.remark or "")) == (1, True)
+
+
+async def test_a_topic_of_mixed_kinds_must_be_allowed(tmp_path: Path) -> None:
+    for allowed in ("false", "true"):
+        async with cluster(tmp_path / allowed, enableMixedMessageType=allowed) as it:
+            topic = TopicConfig(topic_name="m", attributes={"+message.type": "MIXED"})
+            body = encode(CreateTopicListBody(topics=[topic]))
+            answer = await it.peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
+            wanted = ResponseCode.SUCCESS if allowed == "true" else ResponseCode.INVALID_PARAMETER
+            assert answer.code == wanted, answer.remark
+            assert (it.broker.topics.get("m") is not None) is (allowed == "true")

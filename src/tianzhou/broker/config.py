@@ -235,6 +235,9 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     slave_read_enable: bool = setting(
         False, "send consumers of old messages to a slave", change=LIVE
     )
+    enable_mixed_message_type: bool = setting(
+        False, "allow topics for all kinds of messages, message.type=MIXED", change=LIVE
+    )
     enable_property_filter: bool = setting(
         False, "allow subscriptions by SQL92 expressions", change=LIVE
     )

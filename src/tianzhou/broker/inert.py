@@ -35,7 +35,6 @@ INERT: Mapping[str, str] = {
     "dataReadAheadEnable": "the operating system reads ahead",
     "debugLockEnable": "the store has one writer and no lock to watch",
     "defaultQueryMaxNum": "a query says how many messages it wants; maxMsgsNumBatch bounds it",
-    "enableMixedMessageType": "message types of topics are not enforced",
     "enableRegisterProducer": "producers are always registered",
     "enableShutdownGracefully": "a stop is always graceful",
     "filterSupportRetry": "retries are subscribed to with *, as clients do",

@@ -15,7 +15,9 @@ _CONTAINER = "there is no broker container here, each broker is a process of its
 _COLD = "cold reads are not limited here, the operating system decides what stays in memory"
 _READ_AHEAD = "reading ahead is left to the operating system here"
 _TIMER = "there is one way to keep timed messages here, and no RocksDB"
-_TIMER_FILES = "timed messages are kept in an index of Tianzhou's own, not in RocketMQ's wheel"
+_TIMER_COUNTS = (
+    "timed messages are counted here all topics together; GET_BROKER_RUNTIME_INFO tells how many"
+)
 _NO_REPLICATION = "this version does not replicate"
 _ACTING_MASTER = "no slave acts as a master here"
 _ACL_5 = "users and policies of 5.x are not kept here, access control is by plain_acl.yml"
@@ -68,9 +70,7 @@ REFUSED: Mapping[int, str] = {
     ),
     RequestCode.SET_COMMITLOG_READ_MODE: _READ_AHEAD,
     RequestCode.SWITCH_TIMER_ENGINE: _TIMER,
-    **dict.fromkeys(
-        (RequestCode.GET_TIMER_CHECK_POINT, RequestCode.GET_TIMER_METRICS), _TIMER_FILES
-    ),
+    RequestCode.GET_TIMER_METRICS: _TIMER_COUNTS,
     RequestCode.EXCHANGE_BROKER_HA_INFO: _NO_REPLICATION,
     RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: _ACTING_MASTER,
     **dict.fromkeys(

@@ -178,6 +178,7 @@ def handlers_of(parts: AllParts) -> dict[int, Handle]:
         RequestCode.DELETE_EXPIRED_COMMITLOG: partial(admin_store.delete_expired_log, parts.store),
         RequestCode.QUERY_CONSUME_QUEUE: partial(admin_store.query_consume_queue, parts.store),
         RequestCode.GET_ALL_DELAY_OFFSET: partial(admin_store.get_delay_offsets, parts.store),
+        RequestCode.GET_TIMER_CHECK_POINT: partial(admin_store.get_timer_check, parts.store),
         RequestCode.GET_BROKER_HA_STATUS: partial(admin_store.get_ha_status, parts.store),
         RequestCode.RESET_MASTER_FLUSH_OFFSET: partial(
             admin_store.reset_master_flush_offset, parts.store

@@ -387,6 +387,7 @@ class Broker:
                     ),
                     store=StoreParts(
                         self.topics, self.consumers, store, self.history, clock, delays.as_file,
+                        self._waits.timer_check,
                     ),
                     locks=queue_locks,
                     transactions=TransactionParts(

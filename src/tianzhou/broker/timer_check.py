@@ -28,10 +28,15 @@ class TimerCheck(NamedTuple):
     changed_ms: int = 0
 
 
-def encode_check(check: TimerCheck) -> bytes:
-    fields = _FIELDS.pack(
+def encode_fields(check: TimerCheck) -> bytes:
+    """The fields alone, as brokers tell them."""
+    return _FIELDS.pack(
         check.read_time_ms, 0, check.queue_offset, check.first_waiting, 0, check.changed_ms, 0
     )
+
+
+def encode_check(check: TimerCheck) -> bytes:
+    fields = encode_fields(check)
     data = fields.ljust(_CRC_AT, b"\0") + _CRC.pack(zlib.crc32(fields))
     return data.ljust(_FILE_BYTES, b"\0")
 

@@ -17,7 +17,7 @@ from tianzhou.broker.delay import Delays
 from tianzhou.broker.persist import encode_table, load_table
 from tianzhou.broker.pump import Pump
 from tianzhou.broker.steps import Step, unwatched
-from tianzhou.broker.timer_check import encode_check
+from tianzhou.broker.timer_check import encode_check, encode_fields
 from tianzhou.broker.timer_figures import TimerFigures
 from tianzhou.broker.timer_run import GATHER_MS, Timer, load_check
 from tianzhou.broker.topics import TopicTable
@@ -102,6 +102,10 @@ class Waits:
         if (one := self.timer) is not None:
             found[self._check_path] = lambda: encode_check(one.check)
         return found
+
+    def timer_check(self) -> bytes | None:
+        """How far timed messages certainly are; None if the broker keeps none."""
+        return None if self.timer is None else encode_fields(self.timer.check)
 
     # -- messages ----------------------------------------------------------------------------------
 

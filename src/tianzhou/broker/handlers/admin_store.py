@@ -43,6 +43,8 @@ class StoreParts:
     clock: Clock
     delay_offsets: Callable[[], dict[str, object]]
     """How far the delay levels are, as `delayOffset.json` has it."""
+    timer_check: Callable[[], bytes | None]
+    """How far timed messages are, in the fields of `timercheck`; None if there are none."""
 
 
 # -- cleaning up -----------------------------------------------------------------------------------
@@ -175,6 +177,16 @@ def _filter_data(group: str, topic: str, subscription: Subscription | None) -> s
 def get_delay_offsets(parts: StoreParts, _: Connection, __: Command) -> Command:
     """GET_ALL_DELAY_OFFSET."""
     return Command(code=ResponseCode.SUCCESS, body=encode_table(parts.delay_offsets()))
+
+
+def get_timer_check(parts: StoreParts, _: Connection, __: Command) -> Command:
+    """GET_TIMER_CHECK_POINT."""
+    check = parts.timer_check()
+    if check is None:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR, "The checkpoint is null, timerWheelEnable is false"
+        )
+    return Command(code=ResponseCode.SUCCESS, body=check)
 
 
 # -- replication -----------------------------------------------------------------------------------

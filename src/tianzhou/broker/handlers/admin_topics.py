@@ -124,6 +124,12 @@ def _check_topic(parts: TopicParts, topic: TopicConfig) -> None:
             f"it must be {SINGLE_TAG} or {MULTI_TAG}",
         )
     apply_attributes(None, topic.attributes)
+    is_mixed = (topic.attributes or {}).get("+message.type") == "MIXED"
+    if is_mixed and not parts.settings.config.enable_mixed_message_type:
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER,
+            "MIXED message type is not supported, enableMixedMessageType is false",
+        )
 
 
 def _parse_attributes(text: str | None) -> dict[str, str] | None:
