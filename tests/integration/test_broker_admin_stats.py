@@ -80,6 +80,30 @@ async def test_statistics_are_counted_by_topic_queue_and_group(tmp_path: Path) -
             assert answer.remark == f"The stats <{name}> <{key}> not exist"
 
 
+async def test_what_waits_counts_for_its_topic_when_it_is_delivered(tmp_path: Path) -> None:
+    async with cluster(tmp_path, messageDelayLevel="1s 1h") as it:
+        for props in ({"DELAY": "2"}, {"DELAY": "2"}, {"TIMER_DELAY_SEC": "3600"}):
+            await it.peer.send("later", b"x", props=props)
+        for props in ({"DELAY": "1"}, {"TIMER_DELAY_MS": "200"}):
+            await it.peer.send("soon", b"x", queue_id=1, props=props)
+        waits = {"SCHEDULE_TOPIC_XXXX": 3, "rmq_sys_wheel_timer": 2}
+        for topic, total in waits.items():
+            minute = (await view(it.peer, "TOPIC_PUT_NUMS", topic)).minute
+            assert minute is not None
+            assert minute.sum == total, topic
+
+        async def all_are_delivered() -> bool:
+            fields = {"statsName": "QUEUE_PUT_NUMS", "statsKey": "soon@1"}
+            answer = await it.peer.ask(RequestCode.VIEW_BROKER_STATS_DATA, fields)
+            minute = decode(BrokerStatsData, answer.body).minute if answer.body else None
+            return minute is not None and minute.sum == 2
+
+        await eventually(all_are_delivered, "both are counted")
+        fields = {"statsName": "TOPIC_PUT_NUMS", "statsKey": "later"}
+        answer = await it.peer.ask(RequestCode.VIEW_BROKER_STATS_DATA, fields)
+        assert answer.code == ResponseCode.SYSTEM_ERROR, "nothing of it is delivered yet"
+
+
 async def test_pops_latencies_and_connections_are_counted_under_rocketmqs_keys(
     tmp_path: Path,
 ) -> None:

@@ -40,6 +40,8 @@ TIMER_REQUESTS = (
 
 TopicNeeded = Callable[[str, int], None]
 """Told of the topic and queue of each message before it is delivered there."""
+Delivered = Callable[[str, int, int], None]
+"""Told of the topic, the queue and the size of each message that is delivered."""
 
 _ENTRIES_A_LOOK = 64
 _ANY_DELAY_MS = 2**62
@@ -117,6 +119,10 @@ def nobody_cares(_: str, __: int) -> None:
     """Topics are not kept."""
 
 
+def nobody_counts(_: str, __: int, ___: int) -> None:
+    """Deliveries are not counted."""
+
+
 def due_time_ms(written_ms: int, now_ms: int, delay_ms: int) -> int:
     """When a message is due whose entry says `written_ms`.
 
@@ -179,9 +185,11 @@ class Delays:
         step: Step = unwatched,
         topic_needed: TopicNeeded = nobody_cares,
         slice_s: Callable[[], float] = lambda: SLICE_S,
+        delivered: Delivered = nobody_counts,
     ) -> None:
         """`slice_s` tells how long the next turn may take."""
         self._store = store
+        self._delivered = delivered
         self._slice_s = slice_s
         self._levels_ms = levels_ms
         self._step = step
@@ -268,7 +276,7 @@ class Delays:
             draft, found = due(fields)
             self._topic_needed(draft.topic, draft.queue_id)
             self._step("delay: before a due message is stored")
-            self._store.append(draft, found)
+            appended = self._store.append(draft, found)
         except RecordError as e:
             self._skipped_count += 1
             if self._skipped_count <= _SKIPPED_LOGGED_MAX:
@@ -277,6 +285,7 @@ class Delays:
                 )
             return
         self._step("delay: a due message is stored")
+        self._delivered(draft.topic, draft.queue_id, appended.size_bytes)
 
     def soon(self, until_ms: int, count: int) -> list[Stretch]:
         """Messages that are due by then and may not be in memory, so many of each level."""

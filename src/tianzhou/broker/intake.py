@@ -45,6 +45,10 @@ class Intake:
 
         Raises RequestError, StoreError, RecordError; then nothing has changed.
         """
+        return self.put(draft, found)[1]
+
+    def put(self, draft: Draft, found: dict[str, str] | None = None) -> tuple[Draft, Appended]:
+        """The same; also tells as what it was stored, which names the topic where it waits."""
         if found is None:
             found = properties.decode(draft.properties_text)
         if not ODD_PROPERTIES.isdisjoint(found):
@@ -52,5 +56,5 @@ class Intake:
                 instead = redirect(draft, found)
                 if instead is not None:
                     # What the store looks for, keys, tags and delay, is the same as before.
-                    return self._store.append(instead, found)
-        return self._store.append(draft, found)
+                    return instead, self._store.append(instead, found)
+        return draft, self._store.append(draft, found)

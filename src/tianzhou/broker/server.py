@@ -201,7 +201,9 @@ class Broker:
         )
         if (short := room.problem(config)) is not None:
             log.warning("%s", short)
-        self._waits = Waits(self._settings, self._store, self.topics, self._clock, self._step)
+        self._waits = Waits(
+            self._settings, self._store, self.topics, self._clock, self._step, self._delivered
+        )
         self._load_tables(self._waits)
         self._access = self._access_control(config, self._store)
         quotas = quota.open_quotas(config.quota_file, self._clock, self._quotas_changed)
@@ -223,6 +225,10 @@ class Broker:
             await self._serve_figures(config, self._store, self._waits, self._running.halves)
         await self._announce()
         return host, port
+
+    def _delivered(self, topic: str, queue_id: int, size_bytes: int) -> None:
+        """A message that waited is stored under its own topic."""
+        self.stats.stored_by(topic, queue_id, 1, size_bytes, 1)
 
     async def _serve_figures(
         self, config: BrokerConfig, store: MessageStore, waits: Waits, halves: Halves

@@ -20,7 +20,7 @@ from time import perf_counter
 
 from tianzhou.broker import timer
 from tianzhou.broker.cold import Stretch, may_be_cold
-from tianzhou.broker.delay import TopicNeeded, nobody_cares
+from tianzhou.broker.delay import Delivered, TopicNeeded, nobody_cares, nobody_counts
 from tianzhou.broker.index_file import remove
 from tianzhou.broker.pump import TURN_S
 from tianzhou.broker.steps import Step, unwatched
@@ -54,12 +54,14 @@ class Timer:
         roll_after_ms: Callable[[], int],
         step: Step = unwatched,
         topic_needed: TopicNeeded = nobody_cares,
+        delivered: Delivered = nobody_counts,
     ) -> None:
         """`check` is what `timercheck` says. Raises StoreError."""
         self._store = store
         self._roll_after_ms = roll_after_ms
         self._step = step
         self._topic_needed = topic_needed
+        self._delivered = delivered
         self._index_path = index_path
         self.index = TimerIndex.open(index_path)
         self.check = check[0] if check else TimerCheck()
@@ -220,11 +222,12 @@ class Timer:
             draft = timer.due(fields, now_ms)
             self._topic_needed(draft.topic, draft.queue_id)
             self._step("timer: before a due message is stored")
-            self._store.append(draft)
+            appended = self._store.append(draft)
         except RecordError as e:
             self._skip(row.queue_offset, e)
             return
         self._step("timer: a due message is stored")
+        self._delivered(draft.topic, draft.queue_id, appended.size_bytes)
 
     def _forget_fired(self) -> None:
         if self._fired:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tianzhou.broker import cold, timer
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.delay import Delays
+from tianzhou.broker.delay import Delays, Delivered, nobody_counts
 from tianzhou.broker.persist import encode_table, load_table
 from tianzhou.broker.pump import Pump
 from tianzhou.broker.steps import Step, unwatched
@@ -51,6 +51,7 @@ class Waits:
         topics: TopicTable,
         clock: Clock,
         step: Step = unwatched,
+        delivered: Delivered = nobody_counts,
     ) -> None:
         """Take over what a former run saved. Raises StoreError."""
         self._settings = settings
@@ -64,8 +65,9 @@ class Waits:
         self.traffic = Traffic(lambda: store.log.written)
         """Those whom work that can wait gives way to."""
         self.delays = Delays(
-            store, config.delay_levels_ms, step, self._topic_needed, lambda: self.traffic.slice_s
-        )
+            store, config.delay_levels_ms, step, self._topic_needed, lambda: self.traffic.slice_s,
+            delivered,
+        )  # fmt: skip
         load_table(self._delay_path, self.delays.load)
         self._delay_pump = Pump("delayed messages", self.delays.turn, clock, self.traffic)
         self.timer: Timer | None = None
@@ -77,6 +79,7 @@ class Waits:
                 self._roll_after_ms,
                 step,
                 self._topic_needed,
+                delivered,
             )
             self._timer_pump = Pump("timed messages", self.timer.turn, clock, self.traffic)
         longest_ms = max(config.delay_levels_ms, default=0)

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import msgspec
 
-from tianzhou.broker import checks, timer, transactions
+from tianzhou.broker import checks, timer
 from tianzhou.broker.busy import SendGate
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.delay import TIMER_REQUESTS, level_of
@@ -117,7 +117,7 @@ def store_message(
         if is_batch:
             appended = _store_batch(parts, draft)
         elif is_odd:
-            appended = parts.intake.append(draft, found)
+            draft, appended = parts.intake.put(draft, found)
         else:
             # The intake would ask nobody about it either.
             appended = parts.store.append(draft, found)
@@ -136,11 +136,10 @@ def store_message(
     counted: tuple[str, int] = (name, queue_id)
     told: dict[str, str] | None = None
     if is_odd:
-        if transactions.is_half(draft, found):
-            # It counts for its own topic when it is committed, as in RocketMQ.
-            counted = (HALF_TOPIC, transactions.QUEUE_ID)
-            if unique := found.get(properties.UNIQUE_KEY):
-                told = {"transactionId": unique}
+        # It counts for its own topic when it is committed or due, as in RocketMQ.
+        counted = (draft.topic, draft.queue_id)
+        if draft.topic == HALF_TOPIC and (unique := found.get(properties.UNIQUE_KEY)):
+            told = {"transactionId": unique}
         if properties.TIMER_OUT_MS in found:
             handle = handle_of(found, config.broker_name)
             if handle is not None:
