@@ -112,6 +112,8 @@ TOPICS = (
         "exportMetadata -b $broker -t -f $folder", files=("topic.json",), versions=V5,
         holds=(r'(?s)"attributes":\{\s*"message.type":"FIFO"\s*\}(?:(?!"attributes").)*'
                r'"topicName":"$made_fifo"',)),
+    row("updateTopic -b $broker -t made-mixed -a +message.type=MIXED", versions=V5,
+        holds=(r"CODE: 29  DESC: MIXED message type is not supported",)),
     row("updateTopicPerm -b $broker -t $changed -p 4", "topicRoute -t $changed",
         holds=(r"update topic perm from 6 to 4 in $broker success", r'"perm":4')),
     row("updateOrderConf -m put -t $changed -v broker-a:4", "updateOrderConf -m get -t $changed",
