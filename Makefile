@@ -44,7 +44,7 @@ $(VENV)/.spark: $(VENV)/.installed
 	@$(BIN)/pip install -q --disable-pip-version-check -e '.[spark]'
 	@touch $@
 
-KERNEL_SOURCES := $(wildcard kernel/Cargo.toml kernel/Cargo.lock kernel/pyproject.toml kernel/src/*.rs)
+KERNEL_SOURCES := $(wildcard kernel/Cargo.toml kernel/Cargo.lock kernel/pyproject.toml kernel/src/*.rs kernel/src/*/*.rs)
 
 .PHONY: kernel-if-possible
 kernel-if-possible: $(VENV)/.installed
