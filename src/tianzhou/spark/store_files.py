@@ -6,10 +6,11 @@ must name its own place in the log.
 """
 
 import mmap
-from bisect import bisect_left
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,6 @@ ENTRY = np.dtype([("log", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 assert ENTRY.itemsize == ENTRY_BYTES
 
 Entries = npt.NDArray[np.void]
-_NO_TIME = 2**63 - 1
 
 
 @dataclass
@@ -189,18 +189,36 @@ class StoreFiles:
         ]
 
     def time_offset(self, topic: str, queue_id: int, held: Bounds, time_ms: int) -> int:
-        """The queue offset of the first message stored at a time or later."""
-        entries = self.entries(topic, queue_id, held.low, held.high)
+        """The queue offset of the first message stored at a time or later.
 
-        def time_of(index: int) -> int:
-            while index < len(entries):
-                found = self.store_time_ms(int(entries[index]["log"]))
-                if found is not None:
-                    return found
-                index += 1
-            return _NO_TIME
+        An entry without a record counts as stored when the next one with a record was.
+        """
+        files = self.queue_files(topic, queue_id)
+        if not files:
+            return held.low
+        last_begin, last_entries = files[-1]
+        low = max(held.low, files[0][0])
+        high = min(held.high, last_begin + len(last_entries))
+        while low < high:
+            # What is passed over on the way to a record lies on one side with it: nothing is
+            # looked at twice, however long a stretch without records is.
+            middle = at = (low + high) // 2
+            while (found := self._stored_ms(files, at)) is None and at + 1 < high:
+                at += 1
+            if found is not None and found < time_ms:
+                low = at + 1
+            else:
+                high = middle
+        return low
 
-        return held.low + bisect_left(range(len(entries)), time_ms, key=time_of)
+    def _stored_ms(self, files: Sequence[tuple[int, Entries]], queue_offset: int) -> int | None:
+        """When the message of a queue offset was stored; None for a blank or a record that is gone.
+
+        A blank names place 0 of the log, where a record of anybody may be.
+        """
+        first, entries = files[bisect_right(files, queue_offset, key=itemgetter(0)) - 1]
+        entry = entries[queue_offset - first]
+        return None if entry["size"] == BLANK_SIZE else self.store_time_ms(int(entry["log"]))
 
 
 GROUP_BYTES = 4 * 1024 * 1024
