@@ -4,7 +4,7 @@ A broker in a process of its own is sent messages of 1 KiB, which Spark on `loca
 through its sockets and, when it has ended, from its directory. Every figure is the median of some
 rounds after one that is thrown away; before the first, Spark reads the messages a few times, until
 the JVM has compiled what it runs. CPU is that of the JVM and all Python workers; that of the broker
-has a column of its own. The figures are written into docs/performance.md, with a plot; `--quick`
+has a column of its own. The figures are written into docs/performance.md, with plots; `--quick`
 takes fewer messages and rounds and prints only, and so does `--json`, one line per figure.
 """
 
@@ -26,6 +26,20 @@ from typing import Any
 import psutil
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
+from bench.spark_plots import (
+    ALL,
+    FILTERED,
+    GROUP,
+    LARGER,
+    OFFLINE,
+    PARQUET,
+    PUSHED,
+    SINK,
+    SOCKETS,
+    SUM,
+    TO_PARQUET,
+    draw,
+)
 from tianzhou.admin import Admin
 from tianzhou.client import Message
 from tianzhou.client.sync import Producer
@@ -42,10 +56,7 @@ LOG_FILE_BYTES = 256 * 1024 * 1024
 QUEUE_FILE_BYTES = 20 * 300_000
 TWO = "queueId INT, queueOffset BIGINT"
 NARROW = "tags STRING"
-ALL, SUM, GROUP = "all columns", "sum of two columns", "group by tag"
-OFFLINE, PARQUET = "offline", "Parquet"
 SINK_TOPIC = "bench-sink"
-SOCKETS, LARGER = "sockets", "sockets, larger pulls"
 # RocketMQ's limits on one pull are 32 messages and 256 KiB.
 LARGER_PULLS = {
     "maxTransferCountOnMessageInMemory": "2048",
@@ -136,11 +147,11 @@ def scans(bench: Bench, what: str, source: Callable[[], DataFrameReader]) -> Ite
     yield bench.measure(f"{what}: {SUM}", lambda: sum_two(load(source().schema(TWO))))
     yield bench.measure(f"{what}: {GROUP}", lambda: count_tags(load(source().schema(NARROW))))
     yield bench.measure(
-        f"{what}: 1 % by tag, filtered by Spark",
+        f"{what}: {FILTERED}",
         lambda: drain(load(source().option("pushDown", "false")).where("tags = 'rare'")),
     )
     yield bench.measure(
-        f"{what}: 1 % by tag, pushed down",
+        f"{what}: {PUSHED}",
         lambda: drain(load(source()).where("tags = 'rare'")),
     )
 
@@ -225,18 +236,18 @@ def figures(spark: SparkSession, folder: Path, bench: Bench) -> Iterator[Figure]
 
     for _ in range(WARM_ROUNDS):  # Parquet's writer is new to the JVM here
         write_parquet()
-    yield bench.measure(f"{OFFLINE}: write to Parquet", write_parquet)
+    yield bench.measure(f"{OFFLINE}: {TO_PARQUET}", write_parquet)
     yield bench.measure(f"{PARQUET}: {ALL}", lambda: drain(spark.read.parquet(parquet)))
     yield bench.measure(f"{PARQUET}: {SUM}", lambda: sum_two(spark.read.parquet(parquet)))
     yield bench.measure(f"{PARQUET}: {GROUP}", lambda: count_tags(spark.read.parquet(parquet)))
     copy = str(folder / "copy")
     yield bench.measure(
-        f"{PARQUET}: write to Parquet",
+        f"{PARQUET}: {TO_PARQUET}",
         lambda: spark.read.parquet(parquet).write.mode("overwrite").parquet(copy),
     )
     with broker(folder / "written") as (namesrv, bench.broker_pid):
         work = partial(write_topic, spark, namesrv, bench.count)
-        yield bench.measure("sink: into a topic", work)
+        yield bench.measure(SINK, work)
 
 
 # -- the page --------------------------------------------------------------------------------------
@@ -265,8 +276,8 @@ def told(measured: list[Figure]) -> str:
         and theirs.cpu_us_row
     ]
     for what in (OFFLINE, SOCKETS, LARGER):
-        pushed = by_name.get(f"{what}: 1 % by tag, pushed down")
-        plain = by_name.get(f"{what}: 1 % by tag, filtered by Spark")
+        pushed = by_name.get(f"{what}: {PUSHED}")
+        plain = by_name.get(f"{what}: {FILTERED}")
         if pushed and plain:
             lines.append(
                 f"- {what}: a tag that 1 % of the messages have is found "
@@ -288,28 +299,14 @@ def _or_nothing(us_row: float) -> str:
     return f"{us_row:.2f}" if us_row else ""
 
 
-def draw(measured: list[Figure], path: Path) -> None:
-    """CPU per row beside that of Parquet."""
-    from bench import plots
-
-    by_name = {figure.what: figure.cpu_us_row for figure in measured}
-    bars = [
-        (query, by_name[f"{OFFLINE}: {query}"], by_name[f"{PARQUET}: {query}"])
-        for query in (ALL, SUM, GROUP)
-    ]
-    plots.pairs(
-        path, "Spark's CPU per row, all its processes", "microseconds, less is better", bars,
-        ("rocketmq-store", "Parquet"),
-    )  # fmt: skip
-
-
 def write_page(measured: list[Figure], count: int) -> None:
     from bench.run import PLOTS, conditions, write_part
 
-    draw(measured, PLOTS / "spark-cpu.svg")
-    plot = "![CPU per row, beside Parquet](plots/spark-cpu.svg)"
+    rates = {each.what: each.rows_s for each in measured}
+    cpu_us = {each.what: each.cpu_us_row for each in measured}
+    shown = "\n\n".join(draw(rates, cpu_us, PLOTS))
     where = f"{conditions(quick=False)} {count:,} messages."
-    write_part("spark", f"{where}\n\n{told(measured)}\n\n{plot}")
+    write_part("spark", f"{where}\n\n{told(measured)}\n\n{shown}")
 
 
 def main() -> None:

@@ -4,18 +4,34 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib as mpl
 
 mpl.use("svg")
 
 from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 
 _OURS, _THEIRS = "#c0392b", "#7f8c8d"
 
 
 Bars = Sequence[tuple[str, float, float]]
 """Label, ours, theirs."""
+
+
+class Bar(NamedTuple):
+    """A value of some series, and what it should be."""
+
+    series: str
+    value: float
+    aim: float | None = None
+
+
+Group = tuple[str, Sequence[Bar]]
+"""Label, and the bars that stand under it."""
+
+_SHADES = (_OURS, "#e59866", "#f5cba7")
 
 
 def pairs(path: Path, title: str, unit: str, rows: Bars, names: tuple[str, str]) -> None:
@@ -47,6 +63,50 @@ def panels(
     first.set_title(title, loc="left")
     # Beside the bars, which may reach into every corner.
     grid[0][-1].legend(frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
+    _save(figure, path)
+
+
+def marked(path: Path, title: str, unit: str, groups: Sequence[Group], form: str) -> None:
+    """Groups of bars with marks where they should end, and beside them their values in some form.
+
+    The series that comes last is what the others are compared with.
+    """
+    series = list(dict.fromkeys(bar.series for _, bars in groups for bar in bars))
+    colors = dict(zip(series, _SHADES, strict=False)) | {series[-1]: _THEIRS}
+    bar_count = sum(len(bars) for _, bars in groups)
+    figure, axes = plt.subplots(figsize=(8.0, 0.26 * bar_count + 0.2 * len(groups) + 1.5))
+    place, labels = 0.0, list[tuple[float, str]]()
+    for label, bars in groups:
+        labels.append((place + (len(bars) - 1) / 2, label))
+        for bar in bars:
+            axes.barh(place, bar.value, 0.9, color=colors[bar.series])
+            # In a column of their own: behind a bar there may be its mark.
+            axes.text(
+                1.1, place, form.format(bar.value), ha="right", va="center", fontsize=8,
+                transform=axes.get_yaxis_transform(),
+            )  # fmt: skip
+            if bar.aim is not None:
+                axes.plot([bar.aim, bar.aim], [place - 0.5, place + 0.5], color="black", lw=2)
+            place += 1
+        place += 0.8
+    for name, color in colors.items():
+        axes.barh(0, 0, color=color, label=name)
+    axes.plot([], [], color="black", lw=2, label="aim")
+    axes.set_yticks([at for at, _ in labels], [label for _, label in labels])
+    axes.invert_yaxis()
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    axes.set_xlabel(unit)
+    axes.set_title(title, loc="left", pad=22)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.legend(
+        frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=len(series) + 1,
+        fontsize=8, borderaxespad=0.1,
+    )  # fmt: skip
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     # Without a date and with a fixed seed for ids, the same figures give the same file.
