@@ -2,7 +2,6 @@
 
 import json
 import sqlite3
-import time
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
@@ -18,6 +17,7 @@ from tianzhou.client import Message
 from tianzhou.client.idempotence import TokenTable
 from tianzhou.client.outbox import OUTBOX_ID, Outbox
 from tianzhou.client.sync import Producer, PushConsumer
+from tianzhou.clock import wall_ms
 from tianzhou.errors import ConfigError, PipelineError
 from tianzhou.names import TRACE_TOPIC
 from tianzhou.spark.pipelines import runner, tables
@@ -87,36 +87,51 @@ def test_traces_become_latencies(spark: SparkSession, small: Cluster, url: str) 
     assert {row.msg_id for row in slow} <= sent
 
 
+def connect(url: str) -> Any:  # noqa: ANN401 - of either driver
+    """A connection of the program's own, by its driver."""
+    if url.startswith("sqlite"):
+        return sqlite3.connect(url.removeprefix("sqlite:///"))
+    return psycopg.connect(url)
+
+
 def test_the_outbox_is_compared_with_the_log(
-    spark: SparkSession, small: Cluster, url: str, tmp_path: Path
+    spark: SparkSession, small: Cluster, database_url: str, tmp_path: Path
 ) -> None:
-    small.create_topic("outgoing", 1)
-    business = tmp_path / "business.db"
-    connection = sqlite3.connect(business)
-    outbox = Outbox(clock=lambda: time.time_ns() // 1_000_000 - 60_000)
+    """The program's table and the results are in databases of their own."""
+    results = f"sqlite:///{tmp_path / 'results.db'}"
+    is_sqlite = database_url.startswith("sqlite")
+    # Where there are schemas, the table may be in one.
+    name = "main.tianzhou_outbox" if is_sqlite else "shop.outgoing"
+    topic = f"outgoing-{database_url.partition(':')[0]}"
+    small.create_topic(topic, 1)
+    connection = connect(database_url)
+    if not is_sqlite:
+        connection.execute("CREATE SCHEMA shop")
+    outbox = Outbox("tianzhou_outbox" if is_sqlite else name, clock=lambda: wall_ms() - 60_000)
     outbox.create(connection)
-    outbox.put(connection, *(Message("outgoing", f"{n}") for n in range(1, 6)))
-    sent_ms = outbox.clock()
-    connection.execute("UPDATE tianzhou_outbox SET state = 'sent', sent_ms = ?", (sent_ms,))
-    connection.execute("UPDATE tianzhou_outbox SET state = 'new' WHERE id = 5")
+    outbox.put(connection, *(Message(topic, f"{n}") for n in range(1, 6)))
+    marked = f"UPDATE {name} SET state = 'sent', sent_ms = {outbox.clock()} WHERE id < 5"  # noqa: S608 - our own words
+    connection.execute(marked)
     connection.commit()
     connection.close()
     with Producer("more", namesrv=small.namesrv_address) as producer:
         # 2 was never stored; 99 is no row of the outbox; 5 is not marked yet and is extra, too.
         for number in (1, 3, 4, 5, 99):
-            producer.send("outgoing", b"x", properties={OUTBOX_ID: str(number)})
+            producer.send(topic, b"x", properties={OUTBOX_ID: str(number)})
     given = {
-        "nameServer": small.namesrv_address, "database": url, "topics": "outgoing",
-        "business": f"sqlite:///{business}", "settle": "0",
+        "nameServer": small.namesrv_address, "database": results, "topics": topic,
+        "business": database_url, "table": name, "settle": "0",
     }  # fmt: skip
     outcome = runner.run("reconcile", given, spark=spark)
     assert outcome.note == "1 missing, 2 extra"
-    found = {row.token: row.finding for row in rows(url, tables.reconciliation)}
+    found = {row.token: row.finding for row in rows(results, tables.reconciliation)}
     assert found == {"2": "missing", "5": "extra", "99": "extra"}
     # What is young may be on its way, and is left alone.
     runner.run("reconcile", given | {"settle": "30s"}, spark=spark)
-    found = {row.token: row.finding for row in rows(url, tables.reconciliation)}
+    found = {row.token: row.finding for row in rows(results, tables.reconciliation)}
     assert found == {"2": "missing"}
+    # The URL may have a password in it, which the record of the run must not show.
+    assert {json.loads(row.options)["business"] for row in rows(results, tables.runs)} == {"***"}
 
 
 def test_handled_tokens_are_compared_with_the_log(
@@ -128,17 +143,12 @@ def test_handled_tokens_are_compared_with_the_log(
     with Producer("more", namesrv=small.namesrv_address) as producer:
         for key in ("a", "b", "c"):
             producer.send(topic, b"x", keys=key)
-    is_sqlite = database_url.startswith("sqlite")
-    connection: Any = (
-        sqlite3.connect(database_url.removeprefix("sqlite:///"))
-        if is_sqlite
-        else psycopg.connect(database_url)
-    )
+    connection = connect(database_url)
     table = TokenTable()
     table.create(connection)
     for token in ("a", "c", "z"):
-        table.claim(connection, "clerks", token, time.time_ns() // 1_000_000)
-    table.claim(connection, "others", "b", time.time_ns() // 1_000_000)
+        table.claim(connection, "clerks", token, wall_ms())
+    table.claim(connection, "others", "b", wall_ms())
     connection.commit()
     connection.close()
     given = {
@@ -148,6 +158,9 @@ def test_handled_tokens_are_compared_with_the_log(
     runner.run("reconcile", given, spark=spark)
     found = {row.token: row.finding for row in rows(database_url, tables.reconciliation)}
     assert found == {"b": "missing", "z": "extra"}
+    with pytest.raises(ConfigError, match=r"database (sqlite|postgresql)://.*nowhere") as caught:
+        runner.run("reconcile", given | {"table": "nowhere"}, spark=spark)
+    assert "\n" not in str(caught.value)
 
 
 def test_an_archive_has_each_message_once_and_can_be_replayed(
@@ -201,6 +214,9 @@ def test_a_failure_of_spark_is_told_in_one_line(
         ("replay", {}, "option path is needed"),
         ("reconcile", {}, "option topics is needed"),
         ("reconcile", {"topics": "a", "against": "tokens"}, "option group is needed"),
+        ("reconcile", {"topics": "a", "table": "a; b"}, "no name of a table"),
+        ("reconcile", {"topics": "a", "business": "mysql://h/b"}, "only SQLite and PostgreSQL"),
+        ("reconcile", {"topics": "a", "business": "sqlite:///no/such.db"}, "no such file"),
         ("backlog-alarm", {"threshold": "-1"}, "a whole number from 0 on"),
         ("dlq-alarm", {"notify": "pigeon"}, "is expected"),
         ("duplicates", {"by": "colour"}, "one of key, msgId"),

@@ -37,6 +37,19 @@ def open_database(url: str, metadata: MetaData, versions: Table, version: int) -
     `versions` is the table of `metadata` that has the version as its one row. It is raised when a
     change is made that a program of before cannot work with.
     """
+    engine = engine_of(url)
+    try:
+        if engine.dialect.name == "sqlite":
+            _begin_early(engine)
+        with engine.begin() as connection:
+            _migrate(connection, metadata, versions, version)
+    except SQLAlchemyError as e:
+        raise refusal(url, e) from e
+    return engine
+
+
+def engine_of(url: str) -> Engine:
+    """For a database of a kind that is served; nothing is connected yet. Raises ConfigError."""
     try:
         parsed = make_url(url)
         if parsed.drivername == "postgresql":
@@ -46,15 +59,15 @@ def open_database(url: str, metadata: MetaData, versions: Table, version: int) -
                 f"database {parsed.render_as_string()}: only SQLite and PostgreSQL are served"
             )
         is_sqlite = parsed.get_backend_name() == "sqlite"
-        engine = create_engine(parsed, connect_args={"timeout": _BUSY_S} if is_sqlite else {})
-        if is_sqlite:
-            _begin_early(engine)
-        with engine.begin() as connection:
-            _migrate(connection, metadata, versions, version)
+        return create_engine(parsed, connect_args={"timeout": _BUSY_S} if is_sqlite else {})
     except (SQLAlchemyError, ImportError) as e:
-        shown = url if "@" not in url else url.partition("://")[0] + "://..."
-        raise ConfigError(f"database {shown}: {_first_line(e)}") from e
-    return engine
+        raise refusal(url, e) from e
+
+
+def refusal(url: str, error: BaseException) -> ConfigError:
+    """What went wrong with a database, in one line and without a password."""
+    shown = url if "@" not in url else url.partition("://")[0] + "://..."
+    return ConfigError(f"database {shown}: {_first_line(error)}")
 
 
 def _first_line(error: BaseException) -> str:

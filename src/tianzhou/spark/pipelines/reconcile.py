@@ -17,12 +17,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Engine, column, create_engine, delete, select, table
+from sqlalchemy import Engine, TableClause, column, delete, select, table
 from sqlalchemy.exc import SQLAlchemyError
 
-from tianzhou.client import idempotence, outbox
+from tianzhou.client import idempotence, outbox, sql
 from tianzhou.clock import wall_ms
 from tianzhou.errors import ConfigError
+from tianzhou.spark import database
 from tianzhou.spark.options import parse_duration_ms, parse_names, parsed
 from tianzhou.spark.pipelines import tables
 from tianzhou.spark.pipelines.common import Outcome, PipelineOptions, frame_of, messages
@@ -58,6 +59,10 @@ class Options(PipelineOptions):
             raise ConfigError("the option topics is needed: where the messages are")
         if self.against is Against.TOKENS and not self.group:
             raise ConfigError("the option group is needed: whose tokens are looked at")
+        if self.table:
+            sql.checked_table(self.table)
+        if self.business:
+            _business(self).dispose()
 
     @property
     def name(self) -> str:
@@ -132,33 +137,36 @@ def _said(options: Options, begin_ms: int, end_ms: int) -> list[str]:
         with engine.connect() as connection:
             return [str(row[0]) for row in connection.execute(_query(options, begin_ms, end_ms))]
     except SQLAlchemyError as e:
-        raise ConfigError(f"the table to compare with cannot be read: {e}") from e
+        raise database.refusal(options.business or options.database, e) from e
     finally:
         engine.dispose()
 
 
 def _business(options: Options) -> Engine:
+    """The program's database. Raises ConfigError for one that cannot be there."""
     url = options.business or options.database
-    if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).is_file():
+    engine = database.engine_of(url)
+    file = engine.url.database if engine.dialect.name == "sqlite" else None
+    if file is not None and not Path(file).is_file():
+        # SQLite would make an empty one.
         raise ConfigError(f"database {url}: there is no such file")
-    if url.startswith("postgresql://"):
-        url = "postgresql+psycopg://" + url.removeprefix("postgresql://")
-    return create_engine(url)
+    return engine
 
 
 def _query(options: Options, begin_ms: int, end_ms: int) -> Any:  # noqa: ANN401 - a select
     if options.against is Against.OUTBOX:
-        rows = table(
-            options.table or outbox.TABLE, column("id"), column("state"), column("sent_ms")
-        )
+        rows = _table(options.table or outbox.TABLE, "id", "state", "sent_ms")
         sent = (rows.c.state == outbox.SENT) & rows.c.sent_ms.between(begin_ms, end_ms)
         return select(rows.c.id).where(sent)
-    rows = table(
-        options.table or idempotence.TABLE,
-        column("token"), column("consumer_group"), column("created_ms"),
-    )  # fmt: skip
+    rows = _table(options.table or idempotence.TABLE, "token", "consumer_group", "created_ms")
     mine = (rows.c.consumer_group == options.group) & (rows.c.created_ms >= begin_ms)
     return select(rows.c.token).where(mine)
+
+
+def _table(name: str, *columns: str) -> TableClause:
+    """A table of the program; its name may begin with that of a schema."""
+    schema, _, own = name.rpartition(".")
+    return table(own, *map(column, columns), schema=schema or None)
 
 
 def finding_rows(found: Iterable[Any], name: str, now_ms: int) -> list[dict[str, object]]:

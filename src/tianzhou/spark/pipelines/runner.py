@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PROGRESS_S = 0.5
-_SECRETS = ("secretKey", "securityToken", "tlsKeyPassword", "database", "notify")
+_SECRETS = ("secretKey", "securityToken", "tlsKeyPassword", "database", "business", "notify")
 
 Tell = Callable[[str], None]
 

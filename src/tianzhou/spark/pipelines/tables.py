@@ -191,7 +191,7 @@ reconciliation = _table(
     "reconciliation",
     _key("name", String(128)),
     _key("token", String(TOKEN_CHARACTERS)),
-    # "missing": in the table and not in the log; "extra": the other way round.
+    # "missing" or "extra", as the pipeline says.
     _must("finding", String(8)),
     _must("found_ms"),
 )
