@@ -15,6 +15,7 @@ from typing import Self
 
 from tests.apache.asking import ask_server
 from tests.spark import sink_driver
+from tests.spark.temporary import passing_files
 from tianzhou.message import StoredMessage
 from tianzhou.names import HALF_TOPIC
 from tianzhou.protocol.codes import RequestCode
@@ -63,6 +64,7 @@ class SinkRun:
                 [sys.executable, "-m", "tests.spark.sink_driver", self.namesrv,
                  str(self.folder), str(self.count), str(self.row_count)],
                 stdout=log, stderr=log, start_new_session=True, cwd=ROOT,
+                env=os.environ | passing_files(self.folder),
             )  # fmt: skip
 
     def kill(self) -> None:

@@ -16,6 +16,7 @@ import pyspark
 from tests.apache.processes import LOOPBACK, wait_until
 from tests.ports import free_port
 from tests.spark.quick import QUICK
+from tests.spark.temporary import passing_files
 from tianzhou.spark.session import find_java
 
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -85,12 +86,13 @@ def _environment(folder: Path) -> dict[str, str]:
         for key, value in os.environ.items()
         if not key.startswith(("SPARK_", "PYSPARK_", "PYTHON", "VIRTUAL_ENV"))
     }
-    return kept | {
+    return {
+        **kept,
+        **passing_files(folder),
         "JAVA_HOME": str(find_java()),
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": LOOPBACK,
         "SPARK_WORKER_DIR": str(folder / "work"),
-        "SPARK_LOCAL_DIRS": str(folder / "local"),
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": f"{SHORT_LIVED} -Dspark.ui.enabled=false",
     }

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.standalone import SHORT_LIVED, SPARK_HOME
+from tests.spark.temporary import passing_files
 from tianzhou.client import Message
 from tianzhou.client.sync import Producer
 from tianzhou.spark.session import find_java
@@ -56,10 +57,9 @@ def test_topics_become_tables(
     text = file.read_text().replace("127.0.0.1:9876", cluster.namesrv_address)
     text = text.replace("file:///var/tmp/tianzhou-declarative", f"file://{tmp_path / 'storage'}")
     file.write_text(text.replace("topics: orders", "topics: declared"))
-    environment = os.environ | {
+    environment = os.environ | passing_files(tmp_path, SHORT_LIVED) | {
         "JAVA_HOME": str(find_java()), "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": needed,
         "SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1",
-        "JDK_JAVA_OPTIONS": SHORT_LIVED,
     }  # fmt: skip
     ran = subprocess.run(
         [str(SPARK_HOME / "bin" / "spark-pipelines"), "run"], cwd=project, env=environment,

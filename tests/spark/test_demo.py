@@ -1,5 +1,6 @@
 """The demonstration of `make run`, from the first message to the Spark job and Ctrl-C."""
 
+import os
 import re
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import threading
 from pathlib import Path
 
 from tests.ports import free_port
+from tests.spark.temporary import passing_files
 from tianzhou.cli import demo
 from tianzhou.testing.cluster import SMALL
 
@@ -21,8 +23,9 @@ def test_messages_flow_are_plotted_and_counted_by_spark(tmp_path: Path) -> None:
     for setting in ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue"):
         words += ["--set", f"{setting}={SMALL[setting]}"]
     program = subprocess.Popen(
-        [sys.executable, "-m", "tianzhou", *words], stdout=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-m", "tianzhou", *words], stdout=subprocess.PIPE, text=True,
+        env=os.environ | passing_files(tmp_path),
+    )  # fmt: skip
     too_late = threading.Timer(DEADLINE_S, program.kill)
     too_late.start()
     shown: list[str] = []

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.spark.quick import QUICK
+from tests.spark.temporary import passing_files
 from tianzhou.client.sync import Producer
 from tianzhou.spark.session import find_java
 from tianzhou.testing import Cluster
@@ -32,14 +33,16 @@ def told(
         producer.send("found", f"{number}", tags="wanted" if number % 2 else "other")
     words = [cluster.namesrv_address, str(store_folder / "broker-0"), "found"]
     configuration = [word for pair in QUICK.items() for word in ("--conf", "=".join(pair))]
+    folder = tmp_path_factory.mktemp("plain")
     environment = {
         **os.environ,
+        **passing_files(folder),
         "JAVA_HOME": str(find_java()),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_SUBMIT_ARGS": shlex.join([*configuration, "pyspark-shell"]),
     }
     ran = subprocess.run(
-        [sys.executable, PROGRAM, *words], env=environment, cwd=tmp_path_factory.mktemp("plain"),
+        [sys.executable, PROGRAM, *words], env=environment, cwd=folder,
         capture_output=True, text=True, timeout=DEADLINE_S, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr

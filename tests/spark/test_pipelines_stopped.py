@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from tests.spark.quick import QUICK
 from tests.spark.reading import DEADLINE_S, rows, stored, until
+from tests.spark.temporary import passing_files
 from tianzhou.client import Message
 from tianzhou.client.sync import Producer, QueueReader
 from tianzhou.errors import PipelineError
@@ -55,7 +56,8 @@ def test_signals_end_a_streaming_pipeline_which_goes_on_with_the_next_run(
     words += ["--database", url]
     for name, value in options.items():
         words += ["--set", f"{name}={value}"]
-    environ = os.environ | {"SPARK_CONF_DIR": str(quick_spark(tmp_path))}
+    environ = os.environ | passing_files(tmp_path)
+    environ["SPARK_CONF_DIR"] = str(quick_spark(tmp_path))
     # SIGTERM goes to the program alone, Ctrl-C to everything that it has started, too.
     last: list[int] = []
     for sign, kill in ((signal.SIGTERM, os.kill), (signal.SIGINT, os.killpg)):
