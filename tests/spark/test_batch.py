@@ -161,6 +161,18 @@ def test_what_is_not_there_is_a_loss_or_left_out(
         ({"subscribe": "orders", "startingOfsets": "earliest"}, "did you mean startingOffsets"),
         ({}, "one of the options subscribe, subscribePattern, assign"),
         ({"subscribe": "nobody-knows-it"}, "nobody-knows-it"),
+        (
+            {"subscribe": "orders", "startingOffsets": '{"order": {"broker-0": {"0": 1}}}'},
+            "option startingOffsets: queue order@broker-0:0 is none of those that are read",
+        ),
+        (
+            {"subscribe": "orders", "endingOffsets": '{"orders": {"broker-7": {"0": 1}}}'},
+            "option endingOffsets: queue orders@broker-7:0 is none of those that are read",
+        ),
+        (
+            {"subscribe": "orders", "startingOffsets": '{"orders": {"broker-0": {"3": 152}}}'},
+            "orders@broker-0:3: 2 messages from 150 to before 152 are not there yet",
+        ),
     ],
 )
 def test_wrong_options_are_refused_in_words(

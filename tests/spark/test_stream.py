@@ -32,6 +32,29 @@ def offsets_in(checkpoint: Path, batch: int) -> dict[str, object]:
     return found
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"pushDown": "false"}, "option pushDown is for batches"),
+        (
+            {"startingOffsets": '{"refuse": {"broker-0": {"0": 0}}}'},
+            "option startingOffsets: queue refuse@broker-0:0 is none of those that are read",
+        ),
+    ],
+)
+def test_what_a_stream_cannot_keep_is_refused_in_words(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path, options: dict[str, Any], words: str
+) -> None:
+    cluster.create_topic("refused", 1)
+    query = stream(
+        spark, cluster.namesrv_address, tmp_path / "checkpoint", {}, subscribe="refused", **options
+    )
+    with pytest.raises(StreamingQueryException, match=words) as caught:
+        run(query)
+    # What PySpark says of a reader that it did not get would hide it.
+    assert "UnboundLocalError" not in str(caught.value)
+
+
 def test_latest_is_pinned_by_an_empty_batch_that_may_be_replayed(
     spark: SparkSession, cluster: Cluster, producer: Producer, tmp_path: Path
 ) -> None:

@@ -48,10 +48,13 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         with ClusterReader(self._options) as reader:
             queues = wanted_queues(reader, self._options, self._assigned)
+            for wishes in (self._starting, self._ending):
+                offsets.check_named(wishes, queues)
             bounds = reader.bounds(queue for queue in queues if self._pushed.wants(queue))
             start = reader.resolve(self._starting, bounds)
             end = reader.resolve(self._ending, bounds)
             kept, lost = offsets.clip(offsets.ranges_between(start, end), bounds, start)
+            lost += offsets.beyond(self._starting, bounds)
             report_loss(lost, fail=self._options.fail_on_data_loss)
             kept = narrowed(kept, self._pushed, reader.time_offsets, bounds)
         options = self._options

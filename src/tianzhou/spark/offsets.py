@@ -9,7 +9,7 @@ becomes places when batch 0 ends; that batch is empty and only pins them down in
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
 from typing import Any, cast
@@ -54,6 +54,8 @@ class Wishes:
 
     others: Wish
     named: Mapping[Queue, Wish]
+    option: str = field(default="", compare=False)
+    """Which says so."""
 
     def of(self, queue: Queue) -> Wish:
         return self.named.get(queue, self.others)
@@ -130,7 +132,8 @@ def _wishes(name: str, text: str, others: Edge) -> Wishes:
         if text.strip().lower() == edge.value:
             return Wishes(edge, {})
     numbers = _read(name, text)
-    return Wishes(others, {queue: _wish(name, number) for queue, number in numbers.items()})
+    wishes = {queue: _wish(name, number) for queue, number in numbers.items()}
+    return Wishes(others, wishes, name)
 
 
 def _wish(name: str, number: int) -> Wish:
@@ -144,7 +147,8 @@ def _wish(name: str, number: int) -> Wish:
 
 
 def _by_time(name: str, text: str, others: Edge) -> Wishes:
-    return Wishes(others, {queue: AtTime(time) for queue, time in _read(name, text).items()})
+    wishes: dict[Queue, Wish] = {queue: AtTime(time) for queue, time in _read(name, text).items()}
+    return Wishes(others, wishes, name)
 
 
 def _read(name: str, text: str) -> Places:
@@ -153,6 +157,21 @@ def _read(name: str, text: str) -> Places:
         return places_of(json.loads(text))
     except (ValueError, ConfigError) as e:
         raise ConfigError(f"option {name}: {text!r} cannot be used, {expected} expected") from e
+
+
+def check_named(wishes: Wishes, queues: Iterable[Queue]) -> None:
+    """Places in queues that nobody reads are a slip of the pen. Raises ConfigError."""
+    for queue in sorted(wishes.named.keys() - set(queues)):
+        raise ConfigError(f"option {wishes.option}: queue {queue} is none of those that are read")
+
+
+def beyond(wishes: Wishes, bounds: Mapping[Queue, Bounds]) -> list[Lost]:
+    """What lies between the ends of queues and numbers that name places behind them."""
+    return [
+        Lost(queue, held.high, wish, "are not there yet")
+        for queue, held in sorted(bounds.items())
+        if isinstance(wish := wishes.of(queue), int) and wish > held.high
+    ]
 
 
 def assigned(text: str) -> frozenset[Queue]:

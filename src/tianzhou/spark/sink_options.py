@@ -94,6 +94,10 @@ def read_sink_options(
     if streaming and options.transaction_id:
         raise ConfigError("option transactionId is for batches; a stream has an id of its own")
     check_columns(schema, options)
+    if options.exactly_once:
+        from tianzhou.spark.database import engine_of  # Only this needs a database.
+
+        engine_of(options.ledger).dispose()
     return options
 
 

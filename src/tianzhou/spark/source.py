@@ -9,10 +9,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tianzhou.errors import ConfigError
 from tianzhou.spark import schema
 from tianzhou.spark.batch import BatchReader, PushingReader
 from tianzhou.spark.options import SourceOptions, read_options
-from tianzhou.spark.stream import StreamReader
+from tianzhou.spark.stream import RefusedStream, StreamReader
 from tianzhou.spark.worker import settle_in
 
 
@@ -34,7 +35,10 @@ class RocketmqSource(DataSource):
         )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StreamReader(read_options(SourceOptions, self.options).for_stream(), schema)
+        try:
+            return StreamReader(read_options(SourceOptions, self.options).for_stream(), schema)
+        except ConfigError as error:
+            return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from tianzhou.spark.sink import batch_writer

@@ -100,6 +100,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Document, limit: ReadLimit) -> Document:
         if offsets.is_start(start):
             bounds = self._bounds({})
+            offsets.check_named(self._starting, bounds)
             return dict(offsets.document_of(self._pinned(bounds)))
         known = offsets.places_of(start)
         bounds = self._reachable(self._bounds(known), known)
@@ -196,3 +197,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_reader": None}
+
+
+class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """In the place of a reader that there cannot be: whatever Spark asks first, it is told why.
+
+    An error where PySpark expects the reader would be lost: PySpark stops the reader that it did
+    not get, and tells of that.
+    """
+
+    def __init__(self, error: TianzhouError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> Document:
+        raise self._error
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        raise self._error
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        raise self._error
+
+    def latestOffset(self, start: Document, limit: ReadLimit) -> Document:
+        raise self._error
+
+    def partitions(self, start: Document, end: Document) -> Sequence[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self._error
+
+    def stop(self) -> None:
+        """Nothing was begun."""

@@ -74,6 +74,11 @@ def test_all_columns_and_options_are_taken() -> None:
             schema(body=TEXT, delayMs=LongType()),
             "cannot be transactional",
         ),
+        (
+            {"topic": "a", "exactlyonce": "true", "ledger": "mysql://h/b"},
+            schema(body=TEXT),
+            "only SQLite and PostgreSQL are served",
+        ),
         ({"topic": "a", "inflght": "1"}, schema(body=TEXT), "did you mean inFlight"),
         ({"topic": "a", "retryfor": "soon"}, schema(body=TEXT), "a duration such as"),
     ],
