@@ -5,6 +5,7 @@ else of a database is touched. SQLite, or PostgreSQL by its URL.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
@@ -62,6 +63,12 @@ def engine_of(url: str) -> Engine:
         return create_engine(parsed, connect_args={"timeout": _BUSY_S} if is_sqlite else {})
     except (SQLAlchemyError, ImportError) as e:
         raise refusal(url, e) from e
+
+
+def lacks_file(engine: Engine) -> bool:
+    """Whether it is of SQLite, which would make an empty file where there is none."""
+    file = engine.url.database if engine.dialect.name == "sqlite" else None
+    return bool(file) and file != ":memory:" and not Path(str(file)).is_file()
 
 
 def refusal(url: str, error: BaseException) -> ConfigError:

@@ -61,6 +61,12 @@ def test_the_package_is_packed_for_a_cluster(tmp_path: Path) -> None:
     assert (ran.code, "for archives" in ran.err) == (2, True)
 
 
+def test_where_nothing_ran_there_is_nothing_and_no_file_is_made(tmp_path: Path) -> None:
+    ran = tianzhou("pipeline", "status", "--database", f"sqlite:///{tmp_path}/none.db")
+    assert (ran.code, ran.out.strip()) == (0, "0 runs")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_record_of_runs_is_shown(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'runs.db'}"
     ran = tianzhou("pipeline", "status", "--database", url)

@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine, TableClause, column, delete, select, table
@@ -146,9 +145,7 @@ def _business(options: Options) -> Engine:
     """The program's database. Raises ConfigError for one that cannot be there."""
     url = options.business or options.database
     engine = database.engine_of(url)
-    file = engine.url.database if engine.dialect.name == "sqlite" else None
-    if file is not None and not Path(file).is_file():
-        # SQLite would make an empty one.
+    if database.lacks_file(engine):
         raise ConfigError(f"database {url}: there is no such file")
     return engine
 

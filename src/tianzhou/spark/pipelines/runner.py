@@ -15,6 +15,7 @@ from sqlalchemy import Engine, select, update
 
 from tianzhou.clock import wall_ms
 from tianzhou.errors import PipelineError, TianzhouError
+from tianzhou.spark.database import engine_of, lacks_file
 from tianzhou.spark.options import read_options
 from tianzhou.spark.pipelines import catalog, tables
 from tianzhou.spark.pipelines.common import (
@@ -126,6 +127,8 @@ def _session(name: str, given: "SparkSession | None", tell: Tell) -> Generator["
 
 def status(database: str = DATABASE, *, limit: int = 20) -> list[Run]:
     """The last runs, the newest first. Raises ConfigError."""
+    if lacks_file(engine_of(database)):
+        return []
     engine = tables.open_database(database)
     try:
         table = tables.runs
