@@ -111,5 +111,7 @@ def _save(figure: Figure, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # Without a date and with a fixed seed for ids, the same figures give the same file.
     mpl.rcParams["svg.hashsalt"] = "tianzhou"
+    # Words are written as words, in the font of whoever reads the page.
+    mpl.rcParams["svg.fonttype"] = "none"
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
