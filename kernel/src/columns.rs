@@ -1,48 +1,19 @@
 //! Records as columns: the buffers of Arrow arrays, by the contract of `spark/twin.py`.
 //!
 //! Numbers are written in the machine's own order, as Arrow wants them. Texts are an array of 32-bit
-//! offsets and their bytes behind each other; where a value may be missing a bit map tells. Bodies
-//! are copied once, straight to where Python gets them, and their checksums are taken there.
+//! offsets and their bytes behind each other; where a value may be missing a bit map tells. Records
+//! are taken apart first (`gather.rs`), then each column is written in one go, straight to where
+//! Python gets it, and so are bodies, whose checksums are taken there.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
-use std::str::from_utf8;
+use std::iter::repeat_n;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-use crate::crc::body_crc;
-use crate::reader::Reader;
+use crate::gather::{Gathered, Row, Wanted, all_starts, body_bytes, hex_of};
 use crate::view::View;
 
-const MAGIC_V1: u32 = 0xDAA3_20A7;
-const MAGIC_V2: u32 = 0xDAA3_20AB;
-const BORN_HOST_V6: i32 = 1 << 4;
-const STORE_HOST_V6: i32 = 1 << 5;
-const HEAD_WITHOUT_HOSTS: usize = 72;
-const HEAD_MAX: usize = HEAD_WITHOUT_HOSTS + 2 * 20;
 const START_BYTES: usize = 8;
-const SYS_FLAG_AT: usize = 36;
-const NAMES_MAX: usize = 64;
-
-/// One record, all of it checked; texts are those of its tail.
-struct Parsed<'a> {
-    size: i32,
-    crc: i32,
-    queue_id: i32,
-    flag: i32,
-    queue_offset: i64,
-    log_offset: i64,
-    sys_flag: i32,
-    born_time: i64,
-    store_time: i64,
-    reconsume_count: i32,
-    prepared_offset: i64,
-    born_host: &'a [u8],
-    store_host: &'a [u8],
-    topic: &'a str,
-    pairs: Pairs<'a>,
-    body_length: usize,
-}
 
 #[derive(Clone, Copy)]
 enum Int {
@@ -63,276 +34,254 @@ enum Long {
     StoreTime,
 }
 
+/// A column to make; numbers are places in `Gathered::found`.
 #[derive(Clone, Copy)]
-enum Text {
+enum Column {
+    Int(Int),
+    Long(Long),
     Topic,
-    MsgId,
+    MsgId(usize),
     OffsetMsgId,
     BornHost,
     StoreHost,
+    Property(usize),
+    Keys(usize),
+    Properties,
+    Body,
 }
 
-/// A column in the making.
-enum Column {
-    Int(Int, Vec<u8>),
-    Long(Long, Vec<u8>),
-    Text(Text, Texts),
-    Property(String, Texts, Bits),
-    Keys(Vec<u8>, Texts),
-    Properties(Vec<u8>, Texts, Texts),
-    Body(Vec<u8>, usize),
+/// The wanted columns of records: those that begin at `starts`, or all that follow each other.
+pub fn decode<'py>(
+    py: Python<'py>,
+    view: View<'_>,
+    starts: Option<&[u8]>,
+    names: &[String],
+    check_crc: bool,
+) -> Option<(usize, Bound<'py, PyList>)> {
+    let mut wanted = Wanted { check_crc, with_pairs: false, all_pairs: false, names: Vec::new() };
+    let columns =
+        names.iter().map(|name| Column::of(name, &mut wanted)).collect::<Option<Vec<_>>>()?;
+    let starts = match starts {
+        Some(starts) => given_starts(starts)?,
+        None => all_starts(view)?,
+    };
+    let mut gathered = Gathered::new(wanted, starts.len());
+    let bodies = if columns.iter().any(|column| matches!(column, Column::Body)) {
+        let total = body_bytes(view, &starts)?;
+        Some(filled(py, total, |target| gathered.take_all(view, &starts, Some(target)))?)
+    } else {
+        gathered.take_all(view, &starts, None)?;
+        None
+    };
+    let parts = PyList::empty(py);
+    for column in columns {
+        parts.append(gathered.column(py, column, bodies.as_ref())?).ok()?;
+    }
+    Some((starts.len(), parts))
+}
+
+fn given_starts(starts: &[u8]) -> Option<Vec<usize>> {
+    starts
+        .chunks_exact(START_BYTES)
+        .map(|start| usize::try_from(i64::from_ne_bytes(start.try_into().ok()?)).ok())
+        .collect()
+}
+
+impl Column {
+    /// Notes in `wanted` what must be read for it.
+    fn of(name: &str, wanted: &mut Wanted) -> Option<Self> {
+        Some(match name {
+            "queueId" => Self::Int(Int::QueueId),
+            "reconsumeTimes" => Self::Int(Int::ReconsumeTimes),
+            "sysFlag" => Self::Int(Int::SysFlag),
+            "flag" => Self::Int(Int::Flag),
+            "storeSize" => Self::Int(Int::StoreSize),
+            "bodyCrc" => Self::Int(Int::BodyCrc),
+            "queueOffset" => Self::Long(Long::QueueOffset),
+            "physicalOffset" => Self::Long(Long::PhysicalOffset),
+            "preparedOffset" => Self::Long(Long::PreparedOffset),
+            "bornTimestamp" => Self::Long(Long::BornTime),
+            "storeTimestamp" => Self::Long(Long::StoreTime),
+            "topic" => Self::Topic,
+            "msgId" => Self::MsgId(wanted.property("UNIQ_KEY")),
+            "offsetMsgId" => Self::OffsetMsgId,
+            "bornHost" => Self::BornHost,
+            "storeHost" => Self::StoreHost,
+            "keys" => Self::Keys(wanted.property("KEYS")),
+            "properties" => {
+                (wanted.with_pairs, wanted.all_pairs) = (true, true);
+                Self::Properties
+            }
+            "body" => Self::Body,
+            _ => Self::Property(wanted.property(name.strip_prefix("property:")?)),
+        })
+    }
+}
+
+impl Wanted {
+    /// The place of a property among those that are wanted.
+    fn property(&mut self, name: &str) -> usize {
+        self.with_pairs = true;
+        let known = self.names.iter().position(|each| each == name.as_bytes());
+        known.unwrap_or_else(|| {
+            self.names.push(name.as_bytes().to_vec());
+            self.names.len() - 1
+        })
+    }
 }
 
 // -- columns --------------------------------------------------------------------------------------
 
-/// Texts behind each other, and where each ends.
-#[derive(Default)]
-struct Texts {
-    ends: Vec<u8>,
-    data: Vec<u8>,
-    count: usize,
-}
-
-impl Texts {
-    fn new() -> Self {
-        Self { ends: 0_i32.to_ne_bytes().to_vec(), ..Self::default() }
-    }
-
-    fn put(&mut self, text: &str) -> Option<()> {
-        self.data.extend_from_slice(text.as_bytes());
-        self.close()
-    }
-
-    fn close(&mut self) -> Option<()> {
-        self.ends.extend(i32::try_from(self.data.len()).ok()?.to_ne_bytes());
-        self.count += 1;
-        Some(())
-    }
-
-    fn give<'py>(&self, py: Python<'py>) -> (Bound<'py, PyBytes>, Bound<'py, PyBytes>) {
-        (PyBytes::new(py, &self.ends), PyBytes::new(py, &self.data))
-    }
-}
-
-/// One bit for each value, set where there is one, the lowest bit first.
-#[derive(Default)]
-struct Bits {
-    bytes: Vec<u8>,
-    count: usize,
-    missing: usize,
-}
-
-impl Bits {
-    fn put(&mut self, there: bool) {
-        if self.count % 8 == 0 {
-            self.bytes.push(0);
-        }
-        if let Some(last) = self.bytes.last_mut() {
-            *last |= u8::from(there) << (self.count % 8);
-        }
-        self.count += 1;
-        self.missing += usize::from(!there);
-    }
-}
-
-impl Column {
-    fn of(name: &str) -> Option<Self> {
-        let int = |kind| Some(Self::Int(kind, Vec::new()));
-        let long = |kind| Some(Self::Long(kind, Vec::new()));
-        let text = |kind| Some(Self::Text(kind, Texts::new()));
-        let starts = || 0_i32.to_ne_bytes().to_vec();
-        match name {
-            "queueId" => int(Int::QueueId),
-            "reconsumeTimes" => int(Int::ReconsumeTimes),
-            "sysFlag" => int(Int::SysFlag),
-            "flag" => int(Int::Flag),
-            "storeSize" => int(Int::StoreSize),
-            "bodyCrc" => int(Int::BodyCrc),
-            "queueOffset" => long(Long::QueueOffset),
-            "physicalOffset" => long(Long::PhysicalOffset),
-            "preparedOffset" => long(Long::PreparedOffset),
-            "bornTimestamp" => long(Long::BornTime),
-            "storeTimestamp" => long(Long::StoreTime),
-            "topic" => text(Text::Topic),
-            "msgId" => text(Text::MsgId),
-            "offsetMsgId" => text(Text::OffsetMsgId),
-            "bornHost" => text(Text::BornHost),
-            "storeHost" => text(Text::StoreHost),
-            "keys" => Some(Self::Keys(starts(), Texts::new())),
-            "properties" => Some(Self::Properties(starts(), Texts::new(), Texts::new())),
-            "body" => Some(Self::Body(starts(), 0)),
-            _ => {
-                let name = name.strip_prefix("property:")?.to_owned();
-                Some(Self::Property(name, Texts::new(), Bits::default()))
-            }
-        }
-    }
-
-    /// Whether properties must be read for it.
-    fn is_of_properties(&self) -> bool {
-        matches!(
-            self,
-            Self::Property(..) | Self::Keys(..) | Self::Properties(..) | Self::Text(Text::MsgId, _)
-        )
-    }
-
-    fn take(&mut self, record: &Parsed<'_>, hosts: &mut Hosts) -> Option<()> {
-        match self {
-            Self::Int(kind, values) => values.extend(record.int(*kind).to_ne_bytes()),
-            Self::Long(kind, values) => values.extend(record.long(*kind).to_ne_bytes()),
-            Self::Text(kind, texts) => record.put_text(*kind, texts, hosts)?,
-            Self::Property(name, texts, bits) => {
-                let value = record.pairs.value_of(name);
-                bits.put(value.is_some());
-                texts.put(value.unwrap_or(""))?;
-            }
-            Self::Keys(ends, texts) => {
-                let keys = record.pairs.value_of("KEYS").unwrap_or("");
-                for key in keys.split(' ').filter(|key| !key.is_empty()) {
-                    texts.put(key)?;
-                }
-                ends.extend(i32::try_from(texts.count).ok()?.to_ne_bytes());
-            }
-            Self::Properties(ends, names, values) => {
-                put_properties(&record.pairs, names, values)?;
-                ends.extend(i32::try_from(names.count).ok()?.to_ne_bytes());
-            }
-            Self::Body(ends, total) => {
-                *total = total.checked_add(record.body_length)?;
-                ends.extend(i32::try_from(*total).ok()?.to_ne_bytes());
-            }
-        }
-        Some(())
-    }
-
-    fn give<'py>(
+impl Gathered {
+    fn column<'py>(
         &self,
         py: Python<'py>,
+        column: Column,
         bodies: Option<&Bound<'py, PyBytes>>,
     ) -> Option<Bound<'py, PyAny>> {
-        let bytes = |values: &[u8]| PyBytes::new(py, values);
-        let tuple = match self {
-            Self::Int(_, values) | Self::Long(_, values) => return Some(bytes(values).into_any()),
-            Self::Text(_, texts) => {
-                let (ends, data) = texts.give(py);
-                (py.None(), ends, data).into_pyobject(py).ok()?.into_any()
+        let count = self.rows.len();
+        let tuple = match column {
+            Column::Int(kind) => {
+                return self.numbers(py, |row| row.int(kind).to_ne_bytes());
             }
-            Self::Property(_, texts, bits) => {
-                let (ends, data) = texts.give(py);
-                let bits = (bits.missing > 0).then(|| bytes(&bits.bytes));
-                (bits, ends, data).into_pyobject(py).ok()?.into_any()
+            Column::Long(kind) => {
+                return self.numbers(py, |row| row.long(kind).to_ne_bytes());
             }
-            Self::Keys(ends, texts) => {
-                let (key_ends, data) = texts.give(py);
-                (bytes(ends), key_ends, data).into_pyobject(py).ok()?.into_any()
+            Column::Topic => {
+                let texts = self.rows.iter().map(|row| self.part(&row.topic));
+                never_missing(py, texts, count)?
             }
-            Self::Properties(ends, names, values) => {
-                let (name_ends, name_data) = names.give(py);
-                let (value_ends, value_data) = values.give(py);
-                (bytes(ends), name_ends, name_data, value_ends, value_data)
-                    .into_pyobject(py)
-                    .ok()?
-                    .into_any()
+            Column::BornHost => {
+                let host = |row: &Row| self.born_hosts.get(row.born_host);
+                let texts = self.rows.iter().map(|row| host(row).map_or("", |host| &host.text));
+                never_missing(py, texts.map(str::as_bytes), count)?
             }
-            Self::Body(ends, _) => {
-                (py.None(), bytes(ends), bodies?).into_pyobject(py).ok()?.into_any()
+            Column::StoreHost => {
+                let host = |row: &Row| self.store_hosts.get(row.store_host);
+                let texts = self.rows.iter().map(|row| host(row).map_or("", |host| &host.text));
+                never_missing(py, texts.map(str::as_bytes), count)?
+            }
+            Column::OffsetMsgId => {
+                let ids = self.offset_ids()?;
+                never_missing(py, ids.iter(), count)?
+            }
+            Column::MsgId(index) => self.message_ids(py, index)?,
+            Column::Property(index) => self.property(py, index)?,
+            Column::Keys(index) => self.keys(py, index)?,
+            Column::Properties => self.properties(py)?,
+            Column::Body => {
+                let lengths = self.rows.iter().map(|row| row.body_length);
+                let ends = ends(py, lengths, count)?;
+                (py.None(), ends, bodies?).into_pyobject(py).ok()?.into_any()
             }
         };
         Some(tuple)
     }
-}
 
-// -- texts ----------------------------------------------------------------------------------------
-
-/// The properties of a record: their text, and where in it each name begins and ends and each value
-/// ends. One byte lies between a name and its value.
-#[derive(Clone, Copy)]
-struct Pairs<'a> {
-    text: &'a str,
-    places: &'a [[usize; 3]],
-}
-
-impl<'a> Pairs<'a> {
-    fn get(&self, place: [usize; 3]) -> Option<(&'a str, &'a str)> {
-        let [start, middle, stop] = place;
-        Some((self.text.get(start..middle)?, self.text.get(middle + 1..stop)?))
+    fn numbers<'py, const N: usize>(
+        &self,
+        py: Python<'py>,
+        number: impl Fn(&Row) -> [u8; N],
+    ) -> Option<Bound<'py, PyAny>> {
+        let bytes = filled(py, self.rows.len().checked_mul(N)?, |target| {
+            for (place, row) in target.chunks_exact_mut(N).zip(&self.rows) {
+                place.copy_from_slice(&number(row));
+            }
+            Some(())
+        })?;
+        Some(bytes.into_any())
     }
 
-    /// Of a repeated name the last one counts.
-    fn value_of(&self, wanted: &str) -> Option<&'a str> {
-        for place in self.places.iter().rev() {
-            // Lengths are compared first: most names are told apart by them.
-            if place[1] - place[0] == wanted.len() {
-                let (name, value) = self.get(*place)?;
-                if name == wanted {
-                    return Some(value);
+    /// The values of a property, a bit map with them if any is missing.
+    fn property<'py>(&self, py: Python<'py>, index: usize) -> Option<Bound<'py, PyAny>> {
+        let (found, count) = (&self.found.get(index)?.0, self.rows.len());
+        let bits = if found.len() == count {
+            None
+        } else {
+            Some(filled(py, count.div_ceil(8), |target| {
+                for (row, _) in found {
+                    *target.get_mut(row / 8)? |= 1 << (row % 8);
                 }
-            }
-        }
-        None
-    }
-}
-
-/// Where each property lies that has a name and a value; declines more than anybody sends.
-fn find_pairs(text: &str, places: &mut Vec<[usize; 3]>) -> Option<()> {
-    places.clear();
-    let mut start = 0;
-    let mut middle = None;
-    for (at, byte) in text.bytes().chain([2]).enumerate() {
-        if byte == 1 && middle.is_none() {
-            middle = Some(at);
-        } else if byte == 2 {
-            if let Some(middle) = middle.take() {
-                if middle > start && at > middle + 1 {
-                    places.push([start, middle, at]);
-                }
-            }
-            start = at + 1;
-        }
-    }
-    (places.len() <= NAMES_MAX).then_some(())
-}
-
-/// Declines repeated names, which keep their first place and their last value.
-fn put_properties(pairs: &Pairs<'_>, names: &mut Texts, values: &mut Texts) -> Option<()> {
-    for (count, place) in pairs.places.iter().enumerate() {
-        let (name, value) = pairs.get(*place)?;
-        for known in pairs.places.get(..count)? {
-            if known[1] - known[0] == name.len() && pairs.get(*known)?.0 == name {
-                return None;
-            }
-        }
-        names.put(name)?;
-        values.put(value)?;
-    }
-    Some(())
-}
-
-/// Addresses as texts, the last of each kind kept: neighbours tend to have the same.
-#[derive(Default)]
-struct Hosts {
-    born: (Vec<u8>, String),
-    store: (Vec<u8>, String),
-}
-
-fn host_text<'a>(kept: &'a mut (Vec<u8>, String), raw: &[u8]) -> Option<&'a str> {
-    if kept.0 != raw {
-        let (address, port) = raw.split_last_chunk()?;
-        let port = i32::from_be_bytes(*port);
-        let text = match (<[u8; 4]>::try_from(address), <[u8; 16]>::try_from(address)) {
-            (Ok(v4), _) => format!("{}:{port}", Ipv4Addr::from(v4)),
-            (_, Ok(v6)) => match Ipv6Addr::from(v6).to_canonical() {
-                std::net::IpAddr::V4(v4) => format!("{v4}:{port}"),
-                std::net::IpAddr::V6(v6) => format!("[{v6}]:{port}"),
-            },
-            _ => return None,
+                Some(())
+            })?)
         };
-        *kept = (raw.to_vec(), text);
+        let (ends, data) = if found.is_empty() {
+            (ends(py, repeat_n(0, count), count)?, PyBytes::new(py, b""))
+        } else {
+            texts(py, self.values(index)?, count)?
+        };
+        Some((bits, ends, data).into_pyobject(py).ok()?.into_any())
     }
-    Some(&kept.1)
+
+    /// The value of a property for each row, nothing where it is missing.
+    fn values(&self, index: usize) -> Option<impl Iterator<Item = &[u8]> + Clone> {
+        let mut found = self.found.get(index)?.0.iter().peekable();
+        let rows = 0..self.rows.len();
+        Some(rows.map(move |row| {
+            found.next_if(|(of, _)| *of == row).map_or(&[][..], |(_, value)| self.part(value))
+        }))
+    }
+
+    fn message_ids<'py>(&self, py: Python<'py>, index: usize) -> Option<Bound<'py, PyAny>> {
+        let count = self.rows.len();
+        if self.found.get(index)?.0.len() == count {
+            return never_missing(py, self.values(index)?, count);
+        }
+        let others = self.offset_ids()?;
+        let ids = self.values(index)?.zip(others.iter());
+        let ids = ids.map(|(id, other)| if id.is_empty() { other } else { id });
+        never_missing(py, ids, count)
+    }
+
+    fn offset_ids(&self) -> Option<Ids> {
+        let mut ids = Ids { data: Vec::with_capacity(self.rows.len() * 32), stops: Vec::new() };
+        for row in &self.rows {
+            ids.data.extend_from_slice(&self.store_hosts.get(row.store_host)?.digits);
+            ids.data.extend_from_slice(&hex_of(row.log_offset));
+            ids.stops.push(ids.data.len());
+        }
+        Some(ids)
+    }
+
+    fn keys<'py>(&self, py: Python<'py>, index: usize) -> Option<Bound<'py, PyAny>> {
+        let keys = self.values(index)?.map(keys_of);
+        let counts: Vec<usize> = keys.clone().map(Iterator::count).collect();
+        let all = counts.iter().sum();
+        let (key_ends, data) = texts(py, keys.flatten(), all)?;
+        let ends = ends(py, counts.into_iter(), self.rows.len())?;
+        Some((ends, key_ends, data).into_pyobject(py).ok()?.into_any())
+    }
+
+    fn properties<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        let counts = self.rows.iter().map(|row| row.pairs.len());
+        let ends = ends(py, counts, self.rows.len())?;
+        let names = self.pairs.iter().map(|pair| self.part(&pair.name));
+        let values = self.pairs.iter().map(|pair| self.part(&pair.value));
+        let (name_ends, names) = texts(py, names, self.pairs.len())?;
+        let (value_ends, values) = texts(py, values, self.pairs.len())?;
+        Some((ends, name_ends, names, value_ends, values).into_pyobject(py).ok()?.into_any())
+    }
 }
 
-impl Parsed<'_> {
+fn keys_of(text: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
+    text.split(|byte| *byte == b' ').filter(|key| !key.is_empty())
+}
+
+/// The broker's ids behind each other.
+struct Ids {
+    data: Vec<u8>,
+    stops: Vec<usize>,
+}
+
+impl Ids {
+    fn iter(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        let firsts = repeat_n(0, 1).chain(self.stops.iter().copied());
+        let places = firsts.zip(&self.stops);
+        places.map(|(first, stop)| self.data.get(first..*stop).unwrap_or_default())
+    }
+}
+
+impl Row {
     fn int(&self, kind: Int) -> i32 {
         match kind {
             Int::QueueId => self.queue_id,
@@ -353,216 +302,66 @@ impl Parsed<'_> {
             Long::StoreTime => self.store_time.saturating_mul(1000),
         }
     }
-
-    fn put_text(&self, kind: Text, texts: &mut Texts, hosts: &mut Hosts) -> Option<()> {
-        match kind {
-            Text::Topic => texts.put(self.topic),
-            Text::BornHost => texts.put(host_text(&mut hosts.born, self.born_host)?),
-            Text::StoreHost => texts.put(host_text(&mut hosts.store, self.store_host)?),
-            Text::OffsetMsgId => self.put_offset_id(texts),
-            Text::MsgId => match self.pairs.value_of("UNIQ_KEY") {
-                Some(id) => texts.put(id),
-                None => self.put_offset_id(texts),
-            },
-        }
-    }
-
-    fn put_offset_id(&self, texts: &mut Texts) -> Option<()> {
-        const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-        for byte in self.store_host.iter().copied().chain(self.log_offset.to_be_bytes()) {
-            texts.data.push(*DIGITS.get(usize::from(byte >> 4))?);
-            texts.data.push(*DIGITS.get(usize::from(byte & 15))?);
-        }
-        texts.close()
-    }
 }
 
-// -- records --------------------------------------------------------------------------------------
+// -- buffers --------------------------------------------------------------------------------------
 
-/// What is done with each record, and what is used again for each.
-struct Task {
-    columns: Vec<Column>,
-    check_crc: bool,
-    with_pairs: bool,
-    hosts: Hosts,
-    tail: Vec<u8>,
-    places: Vec<[usize; 3]>,
-}
-
-/// The wanted columns of records: those that begin at `starts`, or all that follow each other.
-pub fn decode<'py>(
+/// So many bytes, written by `write`; nothing if that declines.
+fn filled<'py>(
     py: Python<'py>,
-    view: View<'_>,
-    starts: Option<&[u8]>,
-    names: &[String],
-    check_crc: bool,
-) -> Option<(usize, Bound<'py, PyList>)> {
-    let columns = names.iter().map(|name| Column::of(name)).collect::<Option<Vec<_>>>()?;
-    let mut task = Task {
-        with_pairs: columns.iter().any(Column::is_of_properties),
-        columns,
-        check_crc,
-        hosts: Hosts::default(),
-        tail: Vec::new(),
-        places: Vec::new(),
-    };
-    let starts = match starts {
-        Some(starts) => given_starts(starts)?,
-        None => all_starts(view)?,
-    };
-    let bodies = if task.columns.iter().any(|column| matches!(column, Column::Body(..))) {
-        let mut total = 0_usize;
-        for start in &starts {
-            total = total.checked_add(body_place(view, *start)?.1)?;
-        }
-        let mut done = None;
-        let made = PyBytes::new_with(py, total, |target| {
-            done = task.take_all(view, &starts, Some(target));
-            Ok(())
-        });
-        done?;
-        Some(made.ok()?)
-    } else {
-        task.take_all(view, &starts, None)?;
-        None
-    };
-    let parts = PyList::empty(py);
-    for column in &task.columns {
-        parts.append(column.give(py, bodies.as_ref())?).ok()?;
-    }
-    Some((starts.len(), parts))
+    length: usize,
+    write: impl FnOnce(&mut [u8]) -> Option<()>,
+) -> Option<Bound<'py, PyBytes>> {
+    let mut done = None;
+    let made = PyBytes::new_with(py, length, |target| {
+        done = write(target);
+        Ok(())
+    });
+    done?;
+    made.ok()
 }
 
-fn given_starts(starts: &[u8]) -> Option<Vec<usize>> {
-    starts
-        .chunks_exact(START_BYTES)
-        .map(|start| usize::try_from(i64::from_ne_bytes(start.try_into().ok()?)).ok())
-        .collect()
-}
-
-fn all_starts(view: View<'_>) -> Option<Vec<usize>> {
-    let mut starts = Vec::new();
-    let mut start = 0;
-    while start < view.len() {
-        starts.push(start);
-        let size = usize::try_from(i32::from_be_bytes(view.array(start)?)).ok()?;
-        if size < HEAD_WITHOUT_HOSTS {
-            return None;
-        }
-        start = start.checked_add(size)?;
-    }
-    Some(starts)
-}
-
-/// Where in its record a body begins, and how long it says that it is.
-fn body_place(view: View<'_>, start: usize) -> Option<(usize, usize)> {
-    let sys_flag = i32::from_be_bytes(view.array(start.checked_add(SYS_FLAG_AT)?)?);
-    let hosts = host_length(sys_flag, BORN_HOST_V6) + host_length(sys_flag, STORE_HOST_V6);
-    let at = HEAD_WITHOUT_HOSTS + usize::try_from(hosts).ok()?;
-    let length = i32::from_be_bytes(view.array(start.checked_add(at - 4)?)?);
-    Some((at, usize::try_from(length).ok()?))
-}
-
-impl Task {
-    fn take_all(
-        &mut self,
-        view: View<'_>,
-        starts: &[usize],
-        mut room: Option<&mut [u8]>,
-    ) -> Option<()> {
-        for start in starts {
-            let taken = match room.as_deref_mut() {
-                Some(rest) => self.take(view, *start, Some(rest))?,
-                None => self.take(view, *start, None)?,
-            };
-            room = match room.take() {
-                Some(rest) => Some(rest.get_mut(taken..)?),
-                None => None,
-            };
+/// Where things that lie behind each other end; 0 comes first.
+fn ends<'py>(
+    py: Python<'py>,
+    mut lengths: impl Iterator<Item = usize>,
+    count: usize,
+) -> Option<Bound<'py, PyBytes>> {
+    filled(py, count.checked_add(1)?.checked_mul(4)?, |target| {
+        let mut end = 0_usize;
+        for place in target.chunks_exact_mut(4).skip(1) {
+            end = end.checked_add(lengths.next()?)?;
+            place.copy_from_slice(&i32::try_from(end).ok()?.to_ne_bytes());
         }
         Some(())
-    }
-
-    /// Puts one record into all columns, its body to the beginning of `room`; answers the length of
-    /// the body.
-    fn take(&mut self, view: View<'_>, start: usize, room: Option<&mut [u8]>) -> Option<usize> {
-        let size = i32::from_be_bytes(view.array(start)?);
-        let record = view.part(start, start.checked_add(usize::try_from(size).ok()?)?)?;
-        let mut head = [0; HEAD_MAX];
-        record.copy_to(&mut head);
-        let mut reader = Reader(head.get(4..record.len().min(HEAD_MAX))?);
-        let magic = u32::from_be_bytes(reader.array()?);
-        if magic != MAGIC_V1 && magic != MAGIC_V2 {
-            return None;
-        }
-        let crc = reader.i32()?;
-        let queue_id = reader.i32()?;
-        let flag = reader.i32()?;
-        let queue_offset = reader.i64()?;
-        let log_offset = reader.i64()?;
-        let sys_flag = reader.i32()?;
-        let born_time = reader.i64()?;
-        let born_host = reader.take(host_length(sys_flag, BORN_HOST_V6))?;
-        let store_time = reader.i64()?;
-        let store_host = reader.take(host_length(sys_flag, STORE_HOST_V6))?;
-        let reconsume_count = reader.i32()?;
-        let prepared_offset = reader.i64()?;
-        let body_length = usize::try_from(reader.i32()?).ok()?;
-
-        let body_at = HEAD_WITHOUT_HOSTS + born_host.len() + store_host.len();
-        let text_at = body_at.checked_add(body_length)?;
-        let body = match room {
-            Some(room) => {
-                let room = room.get_mut(..body_length)?;
-                record.part(body_at, text_at)?.copy_to(room);
-                View::Bytes(room)
-            }
-            None => record.part(body_at, text_at)?,
-        };
-        if self.check_crc && body_length > 0 && u32::try_from(crc).ok()? != body_crc(body) {
-            return None;
-        }
-        let text = record.part(text_at, record.len())?;
-        self.tail.clear();
-        self.tail.resize(text.len(), 0);
-        text.copy_to(&mut self.tail);
-        let mut reader = Reader(&self.tail);
-        let topic_length = if magic == MAGIC_V2 { reader.i16()? } else { i16::from(reader.i8()?) };
-        let topic = from_utf8(reader.take(i32::from(topic_length))?).ok()?;
-        let properties_length = reader.i16()?;
-        let properties = from_utf8(reader.take(i32::from(properties_length))?).ok()?;
-        if !reader.0.is_empty() {
-            return None;
-        }
-        self.places.clear();
-        if self.with_pairs {
-            find_pairs(properties, &mut self.places)?;
-        }
-        let parsed = Parsed {
-            size,
-            crc,
-            queue_id,
-            flag,
-            queue_offset,
-            log_offset,
-            sys_flag,
-            born_time,
-            store_time,
-            reconsume_count,
-            prepared_offset,
-            born_host,
-            store_host,
-            topic,
-            pairs: Pairs { text: properties, places: &self.places },
-            body_length,
-        };
-        for column in &mut self.columns {
-            column.take(&parsed, &mut self.hosts)?;
-        }
-        Some(body_length)
-    }
+    })
 }
 
-fn host_length(sys_flag: i32, bit: i32) -> i32 {
-    if sys_flag & bit == 0 { 8 } else { 20 }
+/// Texts: where they end, and their bytes.
+fn texts<'a, 'py>(
+    py: Python<'py>,
+    texts: impl Iterator<Item = &'a [u8]> + Clone,
+    count: usize,
+) -> Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
+    let mut total = 0;
+    let lengths = texts.clone().map(<[u8]>::len);
+    let ends = ends(py, lengths.inspect(|length| total += length), count)?;
+    let data = filled(py, total, |mut room| {
+        for text in texts {
+            let (place, rest) = room.split_at_mut_checked(text.len())?;
+            place.copy_from_slice(text);
+            room = rest;
+        }
+        Some(())
+    })?;
+    Some((ends, data))
+}
+
+fn never_missing<'a, 'py>(
+    py: Python<'py>,
+    all: impl Iterator<Item = &'a [u8]> + Clone,
+    count: usize,
+) -> Option<Bound<'py, PyAny>> {
+    let (ends, data) = texts(py, all, count)?;
+    Some((py.None(), ends, data).into_pyobject(py).ok()?.into_any())
 }

@@ -8,6 +8,7 @@ mod columns;
 mod crc;
 mod feed;
 mod frames;
+mod gather;
 mod guard;
 mod header;
 mod header_binary;

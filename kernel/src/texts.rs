@@ -73,7 +73,7 @@ pub fn read<'a>(
 
 /// Where a byte is first found, the length if it is not there; eight bytes are looked at in one go.
 #[inline]
-fn find<const BYTE: u8>(bytes: &[u8]) -> usize {
+pub fn find<const BYTE: u8>(bytes: &[u8]) -> usize {
     const LOW: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;
     let mut rest = bytes;

@@ -38,9 +38,26 @@ property_texts = _pieces.map(lambda pairs: "\x02".join(f"{a}\x01{b}" for a, b in
 @st.composite
 def odd_records(draw: st.DrawFn) -> bytes:
     """Records whose property text follows no rule."""
+    return with_properties(draw(wire.stored_messages), draw(property_texts))
+
+
+@st.composite
+def alike(draw: st.DrawFn) -> list[bytes]:
+    """Records whose properties have nearly the same names in nearly the same order."""
+    usual = draw(st.permutations(["TAGS", "KEYS", "UNIQ_KEY", "a.b", "a", "TAG"]))
+    values = st.sampled_from(["", "x", "y z", "\x01"])
+    texts: list[str] = []
+    for _ in range(draw(st.integers(2, 6))):
+        kept = [name for name in usual if draw(st.integers(0, 7))]
+        pairs = [f"{name}\x01{draw(values)}" for name in kept]
+        texts.append("\x02".join(pairs) + draw(st.sampled_from(["", "\x02", "\x02TAG"])))
     message = draw(wire.stored_messages)
+    return [with_properties(message, text) for text in texts]
+
+
+def with_properties(message: StoredMessage, text: str) -> bytes:
     return record.encode_record(
-        topic=message.topic, body=message.body, properties_text=draw(property_texts),
+        topic=message.topic, body=message.body, properties_text=text,
         queue_id=message.queue_id, born_time_ms=message.born_time_ms,
         born_host=message.born_host, store_host=message.store_host,
         store_time_ms=message.store_time_ms, queue_offset=message.queue_offset,
@@ -94,6 +111,15 @@ def test_the_kernel_declines_nothing_ordinary_and_equals_the_twin(data: list[byt
     for one, other in arrays:
         assert one.type.equals(other.type)
         assert one.equals(other)
+
+
+@pytest.mark.skipif(kernel.WHY_PURE is not None, reason="no compiled kernel")
+@given(alike())
+def test_records_are_read_alike_whatever_their_neighbours_have(data: list[bytes]) -> None:
+    rows = [expected(record.decode_record(one)) for one in data]
+    assert kernel.decode_columns(b"".join(data), None, NAMES, True) is not None
+    found = decode.decode_arrays(b"".join(data), None, NAMES)
+    assert [list(row) for row in zip(*(each.to_pylist() for each in found), strict=True)] == rows
 
 
 @given(st.lists(wire.records, min_size=1, max_size=5), st.data(), st.binary(max_size=9))
