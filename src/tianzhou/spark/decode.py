@@ -37,8 +37,8 @@ ROWS_MAX = 8192
 BATCH_BYTES = 3 * 1024 * 1024
 """Records are gathered up to about this size before they become a batch.
 
-A batch takes a quarter more in Arrow, and Spark keeps memory for batches of up to 4 MiB; for a
-larger one it is got from the system each time, and given back. Smaller ones cost Python more.
+With bodies of 1 KiB a batch takes a sixth more in Arrow, and Spark's Arrow keeps memory for pieces
+of up to 4 MiB; a larger one is got from the system each time. Smaller batches cost Python more.
 """
 _UNPACKED_BYTES_MAX = 64 * 1024 * 1024
 """A body that unpacks to more is refused, as consumers do."""
