@@ -136,6 +136,12 @@ class Bench:
         return Figure(what, self.count / wall, max(spark, 0.0) * us_row, max(broker, 0.0) * us_row)
 
 
+def warm_up(work: Callable[[], object]) -> None:
+    """The JVM compiles what is new to it; so whatever is compared gets the same rounds before."""
+    for _ in range(WARM_ROUNDS):
+        work()
+
+
 def drain(frame: DataFrame) -> None:
     """Read all rows and columns into nothing."""
     frame.write.format("noop").mode("overwrite").save()
@@ -218,8 +224,7 @@ def figures(spark: SparkSession, folder: Path, bench: Bench) -> Iterator[Figure]
             return spark.read.format("rocketmq").option("nameServer", namesrv)
 
         fill(namesrv, bench.count)
-        for _ in range(WARM_ROUNDS):
-            drain(load(online()))
+        warm_up(lambda: drain(load(online())))
         yield from scans(bench, SOCKETS, online)
         allow_larger_pulls(namesrv)
         yield from scans(bench, LARGER, online)
@@ -228,15 +233,16 @@ def figures(spark: SparkSession, folder: Path, bench: Bench) -> Iterator[Figure]
     def offline() -> DataFrameReader:
         return spark.read.format("rocketmq-store").option("path", str(root))
 
+    warm_up(lambda: drain(load(offline())))
     yield from scans(bench, OFFLINE, offline)
     parquet = str(folder / "parquet")
 
     def write_parquet() -> None:
         load(offline()).write.mode("overwrite").parquet(parquet)
 
-    for _ in range(WARM_ROUNDS):  # Parquet's writer is new to the JVM here
-        write_parquet()
+    warm_up(write_parquet)
     yield bench.measure(f"{OFFLINE}: {TO_PARQUET}", write_parquet)
+    warm_up(lambda: drain(spark.read.parquet(parquet)))
     yield bench.measure(f"{PARQUET}: {ALL}", lambda: drain(spark.read.parquet(parquet)))
     yield bench.measure(f"{PARQUET}: {SUM}", lambda: sum_two(spark.read.parquet(parquet)))
     yield bench.measure(f"{PARQUET}: {GROUP}", lambda: count_tags(spark.read.parquet(parquet)))
