@@ -1,5 +1,6 @@
 """Commands on a terminal: a pseudo terminal of the system, on which they draw as for a person."""
 
+import codecs
 import os
 import pty
 import re
@@ -31,6 +32,8 @@ class Terminal:
         )  # fmt: skip
         os.close(follower)
         self.seen = ""
+        # A read may end within a character.
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def until(self, pattern: str) -> str:
         """Read until a pattern has been seen as often as asked for; gives all that was seen."""
@@ -48,7 +51,7 @@ class Terminal:
             data = os.read(self._leader, 65_536)
         except OSError:  # The other side is closed.
             return False
-        self.seen += data.decode(errors="replace")
+        self.seen += self._decoder.decode(data)
         return bool(data)
 
     def type(self, text: str) -> None:
