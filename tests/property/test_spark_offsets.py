@@ -38,12 +38,18 @@ def test_checkpoints_give_back_what_they_were_given(given_places: offsets.Places
     assert offsets.is_start(offsets.start_mark("latest"))
 
 
-@given(places, places, st.none() | st.integers(1, 30), st.none() | st.integers(1, 400))
+@given(
+    places,
+    places,
+    st.none() | st.integers(1, 30),
+    st.none() | st.integers(1, 400),
+    st.floats(0.0, 1.0),
+)
 def test_partitions_cover_a_range_once_and_in_order(
-    start: offsets.Places, end: offsets.Places, least: int | None, most: int | None
+    start: offsets.Places, end: offsets.Places, least: int | None, most: int | None, share: float
 ) -> None:
     ranges = offsets.ranges_between(start, end)
-    parts = offsets.split(ranges, least, most)
+    parts = offsets.split(ranges, least, most, share)
     assert offsets_of(parts) == offsets_of(ranges)
     assert all(part.count for part in parts)
     if most:

@@ -13,7 +13,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tianzhou.client.queues import Queue
 from tianzhou.client.sync import Producer, QueueReader
-from tianzhou.errors import ConfigError, DataLost
+from tianzhou.errors import BrokerError, ConfigError, DataLost
+from tianzhou.spark import offsets
 from tianzhou.spark.batch import BatchReader, RangePartition
 from tianzhou.spark.offsets import Range
 from tianzhou.spark.options import SourceOptions, read_options
@@ -63,6 +64,25 @@ def test_filters_of_the_broker_give_each_match_once(
     parts = reader.partitions()
     assert len(parts) >= 3
     assert rows(reader, iter(parts)) == list(range(0, 700, 7))
+
+
+def test_the_fewer_messages_pass_the_longer_are_the_partitions(
+    cluster: Cluster, mixed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offsets, "_PARTITION_COUNT_MIN", 50)
+    counts = {
+        tags: len(BatchReader(options(cluster, subscribe=mixed, tags=tags), WANTED).partitions())
+        for tags in ("*", "often", "rare", "none")
+    }
+    assert counts["*"] == 14 > counts["often"] > counts["rare"] > counts["none"] == 1
+
+
+def test_a_condition_that_the_broker_cannot_read_is_refused_before_any_task(
+    cluster: Cluster, mixed: str
+) -> None:
+    reader = BatchReader(options(cluster, subscribe=mixed, sql="n >> 'a'"), WANTED)
+    with pytest.raises(BrokerError, match="n >> 'a'"):
+        reader.partitions()
 
 
 def test_what_was_deleted_is_a_loss_or_left_out(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tianzhou.spark.offsets import Bounds, Edge, Range
 from tianzhou.spark.options import SourceOptions
 from tianzhou.spark.pulling import ClusterReader, report_loss, wanted_queues
 from tianzhou.spark.pushdown import NOTHING_PUSHED, Pushed
-from tianzhou.spark.worker import settle_in
+from tianzhou.spark.worker import Travelling, settle_in
 
 
 @dataclass
@@ -31,7 +31,7 @@ class RangePartition(InputPartition):
     range: Range
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(Travelling, DataSourceReader):
     """Plans on the driver, reads on executors."""
 
     def __init__(self, options: SourceOptions, wanted: StructType) -> None:
@@ -46,7 +46,7 @@ class BatchReader(DataSourceReader):
         self._ending = offsets.ending(options)
 
     def partitions(self) -> Sequence[InputPartition]:
-        with ClusterReader(self._options) as reader:
+        with ClusterReader(self._options, tags=_broker_tags(self._pushed)) as reader:
             queues = wanted_queues(reader, self._options, self._assigned)
             for wishes in (self._starting, self._ending):
                 offsets.check_named(wishes, queues)
@@ -57,9 +57,9 @@ class BatchReader(DataSourceReader):
             lost += offsets.beyond(self._starting, bounds)
             report_loss(lost, fail=self._options.fail_on_data_loss)
             kept = narrowed(kept, self._pushed, reader.time_offsets, bounds)
-        options = self._options
-        parts = offsets.split(kept, options.min_partitions, options.max_records_per_partition)
-        return [RangePartition(part) for part in parts]
+            share = reader.matching_share(kept)
+        least, most = self._options.min_partitions, self._options.max_records_per_partition
+        return [RangePartition(part) for part in offsets.split(kept, least, most, share)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RangePartition):
@@ -104,7 +104,7 @@ def read_range(
     """The batches of one range. Raises DataLost, RemotingError, BrokerError, RecordError."""
     settle_in()
     decoder = Decoder.of(wanted, options, pushed)
-    with ClusterReader(options, tags=" || ".join(sorted(pushed.tags or ()))) as reader:
+    with ClusterReader(options, tags=_broker_tags(pushed)) as reader:
         gathered: list[bytes] = []
         size, delta = 0, 0
         for block in reader.read(part):
@@ -116,6 +116,11 @@ def read_range(
                 size, delta = size + len(records), block_delta
         if gathered:
             yield from _batches(decoder, gathered, part, delta)
+
+
+def _broker_tags(pushed: Pushed) -> str:
+    """Tags as brokers are asked for them."""
+    return " || ".join(sorted(pushed.tags or ()))
 
 
 def _batches(

@@ -41,7 +41,7 @@ from tianzhou.spark.pulling import report_loss
 from tianzhou.spark.pushdown import NOTHING_PUSHED
 from tianzhou.spark.spans import spans
 from tianzhou.spark.store_files import Entries, StoreFiles, is_end
-from tianzhou.spark.worker import settle_in
+from tianzhou.spark.worker import Travelling, settle_in
 from tianzhou.store.checkpoint import read_checkpoint
 from tianzhou.store.commitlog import find_record
 from tianzhou.store.consumequeue import BLANK_SIZE
@@ -97,7 +97,7 @@ class StoreSource(DataSource):
         )
 
 
-class StoreReader(DataSourceReader):
+class StoreReader(Travelling, DataSourceReader):
     """Plans on the driver, reads where the executors see the same files."""
 
     def __init__(self, options: StoreOptions, wanted: StructType) -> None:

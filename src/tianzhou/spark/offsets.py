@@ -27,6 +27,8 @@ _OFFSET_MAX = 2**63 - 1
 _PARTITIONS_AIM = 16
 _PARTITION_COUNT_MIN = 32_768
 """Messages of a partition that are not worth dividing any more."""
+_SHARE_MIN = 1 / 32
+"""Looking at a message that is not read costs about so much of reading it."""
 
 
 class Edge(Enum):
@@ -278,13 +280,20 @@ def clip(
     return kept, lost
 
 
-def split(ranges: list[Range], min_partitions: int | None, max_records: int | None) -> list[Range]:
+def split(
+    ranges: list[Range],
+    min_partitions: int | None,
+    max_records: int | None,
+    read_share: float = 1.0,
+) -> list[Range]:
     """Ranges cut so that there are enough of them and none is too long; order is kept.
 
-    Unless it is said how, long ranges are cut so that a few cores find work in one queue.
+    Unless it is said how, long ranges are cut so that a few cores find work in one queue; they may
+    be the longer the fewer of their messages will be read.
     """
     total = sum(each.count for each in ranges)
-    limit = max_records or max(total // _PARTITIONS_AIM, _PARTITION_COUNT_MIN)
+    worth_it = int(_PARTITION_COUNT_MIN / max(read_share, _SHARE_MIN))
+    limit = max_records or max(total // _PARTITIONS_AIM, worth_it)
     if min_partitions and total:
         limit = min(limit, max(total // min_partitions, 1))
     parts: list[Range] = []

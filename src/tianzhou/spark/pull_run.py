@@ -1,16 +1,18 @@
 """Pulls of one queue that follow each other without a task for each.
 
 A broker gives 32 messages a pull, so what a pull costs is paid every 32 rows. As long as pulls find
-messages, the answer to one sends the next; whatever else a broker answers, or does not, ends the
-run, and whoever began it asks again from there, with patience.
+messages, or a filter finds none to look at further on, the answer to one sends the next; whatever
+else a broker answers, or does not, ends the run, and whoever began it asks again from there, with
+patience.
 """
 
 import asyncio
 from collections.abc import Callable
 
-from tianzhou.errors import RemotingError
+from tianzhou.errors import RecordError, RemotingError
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
+from tianzhou.protocol.record import QUEUE_OFFSET_AT, scan_records
 from tianzhou.remoting.pending import Waiter
 
 Post = Callable[[Waiter, int], bool]
@@ -22,13 +24,16 @@ _NEXT_FIELD, _DELTA_FIELD = "nextBeginOffset", "offsetDelta"
 class PullRun:
     """The waiter of all its pulls, one at a time."""
 
-    __slots__ = ("_at", "_ended", "_post", "_stop", "replies")
+    __slots__ = ("_at", "_ended", "_filtered", "_post", "_stop", "replies")
 
-    def __init__(self, at: int, stop: int, post: Post, ended: "asyncio.Future[int]") -> None:
+    def __init__(
+        self, at: int, stop: int, post: Post, ended: "asyncio.Future[int]", *, filtered: bool
+    ) -> None:
         self._at = at
         self._stop = stop
         self._post = post
         self._ended = ended
+        self._filtered = filtered
         self.replies: list[tuple[bytes, int]] = []
         """Records, and what to add to the queue offsets in them."""
 
@@ -50,15 +55,37 @@ class PullRun:
         try:
             following = int(answer.fields[_NEXT_FIELD])
             delta = int(answer.fields.get(_DELTA_FIELD) or 0)
-        except (KeyError, ValueError):
-            following = delta = 0
-        # A broker that filters may look further than it was asked to: then records must be cut.
-        if answer.code != ResponseCode.SUCCESS or not self._at < following <= self._stop:
+            if following > self._at:
+                self._take(answer, following, delta)
+                return
+        except (KeyError, ValueError, RecordError):
+            pass
+        self._ended.set_result(self._at)
+
+    def _take(self, answer: Command, following: int, delta: int) -> None:
+        """Keep what was found and go on behind it. Raises RecordError."""
+        if answer.code == ResponseCode.SUCCESS:
+            records = bytes(answer.body)
+            self.replies.append((cut(records, following, self._stop, delta), delta))
+        elif answer.code != ResponseCode.PULL_RETRY_IMMEDIATELY or not self._filtered:
             self._ended.set_result(self._at)
             return
         self._at = following
-        self.replies.append((bytes(answer.body), delta))
         self._go_on()
 
     def set_exception(self, _: RemotingError, /) -> None:
         self._ended.set_result(self._at)
+
+
+def cut(records: bytes, following: int, stop: int, delta: int) -> bytes:
+    """The records of a reply before an offset. Raises RecordError.
+
+    A broker that filters looks further than it was asked to; the next block has that.
+    """
+    if following <= stop:
+        return records
+    for start, _, _ in scan_records(records):
+        place = start + QUEUE_OFFSET_AT
+        if int.from_bytes(records[place : place + 8], "big", signed=True) >= stop - delta:
+            return records[:start]
+    return records

@@ -31,11 +31,11 @@ from tianzhou.protocol.bodies.topics import TopicList
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers.pull import PullMessageRequest, PullMessageResponse
-from tianzhou.protocol.record import QUEUE_OFFSET_AT, decode_record, scan_records
+from tianzhou.protocol.record import decode_record, scan_records
 from tianzhou.remoting.pending import Waiter
 from tianzhou.spark.offsets import AtTime, Bounds, Edge, Lost, Places, Range, Wish, Wishes
 from tianzhou.spark.options import ReadFrom, SourceOptions
-from tianzhou.spark.pull_run import PullRun
+from tianzhou.spark.pull_run import PullRun, cut
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ _OFFSET_FIELD, _COUNT_FIELD = "queueOffset", "maxMsgNums"
 _STATUSES = {int(status.value): status for status in PullStatus}
 
 _ASKED_AT_ONCE = 32
+_LOOKS, _LOOK_COUNT = 4, 32
 _PULL_COUNT_MAX = 4096
 _PULL_BYTES_MAX = 1024 * 1024
 _BLOCKS_AT_ONCE = 4
@@ -255,6 +256,33 @@ class ClusterReader:
 
         return dict(found for found in _each(places, ask) if found is not None)
 
+    def matching_share(self, ranges: Iterable[Range]) -> float:
+        """How many of the messages the brokers let pass, about, by a few pulls of each range."""
+        if not self._is_filtered:
+            return 1.0
+
+        async def ask(queue: Queue) -> tuple[int, int]:
+            looked = found = 0
+            try:
+                for at in places[queue]:
+                    subscription = self._subscription(queue.topic)
+                    reply = await self._pull(queue, at, _LOOK_COUNT, subscription, MASTER_ID)
+                    if reply.next_offset > at:
+                        looked += reply.next_offset - at
+                        found += sum(1 for _ in scan_records(reply.records))
+            except TianzhouError as error:
+                if not error.retriable:
+                    raise  # such as an expression that the broker cannot read
+            return looked, found
+
+        places: dict[Queue, list[int]] = {}
+        for each in ranges:
+            step = -(-each.count // _LOOKS)
+            places.setdefault(each.queue, []).extend(range(each.first, each.stop, step))
+        counts = _each(places, ask)
+        looked = sum(each[0] for each in counts)
+        return min(sum(each[1] for each in counts) / looked, 1.0) if looked else 1.0
+
     def commit(self, places: Places) -> None:
         """Save the group's progress. Raises RemotingError, BrokerError."""
 
@@ -312,7 +340,7 @@ class ClusterReader:
 
         loop, timeout_ms = self._hub.loop, self._options.request_timeout
         timeout_s = timeout_ms / 1000
-        run = PullRun(at, stop, post, loop.create_future())
+        run = PullRun(at, stop, post, loop.create_future(), filtered=self._is_filtered)
         reached = await run.ended()
         block.replies += run.replies
         return reached
@@ -322,10 +350,7 @@ class ClusterReader:
         queue, stop = block.range.queue, block.range.stop
         following = reply.next_offset
         if reply.status is PullStatus.FOUND and following > at:
-            records = reply.records
-            if following > stop:
-                # A broker that filters looks further than it was asked to; the next block has that.
-                records = cut(records, stop - reply.offset_delta)
+            records = cut(reply.records, following, stop, reply.offset_delta)
             block.replies.append((records, reply.offset_delta))
             return following
         if reply.status is PullStatus.NO_MATCH and following > at:
@@ -441,15 +466,6 @@ def report_loss(lost: list[Lost], *, fail: bool) -> None:
     if fail:
         raise DataLost(f"{text}. The option failOnDataLoss=false goes on without them")
     log.warning("lost: %s", text)
-
-
-def cut(records: bytes, stop_offset: int) -> bytes:
-    """The records before the first with this queue offset or a higher one."""
-    for start, _, _ in scan_records(records):
-        place = start + QUEUE_OFFSET_AT
-        if int.from_bytes(records[place : place + 8], "big", signed=True) >= stop_offset:
-            return records[:start]
-    return records
 
 
 def _next_count(block: Block, count: int) -> int:

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from tianzhou.spark import sink_tasks
 from tianzhou.spark.sink_options import SinkOptions, read_sink_options
 from tianzhou.spark.sink_tasks import Half
-from tianzhou.spark.worker import settle_in
+from tianzhou.spark.worker import Travelling, settle_in
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def stream_writer(
     return StreamWriter(read_sink_options(options, schema, overwrite=overwrite, streaming=True))
 
 
-class BatchWriter(DataSourceArrowWriter):
+class BatchWriter(Travelling, DataSourceArrowWriter):
     """Writes a data frame."""
 
     def __init__(self, options: SinkOptions) -> None:
@@ -77,7 +77,7 @@ class BatchWriter(DataSourceArrowWriter):
         _abort(messages, self._write_id, 0, self._options)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(Travelling, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream."""
 
     def __init__(self, options: SinkOptions) -> None:

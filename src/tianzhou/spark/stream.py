@@ -34,6 +34,7 @@ from tianzhou.spark.offsets import Bounds, Edge, Places
 from tianzhou.spark.options import SourceOptions
 from tianzhou.spark.pulling import ClusterReader, report_loss, wanted_queues
 from tianzhou.spark.pushdown import NOTHING_PUSHED
+from tianzhou.spark.worker import Travelling
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ Document = dict[str, Any]
 """An offset as Spark keeps it."""
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(Travelling, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """See the module."""
 
     def __init__(self, options: SourceOptions, wanted: StructType) -> None:

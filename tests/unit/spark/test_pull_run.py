@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tianzhou.errors import ConnectionClosed, RemotingError
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
+from tianzhou.protocol.record import encode_record
 from tianzhou.remoting.pending import Waiter
 from tianzhou.spark.pull_run import PullRun
 
@@ -24,7 +25,21 @@ def found(following: object, body: bytes = b"records", **more: str) -> Command:
     return Command(code=ResponseCode.SUCCESS, ext_fields=fields, body=body)
 
 
-def run_of(answers: Sequence[Answer]) -> tuple[int, list[tuple[bytes, int]], list[int]]:
+def no_match(following: int) -> Command:
+    fields = {"nextBeginOffset": str(following)}
+    return Command(code=ResponseCode.PULL_RETRY_IMMEDIATELY, ext_fields=fields)
+
+
+def record(queue_offset: int) -> bytes:
+    return encode_record(
+        topic="t", body=b"x", properties_text="", queue_id=0, queue_offset=queue_offset,
+        born_time_ms=1, born_host=("10.0.0.1", 1), store_host=("10.0.0.2", 2),
+    )  # fmt: skip
+
+
+def run_of(
+    answers: Sequence[Answer], *, filtered: bool = False
+) -> tuple[int, list[tuple[bytes, int]], list[int]]:
     """Where a run ends that is answered so, what it kept, and what it asked for."""
     asked: list[int] = []
 
@@ -46,7 +61,7 @@ def run_of(answers: Sequence[Answer]) -> tuple[int, list[tuple[bytes, int]], lis
                 loop.call_soon(give, waiter, answer)
             return answer is not None
 
-        run = PullRun(FIRST, STOP, post, loop.create_future())
+        run = PullRun(FIRST, STOP, post, loop.create_future(), filtered=filtered)
         return await run.ended(), run.replies, asked
 
     return asyncio.run(walk())
@@ -64,7 +79,8 @@ def test_it_goes_on_as_long_as_pulls_find_messages() -> None:
         pytest.param(None, id="no connection"),
         pytest.param(ConnectionClosed("gone"), id="lost"),
         pytest.param(found(110), id="no progress"),
-        pytest.param(found(STOP + 1), id="further than asked"),
+        pytest.param(found(STOP + 1), id="further than asked, with what is no record"),
+        pytest.param(no_match(120), id="messages that nobody filtered are gone"),
         pytest.param(found("many"), id="no number"),
         pytest.param(found("9" * 5000), id="a number of 5,000 digits"),
         pytest.param(found(120, offsetDelta="some"), id="no number to add"),
@@ -78,6 +94,22 @@ def test_it_goes_on_as_long_as_pulls_find_messages() -> None:
 def test_anything_else_ends_it_where_it_was(end: Answer) -> None:
     ended, replies, asked = run_of([found(110, b"a", offsetDelta="-3"), end])
     assert (ended, asked, replies) == (110, [FIRST, 110], [(b"a", -3)])
+
+
+def test_a_filter_that_lets_nothing_pass_is_asked_further_on() -> None:
+    answers = [no_match(110), found(120, b"a"), no_match(STOP + 700)]
+    ended, replies, asked = run_of(answers, filtered=True)
+    assert (ended, asked, replies) == (STOP + 700, [FIRST, 110, 120], [(b"a", 0)])
+    assert run_of([no_match(FIRST)], filtered=True) == (FIRST, [], [FIRST])
+
+
+@given(st.lists(st.integers(FIRST, STOP + 20), unique=True).map(sorted), st.integers(-3, 3))
+def test_what_lies_behind_the_end_is_cut_off(places: list[int], delta: int) -> None:
+    body = b"".join(record(place - delta) for place in places)
+    answer = found(STOP + 21, body, offsetDelta=str(delta))
+    ended, replies, _ = run_of([answer], filtered=True)
+    wanted = b"".join(record(place - delta) for place in places if place < STOP)
+    assert (ended, replies) == (STOP + 21, [(wanted, delta)])
 
 
 @given(st.lists(st.integers(FIRST - 5, STOP + 5), max_size=8))
