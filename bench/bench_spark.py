@@ -50,13 +50,15 @@ QUEUES = 8
 BODY = bytes(range(256)) * 4
 SENT_AT_ONCE = 5_000
 WARM_ROUNDS = 3
-ROUNDS_S = 8.0
+ROUNDS_S = 16.0
 """No further round of a figure is begun after this."""
 LOG_FILE_BYTES = 256 * 1024 * 1024
 QUEUE_FILE_BYTES = 20 * 300_000
 TWO = "queueId INT, queueOffset BIGINT"
 NARROW = "tags STRING"
 SINK_TOPIC = "bench-sink"
+SINK_COUNT_MAX = 600_000
+"""Every round leaves its messages on the disk."""
 # RocketMQ's limits on one pull are 32 messages and 256 KiB.
 LARGER_PULLS = {
     "maxTransferCountOnMessageInMemory": "2048",
@@ -251,9 +253,9 @@ def figures(spark: SparkSession, folder: Path, bench: Bench) -> Iterator[Figure]
         f"{PARQUET}: {TO_PARQUET}",
         lambda: spark.read.parquet(parquet).write.mode("overwrite").parquet(copy),
     )
-    with broker(folder / "written") as (namesrv, bench.broker_pid):
-        work = partial(write_topic, spark, namesrv, bench.count)
-        yield bench.measure(SINK, work)
+    written = Bench(min(bench.count, SINK_COUNT_MAX), bench.rounds)
+    with broker(folder / "written") as (namesrv, written.broker_pid):
+        yield written.measure(SINK, partial(write_topic, spark, namesrv, written.count))
 
 
 # -- the page --------------------------------------------------------------------------------------
@@ -317,7 +319,7 @@ def write_page(measured: list[Figure], count: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Spark over topics.")
-    parser.add_argument("--count", type=int, default=600_000)
+    parser.add_argument("--count", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="few messages, printed only")
     parser.add_argument("--json", action="store_true", help="a line per figure, printed only")

@@ -57,6 +57,7 @@ _STATES = {
     TRANSACTION_ROLLBACK: "rollback",
 }
 _UTC_US = pa.timestamp("us", tz="UTC")
+_OFFSET_MAX = 2**63 - 1
 _WHOLE = "^-?[0-9]{1,18}$"
 
 
@@ -178,7 +179,7 @@ class Decoder:
         broker_name: str,
         *,
         first: int = 0,
-        stop: int = 2**63 - 1,
+        stop: int = _OFFSET_MAX,
         queue_offset_delta: int = 0,
     ) -> Iterator[pa.RecordBatch]:
         """Batches of the rows whose queue offset is from `first` to before `stop`."""
@@ -189,6 +190,8 @@ class Decoder:
             yield self._batch(part, broker_name)
 
     def _kept(self, arrays: Arrays, first: int, stop: int) -> Arrays:
+        if (first, stop) == (0, _OFFSET_MAX) and self.only_tags is None and not self._has_times:
+            return arrays
         offsets = arrays["queueOffset"].to_numpy()
         keep = (offsets >= first) & (offsets < stop)
         if self.only_tags is not None:
@@ -221,7 +224,8 @@ class Decoder:
         if not found:
             return arrays[name].cast(field.type) if name in ("keys", "properties") else arrays[name]
         texts = [arrays[twin.PROPERTY + each] for each in found]
-        text = texts[0] if len(texts) == 1 else pc.coalesce(*texts)
+        some = [each for each in texts if each.null_count < count] or texts[:1]
+        text = some[0] if len(some) == 1 else pc.coalesce(*some)
         return text if pa.types.is_string(field.type) else number_of(text, field.type)
 
 

@@ -242,12 +242,14 @@ class StoreReader(Travelling, DataSourceReader):
     def _read_queues(self, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
         files, decoder = self._files(), self._decoder()
         for some in _at_once(ranges):
-            entries = np.concatenate([self._entries(files, each) for each in some])
+            entries = [self._entries(files, each) for each in some]
+            places = np.concatenate([each["log"].astype(np.int64) for each in entries])
+            sizes = np.concatenate([each["size"].astype(np.int64) for each in entries])
             if len(some) > 1:
-                entries = entries[np.argsort(entries["log"].astype(np.int64), kind="stable")]
-            for group in _groups(entries, files, with_bodies="body" in decoder.sources):
-                places = group["log"].astype(np.int64)
-                for arrays in self._arrays(files, decoder, places, some):
+                order = np.argsort(places, kind="stable")
+                places, sizes = places[order], sizes[order]
+            for begin, end in _groups(places, sizes, files, with_bodies="body" in decoder.sources):
+                for arrays in self._arrays(files, decoder, places[begin:end], some):
                     yield from decoder.batches(arrays, self._options.broker_name)
         files.close()
 
@@ -402,18 +404,20 @@ def may_match(
     return np.isin(codes, hashes) | (codes < _HASH_MIN)
 
 
-def _groups(entries: Entries, files: StoreFiles, *, with_bodies: bool) -> Iterator[Entries]:
-    """Entries in groups that make good batches, each of one log file."""
-    numbers = (entries["log"].astype(np.int64) - files.first_log_offset) // files.log_file_bytes
-    edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(entries)]
+def _groups(
+    places: Longs, sizes: Longs, files: StoreFiles, *, with_bodies: bool
+) -> Iterator[tuple[int, int]]:
+    """From where to where messages make good batches, each of one log file."""
+    numbers = (places - files.first_log_offset) // files.log_file_bytes
+    edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(places)]
     for begin, end in pairwise(edges):
         at = begin
         while at < end:
             count = min(ROWS_MAX, end - at)
             if with_bodies:
-                sizes = np.cumsum(entries["size"][at : at + count].astype(np.int64))
-                count = max(int(np.searchsorted(sizes, BATCH_BYTES, "right")), 1)
-            yield entries[at : at + count]
+                passed = np.cumsum(sizes[at : at + count])
+                count = max(int(np.searchsorted(passed, BATCH_BYTES, "right")), 1)
+            yield at, at + count
             at += count
 
 
