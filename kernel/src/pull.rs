@@ -18,6 +18,7 @@ use crate::request::{int32, put_common};
 use crate::settings::{PYTHON, RESPONSE, Settings, put_headline, put_length, put_number, put_pair};
 use crate::texts::java_hash;
 use crate::view::{Mapping, View, write_parts};
+use crate::walk::{self, Task};
 
 pub const PULL_MESSAGE: i32 = 11;
 pub const LITE_PULL_MESSAGE: i32 = 361;
@@ -195,7 +196,7 @@ pub struct ReadLimits {
     pub size_bytes: (usize, usize),
     /// What lies further than this behind the end of the log is old.
     pub memory_bytes: i64,
-    /// Records before this log offset are checked by Python before they leave.
+    /// Records before this log offset were there before this process, and are checked as they leave.
     pub checked_from: i64,
 }
 
@@ -221,13 +222,31 @@ impl<'l> LogFiles<'l> {
     }
 
     fn view(&self, piece: &Piece) -> Option<View<'l>> {
-        let memory = if piece.first == self.last.first {
-            &self.last.memory
-        } else {
-            let (_, memory) = self.older.iter().find(|(first, _)| *first == piece.first)?;
-            memory
-        };
-        memory.view().part(piece.start, piece.stop)
+        self.file(piece.first)?.part(piece.start, piece.stop)
+    }
+
+    fn file(&self, first: i64) -> Option<View<'l>> {
+        if first == self.last.first {
+            return Some(self.last.memory.view());
+        }
+        self.older.iter().find(|file| file.0 == first).map(|(_, memory)| memory.view())
+    }
+
+    /// Whether the record that an entry leads to is whole, and the one that is meant.
+    fn is_sound(
+        &self,
+        pull: &Pull<'_>,
+        (queue_offset, size, first, start): (i64, i32, i64, usize),
+        text: &mut Vec<u8>,
+    ) -> bool {
+        let task = Task { first, check_crc: true, ..Task::default() };
+        let record = self.file(first).and_then(|file| walk::read(file, start, &task, text));
+        record.is_some_and(|record| {
+            record.topic.as_bytes() == pull.topic.as_ref()
+                && record.queue_id == pull.queue_id
+                && record.queue_offset == queue_offset
+                && record.size == size
+        })
     }
 
     /// Whether pieces can be read without waiting for the disk; new ones always can.
@@ -374,6 +393,7 @@ pub fn answer(
     }
     let first_piece = pieces.len();
     let (mut got, mut total, mut at) = (0, 0, start);
+    let mut unchecked = Vec::new();
     while at < stop {
         let place = usize::try_from(at - file.first).ok()?.checked_mul(ENTRY)?;
         let (log_offset, size_field, tags_code) = entry_of(&entries.array(place)?)?;
@@ -392,10 +412,13 @@ pub fn answer(
             continue;
         }
         // A file whose entries lie elsewhere meanwhile reads as zeros.
-        if log_offset < limits.checked_from || size < RECORD_MIN {
+        if size < RECORD_MIN {
             return None;
         }
         let piece = log.find(log_offset, size)?;
+        if log_offset < limits.checked_from {
+            unchecked.push((at - 1, size_field, piece.first, piece.start));
+        }
         match pieces.get_mut(first_piece..).and_then(<[Piece]>::last_mut) {
             Some(last) if last.first == piece.first && last.stop == piece.start => {
                 last.stop = piece.stop;
@@ -409,6 +432,11 @@ pub fn answer(
         return None;
     }
     if !log.has_cached(pieces.get(first_piece..)?, end.saturating_sub(hot_bytes)) {
+        return None;
+    }
+    // What is damaged is for Python, which leaves it out and says so.
+    let mut text = Vec::new();
+    if !unchecked.into_iter().all(|place| log.is_sound(pull, place, &mut text)) {
         return None;
     }
     let first = out.len();

@@ -34,6 +34,7 @@ const LEVEL_DIGITS_MAX: usize = 9;
 // -- walking --------------------------------------------------------------------------------------
 
 /// What a walk is asked for; see `pure_walk.walk_records`.
+#[derive(Default)]
 pub struct Task {
     pub first: i64,
     pub start: usize,
@@ -62,14 +63,14 @@ struct Gathered {
 }
 
 /// The fixed part of a record and its text, all of it checked.
-struct Plain<'a> {
-    size: i32,
-    queue_id: i32,
-    queue_offset: i64,
+pub struct Plain<'a> {
+    pub size: i32,
+    pub queue_id: i32,
+    pub queue_offset: i64,
     log_offset: i64,
     sys_flag: i32,
     store_time: i64,
-    topic: &'a str,
+    pub topic: &'a str,
     properties: &'a str,
 }
 
@@ -100,7 +101,7 @@ pub fn walk<'py>(py: Python<'py>, view: View<'_>, task: &Task) -> Option<Bound<'
 }
 
 /// The record at `position` if it is plain; `tail` holds its text.
-fn read<'a>(
+pub fn read<'a>(
     view: View<'_>,
     position: usize,
     task: &Task,

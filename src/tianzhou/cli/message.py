@@ -132,7 +132,15 @@ async def send(
                 topic, content, tags=tag, keys=tuple(key or ()), delay_level=delay_level,
                 properties=properties,
             )  # fmt: skip
-            sent.append(await put(message, queue=queues[number % len(queues)]))
+            try:
+                sent.append(await put(message, queue=queues[number % len(queues)]))
+            except BaseException:
+                if len(everything) > 1:
+                    session.err.print(
+                        f"{len(sent)} of {len(everything)} messages were acknowledged before it "
+                        "ended; whether the next one has arrived is not known"
+                    )
+                raise
     doubts = [each for each in sent if each.status != "SEND_OK"]
     shown = table(
         ["!id", "broker", ">queue", ">offset", "status"],

@@ -11,6 +11,7 @@ from itertools import repeat
 from operator import add, sub
 from typing import Final, Protocol
 
+from tianzhou.errors import RecordError
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.properties import java_hash
 from tianzhou.protocol.pure import ENCODING_BINARY, Header
@@ -22,6 +23,7 @@ from tianzhou.protocol.pure_fields import (
     integer,
     long_integer,
 )
+from tianzhou.protocol.pure_record import decode_record
 
 PULL_CODES: Final = frozenset((
     int(RequestCode.PULL_MESSAGE), int(RequestCode.LITE_PULL_MESSAGE),
@@ -36,6 +38,8 @@ _RECORD_BYTES_MIN = 91
 _BLANK_SIZE = 2**31 - 1
 _ENTRIES_A_READ = 800
 """Entries that one read looks at, at least, when a filter rejects most of them."""
+_Place = tuple[int, int, int]
+"""Queue offset, log offset and size of a record, by its entry."""
 _CLOSE_BYTES = 1024 * 1024
 """Records that lie closer together than this are asked for at once, whether they are in memory."""
 _JAVA_SPACE = "".join(map(chr, range(0x21)))
@@ -181,7 +185,12 @@ def find(
         found = _find_newest(start, count_max, file, log, limits, high, cold)
         if found is not None:
             return found
-    return _find_each(start, count_max, codes, file, log, older, limits, high, cold)
+    unchecked: list[_Place] = []
+    given = _find_each(start, count_max, codes, file, log, older, limits, high, cold, unchecked)
+    files = (log, *older)
+    if not all(_is_sound(pull, place, files) for place in unchecked):
+        return None  # for those who leave out what is damaged, and say so
+    return given
 
 
 def _find_newest(
@@ -240,8 +249,9 @@ def _find_each(
     limits: ReadLimits,
     high: int,
     cold: Cold,
+    unchecked: list[_Place],
 ) -> Given | None:
-    """The same entry by entry."""
+    """The same entry by entry; notes in `unchecked` what was there before this process."""
     _, memory, first, behind, _ = file
     hot_from, is_cached = cold
     _, new_count, old_count, new_bytes, old_bytes, memory_bytes, checked_from = limits
@@ -273,8 +283,10 @@ def _find_each(
             if size == _BLANK_SIZE or (codes is not None and tags_code not in codes):
                 continue
             # A file whose entries lie elsewhere meanwhile reads as zeros.
-            if log_offset < checked_from or size < _RECORD_BYTES_MIN:
+            if size < _RECORD_BYTES_MIN:
                 return None
+            if log_offset < checked_from:
+                unchecked.append((at - 1, log_offset, size))
             got += 1
             total += size
             if log_offset == run_end and run_end != end and log_offset >= hot_from:
@@ -296,6 +308,21 @@ def _find_each(
         return None
     pieces.append(records[run - begin : run_end - begin])
     return got, total, at, pieces
+
+
+def _is_sound(pull: Pull, place: _Place, files: tuple[LogFile, ...]) -> bool:
+    """Whether the record that an entry leads to is whole, and the one that is meant."""
+    queue_offset, log_offset, size = place
+    found = _file_with(log_offset, log_offset + size, files)
+    if found is None:
+        return False
+    begin, _, records = found
+    try:
+        fields = decode_record(records, log_offset - begin, True, False)
+    except RecordError:
+        return False
+    meant = (pull.topic, pull.queue_id, queue_offset, log_offset, size)
+    return (fields[0], *fields[3:6], fields[-1]) == meant
 
 
 def _file_with(start: int, stop: int, files: tuple[LogFile, ...]) -> LogFile | None:
