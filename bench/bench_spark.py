@@ -319,7 +319,7 @@ def write_page(measured: list[Figure], count: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Spark over topics.")
-    parser.add_argument("--count", type=int, default=2_000_000)
+    parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="few messages, printed only")
     parser.add_argument("--json", action="store_true", help="a line per figure, printed only")

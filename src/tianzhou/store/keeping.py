@@ -172,15 +172,28 @@ class Keeping:
             modified = [self._modified_ms(file.first) for file in files]
             count = retention.expired_count(modified, now_ms, self.config, verdict)
             if count:
-                if verdict.delete_young:
-                    log.warning(
-                        "store: the disk is %.0f %% full, so %d log files go whatever their age "
-                        "(cleanFileForciblyEnable); free some space or lower fileReservedTime",
-                        used * 100,
-                        count,
-                    )
                 self._remove(count)
+            if verdict.delete_young:
+                count += self._remove_young(retention.most_at_once(len(modified)) - count)
+            if count:
+                self.look_at_disk()
             return count
+
+    def _remove_young(self, count_max: int) -> int:
+        """Files go, the oldest first, until the disk is no longer too full; how many went."""
+        count = 0
+        while count < count_max:
+            used = self._disk.used_ratio(self.config.log_directory)
+            if not retention.judge(self.config, used, -1).delete_young:
+                break
+            log.warning(
+                "store: the disk is %.0f %% full, so a log file goes whatever its age "
+                "(cleanFileForciblyEnable); free some space or lower fileReservedTime",
+                used * 100,
+            )
+            self._remove(1)
+            count += 1
+        return count
 
     def _modified_ms(self, first: int) -> int:
         file = self._log.segments.find(first)

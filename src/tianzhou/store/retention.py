@@ -2,8 +2,8 @@
 
 A file goes when it has not been written to for fileReservedTime hours, at the hours of
 deleteWhen, or at any hour once the disk is fuller than diskMaxUsedSpaceRatio. Above the ratio for
-forced cleaning files go however young they are, and above the warning ratio nothing more is
-written. The newest file never goes.
+forced cleaning files go however young they are, one after the other until the disk is below it, and
+above the warning ratio nothing more is written. The newest file never goes.
 """
 
 from dataclasses import dataclass
@@ -46,13 +46,18 @@ def delete_hours(text: str) -> set[int]:
 def expired_count(
     modified_ms: list[int], now_ms: int, config: StoreConfig, verdict: Verdict
 ) -> int:
-    """How many of the oldest files go; `modified_ms` of all files, oldest first."""
-    if not (verdict.delete_old or verdict.delete_young):
+    """How many of the oldest files are old enough to go; `modified_ms` of all, oldest first."""
+    if not verdict.delete_old:
         return 0
     reserved_ms = config.file_reserved_time * _HOUR_MS
     count = 0
-    for modified in modified_ms[:-1][:FILES_A_TIME]:
-        if now_ms - modified < reserved_ms and not verdict.delete_young:
+    for modified in modified_ms[: most_at_once(len(modified_ms))]:
+        if now_ms - modified < reserved_ms:
             break
         count += 1
     return count
+
+
+def most_at_once(file_count: int) -> int:
+    """How many of so many files may go in one go."""
+    return max(min(file_count - 1, FILES_A_TIME), 0)

@@ -270,8 +270,8 @@ HOUR_MS = 3_600_000
         (0.5, 4, False, 2),  # the hour: what is old enough
         (0.5, 3, True, 2),
         (0.76, 3, False, 2),
-        (0.86, 3, False, 4),  # forced: all but the newest
-        (0.95, 3, False, 4),
+        (0.86, 3, False, 2),  # younger ones go one by one, see the keeper
+        (0.95, 3, False, 2),
     ],
 )
 def test_what_expires_when(used: float, hour: int, manual: bool, expected: int) -> None:
@@ -281,6 +281,18 @@ def test_what_expires_when(used: float, hour: int, manual: bool, expected: int) 
     verdict = retention.judge(config, used, hour, manual=manual)
     assert retention.expired_count(ages, now_ms, config, verdict) == expected
     assert verdict.refuse_writes == (used > 0.9)
+    assert verdict.delete_young == (used > 0.85)
+
+
+def test_the_newest_file_never_goes_and_ten_at_most_at_once() -> None:
+    assert [retention.most_at_once(count) for count in (0, 1, 2, 11, 12, 500)] == [
+        0,
+        0,
+        1,
+        10,
+        10,
+        10,
+    ]
 
 
 def test_hours_and_delays_are_read_as_rocketmq_writes_them() -> None:
