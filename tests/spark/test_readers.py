@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from tianzhou.errors import BrokerError, ConfigError, DataLost
 from tianzhou.spark import offsets
 from tianzhou.spark.batch import BatchReader, RangePartition
 from tianzhou.spark.offsets import Range
-from tianzhou.spark.options import SourceOptions, read_options
+from tianzhou.spark.files import StoreReader
+from tianzhou.spark.options import SourceOptions, StoreOptions, read_options
 from tianzhou.spark.progress import ProgressListener
 from tianzhou.spark.stream import StreamReader
 from tianzhou.testing import Cluster
@@ -223,3 +224,31 @@ def test_queues_of_a_broker_that_is_away_wait_for_it(tmp_path: Path) -> None:
         assert sum(each["0"] for each in everything["pair"].values()) == 10
         assert len(rows(reader, iter(reader.partitions(start, everything)))) == 10
         reader.stop()
+
+
+@pytest.mark.parametrize(
+    ("option", "offset", "error", "words"),
+    [
+        ("startingOffsets", {"1": 0}, ConfigError, "queue few@broker:1 is none of those"),
+        ("endingOffsets", {"7": 1}, ConfigError, "queue few@broker:7 is none of those"),
+        ("startingOffsets", {"0": 4}, DataLost, "are not there yet"),
+    ],
+)
+def test_a_stopped_store_refuses_places_that_it_does_not_have(
+    tmp_path: Path, option: str, offset: dict[str, int], error: type[Exception], words: str
+) -> None:
+    with (
+        Cluster(topics={"few": 1}, folder=tmp_path) as own,
+        Producer("p", namesrv=own.namesrv_address) as sender,
+    ):
+        for _ in range(3):
+            sender.send("few", b"x")
+    given = {"path": str(tmp_path / "broker-0"), "subscribe": "few"}
+
+    def partitions(**more: str) -> Sequence[InputPartition]:
+        return StoreReader(read_options(StoreOptions, given | more), WANTED).partitions()
+
+    with pytest.raises(error, match=words):
+        partitions(**{option: json.dumps({"few": {"broker": offset}})})
+    one = {"startingOffsets": {"0": 2}, "endingOffsets": {"0": 1}}[option]
+    assert len(partitions(**{option: json.dumps({"few": {"broker": one}})})) == 1

@@ -120,6 +120,11 @@ class StoreReader(Travelling, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         files = self._files()
         queues = self._queues(files)
+        if not files.is_open:
+            # Where a broker still writes, the log may have queues that have no files yet.
+            for wishes in (self._starting, self._ending):
+                offsets.check_named(wishes, queues)
+        queues = [queue for queue in queues if self._pushed.wants(queue)]
         bounds = {queue: files.bounds(queue.topic, queue.queue_id) for queue in queues}
         start = resolve(files, self._starting, bounds)
         end = resolve(files, self._ending, bounds)
@@ -171,13 +176,14 @@ class StoreReader(Travelling, DataSourceReader):
             for topic in topics
             for queue_id in files.queue_ids(topic)
         ]
-        chosen = [queue for queue in queues if not self._assigned or queue in self._assigned]
-        return [queue for queue in chosen if self._pushed.wants(queue)]
+        return [queue for queue in queues if not self._assigned or queue in self._assigned]
 
     def _planned(
         self, files: StoreFiles, bounds: dict[Queue, Bounds], start: Places, end: Places
     ) -> list[Range]:
         kept, lost = offsets.clip(offsets.ranges_between(start, end), bounds, start)
+        if not files.is_open:
+            lost += offsets.beyond(self._starting, bounds)
         report_loss(lost, fail=self._options.fail_on_data_loss)
 
         def by_time(held: dict[Queue, Bounds], time_ms: int) -> Places:
