@@ -16,8 +16,8 @@ from tianzhou.client.sync import Producer, QueueReader
 from tianzhou.errors import BrokerError, ConfigError, DataLost
 from tianzhou.spark import offsets
 from tianzhou.spark.batch import BatchReader, RangePartition
-from tianzhou.spark.offsets import Range
 from tianzhou.spark.files import StoreReader
+from tianzhou.spark.offsets import Range
 from tianzhou.spark.options import SourceOptions, StoreOptions, read_options
 from tianzhou.spark.progress import ProgressListener
 from tianzhou.spark.stream import StreamReader

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tianzhou.spark.session import (
     find_java,
     java_version,
     launcher_home,
+    local_sockets,
     session,
     worker_python,
 )
@@ -89,3 +91,21 @@ def test_workers_take_the_installed_pyspark_and_not_the_zip_of_its_sources(tmp_p
     )  # fmt: skip
     assert told.stdout == f"{pyspark.__file__} /one:{tmp_path} ['-c', 'a b', '*']\n"
     assert worker_python({"SPARK_HOME": "/opt/spark"}) == Path(sys.executable)
+
+
+def test_sockets_of_the_machine_lie_in_a_folder_of_this_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:  # pytest has longer ones
+        monkeypatch.setattr(tempfile, "tempdir", short)
+        found = local_sockets()
+        assert found["spark.python.unix.domain.socket.enabled"] == "true"
+        folder = Path(found["spark.python.unix.domain.socket.dir"])
+        assert folder.parent == Path(short)
+        assert folder.stat().st_mode & 0o777 == 0o700
+    # A path that the system would not take leaves Spark with TCP, and nothing behind.
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    assert local_sockets() == {}
+    assert list(long.iterdir()) == []
