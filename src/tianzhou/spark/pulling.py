@@ -266,7 +266,7 @@ class ClusterReader:
             try:
                 for at in places[queue]:
                     subscription = self._subscription(queue.topic)
-                    reply = await self._pull(queue, at, _LOOK_COUNT, subscription, MASTER_ID)
+                    reply = await self._pull(queue, at, _LOOK_COUNT, subscription, self._turns[0])
                     if reply.next_offset > at:
                         looked += reply.next_offset - at
                         found += sum(1 for _ in scan_records(reply.records))
@@ -366,6 +366,13 @@ class ClusterReader:
         return stop
 
     @property
+    def _turns(self) -> list[int]:
+        """Which broker of a group is asked, and which one next."""
+        if self._options.read_from is ReadFrom.REPLICA:
+            return [MASTER_ID + 1, MASTER_ID]
+        return [MASTER_ID]
+
+    @property
     def _is_filtered(self) -> bool:
         return bool(self._tags or self._options.sql)
 
@@ -380,9 +387,7 @@ class ClusterReader:
 
     async def _patient_pull(self, queue: Queue, at: int, count: int) -> Reply:
         """A pull that bears with brokers that restart, and replicas that lag behind."""
-        turns = [MASTER_ID]
-        if self._options.read_from is ReadFrom.REPLICA:
-            turns = [MASTER_ID + 1, MASTER_ID]
+        turns = self._turns
         subscription = self._subscription(queue.topic)
         for number in range(_TRIES_MAX):
             broker_id = turns[number % len(turns)]
