@@ -36,6 +36,9 @@ async def test_topics_and_groups_are_there_when_it_registers(tmp_path: Path) -> 
             assert group.retry_max_times == 3
             assert joined.topics.get("broker-a") is None, "that one is the other broker's own"
             assert joined.topics.get("%RETRY%readers") is None
+            # News are told soon, and a start does not wait long; on a busy machine both take time.
+            for broker in (it.broker, joined):
+                await broker.register()
             async with peer_of(it.namesrv) as peer:
                 answer = await peer.expect(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
             names = {queue.broker_name for queue in decode(TopicRouteData, answer.body).queues}
