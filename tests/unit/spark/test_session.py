@@ -15,6 +15,7 @@ import pyspark
 from tianzhou.errors import ConfigError
 from tianzhou.spark.session import (
     JAVA_AT_LEAST,
+    collector,
     find_java,
     java_version,
     launcher_home,
@@ -109,3 +110,12 @@ def test_sockets_of_the_machine_lie_in_a_folder_of_this_user_alone(
     monkeypatch.setattr(tempfile, "tempdir", str(long))
     assert local_sockets() == {}
     assert list(long.iterdir()) == []
+
+
+def test_a_collector_is_chosen_where_nobody_has_chosen_one() -> None:
+    assert collector({"JDK_JAVA_OPTIONS": "-Xmx1g"}) == {
+        "spark.driver.extraJavaOptions": "-XX:+UseParallelGC"
+    }
+    assert collector({"JDK_JAVA_OPTIONS": "-Xmx1g -XX:+UseSerialGC"}) == {}
+    assert collector({"JAVA_TOOL_OPTIONS": "-XX:+UseZGC"}) == {}
+    assert collector({"SPARK_CONF_DIR": "/etc/spark"}) == {}
