@@ -187,6 +187,8 @@ def find(
             return found
     unchecked: list[_Place] = []
     given = _find_each(start, count_max, codes, file, log, older, limits, high, cold, unchecked)
+    if given is None:
+        return None  # and nothing is read of what may have to come from the disk
     files = (log, *older)
     if not all(_is_sound(pull, place, files) for place in unchecked):
         return None  # for those who leave out what is damaged, and say so
