@@ -5,9 +5,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 # Building the kernel needs this Rust or newer; without it the pure twin serves.
 RUST_AT_LEAST := 1.85
+# Every pip that runs below this one installs the versions named there, so a release of a tool or a library
+# changes nothing here until `make versions` takes it in.
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo-spark test check unit fuzz storm bench bench-broker bench-quick bench-spark spark-full docs clean
+.PHONY: help setup run demo-spark test check unit fuzz storm bench bench-broker bench-quick bench-spark spark-full docs versions clean
 
 help: ## show the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,15 +37,15 @@ $(VENV)/.made:
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.made pyproject.toml
+$(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt
 	@echo "setup: installing Tianzhou and what its tests need"
-	@$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/pip install -q -e '.[dev]'
 	@touch $@
 
 # Spark is large, so only what needs it brings it.
 $(VENV)/.spark: $(VENV)/.installed
 	@echo "setup: installing Spark"
-	@$(BIN)/pip install -q --disable-pip-version-check -e '.[spark]'
+	@$(BIN)/pip install -q -e '.[spark]'
 	@touch $@
 
 KERNEL_SOURCES := $(wildcard kernel/Cargo.toml kernel/Cargo.lock kernel/pyproject.toml kernel/src/*.rs kernel/src/*/*.rs)
@@ -58,7 +62,7 @@ kernel-if-possible: $(VENV)/.installed
 
 $(VENV)/.kernel: $(VENV)/.installed $(KERNEL_SOURCES)
 	@echo "setup: building the kernel"
-	@$(BIN)/pip install -q --disable-pip-version-check --force-reinstall --no-deps ./kernel
+	@$(BIN)/pip install -q --force-reinstall --no-deps ./kernel
 	@touch $@
 
 # -- running and testing ------------------------------------------------------------------------------
@@ -72,7 +76,7 @@ demo-spark: setup $(VENV)/.spark ## the same with Spark installed: it ends with 
 # Most tests wait: for delays of seconds, for JVMs, for Spark. So the checks and seven parts of the tests run five at a
 # time on whatever cores there are. The others stand back behind the parts with Spark, which gives up a process of
 # Python that has not started within ten seconds. One part is shown as it goes; what the others say comes
-# afterwards, each in one piece.
+# afterwards, each in one piece, and what failed is named again at the end.
 TESTS_clients := $(wildcard tests/apache/test_cl*.py tests/apache/test_spark*.py)
 TESTS_kinds   := $(wildcard tests/apache/test_kinds*.py tests/apache/test_store*.py)
 TESTS_apache  := tests/apache $(TESTS_clients:%=--ignore=%) $(TESTS_kinds:%=--ignore=%)
@@ -91,21 +95,24 @@ BESIDE        := spark clients kinds crash servers core
 
 test: setup $(VENV)/.spark valgrind-if-possible ## every check and every test
 	@mkdir -p .cache
-	@$(MAKE) --no-print-directory -k -j5 test-apache-shown $(BESIDE:%=test-%-beside) check-beside; status=$$?; \
-	for part in $(BESIDE) check; do echo "$$part, at the same time:"; cat .cache/test-$$part.log; done; exit $$status
+	@rm -f .cache/failed-*
+	@$(MAKE) --no-print-directory -k -j5 check-beside test-apache-shown $(BESIDE:%=test-%-beside); status=$$?; \
+	for part in $(BESIDE) check; do echo "$$part, at the same time:"; cat .cache/test-$$part.log; done; \
+	for part in $$(ls .cache | sed -n 's/^failed-//p'); do echo "failed: $$part"; \
+	  grep -sE '^(FAILED|ERROR|make.*Error|.*: error)' .cache/test-$$part.log; done; exit $$status
 
 .PHONY: test-apache test-clients test-kinds test-spark test-servers test-crash test-core check-beside
 test-apache test-clients test-kinds test-spark test-servers test-crash test-core: test-%: setup $(VENV)/.spark
 	nice -n $(NICE_$*) $(BIN)/pytest -q $(TESTS_$*)
 
 test-%-shown:
-	nice -n $(NICE_$*) $(BIN)/pytest -q $(TESTS_$*)
+	@nice -n $(NICE_$*) $(BIN)/pytest -q $(TESTS_$*) || { touch .cache/failed-$*; exit 1; }
 
 test-%-beside:
-	@nice -n $(NICE_$*) $(BIN)/pytest -q $(TESTS_$*) >.cache/test-$*.log 2>&1
+	@nice -n $(NICE_$*) $(BIN)/pytest -q $(TESTS_$*) >.cache/test-$*.log 2>&1 || { touch .cache/failed-$*; exit 1; }
 
 check-beside:
-	@nice -n 5 $(MAKE) --no-print-directory check >.cache/test-check.log 2>&1
+	@nice -n 5 $(MAKE) --no-print-directory check >.cache/test-check.log 2>&1 || { touch .cache/failed-check; exit 1; }
 
 check: setup $(VENV)/.spark ## format, lint, types, import rules, tidiness, and the kernel's own lints
 	$(BIN)/ruff format --check --quiet src tests bench tools
@@ -171,8 +178,19 @@ docs: $(VENV)/.docs ## build the documentation into site/
 	$(BIN)/mkdocs build --quiet --strict
 	@echo "docs: site/index.html"
 
+# What tests and tools bring themselves, and what builds the two packages.
+ALSO_INSTALLED := 'pyspark[pipelines]' 'pandas<3' py-spy hatchling maturin
+versions: ## write the newest versions of all that is installed here into constraints.txt, to be tried by make test
+	@rm -rf .cache/newest && $(PYTHON) -m venv .cache/newest
+	@echo "versions: installing the newest of everything"
+	@PIP_CONSTRAINT= .cache/newest/bin/pip install -q '.[all,dev,docs,telemetry]' $(ALSO_INSTALLED)
+	@{ echo "# The versions that development, tests and the image install; users' bounds are in pyproject.toml."; \
+	  echo "# Written by make versions."; \
+	  .cache/newest/bin/pip freeze --exclude tianzhou --exclude setuptools; } > constraints.txt
+	@rm -rf .cache/newest
+
 $(VENV)/.docs: $(VENV)/.installed
-	@$(BIN)/pip install -q --disable-pip-version-check -e '.[docs]'
+	@$(BIN)/pip install -q -e '.[docs]'
 	@touch $@
 
 clean: ## remove everything that make created

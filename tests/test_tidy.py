@@ -57,12 +57,25 @@ def test_no_machine_paths_or_registry_hosts() -> None:
     assert not found
 
 
-def test_every_dependency_has_its_reason() -> None:
+def packages_asked_for() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted: list[str] = list(project["dependencies"])
     for extra in project["optional-dependencies"].values():
         wanted += extra
-    names = {re.split(r"[\[<>=; ]", requirement)[0] for requirement in wanted} - {"tianzhou"}
+    return {re.split(r"[\[<>=; ]", requirement)[0] for requirement in wanted} - {"tianzhou"}
+
+
+def test_every_dependency_has_a_fixed_version_here() -> None:
+    """A release of somebody else's must not decide whether these tests pass."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    assert not [line for line in pins if not re.fullmatch(r"[\w.-]+==[\w.]+", line)]
+    fixed = {line.split("==")[0].lower().replace("_", "-") for line in pins}
+    assert not {name for name in packages_asked_for() if name.lower() not in fixed}
+
+
+def test_every_dependency_has_its_reason() -> None:
+    names = packages_asked_for()
     crate = tomllib.loads((ROOT / "kernel" / "Cargo.toml").read_text())
     names |= set(crate["dependencies"])
     documented = (ROOT / "docs" / "dependencies.md").read_text()

@@ -413,7 +413,7 @@ async def create_topic(
     topic: Topic,
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
-    settings: TopicOptions = TopicOptions(),  # noqa: B008 - frozen
+    settings: TopicOptions = TopicOptions(),
 ) -> None:
     """Create a topic on all brokers, or on those that are named; 8 queues on each by default."""
     refuse_removals(settings.remove_attribute, "topic")
@@ -445,7 +445,7 @@ async def update_topic(
     topic: Topic,
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
-    settings: TopicOptions = TopicOptions(),  # noqa: B008 - frozen
+    settings: TopicOptions = TopicOptions(),
     or_create: OrCreate = False,
     from_defaults: FromDefaults = False,
 ) -> None:
