@@ -177,6 +177,26 @@ async def test_a_slow_handler_stops_the_pulling(tmp_path: Path) -> None:
         assert sorted(seen, key=int) == [str(number) for number in range(200)]
 
 
+async def test_pulls_carry_the_progress_while_more_messages_wait(tmp_path: Path) -> None:
+    """So little is done again after a crash; once there is no more, only commits tell."""
+    async with cluster(tmp_path) as it:
+        await create_topic(it.namesrv, it.broker.address)
+        await send(it.namesrv, *map(str, range(200)))
+        queue = Queue(TOPIC, "broker-a", 0)
+        seen: list[str] = []
+        consumer = PushConsumer(
+            "carrying", namesrv=it.namesrv, start="first", queue_messages_max=20,
+            persist_offsets_ms=3_600_000,
+        )  # fmt: skip
+        consumer.subscribe(TOPIC, lambda message: seen.append(message.text))
+        async with consumer, QueueReader("carrying", namesrv=it.namesrv) as reader:
+            await eventually(lambda: len(seen) == 200, "all messages")
+            carried = await reader.committed(queue)
+            assert carried is not None
+            assert 0 < carried < 200
+        assert await is_committed(it, "carrying", queue, 200)
+
+
 async def test_an_offset_beyond_the_end_is_mended(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         await create_topic(it.namesrv, it.broker.address)

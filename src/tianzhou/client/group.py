@@ -21,7 +21,13 @@ from tianzhou.client.consumer_settings import ConsumerSettings
 from tianzhou.client.hub import Hub, Reply
 from tianzhou.client.membership import Membership, success
 from tianzhou.client.message import ReceivedMessage, ms_of
-from tianzhou.client.offsets import LocalOffsets, OffsetStore, RemoteOffsets, directory_from
+from tianzhou.client.offsets import (
+    InTurn,
+    LocalOffsets,
+    OffsetStore,
+    RemoteOffsets,
+    directory_from,
+)
 from tianzhou.client.processqueue import FlowLimits, ProcessQueue, limits_per_queue
 from tianzhou.client.queues import Queue, from_wire
 from tianzhou.client.rates import Rates
@@ -62,7 +68,7 @@ _LOOK_AGAIN_S = 1.0
 class HeldQueue:
     """A queue that this member consumes."""
 
-    __slots__ = ("full_count", "paused", "queue", "state", "task", "wake")
+    __slots__ = ("full_count", "more_waits", "paused", "queue", "state", "task", "told", "wake")
 
     def __init__(self, queue: Queue, state: ProcessQueue) -> None:
         self.queue = queue
@@ -71,6 +77,10 @@ class HeldQueue:
         """Set when there may be room again, or the pause may be over."""
         self.paused = False
         self.full_count = 0
+        self.more_waits = False
+        """Whether messages lay behind the last ones, so that the next pull is answered at once."""
+        self.told: int | None = None
+        """The last offset that a pull has carried to the broker."""
         self.task: asyncio.Task[None] | None = None
 
 
@@ -85,6 +95,7 @@ class GroupMember(Membership):
         self._retry_topic = RETRY_TOPIC_PREFIX + self._wire_group
         self._held: dict[Queue, HeldQueue] = {}
         self._offsets_or_none: OffsetStore | None = None
+        self._commits = InTurn()
         self._rebalance_wanted = asyncio.Event()
         self._rebalance_turn = asyncio.Lock()
         self._unsettled_pause_ms = 0
@@ -161,7 +172,10 @@ class GroupMember(Membership):
         # Whoever names a moment wants it; the others begin as RocketMQ's clients do.
         exact = isinstance(self._base.start, datetime)
         query = partial(self._calls.committed, exact=exact)
-        return RemoteOffsets(self._wire_group, query, self._calls.commit)
+        return RemoteOffsets(self._wire_group, query, self._commit)
+
+    async def _commit(self, queue: Queue, queue_offset: int) -> None:
+        await self._commits.run(queue, lambda: self._calls.commit(queue, queue_offset))
 
     async def _stop_tasks(self) -> None:
         """Stop rebalance, pulling and whatever else runs in the background."""
@@ -433,19 +447,35 @@ class GroupMember(Membership):
 
     async def _pull(self, held: HeldQueue) -> Pulled:
         queue = held.queue
-        commit = None if self._base.broadcasting else self._offsets.read(queue)
-        started_ms = wall_ms()
-        pulled = await self._calls.pull(
+        progress = self._progress_to_tell(held)
+        pull = partial(
+            self._calls.pull,
             queue,
             held.state.next_offset,
             self._pull_limits,
             subscription=self._announced.get(queue.topic),
             inline=self._inline_subscription,
-            commit_offset=commit if commit else None,
+            commit_offset=progress,
         )
+        started_ms = wall_ms()
+        pulled = await (pull() if progress is None else self._commits.run(queue, pull))
+        held.told = progress or held.told
+        held.more_waits = bool(pulled.messages) and pulled.max_offset > pulled.next_offset
         if pulled.messages:
             self._rates.pulled(queue.topic, len(pulled.messages), started_ms, wall_ms())
         return pulled
+
+    def _progress_to_tell(self, held: HeldQueue) -> int | None:
+        """The offset that the next pull carries, so that little is done again after a crash.
+
+        Only pulls that are answered at once carry one: commits wait for them.
+        """
+        if self._base.broadcasting or not held.more_waits:
+            return None
+        progress = self._offsets.read(held.queue)
+        if not progress or progress == held.told or not self._commits.is_free(held.queue):
+            return None
+        return progress
 
     async def _take(self, held: HeldQueue, pulled: Pulled) -> None:
         state = held.state

@@ -14,9 +14,9 @@ and when the consumer stops; what was done in between is done again after a cras
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from tianzhou.client.queues import Queue, from_wire
 from tianzhou.errors import BodyError, ConfigError, RequestError, TianzhouError
@@ -26,6 +26,10 @@ from tianzhou.protocol.bodies.offsets import ResetOffsetBody
 log = logging.getLogger(__name__)
 
 FILE_NAME = "offsets.json"
+_PATIENCE_S = 3.0
+"""A request that saves an offset is waited for so long before the next is sent all the same."""
+
+T = TypeVar("T")
 
 
 class Offsets:
@@ -70,6 +74,41 @@ class OffsetStore(Protocol):
 
 
 # -- at the brokers --------------------------------------------------------------------------------
+
+
+class InTurn:
+    """Requests that save offsets, one after the other in each queue.
+
+    Apache's brokers serve requests in many threads: of two that are under way at the same time, the
+    older may count last and set a group back. So the next waits for the answer to the one before,
+    also where nobody waits for that any more because the consumer stops.
+    """
+
+    def __init__(self) -> None:
+        self._under_way: dict[Queue, asyncio.Future[Any]] = {}
+
+    def is_free(self, queue: Queue) -> bool:
+        """Whether no request of this queue is under way."""
+        return queue not in self._under_way
+
+    async def run(self, queue: Queue, send: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Send a request when it is its turn, and give its answer."""
+        deadline = asyncio.get_running_loop().time() + _PATIENCE_S
+        while earlier := self._under_way.get(queue):
+            left_s = deadline - asyncio.get_running_loop().time()
+            _, unanswered = await asyncio.wait((earlier,), timeout=left_s)
+            if unanswered:
+                break
+        request = asyncio.ensure_future(send())
+        self._under_way[queue] = request
+        request.add_done_callback(lambda done: self._answered(queue, done))
+        return await asyncio.shield(request)
+
+    def _answered(self, queue: Queue, request: asyncio.Future[Any]) -> None:
+        if self._under_way.get(queue) is request:
+            del self._under_way[queue]
+        if not request.cancelled():
+            request.exception()  # whoever waited for it may be gone
 
 
 class RemoteOffsets(Offsets):

@@ -237,7 +237,7 @@ class LitePullConsumer(GroupMember):
         if self._settings.broadcasting:
             await self._offsets.persist(wanted)
             return
-        await commit_all(self._calls.commit, wanted)
+        await commit_all(self._commit, wanted)
 
     def commit_later(self, offsets: dict[Queue, int] | None = None) -> asyncio.Task[None]:
         """Commit in the background; the task tells how it went, and logs a failure by itself."""

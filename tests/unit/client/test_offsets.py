@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tianzhou.client.offsets import (
+    InTurn,
     LocalOffsets,
     RemoteOffsets,
     commit_all,
@@ -128,6 +130,78 @@ async def test_one_commit_of_each_topic_and_broker_goes_ahead_of_the_others() ->
     assert {
         Queue(*key, q): at for key, table in tables.items() for q, at in table.items()
     } == wanted
+
+
+class ManyThreads:
+    """A broker that counts a request when it is let go, in whatever order that is."""
+
+    def __init__(self) -> None:
+        self.saved: list[int] = []
+        self.served: dict[int, asyncio.Event] = {}
+
+    async def commit(self, queue_offset: int) -> None:
+        self.served[queue_offset] = asyncio.Event()
+        await self.served[queue_offset].wait()
+        self.saved.append(queue_offset)
+
+
+async def until_it_rests() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_an_offset_is_saved_only_behind_the_one_before() -> None:
+    broker, turns = ManyThreads(), InTurn()
+    tasks = [
+        asyncio.create_task(turns.run(ONE, partial(broker.commit, offset))) for offset in (1, 2, 3)
+    ]
+    other = asyncio.create_task(turns.run(TWO, partial(broker.commit, 100)))
+    await until_it_rests()
+    assert [*broker.served] == [1, 100]
+    assert not turns.is_free(ONE)
+    # Whoever sent the first stops; it is under way all the same.
+    tasks[0].cancel()
+    await until_it_rests()
+    assert [*broker.served] == [1, 100]
+    for offset in (1, 2, 3, 100):
+        broker.served[offset].set()
+        await until_it_rests()
+    await asyncio.gather(*tasks[1:], other)
+    assert broker.saved == [1, 2, 3, 100]
+    assert turns.is_free(ONE)
+    assert turns.is_free(TWO)
+
+
+async def test_a_request_that_failed_does_not_hold_up_the_next() -> None:
+    turns = InTurn()
+
+    async def fail() -> None:
+        raise ConnectionClosed("gone")
+
+    async def answer() -> str:
+        return "saved"
+
+    with pytest.raises(ConnectionClosed):
+        await turns.run(ONE, fail)
+    assert await turns.run(ONE, answer) == "saved"
+
+
+async def test_a_request_that_nobody_answers_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tianzhou.client.offsets._PATIENCE_S", 0.01)
+    broker, turns = ManyThreads(), InTurn()
+    tasks = [
+        asyncio.create_task(turns.run(ONE, partial(broker.commit, offset))) for offset in (1, 2)
+    ]
+    while 2 not in broker.served:
+        await asyncio.sleep(0.01)
+    broker.served[2].set()
+    await tasks[1]
+    assert broker.saved == [2]
+    broker.served[1].set()
+    await tasks[0]
+    assert turns.is_free(ONE)
 
 
 def test_the_usual_directory_is_javas(tmp_path: Path) -> None:
