@@ -105,14 +105,15 @@ def wait_for_queues(broker: Server) -> None:
 
 
 def runtime_info(address: str) -> dict[str, str]:
+    """Empty until a broker has counted for a second, which 5.x refuses to tell of."""
     answer = ask_server(address, RequestCode.GET_BROKER_RUNTIME_INFO)
-    found: dict[str, str] = json.loads(answer.body)["table"]
+    found: dict[str, str] = json.loads(answer.body)["table"] if answer.code == 0 else {}
     return found
 
 
 def behind_bytes(address: str) -> int:
-    """How much of its log a broker has not put into its queues."""
-    return int(runtime_info(address)["dispatchBehindBytes"])
+    """How much of its log a broker has not put into its queues, -1 if it does not tell."""
+    return int(runtime_info(address).get("dispatchBehindBytes", -1))
 
 
 def test_a_replica_serves_batches_and_streams(spark: SparkSession, tmp_path: Path) -> None:
