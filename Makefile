@@ -73,36 +73,38 @@ run: setup ## start nameserver and broker, and show messages flowing; Ctrl-C sto
 demo-spark: setup $(VENV)/.spark ## the same with Spark installed: it ends with a Spark job over the messages
 	@exec $(BIN)/tianzhou up --demo
 
-# Most tests wait: for delays of seconds, for JVMs, for Spark. So the checks and seven parts of the tests run five at a
+# Most tests wait: for delays of seconds, for JVMs, for Spark. So the checks and eight parts of the tests run five at a
 # time on whatever cores there are. The others stand back behind the parts with Spark, which gives up a process of
 # Python that has not started within ten seconds. One part is shown as it goes; what the others say comes
 # afterwards, each in one piece, and what failed is named again at the end.
-TESTS_clients := $(wildcard tests/apache/test_cl*.py tests/apache/test_spark*.py)
+TESTS_clients := $(wildcard tests/apache/test_cl*.py)
+TESTS_both    := $(wildcard tests/apache/test_spark*.py)  # Spark and Apache
 TESTS_kinds   := $(wildcard tests/apache/test_kinds*.py tests/apache/test_store*.py)
-TESTS_apache  := tests/apache $(TESTS_clients:%=--ignore=%) $(TESTS_kinds:%=--ignore=%)
+TESTS_apache  := tests/apache $(patsubst %,--ignore=%,$(TESTS_clients) $(TESTS_both) $(TESTS_kinds))
 TESTS_spark   := tests/spark
 TESTS_servers := tests/integration tests/adversity
 TESTS_crash   := tests/crash tests/property
 TESTS_core    := tests/unit tests/golden tests/fuzz tests/cost tests/deploy
-NICE_clients  := 0
+NICE_clients  := 5
+NICE_both     := 0
 NICE_apache   := 5
 NICE_kinds    := 5
 NICE_spark    := 0
 NICE_servers  := 5
 NICE_crash    := 5
 NICE_core     := 5
-BESIDE        := spark clients kinds crash servers core
+BESIDE        := spark kinds both crash servers clients core
 
 test: setup $(VENV)/.spark valgrind-if-possible ## every check and every test
 	@mkdir -p .cache
 	@rm -f .cache/failed-*
-	@$(MAKE) --no-print-directory -k -j5 check-beside test-apache-shown $(BESIDE:%=test-%-beside); status=$$?; \
+	@$(MAKE) --no-print-directory -k -j5 test-apache-shown $(BESIDE:%=test-%-beside) check-beside; status=$$?; \
 	for part in $(BESIDE) check; do echo "$$part, at the same time:"; cat .cache/test-$$part.log; done; \
 	for part in $$(ls .cache | sed -n 's/^failed-//p'); do echo "failed: $$part"; \
 	  grep -sE '^(FAILED|ERROR|make.*Error|.*: error)' .cache/test-$$part.log; done; exit $$status
 
-.PHONY: test-apache test-clients test-kinds test-spark test-servers test-crash test-core check-beside
-test-apache test-clients test-kinds test-spark test-servers test-crash test-core: test-%: setup $(VENV)/.spark
+.PHONY: test-apache test-clients test-both test-kinds test-spark test-servers test-crash test-core check-beside
+test-apache test-clients test-both test-kinds test-spark test-servers test-crash test-core: test-%: setup $(VENV)/.spark
 	nice -n $(NICE_$*) $(BIN)/pytest -q $(TESTS_$*)
 
 test-%-shown:

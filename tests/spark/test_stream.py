@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -53,6 +53,21 @@ def test_what_a_stream_cannot_keep_is_refused_in_words(
         run(query)
     # What PySpark says of a reader that it did not get would hide it.
     assert "UnboundLocalError" not in str(caught.value)
+
+
+def test_a_stream_adds_no_name_to_what_all_streams_share(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
+    """Two that start at the same moment would break the table for the whole session."""
+    java = cast("Any", spark)._jsparkSession
+    manager = java.sessionState().dataSourceManager()
+    table: dict[str, str] = manager.lookupDataSource("rocketmq").dataSourceCls().envVars()
+    before = dict(table)
+    cluster.create_topic("shared", 1)
+    run(stream(spark, cluster.namesrv_address, tmp_path, {}, subscribe="shared"))
+    assert set(table) == set(before)
+    # The values that were there before the first stream do not stay.
+    assert table["SPARK_LOCAL_DIRS"]
 
 
 def test_latest_is_pinned_by_an_empty_batch_that_may_be_replayed(

