@@ -22,9 +22,11 @@ def test_messages_flow_are_plotted_and_counted_by_spark(tmp_path: Path) -> None:
     words = ["up", "--demo", "--data", str(data), "--namesrv-port", "0", "--port", str(free_port())]
     for setting in ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue"):
         words += ["--set", f"{setting}={SMALL[setting]}"]
+    environment = os.environ | passing_files(tmp_path)
+    del environment["JDK_JAVA_OPTIONS"]  # as for users: the demonstration chooses some itself
     program = subprocess.Popen(
         [sys.executable, "-m", "tianzhou", *words], stdout=subprocess.PIPE, text=True,
-        env=os.environ | passing_files(tmp_path),
+        env=environment,
     )  # fmt: skip
     too_late = threading.Timer(DEADLINE_S, program.kill)
     too_late.start()

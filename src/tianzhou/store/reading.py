@@ -31,6 +31,8 @@ _ENTRIES_A_READ = 800
 """Entries that one read looks at, at least, when a filter rejects most of them."""
 _DAMAGE_LOGGED_MAX = 100
 _QUERY_FACTOR = 8
+_QUERY_PLACES_MAX = 1 << 18
+"""Of an index are looked at for one query: what a second can bring under one key."""
 _NO_WINDOW: Window = (0, 0, memoryview(b""))
 
 _PLACE_NAMES = ["physicalOffset", "queueId", "queueOffset", "storeSize", "topic"]
@@ -396,17 +398,36 @@ class Reading:
         """
         limit = min(max_count, self.config.max_msgs_num_batch)
         found: dict[int, memoryview] = {}
-        for log_offset in self.index.find(topic, key, begin_ms, end_ms, limit * _QUERY_FACTOR):
-            if len(found) >= limit:
+        looked_at: set[int] = set()
+        wanted = limit * _QUERY_FACTOR
+        while True:
+            places = self.index.find(topic, key, begin_ms, end_ms, wanted)
+            for log_offset in places:
+                if len(found) >= limit:
+                    break
+                if log_offset in looked_at:
+                    continue
+                looked_at.add(log_offset)
+                record = self._record_with(log_offset, topic, key, begin_ms, end_ms)
+                if record is not None:
+                    found[log_offset] = record
+            if len(found) >= limit or len(places) < wanted or wanted >= _QUERY_PLACES_MAX:
                 break
-            fields = self.log.decode(log_offset)
-            if fields is None or fields[commitlog.TOPIC] != topic:
-                continue
-            named = fields[commitlog.PROPERTIES]
-            keys = named.get(properties.KEYS, "").split(properties.KEY_SEPARATOR)
-            if key not in keys and named.get(properties.UNIQUE_KEY) != key:
-                continue
-            record = self.log.record(log_offset)
-            if begin_ms <= fields[commitlog.STORE_TIME] <= end_ms and record is not None:
-                found[log_offset] = record
+            # Most had only the hash or the second in common with what is looked for.
+            wanted *= _QUERY_FACTOR
         return [found[log_offset] for log_offset in sorted(found)]
+
+    def _record_with(
+        self, log_offset: int, topic: str, key: str, begin_ms: int, end_ms: int
+    ) -> memoryview | None:
+        """The record at a place that an index named, if it is what was looked for."""
+        fields = self.log.decode(log_offset)
+        if fields is None or fields[commitlog.TOPIC] != topic:
+            return None
+        if not begin_ms <= fields[commitlog.STORE_TIME] <= end_ms:
+            return None
+        named = fields[commitlog.PROPERTIES]
+        keys = named.get(properties.KEYS, "").split(properties.KEY_SEPARATOR)
+        if key not in keys and named.get(properties.UNIQUE_KEY) != key:
+            return None
+        return self.log.record(log_offset)

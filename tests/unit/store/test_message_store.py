@@ -82,6 +82,23 @@ def test_a_batch_lies_in_one_file_with_queue_offsets_in_a_row(disk: SimulatedDis
         assert all(len(store.query("t", f"k{n}", 0, 2**62, 9)) == 1 for n in range(5))
 
 
+def test_a_key_is_found_behind_many_others_of_the_same_second(disk: SimulatedDisk) -> None:
+    config = replace(
+        small_config(log_file_bytes=1 << 20), max_hash_slot_num=100, max_index_num=10_000
+    )
+    clock = Ticker(step_ms=0)
+    with open_store(config, disk, clock) as store:
+        for moment_ms, count in ((100, 40), (500, 2000)):
+            clock.now_ms = NOON_MS + moment_ms
+            for number in range(count):
+                store.append(draft("t", 0, b"%d at %d" % (number, moment_ms), key="k"))
+        found = store.query("t", "k", NOON_MS, NOON_MS + 100, 32)
+        assert [decode_record(each).body for each in found] == [
+            b"%d at 100" % number for number in range(8, 40)
+        ]
+        assert not store.query("t", "k", NOON_MS + 101, NOON_MS + 499, 32)
+
+
 def test_a_read_keeps_to_count_bytes_and_filter(disk: SimulatedDisk) -> None:
     config = StoreConfig(
         store_path_root_dir=ROOT, mapped_file_size_commit_log=1 << 20,
