@@ -1,4 +1,4 @@
-"""Standard pipelines on Apache RocketMQ 5.x: one broker and one Spark session for all of them."""
+"""Standard pipelines on Apache RocketMQ of both versions: a broker for all of them."""
 
 import asyncio
 import json
@@ -34,7 +34,6 @@ from tianzhou.spark.pipelines import runner, tables
 
 pytestmark = [pytest.mark.apache, pytest.mark.usefixtures("apache")]
 
-VERSION = "5.5.0"
 COUNT = 150
 DEAD = 6
 TRACED = 20
@@ -42,15 +41,15 @@ LETTERS = (1, 3, 4, 99)
 WAIT_S = 120
 
 
-@pytest.fixture(scope="module")
-def namesrv(apache: None) -> Iterator[str]:
+@pytest.fixture(scope="module", params=VERSIONS)
+def namesrv(apache: None, request: pytest.FixtureRequest) -> Iterator[str]:
     """A broker with orders that a group has consumed, and bills that another one gave up.
 
     Also shipments, whose way was traced, and mail, of which one letter was never stored.
     """
     with (
         tianzhou_namesrv() as namesrv,
-        apache_broker(VERSION, namesrv.address, graceful=False, traceTopicEnable="true"),
+        apache_broker(request.param, namesrv.address, graceful=False, traceTopicEnable="true"),
         Producer("pipelines", namesrv=namesrv.address) as producer,
     ):
         for number in range(COUNT):

@@ -133,5 +133,5 @@ def test_only_what_a_build_needs_is_copied() -> None:
     needed = ["pyproject.toml", project["project"]["readme"], *project["project"]["license-files"]]
     needed += project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     text = (DEPLOY / "Containerfile").read_text()
-    needed += re.findall(r" \./(\w+)", text)
+    needed += re.findall(r" \./(\w+)", text) + re.findall(r" -c (\S+)", text)
     assert {path.split("/")[0] for path in needed} == passed
