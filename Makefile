@@ -93,7 +93,7 @@ NICE_spark    := 0
 NICE_servers  := 5
 NICE_crash    := 5
 NICE_core     := 5
-BESIDE        := spark kinds both crash servers clients core
+BESIDE        := spark both kinds servers crash clients core
 
 test: setup $(VENV)/.spark valgrind-if-possible ## every check and every test
 	@mkdir -p .cache

@@ -164,7 +164,10 @@ impl Feed {
             waits,
             store_host,
             id_prefix: id_prefix.as_bytes().to_vec(),
-            cluster_property: format!("CLUSTER\x01{cluster}\x02").into_bytes(),
+            stamps: format!(
+                "MSG_REGION\x01{region}\x02TRACE_ON\x01{trace_on}\x02CLUSTER\x01{cluster}\x02"
+            )
+            .into_bytes(),
             odd_lengths: odd_names.iter().fold(0, |bits, name| bits | length_bit(name.as_bytes())),
             odd_names,
             region,

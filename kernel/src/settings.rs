@@ -18,8 +18,8 @@ pub struct Settings {
     pub store_host: Vec<u8>,
     /// The store host as message ids begin with it.
     pub id_prefix: Vec<u8>,
-    /// CLUSTER and its value, as every stored message has it.
-    pub cluster_property: Vec<u8>,
+    /// What every message that is sent alone gets: the text of `properties.stamps`.
+    pub stamps: Vec<u8>,
     /// Property names that make a message more than an ordinary one.
     pub odd_names: Vec<String>,
     /// Which lengths they have; see `length_bit`.

@@ -57,7 +57,7 @@ pub fn read<'a>(
                 continue;
             }
             // It keeps its place and changes its value, which is Python's to do.
-            b"CLUSTER" if stored.is_some() => return None,
+            b"CLUSTER" | b"MSG_REGION" | b"TRACE_ON" if stored.is_some() => return None,
             _ => {}
         }
         if let Some(stored) = stored.as_deref_mut() {
@@ -66,7 +66,7 @@ pub fn read<'a>(
         }
     }
     if let Some(stored) = stored {
-        stored.extend_from_slice(&settings.cluster_property);
+        stored.extend_from_slice(&settings.stamps);
     }
     Some(found)
 }

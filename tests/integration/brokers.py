@@ -35,6 +35,8 @@ from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.tls import Tls
 
 LOOPBACK = "127.0.0.1"
+STAMPS = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
+"""What a broker adds to the properties of every message that is sent alone."""
 DEADLINE_S = 60.0
 
 SMALL: dict[str, object] = {

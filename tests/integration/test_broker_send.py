@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.brokers import (
+    STAMPS,
     Peer,
     bodies_in,
     cluster,
@@ -42,9 +43,19 @@ async def test_a_message_is_stored_as_it_was_sent(tmp_path: Path) -> None:
         (message,) = messages_in(await it.peer.pull("g", "Orders", 1, 0))
         assert (message.body, message.flag, message.topic) == (b"body", 7, "Orders")
         assert (message.log_offset, message.queue_id) == (log_offset, 1)
-        assert message.properties == {"TAGS": "a", "my": "own", "CLUSTER": "DefaultCluster"}
+        assert message.properties == {"TAGS": "a", "my": "own"} | STAMPS
         assert message.born_host[0] == "127.0.0.1"
         assert message.store_host == host
+
+
+async def test_what_a_broker_adds_is_not_the_producers_to_say(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as it:
+        claims = [{name: "else"} for name in STAMPS] + [dict.fromkeys(STAMPS, "else")]
+        for claim in claims:
+            sent = await it.peer.send("t", b"x", props={"my": "own"} | claim)
+            assert sent.code == ResponseCode.SUCCESS
+        kept = [each.properties for each in messages_in(await it.peer.pull("g", "t", 0, 0))]
+        assert kept == [{"my": "own"} | STAMPS] * len(claims)
 
 
 @pytest.mark.parametrize("encoding", list(HeaderEncoding))

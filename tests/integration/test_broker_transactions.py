@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.brokers import (
+    STAMPS,
     Cluster,
     Peer,
     bodies_in,
@@ -101,7 +102,7 @@ async def test_a_half_is_invisible_until_it_is_committed(tmp_path: Path) -> None
         assert sysflag.transaction_state(message.sys_flag) == COMMIT
         assert message.properties == {
             "PGROUP": "producers", "UNIQ_KEY": "one", "KEYS": "k", "TAGS": "a", "own": "mine",
-            "__transactionId__": "one", "CLUSTER": "DefaultCluster",
+            "__transactionId__": "one", **STAMPS,
         }  # fmt: skip
         counted = {place: each.messages for place, each in it.broker.stats.by_queue.items()}
         assert counted == {(HALF_TOPIC, 0): 1, ("Orders", 1): 1}

@@ -288,7 +288,7 @@ TOPICS = ("orders", "payments", "multi", "read-only", "%RETRY%g", "gone", "x" * 
 TEXTS = ("", "a", "b c", "Über 天舟 🚢", "k" * 90, "\x01", '{"q":"\\\\"}', " ", "true", "0")
 GROUPS = ("g", "g", "readers", "forbidden")
 ORDINARY_NAMES = ("TAGS", "KEYS", "UNIQ_KEY", "WAIT", "colour", "größe", "PGROUP", "INSTANCE_ID")
-ODD_NAMES = ("CLUSTER", "DELAY", "TRAN_MSG", "RETRY_TOPIC")
+ODD_NAMES = ("CLUSTER", "DELAY", "TRAN_MSG", "MSG_REGION")
 LONG_NAMES = (
     "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag",
     "bornTimestamp", "flag", "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes",

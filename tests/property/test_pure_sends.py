@@ -190,8 +190,9 @@ def test_properties_are_stored_as_the_handlers_store_them() -> None:
             continue
         taken_count += 1
         stored, code, filed, waits = found
-        cluster = "CLUSTER\x01c\x02"
-        assert stored.decode() + cluster == properties.encode_stored(text, wanted, "c")
+        stamps = properties.stamps("c", "r", trace_on=True)
+        added = properties.encode(stamps)
+        assert stored.decode() + added == properties.encode_stored(text, wanted, stamps)
         assert code == properties.tags_code(wanted.get("TAGS"))
         unique, keys = wanted.get("UNIQ_KEY", ""), wanted.get("KEYS", "").split(" ")
         assert [key.decode() for key in filed] == [key for key in (unique, *keys) if key]

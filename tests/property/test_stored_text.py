@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tianzhou.protocol import properties
 from tianzhou.protocol.derived import key_hash
 
-NAMES = ("WAIT", "CLUSTER", "TAGS", "KEYS", "a", "XWAIT", "WAITX", "")
+NAMES = ("WAIT", "CLUSTER", "MSG_REGION", "TRACE_ON", "TAGS", "KEYS", "a", "XWAIT", "WAITX", "")
 VALUES = ("true", "false", "", "WAIT\x01true", "\x01", "ü", "WAIT")
 
 
@@ -33,11 +33,13 @@ TEXTS = st.builds(_text, st.lists(PARTS), st.sampled_from(["", "\x02"]))
 @example("a\x01b\x02WAIT\x01true\x02TAGS\x01x\x02", "c")
 @example("a\x01\x01WAIT\x01true\x02WAIT\x01true\x02", "c")
 @example("a\x01b\x02CLUSTER\x01other\x02TAGS\x01x\x02", "c")
-def test_the_stored_text_has_no_wait_and_names_the_cluster(text: str, cluster: str) -> None:
+@example("a\x01b\x02TRACE_ON\x01false\x02TAGS\x01x\x02", "c")
+def test_the_stored_text_has_no_wait_and_the_stamps(text: str, cluster: str) -> None:
     found = properties.decode(text)
     stored = {name: value for name, value in found.items() if name != "WAIT"}
-    stored["CLUSTER"] = cluster
-    assert properties.encode_stored(text, found, cluster) == properties.encode(stored)
+    stored |= {"MSG_REGION": "r", "TRACE_ON": "true", "CLUSTER": cluster}
+    stamps = properties.stamps(cluster, "r", trace_on=True)
+    assert properties.encode_stored(text, found, stamps) == properties.encode(stored)
 
 
 @given(st.text(max_size=20), st.one_of(st.text(max_size=40), st.text("0123456789ABCDEF")))

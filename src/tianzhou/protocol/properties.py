@@ -118,22 +118,34 @@ def encode(properties: Mapping[str, str], *, closed: bool = True) -> str:
     return text + PROPERTY_SEPARATOR if closed and text else text
 
 
-def encode_stored(text: str, found: Mapping[str, str], cluster: str) -> str:
-    """The text that a broker stores, given what was sent and the properties in it.
+def stamps(cluster: str, region: str, *, trace_on: bool) -> dict[str, str]:
+    """What a broker adds to every message that is sent alone.
 
-    It has no WAIT, which concerned the sending only, and names the cluster. Raises FieldError.
+    4.9 names the cluster only; consumers of 5.x do not trace what names no region.
     """
-    if text.count(PROPERTY_SEPARATOR) == len(found) and CLUSTER not in found:
+    return {MSG_REGION: region, TRACE_SWITCH: "true" if trace_on else "false", CLUSTER: cluster}
+
+
+STAMPED = frozenset((MSG_REGION, TRACE_SWITCH, CLUSTER))
+"""The names of stamps; where a producer sends one, it keeps its place and changes its value."""
+
+
+def encode_stored(text: str, found: Mapping[str, str], added: Mapping[str, str]) -> str:
+    """The text that a broker stores, given what was sent, the properties in it, and its stamps.
+
+    It has no WAIT, which concerned the sending only. Raises FieldError.
+    """
+    if text.count(PROPERTY_SEPARATOR) == len(found) and STAMPED.isdisjoint(found):
         # Each part of the text is a property of its own, so what stays can stay as it is.
         if not found:
-            return _encode_cluster(cluster)
+            return _encode_once(tuple(added.items()))
         if text[-1] == PROPERTY_SEPARATOR:
             wait = found.get(WAIT_STORED)
             if wait is not None:
                 text = _without(text, f"{WAIT_STORED}{NAME_VALUE_SEPARATOR}{wait}")
-            return text + _encode_cluster(cluster)
+            return text + _encode_once(tuple(added.items()))
     stored = {name: value for name, value in found.items() if name != WAIT_STORED}
-    stored[CLUSTER] = cluster
+    stored.update(added)
     return encode(stored)
 
 
@@ -146,8 +158,8 @@ def _without(text: str, part: str) -> str:
 
 
 @lru_cache(maxsize=4)
-def _encode_cluster(cluster: str) -> str:
-    return encode({CLUSTER: cluster})
+def _encode_once(items: tuple[tuple[str, str], ...]) -> str:
+    return encode(dict(items))
 
 
 def decode(text: str) -> dict[str, str]:

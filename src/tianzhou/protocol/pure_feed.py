@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 from zlib import crc32
 
+from tianzhou.protocol import properties
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.pure import ENCODING_BINARY, Buffer
 from tianzhou.protocol.pure_answers import Answers
@@ -127,7 +128,9 @@ class PureFeed:
         self._index_on = index_on
         self._waits = waits
         self._store_host = store_host
-        self._cluster = f"CLUSTER\x01{cluster}\x02".encode()
+        self._stamps = properties.encode(
+            properties.stamps(cluster, region, trace_on=trace_on)
+        ).encode()
         self._texts = Texts(odd_names)
         self._answers = Answers(id_prefix, region, version, trace_on=trace_on)
         self._answer_bytes = _ANSWER_BYTES + 6 * len(region.encode())
@@ -401,11 +404,11 @@ class PureFeed:
         json_start, json_middle, json_end = (
             answers.json_start, answers.json_middle, answers.json_end,
         )  # fmt: skip
-        cluster, store_host = self._cluster, self._store_host
-        cluster_bytes = len(cluster)
-        around_bytes += cluster_bytes + 2
+        stamps, store_host = self._stamps, self._store_host
+        stamps_bytes = len(stamps)
+        around_bytes += stamps_bytes + 2
         frame_max, body_max, waits = self._frame_max, self._body_max, self._waits
-        text_max = _PROPERTIES_BYTES_MAX - cluster_bytes
+        text_max = _PROPERTIES_BYTES_MAX - stamps_bytes
         parts, texts_out, touched = self._parts, self._texts_out, self._touched
         keys, free_count, filed_count = self._filing()
         position, log_first, window_bytes = self._log_position, self._log_first, len(window)
@@ -460,7 +463,7 @@ class PureFeed:
                     queue_offset, log_offset, send.sys_flag | lane.sys_flag | hosts_v6, born_ms,
                     born_host, now_ms, store_host, send.reconsume_count, 0, body_bytes,
                 ),
-                body, tail, _pack_length(text_bytes + cluster_bytes), text, cluster,
+                body, tail, _pack_length(text_bytes + stamps_bytes), text, stamps,
             )  # fmt: skip
             entries = lane.entries
             if not entries:
@@ -536,7 +539,7 @@ class PureFeed:
         if found is None or self._send_count >= budget or len(frame) - body_at > self._body_max:
             return _DECLINED
         text, code, filed, waits = found
-        text += self._cluster
+        text += self._stamps
         if len(text) > _PROPERTIES_BYTES_MAX or (self._waits and not waits):
             return _DECLINED
         send, body = read[0], frame[body_at:]

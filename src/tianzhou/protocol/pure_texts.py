@@ -8,7 +8,7 @@ form is read property by property; what makes a message more than an ordinary on
 
 from collections.abc import Iterable
 
-from tianzhou.protocol.properties import CLUSTER, KEYS, TAGS, UNIQUE_KEY, WAIT_STORED, java_hash
+from tianzhou.protocol.properties import KEYS, STAMPED, TAGS, UNIQUE_KEY, WAIT_STORED, java_hash
 
 Found = tuple[bytes, int, tuple[bytes, ...], bool]
 """The bytes to store, what a queue entry keeps of the tags, the keys under which the message is
@@ -23,7 +23,8 @@ _REMEMBERED_BYTES_MAX = 1024
 _POWERS_COUNT = 256
 
 _TAGS, _KEYS, _UNIQUE = TAGS.encode(), KEYS.encode(), UNIQUE_KEY.encode()
-_WAIT, _CLUSTER = WAIT_STORED.encode(), CLUSTER.encode()
+_WAIT = WAIT_STORED.encode()
+_STAMPED = frozenset(name.encode() for name in STAMPED)
 _WAIT_LATER = b"\2" + _WAIT + b"\1"
 
 PLAIN = bytes(byte for byte in range(0x20, 0x7F) if byte not in b'"\\')
@@ -109,7 +110,7 @@ class Texts:
             or len(set(known)) < len(known)
             or len(known) > _NAMES_MAX
             or b"" in known
-            or _CLUSTER in known
+            or not _STAMPED.isdisjoint(known)
             or not self._odd_names.isdisjoint(known)
         ):
             return None
@@ -135,7 +136,7 @@ class Texts:
             if name in found or name in self._odd_names or len(found) >= _NAMES_MAX:
                 return None
             found[name] = value
-            if name == _CLUSTER and not is_item:
+            if name in _STAMPED and not is_item:
                 return None  # it keeps its place and changes its value
             if name != _WAIT:
                 stored += (part, b"\2")

@@ -243,7 +243,10 @@ def _draft(
         _check_transaction(sys_flag, found)
     if topic.filter_type == MULTI_TAG:
         sys_flag |= sysflag.MULTI_TAGS
-    text = properties.encode_stored(header.properties or "", found, config.broker_cluster_name)
+    stamps = properties.stamps(
+        config.broker_cluster_name, config.region_id, trace_on=config.trace_on
+    )
+    text = properties.encode_stored(header.properties or "", found, stamps)
     checks.check_properties(text)
     return Draft(
         header.topic, queue_id, body, text, header.born_timestamp, born_host(connection.peer),
