@@ -60,7 +60,7 @@ def panels(
     first = grid[0][0]
     first.set_yticks(list(places), [row[0] for row in parts[0][1]])
     first.invert_yaxis()
-    first.set_title(title, loc="left")
+    first.set_title(title, loc="left", pad=22)
     # Beside the bars, which may reach into every corner.
     grid[0][-1].legend(frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
     _save(figure, path)
