@@ -7,6 +7,7 @@ says what was wrong and what would be right.
 import re
 
 from tianzhou.errors import RequestError
+from tianzhou.limits import PROPERTIES_BYTES_MAX
 from tianzhou.names import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
@@ -30,7 +31,6 @@ TOPIC_LENGTH_MAX = 127
 RETRY_TOPIC_LENGTH_MAX = 255
 GROUP_LENGTH_MAX = 255
 """4.9 allows 255 characters; 5.x allows 120 for new groups and lives with the old ones."""
-PROPERTIES_LENGTH_MAX = 32_767
 
 SYSTEM_TOPICS = frozenset((
     AUTO_CREATE_TOPIC, SCHEDULE_TOPIC, BENCHMARK_TOPIC, HALF_TOPIC, TRACE_TOPIC, HALF_OP_TOPIC,
@@ -130,13 +130,13 @@ def check_body_size(size_bytes: int, size_max_bytes: int) -> None:
 def check_properties(text: str, *, room_bytes: int = 0) -> None:
     """The properties fit the two bytes of their length, and leave room for more."""
     # Only a text that may not fit is measured in bytes: three per character at most.
-    if len(text) * 3 + room_bytes > PROPERTIES_LENGTH_MAX:
+    if len(text) * 3 + room_bytes > PROPERTIES_BYTES_MAX:
         size_bytes = len(text.encode("utf-8", "surrogatepass")) + room_bytes
-        if size_bytes > PROPERTIES_LENGTH_MAX:
+        if size_bytes > PROPERTIES_BYTES_MAX:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the message properties have {size_bytes} bytes, "
-                f"at most {PROPERTIES_LENGTH_MAX} are allowed",
+                f"at most {PROPERTIES_BYTES_MAX} are allowed",
             )
 
 

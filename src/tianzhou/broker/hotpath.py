@@ -35,10 +35,11 @@ from tianzhou.broker.clients import Subscription
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.durability import refused_sends
 from tianzhou.broker.handlers.pull import HAS_SUBSCRIPTION, PullParts
-from tianzhou.broker.handlers.send import BATCH_COUNT_MAX, SendParts, born_host
+from tianzhou.broker.handlers.send import SendParts, born_host
 from tianzhou.broker.intake import ODD_PROPERTIES
 from tianzhou.broker.vigil import Vigil
 from tianzhou.errors import StoreError, TianzhouError
+from tianzhou.limits import BATCH_MESSAGES_MAX
 from tianzhou.names import DLQ_TOPIC_PREFIX, PERM_READ, PERM_WRITE, RETRY_TOPIC_PREFIX
 from tianzhou.protocol import host
 from tianzhou.protocol.bodies.topics import MULTI_TAG, TopicConfig
@@ -258,7 +259,7 @@ class HotPath:
         self._feed.configure(
             self._frame_max_bytes,
             config.max_message_size,
-            BATCH_COUNT_MAX,
+            BATCH_MESSAGES_MAX,
             config.message_index_enable,
             self._waits,
             host.pack(parts.store_host),

@@ -4,13 +4,12 @@ A registration lists all topics of a broker, so it may be as long as a frame, if
 brokers write it (`protocol/bodies/codec`).
 """
 
+from tianzhou.limits import SETTINGS_BODY_BYTES_MAX
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.remoting.quota.bodies import Longer
 
-_MIB = 1024 * 1024
-
 LONGER: Longer = {
     RequestCode.REGISTER_BROKER: None,
-    RequestCode.REGISTER_TOPIC_IN_NAMESRV: _MIB,
-    RequestCode.UPDATE_NAMESRV_CONFIG: _MIB,
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: SETTINGS_BODY_BYTES_MAX,
+    RequestCode.UPDATE_NAMESRV_CONFIG: SETTINGS_BODY_BYTES_MAX,
 }

@@ -6,14 +6,12 @@ cannot be (below the header word, or above the limit) raises FrameError once the
 have been taken, and before any of the bytes it promises are awaited.
 """
 
+from tianzhou.limits import FRAME_BYTES_MAX
 from tianzhou.protocol import kernel
-
-FRAME_LIMIT_BYTES = 16 * 1024 * 1024
-"""Largest frame accepted by default, as in RocketMQ (com.rocketmq.remoting.frameMaxLength)."""
 
 
 def split(
-    buffer: bytes | bytearray | memoryview, limit_bytes: int = FRAME_LIMIT_BYTES
+    buffer: bytes | bytearray | memoryview, limit_bytes: int = FRAME_BYTES_MAX
 ) -> tuple[list[tuple[int, int]], int]:
     """Find the complete frames in `buffer`.
 

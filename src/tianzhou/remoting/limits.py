@@ -7,7 +7,7 @@ server or one client; each has its own limits.
 from dataclasses import dataclass
 
 from tianzhou.errors import ConfigError
-from tianzhou.protocol.framing import FRAME_LIMIT_BYTES
+from tianzhou.limits import FRAME_BYTES_MAX
 
 _KIB = 1024
 _MIB = 1024 * 1024
@@ -18,7 +18,7 @@ class Limits:
     """Bounds of a server or a client; the defaults follow RocketMQ where it has one."""
 
     # -- bytes -------------------------------------------------------------------------------------
-    frame_bytes: int = FRAME_LIMIT_BYTES  # longest frame read or written
+    frame_bytes: int = FRAME_BYTES_MAX  # longest frame read or written
     receive_bytes: int = 256 * _KIB  # receive buffer, shared by all connections
     kept_bytes: int = 256 * _MIB  # incomplete and waiting frames of all connections together
     unsent_high_bytes: int = 256 * _KIB  # above it a connection is not read from any more

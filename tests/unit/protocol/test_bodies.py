@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tianzhou.errors import BodyError
+from tianzhou.limits import LOOSE_JSON_BYTES_MAX
 from tianzhou.protocol import bodies
 from tianzhou.protocol.bodies import Body, decode, decode_request, encode, registration
 from tianzhou.protocol.bodies.clients import ConsumerData, HeartbeatData
-from tianzhou.protocol.bodies.codec import REQUEST_TOLERATED_MAX_BYTES
 from tianzhou.protocol.bodies.offsets import ConsumerOffsetTable
 from tianzhou.protocol.bodies.queues import MessageQueue
 from tianzhou.protocol.bodies.registration import RegisterBrokerBody
@@ -119,7 +119,7 @@ def test_a_route_reads_as_that_of_a_5_5_nameserver_in_standard_json() -> None:
 
 def test_a_long_request_must_be_strict_json() -> None:
     some = b",".join(b'"t%d":%d' % (number, number) for number in range(40_000))
-    assert len(some) > REQUEST_TOLERATED_MAX_BYTES
+    assert len(some) > LOOSE_JSON_BYTES_MAX
     strict = b'{"table":{%s}}' % some
     assert decode_request(dict[str, dict[str, int]], strict)["table"]["t7"] == 7
     integers = b'{"1":{%s}}' % some.replace(b'"t', b"").replace(b'":', b":")
@@ -376,7 +376,7 @@ def test_what_is_not_deflated_is_refused() -> None:
 
 
 def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration, "INFLATED_LIMIT_BYTES", 1 << 20)
+    monkeypatch.setattr(registration, "INFLATED_BYTES_MAX", 1 << 20)
     with pytest.raises(BodyError, match="inflates to more than 1048576 bytes"):
         registration.decode(zlib.compress(bytes(2 << 20)), compressed=True, broker_version=V4_9_7)
 

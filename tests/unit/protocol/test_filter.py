@@ -3,6 +3,7 @@
 import pytest
 
 from tianzhou.errors import FilterError
+from tianzhou.limits import SQL_CHARACTERS_MAX
 from tianzhou.protocol import properties
 from tianzhou.protocol.filter import (
     SUBSCRIBE_ALL,
@@ -13,7 +14,6 @@ from tianzhou.protocol.filter import (
     property_finder,
 )
 from tianzhou.protocol.filter.java_numbers import compare_doubles, parse_double, parse_int
-from tianzhou.protocol.filter.sql_parser import LENGTH_MAX
 
 # -- tags --------------------------------------------------------------------------------------
 
@@ -288,7 +288,7 @@ def test_the_rest_after_a_complete_expression_is_ignored_but_told() -> None:
 
 def test_long_and_deep_expressions_are_refused_not_fatal() -> None:
     with pytest.raises(FilterError, match="at most 65536"):
-        compile_sql("a" * (LENGTH_MAX + 1))
+        compile_sql("a" * (SQL_CHARACTERS_MAX + 1))
     with pytest.raises(FilterError, match="nest deeper"):
         compile_sql("NOT " * 5000 + "a")
     wide = compile_sql("a = 4 OR " * 5000 + "a = 5")

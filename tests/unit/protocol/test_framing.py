@@ -3,6 +3,7 @@
 import pytest
 
 from tianzhou.errors import FrameError
+from tianzhou.limits import FRAME_BYTES_MAX
 from tianzhou.protocol import framing
 
 pytestmark = pytest.mark.usefixtures("codec")
@@ -43,5 +44,5 @@ def test_a_length_below_the_header_word_is_refused(length: int) -> None:
 
 
 def test_the_largest_frame_of_rocketmq_is_allowed_by_default() -> None:
-    assert framing.FRAME_LIMIT_BYTES == 16_777_216
+    assert FRAME_BYTES_MAX == 16_777_216
     assert framing.split(b"\x01\x00\x00\x00") == ([], 0)

@@ -29,6 +29,7 @@ from tianzhou.broker.topics import TopicTable
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RecordError, RequestError, StoreError
+from tianzhou.limits import BATCH_MESSAGES_MAX
 from tianzhou.message import Host
 from tianzhou.names import DLQ_TOPIC_PREFIX, HALF_TOPIC, PERM_WRITE, RETRY_TOPIC_PREFIX
 from tianzhou.protocol import batch, properties, sysflag
@@ -47,7 +48,6 @@ SendHeader = SendMessageRequest | SendMessageRequestV2
 
 _UNIT = 1
 _UNIT_SUBSCRIPTION = 2
-BATCH_COUNT_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,10 +338,10 @@ def _store_batch(parts: SendParts, outer: Draft) -> Appended:
     items = batch.decode(outer.body)
     if not items:
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the batch holds no message")
-    if len(items) > BATCH_COUNT_MAX:
+    if len(items) > BATCH_MESSAGES_MAX:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"the batch holds {len(items)} messages, at most {BATCH_COUNT_MAX} are taken",
+            f"the batch holds {len(items)} messages, at most {BATCH_MESSAGES_MAX} are taken",
         )
     drafts: list[Draft] = []
     for item in items:

@@ -3,10 +3,13 @@
 Messages may be as long as frames and `maxMessageSize` allow.
 """
 
+from tianzhou.limits import (
+    CLIENT_BODY_BYTES_MAX,
+    LIST_BODY_BYTES_MAX,
+    SETTINGS_BODY_BYTES_MAX,
+)
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.remoting.quota.bodies import Longer
-
-_MIB = 1024 * 1024
 
 _MESSAGES = (
     RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
@@ -17,15 +20,15 @@ _MESSAGES = (
 LONGER: Longer = {
     **dict.fromkeys(_MESSAGES),
     # A client with thousands of subscriptions, or locks on all queues of a large cluster.
-    RequestCode.HEART_BEAT: 2 * _MIB,
-    RequestCode.CHECK_CLIENT_CONFIG: _MIB,
-    RequestCode.LOCK_BATCH_MQ: 2 * _MIB,
-    RequestCode.UNLOCK_BATCH_MQ: 2 * _MIB,
-    RequestCode.BATCH_ACK_MESSAGE: 2 * _MIB,
+    RequestCode.HEART_BEAT: CLIENT_BODY_BYTES_MAX,
+    RequestCode.CHECK_CLIENT_CONFIG: SETTINGS_BODY_BYTES_MAX,
+    RequestCode.LOCK_BATCH_MQ: CLIENT_BODY_BYTES_MAX,
+    RequestCode.UNLOCK_BATCH_MQ: CLIENT_BODY_BYTES_MAX,
+    RequestCode.BATCH_ACK_MESSAGE: CLIENT_BODY_BYTES_MAX,
     # Settings, tables and lists that a tool sends in one piece.
-    RequestCode.UPDATE_BROKER_CONFIG: _MIB,
-    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: 8 * _MIB,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: 8 * _MIB,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _MIB,
-    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: _MIB,
+    RequestCode.UPDATE_BROKER_CONFIG: SETTINGS_BODY_BYTES_MAX,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: LIST_BODY_BYTES_MAX,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: LIST_BODY_BYTES_MAX,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: SETTINGS_BODY_BYTES_MAX,
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: SETTINGS_BODY_BYTES_MAX,
 }

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from tianzhou.errors import BodyError
+from tianzhou.limits import LOOSE_JSON_BYTES_MAX
 from tianzhou.protocol import fastjson
 from tianzhou.protocol.fastjson import Json, is_array, is_object
 
@@ -20,11 +21,6 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 T = TypeVar("T")
-
-REQUEST_TOLERATED_MAX_BYTES = 256 * 1024
-"""Requests that are longer must be strict JSON, as all clients and brokers write them when they say
-so much. Reading the rest takes a second for each half megabyte, in which a server does nothing
-else."""
 
 
 def decode(body_type: type[T], data: bytes, tolerated_max_bytes: int | None = None) -> T:
@@ -53,8 +49,8 @@ def decode(body_type: type[T], data: bytes, tolerated_max_bytes: int | None = No
 
 
 def decode_request(body_type: type[T], data: bytes) -> T:
-    """The body of a request, which anybody may have sent; see `REQUEST_TOLERATED_MAX_BYTES`."""
-    return decode(body_type, data, REQUEST_TOLERATED_MAX_BYTES)
+    """The body of a request, which anybody may have sent; see `LOOSE_JSON_BYTES_MAX`."""
+    return decode(body_type, data, LOOSE_JSON_BYTES_MAX)
 
 
 def encode(value: object, *, standard: bool = False) -> bytes:

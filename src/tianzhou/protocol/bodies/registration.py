@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from tianzhou.errors import BodyError
+from tianzhou.limits import INFLATED_BYTES_MAX
 from tianzhou.protocol.bodies import codec
 from tianzhou.protocol.bodies.codec import Body
 from tianzhou.protocol.bodies.route import TopicQueueMappingInfo
@@ -27,9 +28,6 @@ from tianzhou.protocol.bodies.topics import (
     parse_topic,
 )
 from tianzhou.protocol.version import V5_0_0
-
-INFLATED_LIMIT_BYTES = 64 * 1024 * 1024
-"""Largest binary registration after inflation; a million topics fit."""
 
 _LENGTH = struct.Struct(">i")
 _ZLIB_START = b"\x78"
@@ -94,11 +92,11 @@ def _topics_by_name(lines: Iterable[bytes]) -> dict[str, TopicConfig]:
 def _inflate(data: bytes) -> bytes:
     inflater = zlib.decompressobj()
     try:
-        inflated = inflater.decompress(data, INFLATED_LIMIT_BYTES)
+        inflated = inflater.decompress(data, INFLATED_BYTES_MAX)
     except zlib.error as e:
         raise BodyError(f"the registration cannot be inflated: {e}") from e
     if inflater.unconsumed_tail:
-        raise BodyError(f"the registration inflates to more than {INFLATED_LIMIT_BYTES} bytes")
+        raise BodyError(f"the registration inflates to more than {INFLATED_BYTES_MAX} bytes")
     return inflated
 
 

@@ -15,6 +15,7 @@ from lark import v_args as lark_v_args  # pyright: ignore[reportUnknownVariableT
 from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
 from tianzhou.errors import FilterError
+from tianzhou.limits import SQL_CHARACTERS_MAX, SQL_DEPTH_MAX
 from tianzhou.protocol.filter.java_numbers import Long
 from tianzhou.protocol.filter.sql_nodes import (
     Cast,
@@ -88,10 +89,6 @@ KEYWORDS = frozenset((
     "CONTAINS", "STARTSWITH", "ENDSWITH",
 ))  # fmt: skip
 
-LENGTH_MAX = 64 * 1024
-DEPTH_MAX = 100
-"""How deep an expression may nest: more than a person writes, far less than Python's stack."""
-
 _LONG_MAX = 2**63 - 1
 _INT_MAX = 2**31 - 1
 _DOUBLE_MIN = 5e-324
@@ -131,9 +128,10 @@ class ParsedSql(NamedTuple):
 
 def parse_sql(expression: str) -> ParsedSql:
     """Read an expression. Raises FilterError, which names the place and what is wrong there."""
-    if len(expression) > LENGTH_MAX:
+    if len(expression) > SQL_CHARACTERS_MAX:
         raise FilterError(
-            f"the SQL filter has {len(expression)} characters, at most {LENGTH_MAX} are read"
+            f"the SQL filter has {len(expression)} characters, "
+            f"at most {SQL_CHARACTERS_MAX} are read"
         )
     steps = _parser()(expression)
     try:
@@ -329,11 +327,11 @@ def _unquote(text: Token) -> str:
 def _check_depth(tree: Node) -> None:
     # By hand, level by level: recursion is what a deep tree would break.
     level = [tree]
-    for _ in range(DEPTH_MAX):
+    for _ in range(SQL_DEPTH_MAX):
         level = [child for node in level for child in children_of(node)]
         if not level:
             return
-    raise FilterError(f"conditions nest deeper than {DEPTH_MAX} levels")
+    raise FilterError(f"conditions nest deeper than {SQL_DEPTH_MAX} levels")
 
 
 # -- explaining --------------------------------------------------------------------------------

@@ -8,11 +8,9 @@ table of those that may be longer.
 from collections.abc import Mapping
 
 from tianzhou.errors import RequestError
+from tianzhou.limits import BODY_BYTES_MAX
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
-
-BODY_MAX_BYTES = 64 * 1024
-"""Of a request that its server's table does not name."""
 
 Longer = Mapping[int, int | None]
 """The longest body by request code; None if that is for its handler to say."""
@@ -22,9 +20,9 @@ def check_body(request: Command, longer: Longer) -> None:
     """Raises RequestError for a body that is too long for its request."""
     size_bytes = len(request.body)
     # Nearly all bodies are short, and then nothing needs to be looked up.
-    if size_bytes <= BODY_MAX_BYTES:
+    if size_bytes <= BODY_BYTES_MAX:
         return
-    max_bytes = longer.get(request.code, BODY_MAX_BYTES)
+    max_bytes = longer.get(request.code, BODY_BYTES_MAX)
     if max_bytes is not None and size_bytes > max_bytes:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,

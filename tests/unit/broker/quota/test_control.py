@@ -10,12 +10,13 @@ from tianzhou.broker.quota.bodies import LONGER
 from tianzhou.broker.quota.control import Quotas, limits_by, message_count
 from tianzhou.broker.quota.rules import Rules
 from tianzhou.errors import ConfigError, RequestError
+from tianzhou.limits import BODY_BYTES_MAX
 from tianzhou.protocol.batch import BatchItem
 from tianzhou.protocol.batch import encode as encode_batch
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.limits import Limits
-from tianzhou.remoting.quota.bodies import BODY_MAX_BYTES, check_body
+from tianzhou.remoting.quota.bodies import check_body
 
 PEER = "10.0.0.1:4711"
 
@@ -213,7 +214,7 @@ def test_the_file_changes_the_limits_of_the_ports_that_it_names(tmp_path: Path) 
              RequestCode.LOCK_BATCH_MQ, 99_999],
 )  # fmt: skip
 def test_a_body_that_is_too_long_is_refused_with_both_figures(code: int) -> None:
-    max_bytes = LONGER.get(code, BODY_MAX_BYTES)
+    max_bytes = LONGER.get(code, BODY_BYTES_MAX)
     assert max_bytes is not None
     check_body(Command(code=code, body=b"x" * max_bytes), LONGER)
     with pytest.raises(RequestError, match=f"{max_bytes + 1} bytes, {max_bytes} are allowed"):

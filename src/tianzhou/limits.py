@@ -1,0 +1,82 @@
+"""Limits of what one request, one connection and one table may hold: one row for each.
+
+A row says what is bounded, by how much, and what happens above it. Code that enforces a limit reads
+its constant here; a limit that can be set is the default of the named setting. `docs/security.md`
+shows the whole table: `python tools/limits_table.py` writes it, and a test compares the two.
+
+No request may cost the event loop more than 50 ms (`tests/integration/test_request_cost.py`), so
+limits of requests are chosen by measuring, and by what stock clients send.
+"""
+
+from dataclasses import dataclass
+
+_KIB = 1024
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """One row of the table."""
+
+    bounds: str
+    """What is counted, for the first column."""
+    value: int
+    unit: str
+    above: str
+    """What happens above the limit."""
+    setting: str = ""
+    """The key under which it can be set; empty for a fixed limit."""
+
+
+TABLE: list[Limit] = []
+"""All rows, in the order of the page."""
+
+
+def _limit(value: int, unit: str, bounds: str, above: str, setting: str = "") -> int:
+    TABLE.append(Limit(bounds=bounds, value=value, unit=unit, above=above, setting=setting))
+    return value
+
+
+_REFUSED = "SYSTEM_ERROR with both figures, before the body is decoded"
+
+# -- bodies of requests ----------------------------------------------------------------------------
+
+FRAME_BYTES_MAX = _limit(16 * _MIB, "bytes", "a frame, as in RocketMQ", "the connection is closed")
+BODY_BYTES_MAX = _limit(
+    64 * _KIB, "bytes", "the body of a request that is no message and is not named below", _REFUSED
+)
+CLIENT_BODY_BYTES_MAX = _limit(
+    2 * _MIB, "bytes", "the body of a heartbeat, a lock, an unlock or a batch acknowledgement",
+    _REFUSED,
+)  # fmt: skip
+SETTINGS_BODY_BYTES_MAX = _limit(
+    _MIB, "bytes", "a body of settings, of one subscription group, or of a client to check",
+    _REFUSED,
+)  # fmt: skip
+LIST_BODY_BYTES_MAX = _limit(
+    8 * _MIB, "bytes", "a body that lists topics or subscription groups", _REFUSED
+)
+LOOSE_JSON_BYTES_MAX = _limit(
+    256 * _KIB, "bytes",
+    "a body that is no strict JSON (object keys, `$ref`, single quotes)",
+    "SYSTEM_ERROR; strict JSON, as clients and brokers write it, is read a thousand times faster",
+)  # fmt: skip
+INFLATED_BYTES_MAX = _limit(
+    64 * _MIB, "bytes", "a compressed registration, inflated", "SYSTEM_ERROR"
+)
+
+# -- messages --------------------------------------------------------------------------------------
+
+PROPERTIES_BYTES_MAX = _limit(
+    32_767, "bytes", "the properties of a message", "MESSAGE_ILLEGAL with both figures"
+)
+BATCH_MESSAGES_MAX = _limit(
+    10_000, "messages", "the messages of one batch", "MESSAGE_ILLEGAL; nothing of it is stored"
+)
+
+# -- filters ---------------------------------------------------------------------------------------
+
+SQL_CHARACTERS_MAX = _limit(
+    64 * _KIB, "characters", "an SQL92 filter", "the subscription or pull is refused"
+)
+SQL_DEPTH_MAX = _limit(100, "levels", "the nesting of an SQL92 filter", "the same")
