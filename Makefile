@@ -147,12 +147,10 @@ valgrind-if-possible:
 	    || echo "setup: valgrind could not be installed, so no instructions are counted"; \
 	fi
 
-cost: setup valgrind-if-possible ## instructions per message of the kernel's paths, and calls of Python's, beside their baselines
-	@$(BIN)/python -m tests.cost.pure_counting
+cost: setup valgrind-if-possible ## instructions per message of the kernel's paths, beside their baseline
 	@$(BIN)/python -m tests.cost.counting
 
 cost-baseline: setup valgrind-if-possible ## make the present counts the baselines
-	@$(BIN)/python -m tests.cost.pure_counting --write
 	@$(BIN)/python -m tests.cost.counting --write
 
 profile: setup ## flame graphs of the broker's loop and of the kernel, into profiles/

@@ -12,8 +12,6 @@ HEADS = [
     "work", "messages/s", "Apache's", "times", "CPU us/message", "Apache's", "times fewer",
     "p50 / p99 / p99.9 ms", "Apache's", "p99 times shorter", "aim", "met",
 ]  # fmt: skip
-PARITY = Aims(rate=1)
-"""What is asked of the broker without its kernel."""
 
 Row = tuple[str, Samples, Samples, Aims]
 """What it is, ours, Apache's, and how much better ours should be."""
@@ -30,8 +28,7 @@ def rows_of(results: Results) -> list[Row]:
                 (bench_broker.BESIDE, f"{work.meaning} together: pull", OURS, Aims()),
             ]
         if PURE in work.servers:
-            aims = PARITY if work.name.startswith("send") else Aims()
-            names.append((work.name, f"{work.meaning}, no kernel", PURE, aims))
+            names.append((work.name, f"{work.meaning}, no kernel", PURE, Aims()))
         for name, meaning, server, aims in names:
             ours, theirs = (results.works.get((name, one)) for one in (server, APACHE))
             if ours is not None and theirs is not None:

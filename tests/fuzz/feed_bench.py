@@ -1,4 +1,4 @@
-"""A feed, compiled or pure, on memory of its own: whatever comes in, what it leaves is sound."""
+"""The kernel's feed on memory of its own: whatever comes in, what it leaves is sound."""
 
 from tianzhou.protocol import batch, kernel, record
 from tianzhou.protocol.codes import RequestCode

@@ -28,7 +28,6 @@ from tianzhou.protocol.command import HeaderEncoding
 from tianzhou.protocol.compression import CompressionType
 from tianzhou.protocol.headers.codec import decode as decode_fields
 from tianzhou.protocol.headers.table import REQUEST_HEADERS
-from tianzhou.protocol.pure_feed import PureFeed
 from tianzhou.protocol.version import V4_9_4, V5_0_0
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
@@ -211,20 +210,13 @@ def topics_body(data: bytes) -> object:
 
 @cache
 def feed() -> feed_bench.FeedBench:
-    return feed_bench.FeedBench(kernel.new_feed())
+    made = kernel.new_feed()
+    assert made is not None
+    return feed_bench.FeedBench(made)
 
 
 def fed(data: bytes) -> object:
     return feed().run(data)
-
-
-@cache
-def pure_feed() -> feed_bench.FeedBench:
-    return feed_bench.FeedBench(PureFeed())
-
-
-def fed_purely(data: bytes) -> object:
-    return pure_feed().run(data)
 
 
 TARGETS = (
@@ -246,6 +238,5 @@ TARGETS = (
     Target("compressed body", unpack, packed),
     Target("offset id", offset_id, ids),
     Target("unique id", unique_id, ids),
-    Target("pure feed", fed_purely, feed_bench.corpus),
     *((Target("feed", fed, feed_bench.corpus),) if kernel.WHY_PURE is None else ()),
 )

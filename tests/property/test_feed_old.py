@@ -8,10 +8,14 @@ import asyncio
 import pytest
 from tests.property.test_feed_twin import Side, fed_side, frames_of, lay, pull_frame, send_frame
 
+from tianzhou.protocol import kernel
 from tianzhou.protocol.command import decode
 from tianzhou.protocol.record import decode_records
 
-pytestmark = pytest.mark.usefixtures("codec")
+pytestmark = [
+    pytest.mark.kernel,
+    pytest.mark.skipif(kernel.WHY_PURE is not None, reason=f"no kernel: {kernel.WHY_PURE}"),
+]
 
 BODIES = [b"first", *(b"body %d" % number * 9 for number in range(5))]
 DAMAGED = 3

@@ -2,8 +2,8 @@
 
 Two brokers get the same bytes, one with the feed and one without: sends of every form, ordinary and
 odd, split anywhere, into files so small that all of them roll; between them topics and settings
-change. Nothing is masked: both have the same clock, the same address and the same peer. All of it
-is done with the compiled feed and with its pure twin.
+change. Nothing is masked: both have the same clock, the same address and the same peer. It
+needs the compiled kernel, which alone has a feed.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from tianzhou.broker.topics import TopicTable, system_topics
 from tianzhou.config.live import LiveSettings
 from tianzhou.config.properties import Property
 from tianzhou.config.settings import Given
-from tianzhou.protocol import batch, kernel, pure_feed
+from tianzhou.protocol import batch, kernel
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.topics import MULTI_TAG, TopicConfig
 from tianzhou.protocol.codes import RequestCode, ResponseCode
@@ -54,7 +54,10 @@ from tianzhou.store.config import ENTRY_BYTES, FlushDiskType
 from tianzhou.store.consumequeue import Entry
 from tianzhou.store.message_store import Draft, MessageStore
 
-pytestmark = pytest.mark.usefixtures("codec")
+pytestmark = [
+    pytest.mark.kernel,
+    pytest.mark.skipif(kernel.WHY_PURE is not None, reason=f"no kernel: {kernel.WHY_PURE}"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -757,23 +760,18 @@ async def test_large_messages_and_many_are_stored_in_several_writes() -> None:
     side.close()
 
 
-def spoil(feed: kernel.Feed | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def spoil(feed: kernel.Feed | None) -> None:
     """From now on the feed fails in the middle of a send."""
     assert feed is not None
-    if isinstance(feed, pure_feed.PureFeed):
-        monkeypatch.delattr(pure_feed, "crc32")
-    else:
-        # A lease that promises more memory than there is.
-        feed.lend_index(memoryview(bytearray(50)), 17, 60, 60, (0, 0, 0, 0, 0, 1))
+    # A lease that promises more memory than there is.
+    feed.lend_index(memoryview(bytearray(50)), 17, 60, 60, (0, 0, 0, 0, 0, 1))
 
 
-async def test_a_feed_that_fails_is_told_to_those_who_sent_before_in_that_turn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_feed_that_fails_is_told_to_those_who_sent_before_in_that_turn() -> None:
     side = await fed_side()
     other, transport = side.another()
     lay(other, send_frame(4, b"x"))
-    spoil(side.feed, monkeypatch)
+    spoil(side.feed)
     lay(side.connection, send_frame(5, b"x"))
     await asyncio.sleep(0)
     assert told(transport) == [(4, ResponseCode.SERVICE_NOT_AVAILABLE)]
@@ -784,7 +782,7 @@ async def test_a_feed_that_fails_is_told_to_those_who_sent_before_in_that_turn(
 
 
 async def test_a_feed_that_fails_leaves_its_work_to_the_handlers(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     fed, plain = (Side(with_feed, Now(), PEERS[0]) for with_feed in (True, False))
     sender = Sender(1, pull_percent=0)
@@ -796,7 +794,7 @@ async def test_a_feed_that_fails_leaves_its_work_to_the_handlers(
         prepare(side)
         await side.arrive(frame * 3, [])
     assert fed.fed_count - plain.fed_count == 2
-    spoil(fed.feed, monkeypatch)
+    spoil(fed.feed)
     for side in (fed, plain):
         await side.arrive(frame * 5, [])
     assert fed.fed_count - plain.fed_count == 2

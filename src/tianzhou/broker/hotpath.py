@@ -57,11 +57,6 @@ _TOPIC_LENGTH_MAX = 127
 Granted = tuple[str, str]
 """Topic and group."""
 
-FeedTo = Callable[
-    [memoryview, int, bytes, int, int, int],
-    tuple[int, int, bytes, int, list[tuple[str, str, int, int]] | None, int],
-]
-
 _Owed = tuple[Connection, bytes, int]
 """Answers that leave at the end of the turn, and how many sends there are among them."""
 
@@ -85,10 +80,6 @@ class HotPath:
         self._is_free_topic = is_free_topic
         self._is_awaited = is_awaited
         self._feed = feed
-        self._feed_to: FeedTo | None = getattr(feed, "feed_to", None)
-        """Writes answers to pulls straight from the mapped log; only the compiled one can."""
-        self._set_hot_bytes: Callable[[int], None] | None = getattr(feed, "set_hot_bytes", None)
-        """Has pulls that need the disk left to the handlers."""
         self._parts = parts
         self._pulls = pulls
         self._frame_max_bytes = frame_max_bytes
@@ -117,13 +108,13 @@ class HotPath:
         try:
             if not self._in_turn:
                 self._begin_turn()
-            host_bytes, feed_to = packed_host(connection.peer), self._feed_to
-            if feed_to is None or (socket := connection.socket) == NO_SOCKET:
+            host_bytes = packed_host(connection.peer)
+            if (socket := connection.socket) == NO_SOCKET:
                 start, stop, answers, send_count, commits = self._feed.feed(
                     view, at, host_bytes, self._now_ms, self._budget
                 )
             else:
-                start, stop, answers, send_count, commits, written_bytes = feed_to(
+                start, stop, answers, send_count, commits, written_bytes = self._feed.feed_to(
                     view, at, host_bytes, self._now_ms, self._budget, socket
                 )
                 connection.wrote(written_bytes)
@@ -139,8 +130,7 @@ class HotPath:
                 self._owed.append((connection, answers, 0))  # so that they leave in their order
             else:
                 connection.send_frames(answers)
-                if self._feed_to is not None:
-                    connection.begin_direct()
+                connection.begin_direct()
         if commits is not None:
             for topic, group, queue_id, queue_offset in commits:
                 self._pulls.offsets.commit(group, topic, queue_id, queue_offset)
@@ -254,8 +244,7 @@ class HotPath:
             and not config.slave_read_enable
         )
         self._waits = parts.durability.must_wait(wait_stored=True)
-        if self._set_hot_bytes is not None:
-            self._set_hot_bytes(cold.HOT_BYTES)
+        self._feed.set_hot_bytes(cold.HOT_BYTES)
         self._feed.configure(
             self._frame_max_bytes,
             config.max_message_size,

@@ -352,9 +352,10 @@ class Broker:
         # Signatures are checked in front of the handlers, so the feed must not pass them by.
         # It writes neither into a staging pool nor units beside the queues.
         plain = not (config.is_staged or config.enable_consume_queue_ext)
-        if self._access is None and plain:
+        feed = kernel.new_feed()
+        if self._access is None and plain and feed is not None:
             self._hot = HotPath(
-                kernel.new_feed(), send, pulls, self._limits.frame_bytes,
+                feed, send, pulls, self._limits.frame_bytes,
                 self._entrance.is_free_topic, lambda: len(pops.polls) > 0,
             )  # fmt: skip
         about = BrokerParts(

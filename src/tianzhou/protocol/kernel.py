@@ -1,22 +1,23 @@
-"""The one place that chooses between the compiled kernel and its pure twin.
+"""The one place that chooses between the compiled kernel and pure Python.
 
 `TIANZHOU_PURE=1` switches the compiled kernel off; where it is not installed, or was built for
-another contract, the twin serves. Both keep the contract written down in `pure.py` and
-`pure_record.py`, and the tests run against both. A compiled function answers None when it declines:
-then the twin decides, and raises if there is something to raise.
+another contract, the pure-Python codecs are used. Both keep the contract written down in `pure.py`
+and `pure_record.py`, and the tests run against both. A compiled function returns None when it
+declines: then the Python version decides, and raises if there is something to raise.
+
+The fast path (`Feed`) exists in the kernel only; without it every frame takes the handlers.
 """
 
 import os
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from tianzhou.protocol import pure, pure_record, pure_walk
 from tianzhou.protocol.pure import Buffer, Header
-from tianzhou.protocol.pure_feed import PureFeed
 from tianzhou.protocol.pure_record import RecordFields
 from tianzhou.protocol.pure_walk import Walk
 
 CONTRACT = 4
-"""Raised with every change of what kernel and twin promise, here and in the crate."""
+"""Raised with every change of the contract, here and in the crate."""
 
 _import_error: str | None = None
 try:
@@ -35,23 +36,21 @@ def _why_pure() -> str | None:
 
 
 WHY_PURE = _why_pure()
-"""Why the pure twin serves, None while the compiled kernel does."""
+"""Why pure Python is used; None while the compiled kernel is."""
 
 if WHY_PURE is not None:
     native = None  # type: ignore[assignment]  # as above
 
 
 if TYPE_CHECKING:
-    from tianzhou_kernel import Feed as NativeFeed
-
-    Feed: TypeAlias = NativeFeed | PureFeed
+    from tianzhou_kernel import Feed as Feed
 else:
-    Feed = native.Feed | PureFeed if hasattr(native, "Feed") else PureFeed
+    Feed = getattr(native, "Feed", None)
 
 
-def new_feed() -> Feed:
-    """The hot path of whoever serves."""
-    return native.Feed() if native else PureFeed()
+def new_feed() -> "Feed | None":
+    """The kernel's fast path for sends and pulls; None without the kernel."""
+    return native.Feed() if native else None
 
 
 def split_frames(buffer: Buffer, limit_bytes: int) -> tuple[list[tuple[int, int]], int]:
@@ -138,7 +137,7 @@ def decode_columns(
 ) -> tuple[int, list[Any]] | None:
     """How many records there are, and the buffers of each wanted column as Arrow lays them out.
 
-    None if the kernel declines; its twin needs numpy, and so is upstairs (`spark/twin.py`).
+    None if the kernel declines; the Python version needs numpy and is in `spark/twin.py`.
     """
     return native.decode_columns(buffer, starts, names, check_crc) if native else None
 
@@ -187,6 +186,6 @@ def put_index_items(
 
 
 if WHY_PURE is not None and not TYPE_CHECKING:
-    # Nobody has to be asked first, so what every message needs is the twin's own.
+    # Skip one call per message.
     split_frames, decode_header = pure.split_frames, pure.decode_header
     encode_frame, encode_record = pure.encode_frame, pure_record.encode_record

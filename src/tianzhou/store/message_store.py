@@ -23,7 +23,6 @@ from tianzhou.errors import RecordError, StoreClosed, StoreCorrupt, StoreError
 from tianzhou.message import Host
 from tianzhou.protocol import host, kernel, properties
 from tianzhou.protocol.kernel import Feed
-from tianzhou.protocol.pure_feed import PureFeed
 from tianzhou.protocol.record import patch_record
 from tianzhou.protocol.sysflag import TRANSACTION_MASK
 from tianzhou.store import dispatch, lock
@@ -434,9 +433,6 @@ class MessageStore(Reading):
         """Let a feed write, too; `admits` says, each time, whether a topic's queues may be lent."""
         # Most of the log is not written through mapped memory then, so no page must be ready.
         self._ahead.stop_warming()
-        if isinstance(feed, PureFeed):
-            # The compiled one asks the system itself.
-            feed.is_cached = self._disk.is_cached
         queue_max = self.config.mapped_queue_files_max // 2
         self._lending = Lending(feed, self.log, self.index, queue_max, admits)
         return self._lending
