@@ -5,8 +5,10 @@
 
 All messages of a level wait equally long, so each queue is in the order of delivery and a level
 needs one number: how far it is. The numbers are kept in `delayOffset.json`, as RocketMQ keeps them,
-and only what the disk has of the deliveries is saved there: after a crash some messages may be
-delivered twice, and none is lost. The entry of a waiting message tells when it is due.
+and only what the disk has of the deliveries is saved there. What was delivered after that is found
+in the log at the next start (`store/copies.py`): after `kill -9` no message is delivered twice, and
+after a power cut only those whose copies the disk lost. The entry of a waiting message says when
+it is due.
 """
 
 import logging
@@ -26,6 +28,8 @@ from tianzhou.protocol import properties, sysflag
 from tianzhou.protocol.bodies.topics import DataVersion
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.pure_record import RecordFields
+from tianzhou.store import copies
+from tianzhou.store.commitlog import LOG_OFFSET, QUEUE_ID, QUEUE_OFFSET, TOPIC
 from tianzhou.store.consumequeue import BLANK_SIZE, ConsumeQueue, Entry
 from tianzhou.store.message_store import Draft, MessageStore
 
@@ -47,6 +51,8 @@ _ENTRIES_A_LOOK = 64
 _ANY_DELAY_MS = 2**62
 """Of a level that is not in the settings any more: what its entries say is taken as it is."""
 _SKIPPED_LOGGED_MAX = 100
+_COUNTED_TO = "countedToLogOffset"
+"""A key that RocketMQ does not know and leaves out when it writes the file."""
 _ASKED = (properties.DELAY_LEVEL, *TIMER_REQUESTS)
 _ADDED = frozenset((*TIMER_REQUESTS, properties.REAL_TOPIC, properties.REAL_QUEUE_ID))
 
@@ -147,6 +153,7 @@ def redraft(
     found: dict[str, str],
     reconsume_count: int | None = None,
     store_host: Host | None = None,
+    prepared_log_offset: int = 0,
 ) -> Draft:
     """A stored message again, at another place and with other properties."""
     return Draft(
@@ -160,6 +167,7 @@ def redraft(
         born_host=fields[9],
         store_host=fields[11] if store_host is None else store_host,
         reconsume_count=fields[12] if reconsume_count is None else reconsume_count,
+        prepared_log_offset=prepared_log_offset,
     )
 
 
@@ -172,7 +180,8 @@ def due(fields: RecordFields) -> tuple[Draft, dict[str, str]]:
     topic, queue_id = real_place(found)
     for name in _ASKED:
         found.pop(name, None)
-    return redraft(fields, topic, queue_id, found), found
+    copied = copies.mark(fields[LOG_OFFSET])
+    return redraft(fields, topic, queue_id, found, prepared_log_offset=copied), found
 
 
 class Delays:
@@ -198,6 +207,8 @@ class Delays:
         """By level: the queue offset of the next message to deliver."""
         self.safe_offsets: dict[int, int] = {}
         """The same, as far as the disk has what was delivered."""
+        self._counted_to: int | None = None
+        """Log offset before which every copy is counted in `safe_offsets`; None if not known."""
         self._others: dict[str, object] = {}
         self._data_version = DataVersion()
         self._turn_count = 0
@@ -301,6 +312,37 @@ class Delays:
                 found.append(Stretch(SCHEDULE_TOPIC, queue_id, range(first, stop)))
         return found
 
+    def catch_up(self) -> int:
+        """Count what the log says was delivered after the last save; answers how many messages."""
+        log_ = self._store.log
+        queues = self._store.queues.by_topic.get(SCHEDULE_TOPIC, {})
+        heads = [self._first_pending(queue_id, queue) for queue_id, queue in queues.items()]
+        # What was not due when the last message was stored was not delivered either.
+        due = [head for head in heads if head is not None and head[2] <= log_.last_store_time_ms]
+        if not due:
+            return 0
+        first, first_due_ms = min(head[0] for head in due), min(head[2] for head in due)
+        start = max(first, copies.search_from(log_, first_due_ms), self._counted_to or 0)
+        count = 0
+        for log_offset in copies.copied_from(log_, start):
+            fields = log_.decode(log_offset, check_crc=False) if log_offset >= first else None
+            if fields is None or fields[TOPIC] != SCHEDULE_TOPIC:
+                continue
+            level, following = fields[QUEUE_ID] + 1, fields[QUEUE_OFFSET] + 1
+            before = self.offsets.get(level, 0)
+            if following > before:
+                self.offsets[level] = following
+                count += following - before
+        return count
+
+    def _first_pending(self, queue_id: int, queue: ConsumeQueue) -> Entry | None:
+        """The entry of the first message of a level that is not known to be delivered."""
+        for at in range(self._place(queue_id + 1, queue), queue.next_offset):
+            entry = queue.entry(at)
+            if entry is not None and entry[1] != BLANK_SIZE:
+                return entry
+        return None
+
     # -- for people --------------------------------------------------------------------------------
 
     def places(self) -> dict[int, tuple[int, int]]:
@@ -319,8 +361,12 @@ class Delays:
         """Whether a save would tell anything new."""
         return self.offsets != self.safe_offsets
 
-    def flushed(self, offsets: dict[int, int], now_ms: int) -> None:
-        """The disk has every delivery before these offsets, so they may be saved."""
+    def flushed(self, offsets: dict[int, int], now_ms: int, log_offset: int | None = None) -> None:
+        """The disk has every delivery before these offsets, so they may be saved.
+
+        They were read when the log ended at `log_offset`.
+        """
+        self._counted_to = log_offset
         if offsets != self.safe_offsets:
             counter = self._data_version.counter + 1
             self._data_version = msgspec.structs.replace(
@@ -330,8 +376,10 @@ class Delays:
 
     def as_file(self) -> dict[str, object]:
         """What `delayOffset.json` holds; parts that only other versions know are kept."""
+        counted = {} if self._counted_to is None else {_COUNTED_TO: self._counted_to}
         return {
             **self._others,
+            **counted,
             "dataVersion": encode_body(self._data_version),
             "offsetTable": {str(level): at for level, at in sorted(self.safe_offsets.items())},
         }
@@ -341,10 +389,11 @@ class Delays:
         try:
             table = msgspec.convert(found.get("offsetTable", {}), dict[int, int], strict=False)
             version = msgspec.convert(found.get("dataVersion") or {}, DataVersion, strict=False)
+            counted_to = msgspec.convert(found.get(_COUNTED_TO), int | None, strict=False)
         except msgspec.ValidationError as e:
             raise BodyError(f"the progress of the delay levels cannot be read: {e}") from e
         self.offsets, self.safe_offsets = table, dict(table)
         self._data_version = version
-        self._others = {
-            key: value for key, value in found.items() if key not in ("offsetTable", "dataVersion")
-        }
+        self._counted_to = counted_to
+        own = ("offsetTable", "dataVersion", _COUNTED_TO)
+        self._others = {key: value for key, value in found.items() if key not in own}

@@ -23,6 +23,8 @@ from tianzhou.names import TIMER_TOPIC
 from tianzhou.protocol import properties
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.pure_record import RecordFields
+from tianzhou.store.commitlog import LOG_OFFSET
+from tianzhou.store.copies import mark
 from tianzhou.store.message_store import Draft
 
 _ROUNDED_MS_MAX = 1000
@@ -191,7 +193,7 @@ def due(fields: RecordFields, now_ms: int) -> Draft:
     del found[properties.REAL_TOPIC], found[properties.REAL_QUEUE_ID]
     found[properties.TIMER_ENQUEUE_MS] = str(fields[10])
     found[properties.TIMER_DEQUEUE_MS] = str(now_ms)
-    return redraft(fields, topic, queue_id, found)
+    return redraft(fields, topic, queue_id, found, prepared_log_offset=mark(fields[LOG_OFFSET]))
 
 
 def rolled(fields: RecordFields, at_ms: int) -> Draft:
@@ -200,4 +202,4 @@ def rolled(fields: RecordFields, at_ms: int) -> Draft:
     times = _number(found.get(properties.TIMER_ROLL_TIMES, "0")) or 0
     found[properties.TIMER_ROLL_TIMES] = str(times + 1)
     found[properties.TIMER_DELIVER_MS] = str(at_ms)
-    return redraft(fields, TIMER_TOPIC, 0, found)
+    return redraft(fields, TIMER_TOPIC, 0, found, prepared_log_offset=mark(fields[LOG_OFFSET]))

@@ -4,8 +4,9 @@
                                      |
                                      +-- waited long: stored anew in the timer topic (rolled)
 
-A delivered message leaves the index in the commit that follows its storing, so a killed broker may
-deliver the last few again, and never none. If the log turns out to be shorter than the index knew
+A delivered message leaves the index in the commit that follows its storing. What a killed broker
+delivered after its last commit is found in the log at the next start (`store/copies.py`) and leaves
+the index then. If the log turns out to be shorter than the index knew
 (a power cut), or the index is missing or RocketMQ had the store meanwhile, the index is made again
 from the topic; `timercheck` tells what need not be delivered again.
 
@@ -17,6 +18,7 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
+from typing import NamedTuple
 
 from tianzhou.broker import timer
 from tianzhou.broker.cold import Stretch, may_be_cold
@@ -30,7 +32,9 @@ from tianzhou.broker.timer_figures import DUE_COUNTED_MAX, Pace, TimerFigures
 from tianzhou.broker.timer_index import TimerIndex
 from tianzhou.errors import RecordError, StoreError
 from tianzhou.names import TIMER_TOPIC
+from tianzhou.store.commitlog import PREPARED, QUEUE_OFFSET, TOPIC
 from tianzhou.store.consumequeue import BLANK_SIZE, Entry
+from tianzhou.store.copies import copied_from, mark, search_from
 from tianzhou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -41,6 +45,13 @@ _INDEXED_A_TIME = 16
 _FIRED_A_TIME = 4
 _ROLL_LOOK_MS = 60_000
 _SKIPPED_LOGGED_MAX = 100
+
+
+class Rolled(NamedTuple):
+    """A message that was stored anew, and the row of the record that it replaces."""
+
+    row: Waiting
+    before: Waiting
 
 
 class Timer:
@@ -95,6 +106,39 @@ class Timer:
                 log.info("timer index: made again from the timer topic, for %s", why)
             index.clear(first)
             index.commit()
+        self._forget_copied(anew=bool(why))
+
+    def _forget_copied(self, *, anew: bool) -> None:
+        """What the log says was delivered or stored anew after the last commit waits no more.
+
+        If the index is made `anew` there are no rows yet; `_read` leaves out what was copied.
+        """
+        self._copied: set[int] = set()
+        log_, index = self._store.log, self.index
+        queue = self._store.queues.get(TIMER_TOPIC, 0)
+        oldest = queue.entry(self._store.min_offset(TIMER_TOPIC, 0)) if queue is not None else None
+        due_ms = self._told.read_time_ms if anew else index.first_due_ms()
+        if oldest is None or due_ms is None or due_ms > log_.last_store_time_ms:
+            return
+        start = max(oldest[0], index.log_end, search_from(log_, due_ms))
+        rows = [row for row in map(self._waiting_at, copied_from(log_, start)) if row is not None]
+        self._copied.update(row.log_offset for row in rows)
+        before = index.waiting_count
+        index.remove(rows)
+        index.commit()
+        if index.waiting_count < before:
+            count = before - index.waiting_count
+            log.info("timer: %d messages were delivered after the last commit", count)
+
+    def _waiting_at(self, log_offset: int) -> Waiting | None:
+        fields = self._store.log.decode(log_offset, check_crc=False)
+        if fields is None or fields[TOPIC] != TIMER_TOPIC:
+            return None
+        try:
+            one = timer.waiting(fields, fields[QUEUE_OFFSET])
+        except RecordError:
+            return None
+        return one if isinstance(one, Waiting) else None
 
     # -- turns -------------------------------------------------------------------------------------
 
@@ -155,11 +199,15 @@ class Timer:
                 index.next_queue_offset += 1
                 if isinstance(one, Waiting):
                     rows.append(one)
-                elif isinstance(one, Recall):
-                    # What it recalls may be among the rows before it.
+                elif one is not None:
+                    # What it recalls or replaces may be among the rows before it.
                     index.add(rows)
                     rows = []
-                    index.recall(one)
+                    if isinstance(one, Recall):
+                        index.recall(one)
+                    else:
+                        index.remove([one.before])
+                        rows.append(one.row)
             index.add(rows)
             if perf_counter() > ends_s:
                 break
@@ -170,7 +218,7 @@ class Timer:
         self._step("timer: new messages are in the index")
         return index.next_queue_offset < queue.next_offset
 
-    def _read(self, queue_offset: int, entry: Entry) -> Waiting | Recall | None:
+    def _read(self, queue_offset: int, entry: Entry) -> Waiting | Rolled | Recall | None:
         """What an entry of the topic is about; None if nothing follows from it."""
         if entry[1] == BLANK_SIZE:
             return None
@@ -183,13 +231,13 @@ class Timer:
             self._skip(queue_offset, e)
             return None
         done = self._told
-        if (
-            isinstance(one, Waiting)
-            and queue_offset < done.queue_offset
-            and one.due_ms <= done.read_time_ms
+        if isinstance(one, Waiting) and (
+            one.log_offset in self._copied
+            or (queue_offset < done.queue_offset and one.due_ms <= done.read_time_ms)
         ):
             return None
-        return one
+        before = self._waiting_at(mark(fields[PREPARED])) if fields[PREPARED] < 0 else None
+        return one if isinstance(one, Recall) or before is None else Rolled(one, before)
 
     def _skip(self, queue_offset: int, why: RecordError) -> None:
         self._skipped_count += 1

@@ -69,6 +69,8 @@ class Waits:
             delivered,
         )  # fmt: skip
         load_table(self._delay_path, self.delays.load)
+        if count := self.delays.catch_up():
+            log.info("delay levels: %d messages were delivered after the last save", count)
         self._delay_pump = Pump("delayed messages", self.delays.turn, clock, self.traffic)
         self.timer: Timer | None = None
         if config.timer_wheel_enable:
@@ -212,10 +214,10 @@ class Waits:
 
     async def _settle_delays(self) -> bool:
         """Whether the present progress is certain now."""
-        offsets = dict(self.delays.offsets)
+        offsets, log_offset = dict(self.delays.offsets), self._store.end_log_offset
         if not await self._flushed():
             return False
-        self.delays.flushed(offsets, self._clock())
+        self.delays.flushed(offsets, self._clock(), log_offset)
         return True
 
     async def _settle_timer(self, one: Timer) -> bool:

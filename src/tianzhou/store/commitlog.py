@@ -49,6 +49,7 @@ QUEUE_OFFSET: Final = 4
 LOG_OFFSET: Final = 5
 SYS_FLAG: Final = 7
 STORE_TIME: Final = 10
+PREPARED: Final = 13
 SIZE: Final = 15
 
 

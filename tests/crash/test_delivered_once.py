@@ -1,0 +1,77 @@
+"""`kill -9` again and again: a message that waited is delivered once, and none is lost."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.integration.brokers import (
+    LOOPBACK,
+    Peer,
+    bodies_in,
+    eventually,
+    peer_of,
+)
+from tests.integration.test_broker_crash import broker_process
+from tests.ports import free_port
+from tianzhou.errors import RemotingError
+from tianzhou.protocol.codes import ResponseCode
+
+COUNT = 100
+KILLS = 3
+
+
+async def delivered(peer: Peer) -> Counter[bytes]:
+    """Every message of the topic, with how often it is there."""
+    found, place = Counter[bytes](), 0
+    while True:
+        answer = await peer.pull("g", "t", 0, place)
+        if answer.code != ResponseCode.SUCCESS:
+            return found
+        found.update(bodies_in(answer))
+        place = int(answer.fields["nextBeginOffset"])
+
+
+async def answering(peer: Peer) -> bool:
+    try:
+        await peer.pull("g", "t", 0, 0)
+    except RemotingError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "wait", [{"DELAY": "1"}, {"TIMER_DELAY_MS": "1000"}], ids=["level", "timer"]
+)
+async def test_a_loop_of_kills_delivers_every_waiting_message_once(
+    tmp_path: Path, wait: dict[str, str]
+) -> None:
+    port, store = free_port(), tmp_path / "store"
+    bodies = {b"%d" % number for number in range(COUNT)}
+    async with peer_of(f"{LOOPBACK}:{port}") as peer:
+        # No save of the progress falls into the test.
+        settings = {"flushDelayOffsetInterval": 600_000, "timerFlushIntervalMs": 600_000}
+        async with broker_process(port, store, **settings):
+            for body in bodies:
+                answer = await peer.send("t", body, queue_count=1, props=wait)
+                assert answer.code == ResponseCode.SUCCESS, answer.remark
+            # Killed while the first of them are delivered.
+            await eventually(lambda: delivered(peer), "the first deliveries")
+        for _ in range(KILLS):
+            async with broker_process(port, store, **settings):
+                await eventually(lambda: answering(peer), "the broker")
+
+                async def all_there() -> bool:
+                    return set(await delivered(peer)) == bodies
+
+                await eventually(all_there, "every message")
+        async with broker_process(port, store, **settings):
+            await eventually(lambda: answering(peer), "the broker")
+            # A mark behind whatever this start delivers.
+            await peer.send("t", b"last", queue_count=1, props=wait)
+
+            async def last_there() -> bool:
+                return b"last" in await delivered(peer)
+
+            await eventually(last_there, "the last message")
+            assert await delivered(peer) == Counter(bodies | {b"last"})
