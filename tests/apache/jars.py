@@ -27,12 +27,25 @@ VERSIONS = ("4.9.7", "5.5.0")
 TOOLS_ONLY = "4.9.8"
 """The last of 4.9: its client and its tools are on Maven Central, its servers are not."""
 
+PROXY, GRPC = "proxy", "grpc"
+"""Apache's proxy 5.5.0, and the client that speaks gRPC to it."""
+
 HERE = Path(__file__).parent
 CACHE = HERE.parent.parent / ".cache" / "apache"
-POM, TOOLS_POM = HERE / "pom.xml", HERE / "pom-tools.xml"
+POM = HERE / "pom.xml"
+OTHER_POMS = {
+    TOOLS_ONLY: HERE / "pom-tools.xml",
+    PROXY: HERE / "pom-proxy.xml",
+    GRPC: HERE / "pom-grpc.xml",
+}
 JAVA_SOURCES = HERE / "java"
-TOOLS_SOURCES = ("JsonProgram.java", "Scenario.java", "Shell.java")
-"""Our programs that need no class of a server."""
+GRPC_ONLY = "ProxyShell.java"
+OTHER_SOURCES = {
+    TOOLS_ONLY: ("JsonProgram.java", "Scenario.java", "Shell.java"),
+    PROXY: ("Launch.java",),
+    GRPC: ("JsonProgram.java", GRPC_ONLY),
+}
+"""Our programs that need nothing but what these jars have."""
 
 FETCH_TRIES = 3
 FETCH_PAUSE_S = 5
@@ -130,7 +143,7 @@ def jar_directory(version: str) -> Path:
 
 
 def pom_of(version: str) -> Path:
-    return TOOLS_POM if version == TOOLS_ONLY else POM
+    return OTHER_POMS.get(version, POM)
 
 
 def is_stamped(stamp: Path, wanted: str) -> bool:
@@ -142,7 +155,8 @@ def fetch_jars(maven: str, version: str, directory: Path) -> None:
     partial = directory.parent / f"{version}.partial"
     command = [
         maven, "-q", "-B", "-f", str(pom_of(version)), "dependency:copy-dependencies",
-        "-DincludeScope=runtime", f"-Drocketmq.version={version}", f"-DoutputDirectory={partial}",
+        "-DincludeScope=runtime", f"-DoutputDirectory={partial}",
+        *((f"-Drocketmq.version={version}",) if version in (*VERSIONS, TOOLS_ONLY) else ()),
     ]  # fmt: skip
     problem = "never tried"
     for attempt in range(1, FETCH_TRIES + 1):
@@ -175,9 +189,12 @@ def class_directory(version: str) -> Path:
     The directory is named by what it is made of, so that nobody's classes change while they run.
     """
     jars = jar_directory(version)
-    sources = sorted(JAVA_SOURCES.glob("*.java"))
-    if version == TOOLS_ONLY:
-        sources = [source for source in sources if source.name in TOOLS_SOURCES]
+    names = OTHER_SOURCES.get(version)
+    sources = [
+        source
+        for source in sorted(JAVA_SOURCES.glob("*.java"))
+        if (source.name != GRPC_ONLY if names is None else source.name in names)
+    ]
     digest = hashlib.sha256(f"{java_release()}".encode())
     for source in sources:
         digest.update(source.name.encode() + b"\0" + source.read_bytes())

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -40,6 +40,8 @@ from tianzhou.config.settings import Given
 from tianzhou.protocol.bodies import encode
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.headers import decode
+from tianzhou.protocol.headers.pop import ChangeInvisibleTimeResponse
 
 POLL_MS = 5 * 60_000
 """Far longer than a test waits: who is not woken fails."""
@@ -620,6 +622,28 @@ async def test_a_bad_handle_is_refused_and_harms_nothing(
             assert answer.code == code, (request, answer.remark)
             assert "internal error" not in (answer.remark or "")
         assert it.committed() == 0
+
+
+@pytest.mark.parametrize("order", [False, True])
+async def test_handles_with_a_log_offset_are_taken(tmp_path: Path, *, order: bool) -> None:
+    """Apache's proxy appends the log offset of a message to its handle."""
+
+    def as_of_a_proxy(one: Popped) -> Popped:
+        return replace(one, handle=replace(one.handle, log_offset=one.message.log_offset))
+
+    async with scene(tmp_path) as it:
+        await it.send(b"a", b"b")
+        a, b = map(as_of_a_proxy, await pop(it.peer, order=order, queue_id=0))
+        assert len(str(a.handle).split()) == 9
+        changed = await change(it.peer, a, LONG_MS)
+        assert changed.code == ResponseCode.SUCCESS, changed.remark
+        told = decode(ChangeInvisibleTimeResponse, changed.fields)
+        again = replace(
+            a.handle, pop_time_ms=told.pop_time_ms, invisible_time_ms=told.invisible_time_ms
+        )
+        for each in (replace(a, handle=again), b):
+            assert (await ack(it.peer, each)).code == ResponseCode.SUCCESS
+        assert it.committed() == 2
 
 
 @pytest.mark.parametrize("bits", ["", "!", "A", "/" * 100_000])

@@ -1,13 +1,16 @@
 """Receipt handles of pop consumption, and the lists that come with popped messages (5.x).
 
     handle            startOffset popTime invisibleTime reviveQid topicMark brokerName queueId
-                      and the message's own offset
+                      queueOffset logOffset; the last two are those of the message
     startOffsetInfo   topicMark queueId startOffset;...
     msgOffsetInfo     topicMark queueId offset,offset,...;...
     orderCountInfo    topicMark qo<queueId>%<offset> times;...;topicMark queueId timesOfAll;...
 
 Fields are separated by single spaces. The mark tells the topic itself (0) from its retry topics: 1
 is %RETRY%group_topic, 2 is %RETRY%group+topic. Messages of an ordered pop have revive queue 999.
+
+Handles of the first 5.x clients end before the queue offset, those of others before the log offset,
+which Apache's proxy appends. Further fields are ignored, as RocketMQ ignores them.
 """
 
 from collections.abc import Iterable
@@ -21,7 +24,8 @@ NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 
 _SEPARATOR = " "
 _FIELDS_MIN = 7
-_FIELDS_MAX = 8
+_QUEUE_OFFSET, _LOG_OFFSET = 7, 8
+_LENGTH_MAX = 1024
 _START_FIELDS = 3
 _INT64_MAX = 2**63 - 1
 
@@ -38,7 +42,8 @@ class Receipt:
     broker_name: str
     queue_id: int
     queue_offset: int | None = None
-    """Handles of the first 5.x clients end before it."""
+    log_offset: int | None = None
+    """Nothing here depends on it."""
 
     @property
     def is_ordered(self) -> bool:
@@ -51,23 +56,27 @@ class Receipt:
         ]  # fmt: skip
         if self.queue_offset is not None:
             fields.append(self.queue_offset)
+            if self.log_offset is not None:
+                fields.append(self.log_offset)
         return _SEPARATOR.join(map(str, fields))
 
 
 def without_message(receipt: Receipt) -> Receipt:
     """What is the same for all messages that one pop took from one queue."""
-    return replace(receipt, queue_offset=None)
+    return replace(receipt, queue_offset=None, log_offset=None)
 
 
 def parse_receipt(text: str) -> Receipt:
     """Raises FieldError for anything that is no handle."""
-    fields = text.split(_SEPARATOR)
-    if not _FIELDS_MIN <= len(fields) <= _FIELDS_MAX:
-        raise FieldError(f"extraInfo {text[:200]!r} is no receipt handle: {len(fields)} fields")
+    fields = text.split(_SEPARATOR) if len(text) <= _LENGTH_MAX else []
+    if len(fields) < _FIELDS_MIN:
+        raise FieldError(
+            f"extraInfo {text[:200]!r} is no receipt handle: that has {_FIELDS_MIN} fields or more "
+            f"and at most {_LENGTH_MAX} characters"
+        )
     numbers = [_number(text, fields[at]) for at in (0, 1, 2, 3, 6)]
     if fields[4] not in (NORMAL, RETRY_V1, RETRY_V2):
         raise FieldError(f"extraInfo {text[:200]!r} is no receipt handle: {fields[4]!r}")
-    queue_offset = _number(text, fields[7]) if len(fields) == _FIELDS_MAX else None
     return Receipt(
         start_offset=numbers[0],
         pop_time_ms=numbers[1],
@@ -76,8 +85,13 @@ def parse_receipt(text: str) -> Receipt:
         topic_mark=fields[4],
         broker_name=fields[5],
         queue_id=numbers[4],
-        queue_offset=queue_offset,
+        queue_offset=_number_at(text, fields, _QUEUE_OFFSET),
+        log_offset=_number_at(text, fields, _LOG_OFFSET),
     )
+
+
+def _number_at(text: str, fields: list[str], at: int) -> int | None:
+    return _number(text, fields[at]) if at < len(fields) else None
 
 
 def _number(text: str, field: str) -> int:

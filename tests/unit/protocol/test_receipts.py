@@ -1,5 +1,7 @@
 """Receipt handles, and the lists that come with popped messages."""
 
+from dataclasses import replace
+
 import pytest
 
 from tianzhou.errors import FieldError
@@ -24,11 +26,23 @@ def test_handles_of_the_first_clients_end_before_the_offset() -> None:
     assert str(handle) == short
 
 
+def test_the_log_offset_that_a_proxy_appends_is_kept() -> None:
+    handle = parse_receipt(f"{HANDLE} 4096")
+    assert handle == replace(parse_receipt(HANDLE), log_offset=4096)
+    assert str(handle) == f"{HANDLE} 4096"
+    assert str(parse_receipt(f"{HANDLE} -1")) == f"{HANDLE} -1"
+    assert receipts.without_message(handle) == receipts.without_message(parse_receipt(HANDLE))
+
+
+def test_fields_of_later_versions_are_ignored() -> None:
+    assert parse_receipt(f"{HANDLE} 4096 new") == parse_receipt(f"{HANDLE} 4096")
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "", "x", "1 2 3", "a 2 3 4 0 b 1 2", "1 2 3 4 7 b 1 2", f"1 {2**64} 3 4 0 b 1 2",
-        "1 2 3 4 0 b 1 2 3", "1  2 3 4 0 b 1", "1 2 3 4 0 b ² 2",
+        "1 2 3 4 0 b 1 2 x", "1 2 3 4 0 b 1 2 3" + " 4" * 2000, "1  2 3 4 0 b 1", "1 2 3 4 0 b ² 2",
     ],
 )  # fmt: skip
 def test_anything_else_is_no_handle(text: str) -> None:
