@@ -153,6 +153,10 @@ class RouteNotFound(ClientError):
     retriable = True
 
 
+class BrokersAway(RouteNotFound):
+    """No broker is registered, or no master of the one that is needed; it may come back."""
+
+
 class BrokerError(RequestError):
     """A broker or nameserver answered with an error; the text says which one, and about what."""
 

@@ -16,6 +16,7 @@ _ADDRESSES_MAX = 1_024
 class _Pause:
     pause_ms: int
     until_s: float
+    reason: str
 
 
 class Backoff:
@@ -32,12 +33,14 @@ class Backoff:
         """Raises ConnectError while an address is left alone."""
         pause = self._pauses.get(address) if self._pauses else None
         if pause is not None and now_s < pause.until_s:
-            raise ConnectError(
-                f"no connection to {address}: the last attempt failed, the next one is made after "
-                f"{pause.pause_ms} ms"
-            )
+            raise ConnectError(f"{pause.reason} (the next attempt: after {pause.pause_ms} ms)")
 
-    def failed(self, address: str, now_s: float) -> None:
+    def left_s(self, address: str, now_s: float) -> float:
+        """How long an address is still left alone."""
+        pause = self._pauses.get(address)
+        return max(pause.until_s - now_s, 0.0) if pause is not None else 0.0
+
+    def failed(self, address: str, now_s: float, error: ConnectError) -> None:
         """A connection could not be made; callers who shared the attempt may all say so."""
         pause = self._pauses.get(address)
         if pause is not None and now_s < pause.until_s:
@@ -46,6 +49,6 @@ class Backoff:
         if pause is not None and now_s - pause.until_s < self._max_ms * _FORGET_PAUSES / 1000:
             pause_ms = min(pause.pause_ms * 2, self._max_ms)
         self._pauses.pop(address, None)
-        self._pauses[address] = _Pause(pause_ms, now_s + pause_ms / 1000)
+        self._pauses[address] = _Pause(pause_ms, now_s + pause_ms / 1000, str(error))
         if len(self._pauses) > _ADDRESSES_MAX:
             del self._pauses[next(iter(self._pauses))]

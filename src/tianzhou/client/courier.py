@@ -3,19 +3,18 @@
     a send may choose    a queue of its own for every try, away from the broker that just failed
     its queue is fixed   every try goes there
 
-After a network failure the next try follows at once, as long as tries and time are left; the time
-is for all of them together. After an answer that is an error it follows only for the codes that the
-caller names. What was stored with a doubt (flush or replica late) is a result like another, unless
-`retry_when_not_stored` asks for more.
+The time of a send is for all of its tries together. Which failures are followed by another try,
+and after which pause, is said in `retries`: what was certainly not sent is tried until the time is
+up, so a broker that restarts costs time and no error. What was stored with a doubt (flush or
+replica late) is a result like another, unless `retry_when_not_stored` asks for more.
 
-A broker that does not have the queue tells that the route is old: a topic was made with fewer
+A broker that does not have the queue shows that the route is old: a topic was made with fewer
 queues than its template has, or has shrunk. Nothing is stored then, so the route is asked for at
 once and the send gets one more try, whatever its kind.
 """
 
 import asyncio
 import random
-import re
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,11 +25,14 @@ from tianzhou.client.hub import Hub
 from tianzhou.client.picker import Picker
 from tianzhou.client.producer_settings import ProducerSettings
 from tianzhou.client.queues import Queue
+from tianzhou.client.retries import ONCE, After, Pauses, Tries, after, doubts_route, is_outside
 from tianzhou.client.routes import TopicRoute, vip_address
 from tianzhou.client.sending import STATUSES, Outgoing
 from tianzhou.clock import wall_ms
 from tianzhou.errors import (
+    AddressError,
     BrokerError,
+    BrokersAway,
     ClientClosed,
     RemotingError,
     RequestTimeout,
@@ -43,36 +45,7 @@ from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.pending import Waiter
 
-RETRY_CODES: frozenset[int] = frozenset((
-    ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR,
-    ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSION, ResponseCode.NO_BUYER_ID,
-    ResponseCode.NOT_IN_CURRENT_UNIT, ResponseCode.GO_AWAY,
-))  # fmt: skip
-"""Answers after which another broker may do better."""
-
-_STALE_CODES: frozenset[int] = frozenset((
-    ResponseCode.TOPIC_NOT_EXIST, ResponseCode.NO_PERMISSION, ResponseCode.NOT_LEADER_FOR_QUEUE,
-    ResponseCode.GO_AWAY,
-))  # fmt: skip
-"""Answers that cast doubt on the route."""
-
-_OUTSIDE_CODES: frozenset[int] = frozenset((
-    ResponseCode.SYSTEM_ERROR, ResponseCode.INVALID_PARAMETER,
-))  # fmt: skip
-_OUTSIDE = re.compile(r"queueId\[\d+\] is illegal|queue id \d+ is out of range")
-"""What brokers say of a queue they do not have; they have no code of their own for it."""
-
 _TEMPLATES_MAX = 65_536
-
-
-@dataclass(frozen=True, slots=True)
-class Tries:
-    """How often, and after which answers, a send is tried again."""
-
-    retry_count: int
-    retry_codes: frozenset[int] = frozenset()
-    insists: bool = False
-    """True if only SEND_OK will do while tries are left."""
 
 
 class TimeLimit(NamedTuple):
@@ -102,13 +75,19 @@ class Delivery:
     queue: Queue
 
 
-def is_outside(error: TianzhouError | None) -> bool:
-    """Whether a broker says that it does not have the queue."""
-    return (
-        isinstance(error, BrokerError)
-        and error.code in _OUTSIDE_CODES
-        and _OUTSIDE.search(error.remark) is not None
-    )
+class _Course:
+    """How far the tries of one send have come."""
+
+    __slots__ = ("counted", "last_broker", "pauses", "renewed", "try_count")
+
+    def __init__(self, first: FirstTry | None) -> None:
+        self.try_count = 1 if first else 0
+        self.last_broker = first.broker_name if first else None
+        self.counted = 1 if first is not None and first.late is not None else 0
+        """Tries after which the message may be stored."""
+        self.renewed = False
+        """Whether the route was asked for because a queue is not there."""
+        self.pauses = Pauses()
 
 
 class Courier:
@@ -192,55 +171,82 @@ class Courier:
         Raises RouteNotFound, BrokerError for an answer that ends the tries, SendTimeout when the
         time is up, SendError when the tries are.
         """
-        hub = self.hub
-        loop = hub.loop
-        last_broker = first.broker_name if first else None
+        limit = TimeLimit(timeout_ms, deadline_s)
+        course = _Course(first)
         error = first.error if first else None
         late = first.late if first else None
-        try_count = 1 if first else 0
-        extra_count = 1 if queue is None and is_outside(error) else 0
-        if extra_count:
-            await self.renew_route(out.topic, deadline_s)
-        elif error is not None and not self._goes_on(hub, out.topic, error, tries):
-            raise self._failure(out.topic, error, try_count, timeout_ms, deadline_s)
-        limit = TimeLimit(timeout_ms, deadline_s)
+        if error is not None and not await self._goes_on(course, out, queue, tries, error, limit):
+            raise self._failure(out.topic, error, course, limit)
         route = await self.route_within(out.topic, limit)
-        while try_count <= tries.retry_count + extra_count:
-            left_ms = limit.left_ms(loop.time())
-            if left_ms <= 0:
-                break
-            chosen = queue or self._picker.pick(out.topic, route.writable, wall_ms(), last_broker)
-            try_count += 1
+        while (left_ms := limit.left_ms(self.hub.loop.time())) > 0:
+            route = self._newest(route)
+            chosen = queue or self._picker.pick(
+                out.topic, route.writable, wall_ms(), course.last_broker
+            )
+            course.try_count += 1
+            try_ms = self._try_ms(left_ms, last=course.counted >= tries.retry_count)
             try:
-                is_last = try_count > tries.retry_count + extra_count
-                try_ms = self._try_ms(left_ms, last=is_last)
-                delivery = await self._try(hub, out, chosen, try_ms)
+                delivery = await self._try(self.hub, out, chosen, try_ms)
             except (RemotingError, RouteNotFound, BrokerError) as failure:
                 error = failure
-                if queue is None and not extra_count and is_outside(failure):
-                    extra_count = 1
-                    await self.renew_route(out.topic, deadline_s)
-                    route = hub.cached_route(out.topic) or route
-                    continue
-                if not self._goes_on(hub, out.topic, failure, tries):
+                course.last_broker = chosen.broker_name
+                if not await self._goes_on(course, out, queue, tries, failure, limit):
                     break
             else:
                 if delivery.answer.code == ResponseCode.SUCCESS or not tries.insists:
                     return delivery
                 late = delivery
-            last_broker = chosen.broker_name
+                course.last_broker = chosen.broker_name
+                course.counted += 1
+                if course.counted > tries.retry_count:
+                    break
         if late is not None:
             return late
-        raise self._failure(out.topic, error, try_count, timeout_ms, deadline_s)
+        raise self._failure(out.topic, error, course, limit)
 
-    def _goes_on(self, hub: Hub, topic: str, error: TianzhouError, tries: Tries) -> bool:
-        """Whether a failure leaves room for another try; what it says of the route is heeded."""
-        if isinstance(error, BrokerError):
-            if error.code in _STALE_CODES or is_outside(error):
-                hub.refresh_soon(topic)
-            return error.code in tries.retry_codes
-        hub.refresh_soon(topic)
+    def _newest(self, route: TopicRoute) -> TopicRoute:
+        """What is known of a topic by now; the older route while there is no queue to write to."""
+        newest = self.hub.cached_route(route.topic)
+        return newest if newest is not None and newest.writable else route
+
+    async def _goes_on(
+        self,
+        course: _Course,
+        out: Outgoing,
+        queue: Queue | None,
+        tries: Tries,
+        error: TianzhouError,
+        limit: TimeLimit,
+    ) -> bool:
+        """Whether another try follows a failure; returns when it is time for it."""
+        hub = self.hub
+        if queue is None and not course.renewed and is_outside(error):
+            course.renewed = True
+            await self.renew_route(out.topic, limit.deadline_s)
+            return True
+        if doubts_route(error):
+            hub.refresh_soon(out.topic)
+        broker_count = 1 if queue else self._broker_count(out.topic)
+        verdict = after(error, tries, has_other_broker=broker_count > 1)
+        if verdict is After.COUNTED:
+            course.counted += 1
+        if verdict is After.FINAL or course.counted > tries.retry_count:
+            return False
+        pause_s = course.pauses.after_failure(broker_count)
+        if pause_s and course.last_broker is not None:
+            pause_s = max(pause_s, hub.dial_pause_s(course.last_broker))
+        await self._pause(pause_s, limit)
         return True
+
+    async def _pause(self, pause_s: float, limit: TimeLimit) -> None:
+        """Wait, but not past the end of the time."""
+        if pause_s:
+            left_s = limit.left_ms(self.hub.loop.time()) / 1000
+            await asyncio.sleep(max(min(pause_s, left_s), 0))
+
+    def _broker_count(self, topic: str) -> int:
+        route = self.hub.cached_route(topic)
+        return len({queue.broker_name for queue in route.writable}) if route else 1
 
     def _try_ms(self, left_ms: float, *, last: bool) -> int:
         limit_ms = self._settings.try_timeout_ms
@@ -292,40 +298,57 @@ class Courier:
 
         Raises RouteNotFound, RemotingError, and SendTimeout when the time is up.
         """
-        hub = self.hub
         route = await self.route_within(out.topic, limit)
-        chosen = queue or self._picker.pick(out.topic, route.writable, wall_ms())
-        try:
-            address = await self._address_within(chosen, limit.deadline_s)
-            left_ms = max(int(limit.left_ms(hub.loop.time())), 1)
-            await hub.oneway(address, self._command(out, chosen), left_ms)
-        except RequestTimeout as late:
-            raise self._failure(out.topic, late, 1, limit.timeout_ms, limit.deadline_s) from late
-        return chosen
+        course = _Course(None)
+        while True:
+            route = self._newest(route)
+            chosen = queue or self._picker.pick(
+                out.topic, route.writable, wall_ms(), course.last_broker
+            )
+            course.try_count += 1
+            try:
+                await self.tell(chosen, self._command(out, chosen), limit)
+            except (RemotingError, RouteNotFound) as error:
+                course.last_broker = chosen.broker_name
+                if not await self._goes_on(course, out, queue, ONCE, error, limit):
+                    if isinstance(error, RequestTimeout):
+                        raise self._failure(out.topic, error, course, limit) from error
+                    raise
+                if limit.left_ms(self.hub.loop.time()) <= 0:
+                    raise self._failure(out.topic, error, course, limit) from error
+            else:
+                return chosen
+
+    async def tell(self, queue: Queue, command: Command, limit: TimeLimit) -> str:
+        """One request without an answer to the master of a queue; returns its address.
+
+        Raises RouteNotFound and RemotingError.
+        """
+        address = await self._address_within(queue, limit.deadline_s)
+        left_ms = max(int(limit.left_ms(self.hub.loop.time())), 1)
+        await self.hub.oneway(address, command, left_ms)
+        return address
 
     def _failure(
-        self,
-        topic: str,
-        error: TianzhouError | None,
-        try_count: int,
-        timeout_ms: int,
-        deadline_s: float,
+        self, topic: str, error: TianzhouError | None, course: _Course, limit: TimeLimit
     ) -> TianzhouError:
         if isinstance(error, BrokerError):
             return error
-        late = self.hub.loop.time() >= deadline_s
+        late = self.hub.loop.time() >= limit.deadline_s
         subject = f"topic {topic}, group {self._group}"
         last = f", the last one: {error}" if error else ""
+        count = course.try_count
         failure: SendError
         if late or isinstance(error, RequestTimeout):
+            what = "not stored" if course.counted else "not sent"
             failure = SendTimeout(
-                f"{subject}: not stored within {timeout_ms} ms in {try_count} tries{last}",
-                try_count=try_count, retriable=True,
+                f"{subject}: {what} within {limit.timeout_ms} ms in {count} tries{last}",
+                try_count=count, retriable=True,
             )  # fmt: skip
         else:
             failure = SendError(
-                f"{subject}: not stored in {try_count} tries{last}",
-                try_count=try_count, retriable=error is None or error.retriable,
+                f"{subject}: not stored in {count} tries{last}",
+                try_count=count, retriable=error is None or error.retriable,
             )  # fmt: skip
         failure.__cause__ = error
         return failure
@@ -347,15 +370,29 @@ class Courier:
         )
 
     async def route_within(self, topic: str, limit: TimeLimit) -> TopicRoute:
-        """The route to send to. Raises RouteNotFound, RemotingError, and SendTimeout in time."""
+        """The route to send to; asked for again while no nameserver or no broker is there.
+
+        Raises RouteNotFound, RemotingError, and SendTimeout in time.
+        """
         route = self.hub.cached_route(topic)
         if route is not None and route.writable and not route.is_template:
             self._topics[topic] = None
             return route
+        pauses = Pauses()
+        failure: TianzhouError | None = None
         try:
             async with asyncio.timeout_at(limit.deadline_s):
-                return await self.route(topic)
+                while True:
+                    try:
+                        return await self.route(topic)
+                    except (RemotingError, BrokersAway) as error:
+                        if isinstance(error, AddressError):
+                            raise
+                        failure = error
+                    await asyncio.sleep(pauses.after_failure(1))
         except TimeoutError:
+            if failure is not None:
+                raise failure from None
             raise SendTimeout(
                 f"topic {topic}, group {self._group}: no nameserver told its route within "
                 f"{limit.timeout_ms} ms, nothing was sent",
@@ -376,7 +413,7 @@ class Courier:
             await hub.route(queue.topic, refresh=True)
             address = hub.master_address(queue.broker_name)
         if address is None:
-            raise RouteNotFound(
+            raise BrokersAway(
                 f"topic {queue.topic}, group {self._group}: no master of broker "
                 f"{queue.broker_name} is known to the nameserver"
             )

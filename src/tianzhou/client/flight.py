@@ -7,9 +7,9 @@ and tells the producer when an answer, or the lack of one, is there.
 import asyncio
 from typing import Protocol
 
-from tianzhou.client.courier import Tries
 from tianzhou.client.message import Message
 from tianzhou.client.queues import Queue
+from tianzhou.client.retries import Tries
 from tianzhou.client.sending import Outgoing, SendResult
 from tianzhou.errors import RemotingError, TianzhouError
 from tianzhou.protocol.command import Command

@@ -17,18 +17,20 @@ import asyncio
 import logging
 import os
 import random
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tianzhou.client import routes
 from tianzhou.client.answers import broker_error
 from tianzhou.client.backoff import Backoff
 from tianzhou.client.doubts import Doubts
 from tianzhou.client.identity import new_client_id
+from tianzhou.client.retries import ONCE, After, Pauses, after
 from tianzhou.client.routes import Addresses, TopicRoute
 from tianzhou.client.settings import DEFAULT_INSTANCE, ClientSettings
 from tianzhou.errors import (
+    BrokersAway,
     ClientClosed,
     ConfigError,
     ConnectError,
@@ -38,11 +40,11 @@ from tianzhou.errors import (
     RouteNotFound,
     TianzhouError,
 )
-from tianzhou.names import AUTO_CREATE_TOPIC, MASTER_ID, RETRY_TOPIC_PREFIX
+from tianzhou.names import AUTO_CREATE_TOPIC, MASTER_ID, PERM_WRITE, RETRY_TOPIC_PREFIX
 from tianzhou.protocol import bodies, headers, properties
 from tianzhou.protocol.acl import sign
 from tianzhou.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
-from tianzhou.protocol.bodies.route import TopicRouteData
+from tianzhou.protocol.bodies.route import ClusterInfo, TopicRouteData
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers.clients import UnregisterClientRequest
@@ -56,6 +58,7 @@ from tianzhou.remoting.repeats import Repeats, and_more
 
 log = logging.getLogger(__name__)
 
+R = TypeVar("R")
 Reply = Command | Awaitable[Command | None] | None
 
 _ROUTE_AGE_S = 1.0
@@ -150,8 +153,8 @@ class Hub:
         received_bytes = before.received_bytes if before else 0
         try:
             return await self._client.request(address, command, timeout_ms)
-        except ConnectError:
-            self._backoff.failed(address, self.loop.time())
+        except ConnectError as error:
+            self._backoff.failed(address, self.loop.time(), error)
             raise
         except RequestTimeout:
             now = self._client.opened(address)
@@ -176,14 +179,30 @@ class Hub:
             raise broker_error(answer, subject or f"request {command.code} to {address}")
         return answer
 
+    async def insist(self, attempt: Callable[[], Awaitable[R]], topic: str, deadline_s: float) -> R:
+        """What `attempt` gives, called again until the time is up while it sends nothing.
+
+        For requests to the broker of one queue of a topic, which may restart.
+        """
+        pauses = Pauses()
+        while True:
+            try:
+                return await attempt()
+            except TianzhouError as error:
+                left_s = deadline_s - self.loop.time()
+                if after(error, ONCE, has_other_broker=False) is not After.NOT_SENT or left_s <= 0:
+                    raise
+                self.refresh_soon(topic)
+                await asyncio.sleep(min(pauses.after_failure(1), left_s))
+
     async def oneway(self, address: str, command: Command, timeout_ms: int | None = None) -> None:
         """Send a signed request that wants no answer. Raises RemotingError."""
         self._backoff.check(address, self.loop.time())
         self._prepare(command)
         try:
             await self._client.oneway(address, command, timeout_ms or self.settings.api_timeout_ms)
-        except ConnectError:
-            self._backoff.failed(address, self.loop.time())
+        except ConnectError as error:
+            self._backoff.failed(address, self.loop.time(), error)
             raise
 
     def oneway_on(self, connection: Connection, command: Command) -> None:
@@ -208,6 +227,11 @@ class Hub:
         """A request without a task got no answer: find out soon whether the broker lives."""
         if self._client.opened(address) is not None:
             self._heartbeat_wanted.set()
+
+    def dial_pause_s(self, broker_name: str) -> float:
+        """How long the master of a broker is not dialled, because it refused connections."""
+        address = self.master_address(broker_name)
+        return self._backoff.left_s(address, self.loop.time()) if address else 0.0
 
     async def ask_namesrv(self, command: Command, timeout_ms: int | None = None) -> Command:
         """The answer of a nameserver, whatever its code: the current one's, else the next one's.
@@ -285,10 +309,9 @@ class Hub:
         except RouteNotFound:
             route = await self._template_route(topic, template, queue_count)
         if not route.writable:
-            raise RouteNotFound(
-                f"topic {topic}: no broker takes messages for it (no master, or no permission to "
-                "write)"
-            )
+            if any(queue.perm & PERM_WRITE for queue in route.data.queues):
+                raise BrokersAway(f"topic {topic}: the master of its broker is not registered")
+            raise RouteNotFound(f"topic {topic}: no broker gives permission to write to it")
         return route
 
     async def refresh_routes(self, topics: Iterable[str]) -> None:
@@ -344,6 +367,7 @@ class Hub:
         try:
             data = await self._ask_route_data(template)
         except RouteNotFound:
+            await self._check_brokers(topic)
             raise RouteNotFound(
                 f"topic {topic}: no nameserver of {';'.join(self._namesrvs)} knows it, and no "
                 f"broker creates topics from {template}; create the topic, or set "
@@ -352,6 +376,17 @@ class Hub:
         route = routes.template_route(topic, data, queue_count)
         self._take_route(route)
         return route
+
+    async def _check_brokers(self, topic: str) -> None:
+        """Raises BrokersAway if no broker is registered; then no topic is."""
+        answer = await self.ask_namesrv(Command(code=RequestCode.GET_BROKER_CLUSTER_INFO))
+        if answer.code == ResponseCode.SUCCESS and answer.body:
+            if bodies.decode(ClusterInfo, answer.body).brokers:
+                return
+            raise BrokersAway(
+                f"topic {topic}: no broker is registered with nameserver "
+                f"{';'.join(self._namesrvs)}; start one with this nameserver's address"
+            )
 
     def refresh_soon(self, topic: str) -> None:
         """Ask for a route again in the background, because an error casts doubt on it."""

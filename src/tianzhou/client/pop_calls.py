@@ -149,7 +149,7 @@ class PopCalls(BrokerCalls):
             extra_info=message.handle,
             queue_offset=message.place,
         )
-        answer = await self._answer(place, RequestCode.ACK_MESSAGE, header)
+        answer = await self._insist(place, RequestCode.ACK_MESSAGE, header)
         self._check_answer(answer, message, "acknowledgement")
 
     async def change_invisible(self, message: PoppedMessage, invisible_ms: int) -> None:
@@ -167,7 +167,7 @@ class PopCalls(BrokerCalls):
             queue_offset=message.place,
             invisible_time_ms=invisible_ms,
         )
-        answer = await self._answer(place, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
+        answer = await self._insist(place, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
         self._check_answer(answer, message, "change of its invisible time")
         message.renew(headers.decode(ChangeInvisibleTimeResponse, answer.fields))
 
@@ -213,7 +213,7 @@ class PopCalls(BrokerCalls):
             broker_name=place.broker_name, acks=batch_acks(self.group, messages)
         )
         command = Command(code=RequestCode.BATCH_ACK_MESSAGE, body=bodies.encode(body))
-        answer = await self._send(place, command)
+        answer = await self._insisting(place, command)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return False
         if answer.code != ResponseCode.SUCCESS:
@@ -235,6 +235,14 @@ class PopCalls(BrokerCalls):
         return await self._send(
             place, Command(code=code, ext_fields=headers.encode(header)), wait_ms
         )
+
+    async def _insist(self, place: Queue, code: int, header: headers.Header) -> Command:
+        return await self._insisting(place, Command(code=code, ext_fields=headers.encode(header)))
+
+    async def _insisting(self, place: Queue, command: Command) -> Command:
+        """The answer of a broker that may be restarting; the time-out covers all tries."""
+        deadline_s = self.hub.loop.time() + self.hub.settings.api_timeout_ms / 1000
+        return await self.hub.insist(lambda: self._send(place, command), place.topic, deadline_s)
 
     async def _send(self, place: Queue, command: Command, wait_ms: int = 0) -> Command:
         address = await self._master(place)

@@ -3,12 +3,13 @@
     async with Producer("billing", namesrv="127.0.0.1:9876") as producer:
         result = await producer.send("orders", b"paid", keys="4711")
 
-Tries and time. `send_timeout_ms` covers all tries of a send. An awaited `send` is tried again on
-another broker (`retry_count` times) after network failures and after answers that promise
-betterment; `submit` after network failures only (`async_retry_count` times), on another broker or,
-where its queue is chosen, there again; an awaited send to a chosen queue, an ordered send and
-`oneway` never. A send that failed because its time was up may have been stored all the same:
-consumers recognise such repetitions by the message's key.
+Tries and time. `send_timeout_ms` covers all tries of a send. What was certainly not sent (no
+connection, a broker that restarts or is busy) is tried until the time is up. After a lost
+connection the message may be stored: an awaited `send` is tried again on another broker
+(`retry_count` times), `submit` too (`async_retry_count` times) or, where its queue is chosen, there
+again; an awaited send to a chosen queue, an ordered send and `oneway` never. A send that failed
+because its time was up may have been stored all the same: consumers recognise such repetitions by
+the message's key.
 
 Back pressure. At most `in_flight_count` messages of `in_flight_bytes` together are on their way; a
 send beyond that waits, within its time.
@@ -24,11 +25,12 @@ from datetime import datetime, timedelta
 from typing import TypedDict, Unpack, overload
 
 from tianzhou.client import request, sending, trace
-from tianzhou.client.courier import TimeLimit, is_outside
+from tianzhou.client.courier import TimeLimit
 from tianzhou.client.hub import Hub
 from tianzhou.client.message import Message, ReceivedMessage
 from tianzhou.client.parts import Fate, Part, cut, lanes, merged
 from tianzhou.client.queues import Queue
+from tianzhou.client.retries import is_outside
 from tianzhou.client.selectors import Selector, by_shard
 from tianzhou.client.sender import Sender, fail
 from tianzhou.client.sending import SendResult
@@ -224,17 +226,24 @@ class Producer(Sender):
         self._check_running()
         wire_topic = self._wire_topic(topic)
         broker_name = sending.recall_broker(recall_handle)
-        await self._courier.route(wire_topic)
+        limit = self._limit(None)
+        await self._courier.route_within(wire_topic, limit)
         header = RecallMessageRequest(
             producer_group=self._group, topic=wire_topic, recall_handle=recall_handle,
             target_broker=broker_name,
         )  # fmt: skip
-        answer = await self._courier.hub.ask(
-            await self._courier.address(Queue(wire_topic, broker_name, 0)),
-            Command(code=RequestCode.RECALL_MESSAGE, ext_fields=headers.encode(header)),
-            self.settings.send_timeout_ms,
-            subject=f"topic {topic}, group {self._group}: recall by broker {broker_name}",
-        )
+        command = Command(code=RequestCode.RECALL_MESSAGE, ext_fields=headers.encode(header))
+        hub = self._courier.hub
+
+        async def ask() -> Command:
+            return await hub.ask(
+                await self._courier.address(Queue(wire_topic, broker_name, 0)),
+                command,
+                max(int(limit.left_ms(hub.loop.time())), 1),
+                subject=f"topic {topic}, group {self._group}: recall by broker {broker_name}",
+            )
+
+        answer = await hub.insist(ask, wire_topic, limit.deadline_s)
         msg_id = headers.decode(RecallMessageResponse, answer.fields).msg_id
         if self._tracer is not None:
             self._tracer.add(

@@ -40,8 +40,8 @@ class ProducerSettings(ClientSettings):
     # -- tries -------------------------------------------------------------------------------------
     send_timeout_ms: int = 3_000  # for all tries of a send together
     try_timeout_ms: int = 0  # over 0: for each try that another one may follow
-    retry_count: int = 2  # further tries of an awaited send, on other brokers
-    async_retry_count: int = 2  # further tries of a submitted send, after network failures
+    retry_count: int = 2  # further tries of an awaited send that may be stored already
+    async_retry_count: int = 2  # the same of a submitted send
     retry_when_not_stored: bool = False  # try again if the status is not SEND_OK
     send_latency_fault: bool = False  # leave out brokers that were slow or failed
 

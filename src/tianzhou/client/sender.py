@@ -15,7 +15,7 @@ from typing import Any, Unpack
 
 from tianzhou.client import hub as hubs
 from tianzhou.client import namespaces, sending, trace
-from tianzhou.client.courier import RETRY_CODES, Courier, Delivery, FirstTry, TimeLimit, Tries
+from tianzhou.client.courier import Courier, Delivery, FirstTry, TimeLimit
 from tianzhou.client.flight import Flight
 from tianzhou.client.flow import Flow
 from tianzhou.client.hub import Reply
@@ -25,6 +25,7 @@ from tianzhou.client.message import Message
 from tianzhou.client.piles import Pile, Piles
 from tianzhou.client.producer_settings import ProducerOptions, ProducerSettings
 from tianzhou.client.queues import Queue
+from tianzhou.client.retries import ONCE, RETRY_CODES, Tries
 from tianzhou.client.routes import TopicRoute
 from tianzhou.client.sending import STATUSES, Outgoing, SendResult
 from tianzhou.client.settings import ClientSettings, settings_from
@@ -40,8 +41,6 @@ from tianzhou.remoting.connection import Connection
 
 log = logging.getLogger(__name__)
 
-ONCE = Tries(0)
-"""For a queue that the program has chosen."""
 _GRAIN_S = 0.001
 """Messages of a pile whose times end so close to each other are told together."""
 

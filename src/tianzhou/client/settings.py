@@ -73,7 +73,7 @@ class ClientSettings:
     persist_offsets_ms: int = 5_000  # consumers' progress is saved
     api_timeout_ms: int = 3_000  # requests that are no sends and no pulls
     reconnect_min_ms: int = 50  # after a failed connection to an address, doubled every time
-    reconnect_max_ms: int = 2_000  # up to this
+    reconnect_max_ms: int = 250  # up to this
     unpacked_bytes_max: int = 64 * 1024 * 1024  # a received body that unpacks to more is refused
 
     # -- watching ----------------------------------------------------------------------------------

@@ -21,11 +21,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from tianzhou.client import namespaces, sending
-from tianzhou.client.courier import Courier, Tries
+from tianzhou.client.courier import Courier
 from tianzhou.client.hub import Hub, Reply
 from tianzhou.client.identity import unique_ids
 from tianzhou.client.message import Message, ReceivedMessage
 from tianzhou.client.producer_settings import ProducerSettings
+from tianzhou.client.retries import Tries
 from tianzhou.client.routes import TopicRoute
 from tianzhou.client.sending import Outgoing, SendResult, SendStatus
 from tianzhou.client.settings import ClientSettings, settings_from

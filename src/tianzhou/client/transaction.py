@@ -179,8 +179,11 @@ class TransactionProducer(Producer):
         )
         command = Command(code=RequestCode.END_TRANSACTION, ext_fields=headers.encode(header))
         try:
-            address = await self._courier.address(sent.queue._replace(topic=wire_topic))
-            await self._courier.hub.oneway(address, command, self.settings.send_timeout_ms)
+            queue = sent.queue._replace(topic=wire_topic)
+            limit = self._limit(None)
+            address = await self._courier.hub.insist(
+                lambda: self._courier.tell(queue, command, limit), wire_topic, limit.deadline_s
+            )
         except (RemotingError, RouteNotFound) as error:
             log.warning(
                 "topic %s, group %s: the end of transaction %s is not told, the broker will ask: "

@@ -19,11 +19,11 @@ import msgspec
 import numpy as np
 from pyarrow import RecordBatch
 
-from tianzhou.client.courier import Tries
 from tianzhou.client.identity import unique_ids
 from tianzhou.client.message import Message
 from tianzhou.client.producer import Producer
 from tianzhou.client.queues import Queue
+from tianzhou.client.retries import Tries
 from tianzhou.client.selectors import by_hash
 from tianzhou.client.sending import (
     Outgoing,
