@@ -157,6 +157,10 @@ class BrokersAway(RouteNotFound):
     """No broker is registered, or no master of the one that is needed; it may come back."""
 
 
+class NotANameserver(ClientError, ConfigError):
+    """The address that was given as a nameserver's is another server's."""
+
+
 class BrokerError(RequestError):
     """A broker or nameserver answered with an error; the text says which one, and about what."""
 

@@ -16,7 +16,6 @@ Names of topics and groups here are those on the wire, with their namespace.
 import asyncio
 import logging
 import os
-import random
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -26,6 +25,7 @@ from tianzhou.client.answers import broker_error
 from tianzhou.client.backoff import Backoff
 from tianzhou.client.doubts import Doubts
 from tianzhou.client.identity import new_client_id
+from tianzhou.client.namesrvs import Nameservers
 from tianzhou.client.retries import ONCE, After, Pauses, after
 from tianzhou.client.routes import Addresses, TopicRoute
 from tianzhou.client.settings import DEFAULT_INSTANCE, ClientSettings
@@ -44,11 +44,9 @@ from tianzhou.names import AUTO_CREATE_TOPIC, MASTER_ID, PERM_WRITE, RETRY_TOPIC
 from tianzhou.protocol import bodies, headers, properties
 from tianzhou.protocol.acl import sign
 from tianzhou.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
-from tianzhou.protocol.bodies.route import ClusterInfo, TopicRouteData
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers.clients import UnregisterClientRequest
-from tianzhou.protocol.headers.namesrv import GetRouteInfoRequest
 from tianzhou.protocol.record import decode_record
 from tianzhou.remoting import answers
 from tianzhou.remoting.client import Client
@@ -114,8 +112,9 @@ class Hub:
         """Who waits for PUSH_REPLY_MESSAGE_TO_CLIENT, by correlation id."""
         self._pid = os.getpid()
         self.loop = asyncio.get_running_loop()
-        self._namesrvs = settings.namesrv_addresses()
-        self._namesrv_at = random.randrange(len(self._namesrvs))  # noqa: S311 - spreads load
+        self.namesrvs = Nameservers(
+            settings.namesrv_addresses(), self.request, self._complain, settings.api_timeout_ms
+        )
         self._client = Client(tls=settings.tls, handle=self._on_request, on_closed=self._on_closed)
         self._routes: dict[str, TopicRoute] = {}
         self._route_times_s: dict[str, float] = {}
@@ -138,7 +137,7 @@ class Hub:
         )
 
     def __repr__(self) -> str:
-        return f"<Hub {self.client_id} of {';'.join(self._namesrvs)}>"
+        return f"<Hub {self.client_id} of {self.namesrvs}>"
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -232,23 +231,6 @@ class Hub:
         """How long the master of a broker is not dialled, because it refused connections."""
         address = self.master_address(broker_name)
         return self._backoff.left_s(address, self.loop.time()) if address else 0.0
-
-    async def ask_namesrv(self, command: Command, timeout_ms: int | None = None) -> Command:
-        """The answer of a nameserver, whatever its code: the current one's, else the next one's.
-
-        Raises RemotingError when none of them answers.
-        """
-        timeout_ms = timeout_ms or self.settings.api_timeout_ms
-        for left in reversed(range(len(self._namesrvs))):
-            address = self._namesrvs[self._namesrv_at]
-            try:
-                return await self.request(address, command, timeout_ms)
-            except RemotingError as error:
-                self._namesrv_at = (self._namesrv_at + 1) % len(self._namesrvs)
-                if not left:
-                    raise
-                self._complain(("namesrv", address), f"nameserver {address}: {error}")
-        raise AssertionError("settings have at least one nameserver")
 
     def _prepare(self, command: Command) -> None:
         command.encoding = self.settings.header_encoding
@@ -344,49 +326,15 @@ class Hub:
             fetch.exception()  # looked at, even if everyone who waited has gone
 
     async def _ask_route(self, topic: str) -> TopicRoute:
-        route = routes.route_of(topic, await self._ask_route_data(topic))
+        route = routes.route_of(topic, await self.namesrvs.route(topic))
         self._take_route(route)
         return route
 
-    async def _ask_route_data(self, topic: str) -> TopicRouteData:
-        header = GetRouteInfoRequest(topic=topic, accept_standard_json_only=True)
-        command = Command(
-            code=RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields=headers.encode(header)
-        )
-        answer = await self.ask_namesrv(command)
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST or not answer.body:
-            raise RouteNotFound(
-                f"topic {topic}: no nameserver of {';'.join(self._namesrvs)} knows it; create it, "
-                "or allow brokers to (autoCreateTopicEnable)"
-            )
-        if answer.code != ResponseCode.SUCCESS:
-            raise broker_error(answer, f"topic {topic}: the nameserver refuses its route")
-        return bodies.decode(TopicRouteData, answer.body)
-
     async def _template_route(self, topic: str, template: str, queue_count: int) -> TopicRoute:
-        try:
-            data = await self._ask_route_data(template)
-        except RouteNotFound:
-            await self._check_brokers(topic)
-            raise RouteNotFound(
-                f"topic {topic}: no nameserver of {';'.join(self._namesrvs)} knows it, and no "
-                f"broker creates topics from {template}; create the topic, or set "
-                "autoCreateTopicEnable"
-            ) from None
+        data = await self.namesrvs.template_route(topic, template)
         route = routes.template_route(topic, data, queue_count)
         self._take_route(route)
         return route
-
-    async def _check_brokers(self, topic: str) -> None:
-        """Raises BrokersAway if no broker is registered; then no topic is."""
-        answer = await self.ask_namesrv(Command(code=RequestCode.GET_BROKER_CLUSTER_INFO))
-        if answer.code == ResponseCode.SUCCESS and answer.body:
-            if bodies.decode(ClusterInfo, answer.body).brokers:
-                return
-            raise BrokersAway(
-                f"topic {topic}: no broker is registered with nameserver "
-                f"{';'.join(self._namesrvs)}; start one with this nameserver's address"
-            )
 
     def refresh_soon(self, topic: str) -> None:
         """Ask for a route again in the background, because an error casts doubt on it."""
