@@ -92,6 +92,10 @@ class ConfigError(TianzhouError):
     """A setting is wrong; the text names the file, the line and the remedy."""
 
 
+class SettingRefused(ConfigError):
+    """The value may be right, but no request from there changes this setting."""
+
+
 class StoreClosed(StoreError):
     """The store was closed, or never opened."""
 

@@ -24,6 +24,7 @@ from tianzhou.message import StoredMessage
 from tianzhou.namesrv.config import NamesrvConfig
 from tianzhou.namesrv.server import NameServer
 from tianzhou.protocol import properties
+from tianzhou.protocol.acl import Credentials
 from tianzhou.protocol.bodies import encode as encode_body
 from tianzhou.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
 from tianzhou.protocol.bodies.subscription import SubscriptionData
@@ -228,14 +229,16 @@ class Peer:
 
 
 @asynccontextmanager
-async def peer_of(address: str, tls: Tls | None = None) -> AsyncGenerator[Peer]:
+async def peer_of(
+    address: str, tls: Tls | None = None, credentials: Credentials | None = None
+) -> AsyncGenerator[Peer]:
     """A peer of the broker at an address."""
     pushed: list[Command] = []
 
     def take(_: Connection, command: Command) -> None:
         pushed.append(command)
 
-    client = Client(handle=take, tls=tls)
+    client = Client(handle=take, tls=tls, credentials=credentials)
     try:
         yield Peer(client, address, pushed)
     finally:

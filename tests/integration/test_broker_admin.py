@@ -13,6 +13,7 @@ from tests.integration.brokers import (
 )
 
 from tianzhou.config.properties import parse_properties
+from tianzhou.protocol.acl import Credentials
 from tianzhou.protocol.bodies import decode, encode
 from tianzhou.protocol.bodies.groups import (
     GroupList,
@@ -194,7 +195,7 @@ async def test_wrong_settings_change_nothing(tmp_path: Path) -> None:
         for body, code, complaint in (
             (b"maxMessageSize=many", ResponseCode.SYSTEM_ERROR, "maxMessageSize"),
             (b"brokerConfigPath=/etc/x", ResponseCode.NO_PERMISSION, "brokerConfigPath"),
-            (b"namesrvAddr=nowhere", ResponseCode.SYSTEM_ERROR, "namesrvAddr"),
+            (b"namesrvAddr=nowhere:1", ResponseCode.NO_PERMISSION, "namesrvAddr"),
             (b"aclEnable=perhaps", ResponseCode.SYSTEM_ERROR, "aclEnable"),
             (b"mappedFileSizeCommitLog=8192", ResponseCode.SYSTEM_ERROR, "fixed"),
             (b"x=\\u12", ResponseCode.SYSTEM_ERROR, "four hexadecimal"),
@@ -278,12 +279,18 @@ async def test_every_nameserver_is_told_and_told_of_the_end(tmp_path: Path) -> N
 
 async def test_a_nameserver_that_is_named_later_is_told(tmp_path: Path) -> None:
     (tmp_path / "late").mkdir()
+    (tmp_path / "acl.yml").write_text(
+        "accounts: [{accessKey: operations, secretKey: 12345678, admin: true}]"
+    )
+    secured = {"aclEnable": "true", "aclFile": tmp_path / "acl.yml"}
     async with (
         running_namesrv(tmp_path / "late") as late,
-        running_broker(tmp_path / "store") as broker,
-        peer_of(broker.address) as peer,
+        running_broker(tmp_path / "store", **secured) as broker,
+        peer_of(broker.address, credentials=Credentials("operations", "12345678")) as peer,
     ):
         assert not broker.registered_with
+        nowhere = await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"namesrvAddr=nowhere")
+        assert nowhere.code == ResponseCode.SYSTEM_ERROR
         change = f"namesrvAddr={late}".encode()
         await peer.expect(RequestCode.UPDATE_BROKER_CONFIG, None, change)
         await eventually(lambda: sorted(broker.registered_with) == [late], "registered")

@@ -214,13 +214,23 @@ def test_replication_of_brokers(cli: Cli) -> None:
 
 def test_settings_of_a_broker(cli: Cli) -> None:
     words = ["broker", "config", "broker-0"]
-    assert cli(*words, "fileReservedTime", "--json").json["broker-0"] == {"fileReservedTime": "72"}
-    planned = cli(*words, "--set", "fileReservedTime=48", "--dry-run").out
-    assert "fileReservedTime 72 -> 48" in planned
-    assert cli(*words, "fileReservedTime", "--json").json["broker-0"] == {"fileReservedTime": "72"}
-    done = cli(*words, "--set", "fileReservedTime=48", "--set", "shutdownWaitTimeSeconds=3", "-y")
+    assert cli(*words, "transactionCheckMax", "--json").json["broker-0"] == {
+        "transactionCheckMax": "15"
+    }
+    planned = cli(*words, "--set", "transactionCheckMax=20", "--dry-run").out
+    assert "transactionCheckMax 15 -> 20" in planned
+    assert cli(*words, "transactionCheckMax", "--json").json["broker-0"] == {
+        "transactionCheckMax": "15"
+    }
+    done = cli(
+        *words, "--set", "transactionCheckMax=20", "--set", "shutdownWaitTimeSeconds=3", "-y"
+    )
     assert "shutdownWaitTimeSeconds: counts after a restart" in done.out
-    assert cli(*words, "fileReservedTime", "--json").json["broker-0"] == {"fileReservedTime": "48"}
+    assert cli(*words, "transactionCheckMax", "--json").json["broker-0"] == {
+        "transactionCheckMax": "20"
+    }
+    refused = cli(*words, "--set", "fileReservedTime=48", "--yes", code=1)
+    assert "only an administrator changes it" in refused.err
     assert "has no setting nothing" in cli.refused(*words, "--set", "nothing=1", "--yes")
     assert "has no setting like" in cli.refused(*words, "nothing*")
     assert "KEY=VALUE" in cli.refused(*words, "--set", "x", code=2)

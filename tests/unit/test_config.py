@@ -32,7 +32,7 @@ from tianzhou.config.settings import (
     show,
     update,
 )
-from tianzhou.errors import ConfigError
+from tianzhou.errors import ConfigError, SettingRefused
 
 
 class Flavour(StrEnum):
@@ -325,8 +325,16 @@ def test_a_fixed_setting_keeps_its_value() -> None:
     settings = LiveSettings(load(ThingConfig, []))
     with pytest.raises(ConfigError, match="thingPageSize is fixed"):
         settings.prepare([Property("thingPageSize", "1", 1)], "mqadmin")
-    same = settings.prepare([Property("thingPageSize", "4096", 1)], "mqadmin")
-    assert same.loaded.config == ThingConfig()
+
+
+def test_a_request_changes_no_setting_that_is_not_opened_to_requests() -> None:
+    settings = LiveSettings(load(ThingConfig, []))
+    with pytest.raises(SettingRefused, match="listenPort: no request changes it; set it in the"):
+        settings.prepare([Property("eager", "true", 1), Property("listenPort", "2", 2)], "mqadmin")
+    listed = {"eager"}
+    with pytest.raises(SettingRefused, match="black list"):
+        settings.prepare([Property("eager", "true", 1)], "mqadmin", black_list=listed)
+    assert settings.config == ThingConfig()
 
 
 def test_a_prepared_update_counts_once_it_is_adopted() -> None:
@@ -385,7 +393,7 @@ def test_properties_are_sorted_complete_and_read_back() -> None:
 def test_the_table_has_value_origin_and_meaning() -> None:
     lines = render_table(load(ThingConfig, given(listenPort="1"))).splitlines()
     assert lines[0].split() == ["KEY", "VALUE", "FROM", "CHANGE", "MEANING"]
-    assert lines[1].split() == ["listenPort", "1", "test", "restart", "TCP", "port"]
+    assert lines[1].split() == ["listenPort", "1", "test", "local", "TCP", "port"]
     assert len(lines) == 1 + len(settings_of(ThingConfig))
 
 

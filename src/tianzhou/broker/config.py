@@ -39,7 +39,7 @@ from tianzhou.store.config import StoreConfig
 ENVIRONMENT_PREFIX = "TIANZHOU_BROKER_"
 NAMESRV_ENVIRONMENT = "NAMESRV_ADDR"
 
-LIVE = Change.LIVE
+RESTART, ADMIN, LIVE = Change.RESTART, Change.ADMIN, Change.LIVE
 _ALL_INTERFACES = "0.0.0.0"  # noqa: S104 - RocketMQ's default
 
 
@@ -104,26 +104,30 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
         120, "a connection without traffic for so long is closed", minimum=1, maximum=INT32_MAX
     )
     shutdown_wait_time_seconds: int = setting(
-        30, "how long a stop waits for answers that are under way", maximum=3600
+        30, "how long a stop waits for answers that are under way", maximum=3600, change=RESTART
     )
 
     # -- nameservers ------------------------------------------------------------------------------
     namesrv_addr: str | None = setting(
         None, "nameservers to register with, separated by ';'; NAMESRV_ADDR in the environment",
-        change=LIVE,
+        change=ADMIN,
     )  # fmt: skip
     register_name_server_period: int = setting(
-        30_000, "ms between two registrations; 10,000 to 60,000 are kept to", change=LIVE, minimum=1
+        30_000,
+        "ms between two registrations; 10,000 to 60,000 are kept to",
+        change=LIVE,
+        minimum=1,
+        maximum=INT32_MAX,
     )
     register_broker_timeout_mills: int = setting(
-        24_000, "ms that a registration may take", change=LIVE, minimum=1
+        24_000, "ms that a registration may take", change=LIVE, minimum=100, maximum=600_000
     )
     compressed_register: bool = setting(False, "register in the binary form", change=LIVE)
 
     # -- topics and groups ------------------------------------------------------------------------
     default_topic_queue_nums: int = setting(
         8, "queues of the template TBW102, so at most of an automatic topic", minimum=1,
-        maximum=INT32_MAX,
+        maximum=65_536, change=RESTART,
     )  # fmt: skip
     auto_create_topic_enable: bool = setting(
         True, "create unknown topics from a template when a message is sent to them", change=LIVE
@@ -131,20 +135,26 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     auto_create_subscription_group: bool = setting(
         True, "create unknown consumer groups when they show up", change=LIVE
     )
-    cluster_topic_enable: bool = setting(True, "the topic named like the cluster is usable")
-    broker_topic_enable: bool = setting(True, "the topic named like the broker is usable")
+    cluster_topic_enable: bool = setting(
+        True, "the topic named like the cluster is usable", change=RESTART
+    )
+    broker_topic_enable: bool = setting(
+        True, "the topic named like the broker is usable", change=RESTART
+    )
     broker_permission: int = setting(
         PERM_READ | PERM_WRITE, "what the whole broker allows: 4 read, 2 write, 6 both",
         change=LIVE, maximum=7,
     )  # fmt: skip
-    trace_topic_enable: bool = setting(False, "have the topic of message traces here")
+    trace_topic_enable: bool = setting(
+        False, "have the topic of message traces here", change=RESTART
+    )
     msg_trace_topic_name: str = setting(TRACE_TOPIC, "topic of message traces")
     group_topic_binding_enable: bool = setting(
         False, "refuse subscriptions to topics that are not granted to the group (Tianzhou's)",
-        change=LIVE,
+        change=ADMIN,
     )  # fmt: skip
     group_topic_bindings: str = setting(
-        "", "topics granted to groups: group=topic,topic;group=topic (Tianzhou's)", change=LIVE
+        "", "topics granted to groups: group=topic,topic;group=topic (Tianzhou's)", change=ADMIN
     )
 
     # -- sending ----------------------------------------------------------------------------------
@@ -152,14 +162,22 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
         True, "refuse sends that waited too long instead of keeping them", change=LIVE
     )
     wait_time_mills_in_send_queue: int = setting(
-        200, "ms for which sends are refused after the disk held one up", change=LIVE, minimum=1
+        200,
+        "ms for which sends are refused after the disk held one up",
+        change=LIVE,
+        minimum=1,
+        maximum=60_000,
     )
     os_page_cache_busy_time_out_mills: int = setting(
         1000, "an append that takes so many ms means that the disk cannot follow", change=LIVE,
-        minimum=1,
+        minimum=1, maximum=INT32_MAX,
     )  # fmt: skip
     send_thread_pool_queue_capacity: int = setting(
-        10_000, "sends that may wait for the disk or a slave at a time", change=LIVE, minimum=1
+        10_000,
+        "sends that may wait for the disk or a slave at a time",
+        change=LIVE,
+        minimum=1,
+        maximum=1_000_000,
     )
     start_accept_send_request_time_stamp: int = setting(
         0, "ms since 1970 before which sends are refused", change=LIVE
@@ -169,13 +187,24 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     # -- transactions -----------------------------------------------------------------------------
     reject_transaction_message: bool = setting(False, "refuse transactional messages", change=LIVE)
     transaction_time_out: int = setting(
-        6000, "ms for which a transaction is left alone before its producer is asked", change=LIVE
+        6000,
+        "ms for which a transaction is left alone before its producer is asked",
+        change=LIVE,
+        maximum=INT32_MAX,
     )
     transaction_check_max: int = setting(
-        15, "how often a producer is asked before a transaction is given up", change=LIVE
+        15,
+        "how often a producer is asked before a transaction is given up",
+        change=LIVE,
+        minimum=1,
+        maximum=INT32_MAX,
     )
     transaction_check_interval: int = setting(
-        60_000, "ms between two rounds of asking producers", change=LIVE, minimum=1
+        60_000,
+        "ms between two rounds of asking producers",
+        change=LIVE,
+        minimum=1,
+        maximum=INT32_MAX,
     )
     transaction_op_msg_max_size: int = setting(
         4096, "bytes of a record that ends several transactions; 1 keeps to one each, as 4.9 reads",
@@ -183,7 +212,7 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     )  # fmt: skip
     transaction_op_batch_interval: int = setting(
         0, "ms that ends of transactions may wait for others to share a record (RocketMQ: 3000)",
-        change=LIVE,
+        change=LIVE, maximum=60_000,
     )  # fmt: skip
 
     # -- replies and order ------------------------------------------------------------------------
@@ -192,7 +221,7 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     )
     rebalance_lock_max_live_time: int = setting(
         60_000, "ms after which a queue lock of an orderly consumer runs out if it is not renewed",
-        key="rocketmq.broker.rebalance.lockMaxLiveTime", change=LIVE, minimum=1,
+        key="rocketmq.broker.rebalance.lockMaxLiveTime", change=LIVE, minimum=1, maximum=INT32_MAX,
     )  # fmt: skip
 
     # -- delayed and timed messages ---------------------------------------------------------------
@@ -224,13 +253,16 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
         True, "hold a pull that finds nothing until a message comes", change=LIVE
     )
     short_polling_time_mills: int = setting(
-        1000, "ms that it is held without long polling", change=LIVE, minimum=1
+        1000, "ms that it is held without long polling", change=LIVE, minimum=1, maximum=60_000
     )
     max_parked_pulls: int = setting(
-        200_000, "pulls held at a time; more are answered at once (Tianzhou's)", change=LIVE
+        200_000,
+        "pulls held at a time; more are answered at once (Tianzhou's)",
+        change=LIVE,
+        maximum=10_000_000,
     )
     pull_batch_max_message_count: int = setting(
-        160, "messages that a pull may ask for", change=LIVE, minimum=1
+        160, "messages that a pull may ask for", change=LIVE, minimum=1, maximum=10_000
     )
     slave_read_enable: bool = setting(
         False, "send consumers of old messages to a slave", change=LIVE
@@ -270,17 +302,21 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
         False, "stop popping a queue while popInflightMessageThreshold is passed", change=LIVE
     )
     pop_inflight_message_threshold: int = setting(
-        10_000, "messages of a queue that a group may have in flight", change=LIVE
+        10_000,
+        "messages of a queue that a group may have in flight",
+        change=LIVE,
+        minimum=1,
+        maximum=10_000_000,
     )
     pop_ck_max_buffer_size: int = setting(
         200_000, "messages that all groups together may have in flight; each takes 350 bytes",
-        change=LIVE,
+        change=LIVE, minimum=1, maximum=10_000_000,
     )  # fmt: skip
     max_pop_polling_size: int = setting(
-        100_000, "pops held at a time; more are answered at once", change=LIVE
+        100_000, "pops held at a time; more are answered at once", change=LIVE, maximum=10_000_000
     )
     pop_polling_size: int = setting(
-        1024, "pops of one group held for one queue", change=LIVE
+        1024, "pops of one group held for one queue", change=LIVE, maximum=10_000_000,
     )  # fmt: skip
     default_message_request_mode: RequestMode = setting(
         RequestMode.PULL, "how groups consume that let the broker share out queues", change=LIVE
@@ -294,7 +330,7 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     )
     load_balance_poll_name_server_interval: int = setting(
         30_000, "ms after which the nameserver is asked again for the queues to share out",
-        change=LIVE,
+        change=LIVE, maximum=INT32_MAX,
     )  # fmt: skip
 
     # -- offsets and clients ----------------------------------------------------------------------
@@ -302,7 +338,11 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
         5000, "ms between two saves of the consumer offsets", minimum=10
     )
     channel_expired_timeout: int = setting(
-        120_000, "a client without heartbeat for so many ms is dropped", change=LIVE, minimum=1
+        120_000,
+        "a client without heartbeat for so many ms is dropped",
+        change=LIVE,
+        minimum=1,
+        maximum=INT32_MAX,
     )
     use_server_side_reset_offset: bool = setting(
         True, "consumers learn of a reset by their next pull; false: they are told, as with 4.9",

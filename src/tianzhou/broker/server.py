@@ -361,7 +361,7 @@ class Broker:
         about = BrokerParts(
             settings, asyncio.Lock(), stats.started_ms, store, durability, stats,
             self.history, lambda: len(self.parked), self._waits.figures, clock,
-            self._settings_changed,
+            self._access is not None, self._settings_changed,
         )  # fmt: skip
         self._runtime = partial(runtime_info, about)
         self._dispatch = Dispatch(

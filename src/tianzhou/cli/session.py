@@ -457,5 +457,11 @@ def hint(error: TianzhouError) -> str:
     if isinstance(error, TargetError) and str(error).startswith("there is no consumer group"):
         return "; `tianzhou group list` shows them"
     if isinstance(error, RequestError) and error.code == ResponseCode.NO_PERMISSION:
-        return ". Give an account that may do this: --access-key and --secret-key"
+        # No account helps with a setting that only the server's own machine changes.
+        is_setting = "restart the server" in error.remark
+        return (
+            ""
+            if is_setting
+            else ". Give an account that may do this: --access-key and --secret-key"
+        )
     return ""

@@ -1,13 +1,25 @@
 """Settings of a running program: readers see one whole configuration, an update replaces it."""
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Generic, NamedTuple
 
 from tianzhou.config.files import replace_file
 from tianzhou.config.properties import Property, decode_text, edit_properties
-from tianzhou.config.settings import C, Given, Loaded, render_properties, update
+from tianzhou.config.settings import (
+    C,
+    Change,
+    Given,
+    Loaded,
+    Setting,
+    render_properties,
+    settings_of,
+    update,
+)
 from tianzhou.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 
 class Update(NamedTuple, Generic[C]):
@@ -15,6 +27,25 @@ class Update(NamedTuple, Generic[C]):
 
     loaded: Loaded[C]
     pairs: dict[str, str]
+    keys: list[str]
+    """Every key of the request, those included that no setting has."""
+
+    def pending(self) -> list[str]:
+        """The keys whose new values take effect after a restart."""
+        return [key for key in self.pairs if self._setting(key).change is Change.RESTART]
+
+    def log(self, by: str) -> None:
+        """One line for each key of the request."""
+        for key in self.keys:
+            if key not in self.pairs:
+                log.warning("setting %s: unknown, left out, by %s", key, by)
+                continue
+            value = "(hidden)" if self._setting(key).secret else self.pairs[key]
+            when = ", in effect after a restart" if key in self.pending() else ""
+            log.info("setting %s: %s%s, by %s", key, value, when, by)
+
+    def _setting(self, key: str) -> Setting:
+        return next(each for each in settings_of(type(self.loaded.config)) if key in each.keys)
 
 
 class LiveSettings(Generic[C]):
@@ -32,10 +63,21 @@ class LiveSettings(Generic[C]):
     def as_properties(self) -> str:
         return render_properties(self._loaded)
 
-    def prepare(self, properties: Iterable[Property], by: str) -> Update[C]:
-        """Check properties sent by `by`. Raises ConfigError if any of them is wrong."""
+    def prepare(
+        self,
+        properties: Iterable[Property],
+        by: str,
+        *,
+        black_list: Collection[str] = (),
+        has_accounts: bool = False,
+    ) -> Update[C]:
+        """Check properties sent by `by`; `update` says what the rest means.
+
+        Raises ConfigError if any of them is wrong, SettingRefused if a request may not change it.
+        """
         changes = [Given(found.key, found.value, by) for found in properties]
-        return Update(*update(self._loaded, changes))
+        checked = update(self._loaded, changes, black_list=black_list, has_accounts=has_accounts)
+        return Update(*checked, [change.key for change in changes])
 
     def adopt(self, prepared: Update[C]) -> None:
         self._loaded = prepared.loaded

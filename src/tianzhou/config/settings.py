@@ -12,7 +12,7 @@ keys and fields happens here and nowhere else. Every value remembers where it ca
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from functools import cache
@@ -30,7 +30,7 @@ from typing import (
 )
 
 from tianzhou.config.properties import decode_text, format_property, parse_properties
-from tianzhou.errors import ConfigError
+from tianzhou.errors import ConfigError, SettingRefused
 
 T = TypeVar("T")
 INT32_MAX = 2**31 - 1
@@ -43,11 +43,17 @@ _SIZE_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 class Change(StrEnum):
-    """When a new value of a setting counts."""
+    """How a setting is changed, and when a new value takes effect.
+
+    A setting is LOCAL unless it says otherwise: a request changes nothing that names a file, an
+    address or a certificate, or that weakens access control, durability or a limit.
+    """
 
     FIXED = "fixed"  # never: it shapes files that exist
-    RESTART = "restart"
-    LIVE = "live"
+    LOCAL = "local"  # in the file, the environment or by a flag, and a restart; by no request
+    RESTART = "restart"  # by a request, too; in effect after a restart
+    ADMIN = "admin"  # at once, by a request if the server checks accounts; else as LOCAL
+    LIVE = "live"  # at once, by a request
 
 
 class Configuration(Protocol):
@@ -78,7 +84,7 @@ def setting(
     default: T,
     meaning: str,
     *,
-    change: Change = Change.RESTART,
+    change: Change = Change.LOCAL,
     key: str = "",
     aliases: tuple[str, ...] = (),
     minimum: int | None = 0,
@@ -100,7 +106,7 @@ def path_setting(
     default: Callable[[], Path], meaning: str, *, key: str = "", aliases: tuple[str, ...] = ()
 ) -> Path:
     """A path whose default depends on the machine."""
-    declared = _Declared(meaning, Change.RESTART, key, aliases, None, None, False, False)
+    declared = _Declared(meaning, Change.LOCAL, key, aliases, None, None, False, False)
     metadata = {_METADATA_KEY: declared}
     return dataclasses.field(default_factory=default, metadata=metadata)
 
@@ -211,6 +217,9 @@ def _parse_kind(declared: Setting, text: str) -> Any:  # noqa: ANN401 - as parse
             raise ValueError(expected(declared))
         return Path(text).expanduser()
     if kind is str:
+        # They would end up in file names, properties of messages and logs.
+        if any((c < " " and c != "\t") or c == "\x7f" for c in text):
+            raise ValueError(f"{expected(declared)} without control characters")
         return text
     return _parse_number(declared, text)
 
@@ -359,11 +368,18 @@ def _unknown_key(given: Given, known: list[str]) -> str:
     return f"{given.origin}: unknown key {given.key}{hint}"
 
 
-def update(loaded: Loaded[C], changes: Iterable[Given]) -> tuple[Loaded[C], dict[str, str]]:
-    """`loaded` with new values, and those values as a file has them, under the keys given.
+def update(
+    loaded: Loaded[C],
+    changes: Iterable[Given],
+    *,
+    black_list: Collection[str] = (),
+    has_accounts: bool = False,
+) -> tuple[Loaded[C], dict[str, str]]:
+    """`loaded` with values that a request gives, and those values as a file has them.
 
-    Keys that no field answers to are left out, as RocketMQ leaves them out. Raises ConfigError, and
-    changes nothing, if a value is wrong or a setting is fixed for the life of its files.
+    Keys that no field answers to are left out, as RocketMQ leaves them out. `has_accounts` says
+    that the server checks who sends requests. Raises ConfigError, and changes nothing, if a value
+    is wrong, and SettingRefused if no such request may change a setting.
     """
     configuration = type(loaded.config)
     by_key = {key: declared for declared in settings_of(configuration) for key in declared.keys}
@@ -372,17 +388,38 @@ def update(loaded: Loaded[C], changes: Iterable[Given]) -> tuple[Loaded[C], dict
     pairs: dict[str, str] = {}
     for given in changes:
         declared = by_key.get(given.key)
+        names = declared.keys if declared is not None else (given.key,)
+        if any(name in black_list for name in names):
+            raise SettingRefused(
+                f"Can not update config in black list. {given.key}: {_LOCAL_ADVICE}"
+            )
         if declared is None:
             continue
         value = _value_given(declared, given)
-        changed = value != getattr(loaded.config, declared.name)
-        if changed and declared.change is Change.FIXED:
-            raise ConfigError(f"{given.key} is fixed: it shapes files that exist already")
+        _check_may_change(declared, given.key, has_accounts=has_accounts)
         values[declared.name] = value
         origins[declared.name] = given.origin
         pairs[given.key] = format_value(value)
     config = dataclasses.replace(loaded.config, **values)
     return dataclasses.replace(loaded, config=config, origins=origins), pairs
+
+
+_LOCAL_ADVICE = (
+    "no request changes it; set it in the configuration file, the environment or by a flag, and "
+    "restart the server"
+)
+
+
+def _check_may_change(declared: Setting, key: str, *, has_accounts: bool) -> None:
+    if declared.change is Change.FIXED:
+        raise ConfigError(f"{key} is fixed: it shapes files that exist already")
+    if declared.change is Change.LOCAL:
+        raise SettingRefused(f"{key}: {_LOCAL_ADVICE}")
+    if declared.change is Change.ADMIN and not has_accounts:
+        raise SettingRefused(
+            f"{key}: only an administrator changes it, and this server checks no accounts; set it "
+            f"in the configuration file and restart the server, or switch access control on"
+        )
 
 
 # -- showing ---------------------------------------------------------------------------------------

@@ -1,19 +1,15 @@
 """Settings over the wire: reading and changing them while the nameserver runs (`mqadmin`)."""
 
 import asyncio
-import logging
 
 from tianzhou.config.live import save_pairs
 from tianzhou.config.properties import decode_text, parse_properties
-from tianzhou.config.settings import Change, settings_of
-from tianzhou.errors import ConfigError, RequestError
+from tianzhou.errors import ConfigError, RequestError, SettingRefused
 from tianzhou.namesrv.config import NamesrvConfig
 from tianzhou.namesrv.handlers import Parts, success
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.connection import Connection
-
-log = logging.getLogger(__name__)
 
 _ALWAYS_FIXED = ("configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome")
 
@@ -36,30 +32,18 @@ async def update_config(parts: Parts, connection: Connection, request: Command) 
         properties = parse_properties(text, by)
     except ConfigError as e:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "string2Properties error") from e
-    if not parts.fixed_keys.isdisjoint(found.key for found in properties):
-        raise RequestError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
     async with parts.settings_lock:
         before = parts.settings.config
         try:
-            prepared = parts.settings.prepare(properties, by)
+            prepared = parts.settings.prepare(properties, by, black_list=parts.fixed_keys)
             if prepared.pairs:
                 await asyncio.to_thread(save_pairs, before.config_store_path, prepared.pairs)
+        except SettingRefused as e:
+            raise RequestError(ResponseCode.NO_PERMISSION, str(e)) from e
         except ConfigError as e:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(e)) from e
         parts.settings.adopt(prepared)
     # Encoded routes may show the settings of before.
     parts.routes.clear()
-    _log_update(prepared.pairs, [each.key for each in properties], by)
+    prepared.log(by)
     return success()
-
-
-def _log_update(pairs: dict[str, str], keys: list[str], by: str) -> None:
-    by_key = {key: declared for declared in settings_of(NamesrvConfig) for key in declared.keys}
-    for key in keys:
-        declared = by_key.get(key)
-        if declared is None:
-            log.warning("setting %s: unknown, left out, by %s", key, by)
-            continue
-        value = "(hidden)" if declared.secret else pairs[key]
-        when = "" if declared.change is Change.LIVE else ", counts after a restart"
-        log.info("setting %s: %s%s, by %s", key, value, when, by)

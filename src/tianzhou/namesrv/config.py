@@ -16,7 +16,7 @@ from tianzhou.remoting.tls_settings import TlsSettings
 
 ENVIRONMENT_PREFIX = "TIANZHOU_NAMESRV_"
 
-LIVE = Change.LIVE
+RESTART, ADMIN, LIVE = Change.RESTART, Change.ADMIN, Change.LIVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class NamesrvConfig(TlsSettings, LogSettings):
         120, "a connection without traffic for so long is closed", minimum=1, maximum=INT32_MAX
     )
     shutdown_wait_time_seconds: int = setting(
-        30, "how long a stop waits for answers that are under way", maximum=3600
+        30, "how long a stop waits for answers that are under way", maximum=3600, change=RESTART
     )
 
     # -- files ------------------------------------------------------------------------------------
@@ -50,14 +50,14 @@ class NamesrvConfig(TlsSettings, LogSettings):
     # -- brokers ----------------------------------------------------------------------------------
     broker_channel_expired_time_ms: int = setting(
         120_000, "a broker silent for so many ms is dropped, unless it names its own (Tianzhou's)",
-        key="brokerChannelExpiredTime", change=LIVE, minimum=1,
+        key="brokerChannelExpiredTime", change=ADMIN, minimum=1, maximum=INT32_MAX,
     )  # fmt: skip
     scan_not_active_broker_interval_ms: int = setting(
         5_000, "ms between two looks for silent brokers",
-        key="scanNotActiveBrokerInterval", change=LIVE, minimum=10,
+        key="scanNotActiveBrokerInterval", change=ADMIN, minimum=10, maximum=INT32_MAX,
     )  # fmt: skip
     delete_topic_with_broker_registration: bool = setting(
-        False, "forget topics that a registration no longer lists", change=LIVE
+        False, "forget topics that a registration no longer lists", change=ADMIN
     )
     support_acting_master: bool = setting(
         False, "show the first slave of a group without master as its master", change=LIVE
@@ -74,11 +74,11 @@ class NamesrvConfig(TlsSettings, LogSettings):
         True, "answer a registration with the order configuration of all topics", change=LIVE
     )
     need_wait_for_service: bool = setting(
-        False, "refuse route queries for waitSecondsForService after the start", change=LIVE
+        False, "refuse route queries for waitSecondsForService after the start"
     )
     wait_seconds_for_service: int = setting(
         45, "so long brokers may register before clients are answered, if needWaitForService",
-        change=LIVE, maximum=INT32_MAX,
+        change=RESTART, maximum=600,
     )  # fmt: skip
     enable_all_topic_list: bool = setting(True, "answer requests for all topics", change=LIVE)
     enable_topic_list: bool = setting(

@@ -65,7 +65,9 @@ class Parts:
     routes: RouteCache
     kv: KVConfig
     clock: Clock
-    started_ms: int
+    ready_ms: int
+    """From then on route queries are answered (needWaitForService). Computed at the start, so that
+    no change of settings takes routes away again."""
     tell: Callable[[MinIdNotice], None]
 
 
@@ -79,9 +81,7 @@ def success(body: bytes = b"", header: headers.Header | None = None) -> Command:
 
 def is_in_service(parts: Parts) -> bool:
     """Whether brokers have had the time to register that they shall have before clients ask."""
-    config = parts.settings.config
-    wait_ms = config.wait_seconds_for_service * 1000 if config.need_wait_for_service else 0
-    return parts.clock() - parts.started_ms >= wait_ms
+    return parts.clock() >= parts.ready_ms
 
 
 def get_route(parts: Parts, _: Connection, request: Command) -> Command:

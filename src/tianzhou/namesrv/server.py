@@ -69,6 +69,7 @@ class NameServer:
         self._routes = RouteCache(self._route, config.route_cache_size)
         self._registry = Registry(self._routes.forget)
         self._notices = Notices(client_tls_of(config))
+        wait_ms = config.wait_seconds_for_service * 1000 if config.need_wait_for_service else 0
         self._parts = Parts(
             settings=settings,
             settings_lock=asyncio.Lock(),
@@ -77,7 +78,7 @@ class NameServer:
             routes=self._routes,
             kv=KVConfig(config.kv_config_path),
             clock=clock,
-            started_ms=clock(),
+            ready_ms=clock() + wait_ms,
             tell=self._tell,
         )
         self._limits = Limits(idle_ms=config.server_channel_max_idle_time_seconds * 1000)

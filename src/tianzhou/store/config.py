@@ -109,29 +109,52 @@ class StoreConfig:
     )
     message_index_enable: bool = setting(True, "build the index of keys")
     max_message_size: int = setting(
-        4 * 1024**2, "bytes of a body at most", change=Change.LIVE, minimum=1, size=True
+        4 * 1024**2,
+        "bytes of a body at most",
+        change=Change.LIVE,
+        minimum=1,
+        size=True,
+        maximum=INT32_MAX,
     )
     message_delay_level: str = setting(DELAY_LEVELS, "the delay of each level, from level 1 on")
 
     # -- reading ---------------------------------------------------------------------------------
     max_transfer_bytes_on_message_in_memory: int = setting(
-        256 * 1024, "bytes one read returns from memory", change=Change.LIVE, size=True
+        256 * 1024,
+        "bytes one read returns from memory",
+        change=Change.LIVE,
+        size=True,
+        minimum=1,
+        maximum=64 * 1024**2,
     )
     max_transfer_count_on_message_in_memory: int = setting(
-        32, "messages one read returns from memory", change=Change.LIVE
+        32, "messages one read returns from memory", change=Change.LIVE, minimum=1, maximum=100_000
     )
     max_transfer_bytes_on_message_in_disk: int = setting(
-        64 * 1024, "bytes one read returns of old messages", change=Change.LIVE, size=True
+        64 * 1024,
+        "bytes one read returns of old messages",
+        change=Change.LIVE,
+        size=True,
+        minimum=1,
+        maximum=64 * 1024**2,
     )
     max_transfer_count_on_message_in_disk: int = setting(
-        8, "messages one read returns of old messages", change=Change.LIVE
+        8,
+        "messages one read returns of old messages",
+        change=Change.LIVE,
+        minimum=1,
+        maximum=100_000,
     )
     access_message_in_memory_max_ratio: int = setting(
         40, "percent of physical memory taken to hold the newest messages",
         change=Change.LIVE, maximum=100,
     )  # fmt: skip
     max_msgs_num_batch: int = setting(
-        64, "messages a query by key returns at most", change=Change.LIVE
+        64,
+        "messages a query by key returns at most",
+        change=Change.LIVE,
+        minimum=1,
+        maximum=100_000,
     )
     mapped_queue_files_max: int = setting(
         16_384, "queue files mapped at a time; the rest are mapped when needed", minimum=16
@@ -143,23 +166,25 @@ class StoreConfig:
     )
 
     # -- retention -------------------------------------------------------------------------------
-    file_reserved_time: int = setting(72, "hours a log file is kept", change=Change.LIVE)
+    file_reserved_time: int = setting(
+        72, "hours a log file is kept", change=Change.ADMIN, maximum=INT32_MAX
+    )
     delete_when: str = setting(
-        "04", "hours of the day at which old files are deleted, separated by ;", change=Change.LIVE
+        "04", "hours of the day at which old files are deleted, separated by ;", change=Change.ADMIN
     )
     disk_max_used_space_ratio: int = setting(
         75, "percent of the disk from which old files are deleted at any hour",
-        change=Change.LIVE, minimum=10, maximum=95,
+        change=Change.ADMIN, minimum=10, maximum=95,
     )  # fmt: skip
     disk_space_clean_forcibly_ratio: int = setting(
         85, "percent of the disk from which files are deleted however young",
-        change=Change.LIVE, maximum=100,
+        change=Change.ADMIN, maximum=100,
     )  # fmt: skip
     disk_space_warning_level_ratio: int = setting(
-        90, "percent of the disk from which writes are refused", change=Change.LIVE, maximum=100
+        90, "percent of the disk from which writes are refused", change=Change.ADMIN, maximum=100
     )
     clean_file_forcibly_enable: bool = setting(
-        True, "allow the deletion of young files when the disk is nearly full", change=Change.LIVE
+        True, "allow the deletion of young files when the disk is nearly full", change=Change.ADMIN
     )
     clean_resource_interval: int = setting(
         10_000, "ms between looks at the age of files and the space left", minimum=10

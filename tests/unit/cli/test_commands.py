@@ -63,7 +63,7 @@ def test_settings_as_table_properties_and_json() -> None:
         "key": "listenPort",
         "value": "7",
         "origin": "environment TIANZHOU_NAMESRV_LISTEN_PORT",
-        "change": "restart",
+        "change": "local",
         "meaning": "TCP port for brokers, clients and tools; 0 takes a free one",
     }
 

@@ -19,7 +19,9 @@ def test_every_code_answered_is_listed() -> None:
 
 
 def test_every_setting_is_listed_with_its_default_and_when_it_changes() -> None:
-    rows = re.findall(r"^\| `([\w.]+)` \| (.*?) \| (restart|live|fixed) \|", PAGE, re.MULTILINE)
+    rows = re.findall(
+        r"^\| `([\w.]+)` \| (.*?) \| (local|restart|admin|live) \|", PAGE, re.MULTILINE
+    )
     listed = {key: (default, change) for key, default, change in rows}
     home = str(Path.home())
     declared = {
@@ -30,7 +32,7 @@ def test_every_setting_is_listed_with_its_default_and_when_it_changes() -> None:
         for each in settings_of(NamesrvConfig)
         if not each.key.startswith("tls")
     }
-    declared["routeCacheSize"] = ("64 MiB", "restart")
+    declared["routeCacheSize"] = ("64 MiB", "local")
     assert listed == declared
 
 

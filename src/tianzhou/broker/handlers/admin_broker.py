@@ -1,11 +1,10 @@
 """The broker over the wire: reading and changing its settings, and how it is doing."""
 
 import asyncio
-import logging
 import os
 import shutil
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tianzhou.broker.config import BrokerConfig, check_config
@@ -15,8 +14,7 @@ from tianzhou.broker.stats import Stats
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings, save_pairs
 from tianzhou.config.properties import decode_text, parse_properties
-from tianzhou.config.settings import Change, settings_of
-from tianzhou.errors import ConfigError, RequestError
+from tianzhou.errors import ConfigError, RequestError, SettingRefused
 from tianzhou.protocol.bodies import encode as encode_body
 from tianzhou.protocol.bodies.topics import DataVersion, KVTable
 from tianzhou.protocol.codes import ResponseCode
@@ -26,8 +24,6 @@ from tianzhou.protocol.headers.admin import GetBrokerConfigResponse
 from tianzhou.protocol.version import CURRENT_VERSION, version_name
 from tianzhou.remoting.connection import Connection
 from tianzhou.store.message_store import MessageStore
-
-log = logging.getLogger(__name__)
 
 _ALWAYS_FIXED = ("configBlackList", "brokerConfigPath", "rocketmqHome")
 _NO_TIME = -1
@@ -51,6 +47,8 @@ class BrokerParts:
     waiting: Callable[[], dict[str, str]]
     """The figures of what waits for its time."""
     clock: Clock
+    has_accounts: bool
+    """Whether access control checks who sends requests."""
     on_settings: Callable[[BrokerConfig, BrokerConfig], None]
     """Told of the settings before and after a change."""
 
@@ -84,48 +82,27 @@ async def update_broker_config(
         properties = parse_properties(text, by)
     except ConfigError as e:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"the properties cannot be read: {e}") from e
-    forbidden = fixed_keys(parts.settings.config).intersection(found.key for found in properties)
-    if forbidden:
-        raise RequestError(
-            ResponseCode.NO_PERMISSION,
-            f"{', '.join(sorted(forbidden))} cannot be changed by a request (configBlackList)",
-        )
     async with parts.settings_lock:
         before = parts.settings.config
         try:
-            prepared = parts.settings.prepare(properties, by)
+            prepared = parts.settings.prepare(
+                properties, by,
+                black_list=fixed_keys(before), has_accounts=parts.has_accounts,
+            )  # fmt: skip
             check_config(prepared.loaded)
             if prepared.pairs:
                 await asyncio.to_thread(save_pairs, before.broker_config_path, prepared.pairs)
+        except SettingRefused as e:
+            raise RequestError(ResponseCode.NO_PERMISSION, str(e)) from e
         except ConfigError as e:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(e)) from e
         parts.settings.adopt(prepared)
-    _log_update(prepared.pairs, [found.key for found in properties], by)
+    prepared.log(by)
     parts.on_settings(before, parts.settings.config)
-    return Command(code=ResponseCode.SUCCESS, remark=_when(prepared.pairs))
-
-
-def _when(pairs: Mapping[str, str]) -> str | None:
-    """What does not count yet, for whoever reads remarks; stock tools do not."""
-    late = [
-        key
-        for declared in settings_of(BrokerConfig)
-        for key in declared.keys
-        if key in pairs and declared.change is not Change.LIVE
-    ]
-    return f"{', '.join(late)}: counts after a restart" if late else None
-
-
-def _log_update(pairs: dict[str, str], keys: list[str], by: str) -> None:
-    by_key = {key: declared for declared in settings_of(BrokerConfig) for key in declared.keys}
-    for key in keys:
-        declared = by_key.get(key)
-        if declared is None:
-            log.warning("setting %s: unknown, left out, by %s", key, by)
-            continue
-        value = "(hidden)" if declared.secret else pairs[key]
-        when = "" if declared.change is Change.LIVE else ", counts after a restart"
-        log.info("setting %s: %s%s, by %s", key, value, when, by)
+    pending = ", ".join(prepared.pending())
+    # Stock tools do not show the remark of a success.
+    remark = f"{pending}: counts after a restart" if pending else None
+    return Command(code=ResponseCode.SUCCESS, remark=remark)
 
 
 # -- how it is doing -------------------------------------------------------------------------------
