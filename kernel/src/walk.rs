@@ -11,6 +11,8 @@ use crate::crc::body_crc;
 use crate::reader::Reader;
 use crate::view::{Mapping, View};
 
+/// A topic is a folder; longer names are left out of queues.
+const TOPIC_NAME_BYTES_MAX: usize = 255;
 const MAGIC_V1: u32 = 0xDAA3_20A7;
 const MAGIC_V2: u32 = 0xDAA3_20AB;
 const BORN_HOST_V6: i32 = 1 << 4;
@@ -168,7 +170,9 @@ pub fn read<'a>(
     }
     let topic = from_utf8(topic).ok()?;
     let properties = from_utf8(properties).ok()?;
-    let named = !matches!(topic, "" | "." | "..") && !topic.contains(['/', '\0']);
+    let named = !matches!(topic, "" | "." | "..")
+        && !topic.contains(['/', '\0'])
+        && topic.len() <= TOPIC_NAME_BYTES_MAX;
     let plain =
         Plain { size, queue_id, queue_offset, log_offset, sys_flag, store_time, topic, properties };
     named.then_some(plain)

@@ -104,6 +104,10 @@ class StoreLocked(StoreError):
     """Another program has this store open."""
 
 
+class QueueNameInvalid(StoreError, RecordError):
+    """No folder can have the name of the queue, so no message can be stored there."""
+
+
 class StoreFull(StoreError):
     """No room: the disk is full, or fuller than the store may fill it. Reading goes on."""
 

@@ -74,6 +74,15 @@ BATCH_MESSAGES_MAX = _limit(
     10_000, "messages", "the messages of one batch", "MESSAGE_ILLEGAL; nothing of it is stored"
 )
 
+# -- names -----------------------------------------------------------------------------------------
+
+TOPIC_NAME_BYTES_MAX = _limit(
+    255, "bytes",
+    "the name of a topic, also of one that belongs to a group (`%RETRY%group`, `%DLQ%group`, "
+    "`%RETRY%group_topic`): it is the name of a folder",
+    "SYSTEM_ERROR with both figures, before anything is stored",
+)  # fmt: skip
+
 # -- filters ---------------------------------------------------------------------------------------
 
 SQL_CHARACTERS_MAX = _limit(

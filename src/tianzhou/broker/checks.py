@@ -7,7 +7,7 @@ says what was wrong and what would be right.
 import re
 
 from tianzhou.errors import RequestError
-from tianzhou.limits import PROPERTIES_BYTES_MAX
+from tianzhou.limits import PROPERTIES_BYTES_MAX, TOPIC_NAME_BYTES_MAX
 from tianzhou.names import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
@@ -26,9 +26,9 @@ from tianzhou.names import (
     TRACE_TOPIC,
 )
 from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.derived import is_topic_name, name_bytes
 
 TOPIC_LENGTH_MAX = 127
-RETRY_TOPIC_LENGTH_MAX = 255
 GROUP_LENGTH_MAX = 255
 """4.9 allows 255 characters; 5.x allows 120 for new groups and lives with the old ones."""
 
@@ -72,7 +72,7 @@ def check_topic_name(topic: str, code: int = ResponseCode.SYSTEM_ERROR) -> None:
             f"allowing only ^[%|a-zA-Z0-9_-]+$",
         )
     belongs_to_group = topic.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
-    length_max = RETRY_TOPIC_LENGTH_MAX if belongs_to_group else TOPIC_LENGTH_MAX
+    length_max = TOPIC_NAME_BYTES_MAX if belongs_to_group else TOPIC_LENGTH_MAX
     if len(topic) > length_max:
         raise RequestError(
             code,
@@ -96,6 +96,23 @@ def check_group_name(group: str, code: int = ResponseCode.SYSTEM_ERROR) -> None:
             code,
             f"the consumer group {shorten(group)} has {len(group)} characters, "
             f"at most {GROUP_LENGTH_MAX} are allowed",
+        )
+
+
+def check_new_group(group: str, code: int = ResponseCode.SYSTEM_ERROR) -> None:
+    """The name may be used for a group that does not exist yet: its own topics can be stored."""
+    check_group_name(group, code)
+    check_derived_topic(RETRY_TOPIC_PREFIX + group, code)
+    check_derived_topic(DLQ_TOPIC_PREFIX + group, code)
+
+
+def check_derived_topic(topic: str, code: int = ResponseCode.SYSTEM_ERROR) -> None:
+    """A topic that the broker names after a group can be stored."""
+    if not is_topic_name(topic):
+        raise RequestError(
+            code,
+            f"the topic {shorten(topic)} that belongs to the group has {name_bytes(topic)} bytes, "
+            f"at most {TOPIC_NAME_BYTES_MAX} are allowed: choose a shorter group or topic",
         )
 
 

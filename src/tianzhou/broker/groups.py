@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from tianzhou.broker.checks import check_group_name
+from tianzhou.broker.checks import check_new_group
 from tianzhou.broker.persist import EncodedBodies, encode_body
 from tianzhou.clock import Clock
 from tianzhou.errors import BodyError
@@ -53,7 +53,7 @@ class GroupTable:
         """
         group = self.groups.get(name)
         if group is None and (auto_create or is_system_group(name)):
-            check_group_name(name)
+            check_new_group(name)
             group = SubscriptionGroupConfig(group_name=name)
             self.put(group)
         return group

@@ -37,6 +37,7 @@ from tianzhou.names import RETRY_TOPIC_PREFIX
 from tianzhou.protocol import properties, receipts
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.derived import is_topic_name
 from tianzhou.protocol.message_id import encode_offset_id
 from tianzhou.protocol.pure_record import RecordFields
 from tianzhou.store.consumequeue import BLANK_SIZE
@@ -331,15 +332,18 @@ class Pops:
         group = self._groups.get(key.group) or SubscriptionGroupConfig(group_name=key.group)
         config = self._settings.config
         origin = receipts.origin_topic(key.group, key.topic)
-        dead = retry.fate(group, fields[12], group.retry_max_times, 0).dead
+        topic = key.topic
+        if not topic.startswith(RETRY_TOPIC_PREFIX):
+            topic = receipts.retry_topic(key.group, topic, v2=config.enable_retry_topic_v2)
+        # RocketMQ may have let a group pop whose retry topic no folder can be named after.
+        dead = retry.fate(group, fields[12], group.retry_max_times, 0).dead or (
+            not is_topic_name(topic)
+        )
         if dead:
             draft = dead_letter(fields, key.group, origin, self._store_host)
         else:
-            topic = key.topic
-            if not topic.startswith(RETRY_TOPIC_PREFIX):
-                topic = receipts.retry_topic(key.group, topic, v2=config.enable_retry_topic_v2)
             draft = revived(fields, topic, row, self._store_host)
-        if self._topics.get(draft.topic) is None:
+        if self._topics.get(draft.topic) is None and is_topic_name(draft.topic):
             self._topics.create_for_group(draft.topic, 1)
             self._made_topic = True
         self._step("pop: before it is revived")

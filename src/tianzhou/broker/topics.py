@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from tianzhou.broker.checks import check_derived_topic
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.persist import EncodedBodies, encode_body
 from tianzhou.clock import Clock
@@ -31,6 +32,7 @@ from tianzhou.names import (
 )
 from tianzhou.protocol.bodies.topics import DataVersion, TopicConfig, TopicConfigTable
 from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.derived import is_topic_name
 
 READ_WRITE = PERM_READ | PERM_WRITE
 SCHEDULE_QUEUE_COUNT = 18
@@ -142,9 +144,10 @@ class TopicTable:
         return topic
 
     def create_for_group(self, name: str, queue_count: int, perm: int = READ_WRITE) -> TopicConfig:
-        """The retry or dead-letter topic of a group, made on first need."""
+        """The retry or dead-letter topic of a group, made on first need. Raises RequestError."""
         topic = self.topics.get(name)
         if topic is None:
+            check_derived_topic(name)
             topic = _topic(name, queue_count, perm)
             self.put(topic)
         return topic
@@ -155,7 +158,7 @@ class TopicTable:
         A message may be in the log whose topic a crash forgot before it was saved. Where topics
         are not made by sending, whoever deleted it meant it.
         """
-        if name in self.topics:
+        if name in self.topics or not is_topic_name(name):
             return False
         of_group = name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
         if not (of_group or config.auto_create_topic_enable):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from operator import mul
 
+from tianzhou.limits import TOPIC_NAME_BYTES_MAX
 from tianzhou.names import SCHEDULE_TOPIC
 from tianzhou.protocol import properties, sysflag
 
@@ -54,7 +55,15 @@ def index_keys(found: Properties, sys_flag: int) -> list[str]:
 
 def is_topic_name(topic: str) -> bool:
     """Whether a topic can be a directory; what a record says is not trusted with paths."""
-    return topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic
+    if topic in ("", ".", "..") or "/" in topic or "\0" in topic:
+        return False
+    # Three bytes for each character at most, of UTF-16 surrogates, too.
+    return len(topic) * 3 <= TOPIC_NAME_BYTES_MAX or name_bytes(topic) <= TOPIC_NAME_BYTES_MAX
+
+
+def name_bytes(topic: str) -> int:
+    """How long the name of a topic is in a directory."""
+    return len(topic.encode("utf-8", "surrogatepass"))
 
 
 # -- the hash of keys ------------------------------------------------------------------------------

@@ -6,9 +6,11 @@ from tianzhou.protocol.derived import (
     index_keys,
     is_topic_name,
     key_hash,
+    name_bytes,
     tags_code,
 )
 
 __all__ = [
-    "Properties", "has_queue_entry", "index_keys", "is_topic_name", "key_hash", "tags_code",
+    "Properties", "has_queue_entry", "index_keys", "is_topic_name", "key_hash", "name_bytes",
+    "tags_code",
 ]  # fmt: skip

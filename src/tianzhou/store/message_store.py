@@ -19,7 +19,8 @@ from typing import Self
 import msgspec
 
 from tianzhou.clock import Clock, wall_ms
-from tianzhou.errors import RecordError, StoreClosed, StoreCorrupt, StoreError
+from tianzhou.errors import QueueNameInvalid, RecordError, StoreClosed, StoreCorrupt, StoreError
+from tianzhou.limits import TOPIC_NAME_BYTES_MAX
 from tianzhou.message import Host
 from tianzhou.protocol import host, kernel, properties
 from tianzhou.protocol.kernel import Feed
@@ -409,7 +410,10 @@ class MessageStore(Reading):
 
     def _new_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         if not dispatch.is_topic_name(topic) or queue_id < 0:
-            raise StoreError(f"{topic!r} queue {queue_id} cannot be the name of a queue")
+            raise QueueNameInvalid(
+                f"{topic[:80]!r} queue {queue_id} cannot be the name of a queue: a topic has 1 to "
+                f"{TOPIC_NAME_BYTES_MAX} bytes, this one {dispatch.name_bytes(topic)}, and no /"
+            )
         return self.queues.get_or_make(topic, queue_id)
 
     def _check_writable(self) -> None:

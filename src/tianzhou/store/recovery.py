@@ -199,6 +199,8 @@ class _Plan:
         default_factory=dict[tuple[str, int], RecordFields]
     )
     """Of each queue, a last record whose number does not go on where the queue ends."""
+    set_aside: set[str] = field(default_factory=set[str])
+    """Topics whose names no folder can have."""
     lost_count_max: int = 0
     """How many messages may have lain where the log is damaged."""
 
@@ -454,7 +456,12 @@ def _derive(parts: Parts, report: Report, plan: _Plan, fields: RecordFields) -> 
     log_offset, sys_flag = fields[commitlog.LOG_OFFSET], fields[commitlog.SYS_FLAG]
     topic = fields[commitlog.TOPIC]
     if not dispatch.is_topic_name(topic):
-        report.note(f"the record at {log_offset} has no usable topic name and is in no queue")
+        if topic not in plan.set_aside:
+            plan.set_aside.add(topic)
+            report.note(
+                f"the record at {log_offset} and others of its topic are in no queue: "
+                f"{topic[:80]!r} ({dispatch.name_bytes(topic)} bytes) cannot name a folder"
+            )
         return
     if log_offset >= plan.queues_from and dispatch.has_queue_entry(sys_flag):
         _enqueue(parts, report, plan, fields)

@@ -36,7 +36,7 @@ from tianzhou.errors import (
     StoreLocked,
     StoreReadOnly,
 )
-from tianzhou.protocol import properties, sysflag
+from tianzhou.protocol import host, kernel, properties, sysflag
 from tianzhou.protocol.record import decode_record
 from tianzhou.store.config import FlushDiskType, StoreConfig
 from tianzhou.store.message_store import Draft, MessageStore
@@ -217,12 +217,39 @@ def test_raw_pieces_of_the_log_for_replication(disk: SimulatedDisk) -> None:
 # -- refusals ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "a\0b"])
+@pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "a\0b", "t" * 256, "\u4e00" * 86])
 def test_a_topic_that_is_no_directory_is_refused(disk: SimulatedDisk, topic: str) -> None:
     with open_store(small_config(), disk) as store:
         with pytest.raises(StoreError, match="cannot be the name of a queue"):
             store.append(draft(topic, 0, b""))
         assert store.end_log_offset == 0
+
+
+def _record_of(one: Draft, queue_offset: int, log_offset: int) -> bytes:
+    """As a version that did not look at names would have stored it."""
+    return kernel.encode_record(
+        one.topic, one.body, one.properties_text, one.queue_id, queue_offset, log_offset, 0, 0,
+        NOON_MS, host.pack(BORN), NOON_MS, host.pack(HERE), 0, 0,
+    )  # fmt: skip
+
+
+def test_a_store_opens_whose_log_has_a_topic_with_too_long_a_name(tmp_path: Path) -> None:
+    config, topic = small_config(tmp_path), "t" * 262
+    with open_store(config) as store:
+        store.append(draft("before", 0, b"1"))
+        one = draft(topic, 0, b"lost to queues", key="k")
+        for number in range(3):
+            place = store.log.place(len(_record_of(one, number, 0)))
+            store.log.append(_record_of(one, number, place), NOON_MS)
+        store.append(draft("after", 0, b"2"))
+        store.abandon()
+    for _ in range(2):
+        with open_store(config) as store:
+            assert {queue for queue, _ in queues_of(store)} == {"before", "after"}
+            assert [note for note in store.report.notes if "262 bytes" in note][1:] == []
+            store.append(draft("after", 0, b"3"))
+            store.flush()
+    assert not [name for name in (tmp_path / "consumequeue").iterdir() if len(name.name) > 255]
 
 
 def test_what_has_no_room_is_refused_and_changes_nothing(disk: SimulatedDisk) -> None:

@@ -71,7 +71,8 @@ async def _update_groups(
     parts: GroupParts, connection: Connection, groups: list[SubscriptionGroupConfig]
 ) -> None:
     for group in groups:
-        checks.check_group_name(group.group_name or "")
+        known = parts.groups.get(group.group_name or "") is not None
+        (checks.check_group_name if known else checks.check_new_group)(group.group_name or "")
         if group.retry_queue_count < 0 or group.retry_max_times < -1:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,

@@ -40,6 +40,7 @@ from tianzhou.protocol.bodies.groups import QuerySubscriptionBody
 from tianzhou.protocol.bodies.subscription import SubscriptionData
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command, Language
+from tianzhou.protocol.derived import is_topic_name
 from tianzhou.protocol.headers import decode, encode
 from tianzhou.protocol.headers.clients import (
     GetConsumerConnectionListRequest,
@@ -106,7 +107,9 @@ def _consumer_heartbeat(
         # The next pull is refused with the reason; a heartbeat speaks for many groups.
         log.warning("group %s: does not exist, heartbeat of %s ignored", name, connection.peer)
         return
-    parts.topics.create_for_group(RETRY_TOPIC_PREFIX + name, group.retry_queue_count)
+    if is_topic_name(RETRY_TOPIC_PREFIX + name):
+        # Otherwise it is a group that a former version or RocketMQ let in.
+        parts.topics.create_for_group(RETRY_TOPIC_PREFIX + name, group.retry_queue_count)
     subscriptions = tuple(_subscription(each) for each in consumer.subscriptions if each.topic)
     told = ConsumerHeartbeat(
         group=name,

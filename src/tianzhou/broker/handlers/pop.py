@@ -120,6 +120,7 @@ def pop_message(parts: PopParts, connection: Connection, request: Command) -> Co
     config = parts.settings.config
     _check_allowed(parts, config, header.consumer_group, header.topic, header.queue_id)
     _check_sizes(config, header)
+    check_retry_topic(config, header.consumer_group, header.topic)
     subscription = _subscription(config, header.topic, header.expression, header.expression_type)
     answer, is_more = _pop(parts, config, header, subscription)
     if answer.code == ResponseCode.SUCCESS:
@@ -140,6 +141,13 @@ def _check_sizes(config: BrokerConfig, header: PopMessageRequest) -> None:
             f"maxMsgNums is {header.max_msg_count}, 1 to {_MESSAGES_MAX} are possible",
         )
     check_invisible(config, header.invisible_time_ms, 1)
+
+
+def check_retry_topic(config: BrokerConfig, group: str, topic: str) -> None:
+    """What is not acknowledged in time can be stored for the group. Raises RequestError."""
+    if not topic.startswith(RETRY_TOPIC_PREFIX):
+        name = receipts.retry_topic(group, topic, v2=config.enable_retry_topic_v2)
+        checks.check_derived_topic(name)
 
 
 def check_invisible(config: BrokerConfig, invisible_time_ms: int, least_ms: int) -> None:
