@@ -18,7 +18,13 @@ TIMER_TOPIC = SYSTEM_TOPIC_PREFIX + "wheel_timer"
 """Where messages for any moment wait (5.x)."""
 RETRY_TOPIC_PREFIX = "%RETRY%"
 DLQ_TOPIC_PREFIX = "%DLQ%"
-REPLY_TOPIC_SUFFIX = "REPLY_TOPIC"
+REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
+
+
+def reply_topic(cluster: str) -> str:
+    """Where the replies to requests of a cluster are kept."""
+    return cluster + REPLY_TOPIC_SUFFIX
+
 
 # -- nameserver --------------------------------------------------------------------------------
 

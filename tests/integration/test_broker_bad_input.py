@@ -182,8 +182,12 @@ ROWS = [
         ResponseCode.SYSTEM_ERROR, "clientId"),
     Row("reply to nobody",
         lambda: Command(code=RequestCode.SEND_REPLY_MESSAGE_V2,
-                        ext_fields=send_fields("known"), body=b"x"),
+                        ext_fields=send_fields("DefaultCluster_REPLY_TOPIC"), body=b"x"),
         ResponseCode.SYSTEM_ERROR, "REPLY_TO_CLIENT"),
+    Row("reply elsewhere",
+        lambda: Command(code=RequestCode.SEND_REPLY_MESSAGE_V2,
+                        ext_fields=send_fields("known"), body=b"x"),
+        ResponseCode.MESSAGE_ILLEGAL, "a reply goes to topic DefaultCluster_REPLY_TOPIC"),
     Row("running info of nobody",
         lambda: Command(code=RequestCode.GET_CONSUMER_RUNNING_INFO, ext_fields={
             "consumerGroup": "g", "clientId": "c"}),

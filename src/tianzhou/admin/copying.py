@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from tianzhou.admin.door import Admin
 from tianzhou.admin.fanout import BrokerAt
 from tianzhou.errors import TianzhouError
-from tianzhou.names import SYSTEM_TOPIC_PREFIX
+from tianzhou.names import REPLY_TOPIC_SUFFIX, SYSTEM_TOPIC_PREFIX
 
 _RESERVED = ("TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "OFFSET_MOVED_EVENT")
 _RESERVED_PARTS = ("RMQ_SYS_", SYSTEM_TOPIC_PREFIX, "SELF_TEST_", "TRANS_CHECK_MAX_TIME_")
@@ -82,4 +82,8 @@ async def copy_groups(
 
 
 def _is_reserved(topic: str) -> bool:
-    return topic in _RESERVED or topic.startswith(_RESERVED_PARTS) or topic.endswith("_REPLY_TOPIC")
+    return (
+        topic in _RESERVED
+        or topic.startswith(_RESERVED_PARTS)
+        or topic.endswith(REPLY_TOPIC_SUFFIX)
+    )

@@ -109,6 +109,8 @@ class Client:
     language: int
     version: int
     seen_ms: int
+    account: str | None = None
+    """The account of its latest heartbeat; None without access control, and if it needs none."""
     subscriptions: dict[str, Subscription] = field(default_factory=dict[str, Subscription])
     wants: frozenset[tuple[str, str, str]] = frozenset()
     """Its subscriptions without their versions, which differ from start to start."""
@@ -311,6 +313,51 @@ def _wording(client: Client, topic: str) -> str:
         return "not at all"
     return f"by {subscription.expression_type} {subscription.expression!r}"
 
+
+# -- client ids ------------------------------------------------------------------------------------
+
+
+class ClientIds(Generic[C]):
+    """Which account uses a client id, for as long as a channel is open that sent it.
+
+    Replies and requests to clients go by this id, so one account must not take that of another.
+    """
+
+    def __init__(self) -> None:
+        self._accounts: dict[str, dict[C, str | None]] = {}
+        self._ids_of: dict[C, dict[str, None]] = {}
+
+    def claim(self, channel: C, client_id: str, account: str | None) -> bool:
+        """Use an id; False if a channel of another account does. Without account all is allowed."""
+        users = self._accounts.get(client_id, {})
+        if account is not None and any(
+            other != account for at, other in users.items() if at is not channel
+        ):
+            return False
+        ids = self._ids_of.setdefault(channel, {})
+        ids.pop(client_id, None)
+        ids[client_id] = None
+        self._accounts.setdefault(client_id, {})[channel] = account
+        if len(ids) > _IDS_OF_CHANNEL_MAX:
+            oldest = next(iter(ids))
+            del ids[oldest]
+            self._release(channel, oldest)
+        return True
+
+    def closed(self, channel: C) -> None:
+        """A connection has ended."""
+        for client_id in self._ids_of.pop(channel, ()):
+            self._release(channel, client_id)
+
+    def _release(self, channel: C, client_id: str) -> None:
+        users = self._accounts[client_id]
+        del users[channel]
+        if not users:
+            del self._accounts[client_id]
+
+
+_IDS_OF_CHANNEL_MAX = 64
+"""A client uses one; of a connection that sends many the latest are remembered."""
 
 # -- producers -------------------------------------------------------------------------------------
 

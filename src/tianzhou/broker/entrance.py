@@ -45,7 +45,7 @@ class Entrance:
         if quotas is not None:
             quotas.check_client(peer, request)
         if self._access is not None:
-            self._access.check(peer, request)
+            connection.account = self._access.check(peer, request)
         if quotas is not None:
             quotas.check_work(request)
         threshold_ms = self._settings.config.slow_request_threshold_mills

@@ -138,7 +138,7 @@ def _is_common(name: str, own_names: frozenset[str]) -> bool:
         checks.is_system_topic(name)
         or name in own_names
         or name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
-        or name.removesuffix(f"_{REPLY_TOPIC_SUFFIX}") in own_names
+        or name.removesuffix(REPLY_TOPIC_SUFFIX) in own_names
     )
 
 

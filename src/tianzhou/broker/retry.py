@@ -20,7 +20,9 @@ from tianzhou.protocol.pure_record import RecordFields
 from tianzhou.store.message_store import Draft
 
 DLQ_QUEUE_COUNT = 1
-_STALE = (properties.DELAY_LEVEL, properties.TIMER_OUT_MS, *TIMER_REQUESTS)
+_STALE = (
+    properties.DELAY_LEVEL, properties.TIMER_OUT_MS, properties.TIMER_DEL_UNIQKEY, *TIMER_REQUESTS,
+)  # fmt: skip
 """How the message waited before."""
 _FIRST_LEVEL = 3
 _TIMES_MAX = 32

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from tianzhou.broker import advertise, join, room
 from tianzhou.broker.acl.control import LOOK_S, AccessControl
-from tianzhou.broker.acl.places import topic_at
+from tianzhou.broker.acl.places import place_at
 from tianzhou.broker.assignment import ModeTable
 from tianzhou.broker.busy import SendGate
-from tianzhou.broker.clients import ConsumerTable, ProducerTable, Subscription
+from tianzhou.broker.clients import ClientIds, ConsumerTable, ProducerTable, Subscription
 from tianzhou.broker.config import (
     BrokerConfig,
     MetricsExporter,
@@ -152,6 +152,7 @@ class Broker:
         self.modes = ModeTable(self._modes_changed)
         self.consumers = ConsumerTable[Connection]()
         self.producers = ProducerTable[Connection]()
+        self._client_ids = ClientIds[Connection]()
         self.parked = ParkedPulls[Connection, Waiting]()
         self._wakes = PullWakes(self.parked, clock, self._wake_pull, self._answer_due)
         self.stats = Stats(started_ms=clock())
@@ -267,7 +268,8 @@ class Broker:
         home = config.rocketmq_home
         return AccessControl(
             home / config.acl_file, home / config.acl_folder,
-            lambda log_offset: topic_at(store, log_offset), self._clock,
+            lambda log_offset: place_at(store, log_offset), self._clock,
+            config.msg_trace_topic_name,
         )  # fmt: skip
 
     def _load_tables(self, waits: Waits) -> None:
@@ -322,7 +324,7 @@ class Broker:
         intake = Intake(store)
         halves = Halves(
             settings, store, intake, self.topics, self.offsets, clock, store_host,
-            CheckSender(self.producers, config.broker_name, store_host),
+            CheckSender(self.producers, config.broker_name, store_host, self._may_publish),
         )  # fmt: skip
         # A half is no other kind as well, so transactions are asked first.
         intake.redirect_by(halves.redirect)
@@ -336,8 +338,9 @@ class Broker:
             stats, clock, self._wakes.arm, self._pull_found,
         )  # fmt: skip
         clients = ClientParts(
-            settings, self.topics, self.groups, self.consumers, self.producers, clock
-        )
+            settings, self.topics, self.groups, self.consumers, self.producers, self._client_ids,
+            clock,
+        )  # fmt: skip
         pops = pop.put_together(
             settings, self.topics, self.groups, self.offsets, store, stats, clock, store_host,
             self._save_tables, self._waits.timed_until_ms, self._step,
@@ -526,6 +529,10 @@ class Broker:
         if self._dispatch is None:
             raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is starting")
         return self._entrance.pass_on(connection, request, self._dispatch)
+
+    def _may_publish(self, connection: Connection, account: str | None, topic: str) -> bool:
+        access = self._access
+        return access is None or access.may_publish(connection.peer, account, topic)
 
     def _feed(self, connection: Connection, view: memoryview, at: int) -> tuple[int, int] | None:
         if self._hot is None or not self._entrance.is_free_client(connection.peer):

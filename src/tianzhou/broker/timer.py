@@ -102,6 +102,13 @@ def timed(
             f"timer message illegal, the delay time should not be bigger than the max delay "
             f"{max_delay_s * 1000}ms (timerMaxDelaySec), it is {deliver_ms - now_ms}ms",
         )
+    recalled = found.get(properties.TIMER_DEL_UNIQKEY)
+    if recalled is not None and not recalled.startswith(recall_key(draft.topic, "")):
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"timer message illegal: a message of topic {draft.topic[:80]} cannot recall one of "
+            f"another topic, {properties.TIMER_DEL_UNIQKEY} is {recalled[:80]!r}",
+        )
     changes = {
         properties.TIMER_OUT_MS: str(deliver_ms - 1),
         properties.REAL_TOPIC: draft.topic,
@@ -174,10 +181,12 @@ def waiting(fields: RecordFields, queue_offset: int) -> Waiting | Recall:
     """What a record of the timer topic is. Raises RecordError."""
     found = fields[2]
     at_ms = due_ms(found, fields[10])
+    topic, _ = real_place(found)
     recalled = found.get(properties.TIMER_DEL_UNIQKEY)
+    if recalled is not None and not recalled.startswith(recall_key(topic, "")):
+        raise RecordError(f"a message of topic {topic!r} recalls {recalled[:80]!r}")
     if recalled is not None:
         return Recall(at_ms, key_hash(recalled))
-    topic, _ = real_place(found)
     unique_key = found.get(properties.UNIQUE_KEY)
     hashed = key_hash(recall_key(topic, unique_key)) if unique_key else 0
     return Waiting(at_ms, queue_offset, fields[5], hashed)

@@ -24,11 +24,11 @@ from tianzhou.names import (
     PERM_INHERIT,
     PERM_READ,
     PERM_WRITE,
-    REPLY_TOPIC_SUFFIX,
     RETRY_TOPIC_PREFIX,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
     TIMER_TOPIC,
+    reply_topic,
 )
 from tianzhou.protocol.bodies.topics import DataVersion, TopicConfig, TopicConfigTable
 from tianzhou.protocol.codes import ResponseCode
@@ -52,7 +52,7 @@ def system_topics(config: BrokerConfig) -> list[TopicConfig]:
         _topic(config.broker_name, 1, broker_perm),
         _topic(OFFSET_MOVED_TOPIC, 1),
         _topic(SCHEDULE_TOPIC, SCHEDULE_QUEUE_COUNT),
-        _topic(f"{config.broker_cluster_name}_{REPLY_TOPIC_SUFFIX}", 1),
+        _topic(reply_topic(config.broker_cluster_name), 1),
         _topic(HALF_TOPIC, 1),
         _topic(HALF_OP_TOPIC, 1),
     ]

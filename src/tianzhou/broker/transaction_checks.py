@@ -517,22 +517,36 @@ class Halves:
 # -- asking producers ------------------------------------------------------------------------------
 
 
+MayAsk = Callable[[Connection, str | None, str], bool]
+"""Whether the account of a connection may write a topic, and so be sent a half of it."""
+
+
 class CheckSender:
-    """Asks a producer of the group, whichever, how its transaction went."""
+    """Asks any producer of the group that may write the topic how its transaction went."""
 
     def __init__(
-        self, producers: ProducerTable[Connection], broker_name: str, store_host: Host
+        self,
+        producers: ProducerTable[Connection],
+        broker_name: str,
+        store_host: Host,
+        may_ask: MayAsk,
     ) -> None:
         self._producers = producers
+        self._may_ask = may_ask
         self._broker_name = broker_name
         self._store_host = store_host
 
     def __call__(self, half: StoredMessage) -> bool:
         group = half.properties.get(properties.PRODUCER_GROUP, "")
         place = transactions.real_place(half)
-        members = list(self._producers.groups.get(group, ()))
-        if not members or place is None:
+        if place is None:
             return False
+        # A heartbeat can name any producer group, and the half goes out with its body.
+        members = [
+            connection
+            for connection, client in self._producers.groups.get(group, {}).items()
+            if self._may_ask(connection, client.account, place[0])
+        ]
         for connection in random.sample(members, min(len(members), _PRODUCERS_TRIED)):
             try:
                 connection.oneway(self._command(half, *place))

@@ -14,6 +14,7 @@ from tianzhou.names import (
     DLQ_TOPIC_PREFIX,
     PERM_READ,
     PERM_WRITE,
+    REPLY_TOPIC_SUFFIX,
     RETRY_TOPIC_PREFIX,
     SYSTEM_TOPIC_PREFIX,
 )
@@ -95,7 +96,7 @@ def kind_of_topic(name: str, clusters: Iterable[str] = (), brokers: Iterable[str
         return "dead letters"
     reserved = name in _SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
     # A broker has a topic of its own name, one of its cluster's, and one for replies.
-    of_the_cluster = name in {*clusters, *brokers} or name.endswith("_REPLY_TOPIC")
+    of_the_cluster = name in {*clusters, *brokers} or name.endswith(REPLY_TOPIC_SUFFIX)
     return "system" if reserved or of_the_cluster else "normal"
 
 

@@ -8,7 +8,7 @@ that waits (PUSH_REPLY_MESSAGE_TO_CLIENT). Values in, values out.
 from tianzhou.client.message import ReceivedMessage
 from tianzhou.errors import AddressError, MessageRefused
 from tianzhou.message import Host, StoredMessage
-from tianzhou.names import REPLY_TOPIC_SUFFIX
+from tianzhou.names import reply_topic as reply_topic_of
 from tianzhou.protocol import headers, properties
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers.send import PushReplyMessageRequest
@@ -45,7 +45,7 @@ def reply_properties(request: ReceivedMessage) -> dict[str, str]:
 
 def reply_topic(request: ReceivedMessage) -> str:
     """The topic that replies of the broker's cluster go to."""
-    return f"{request.properties[properties.CLUSTER]}_{REPLY_TOPIC_SUFFIX}"
+    return reply_topic_of(request.properties[properties.CLUSTER])
 
 
 def reply_from(pushed: Command, unpacked_bytes_max: int, arrived_ms: int) -> ReceivedMessage:

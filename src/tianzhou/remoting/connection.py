@@ -84,7 +84,8 @@ class Connection(Outlet):
     __slots__ = (
         "_board", "_closed_s", "_draining", "_feed", "_frame_bytes", "_gate_shut", "_handle",
         "_held", "_moved_bytes", "_moved_s", "_on_closed", "_on_opened", "_partial", "_pending",
-        "_running_count", "_writable", "kept_bytes", "local", "peer", "reason", "received_bytes",
+        "_running_count", "_writable", "account", "kept_bytes", "local", "peer", "reason",
+        "received_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +103,8 @@ class Connection(Outlet):
         self._on_opened = on_opened
         self._on_closed = on_closed
         self.peer = self.local = "?"
+        self.account: str | None = None
+        """Whose request is being handled, where the server knows its clients by accounts."""
         self.reason = "not connected"
         """Why the connection was closed, for messages to people."""
         self.kept_bytes = 0

@@ -55,12 +55,16 @@ class Account:
     def of_topic(self, topic: str) -> Permission:
         return self._everything or self.topics.get(topic, self.default_topic)
 
+    def of_named_topic(self, topic: str) -> Permission:
+        """Of a topic that the permission for topics that are not listed does not open."""
+        return self._everything or self.topics.get(topic, Permission.DENY)
+
     def of_group(self, group: str) -> Permission:
         return self._everything or self.groups.get(group, self.default_group)
 
     @property
     def _everything(self) -> Permission:
-        """All, for an administrator whom nothing limits; else nothing."""
+        """All, for an administrator without permissions of its own; else nothing."""
         if self.is_admin and not self.topics and not self.groups:
             return Permission.PUB | Permission.SUB
         return Permission.DENY

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tianzhou.broker.acl.files import AclFiles
 from tianzhou.broker.acl.guard import Guard, Lack
-from tianzhou.broker.acl.needs import TopicAt
+from tianzhou.broker.acl.needs import PlaceAt
 from tianzhou.clock import Clock
 from tianzhou.errors import ConfigError
 
@@ -19,7 +19,9 @@ LOOK_S = 0.25
 class AccessControl:
     """Checks requests by files that may change at any time."""
 
-    def __init__(self, file: Path, folder: Path, topic_at: TopicAt, clock: Clock) -> None:
+    def __init__(
+        self, file: Path, folder: Path, place_at: PlaceAt, clock: Clock, trace_topic: str
+    ) -> None:
         """Raises ConfigError if the files cannot be used."""
         self.files = AclFiles(file, folder, clock)
         self._state = self.files.state()
@@ -29,8 +31,9 @@ class AccessControl:
                 "create one with the first accounts"
             )
         self.files.load()
-        self._guard = Guard(lambda: self.files.rules, topic_at)
+        self._guard = Guard(lambda: self.files.rules, place_at, trace_topic)
         self.check = self._guard.check
+        self.may_publish = self._guard.may_publish
         self.refused: Mapping[Lack, int] = self._guard.refused
         """Refused requests, by what they lacked."""
 

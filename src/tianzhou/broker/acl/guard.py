@@ -5,9 +5,9 @@
     signed, and the account has what the request needs   yes
     else no, and the log says who, what and why
 
-Only the address of the socket counts, never one that a header names. A stranger learns nothing: an
-unknown account and a wrong signature are refused in the same words and after the same work. Nor
-does an account learn the topic of a message that it may not see: only the log names it.
+Only the address of the socket counts, never one that a header names. An unknown account and a wrong
+signature are refused in the same words and after the same work. Nor does a refusal show the topic
+of a message that an account may not see, or whether there is a message: only the log does.
 """
 
 import hmac
@@ -17,15 +17,15 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
-from tianzhou.broker.acl.accounts import Account, Permission, Rules
-from tianzhou.broker.acl.needs import Need, TopicAt, needs_of
+from tianzhou.broker.acl.accounts import Account, Rules
+from tianzhou.broker.acl.needs import PUB, Kind, Need, PlaceAt, needs_of, topic_need
 from tianzhou.broker.line_limit import LineLimit
-from tianzhou.errors import ProtocolError, RequestError
+from tianzhou.errors import HeaderError, ProtocolError, RequestError
 from tianzhou.names import TRACE_TOPIC
 from tianzhou.protocol import acl
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
-from tianzhou.remoting.quota.addresses import parse_host
+from tianzhou.remoting.quota.addresses import Address, parse_host
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,7 @@ class Lack(StrEnum):
 
     SIGNATURE = "signature"
     RIGHT_SIGNATURE = "right_signature"
+    READABLE_HEADER = "readable_header"
     READABLE_BODY = "readable_body"
     ADMINISTRATOR = "administrator"
     PERMISSION = "permission"
@@ -56,32 +57,52 @@ class _Refusal(NamedTuple):
 class Guard:
     """Checks requests against the rules that are in force at that moment."""
 
-    def __init__(self, rules: Callable[[], Rules], topic_at: TopicAt) -> None:
+    def __init__(
+        self, rules: Callable[[], Rules], place_at: PlaceAt, trace_topic: str = TRACE_TOPIC
+    ) -> None:
+        """`trace_topic` is the one that this broker keeps traces in, beside the usual one."""
         self._rules = rules
-        self._topic_at = topic_at
+        self._place_at = place_at
+        self._trace_topic = trace_topic
         self._lines = LineLimit()
         self.refused: Counter[Lack] = Counter()
 
-    def check(self, peer: str, request: Command) -> None:
-        """Raises RequestError NO_PERMISSION."""
-        refusal = self._refusal(peer, request)
-        if refusal is None:
-            return
-        self.refused[refusal.lack] += 1
-        if (ending := self._lines.ending()) is not None:
-            log.warning(
-                "access control: %s of %s by account %r refused: %s%s",
-                _code_name(request.code), peer, _shown(request.fields.get(acl.ACCESS_KEY)),
-                refusal.why, ending,
-            )  # fmt: skip
-        raise RequestError(ResponseCode.NO_PERMISSION, refusal.remark)
+    def check(self, peer: str, request: Command) -> str | None:
+        """The access key of the account that makes the request; None from a white-listed address.
 
-    def _refusal(self, peer: str, request: Command) -> _Refusal | None:
-        """Why not; None if it may."""
+        Raises RequestError NO_PERMISSION.
+        """
         rules = self._rules()
         address = parse_host(peer.rpartition(":")[0])
         if address is not None and rules.is_white(address):
             return None
+        refusal = self._refusal(rules, address, request)
+        key = request.fields.get(acl.ACCESS_KEY)
+        if refusal is None:
+            return key
+        self.refused[refusal.lack] += 1
+        if (ending := self._lines.ending()) is not None:
+            log.warning(
+                "access control: %s of %s by account %r refused: %s%s",
+                _code_name(request.code), peer, _shown(key), refusal.why, ending,
+            )  # fmt: skip
+        raise RequestError(ResponseCode.NO_PERMISSION, refusal.remark)
+
+    def may_publish(self, peer: str, access_key: str | None, topic: str) -> bool:
+        """Whether a connection whose requests passed as this account may write a topic now."""
+        rules = self._rules()
+        address = parse_host(peer.rpartition(":")[0])
+        if address is not None and rules.is_white(address):
+            return True
+        account = None if access_key is None else rules.accounts.get(access_key)
+        if account is None:
+            return False
+        if address is not None and account.white(address):
+            return True
+        return self._has(account, topic_need(topic, PUB))
+
+    def _refusal(self, rules: Rules, address: Address | None, request: Command) -> _Refusal | None:
+        """Why not; None if it may."""
         key = request.fields.get(acl.ACCESS_KEY)
         if key is None:
             remark = "access control is on and the request is not signed"
@@ -98,14 +119,29 @@ class Guard:
 
     def _lacking(self, request: Command, account: Account) -> _Refusal | None:
         try:
-            needs = needs_of(request, self._topic_at)
+            needs = needs_of(request, self._place_at)
+        except HeaderError as e:
+            why = f"its header cannot be read: {e}"
+            remark = f"the header of the request cannot be read: {e}"
+            return _Refusal(Lack.READABLE_HEADER, why, remark)
         except ProtocolError as e:
             remark = "the body of the request cannot be read"
             return _Refusal(Lack.READABLE_BODY, f"its body cannot be read: {e}", remark)
         if needs is None:
             return None if account.is_admin else _not_for(account, request.code)
-        lacking = next((need for need in needs if not _has(account, need)), None)
+        lacking = next((need for need in needs if not self._has(account, need)), None)
         return None if lacking is None else _no_permission(lacking)
+
+    def _has(self, account: Account, need: Need) -> bool:
+        kind, name, permission, _ = need
+        if kind is Kind.ADMINISTRATOR:
+            return account.is_admin
+        if kind is Kind.GROUP:
+            return bool(account.of_group(name) & permission)
+        if kind is Kind.TOPIC_BY_NAME or name == self._trace_topic:
+            # Every client may leave traces, whatever else it may do.
+            return permission == PUB or bool(account.of_named_topic(name) & permission)
+        return bool(account.of_topic(name) & permission)
 
 
 def _not_for(account: Account, code: int) -> _Refusal:
@@ -116,9 +152,16 @@ def _not_for(account: Account, code: int) -> _Refusal:
 
 def _no_permission(need: Need) -> _Refusal:
     permission = f"no permission {_wanted(need)} for"
-    why = f"{permission} {'group' if need.is_group else 'topic'} {_shown(need.name)}"
-    told = f"{permission} the topic of this message" if need.is_looked_up else why
-    return _Refusal(Lack.PERMISSION, why, f"access denied: {told}")
+    why = f"{permission} {'group' if need.kind is Kind.GROUP else 'topic'} {_shown(need.name)}"
+    if need.kind is Kind.ADMINISTRATOR:
+        why += ", which only an administrator has"
+    elif need.kind is Kind.TOPIC_BY_NAME:
+        why += ", which the account's topicPerms must name"
+    if need.is_looked_up:
+        # One text for a message of a topic of others, and for none at all.
+        hidden = f"no message begins there, or {permission} the topic of this message"
+        return _Refusal(Lack.PERMISSION, why, f"access denied: {hidden}")
+    return _Refusal(Lack.PERMISSION, why, f"access denied: {why}")
 
 
 def _is_signed(request: Command, account: Account | None) -> bool:
@@ -135,13 +178,6 @@ def _is_signed(request: Command, account: Account | None) -> bool:
 
 def _equal(given: str, right: str) -> bool:
     return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), right.encode())
-
-
-def _has(account: Account, need: Need) -> bool:
-    if need[:3] == (False, TRACE_TOPIC, Permission.PUB):
-        return True  # every client may leave traces, whatever else it may do
-    owned = account.of_group(need.name) if need.is_group else account.of_topic(need.name)
-    return bool(owned & need.permission)
 
 
 def _wanted(need: Need) -> str:

@@ -1,195 +1,307 @@
 """What a request needs, by its code: permissions on topics and groups, or an administrator.
 
 A request that is not in the table needs an administrator, so a new one is closed until it is
-opened here. A retry or dead letter topic belongs to the group in its name.
+opened here. Each request is read by the decoder and into the type that its handler uses; what
+cannot be read is refused.
+
+    %RETRY%group, %DLQ%group      belong to the group in their name
+    RMQ_SYS_TRACE_TOPIC           every client may write it; reading needs a permission by name
+    cluster_REPLY_TOPIC           writing needs PUB, reading an administrator
+    other topics of the broker    an administrator: they hold messages of all topics
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import NamedTuple, Protocol, TypeVar
 
 from tianzhou.broker.acl.accounts import Permission
-from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
-from tianzhou.protocol.bodies import decode
+from tianzhou.broker.checks import CLOSED_TOPICS
+from tianzhou.names import (
+    DLQ_TOPIC_PREFIX,
+    REPLY_TOPIC_SUFFIX,
+    RETRY_TOPIC_PREFIX,
+    SYSTEM_TOPIC_PREFIX,
+    TRACE_TOPIC,
+)
+from tianzhou.protocol import bodies, headers
 from tianzhou.protocol.bodies.clients import CheckClientBody, HeartbeatData
 from tianzhou.protocol.bodies.queues import (
     BatchAckMessageBody,
     LockBatchRequestBody,
     QueryAssignmentRequestBody,
+    UnlockBatchRequestBody,
 )
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
+from tianzhou.protocol.headers import Header
+from tianzhou.protocol.headers import clients as client_headers
+from tianzhou.protocol.headers import groups as group_headers
+from tianzhou.protocol.headers import offsets as offset_headers
+from tianzhou.protocol.headers import pop as pop_headers
+from tianzhou.protocol.headers import pull as pull_headers
+from tianzhou.protocol.headers import send as send_headers
+from tianzhou.protocol.headers import topics as topic_headers
 from tianzhou.protocol.receipts import origin_topic
 
 PUB, SUB, ANY = Permission.PUB, Permission.SUB, Permission.PUB | Permission.SUB
+
+_INTERNAL_PREFIXES = (SYSTEM_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX.upper())
+_INTERNAL_GROUP_PREFIX = "CID_RMQ_SYS_"
+
+
+class Kind(StrEnum):
+    """What a permission is for."""
+
+    TOPIC = "topic"
+    TOPIC_BY_NAME = "topic by name"
+    """The permission for topics that are not listed does not count."""
+    GROUP = "group"
+    ADMINISTRATOR = "administrator"
 
 
 class Need(NamedTuple):
     """One permission that must be there; of ANY one is enough."""
 
-    is_group: bool
+    kind: Kind
     name: str
     permission: Permission
     is_looked_up: bool = False
-    """The broker found the name, the request did not say it: whoever is refused may not learn."""
+    """The broker found the name, the request did not contain it: a refusal must not show it."""
 
 
 def topic_need(topic: str, permission: Permission) -> Need:
     """Of a topic, or of the group that it belongs to."""
     for prefix in (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX):
         if topic.startswith(prefix):
-            # Whoever may consume for the group may send back for it.
+            # An account that may consume for the group may send back for it.
             return group_need(topic.removeprefix(prefix))
-    return Need(False, topic, permission)
+    return Need(_kind_of(topic, permission), topic, permission)
+
+
+def _kind_of(topic: str, permission: Permission) -> Kind:
+    if topic == TRACE_TOPIC:
+        return Kind.TOPIC_BY_NAME
+    if topic in CLOSED_TOPICS or topic.startswith(_INTERNAL_PREFIXES):
+        return Kind.ADMINISTRATOR
+    if topic.endswith(REPLY_TOPIC_SUFFIX) and permission != PUB:
+        return Kind.ADMINISTRATOR
+    return Kind.TOPIC
 
 
 def group_need(group: str) -> Need:
-    return Need(True, group, SUB)
+    is_internal = group.startswith(_INTERNAL_GROUP_PREFIX)
+    return Need(Kind.ADMINISTRATOR if is_internal else Kind.GROUP, group, SUB)
 
 
-NeedsOf = Callable[[Command], Iterable[Need]]
+# -- messages named by their place in the log ------------------------------------------------------
 
 
-def _topic(permission: Permission, name: str = "topic") -> NeedsOf:
-    return lambda request: [topic_need(_field(request.fields, name), permission)]
+class Place(NamedTuple):
+    """The topic of a message that a request names by its log offset."""
+
+    topic: str
+    real_topic: str
+    """Of the half of a transaction, the topic that it is for; else the same."""
 
 
-def _group(name: str = "consumerGroup") -> NeedsOf:
-    return lambda request: [group_need(_field(request.fields, name))]
+PlaceAt = Callable[[int], Place | None]
+"""What is at a log offset; None if no message begins there."""
 
 
-def _topic_and_group(request: Command) -> list[Need]:
-    fields = request.fields
-    return [
-        topic_need(_field(fields, "topic"), SUB),
-        group_need(_field(fields, "consumerGroup")),
-    ]
+def _place_need(topic: str | None, log_offset: int, permission: Permission) -> Need:
+    """Of the topic of a message.
+
+    Where there is none, a message may be stored there before a request that has to wait is handled,
+    so the request may not pass.
+    """
+    if topic is None:
+        name = f"of what log offset {log_offset} will hold"
+        return Need(Kind.ADMINISTRATOR, name, permission, is_looked_up=True)
+    return topic_need(topic, permission)._replace(is_looked_up=True)
 
 
-def _popped(request: Command) -> list[Need]:
+def _send_back(header: send_headers.ConsumerSendMsgBackRequest, place_at: PlaceAt) -> list[Need]:
+    # Without the second, a group could read any topic by sending its messages back.
+    return [group_need(header.group), _read_need(header.log_offset, place_at)]
+
+
+def _view(header: pull_headers.ViewMessageRequest, place_at: PlaceAt) -> list[Need]:
+    return [_read_need(header.log_offset, place_at)]
+
+
+def _read_need(log_offset: int, place_at: PlaceAt) -> Need:
+    place = place_at(log_offset)
+    return _place_need(None if place is None else place.topic, log_offset, SUB)
+
+
+def _end_transaction(header: send_headers.EndTransactionRequest, place_at: PlaceAt) -> list[Need]:
+    place = place_at(header.log_offset)
+    return [_place_need(None if place is None else place.real_topic, header.log_offset, PUB)]
+
+
+# -- headers and bodies ----------------------------------------------------------------------------
+
+
+class _OfTopic(Protocol):
+    @property
+    def topic(self) -> str: ...
+
+
+class _OfGroup(Protocol):
+    @property
+    def consumer_group(self) -> str: ...
+
+
+class _Consuming(_OfTopic, _OfGroup, Protocol):
+    pass
+
+
+def _publishing(header: _OfTopic) -> list[Need]:
+    return [topic_need(header.topic, PUB)]
+
+
+def _reading(header: _OfTopic) -> list[Need]:
+    return [topic_need(header.topic, SUB)]
+
+
+def _asking(header: _OfTopic) -> list[Need]:
+    return [topic_need(header.topic, ANY)]
+
+
+def _of_group(header: _OfGroup) -> list[Need]:
+    return [group_need(header.consumer_group)]
+
+
+def _consuming(header: _Consuming) -> list[Need]:
+    return [topic_need(header.topic, SUB), group_need(header.consumer_group)]
+
+
+def _popped(header: _Consuming) -> list[Need]:
+    return _popped_from(header.topic, header.consumer_group)
+
+
+def _popped_from(topic: str, group: str) -> list[Need]:
     """As for popping: what came back to a group is still a message of its topic."""
-    group = _field(request.fields, "consumerGroup")
-    topic = origin_topic(group, _field(request.fields, "topic"))
-    return [topic_need(topic, SUB), group_need(group)]
+    return [topic_need(origin_topic(group, topic), SUB), group_need(group)]
 
 
-def _field(fields: Mapping[str, str], name: str) -> str:
-    # A missing field is refused by the handler in better words; nobody is granted the empty name.
-    return fields.get(name) or ""
+def _progress(header: group_headers.GetConsumeStatsRequest) -> list[Need]:
+    """Topics that it names may be others than those of the group."""
+    topics = [*header.listed_topics, *([header.topic] if header.topic else [])]
+    return [group_need(header.consumer_group), *(topic_need(topic, ANY) for topic in topics)]
 
 
-def _heartbeat(request: Command) -> Iterable[Need]:
-    for consumer in decode(HeartbeatData, request.body).consumers:
+def _unregister(header: client_headers.UnregisterClientRequest) -> list[Need]:
+    return [group_need(header.consumer_group)] if header.consumer_group else []
+
+
+def _heartbeat(body: HeartbeatData) -> Iterable[Need]:
+    """A producer group needs nothing: what its members are asked is checked when they are asked."""
+    for consumer in body.consumers:
         yield group_need(consumer.group_name or "")
         for subscription in consumer.subscriptions:
-            yield topic_need(subscription.topic or "", SUB)
+            if subscription.topic:
+                yield topic_need(subscription.topic, SUB)
 
 
-def _check_client(request: Command) -> Iterable[Need]:
-    told = decode(CheckClientBody, request.body)
-    yield group_need(told.group or "")
-    if told.subscription_data is not None:
-        yield topic_need(told.subscription_data.topic or "", SUB)
+def _check_client(body: CheckClientBody) -> Iterable[Need]:
+    yield group_need(body.group or "")
+    if body.subscription_data is not None:
+        yield topic_need(body.subscription_data.topic or "", SUB)
 
 
-def _unregister(request: Command) -> Iterable[Need]:
-    group = request.fields.get("consumerGroup")
-    if group:
-        yield group_need(group)
+def _locks(body: LockBatchRequestBody | UnlockBatchRequestBody) -> Iterable[Need]:
+    yield group_need(body.consumer_group or "")
 
 
-def _locks(request: Command) -> Iterable[Need]:
-    yield group_need(decode(LockBatchRequestBody, request.body).consumer_group or "")
+def _batch_ack(body: BatchAckMessageBody) -> Iterable[Need]:
+    for ack in body.acks or ():
+        yield from _popped_from(ack.topic or "", ack.consumer_group or "")
 
 
-def _batch_ack(request: Command) -> Iterable[Need]:
-    for ack in decode(BatchAckMessageBody, request.body).acks or ():
-        yield group_need(ack.consumer_group or "")
-        yield topic_need(ack.topic or "", SUB)
+def _assignment(body: QueryAssignmentRequestBody) -> Iterable[Need]:
+    yield topic_need(body.topic or "", SUB)
+    yield group_need(body.consumer_group or "")
 
 
-def _assignment(request: Command) -> Iterable[Need]:
-    told = decode(QueryAssignmentRequestBody, request.body)
-    yield topic_need(told.topic or "", SUB)
-    yield group_need(told.consumer_group or "")
+# -- the table -------------------------------------------------------------------------------------
+
+H = TypeVar("H", bound=Header)
+B = TypeVar("B", bound=bodies.Body)
+NeedsOf = Callable[[Command, PlaceAt], Iterable[Need]]
 
 
-def _nothing(_: Command) -> Iterable[Need]:
-    return ()
+def _header(kind: type[H], needs: Callable[[H], Iterable[Need]]) -> NeedsOf:
+    return lambda request, _: needs(headers.decode(kind, request.fields))
+
+
+def _place(kind: type[H], needs: Callable[[H, PlaceAt], Iterable[Need]]) -> NeedsOf:
+    return lambda request, place_at: needs(headers.decode(kind, request.fields), place_at)
+
+
+def _body(kind: type[B], needs: Callable[[B], Iterable[Need]]) -> NeedsOf:
+    return lambda request, _: needs(bodies.decode_request(kind, request.body))
 
 
 _TABLE: dict[int, NeedsOf] = {
-    RequestCode.SEND_MESSAGE: _topic(PUB),
-    RequestCode.SEND_MESSAGE_V2: _topic(PUB, "b"),
-    RequestCode.SEND_BATCH_MESSAGE: _topic(PUB, "b"),
-    RequestCode.RECALL_MESSAGE: _topic(PUB),
-    RequestCode.END_TRANSACTION: _nothing,
-    # A reply goes to whoever asked, by an id that only those two know.
-    RequestCode.SEND_REPLY_MESSAGE: _nothing,
-    RequestCode.SEND_REPLY_MESSAGE_V2: _nothing,
-    RequestCode.CONSUMER_SEND_MSG_BACK: _group("group"),
-    RequestCode.PULL_MESSAGE: _topic_and_group,
-    RequestCode.LITE_PULL_MESSAGE: _topic_and_group,
-    RequestCode.PEEK_MESSAGE: _topic_and_group,
-    RequestCode.POP_MESSAGE: _topic_and_group,
-    RequestCode.ACK_MESSAGE: _popped,
-    RequestCode.BATCH_ACK_MESSAGE: _batch_ack,
-    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _popped,
-    RequestCode.NOTIFICATION: _topic_and_group,
-    RequestCode.POLLING_INFO: _topic_and_group,
-    RequestCode.UPDATE_CONSUMER_OFFSET: _topic_and_group,
-    RequestCode.QUERY_CONSUMER_OFFSET: _topic_and_group,
-    RequestCode.QUERY_MESSAGE: _topic(SUB),
-    RequestCode.VIEW_MESSAGE_BY_ID: _nothing,
-    RequestCode.GET_MAX_OFFSET: _topic(ANY),
-    RequestCode.GET_MIN_OFFSET: _topic(ANY),
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _topic(ANY),
-    RequestCode.GET_EARLIEST_MSG_STORETIME: _topic(ANY),
-    RequestCode.GET_TOPIC_STATS_INFO: _topic(ANY),
-    RequestCode.GET_TOPIC_CONFIG: _topic(ANY),
-    RequestCode.HEART_BEAT: _heartbeat,
-    RequestCode.UNREGISTER_CLIENT: _unregister,
-    RequestCode.CHECK_CLIENT_CONFIG: _check_client,
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _group(),
-    RequestCode.GET_CONSUMER_CONNECTION_LIST: _group(),
-    RequestCode.GET_CONSUME_STATS: _group(),
-    RequestCode.QUERY_ASSIGNMENT: _assignment,
-    RequestCode.LOCK_BATCH_MQ: _locks,
-    RequestCode.UNLOCK_BATCH_MQ: _locks,
+    RequestCode.SEND_MESSAGE: _header(send_headers.SendMessageRequest, _publishing),
+    RequestCode.SEND_MESSAGE_V2: _header(send_headers.SendMessageRequestV2, _publishing),
+    RequestCode.SEND_BATCH_MESSAGE: _header(send_headers.SendMessageRequestV2, _publishing),
+    RequestCode.SEND_REPLY_MESSAGE: _header(send_headers.SendMessageRequest, _publishing),
+    RequestCode.SEND_REPLY_MESSAGE_V2: _header(send_headers.SendMessageRequestV2, _publishing),
+    RequestCode.RECALL_MESSAGE: _header(send_headers.RecallMessageRequest, _publishing),
+    RequestCode.END_TRANSACTION: _place(send_headers.EndTransactionRequest, _end_transaction),
+    RequestCode.CONSUMER_SEND_MSG_BACK: _place(send_headers.ConsumerSendMsgBackRequest, _send_back),
+    RequestCode.VIEW_MESSAGE_BY_ID: _place(pull_headers.ViewMessageRequest, _view),
+    RequestCode.QUERY_MESSAGE: _header(pull_headers.QueryMessageRequest, _reading),
+    RequestCode.PULL_MESSAGE: _header(pull_headers.PullMessageRequest, _consuming),
+    RequestCode.LITE_PULL_MESSAGE: _header(pull_headers.PullMessageRequest, _consuming),
+    RequestCode.PEEK_MESSAGE: _header(pop_headers.PeekMessageRequest, _consuming),
+    RequestCode.POP_MESSAGE: _header(pop_headers.PopMessageRequest, _consuming),
+    RequestCode.NOTIFICATION: _header(pop_headers.NotificationRequest, _consuming),
+    RequestCode.POLLING_INFO: _header(pop_headers.PollingInfoRequest, _consuming),
+    RequestCode.ACK_MESSAGE: _header(pop_headers.AckMessageRequest, _popped),
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _header(
+        pop_headers.ChangeInvisibleTimeRequest, _popped
+    ),
+    RequestCode.BATCH_ACK_MESSAGE: _body(BatchAckMessageBody, _batch_ack),
+    RequestCode.UPDATE_CONSUMER_OFFSET: _header(
+        offset_headers.UpdateConsumerOffsetRequest, _consuming
+    ),
+    RequestCode.QUERY_CONSUMER_OFFSET: _header(
+        offset_headers.QueryConsumerOffsetRequest, _consuming
+    ),
+    RequestCode.GET_MAX_OFFSET: _header(offset_headers.GetMaxOffsetRequest, _asking),
+    RequestCode.GET_MIN_OFFSET: _header(offset_headers.GetMinOffsetRequest, _asking),
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _header(offset_headers.SearchOffsetRequest, _asking),
+    RequestCode.GET_EARLIEST_MSG_STORETIME: _header(
+        offset_headers.GetEarliestMsgStoretimeRequest, _asking
+    ),
+    RequestCode.GET_TOPIC_STATS_INFO: _header(topic_headers.GetTopicStatsInfoRequest, _asking),
+    RequestCode.GET_TOPIC_CONFIG: _header(topic_headers.GetTopicConfigRequest, _asking),
+    RequestCode.HEART_BEAT: _body(HeartbeatData, _heartbeat),
+    RequestCode.UNREGISTER_CLIENT: _header(client_headers.UnregisterClientRequest, _unregister),
+    RequestCode.CHECK_CLIENT_CONFIG: _body(CheckClientBody, _check_client),
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _header(
+        client_headers.GetConsumerListByGroupRequest, _of_group
+    ),
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: _header(
+        client_headers.GetConsumerConnectionListRequest, _of_group
+    ),
+    RequestCode.GET_CONSUME_STATS: _header(group_headers.GetConsumeStatsRequest, _progress),
+    RequestCode.QUERY_ASSIGNMENT: _body(QueryAssignmentRequestBody, _assignment),
+    RequestCode.LOCK_BATCH_MQ: _body(LockBatchRequestBody, _locks),
+    RequestCode.UNLOCK_BATCH_MQ: _body(UnlockBatchRequestBody, _locks),
 }
 
-
-_BY_PLACE: dict[int, tuple[str, Permission]] = {
-    RequestCode.END_TRANSACTION: ("commitLogOffset", PUB),
-    RequestCode.CONSUMER_SEND_MSG_BACK: ("offset", SUB),
-    RequestCode.VIEW_MESSAGE_BY_ID: ("offset", SUB),
-}
-"""Requests that name a message by its place in the log, and what its topic must allow.
-
-Without this a group could read a topic that it was not granted, by sending its messages back.
-"""
-
-TopicAt = Callable[[int], str | None]
-"""The topic of the message at a log offset, the real one for the half of a transaction."""
+OPEN_CODES = frozenset(_TABLE)
+"""Requests that do not need an administrator."""
 
 
-def needs_of(request: Command, topic_at: TopicAt) -> list[Need] | None:
+def needs_of(request: Command, place_at: PlaceAt) -> list[Need] | None:
     """What the request needs; None if only an administrator may make it.
 
-    Raises ProtocolError for a body that cannot be read.
+    Raises ProtocolError for a header or a body that cannot be read.
     """
-    needs_by_code, place = _TABLE.get(request.code), _BY_PLACE.get(request.code)
-    if needs_by_code is None:
-        return None
-    needs = list(needs_by_code(request))
-    if place is not None:
-        topic = _topic_at(request, place[0], topic_at)
-        if topic is not None:
-            needs.append(topic_need(topic, place[1])._replace(is_looked_up=True))
-    return needs
-
-
-def _topic_at(request: Command, name: str, topic_at: TopicAt) -> str | None:
-    try:
-        return topic_at(int(request.fields.get(name, "-1")))
-    except ValueError:
-        return None  # the handler says what is wrong with the number
+    needs = _TABLE.get(request.code)
+    return None if needs is None else list(needs(request, place_at))

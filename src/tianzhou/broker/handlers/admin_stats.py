@@ -84,10 +84,9 @@ def get_consume_stats(parts: StatsParts, _: Connection, request: Command) -> Com
     """GET_CONSUME_STATS: where a group stands in every queue of its topics."""
     header = decode(GetConsumeStatsRequest, request.fields)
     group = header.consumer_group
-    listed = [topic for topic in (header.topic_list or "").split(";") if topic]
     named = [header.topic] if header.topic else sorted(parts.offsets.topics_of(group))
     # As in RocketMQ a list is taken at its word, and what else is asked for may have been left.
-    stats = _consume_stats(parts, group, listed or _still_read(parts, group, named))
+    stats = _consume_stats(parts, group, header.listed_topics or _still_read(parts, group, named))
     return Command(code=ResponseCode.SUCCESS, body=encode_body(stats))
 
 

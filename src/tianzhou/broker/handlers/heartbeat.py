@@ -9,6 +9,7 @@ from tianzhou.broker import checks
 from tianzhou.broker.clients import (
     Change,
     Client,
+    ClientIds,
     ConsumerHeartbeat,
     ConsumerTable,
     ProducerTable,
@@ -66,6 +67,7 @@ class ClientParts:
     groups: GroupTable
     consumers: ConsumerTable[Connection]
     producers: ProducerTable[Connection]
+    client_ids: ClientIds[Connection]
     clock: Clock
 
 
@@ -79,12 +81,18 @@ def heartbeat(parts: ClientParts, connection: Connection, request: Command) -> C
         raise RequestError(ResponseCode.SYSTEM_ERROR, "the heartbeat names no client id")
     for consumer in told.consumers:
         _check_bindings(parts.settings.config, consumer)
+    if not parts.client_ids.claim(connection, told.client_id, connection.account):
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            f"client id {checks.shorten(told.client_id)} is in use by a connection of another "
+            f"account: set another instance name",
+        )
     for consumer in told.consumers:
-        client = _client(parts, request, told.client_id)
+        client = _client(parts, connection, request, told.client_id)
         _consumer_heartbeat(parts, connection, client, consumer)
     for producer in told.producers:
         if producer.group_name:
-            client = _client(parts, request, told.client_id)
+            client = _client(parts, connection, request, told.client_id)
             if parts.producers.heartbeat(connection, client, producer.group_name):
                 log.info(
                     "producer group %s: %s joined from %s",
@@ -93,8 +101,10 @@ def heartbeat(parts: ClientParts, connection: Connection, request: Command) -> C
     return Command(code=ResponseCode.SUCCESS)
 
 
-def _client(parts: ClientParts, request: Command, client_id: str) -> Client:
-    return Client(client_id, request.language, request.version, parts.clock())
+def _client(parts: ClientParts, connection: Connection, request: Command, client_id: str) -> Client:
+    return Client(
+        client_id, request.language, request.version, parts.clock(), connection.account
+    )  # fmt: skip
 
 
 def _consumer_heartbeat(
@@ -182,6 +192,7 @@ def unregister_client(parts: ClientParts, connection: Connection, request: Comma
 def connection_closed(parts: ClientParts, connection: Connection) -> None:
     """Forget the clients of a connection that has ended."""
     parts.producers.closed(connection)
+    parts.client_ids.closed(connection)
     changes = parts.consumers.closed(connection)
     for change in changes:
         log.info("group %s: %s is gone (%s)", change.group, connection.peer, connection.reason)

@@ -1,7 +1,7 @@
 """Replies to requests: handed to the producer that waits for one, and kept in the reply topic.
 
-A request names its sender's client id in REPLY_TO_CLIENT. Whoever consumes it sends the reply with
-that property, to the broker that the sender is connected to.
+A request names its sender's client id in REPLY_TO_CLIENT. Its consumer sends the reply with that
+property, to the broker that the sender is connected to and to the reply topic of its cluster.
 """
 
 import logging
@@ -16,6 +16,7 @@ from tianzhou.broker.relay import call_client
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError
+from tianzhou.names import reply_topic
 from tianzhou.protocol import properties
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
@@ -57,7 +58,9 @@ async def _send_reply(
     parts: ReplyParts, connection: Connection, request: Command, header: SendHeader
 ) -> Command:
     config = parts.settings.config
+    _check_topic(config, header.topic)
     checks.check_body_size(len(request.body), config.max_message_size)
+    checks.check_properties(header.properties or "")
     failure: RequestError | None = None
     try:
         await _push(parts, connection, request, header)
@@ -79,6 +82,15 @@ async def _send_reply(
             "TRACE_ON": "true" if config.trace_on else "false",
         },
     )
+
+
+def _check_topic(config: BrokerConfig, topic: str) -> None:
+    wanted = reply_topic(config.broker_cluster_name)
+    if topic != wanted:
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"a reply goes to topic {wanted}, not to {checks.shorten(topic)}",
+        )
 
 
 async def _push(

@@ -30,6 +30,8 @@ _TOPIC_FIELDS: dict[int, str] = {
     RequestCode.SEND_MESSAGE: "topic",
     RequestCode.SEND_MESSAGE_V2: "b",
     RequestCode.SEND_BATCH_MESSAGE: "b",
+    RequestCode.SEND_REPLY_MESSAGE: "topic",
+    RequestCode.SEND_REPLY_MESSAGE_V2: "b",
 }
 _PULLS = (
     RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.POP_MESSAGE,
@@ -37,6 +39,8 @@ _PULLS = (
 )  # fmt: skip
 _SIZE = struct.Struct(">i")
 _ITEM_MIN_BYTES = 22
+_TRUE = ("true", "1")
+"""What headers take for true."""
 
 
 class Quotas(ClientQuotas[Rules]):
@@ -115,8 +119,11 @@ def limits_by(quotas: Quotas | None, limits: Limits) -> Limits:
 
 def message_count(request: Command) -> int:
     """How many messages a send carries; a batch is counted without being decoded."""
-    flag = "batch" if request.code == RequestCode.SEND_MESSAGE else "m"
-    is_batch = request.code == RequestCode.SEND_BATCH_MESSAGE or request.fields.get(flag) == "true"
+    flag = "batch" if _TOPIC_FIELDS.get(request.code) == "topic" else "m"
+    is_batch = (
+        request.code == RequestCode.SEND_BATCH_MESSAGE
+        or request.fields.get(flag, "").lower() in _TRUE
+    )
     body = request.body
     if not is_batch or len(body) < _SIZE.size:
         return 1

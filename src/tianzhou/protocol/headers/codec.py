@@ -43,14 +43,23 @@ H = TypeVar("H", bound=Header)
 def decode(header_type: type[H], fields: Mapping[str, str]) -> H:
     """The header that `fields` hold.
 
-    Integers must fit Java's int or long, booleans are true or false in any case. A little more than
-    Java reads is let pass: 1 and 0 as booleans, 1.0 and 1e3 as integers. Raises FieldError, which
-    names the field, its value and what is expected.
+    Integers are what Java's parseInt and parseLong read: a sign and decimal digits, within the
+    range of int or long; `1e3` and `123.0` are refused. Booleans are true or false in any case; 1
+    and 0 pass as well. An optional integer or boolean may be the text null. Raises FieldError,
+    which names the field, its value and what is expected.
+
+    Access control and the handlers both read a request by this function, so they cannot differ.
     """
     try:
-        return msgspec.convert(fields, header_type, strict=False)
+        header = msgspec.convert(fields, header_type, strict=False)
     except msgspec.ValidationError:
         return msgspec.convert(_as_java_reads(header_type, fields), header_type)
+    for name in _integers_of(header_type):
+        text = fields.get(name)
+        # msgspec reads fractions and exponents, too. The first character may be a sign.
+        if text is not None and not (text.isdecimal() or text[1:].isdecimal()):
+            return msgspec.convert(_as_java_reads(header_type, fields), header_type)
+    return header
 
 
 def encode(header: Header) -> dict[str, str]:
@@ -79,6 +88,8 @@ def _names_of(header_type: type[Header]) -> tuple[tuple[str, str], ...]:
 class _Field(NamedTuple):
     name: str
     required: bool
+    nullable: bool
+    """Whether the text null means that it is absent."""
     read: Callable[[str], str | int]
     expected: str
 
@@ -93,6 +104,8 @@ def _as_java_reads(header_type: type[Header], fields: Mapping[str, str]) -> dict
                     f"{header_type.__name__}: field {field.name!r} is missing, "
                     f"{field.expected} is expected"
                 )
+            continue
+        if field.nullable and value.lower() == "null":
             continue
         try:
             values[field.name] = field.read(value)
@@ -109,8 +122,29 @@ def _fields_of(header_type: type[Header]) -> tuple[_Field, ...]:
     info = inspect.type_info(header_type)
     assert isinstance(info, inspect.StructType)
     return tuple(
-        _Field(field.encode_name, field.required, *_reader_of(field.type)) for field in info.fields
+        _Field(
+            field.encode_name, field.required, _is_nullable(field.type), *_reader_of(field.type)
+        )
+        for field in info.fields
+    )  # fmt: skip
+
+
+@cache
+def _integers_of(header_type: type[Header]) -> tuple[str, ...]:
+    """The wire names of the fields that hold integers."""
+    return tuple(
+        field.name for field in _fields_of(header_type) if field.expected.startswith(_INTEGER)
     )
+
+
+def _is_nullable(kind: inspect.Type) -> bool:
+    """A string may be the word null."""
+    return isinstance(kind, inspect.UnionType) and not any(
+        isinstance(member, inspect.StrType) for member in kind.types
+    )
+
+
+_INTEGER = "an integer"
 
 
 def _reader_of(kind: inspect.Type) -> tuple[Callable[[str], str | int], str]:
@@ -121,7 +155,7 @@ def _reader_of(kind: inspect.Type) -> tuple[Callable[[str], str | int], str]:
     if isinstance(kind, inspect.IntType):
         assert kind.le is not None
         bits = kind.le.bit_length() + 1
-        return lambda text: _read_int(text, bits), f"an integer of {bits} bits"
+        return lambda text: _read_int(text, bits), f"{_INTEGER} of {bits} bits"
     assert isinstance(kind, inspect.StrType)
     return str, "a string"
 

@@ -47,3 +47,7 @@ class GetConsumeStatsRequest(TopicHeader, frozen=True, kw_only=True):
     topic: str | None = None
     topic_list: str | None = None
     """Topics separated by semicolons (5.3)."""
+
+    @property
+    def listed_topics(self) -> list[str]:
+        return [topic for topic in (self.topic_list or "").split(";") if topic]

@@ -5,18 +5,23 @@ Everything named "secret" belongs to others.
 """
 
 from collections.abc import Callable
+from functools import cache
 
 import msgspec
+from msgspec import inspect
 
 from tianzhou.broker.acl.accounts import FileContent
 from tianzhou.protocol import acl
 from tianzhou.protocol.bodies.auth import PlainAccessConfig
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
+from tianzhou.protocol.headers.table import REQUEST_HEADERS
 
 SECRET_KEY = "right-key-of-both"  # noqa: S105 - of a test
 ADMIN = acl.Credentials("administrator", SECRET_KEY)
 PLAIN = acl.Credentials("plain-account", SECRET_KEY)
+READER = acl.Credentials("reader-account", SECRET_KEY)
+"""May read and write every topic that is not one of the broker's own."""
 ACCOUNTS = FileContent(
     global_white_remote_addresses=["10.1.1.*"],
     accounts=[
@@ -28,15 +33,39 @@ ACCOUNTS = FileContent(
             topic_perms=["granted=SUB", "published=PUB"],
             group_perms=["own=SUB"],
         ),
+        PlainAccessConfig(
+            access_key="reader-account",
+            secret_key=SECRET_KEY,
+            default_topic_perm="PUB|SUB",
+            default_group_perm="SUB",
+            group_perms=["secret=DENY"],
+        ),
     ],
 )
+
+
+@cache
+def required_fields(code: int) -> dict[str, str]:
+    """The least that the header of a request must hold: zeros, false and a name that is unknown."""
+    try:
+        kind = inspect.type_info(REQUEST_HEADERS[RequestCode(code)])
+    except (KeyError, ValueError):
+        return {}
+    assert isinstance(kind, inspect.StructType)
+    texts: dict[type[inspect.Type], str] = {inspect.IntType: "0", inspect.BoolType: "false"}
+    return {
+        field.encode_name: texts.get(type(field.type), "unknown")
+        for field in kind.fields
+        if field.required
+    }
 
 
 def request(
     code: int, body: object = b"", *, by: acl.Credentials | None = PLAIN, **fields: object
 ) -> Command:
+    """A request with these fields, and with what else its header must hold."""
     data = body if isinstance(body, bytes) else msgspec.json.encode(body)
-    texts = {name: str(value) for name, value in fields.items()}
+    texts = required_fields(code) | {name: str(value) for name, value in fields.items()}
     command = Command(code=code, ext_fields=texts, body=data)
     if by is not None:
         acl.sign(command, by)
@@ -127,6 +156,44 @@ def attacks(place_of: Callable[[str], int]) -> dict[str, Attack]:
                 {"groupName": "own", "subscriptionDataSet": [{"topic": "secret"}]}]}),
             "no permission SUB for topic secret"),
         "heartbeat that cannot be read": (request(RequestCode.HEART_BEAT, b"{"), "cannot be read"),
+        "view a message by a number that Java does not read": (
+            request(RequestCode.VIEW_MESSAGE_BY_ID, offset=f"{secret}.0"),
+            "field 'offset' is"),
+        "send back a message by a number that Java does not read": (
+            request(RequestCode.CONSUMER_SEND_MSG_BACK, group="own", offset=f"{secret}e0"),
+            "field 'offset' is"),
+        "commit a half by a number that Java does not read": (
+            request(RequestCode.END_TRANSACTION, commitLogOffset=f"{secret}.0"),
+            "field 'commitLogOffset' is"),
+        "wait for a message at the end of the log": (
+            request(RequestCode.CONSUMER_SEND_MSG_BACK, group="own", offset=2**40),
+            "no message begins there"),
+        "reply into a topic of others": (
+            request(RequestCode.SEND_REPLY_MESSAGE, topic="secret"),
+            "no permission PUB for topic secret"),
+        "reply into a topic of others in short form": (
+            request(RequestCode.SEND_REPLY_MESSAGE_V2, b="secret"),
+            "no permission PUB for topic secret"),
+        "reply without a permission for replies": (
+            request(RequestCode.SEND_REPLY_MESSAGE_V2, b="DefaultCluster_REPLY_TOPIC"),
+            "no permission PUB for topic DefaultCluster_REPLY_TOPIC"),
+        "progress in a topic of others": (
+            request(RequestCode.GET_CONSUME_STATS, consumerGroup="own", topic="secret"),
+            "no permission PUB or SUB for topic secret"),
+        "progress in a list of topics": (
+            request(RequestCode.GET_CONSUME_STATS, consumerGroup="own", topicList="granted;secret"),
+            "no permission PUB or SUB for topic secret"),
+        "recall a message of others": (
+            request(RequestCode.RECALL_MESSAGE, topic="secret"),
+            "no permission PUB for topic secret"),
+        "acknowledge in a batch for others": (
+            request(RequestCode.BATCH_ACK_MESSAGE, {"acks": [{"c": "own", "t": "granted"},
+                                                             {"c": "secret", "t": "granted"}]}),
+            "no permission SUB for group secret"),
+        "take part in transactions": (
+            request(RequestCode.UPDATE_CONSUMER_OFFSET, by=READER, topic="granted",
+                    consumerGroup="CID_RMQ_SYS_TRANS"),
+            "only an administrator has"),
         "administrate": (
             request(RequestCode.UPDATE_BROKER_CONFIG, b"a=b"), "needs an administrator"),
         "change access control": (

@@ -7,6 +7,7 @@ from tests.unit.broker.acl.attacks import (
     ACCOUNTS,
     ADMIN,
     NOBODY,
+    READER,
     SECRET_KEY,
     WRONG,
     attacks,
@@ -16,6 +17,7 @@ from tests.unit.broker.acl.attacks import (
 
 from tianzhou.broker.acl.accounts import Rules, make_rules
 from tianzhou.broker.acl.guard import UNSIGNED_FIELD, Guard, Lack
+from tianzhou.broker.acl.needs import Place
 from tianzhou.broker.line_limit import LINES_A_SECOND
 from tianzhou.errors import RequestError
 from tianzhou.protocol.codes import RequestCode, ResponseCode
@@ -23,7 +25,7 @@ from tianzhou.protocol.command import Command
 
 PEER = "203.0.113.5:4711"
 PLACES = {"granted": 7, "secret": 8, "published": 9, "%RETRY%secret": 10}
-TOPICS = {place: topic for topic, place in PLACES.items()}
+TOPICS = {place: Place(topic, topic) for topic, place in PLACES.items()}
 
 
 ATTACKS = attacks(PLACES.__getitem__)
@@ -124,10 +126,62 @@ def test_traces_may_be_left_but_not_read() -> None:
     assert "RMQ_SYS_TRACE_TOPIC" in (why_refused(pull) or "")
 
 
+INTERNAL = (
+    "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC",
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "OFFSET_MOVED_EVENT",
+    "rmq_sys_REVIVE_LOG_DefaultCluster", "DefaultCluster_REPLY_TOPIC", "RMQ_SYS_TRACE_TOPIC",
+    "my_traces", "%RETRY%secret", "%DLQ%secret",
+)  # fmt: skip
+READS = (
+    RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.POP_MESSAGE,
+    RequestCode.PEEK_MESSAGE, RequestCode.NOTIFICATION, RequestCode.POLLING_INFO,
+    RequestCode.QUERY_MESSAGE, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, RequestCode.GET_MAX_OFFSET,
+    RequestCode.GET_MIN_OFFSET, RequestCode.GET_EARLIEST_MSG_STORETIME,
+    RequestCode.GET_TOPIC_STATS_INFO, RequestCode.GET_TOPIC_CONFIG, RequestCode.GET_CONSUME_STATS,
+    RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("topic", INTERNAL)
+def test_a_permission_for_all_topics_opens_none_of_the_brokers_own(topic: str) -> None:
+    guard = Guard(rules, {7: Place(topic, "granted")}.get, "my_traces")
+
+    def passes(command: Command) -> bool:
+        try:
+            guard.check(PEER, command)
+        except RequestError:
+            return False
+        return True
+
+    for code in READS:
+        fields = {"topic": topic, "consumerGroup": "own"}
+        assert not passes(request(code, by=READER, **fields)), code
+        assert passes(request(code, by=ADMIN, **fields)), code
+        assert passes(request(code, by=READER, **fields | {"topic": "ordinary"})), code
+    for by, may in ((READER, False), (ADMIN, True)):
+        beat = {"consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [{"topic": topic}]}]}
+        assert passes(request(RequestCode.HEART_BEAT, beat, by=by)) is may
+        assert passes(request(RequestCode.VIEW_MESSAGE_BY_ID, by=by, offset=7)) is may
+        back = request(RequestCode.CONSUMER_SEND_MSG_BACK, by=by, group="g", offset=7)
+        assert passes(back) is may
+    is_written_by_clients = topic.endswith("REPLY_TOPIC") or "TRACE" in topic or "trace" in topic
+    send = request(RequestCode.SEND_MESSAGE, by=READER, topic=topic)
+    assert passes(send) is is_written_by_clients
+
+
+def test_a_half_is_ended_by_the_permission_for_its_real_topic() -> None:
+    guard = Guard(rules, {7: Place("RMQ_SYS_TRANS_HALF_TOPIC", "published")}.get)
+    assert guard.check(PEER, request(RequestCode.END_TRANSACTION, commitLogOffset=7))
+    with pytest.raises(RequestError):
+        guard.check(PEER, request(RequestCode.VIEW_MESSAGE_BY_ID, offset=7))
+
+
 def test_the_log_names_the_topic_that_the_remark_hides(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         why = why_refused(request(RequestCode.VIEW_MESSAGE_BY_ID, offset=8))
-    assert why == "access denied: no permission SUB for the topic of this message"
+    hidden = "no message begins there, or no permission SUB for the topic of this message"
+    assert why == f"access denied: {hidden}"
+    assert why == why_refused(request(RequestCode.VIEW_MESSAGE_BY_ID, offset=1234)), "no oracle"
     assert "no permission SUB for topic secret" in caplog.text
 
 

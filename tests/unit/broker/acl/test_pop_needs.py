@@ -1,6 +1,7 @@
 """Who may pop a topic may acknowledge what came back from it, and nothing else."""
 
 import pytest
+from tests.unit.broker.acl.attacks import request as signed
 
 from tianzhou.broker.acl.needs import SUB, group_need, needs_of, topic_need
 from tianzhou.protocol.codes import RequestCode
@@ -12,13 +13,12 @@ from tianzhou.protocol.command import Command
 )
 @pytest.mark.parametrize("topic", ["t", "%RETRY%g_t", "%RETRY%g+t"])
 def test_handles_need_the_topic_and_the_group(code: int, topic: str) -> None:
-    request = Command(code=code, ext_fields={"consumerGroup": "g", "topic": topic})
+    request = signed(code, consumerGroup="g", topic=topic)
     assert needs_of(request, lambda _: None) == [topic_need("t", SUB), group_need("g")]
 
 
 def test_the_retry_topic_of_another_group_needs_that_group() -> None:
-    fields = {"consumerGroup": "g", "topic": "%RETRY%h_t"}
-    request = Command(code=RequestCode.ACK_MESSAGE, ext_fields=fields)
+    request = signed(RequestCode.ACK_MESSAGE, consumerGroup="g", topic="%RETRY%h_t")
     assert needs_of(request, lambda _: None) == [group_need("h_t"), group_need("g")]
 
 

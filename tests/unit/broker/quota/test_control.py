@@ -42,7 +42,8 @@ class Kit:
 
 
 def send(topic: str, size_bytes: int = 10, *, code: int = RequestCode.SEND_MESSAGE_V2) -> Command:
-    name = "topic" if code == RequestCode.SEND_MESSAGE else "b"
+    long = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
+    name = "topic" if code in long else "b"
     return Command(code=code, ext_fields={name: topic}, body=b"x" * size_bytes)
 
 
@@ -50,7 +51,15 @@ def pull(group: str, code: int = RequestCode.PULL_MESSAGE) -> Command:
     return Command(code=code, ext_fields={"consumerGroup": group, "topic": "t"})
 
 
-@pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2])
+@pytest.mark.parametrize(
+    "code",
+    [
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    ],
+)
 def test_messages_of_a_topic(tmp_path: Path, code: int) -> None:
     kit = Kit(tmp_path, "topics: [{topic: orders, messagesPerSecond: 2}]")
     assert [kit.refused(send("orders", code=code)) for _ in range(3)] == [
@@ -88,6 +97,9 @@ def test_a_batch_counts_its_messages(tmp_path: Path) -> None:
     [
         (RequestCode.SEND_MESSAGE_V2, {"m": "true"}, encode_batch([BatchItem(b"")] * 3), 3),
         (RequestCode.SEND_MESSAGE, {"batch": "true"}, encode_batch([BatchItem(b"")] * 3), 3),
+        (RequestCode.SEND_MESSAGE_V2, {"m": "TRUE"}, encode_batch([BatchItem(b"")] * 3), 3),
+        (RequestCode.SEND_MESSAGE_V2, {"m": "1"}, encode_batch([BatchItem(b"")] * 3), 3),
+        (RequestCode.SEND_REPLY_MESSAGE, {"batch": "True"}, encode_batch([BatchItem(b"")] * 3), 3),
         (RequestCode.SEND_MESSAGE, {"m": "true"}, encode_batch([BatchItem(b"")] * 3), 1),
         (RequestCode.SEND_BATCH_MESSAGE, {}, b"", 1),
         (RequestCode.SEND_BATCH_MESSAGE, {}, b"\0" * 100, 1),
