@@ -10,7 +10,7 @@ import socket
 from collections.abc import Iterable
 
 from tianzhou.errors import ConfigError
-from tianzhou.remoting.address import format_address
+from tianzhou.remoting.address import format_address, is_every_interface
 
 _DISCARD_PORT = 9
 
@@ -19,8 +19,8 @@ def choose_address(configured: str | None, bind_address: str, namesrvs: Iterable
     """The address to advertise: the one configured, the one listened on, or the one found out."""
     if configured:
         return configured
-    if not _is_any(bind_address):
-        return bind_address
+    if not is_every_interface(bind_address):
+        return bind_address.strip("[]")
     return find_own_address(namesrvs)
 
 
@@ -37,7 +37,7 @@ def find_own_address(peers: Iterable[str]) -> str:
                 address: str = probe.getsockname()[0]
         except OSError:
             continue
-        if not _is_any(address):
+        if not is_every_interface(address):
             return address
     return "127.0.0.1"
 
@@ -73,7 +73,7 @@ def problems(host: str, port: int, bind_address: str, namesrvs: Iterable[str]) -
     is_loopback = ipaddress.ip_address(address).is_loopback
     found: list[str] = []
     far_namesrvs = [peer for peer in namesrvs if not _is_loopback(peer)]
-    if is_loopback and (_is_any(bind_address) or far_namesrvs):
+    if is_loopback and (is_every_interface(bind_address) or far_namesrvs):
         reason = (
             f"registered with the nameserver at {far_namesrvs[0]}"
             if far_namesrvs
@@ -88,16 +88,12 @@ def problems(host: str, port: int, bind_address: str, namesrvs: Iterable[str]) -
             f"clients are told {shown}, but {address} is no address of this host; unless something "
             f"forwards it here, set brokerIP1 to an address of this host"
         )
-    if is_loopback is False and not _is_any(bind_address) and _is_loopback(bind_address):
+    if is_loopback is False and not is_every_interface(bind_address) and _is_loopback(bind_address):
         found.append(
             f"clients are told {shown}, but this broker listens on {bind_address} only; "
             f"set bindAddress to {address} or 0.0.0.0"
         )
     return found
-
-
-def _is_any(address: str) -> bool:
-    return address in ("", "*", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
 
 
 def _is_loopback(host: str) -> bool:

@@ -86,7 +86,7 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     )
     bind_address: str = setting(
         _ALL_INTERFACES,
-        "address to listen on, IPv4 or IPv6; 0.0.0.0 is every IPv4 interface, :: every one",
+        "address to listen on; 0.0.0.0 and :: are every interface, IPv4 and IPv6",
     )
     broker_ip1: str | None = setting(
         None, "address that clients are told to connect to; found out if not given",
@@ -375,9 +375,7 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     metrics_exporter_type: MetricsExporter = setting(
         MetricsExporter.DISABLE, "PROM serves /metrics for Prometheus, and /health"
     )
-    metrics_prom_exporter_host: str = setting(
-        "", "address of these pages, every interface if empty"
-    )
+    metrics_prom_exporter_host: str = setting("", "address of these pages; bindAddress if empty")
     metrics_prom_exporter_port: int = setting(5557, "their port; 0 takes a free one", maximum=65535)
 
     # -- access control ---------------------------------------------------------------------------

@@ -95,9 +95,6 @@ _HISTORY_S = 1.0
 _CERTIFICATES_S = 1.0
 _FIRST_REGISTRATION_S = 3.0
 _VIP_DISTANCE = 2
-_EVERY_INTERFACE = ""
-# The Java virtual machine serves IPv6 as well when it is told to bind this address.
-_JAVA_EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 - compared with, not bound
 _LOG_OFFSET_DIGITS = 16
 
 
@@ -253,12 +250,12 @@ class Broker:
             ),
         )  # fmt: skip
         self._web = WebServer(metrics.pages(parts))
-        host, port = config.metrics_prom_exporter_host, config.metrics_prom_exporter_port
+        host = config.metrics_prom_exporter_host or config.bind_address
         try:
-            self.web_port = await self._web.listen(host, port)
-        except OSError as e:
+            self.web_port = await self._web.listen(host, config.metrics_prom_exporter_port)
+        except RemotingError as e:
             raise RemotingError(
-                f"/metrics cannot be served on port {port} (metricsPromExporterPort): {e}"
+                f"/metrics cannot be served (metricsPromExporterHost, metricsPromExporterPort): {e}"
             ) from e
         log.info("serving /metrics and /health on port %d", self.web_port)
 
@@ -305,9 +302,7 @@ class Broker:
             feed=self._feed,
         )
         self.stats.channels = partial(channel_activity, self._server)
-        host = config.bind_address.strip("[]")
-        if host == _JAVA_EVERY_INTERFACE:
-            host = _EVERY_INTERFACE
+        host = config.bind_address
         address = await self._server.listen(host, config.listen_port)
         if config.vip_listen_enable and config.listen_port > _VIP_DISTANCE:
             await self._server.listen(host, config.listen_port - _VIP_DISTANCE)

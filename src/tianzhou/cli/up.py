@@ -15,10 +15,9 @@ from tianzhou.config.settings import Given, load
 from tianzhou.errors import ConfigError
 from tianzhou.namesrv.config import NamesrvConfig
 from tianzhou.namesrv.server import NameServer
-from tianzhou.remoting.address import format_address
+from tianzhou.remoting.address import format_address, is_every_interface
 
 COMMAND = "tianzhou up"
-_ANY = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
 
 
 def _given(pairs: dict[str, object]) -> list[Given]:
@@ -70,7 +69,9 @@ class Up:
     async def start(self) -> tuple[str, int]:
         """Start both; returns the address of the nameserver."""
         host, port = await self._namesrv.start()
-        self.namesrv_address = format_address("127.0.0.1" if host in _ANY else host, port)
+        self.namesrv_address = format_address(
+            "127.0.0.1" if is_every_interface(host) else host, port
+        )
         defaults = [*self._defaults, *_given({"namesrvAddr": self.namesrv_address})]
         loaded = load_broker_config(environ={}, defaults=defaults, flags=self._more)
         self._broker = Broker(LiveSettings(loaded))

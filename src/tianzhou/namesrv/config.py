@@ -29,7 +29,7 @@ class NamesrvConfig(TlsSettings, LogSettings):
     )
     bind_address: str = setting(
         "0.0.0.0",  # noqa: S104 - RocketMQ's default: every interface
-        "address or name to listen on; 0.0.0.0 is every interface, IPv6 too, as on a Java VM",
+        "address or name to listen on; 0.0.0.0 and :: are every interface, IPv4 and IPv6",
     )
     server_channel_max_idle_time_seconds: int = setting(
         120, "a connection without traffic for so long is closed", minimum=1, maximum=INT32_MAX
@@ -95,7 +95,7 @@ class NamesrvConfig(TlsSettings, LogSettings):
 
     # -- health -----------------------------------------------------------------------------------
     health_enable: bool = setting(False, "serve /health over HTTP (Tianzhou's)")
-    health_host: str = setting("", "address of that page, every interface if empty (Tianzhou's)")
+    health_host: str = setting("", "address of that page; bindAddress if empty (Tianzhou's)")
     health_port: int = setting(5558, "its port; 0 takes a free one (Tianzhou's)", maximum=65535)
 
     # -- administration ---------------------------------------------------------------------------

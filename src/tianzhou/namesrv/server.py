@@ -49,9 +49,6 @@ QUOTA_LOOK_S = 0.25
 _KEEPS_ALIVE = (
     RequestCode.REGISTER_BROKER, RequestCode.BROKER_HEARTBEAT, RequestCode.UNREGISTER_BROKER
 )  # fmt: skip
-_EVERY_INTERFACE = ""
-# The Java virtual machine serves IPv6 as well when it is told to bind this address.
-_JAVA_EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 - compared with, not bound
 
 
 def steady_ms() -> int:
@@ -100,10 +97,7 @@ class NameServer:
     async def start(self) -> tuple[str, int]:
         """Listen; returns the address. Raises RemotingError if it cannot be had."""
         config = self._settings.config
-        host = config.bind_address.strip("[]")
-        if host == _JAVA_EVERY_INTERFACE:
-            host = _EVERY_INTERFACE
-        address = await self._server.listen(host, config.listen_port)
+        address = await self._server.listen(config.bind_address, config.listen_port)
         self._background = [asyncio.create_task(self._scan_regularly())]
         if config.health_enable:
             await self._serve_health(config)
@@ -115,11 +109,10 @@ class NameServer:
     async def _serve_health(self, config: NamesrvConfig) -> None:
         self._web = WebServer({"/health": self._health})
         try:
-            self.web_port = await self._web.listen(config.health_host, config.health_port)
-        except OSError as e:
-            raise RemotingError(
-                f"/health cannot be served on port {config.health_port} (healthPort): {e}"
-            ) from e
+            host = config.health_host or config.bind_address
+            self.web_port = await self._web.listen(host, config.health_port)
+        except RemotingError as e:
+            raise RemotingError(f"/health cannot be served (healthHost, healthPort): {e}") from e
         log.info("serving /health on port %d", self.web_port)
 
     def _health(self) -> Page:

@@ -60,6 +60,15 @@ def is_numeric(host: str) -> bool:
     return True
 
 
+def is_every_interface(host: str) -> bool:
+    """Whether listening there means every interface of both families: "", "*", 0.0.0.0 and ::.
+
+    The Java virtual machine takes 0.0.0.0 for both families, too.
+    """
+    host = host.strip("[]")
+    return host in ("", "*") or (is_numeric(host) and ipaddress.ip_address(host).is_unspecified)
+
+
 def _is_ipv6(host: str) -> bool:
     try:
         ipaddress.IPv6Address(host)

@@ -69,8 +69,8 @@ class Server:
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Listen, too, on a host's addresses; returns the first address that was bound.
 
-        "" and "*" are all interfaces, IPv4 and IPv6. Port 0 lets the system choose one. Raises
-        RemotingError if the address cannot be had.
+        "", "*", 0.0.0.0 and :: are all interfaces, IPv4 and IPv6. Port 0 lets the system choose
+        one. Raises RemotingError if the address cannot be had.
         """
         if self._closed:
             raise ConnectionClosed("the server is closed")

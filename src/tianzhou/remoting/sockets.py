@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from tianzhou.errors import RemotingError
-from tianzhou.remoting.address import format_address, is_numeric
+from tianzhou.remoting.address import format_address, is_every_interface, is_numeric
 from tianzhou.remoting.limits import Limits
 
 log = logging.getLogger(__name__)
 
-_EVERY_HOST = ("", "*")
 _BIND_TRIES_MAX = 16
 
 _Place = tuple[socket.AddressFamily, tuple[Any, ...]]
@@ -37,13 +36,16 @@ async def resolve(host: str, port: int) -> list[_Place]:
 
 
 async def listening(host: str, port: int, backlog: int) -> list[socket.socket]:
-    """Sockets that listen on every address of `host`, all on one port. Raises RemotingError."""
+    """Sockets that listen on every address of `host`, all on one port. Raises RemotingError.
+
+    An IPv6 host may stand in brackets; `is_every_interface` says which ones mean all of them.
+    """
     try:
-        if host in _EVERY_HOST:
+        if is_every_interface(host):
             return [_listening_everywhere(port, backlog)]
-        return _bound(await resolve(host, port), port, backlog)
+        return _bound(await resolve(host.strip("[]"), port), port, backlog)
     except OSError as error:
-        where = format_address(host or "*", port)
+        where = format_address(host.strip("[]") or "*", port)
         raise RemotingError(f"cannot listen on {where}: {error.strerror or error}") from error
 
 

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import NamedTuple
 
+from tianzhou.remoting import sockets
+
 log = logging.getLogger(__name__)
 
 _HEAD_MAX_BYTES = 8192
@@ -34,24 +36,30 @@ class WebServer:
 
     def __init__(self, pages: Pages) -> None:
         self._pages = pages
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._open: set[asyncio.StreamWriter] = set()
 
     async def listen(self, host: str, port: int) -> int:
-        """Listen; returns the port, which the system chooses for 0. Raises OSError."""
-        self._server = await asyncio.start_server(
-            self._serve, host or None, port, limit=_HEAD_MAX_BYTES
-        )
-        chosen: int = self._server.sockets[0].getsockname()[1]
+        """Listen as a server of frames does; returns the port, which the system chooses for 0.
+
+        Raises RemotingError.
+        """
+        bound = await sockets.listening(host, port, _CONNECTIONS_MAX)
+        for sock in bound:
+            self._servers.append(
+                await asyncio.start_server(self._serve, sock=sock, limit=_HEAD_MAX_BYTES)
+            )
+        chosen: int = bound[0].getsockname()[1]
         return chosen
 
     async def close(self) -> None:
         """Stop listening and cut what is open."""
-        server, self._server = self._server, None
-        if server is not None:
+        servers, self._servers = self._servers, []
+        for server in servers:
             server.close()
-            for writer in tuple(self._open):
-                writer.close()
+        for writer in tuple(self._open):
+            writer.close()
+        for server in servers:
             await server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
