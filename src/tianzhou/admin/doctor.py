@@ -10,12 +10,13 @@ import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from tianzhou.admin.clusters import choose
 from tianzhou.admin.door import Admin
 from tianzhou.admin.fanout import AT_ONCE_MAX, BrokerAt, Gathered, gather
+from tianzhou.admin.findings import Finding, Level
 from tianzhou.admin.portrait import GroupPortrait, Member, QueueProgress, portray
+from tianzhou.admin.presence import Presence
 from tianzhou.admin.rates import disk_ratio
 from tianzhou.admin.topics import extents
 from tianzhou.clock import wall_ms
@@ -41,25 +42,6 @@ _ADVERTISED = (
 )
 
 
-class Level(StrEnum):
-    """How bad a finding is."""
-
-    OK = "ok"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at."""
-
-    level: Level
-    check: str
-    subject: str
-    what: str
-    advice: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class Vitals:
     """What one broker told."""
@@ -72,16 +54,21 @@ class Vitals:
 
 async def examine(
     admin: Admin,
+    presence: Presence | None = None,
     *,
     wait_s: float = WATCH_S,
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> list[Finding]:
     """Make all checks; `wait_s` is how long queues are watched for standing still, 0: not at all.
 
-    `pause` lets that time pass, if there is a queue to watch.
+    `pause` lets that time pass, if there is a queue to watch. `presence` is what is known of the
+    cluster's brokers; it takes in those that are there now.
     """
-    findings, info = await _check_namesrvs(admin)
+    findings, info, registered = await _check_namesrvs(admin)
     if info is None:
+        return findings
+    findings += (presence or Presence()).check(registered, wall_ms())
+    if not info.brokers:
         return findings
     brokers = choose(info)
     findings += check_masters(info)
@@ -102,7 +89,10 @@ async def examine(
 # -- nameservers and brokers -----------------------------------------------------------------------
 
 
-async def _check_namesrvs(admin: Admin) -> tuple[list[Finding], ClusterInfo | None]:
+async def _check_namesrvs(
+    admin: Admin,
+) -> tuple[list[Finding], ClusterInfo | None, list[BrokerAt]]:
+    """Findings, what one nameserver knows, and the brokers that any of them knows."""
     views: dict[str, ClusterInfo] = {}
     findings: list[Finding] = []
     for address in admin.namesrv.addresses:
@@ -112,7 +102,18 @@ async def _check_namesrvs(admin: Admin) -> tuple[list[Finding], ClusterInfo | No
             advice = "start it, or take it out of the list of nameservers"
             findings.append(Finding(Level.ERROR, "nameservers", address, str(e), advice))
     findings += check_views(views)
-    return findings, next(iter(views.values()), None)
+    known = [at for info in views.values() if info.brokers for at in choose(info)]
+    # The nameserver that knows most is the one to go on with.
+    widest = max(views.values(), key=lambda info: len(info.brokers), default=None)
+    return findings, widest, known
+
+
+async def registered_brokers(admin: Admin) -> list[BrokerAt]:
+    """The brokers that any nameserver knows. Raises RemotingError if none answers."""
+    _, info, registered = await _check_namesrvs(admin)
+    if info is None:
+        await admin.clusters.info()
+    return registered
 
 
 def check_views(views: Mapping[str, ClusterInfo]) -> list[Finding]:

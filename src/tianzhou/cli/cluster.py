@@ -14,12 +14,14 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from tianzhou.admin import export
-from tianzhou.admin.changes import CAME, Change, changes
-from tianzhou.admin.doctor import WATCH_S, Finding, Level, examine
+from tianzhou.admin.changes import CAME, WATCH, Change, changes, with_unseen
+from tianzhou.admin.doctor import WATCH_S, examine
 from tianzhou.admin.fanout import BrokerAt
+from tianzhou.admin.findings import Finding, Level
 from tianzhou.admin.put_times import LatePuts
 from tianzhou.admin.rates import BrokerRates, GroupBacklog, Snapshot, snapshot
 from tianzhou.cli.choosing import BrokerOption, ClusterOption, is_system_group, masters
+from tianzhou.cli.doctor import ExpectOption, Memory
 from tianzhou.cli.session import Session, print_json, verb
 from tianzhou.cli.show import Shown, alarming, moment, several, span, table
 from tianzhou.config.files import replace_file
@@ -286,19 +288,23 @@ async def watch(
             help="How long to watch queues that have a backlog; 0 does not look for stuck ones.",
         ),
     ] = WATCH_S,
+    expect: ExpectOption = None,
 ) -> None:
     """Watch a cluster for faults, until Ctrl-C: tell each one when it comes and when it is gone.
 
-    Looks for what `tianzhou doctor` looks for, again and again. One line for each change, for a
-    terminal, a log, or with --json for a program that raises alarms.
+    Looks for what `tianzhou doctor` looks for, again and again, brokers that are gone included. One
+    line for each change, for a terminal, a log, or with --json for a program that raises alarms.
     """
     before: list[Finding] = []
+    memory = Memory(session, expect)
     for number in itertools.count(1):
         try:
-            after = await examine(session.admin, wait_s=wait_s)
+            found = await examine(session.admin, memory.presence, wait_s=wait_s)
         except TianzhouError as e:
             what, advice = str(e), "it is tried again"
-            after = [Finding(Level.ERROR, "watch", session.target.namesrv, what, advice)]
+            found = [Finding(Level.ERROR, WATCH, session.target.namesrv, what, advice)]
+        memory.save()
+        after = with_unseen(before, found)
         for change in changes(before, after):
             _tell_change(session, change)
         before = after
@@ -316,7 +322,7 @@ def _tell_change(session: Session, change: Change) -> None:
     came = change.kind == CAME
     style = ("bold red" if found.level is Level.ERROR else "yellow") if came else "green"
     line = Text.assemble(
-        (f"{moment(now_ms)} ", "dim"), (f"{found.level if came else change.kind:8}", style),
+        (f"{moment(now_ms)} ", "dim"), (f"{found.level if came else 'solved':8}", style),
         (f"{found.check}: ", "dim"), (f"{found.subject}: ", "bold"), found.what,
         (f" -> {found.advice}" if came and found.advice else "", "cyan"),
     )  # fmt: skip

@@ -7,7 +7,11 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from tianzhou.admin.doctor import WATCH_S, Level, examine
+from tianzhou.admin.doctor import WATCH_S, examine, registered_brokers
+from tianzhou.admin.findings import Level
+from tianzhou.admin.presence import Presence, expectation
+from tianzhou.cli.contexts import contexts_path
+from tianzhou.cli.seen_brokers import SeenBrokers
 from tianzhou.cli.session import Session, verb
 from tianzhou.cli.show import Shown, several
 
@@ -20,9 +24,45 @@ _MARKS = {
 }
 
 
+ExpectOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--expect",
+        metavar="BROKER",
+        help="A broker that must be registered, NAME or NAME[ID] for a slave, or a number: at "
+        "least so many. Again for another one.",
+    ),
+]
+
+
+class Memory:
+    """What a verb knows of the brokers of its cluster, kept in a file between two runs."""
+
+    def __init__(self, session: Session, expect: list[str] | None) -> None:
+        """Raises ConfigError for an expectation that cannot be read."""
+        self._session = session
+        self._seen = SeenBrokers(contexts_path().parent, session.admin.namesrv.addresses)
+        expected = [expectation(each) for each in expect or ()]
+        known, warning = self._seen.load()
+        self.presence = Presence(known, expected)
+        self._warn(warning)
+
+    def save(self) -> None:
+        self._warn(self._seen.save(self.presence.known))
+
+    def _warn(self, warning: str | None) -> None:
+        if warning is not None:
+            self._session.warn(f"warning: {warning}")
+
+
 @verb(
     app, "", reads=True,
-    examples=["tianzhou doctor", "tianzhou doctor --json", "tianzhou doctor --wait 10"],
+    examples=[
+        "tianzhou doctor", "tianzhou doctor --json", "tianzhou doctor --wait 10",
+        "tianzhou doctor --expect broker-a --expect broker-b",
+        "tianzhou doctor --expect 3",
+        "tianzhou doctor --forget broker-b        it was removed on purpose",
+    ],
 )  # fmt: skip
 async def doctor(
     session: Session,
@@ -36,14 +76,29 @@ async def doctor(
             help="How long to watch queues that have a backlog; 0 does not look for stuck ones.",
         ),
     ] = WATCH_S,
+    expect: ExpectOption = None,
+    forget: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--forget",
+            metavar="BROKER",
+            help="Accept that a broker is gone, by its name; `all` for every one that is missing.",
+        ),
+    ] = None,
 ) -> Shown:
     """Find the usual faults of a cluster, and say what to do.
 
-    Looks for: nameservers that are away or disagree, advertised addresses that lead nowhere, clocks
-    that differ, full disks, members that subscribe differently, queues that stand still, dead
-    letters, topics and groups that are created by themselves. Exit code 1 if there is an error.
+    Looks for: brokers that were there at an earlier look and are gone, nameservers that are away or
+    disagree, advertised addresses that lead nowhere, clocks that differ, full disks, members that
+    subscribe differently, queues that stand still, dead letters, topics and groups that are created
+    by themselves. Exit code 1 if there is an error.
     """
-    findings = await examine(session.admin, wait_s=wait_s)
+    memory = Memory(session, expect)
+    if forget:
+        for gone in memory.presence.forget(forget, await registered_brokers(session.admin)):
+            session.say(f"{gone.label} ({gone.address}) is forgotten")
+    findings = await examine(session.admin, memory.presence, wait_s=wait_s)
+    memory.save()
     grid = Table.grid(padding=(0, 2))
     for each in findings:
         word, style = _MARKS[each.level]

@@ -1,7 +1,7 @@
 """What is told when a cluster is watched."""
 
-from tianzhou.admin.changes import CAME, GONE, Change, changes
-from tianzhou.admin.doctor import Finding, Level
+from tianzhou.admin.changes import CAME, GONE, WATCH, Change, changes, with_unseen
+from tianzhou.admin.findings import Finding, Level
 
 DISK = Finding(Level.WARNING, "disks", "a", "disk is 76% full", "make room")
 CLOCK = Finding(Level.ERROR, "clocks", "a", "clock is 9 s behind", "keep time")
@@ -31,3 +31,28 @@ def test_two_faults_of_one_subject_are_two() -> None:
     topics = Finding(Level.WARNING, "settings", "a", "makes topics", "set autoCreateTopicEnable")
     groups = Finding(Level.WARNING, "settings", "a", "makes groups", "set autoCreateGroup")
     assert changes([topics, groups], [groups]) == [Change(GONE, topics)]
+
+
+MISSING = Finding(Level.ERROR, "brokers", "a 1.1.1.1:1", "is not registered any more", "start it")
+SILENT = Finding(Level.ERROR, WATCH, "1.1.1.1:9876", "no connection", "it is tried again")
+
+
+def test_a_server_that_is_away_makes_nothing_better() -> None:
+    assert changes([DISK, CLOCK], with_unseen([DISK, CLOCK], [FINE, MISSING])) == [
+        Change(CAME, MISSING)
+    ]
+    assert changes([DISK, MISSING], with_unseen([DISK, MISSING], [SILENT])) == [
+        Change(CAME, SILENT)
+    ]
+
+
+def test_what_is_better_is_told_when_all_servers_are_back() -> None:
+    kept = with_unseen([DISK], [FINE, MISSING])
+    assert changes(kept, with_unseen(kept, [FINE])) == [Change(GONE, MISSING), Change(GONE, DISK)]
+
+
+def test_a_broker_that_is_back_is_told_while_another_is_away() -> None:
+    other = Finding(Level.ERROR, "brokers", "b 1.1.1.1:2", "is not registered any more", "start")
+    assert changes([MISSING, other], with_unseen([MISSING, other], [FINE, other])) == [
+        Change(GONE, MISSING)
+    ]

@@ -3,8 +3,9 @@
 import pytest
 
 from tianzhou.admin import doctor
-from tianzhou.admin.doctor import Finding, Level, Vitals
+from tianzhou.admin.doctor import Vitals
 from tianzhou.admin.fanout import BrokerAt
+from tianzhou.admin.findings import Finding, Level
 from tianzhou.admin.portrait import Contradiction, GroupPortrait, Member, QueueProgress, Work
 from tianzhou.errors import ConnectError
 from tianzhou.protocol.bodies.queues import MessageQueue
