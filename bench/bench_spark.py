@@ -160,7 +160,7 @@ def scans(bench: Bench, what: str, source: Callable[[], DataFrameReader]) -> Ite
     )
     yield bench.measure(
         f"{what}: {PUSHED}",
-        lambda: drain(load(source()).where("tags = 'rare'")),
+        lambda: drain(load(source().option("tags", "rare"))),
     )
 
 
@@ -284,12 +284,12 @@ def told(measured: list[Figure]) -> str:
         and theirs.cpu_us_row
     ]
     for what in (OFFLINE, SOCKETS, LARGER):
-        pushed = by_name.get(f"{what}: {PUSHED}")
+        chosen = by_name.get(f"{what}: {PUSHED}")
         plain = by_name.get(f"{what}: {FILTERED}")
-        if pushed and plain:
+        if chosen and plain:
             lines.append(
                 f"- {what}: a tag that 1 % of the messages have is found "
-                f"{pushed.rows_s / plain.rows_s:.1f} times as fast when it is pushed down."
+                f"{chosen.rows_s / plain.rows_s:.1f} times as fast by the option tags."
             )
     whole = by_name.get(f"{OFFLINE}: {ALL}")
     for what in (SOCKETS, LARGER):

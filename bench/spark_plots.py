@@ -7,7 +7,7 @@ from bench import plots
 from bench.plots import Bar, Group
 
 ALL, SUM, GROUP = "all columns", "sum of two columns", "group by tag"
-PUSHED, FILTERED = "1 % by tag, pushed down", "1 % by tag, filtered by Spark"
+PUSHED, FILTERED = "1 % by tag, by the option tags", "1 % by tag, filtered by Spark"
 OFFLINE, PARQUET = "offline", "Parquet"
 SOCKETS, LARGER = "sockets", "sockets, larger pulls"
 TO_PARQUET, SINK = "write to Parquet", "sink: into a topic"

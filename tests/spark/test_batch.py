@@ -72,8 +72,8 @@ def test_push_down_is_in_the_plan_and_changes_no_result(
 ) -> None:
     columns = "topic STRING, queueId INT, queueOffset BIGINT, tags STRING, storeTimestamp TIMESTAMP"
     options = {"subscribePattern": "ord.*", "maxRecordsPerPartition": 50}
-    pushed = reader(spark, cluster, **options).schema(columns).load()
-    plain = reader(spark, cluster, pushDown=False, **options).schema(columns).load()
+    pushed = reader(spark, cluster, pushDown=True, **options).schema(columns).load()
+    plain = reader(spark, cluster, **options).schema(columns).load()
     middle = plain.selectExpr("sort_array(collect_list(storeTimestamp))[300] AS t").first()
     assert middle is not None
     condition = (
@@ -136,7 +136,7 @@ def test_starts_and_ends_choose_what_is_read(
     moment = round(rows[-1].storeTimestamp.timestamp() * 1000)
     at = reader(spark, cluster, subscribe=orders, startingTimestamp=moment)
     later = at.schema(columns.partition(", value")[0]).load()
-    everything = reader(spark, cluster, subscribe=orders, pushDown=False).load()
+    everything = reader(spark, cluster, subscribe=orders).load()
     wanted = everything.where(f"storeTimestamp >= timestamp_millis({moment})").count()
     assert later.count() == wanted
 

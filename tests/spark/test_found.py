@@ -54,7 +54,7 @@ def told(
 @pytest.mark.parametrize("name", ["rocketmq", "rocketmq-store"])
 def test_a_session_of_any_making_reads_both_sources(told: dict[str, Any], name: str) -> None:
     assert told[f"{name}, push-down on"] == ["1", "3", "5"]
-    assert told[f"{name}, without push-down"] == ["1", "3", "5"]
+    assert told[f"{name}, nothing set"] == ["1", "3", "5"]
 
 
 @pytest.mark.parametrize("name", ["rocketmq", "rocketmq-store"])

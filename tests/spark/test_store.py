@@ -40,12 +40,39 @@ def test_a_running_brokers_directory_has_what_the_broker_gives(
     offline = spark.read.format("rocketmq-store").option("subscribe", letters)
     offline = offline.option("brokerName", "broker-0")
     assert rows_of(offline.load(root)) == expected
-    by_log = offline.option("splitBy", "log").load(root)
+    by_log = offline.option("splitBy", "log").option("pushDown", "true").load(root)
     assert rows_of(by_log.where("tags = 'red' AND queueId <= 1 AND queueOffset >= 5")) == [
         row
         for row in expected
         if row[5] == "red" and row[1] in (0, 1) and row[2] >= 5  # type: ignore[operator]  # an offset
     ]
+
+
+def test_what_only_the_log_has_is_chosen_by_condition_and_option_alike(
+    spark: SparkSession, cluster: Cluster, producer: Producer, store_folder: Path
+) -> None:
+    """A new topic of a running broker, whose queues have no files for up to a minute."""
+    cluster.create_topic("fresh", 2)
+    for number in range(20):
+        producer.send("fresh", b"%d" % number, tags="red" if number % 3 else "blue")
+    store = spark.read.format("rocketmq-store").option("brokerName", "broker-0")
+    root = str(store_folder / "broker-0")
+    whole = rows_of(store.option("subscribe", "fresh").load(root))
+    assert len(whole) == 20
+    half = [row for row in whole if row[1] == 1]
+    pushed = store.option("subscribe", "fresh").option("pushDown", "true").load(root)
+    assert rows_of(pushed.where("queueId = 1")) == half
+    store = spark.read.format("rocketmq-store").option("brokerName", "broker-0")
+    for options, expected in (
+        ({"assign": '{"fresh": {"broker-0": [1]}}'}, half),
+        ({"assign": '{"fresh": {"elsewhere": [1]}}'}, []),
+        ({"subscribePattern": "fres."}, whole),
+        ({"subscribe": "fresh", "endingTimestamp": "1000"}, []),
+        ({"subscribe": "fresh", "startingTimestamp": "1000", "tags": "blue"},
+         [row for row in whole if row[5] == "blue"]),
+    ):  # fmt: skip
+        assert rows_of(store.options(**options).load(root)) == expected, options
+        store = spark.read.format("rocketmq-store").option("brokerName", "broker-0")
 
 
 def test_a_stopped_brokers_directory_is_read_and_its_losses_are_told(
@@ -64,7 +91,8 @@ def test_a_stopped_brokers_directory_is_read_and_its_losses_are_told(
     root = tmp_path / "broker-0"
     whole = store.load(str(root))
     assert whole.count() == 60
-    assert whole.where("tags = 'even'").count() == 30
+    assert store.option("tags", "even").load(str(root)).count() == 30
+    store = spark.read.format("rocketmq-store").option("subscribe", "old")
     files = sorted((root / "commitlog").iterdir())
     assert len(files) > 2
     # Retention takes the oldest file; its messages are not in the queues any more.

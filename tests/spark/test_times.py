@@ -131,8 +131,8 @@ def test_a_filter_by_time_reads_little_of_the_broker_and_nothing_is_left_to_spar
     spark: SparkSession, hours: Hours, capsys: pytest.CaptureFixture[str]
 ) -> None:
     condition = hours.condition(2, 3)
-    pushed = hours.online(spark, maxRecordsPerPartition=5).where(condition)
-    plain = hours.online(spark, maxRecordsPerPartition=5, pushDown=False).where(condition)
+    pushed = hours.online(spark, maxRecordsPerPartition=5, pushDown=True).where(condition)
+    plain = hours.online(spark, maxRecordsPerPartition=5).where(condition)
     assert places_of(pushed) == places_of(plain) == expected(q0=(2, 3), q1=(2, 3))
     assert plain.rdd.getNumPartitions() == HOURS * AN_HOUR // 5
     assert pushed.rdd.getNumPartitions() == AN_HOUR // 5
@@ -159,10 +159,11 @@ def test_a_filter_by_time_gives_the_same_of_a_directory(
 ) -> None:
     condition = hours.condition(1, 3)
     with nullcontext() if runs else stopped(hours.cluster):
-        pushed = hours.offline(spark, splitBy=split_by).where(condition)
-        plain = hours.offline(spark, splitBy=split_by, pushDown=False).where(condition)
+        pushed = hours.offline(spark, splitBy=split_by, pushDown=True).where(condition)
+        plain = hours.offline(spark, splitBy=split_by).where(condition)
         assert places_of(pushed) == places_of(plain) == expected(q0=(1, 3), q1=(1, 3))
-        pushed = hours.offline(spark, splitBy=split_by).where(hours.condition(5, 5))
+        pushed = hours.offline(spark, splitBy=split_by, pushDown=True)
+        pushed = pushed.where(hours.condition(5, 5))
         assert places_of(pushed) == {}
 
 

@@ -7,7 +7,7 @@ bodies, numbers that lie in properties as text, and the column `value`.
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -115,6 +115,8 @@ class Decoder:
     value_format: ValueFormat | None = None
     only_tags: frozenset[str] | None = None
     """Rows with other tags are left out: brokers compare hashes only."""
+    only_keys: frozenset[str] | None = None
+    """Rows without any of these keys are left out."""
     first_ms: int | None = None
     """Rows stored before are left out: a clock that was put back mixes times."""
     stop_ms: int | None = None
@@ -130,6 +132,7 @@ class Decoder:
             wanted.json(),
             options.value_format,
             wanted_tags(options, pushed),
+            frozenset(options.keys) or None,
             pushed.first_ms,
             pushed.stop_ms,
         )
@@ -137,6 +140,12 @@ class Decoder:
     @cached_property
     def arrow_schema(self) -> pa.Schema:
         return to_arrow_schema(StructType.fromJson(json.loads(self.schema_json)), timezone="UTC")
+
+    def narrowed(self, first_ms: int | None, stop_ms: int | None) -> "Decoder":
+        """The same for rows stored from one time to before another only; None changes nothing."""
+        firsts = [each for each in (self.first_ms, first_ms) if each is not None]
+        stops = [each for each in (self.stop_ms, stop_ms) if each is not None]
+        return replace(self, first_ms=max(firsts, default=None), stop_ms=min(stops, default=None))
 
     @property
     def _has_times(self) -> bool:
@@ -169,6 +178,8 @@ class Decoder:
 
         Checksums are those of bodies: who does not want bodies does not have them read.
         """
+        if self.only_keys is not None:
+            starts = with_keys(buffer, starts, self.only_keys)
         names = self.sources
         found = decode_arrays(buffer, starts, names, check_crc="body" in names)
         return dict(zip(names, found, strict=True))
@@ -227,6 +238,21 @@ class Decoder:
         some = [each for each in texts if each.null_count < count] or texts[:1]
         text = some[0] if len(some) == 1 else pc.coalesce(*some)
         return text if pa.types.is_string(field.type) else number_of(text, field.type)
+
+
+def with_keys(buffer: Buffer, starts: Longs | None, wanted: frozenset[str]) -> Longs:
+    """Where those records begin that have one of the wanted keys. Raises RecordError.
+
+    Nothing else is decoded of the other records, and their bodies are not read.
+    """
+    keys, sizes = decode_arrays(buffer, starts, ["keys", "storeSize"], check_crc=False)
+    if starts is None:
+        ends = np.cumsum(sizes.to_numpy(), dtype=np.int64)
+        starts = np.concatenate([np.zeros(1, np.int64), ends])[: len(ends)]
+    fits = pc.is_in(keys.flatten(), value_set=pa.array(sorted(wanted), pa.string()))
+    parents = pc.list_parent_indices(keys).filter(fits)
+    found: Longs = starts[np.unique(parents.to_numpy())]
+    return found
 
 
 def wanted_tags(options: ReadingOptions, pushed: Pushed) -> frozenset[str] | None:

@@ -11,7 +11,7 @@ in memory for up to a minute; what only the log has of the wanted queues is read
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -77,6 +77,20 @@ class LogPartition(InputPartition):
     """Topics whose other queues are wanted, too."""
     others: tuple[int, int] = (0, 2**63 - 1)
     """Queue offsets of those."""
+    pattern: str = ""
+    """Topics that match it are among `topics`."""
+    times_ms: tuple[int | None, int | None] = (None, None)
+    """Store times from and before, None for any."""
+    queue_ids: frozenset[int] | None = None
+    """Of the other queues only those of these numbers, None for any."""
+
+    def range_of(self, topic: str, queue_id: int) -> tuple[int, int] | None:
+        """The wanted queue offsets of a queue, None if it is not wanted."""
+        found = self.wanted.get((topic, queue_id))
+        if found is not None or (self.queue_ids is not None and queue_id not in self.queue_ids):
+            return found
+        matches = self.pattern and re.fullmatch(self.pattern, topic)
+        return self.others if topic in self.topics or matches else None
 
 
 class StoreSource(DataSource):
@@ -92,9 +106,10 @@ class StoreSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         settle_in()
         options = read_options(StoreOptions, self.options)
-        return (
-            PushingReader(options, schema) if options.pushes_down else StoreReader(options, schema)
-        )
+        if not options.pushes_down:
+            return StoreReader(options, schema)
+        pushdown.warn_if_wrong()
+        return PushingReader(options, schema)
 
 
 class StoreReader(Travelling, DataSourceReader):
@@ -193,14 +208,14 @@ class StoreReader(Travelling, DataSourceReader):
 
     def _tail(self, files: StoreFiles, bounds: dict[Queue, Bounds]) -> list[LogPartition]:
         """What the log has and the queues do not have yet, where the end is open."""
-        options = self._options
-        if not files.is_open or not files.log_firsts or self._ending.others is not Edge.LATEST:
+        times_ms = _tail_times_ms(self._starting, self._ending)
+        if times_ms is None or not files.is_open or not files.log_firsts:
             return []
         derived = read_checkpoint(RealDisk(), files.root / "checkpoint").derived
-        if derived is None or self._starting.has_times or self._ending.named:
+        if derived is None:
             return []
         pushed = self._pushed
-        known = dict.fromkeys(self._starting.named, 0) | {
+        known = dict.fromkeys([*self._starting.named, *self._assigned], 0) | {
             queue: held.high for queue, held in bounds.items()
         }
         wanted = {
@@ -209,24 +224,41 @@ class StoreReader(Travelling, DataSourceReader):
                 pushed.stop_offset,
             )
             for queue, high in known.items()
-            if pushed.wants(queue) and (queue in bounds or queue.topic in options.subscribe)
+            if pushed.wants(queue) and (queue in bounds or self._chooses(queue))
         }
-        # Queues that only the log knows yet; of which numbers they are nobody can tell.
-        topics = frozenset(
-            topic
-            for topic in options.subscribe
-            if pushed.queue_ids is None and pushed.wants(Queue(topic, options.broker_name, 0))
-        )
+        topics, pattern = self._tail_topics()
+        others, ids = (pushed.first_offset, pushed.stop_offset), pushed.queue_ids
         return [
             LogPartition(
-                max(first, derived.log_offset),
-                wanted,
-                topics,
-                (pushed.first_offset, pushed.stop_offset),
+                max(first, derived.log_offset), wanted, topics, others, pattern, times_ms, ids
             )
             for first in files.log_firsts
-            if first + files.log_file_bytes > derived.log_offset and (wanted or topics)
-        ]
+            if first + files.log_file_bytes > derived.log_offset and (wanted or topics or pattern)
+        ]  # fmt: skip
+
+    def _chooses(self, queue: Queue) -> bool:
+        """Whether the options choose a queue that has no files yet."""
+        options = self._options
+        if queue.broker_name != options.broker_name:
+            return False
+        if options.subscribe_pattern:
+            return re.fullmatch(options.subscribe_pattern, queue.topic) is not None
+        return queue in self._assigned or queue.topic in options.subscribe
+
+    def _tail_topics(self) -> tuple[frozenset[str], str]:
+        """The topics, or a pattern for them, whose queues may be known to the log only.
+
+        Of which numbers such queues are cannot be told before the log is read.
+        """
+        options, pushed = self._options, replace(self._pushed, queue_ids=None)
+        if options.subscribe_pattern and pushed.topics is None:
+            anything = pushed.wants(Queue("", options.broker_name, 0))
+            return frozenset(), options.subscribe_pattern if anything else ""
+        named = (
+            Queue(topic, options.broker_name, 0) for topic in pushed.topics or options.subscribe
+        )
+        wanted = (queue for queue in named if not self._assigned and self._chooses(queue))
+        return frozenset(queue.topic for queue in wanted if pushed.wants(queue)), ""
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -284,7 +316,7 @@ class StoreReader(Travelling, DataSourceReader):
         yield from self._sound(decoder, memoryview(mapped), places - first, where)
 
     def _read_log(self, part: LogPartition) -> Iterator[pa.RecordBatch]:
-        files, decoder = self._files(), self._decoder()
+        files, decoder = self._files(), self._decoder().narrowed(*part.times_ms)
         found = files.log_file(part.log_offset)
         if found is None:
             self._lose(f"log file of {part.log_offset} has been deleted")
@@ -377,6 +409,22 @@ def _at_once(ranges: Iterable[Range]) -> Iterator[list[Range]]:
             yield [Range(each.queue, first, min(first + _ENTRIES_AT_ONCE, each.stop))]
 
 
+def _tail_times_ms(starting: Wishes, ending: Wishes) -> tuple[int | None, int | None] | None:
+    """The store times that the tail of the log is to have; None if the tail is not wanted.
+
+    Places that are named for single queues are looked up in the files of these queues only.
+    """
+    if ending.named or any(isinstance(wish, AtTime) for wish in starting.named.values()):
+        return None
+    first, stop = starting.others, ending.others
+    if stop is not Edge.LATEST and not isinstance(stop, AtTime):
+        return None
+    return (
+        first.time_ms if isinstance(first, AtTime) else None,
+        stop.time_ms if isinstance(stop, AtTime) else None,
+    )
+
+
 def _tail_first(wish: Wish) -> int:
     """Where the wanted part begins of what only the log has of a queue."""
     if wish is Edge.LATEST:
@@ -439,8 +487,7 @@ def _wanted_rows(
     for code, name in enumerate(names):
         of_topic = codes == code
         for queue_id in np.unique(queue_ids[of_topic]).tolist():
-            others = part.others if name in part.topics else None
-            range_ = part.wanted.get((name, queue_id), others)
+            range_ = part.range_of(name, queue_id)
             if range_ is not None:
                 of_queue = of_topic & (queue_ids == queue_id)
                 keep |= of_queue & (places >= range_[0]) & (places < range_[1])

@@ -62,10 +62,6 @@ class Wishes:
     def of(self, queue: Queue) -> Wish:
         return self.named.get(queue, self.others)
 
-    @property
-    def has_times(self) -> bool:
-        return any(isinstance(wish, AtTime) for wish in (self.others, *self.named.values()))
-
 
 @dataclass(frozen=True, slots=True)
 class Bounds:

@@ -20,7 +20,9 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from tianzhou.client.settings import ClientSettings
 from tianzhou.errors import ConfigError
 from tianzhou.protocol.acl import Credentials
+from tianzhou.protocol.properties import KEY_SEPARATOR
 from tianzhou.remoting.tls import Tls
+from tianzhou.spark import pushdown
 
 O = TypeVar("O")  # noqa: E741 - the class of options
 
@@ -134,6 +136,18 @@ def parse_names(text: str) -> tuple[str, ...]:
     if not names:
         raise ValueError("at least one name is expected")
     return names
+
+
+def parse_keys(text: str) -> tuple[str, ...]:
+    """Keys with blanks or || between them, each once. Raises ValueError for none.
+
+    RocketMQ keeps the keys of a message with blanks between them, so no key has one inside.
+    """
+    parts = text.split(KEY_SEPARATOR)
+    keys = tuple(dict.fromkeys(part for part in parts if part and part != "||"))
+    if not keys:
+        raise ValueError("at least one key is expected")
+    return keys
 
 
 def parse_pattern(text: str) -> str:
@@ -257,12 +271,13 @@ class ReadingOptions:
     starting_offsets_by_timestamp: str = ""  # {"topic": {"broker": {"0": 1700000000000}}}
     ending_offsets_by_timestamp: str = ""
     tags: str = ""  # a || b
+    keys: tuple[str, ...] = parsed((), parse_keys)  # a || b: messages with one of these keys
     fail_on_data_loss: bool = True
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     value_format: ValueFormat | None = None
     value_schema: str = ""  # of json, in Spark's DDL
-    push_down: bool | None = None  # batches: False leaves all filters to Spark
+    push_down: bool | None = None  # batches: hand filters to the source, see `pushdown.py`
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
@@ -291,7 +306,8 @@ class ReadingOptions:
 
     @property
     def pushes_down(self) -> bool:
-        return self.push_down is not False
+        """Whether the source takes filters over; unless said, only where Spark does that right."""
+        return pushdown.is_default() if self.push_down is None else self.push_down
 
 
 @dataclass(frozen=True, kw_only=True)

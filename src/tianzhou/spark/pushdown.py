@@ -3,8 +3,16 @@
 Pure. Conditions on topic, broker, queue, queue offset, store time and tag are kept exactly by the
 source: they choose where to read, and what is read by tag and time is looked at once more, since
 brokers compare hashes of tags only, and their clocks may have been put back.
+
+Spark 4.2 and 4.3 keep the planned read, with its filters and partitions, on an object that all
+scans of a data frame share (`PythonDataSourceV2.setReadInfo`). A pushed filter therefore stays in
+the frame: whatever uses the frame afterwards, or in the same query, reads the filtered rows. So
+filters are pushed only if the option `pushDown` asks for it, until a release of Spark keeps the
+planned read with the scan. `RIGHT_FROM` is the one place that says from which release on.
 """
 
+import logging
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -21,15 +29,25 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
+from pyspark.version import __version__ as spark_version
 
 from tianzhou.client.queues import Queue
 from tianzhou.protocol.filter.tags import SUBSCRIBE_ALL, parse_tags
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+RIGHT_FROM: tuple[int, int, int] | None = None
+"""The first release of Spark whose pushed filters do not stay in the frame; None: no release yet.
+
+`tests/spark/test_frame_twice.py` fails where the installed Spark behaves otherwise than this says.
+"""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NEVER_NULL = ("topic", "brokerName", "queueId", "queueOffset", "physicalOffset", "storeTimestamp")
 _OFFSET_MAX = 2**63 - 1
+_RELEASE = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +78,34 @@ class Pushed:
 
 
 NOTHING_PUSHED = Pushed()
+
+
+def is_right_in(version: str, right_from: tuple[int, int, int] | None = RIGHT_FROM) -> bool:
+    """Whether a version of Spark keeps a pushed filter with the scan that it belongs to.
+
+    Versions before a release (4.4.0.dev0, 4.4.0-preview1) count as older than the release.
+    """
+    match = _RELEASE.match(version)
+    if right_from is None or match is None:
+        return False
+    release = (int(match[1]), int(match[2]), int(match[3]))
+    return release >= right_from if match.end() == len(version) else release > right_from
+
+
+def is_default() -> bool:
+    """Whether filters are pushed where the option pushDown is not given."""
+    return is_right_in(spark_version)
+
+
+def warn_if_wrong() -> None:
+    """Log what a forced push-down does in a version of Spark that does not keep it apart."""
+    if not is_right_in(spark_version):
+        log.warning(
+            "pushDown=true with Spark %s: a pushed filter stays in the data frame, and everything "
+            "else that uses this frame reads the filtered rows. Use the frame once, or choose by "
+            "the options tags, keys, assign, startingTimestamp and so on instead",
+            spark_version,
+        )
 
 
 def push(filters: Iterable[Filter], *, tags: bool) -> tuple[Pushed, list[Filter]]:

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tianzhou.errors import ConfigError
-from tianzhou.spark import schema
+from tianzhou.spark import pushdown, schema
 from tianzhou.spark.batch import BatchReader, PushingReader
 from tianzhou.spark.options import SourceOptions, read_options
 from tianzhou.spark.stream import RefusedStream, StreamReader
@@ -30,9 +30,10 @@ class RocketmqSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         settle_in()
         options = read_options(SourceOptions, self.options).for_batch()
-        return (
-            PushingReader(options, schema) if options.pushes_down else BatchReader(options, schema)
-        )
+        if not options.pushes_down:
+            return BatchReader(options, schema)
+        pushdown.warn_if_wrong()
+        return PushingReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         try:

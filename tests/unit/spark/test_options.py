@@ -7,6 +7,7 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed: no pysp
 from pyspark.sql.types import StructType
 
 from tianzhou.errors import ConfigError
+from tianzhou.spark import pushdown
 from tianzhou.spark.files import StoreReader
 from tianzhou.spark.options import (
     ReadFrom,
@@ -50,6 +51,7 @@ def test_options_are_read_whatever_their_case() -> None:
         ({"subscribe": " , "}, "option subscribe: ' , ' cannot be used"),
         ({"subscribe": "x", "assign": "{}"}, "one of the options subscribe"),
         ({"subscribePattern": "("}, "no regular expression"),
+        ({"subscribe": "x", "keys": " || "}, "at least one key is expected"),
         ({"subscribe": "x", "minPartitions": "0"}, "a whole number from 1 on"),
         ({"subscribe": "x", "failOnDataLoss": "maybe"}, "true or false"),
         ({"subscribe": "x", "readFrom": "slave"}, "one of master, replica"),
@@ -111,8 +113,18 @@ def test_a_stream_refuses_what_it_cannot_keep(given: dict[str, str], text: str) 
 def test_what_is_left_out_has_its_default() -> None:
     options = read_options(SourceOptions, COMMON | {"minOffsetsPerTrigger": "5"}).for_stream()
     assert options.trigger_delay_ms == 15 * 60_000
-    assert options.pushes_down
-    assert not read_options(SourceOptions, COMMON | {"pushDown": "no"}).for_batch().pushes_down
+    assert options.pushes_down == pushdown.is_default()
+    for text, pushes in (("no", False), ("yes", True)):
+        given = read_options(SourceOptions, COMMON | {"pushDown": text}).for_batch()
+        assert given.pushes_down is pushes
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [("a", ("a",)), (" a  b a ", ("a", "b")), ("a || b,c", ("a", "b,c")), ("a||b", ("a||b",))],
+)
+def test_keys_have_blanks_between_them_as_in_messages(text: str, keys: tuple[str, ...]) -> None:
+    assert read_options(SourceOptions, COMMON | {"keys": text}).keys == keys
 
 
 def test_a_store_directory_has_a_path() -> None:

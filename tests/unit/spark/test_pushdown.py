@@ -21,10 +21,25 @@ from pyspark.sql.datasource import (
 )
 
 from tianzhou.client.queues import Queue
-from tianzhou.spark.pushdown import Pushed, push
+from tianzhou.spark.pushdown import Pushed, is_right_in, push
 
 MOMENT = datetime(2024, 2, 29, 12, 0, 0, 1500, tzinfo=UTC)  # 1.5 ms after the second
 SECOND_MS = 1_709_208_000_000
+
+
+@pytest.mark.parametrize(
+    ("version", "right_from", "is_right"),
+    [
+        ("4.3.0", None, False), ("9.9.9", None, False), ("4.3.9", (4, 4, 0), False),
+        ("4.4.0", (4, 4, 0), True), ("4.10.0", (4, 4, 0), True), ("5.0.0", (4, 4, 1), True),
+        ("4.4.0.dev0", (4, 4, 0), False), ("4.4.0-preview2", (4, 4, 0), False),
+        ("4.4.1.dev0", (4, 4, 0), True), ("unknown", (4, 4, 0), False),
+    ],
+)  # fmt: skip
+def test_push_down_is_right_from_one_release_on(
+    version: str, right_from: tuple[int, int, int] | None, is_right: bool
+) -> None:
+    assert is_right_in(version, right_from) is is_right
 
 
 def test_places_are_taken_over_whole() -> None:

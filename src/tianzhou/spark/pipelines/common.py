@@ -92,11 +92,16 @@ class Day:
 
     @property
     def begin(self) -> datetime:
-        return datetime.fromtimestamp(self.begin_ms / 1000, UTC)
+        return moment(self.begin_ms)
 
     @property
     def end(self) -> datetime:
-        return datetime.fromtimestamp(self.end_ms / 1000, UTC)
+        return moment(self.end_ms)
+
+
+def moment(time_ms: int) -> datetime:
+    """A time as Spark's functions take it."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC)
 
 
 def parse_zone(text: str) -> str:
@@ -170,9 +175,14 @@ def messages(
     columns: str,
     *,
     day: Day | None = None,
+    since_ms: int | None = None,
     more: Mapping[str, str] | None = None,
 ) -> "DataFrame":
-    """The messages of some topics, with the named columns only; of one day if it is given."""
+    """The messages of some topics, with the named columns only; of one day if it is given.
+
+    Times are options of the source, which reads nothing else then, and a condition as well, since
+    messages stored while a broker's clock was put back lie between others.
+    """
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructField, StructType
 
@@ -181,11 +191,16 @@ def messages(
     names = [name.strip() for name in columns.split(",")]
     schema = StructType([StructField(name, BY_NAME[name].spark_type) for name in names])
     reader = spark.read.format("rocketmq").options(**options.for_spark(), **(more or {}))
+    if day is not None:
+        since_ms = day.begin_ms
+        reader = reader.option("endingTimestamp", day.end_ms)
+    if since_ms is not None:
+        reader = reader.option("startingTimestamp", since_ms)
     found = reader.option("subscribe", ",".join(topics)).schema(schema).load()
-    if day is None:
-        return found
     at = f.col("storeTimestamp")
-    return found.where((at >= f.lit(day.begin)) & (at < f.lit(day.end)))
+    if since_ms is not None:
+        found = found.where(at >= f.lit(moment(since_ms)))
+    return found if day is None else found.where(at < f.lit(day.end))
 
 
 def frame_of(spark: "SparkSession", rows: Iterable[tuple[object, ...]], schema: str) -> "DataFrame":

@@ -8,7 +8,6 @@ its body.
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tianzhou.names import DLQ_TOPIC_PREFIX
@@ -21,7 +20,7 @@ from tianzhou.spark.pipelines.alarm_rounds import (
     run_rounds,
 )
 from tianzhou.spark.pipelines.alarms import Rule
-from tianzhou.spark.pipelines.common import NEVER, Outcome, messages
+from tianzhou.spark.pipelines.common import NEVER, Outcome, messages, moment
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,7 +49,8 @@ def run(spark: "SparkSession", options: Options, *, stop: threading.Event = NEVE
         if not topics:
             return []
         windows_s = {options.fallback.window_s, *(rule.window_s for rule in rules)}
-        letters = messages(spark, options, topics, _COLUMNS)
+        since_ms = now_ms - max(windows_s) * 1000
+        letters = messages(spark, options, topics, _COLUMNS, since_ms=since_ms)
         found = counts(letters, windows_s, now_ms, options.samples).collect()
         return [observation(row, windows_s) for row in found]
 
@@ -64,7 +64,7 @@ def counts(
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    since = {window: _moment(now_ms - window * 1000) for window in sorted(windows_s)}
+    since = {window: moment(now_ms - window * 1000) for window in sorted(windows_s)}
     at = f.col("storeTimestamp")
     sample = f.struct(
         "storeTimestamp", "msgId", "keys", "reconsumeTimes",
@@ -73,7 +73,7 @@ def counts(
     place = Window.partitionBy("topic", "origin").orderBy(f.desc("storeTimestamp"))
     is_sample = f.row_number().over(place) <= sample_max
     return (
-        letters.where((at >= f.lit(min(since.values()))) & (at <= f.lit(_moment(now_ms))))
+        letters.where((at >= f.lit(min(since.values()))) & (at <= f.lit(moment(now_ms))))
         .withColumn("origin", f.coalesce("dlqOriginTopic", "retryTopic", f.lit("")))
         .withColumn("sample", f.when(is_sample, sample))
         .groupBy("topic", "origin")
@@ -85,10 +85,6 @@ def counts(
             f.collect_list("sample").alias("samples"),
         )
     )
-
-
-def _moment(time_ms: int) -> datetime:
-    return datetime.fromtimestamp(time_ms / 1000, UTC)
 
 
 def observation(row: Any, windows_s: Iterable[int]) -> Observation:  # noqa: ANN401 - a Row

@@ -12,7 +12,7 @@ be on its way.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from tianzhou.errors import ConfigError
 from tianzhou.spark import database
 from tianzhou.spark.options import parse_duration_ms, parse_names, parsed
 from tianzhou.spark.pipelines import tables
-from tianzhou.spark.pipelines.common import Outcome, PipelineOptions, frame_of, messages
+from tianzhou.spark.pipelines.common import Outcome, PipelineOptions, frame_of, messages, moment
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,7 +79,7 @@ def run(spark: "SparkSession", options: Options) -> Outcome:
         frame_of(spark, ((each,) for each in said), "token string"),
         logged,
         outbox=options.against is Against.OUTBOX,
-        end=_moment(end_ms),
+        end=moment(end_ms),
     ).collect()
     engine = tables.open_database(options.database)
     try:
@@ -93,18 +93,12 @@ def run(spark: "SparkSession", options: Options) -> Outcome:
     return Outcome(len(found), f"{missing} missing, {len(found) - missing} extra")
 
 
-def _moment(time_ms: int) -> datetime:
-    return datetime.fromtimestamp(time_ms / 1000, UTC)
-
-
 def _logged(spark: "SparkSession", options: Options, begin_ms: int, now_ms: int) -> "DataFrame":
     """Tokens of the log with the time of each."""
     from pyspark.sql import functions as f
 
     columns = "storeTimestamp, msgId, keys, properties"
-    stored = messages(spark, options, options.topics, columns).where(
-        f.col("storeTimestamp") >= f.lit(_moment(begin_ms))
-    )
+    stored = messages(spark, options, options.topics, columns, since_ms=begin_ms)
     if options.against is Against.OUTBOX:
         token = f.col("properties").getItem(outbox.OUTBOX_ID)
     else:

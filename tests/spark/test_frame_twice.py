@@ -1,0 +1,287 @@
+"""A data frame that is used more than once gives each use its own rows.
+
+Spark 4.2 and 4.3 keep a pushed filter on an object that all scans of a frame share. By default
+nothing is pushed there, so every use is right; with push-down forced on the same uses show whether
+the installed Spark still does that, and `pushdown.RIGHT_FROM` must say the same. What is chosen by
+options belongs to the frame, and every use of it sees exactly that.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.spark.reading import stored
+from tests.spark.streams import run
+from tianzhou.client.sync import Producer, QueueReader
+from tianzhou.message import StoredMessage
+from tianzhou.spark import pushdown
+from tianzhou.testing import Cluster
+
+TOPIC = "twice"
+COUNT = 36
+COLUMNS = "queueId INT, queueOffset BIGINT, tags STRING, keys ARRAY<STRING>"
+SOURCES = ("rocketmq", "rocketmq-store")
+
+Row = tuple[int, int, str]
+"""Queue, offset, tag."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the messages are, and what they are by plain Python."""
+
+    cluster: Cluster
+    store: Path
+    messages: list[StoredMessage]
+
+    @property
+    def rows(self) -> list[Row]:
+        return [(each.queue_id, each.queue_offset, each.tags or "") for each in self.messages]
+
+    def load(self, spark: SparkSession, source: str, **options: object) -> DataFrame:
+        where = (
+            {"nameServer": self.cluster.namesrv_address}
+            if source == "rocketmq"
+            else {"path": str(self.store), "brokerName": "broker-0"}
+        )
+        named = {name: str(value) for name, value in options.items()}
+        if not {"assign", "subscribePattern"} & options.keys():
+            named["subscribe"] = TOPIC
+        return spark.read.format(source).options(**where, **named).schema(COLUMNS).load()
+
+
+@pytest.fixture(scope="module")
+def place(cluster: Cluster, producer: Producer, store_folder: Path) -> Place:
+    cluster.create_topic(TOPIC, 3)
+    with QueueReader("twice", namesrv=cluster.namesrv_address) as reader:
+        queues = sorted(reader.queues(TOPIC), key=lambda queue: queue.queue_id)
+    for number in range(COUNT):
+        tag = "ab"[number % 5 == 0]
+        producer.send(
+            TOPIC, b"%d" % number, tags=tag, keys=[f"k{number % 6}", "all"],
+            queue=queues[number % 7 % 3],
+        )  # fmt: skip
+    return Place(cluster, store_folder / "broker-0", stored(cluster, TOPIC))
+
+
+# -- uses: what Spark gives, and what plain Python over the same rows does -------------------------
+
+Use = Callable[[SparkSession, DataFrame, list[Row], Path], tuple[object, object]]
+
+
+def counts(_: SparkSession, frame: DataFrame, rows: list[Row], __: Path) -> tuple[object, object]:
+    conditions = ["queueId = 2", "true", "tags = 'b'", "queueOffset < 2", "true", "queueId = 1"]
+    return [frame.where(each).count() for each in conditions], [
+        sum(row[0] == 2 for row in rows), len(rows), sum(row[2] == "b" for row in rows),
+        sum(row[1] < 2 for row in rows), len(rows), sum(row[0] == 1 for row in rows),
+    ]  # fmt: skip
+
+
+def unions(_: SparkSession, frame: DataFrame, rows: list[Row], __: Path) -> tuple[object, object]:
+    made = frame.where("queueId = 2").unionAll(frame).unionAll(frame.where("tags = 'b'"))
+    found = Counter(tuple(row)[:3] for row in made.collect())
+    one = [row for row in rows if row[0] == 2]
+    return found, Counter(one + rows + [row for row in rows if row[2] == "b"])
+
+
+def joins(_: SparkSession, frame: DataFrame, rows: list[Row], __: Path) -> tuple[object, object]:
+    left, right = frame.where("queueId = 2").alias("l"), frame.where("tags = 'b'").alias("r")
+    pairs = left.join(right, "queueOffset").select("queueOffset", "r.queueId").collect()
+    whole = left.join(frame.alias("w"), "queueOffset").count()
+    expected = [
+        (one[1], other[0])
+        for one in rows if one[0] == 2
+        for other in rows if other[2] == "b" and one[1] == other[1]
+    ]  # fmt: skip
+    everything = sum(one[0] == 2 and one[1] == other[1] for one in rows for other in rows)
+    return (Counter(map(tuple, pairs)), whole), (Counter(expected), everything)
+
+
+def views(spark: SparkSession, frame: DataFrame, rows: list[Row], _: Path) -> tuple[object, object]:
+    frame.createOrReplaceTempView("twice")
+    found = [
+        spark.sql("SELECT count(*) FROM twice WHERE queueId = 2").collect()[0][0],
+        spark.sql("SELECT count(*) FROM twice").collect()[0][0],
+        spark.sql(
+            "WITH b AS (SELECT * FROM twice WHERE tags = 'b') "
+            "SELECT (SELECT count(*) FROM b) * 1000 + count(*) FROM twice"
+        ).collect()[0][0],
+    ]
+    with_b = sum(row[2] == "b" for row in rows)
+    return found, [sum(row[0] == 2 for row in rows), len(rows), with_b * 1000 + len(rows)]
+
+
+def subqueries(
+    spark: SparkSession, frame: DataFrame, rows: list[Row], _: Path
+) -> tuple[object, object]:
+    frame.createOrReplaceTempView("twice")
+    found = [
+        spark.sql(text).collect()[0][0]
+        for text in (
+            "SELECT count(*) FROM twice WHERE queueOffset IN "
+            "(SELECT queueOffset FROM twice WHERE tags = 'b' AND queueId = 0)",
+            "SELECT count(*) FROM twice WHERE queueId = 1 AND queueOffset < "
+            "(SELECT max(queueOffset) FROM twice WHERE queueId = 0)",
+        )
+    ]
+    offsets = {row[1] for row in rows if row[2] == "b" and row[0] == 0}
+    most = max(row[1] for row in rows if row[0] == 0)
+    return found, [
+        sum(row[1] in offsets for row in rows),
+        sum(row[0] == 1 and row[1] < most for row in rows),
+    ]
+
+
+def caches(_: SparkSession, frame: DataFrame, rows: list[Row], __: Path) -> tuple[object, object]:
+    some = frame.where("queueId = 2").cache()
+    found = [some.count(), frame.count(), some.count()]
+    some.unpersist()
+    frame.cache()
+    found += [frame.where("queueId = 2").count(), frame.count()]
+    frame.unpersist()
+    found += [frame.where("tags = 'b'").count(), frame.count()]
+    one, whole = sum(row[0] == 2 for row in rows), len(rows)
+    return found, [one, whole, one, one, whole, sum(row[2] == "b" for row in rows), whole]
+
+
+def threads(_: SparkSession, frame: DataFrame, rows: list[Row], __: Path) -> tuple[object, object]:
+    together = threading.Barrier(2)
+
+    def count(condition: str) -> list[int]:
+        together.wait(60)
+        return [frame.where(condition).count() for _ in range(3)]
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(count, ["queueId = 2", "tags = 'b'"]))
+    found.append([frame.count()])
+    return found, [
+        [sum(row[0] == 2 for row in rows)] * 3, [sum(row[2] == "b" for row in rows)] * 3,
+        [len(rows)],
+    ]  # fmt: skip
+
+
+def batches(
+    spark: SparkSession, frame: DataFrame, rows: list[Row], folder: Path
+) -> tuple[object, object]:
+    """`foreachBatch` with the frame beside a small stream, whose batch is used twice as well."""
+    folder.mkdir()
+    (folder / "in.csv").write_text("0\n2\n")
+    found: list[int] = []
+
+    def take(batch: DataFrame, _: int) -> None:
+        found.extend(
+            (
+                frame.where("queueId = 2").count(), frame.count(),
+                batch.where("q = 2").join(frame, batch["q"] == frame["queueId"]).count(),
+                batch.join(frame, batch["q"] == frame["queueId"]).count(), batch.count(),
+            )
+        )  # fmt: skip
+
+    lines = spark.readStream.schema("q INT").csv(str(folder))
+    run(lines.writeStream.foreachBatch(take).trigger(availableNow=True))
+    by_queue = Counter(row[0] for row in rows)
+    return found, [by_queue[2], len(rows), by_queue[2], by_queue[0] + by_queue[2], 2]
+
+
+USES: dict[str, Use] = {
+    each.__name__: each
+    for each in (counts, unions, joins, views, subqueries, caches, threads, batches)
+}
+
+
+# -- tests -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("use", USES)
+def test_every_use_of_a_frame_sees_its_own_rows(
+    spark: SparkSession, place: Place, tmp_path: Path, source: str, use: str
+) -> None:
+    frame = place.load(spark, source)
+    found, expected = USES[use](spark, frame, place.rows, tmp_path / "in")
+    assert found == expected
+
+
+def chosen(place: Place) -> list[tuple[dict[str, object], list[Row]]]:
+    """Options that choose, and the rows of them by plain Python."""
+    early = sorted(each.store_time_ms for each in place.messages)[COUNT // 2]
+    with_key = [each for each in place.messages if {"k1", "k4"} & set(each.keys)]
+    return [
+        ({"tags": "b"}, [row for row in place.rows if row[2] == "b"]),
+        (
+            {"keys": "k1 || k4"},
+            [(each.queue_id, each.queue_offset, each.tags or "") for each in with_key],
+        ),
+        (
+            {"assign": f'{{"{TOPIC}": {{"broker-0": [0, 2]}}}}'},
+            [row for row in place.rows if row[0] in (0, 2)],
+        ),
+        ({"subscribePattern": "tw.c."}, place.rows),
+        (
+            {"startingTimestamp": early},
+            [
+                (each.queue_id, each.queue_offset, each.tags or "")
+                for each in place.messages
+                if each.store_time_ms >= early
+            ],
+        ),
+    ]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(
+    "number", range(5), ids=["tags", "keys", "assign", "subscribePattern", "startingTimestamp"]
+)
+def test_what_options_choose_belongs_to_the_frame_and_to_no_other(
+    spark: SparkSession, place: Place, source: str, number: int
+) -> None:
+    options, rows = chosen(place)[number]
+    some, whole = place.load(spark, source, **options), place.load(spark, source)
+    one = sum(row[0] == 2 for row in rows)
+    assert some.where("queueId = 2").count() == one
+    assert Counter(tuple(row)[:3] for row in some.collect()) == Counter(rows)
+    assert whole.unionAll(some).count() == len(rows) + COUNT
+    assert some.where("queueId = 2").unionAll(whole).unionAll(some).count() == (
+        one + COUNT + len(rows)
+    )
+
+
+def test_a_key_and_a_tag_choose_together_and_a_key_that_no_message_has_chooses_nothing(
+    spark: SparkSession, place: Place
+) -> None:
+    for source in SOURCES:
+        both = place.load(spark, source, keys="k0", tags="b")
+        wanted = [each for each in place.messages if "k0" in each.keys and each.tags == "b"]
+        assert both.count() == len(wanted) > 0
+        assert place.load(spark, source, keys="k").count() == 0
+        assert place.load(spark, source, keys="k5 all").count() == COUNT
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_installed_spark_is_as_right_with_push_down_as_the_table_of_versions_says(
+    spark: SparkSession, place: Place, tmp_path: Path, source: str
+) -> None:
+    wrong: list[str] = []
+    for name, use in USES.items():
+        frame = place.load(spark, source, pushDown=True)
+        found, expected = use(spark, frame, place.rows, tmp_path / "in")
+        if found != expected:
+            wrong.append(f"{name}: {found} instead of {expected}")
+    version = pyspark.__version__
+    if pushdown.is_right_in(version):
+        assert not wrong, (
+            f"Spark {version} lets pushed filters stay in a frame, but pushdown.RIGHT_FROM says "
+            f"that it does not: {wrong}"
+        )
+    else:
+        assert wrong, (
+            f"Spark {version} keeps pushed filters apart, and pushdown.RIGHT_FROM does not know: "
+            "set it to the first release for which this test shows that"
+        )
