@@ -232,6 +232,23 @@ async def test_accounts_are_changed_by_requests_of_administrators_only(tmp_path:
         assert (await send(it, None)).code == ResponseCode.SUCCESS
 
 
+async def test_a_deleted_file_locks_nobody_out_and_is_written_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with guarded(tmp_path) as it:
+        file = tmp_path / "conf" / "plain_acl.yml"
+        file.unlink()
+        await eventually(lambda: "plain_acl.yml is gone" in caplog.text, "the broker to see it")
+        assert (await send(it, PLAIN)).code == ResponseCode.SUCCESS
+        put = {"accessKey": "newcomer", "secretKey": "fresh-secret", "topicPerms": "orders=PUB"}
+        code = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG
+        put_code = (await ask(it, ADMIN, code, put | {"admin": "false"})).code
+        assert put_code == ResponseCode.SUCCESS
+        for account in (ADMIN, PLAIN, NEWCOMER):
+            assert (await send(it, account)).code == ResponseCode.SUCCESS
+        assert file.stat().st_mode & 0o777 == 0o600
+
+
 async def test_requests_about_accounts_say_that_access_control_is_off(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         for code in (

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from tianzhou.config.files import PRIVATE, replace_file
 from tianzhou.errors import ConfigError
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
@@ -69,12 +70,9 @@ def load_contexts(path: Path) -> Contexts:
 def save_contexts(path: Path, contexts: Contexts) -> None:
     """Write the file in one step. Raises ConfigError."""
     text = json.dumps(msgspec.to_builtins(contexts), indent=2, ensure_ascii=False)
-    fresh = path.with_suffix(f".{os.getpid()}.tmp")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh.touch(mode=0o600)
-        fresh.write_text(text + "\n")
-        fresh.replace(path)
+        replace_file(path, f"{text}\n".encode(), mode=PRIVATE)
     except OSError as e:
         raise ConfigError(f"{path} cannot be written: {e.strerror}") from e
 

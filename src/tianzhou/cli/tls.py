@@ -11,11 +11,11 @@ from typing import Annotated
 import typer
 
 from tianzhou.cli.serving import FAILED, OK, complain, say
+from tianzhou.config.files import PRIVATE, replace_file
 
 app = typer.Typer(name="tls", no_args_is_help=True, help="Certificates for development.")
 
 _COMMAND = "tianzhou tls init"
-_SECRET_MODE = 0o600
 
 
 @app.callback()
@@ -55,11 +55,12 @@ def make_certificates(folder: Path, hosts: list[str]) -> int:
             authority = trustme.CA.from_pem(ca_path.read_bytes(), ca_key_path.read_bytes())
         else:
             authority = trustme.CA(organization_name="Tianzhou development")
-            _write(ca_key_path, authority.private_key_pem.bytes())
+            replace_file(ca_key_path, authority.private_key_pem.bytes(), mode=PRIVATE)
             ca_path.write_bytes(authority.cert_pem.bytes())
         for name, names in (("server", hosts), ("client", ["tianzhou-client"])):
             issued = authority.issue_cert(*names, common_name=names[0])
-            _write(folder / f"{name}.key", issued.private_key_pem.bytes())
+            key = issued.private_key_pem.bytes()
+            replace_file(folder / f"{name}.key", key, mode=PRIVATE)
             chain = b"".join(each.bytes() for each in issued.cert_chain_pems)
             (folder / f"{name}.pem").write_bytes(chain)
     except (OSError, ValueError) as e:
@@ -67,12 +68,6 @@ def make_certificates(folder: Path, hosts: list[str]) -> int:
         return FAILED
     say(_next_steps(folder.absolute(), hosts))
     return OK
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.touch(mode=_SECRET_MODE)
-    path.chmod(_SECRET_MODE)
-    path.write_bytes(data)
 
 
 def _next_steps(folder: Path, hosts: list[str]) -> str:

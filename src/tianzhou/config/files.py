@@ -1,7 +1,14 @@
 """Small files that are replaced as a whole: a reader sees the old one or the new one."""
 
+import contextlib
 import os
+import stat
 from pathlib import Path
+
+PRIVATE = 0o600
+"""The mode of a file that holds secrets: its owner reads it and nobody else."""
+_USUAL = 0o666
+"""Less what the process's umask takes away."""
 
 
 def in_home(name: str) -> Path:
@@ -9,27 +16,51 @@ def in_home(name: str) -> Path:
     return Path(os.path.expanduser("~"), name)  # noqa: PTH111 - Path.expanduser raises there
 
 
-def replace_file(path: Path, data: bytes) -> None:
+def replace_file(
+    path: Path, data: bytes, *, new_mode: int = _USUAL, mode: int | None = None
+) -> None:
     """Make `data` the content of `path`, surviving a crash at any point. Missing folders are made.
 
-    The mode of an existing file is kept, and a symbolic link stays one: what it points at is
-    replaced. Raises OSError; then the old content is untouched.
+    An existing file keeps its owner and its mode, unless `mode` is given; a new one has `new_mode`.
+    A symbolic link stays one: what it points at is replaced. Raises OSError; then the old content
+    is untouched.
     """
     target = path.resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    draft.unlink(missing_ok=True)
+    before = target.stat() if target.exists() else None
+    # Nobody else may open the draft before it has the mode of the old file.
+    first_mode = new_mode if before is None and mode is None else PRIVATE
     try:
-        with draft.open("wb") as file:
-            if target.exists():
-                os.fchmod(file.fileno(), target.stat().st_mode & 0o7777)
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, first_mode)
+        with os.fdopen(descriptor, "wb") as file:
+            if before is not None:
+                _keep_owner_and_mode(descriptor, before)
+            if mode is not None:
+                os.fchmod(descriptor, mode)
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(descriptor)
         draft.replace(target)
     except OSError:
         draft.unlink(missing_ok=True)
         raise
     _sync_folder(target.parent)
+
+
+def _keep_owner_and_mode(descriptor: int, before: os.stat_result) -> None:
+    mode = stat.S_IMODE(before.st_mode)
+    now = os.fstat(descriptor)
+    if (now.st_uid, now.st_gid) != (before.st_uid, before.st_gid):
+        # Only root gives files away; a group can be kept by its members.
+        with contextlib.suppress(PermissionError):
+            os.fchown(descriptor, -1, before.st_gid)
+        with contextlib.suppress(PermissionError):
+            os.fchown(descriptor, before.st_uid, -1)
+        if os.fstat(descriptor).st_gid != before.st_gid:
+            mode &= ~stat.S_IRWXG  # it was granted to another group
+    os.fchmod(descriptor, mode)
 
 
 def _sync_folder(folder: Path) -> None:

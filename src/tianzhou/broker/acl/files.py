@@ -16,7 +16,7 @@ import yaml
 
 from tianzhou.broker.acl.accounts import FileContent, Rules, make_account, make_rules
 from tianzhou.clock import Clock
-from tianzhou.config.files import replace_file
+from tianzhou.config.files import PRIVATE, replace_file
 from tianzhou.config.yaml_files import check_names, parse_yaml, read_text
 from tianzhou.errors import ConfigError
 from tianzhou.protocol.bodies.auth import PlainAccessConfig
@@ -60,10 +60,24 @@ class AclFiles:
         return tuple(found)
 
     def load(self) -> None:
-        """Read everything. Raises ConfigError; then the old rules stay."""
-        contents = {path: read_file(path) for path in self._paths()}
-        rules = make_rules((str(path), content) for path, content in contents.items())
-        self.contents, self.rules = contents, rules
+        """Read everything. Raises ConfigError; then the old rules stay.
+
+        A file of the folder may go, and its accounts with it. Without aclFile, or without any file,
+        nobody could administrate any more, so that counts as a mistake.
+        """
+        paths = self._paths()
+        if (self._file in self.contents and self._file not in paths) or (
+            self.contents and not paths
+        ):
+            raise ConfigError(
+                f"{self._file} is gone: restore it, or let an account be updated, which writes it "
+                f"again; to remove accounts remove them from the file"
+            )
+        self._adopt({path: read_file(path) for path in paths})
+
+    def _adopt(self, contents: dict[Path, FileContent]) -> None:
+        self.rules = make_rules((str(path), content) for path, content in contents.items())
+        self.contents = contents
 
     def _paths(self) -> list[Path]:
         paths = [self._file] if self._file.exists() else []
@@ -121,12 +135,21 @@ class AclFiles:
 
     def _path_of(self, access_key: str) -> Path | None:
         for path, content in self.contents.items():
+            if path != self._file and not path.exists():
+                continue  # it was removed, and its accounts with it
             if any(account.access_key == access_key for account in content.accounts or ()):
                 return path
         return None
 
     def _rewrite(self, path: Path, change: Callable[[FileContent], None]) -> None:
-        content = read_file(path) if path.exists() else FileContent()
+        """Change one file, provided that all of them make rules then.
+
+        A file that was deleted is written again with all that it had.
+        """
+        contents = {each: read_file(each) for each in self._paths()}
+        if self._file in self.contents and self._file not in contents:
+            contents = {self._file: self.contents[self._file], **contents}
+        content = msgspec.structs.replace(contents.get(path, FileContent()))
         change(content)
         versions = content.data_version or [DataVersion()]
         content.data_version = [
@@ -136,8 +159,11 @@ class AclFiles:
                 counter=(versions[0].counter or 0) + 1,
             )
         ]
-        replace_file(path, write_text(content).encode())
-        self.load()
+        contents[path] = content
+        make_rules((str(each), said) for each, said in contents.items())
+        # It holds secrets. Who could read it before still can: a file keeps its owner and mode.
+        replace_file(path, write_text(content).encode(), new_mode=PRIVATE)
+        self._adopt(contents)
 
 
 def _merged(known: PlainAccessConfig, told: PlainAccessConfig) -> PlainAccessConfig:
@@ -157,7 +183,7 @@ def read_file(path: Path) -> FileContent:
         if data is None:
             return FileContent()
         _check_keys(data)
-        return msgspec.convert(data, FileContent, strict=False)
+        return msgspec.convert(_without_nulls(data), FileContent, strict=False)
     except (msgspec.ValidationError, ConfigError) as e:
         raise ConfigError(f"{path}: {e}") from e
 
@@ -167,6 +193,20 @@ def _check_keys(data: object) -> None:
     accounts = cast("Mapping[str, object]", data).get("accounts")
     for account in cast("list[object]", accounts) if isinstance(accounts, list) else ():
         check_names(account, PlainAccessConfig, "an account")
+
+
+_NULLS = ("", "~", "null", "Null", "NULL")
+"""What YAML has for nothing, as text: `globalWhiteRemoteAddresses:` alone is a legal line."""
+
+
+def _without_nulls(data: object) -> object:
+    """The names that have a value, of the file and of each account."""
+    if isinstance(data, list):
+        return [_without_nulls(each) for each in cast("list[object]", data)]
+    if not isinstance(data, dict):
+        return data
+    pairs = cast("dict[str, object]", data).items()
+    return {name: _without_nulls(value) for name, value in pairs if value not in _NULLS}
 
 
 def write_text(content: FileContent) -> str:

@@ -1,7 +1,7 @@
 """May this request be made? The check that every request passes before its handler sees it.
 
     from a white-listed address                          yes
-    signed by an account whose own white list has it     yes
+    in the name of an account whose white list has it    yes, except for administration
     signed, and the account has what the request needs   yes
     else no, and the log says who, what and why
 
@@ -108,14 +108,25 @@ class Guard:
             remark = "access control is on and the request is not signed"
             return _Refusal(Lack.SIGNATURE, "it is not signed", remark)
         account = rules.accounts.get(key)
-        if account is not None and address is not None and account.white(address):
+        is_white = account is not None and address is not None and account.white(address)
+        if is_white and not self._is_administration(request):
             return None
         if not _is_signed(request, account):
             why = "no such account" if account is None else "the signature is wrong"
+            if is_white:
+                why += " (whiteRemoteAddress does not replace the one of an administrator)"
             remark = f"access denied: account {_shown(key)} or its signature is not right"
             return _Refusal(Lack.RIGHT_SIGNATURE, why, remark)
         assert account is not None
         return self._lacking(request, account)
+
+    def _is_administration(self, request: Command) -> bool:
+        """Whether only an administrator may make the request, or it cannot be told."""
+        try:
+            needs = needs_of(request, self._place_at)
+        except ProtocolError:
+            return True
+        return needs is None or any(need.kind is Kind.ADMINISTRATOR for need in needs)
 
     def _lacking(self, request: Command, account: Account) -> _Refusal | None:
         try:

@@ -25,7 +25,12 @@ READER = acl.Credentials("reader-account", SECRET_KEY)
 ACCOUNTS = FileContent(
     global_white_remote_addresses=["10.1.1.*"],
     accounts=[
-        PlainAccessConfig(access_key="administrator", secret_key=SECRET_KEY, admin=True),
+        PlainAccessConfig(
+            access_key="administrator",
+            secret_key=SECRET_KEY,
+            white_remote_address="10.2.2.2",
+            admin=True,
+        ),
         PlainAccessConfig(
             access_key="plain-account",
             secret_key=SECRET_KEY,

@@ -1,6 +1,7 @@
 """What files of access control mean, how they are changed, and what is wrong with broken ones."""
 # ruff: noqa: S105, S106 - the secrets are made up here
 
+import stat
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,66 @@ def test_a_broken_file_is_refused_with_its_name_and_the_rules_stay(
     assert "plain_acl.yml" in str(caught.value)
     assert "12345678" not in str(caught.value)
     assert found.rules is before
+
+
+@pytest.mark.parametrize("null", ["", "~", "null"])
+def test_names_without_a_value_are_as_good_as_left_out(tmp_path: Path, null: str) -> None:
+    text = "globalWhiteRemoteAddresses: -\ndataVersion: -\naccounts:\n" + "\n".join(
+        [
+            "  - accessKey: RocketMQ", "    secretKey: 12345678", "    whiteRemoteAddress: -",
+            "    admin: -", "    defaultTopicPerm: -", "    defaultGroupPerm: -",
+            "    topicPerms: -", "    groupPerms: -",
+        ]
+    )  # fmt: skip
+    found = files(tmp_path, text.replace(" -\n", f" {null}\n").removesuffix(" -") + f" {null}\n")
+    found.load()
+    account = found.rules.accounts["RocketMQ"]
+    assert not account.is_admin
+    assert account.of_topic("any") == account.of_group("any") == Permission.DENY
+    for empty in (f"accounts: {null}\n", f"globalWhiteRemoteAddresses: {null}\naccounts: []\n", ""):
+        (tmp_path / "plain_acl.yml").write_text(empty)
+        found.load()
+        assert not found.rules.accounts
+
+
+def test_the_accounts_survive_their_file_and_come_back_with_the_next_change(tmp_path: Path) -> None:
+    found = files(tmp_path)
+    found.load()
+    path = tmp_path / "plain_acl.yml"
+    path.unlink()
+    with pytest.raises(ConfigError, match=r"plain_acl\.yml is gone: restore it"):
+        found.load()
+    assert set(found.rules.accounts) == {"RocketMQ", "rocketmq2"}
+    found.put_account(PlainAccessConfig(access_key="newcomer", secret_key="secret-1"))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    again = files(tmp_path, None)
+    again.load()
+    assert set(again.rules.accounts) == {"RocketMQ", "rocketmq2", "newcomer"}
+
+
+def test_a_removed_file_of_the_folder_takes_its_accounts_along(tmp_path: Path) -> None:
+    (tmp_path / "acl").mkdir()
+    more = tmp_path / "acl" / "more.yml"
+    more.write_text("accounts:\n  - accessKey: moreMore\n    secretKey: 87654321\n")
+    found = files(tmp_path)
+    found.load()
+    more.unlink()
+    found.put_account(PlainAccessConfig(access_key="moreMore", secret_key="another-1"))
+    assert not more.exists(), "a file that was removed is not written again"
+    assert found.rules.accounts["moreMore"].secret_key == "another-1"
+
+
+def test_a_change_that_contradicts_another_file_is_not_written(tmp_path: Path) -> None:
+    (tmp_path / "acl").mkdir()
+    found = files(tmp_path)
+    found.load()
+    text = (tmp_path / "plain_acl.yml").read_text()
+    (tmp_path / "acl" / "new.yml").write_text(
+        "accounts:\n  - accessKey: newcomer\n    secretKey: 87654321\n"
+    )
+    with pytest.raises(ConfigError, match="newcomer is there twice"):
+        found.put_account(PlainAccessConfig(access_key="newcomer", secret_key="secret-1"))
+    assert (tmp_path / "plain_acl.yml").read_text() == text
 
 
 def test_an_account_is_created_changed_and_deleted_in_the_file(tmp_path: Path) -> None:

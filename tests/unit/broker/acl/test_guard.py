@@ -7,6 +7,7 @@ from tests.unit.broker.acl.attacks import (
     ACCOUNTS,
     ADMIN,
     NOBODY,
+    PLAIN,
     READER,
     SECRET_KEY,
     WRONG,
@@ -111,6 +112,25 @@ def test_the_white_list_of_an_account_needs_its_name() -> None:
     assert why_refused(unsigned, "10.2.2.2:1") is None
     assert why_refused(unsigned, "10.2.2.3:1") is not None
     assert why_refused(request(RequestCode.SEND_MESSAGE, by=None, topic="t"), "10.2.2.2:1")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
+    ],
+)
+@pytest.mark.parametrize("account", ["plain-account", "administrator"])
+def test_the_white_list_of_an_account_is_no_signature_of_an_administrator(
+    code: int, account: str
+) -> None:
+    unsigned = request(code, by=None, AccessKey=account)
+    assert why_refused(unsigned, "10.2.2.2:1") is not None
+    assert why_refused(request(code, by=PLAIN), "10.2.2.2:1") is not None, "it is none"
+    assert why_refused(request(code, by=ADMIN), "10.2.2.2:1") is None
 
 
 def test_a_field_that_old_clients_add_after_signing_is_let_pass() -> None:
