@@ -40,7 +40,7 @@ from tianzhou.broker.offsets import OffsetTable
 from tianzhou.broker.timer_run import Timer
 from tianzhou.broker.topics import TopicTable
 from tianzhou.broker.transaction_checks import Halves
-from tianzhou.clock import wall_ms
+from tianzhou.clock import steady_ms, wall_ms
 from tianzhou.config.live import LiveSettings
 from tianzhou.config.settings import Given
 from tianzhou.names import TIMER_TOPIC
@@ -376,8 +376,8 @@ def scratch_halves(directory: Path | None) -> Generator[tuple[MessageStore, Inta
         with MessageStore.open(settings.config) as store:
             intake = Intake(store)
             halves = Halves(
-                settings, store, intake, TopicTable([], wall_ms), OffsetTable(), wall_ms, HOST,
-                lambda _: True,
+                settings, store, intake, TopicTable([], wall_ms), OffsetTable(), wall_ms,
+                steady_ms, HOST, lambda _: True,
             )  # fmt: skip
             intake.redirect_by(halves.redirect)
             yield store, intake, halves

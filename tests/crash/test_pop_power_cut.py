@@ -59,7 +59,8 @@ class Life:
         self.pops = Pops(
             LiveSettings(load_broker_config(environ={}, flags=given)), self.store,
             TopicTable((), lambda: self.now_ms), GroupTable(lambda: self.now_ms), self.offsets,
-            Stats(started_ms=0), lambda: self.now_ms, HERE, self.topics_saved, lambda _: None,
+            Stats(started_ms=0), lambda: self.now_ms, lambda: self.now_ms, HERE,
+            self.topics_saved, lambda _: None,
         )  # fmt: skip
         self.take_snapshot()
 

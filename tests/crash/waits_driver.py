@@ -62,7 +62,11 @@ async def serve(
     given = [Given(key, str(value), "test", deliberate=True) for key, value in pairs.items()]
     loaded = load_broker_config(environ={}, flags=given)
     watched = deadly(step, count, teller.send)
-    broker = Broker(LiveSettings(loaded), clock=lambda: held_ms.value or fast_ms(), step=watched)
+
+    def now_ms() -> int:
+        return held_ms.value or fast_ms()
+
+    broker = Broker(LiveSettings(loaded), clock=now_ms, steady=now_ms, step=watched)
     await broker.start()
     teller.send("ready")
     await asyncio.Event().wait()

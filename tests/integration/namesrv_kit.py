@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from tianzhou.clock import Clock
+from tianzhou.clock import Clock, steady_ms
 from tianzhou.config.live import LiveSettings
 from tianzhou.config.settings import Given, load
 from tianzhou.namesrv.config import NamesrvConfig
-from tianzhou.namesrv.server import NameServer, steady_ms
+from tianzhou.namesrv.server import NameServer
 from tianzhou.protocol import bodies
 from tianzhou.protocol.bodies import registration
 from tianzhou.protocol.bodies.registration import RegisterBrokerBody

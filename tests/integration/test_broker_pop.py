@@ -87,7 +87,8 @@ async def scene(store: Path, pace: Pace | None = None, **settings: object) -> As
     given = [
         Given(key, str(value), "test", deliberate=True) for key, value in (pairs | settings).items()
     ]
-    broker = Broker(LiveSettings(load_broker_config(environ={}, flags=given)), clock=pace)
+    loaded = load_broker_config(environ={}, flags=given)
+    broker = Broker(LiveSettings(loaded), clock=pace, steady=pace)
     try:
         await broker.start()
         async with peer_of(broker.address) as peer:

@@ -115,7 +115,11 @@ async def running(
     given = [Given(key, str(value), "test", deliberate=True) for key, value in pairs.items()]
     shift = shift_ms if shift_ms is not None else [0]
     loaded = load_broker_config(environ={}, flags=given)
-    broker = Broker(LiveSettings(loaded), clock=lambda: BEGAN_MS + shift[0])
+
+    def now_ms() -> int:
+        return BEGAN_MS + shift[0]
+
+    broker = Broker(LiveSettings(loaded), clock=now_ms, steady=now_ms)
     try:
         await broker.start()
         async with peer_of(broker.address) as peer:

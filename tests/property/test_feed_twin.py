@@ -152,6 +152,7 @@ class Side:
             gate=SendGate(),
             stats=self.stats,
             clock=self.clock,
+            steady=self.clock,
             store_host=STORE_HOST,
             id_prefix=encode_offset_id(STORE_HOST, 0)[:-16],
             topics_saved=_saved,
@@ -167,7 +168,7 @@ class Side:
             store=self.store,
             parked=ParkedPulls[Connection, Waiting](),
             stats=self.stats,
-            clock=self.clock,
+            steady=self.clock,
             arm=lambda _: None,
             found=self._pull_found,
         )

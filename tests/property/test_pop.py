@@ -1,5 +1,6 @@
 """Pop consumption against a plain model: nothing is lost, nobody gets what another has, and only
-what is done with is committed; with a clock of the test, and through restarts from the index."""
+what is done with is committed; with a clock of the test that jumps at times, and through restarts
+from the index."""
 
 import shutil
 import tempfile
@@ -17,10 +18,12 @@ from hypothesis.stateful import (
 
 from tianzhou.broker.pop import Change, Flying, Key, PopTable
 from tianzhou.broker.pop_index import PopIndex
+from tianzhou.clock import Moment
 
 KEYS = [Key("g", "t", 0), Key("g", "t", 1), Key("h", "t", 0)]
 keys = st.sampled_from(KEYS)
 waits_ms = st.integers(0, 50)
+jumps_ms = st.sampled_from([-86_400_000, -20, 20, 86_400_000])
 
 
 class Shared(RuleBasedStateMachine):
@@ -31,12 +34,22 @@ class Shared(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="pop-"))
         self.index = PopIndex.open(self.folder / "i.sqlite")
         self.table = PopTable()
-        self.now_ms = 1000
+        self.now_ms, self.ahead_ms = 1000, 10**12
         # The model: what is in flight, and where the next pop begins.
         self.flying: dict[Key, dict[int, Flying]] = {key: {} for key in KEYS}
         self.next: dict[Key, int] = {}
         self.stale: list[tuple[Key, Flying]] = []
         self.taken: list[tuple[Key, Flying]] = []
+        self.dues: dict[tuple[Key, Flying], int] = {}
+        """When each becomes visible, by steady time."""
+
+    @property
+    def now(self) -> Moment:
+        return Moment(self.now_ms + self.ahead_ms, self.now_ms)
+
+    @rule(by_ms=jumps_ms)
+    def the_clock_is_set(self, by_ms: int) -> None:
+        self.ahead_ms += by_ms
 
     def teardown(self) -> None:
         self.index.close()
@@ -45,7 +58,7 @@ class Shared(RuleBasedStateMachine):
     def note(self, *changes: Change) -> None:
         self.index.write(changes)
         for change in changes:
-            self.table.apply(change)
+            self.table.apply(change, self.now)
 
     @initialize()
     def begin(self) -> None:
@@ -57,7 +70,8 @@ class Shared(RuleBasedStateMachine):
     def pop(self, key: Key, count: int, skipped: int, wait_ms: int) -> None:
         start = self.next[key]
         assert self.table.next_offset(key) == start
-        rows = tuple(Flying(start + at, self.now_ms, wait_ms) for at in range(count))
+        rows = tuple(Flying(start + at, self.now.wall_ms, wait_ms) for at in range(count))
+        self.dues |= {(key, row): self.now_ms + wait_ms for row in rows}
         self.note(Change(key, start + count + skipped, put=rows))
         self.flying[key] |= {row.queue_offset: row for row in rows}
         self.next[key] = start + count + skipped
@@ -82,13 +96,15 @@ class Shared(RuleBasedStateMachine):
         row = self.some_row(key, at)
         if row is None:
             return
-        change = self.table.prolonged(key, row, self.now_ms, wait_ms)
-        if row.visible_ms <= self.now_ms:
+        change = self.table.prolonged(key, row, self.now, wait_ms)
+        if self.dues[key, row] <= self.now_ms:
             assert change is None, "it is on its way to somebody else"
             return
         assert change is not None
         self.note(change)
-        new = Flying(row.queue_offset, self.now_ms, wait_ms)
+        new = Flying(row.queue_offset, self.now.wall_ms, wait_ms)
+        if new != row:
+            self.dues[key, new] = self.now_ms + wait_ms
         self.flying[key][row.queue_offset] = new
         if new != row:
             self.stale.append((key, row))
@@ -100,7 +116,7 @@ class Shared(RuleBasedStateMachine):
         if self.flying[key].get(row.queue_offset) == row:
             return  # its place was popped anew at the same millisecond
         assert self.table.acked(key, *row) is None
-        assert self.table.prolonged(key, row, self.now_ms, 10) is None
+        assert self.table.prolonged(key, row, self.now, 10) is None
 
     @rule(ms=st.integers(1, 40))
     def time_goes_by(self, ms: int) -> None:
@@ -113,15 +129,15 @@ class Shared(RuleBasedStateMachine):
             (key, row)
             for key, rows in self.flying.items()
             for row in rows.values()
-            if row.visible_ms <= self.now_ms and (key, row) not in known
+            if self.dues[key, row] <= self.now_ms and (key, row) not in known
         }
         taken = self.table.take_due(self.now_ms, count)
         assert len(taken) == len(set(taken)) == min(count, len(due))
         assert set(taken) <= due
         if taken:
-            latest_ms = max(row.visible_ms for _, row in taken)
+            latest_ms = max(self.dues[each] for each in taken)
             left = due - set(taken)
-            assert all(row.visible_ms >= latest_ms for _, row in left), "earliest first"
+            assert all(self.dues[each] >= latest_ms for each in left), "earliest first"
         self.taken += taken
 
     @precondition(lambda self: self.taken)
@@ -154,7 +170,12 @@ class Shared(RuleBasedStateMachine):
         self.index = PopIndex.open(self.folder / "i.sqlite")
         self.table = PopTable()
         for change in self.index.found():
-            self.table.apply(change)
+            self.table.apply(change, self.now)
+        self.dues = {
+            (key, row): self.now.end_ms(row.pop_time_ms, row.invisible_time_ms)
+            for key, rows in self.flying.items()
+            for row in rows.values()
+        }
         self.taken = []
 
     @invariant()
@@ -168,7 +189,7 @@ class Shared(RuleBasedStateMachine):
             assert self.table.count(key) == len(rows)
         assert self.table.flying_count == sum(map(len, self.flying.values()))
         times = [
-            row.visible_ms
+            self.dues[key, row]
             for key, rows in self.flying.items()
             for row in rows.values()
             if (key, row) not in self.taken
@@ -189,7 +210,7 @@ class Ordered(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="pop-"))
         self.index = PopIndex.open(self.folder / "i.sqlite")
         self.table = PopTable()
-        self.now_ms = 1000
+        self.now_ms, self.ahead_ms = 1000, 10**12
         self.attempts = 0
         self.done: set[int] = set()
         self.held: dict[int, int] = {}
@@ -199,13 +220,21 @@ class Ordered(RuleBasedStateMachine):
         self.times: dict[int, int] = {}
         self.note(Change(self.KEY, 0))
 
+    @property
+    def now(self) -> Moment:
+        return Moment(self.now_ms + self.ahead_ms, self.now_ms)
+
+    @rule(by_ms=jumps_ms)
+    def the_clock_is_set(self, by_ms: int) -> None:
+        self.ahead_ms += by_ms
+
     def teardown(self) -> None:
         self.index.close()
         shutil.rmtree(self.folder)
 
     def note(self, change: Change) -> None:
         self.index.write([change])
-        self.table.apply(change)
+        self.table.apply(change, self.now)
 
     @rule(count=st.integers(1, 4), wait_ms=st.integers(1, 50))
     def pop(self, count: int, wait_ms: int) -> None:
@@ -219,14 +248,14 @@ class Ordered(RuleBasedStateMachine):
         assert start is not None
         assert start <= first_undone, "nothing is passed over"
         offsets = list(range(start, start + count))
-        batch = self.table.next_batch(self.KEY, offsets, None, self.now_ms, wait_ms)
+        batch = self.table.next_batch(self.KEY, offsets, None, self.now.wall_ms, wait_ms)
         again = set(self.batch)
         self.times = {each: self.times.get(each, 0) + 1 for each in offsets if each in again}
         assert batch.counts == self.times
         self.note(Change(self.KEY, offsets[0], batch=batch))
         # What comes again with its batch is to be acknowledged again.
         self.done -= set(offsets)
-        self.batch, self.pop_ms = offsets, self.now_ms
+        self.batch, self.pop_ms = offsets, self.now.wall_ms
         self.held = dict.fromkeys(offsets, self.now_ms + wait_ms)
 
     @precondition(lambda self: self.batch)
@@ -246,7 +275,7 @@ class Ordered(RuleBasedStateMachine):
     def prolong(self, at: int, wait_ms: int) -> None:
         queue_offset = self.batch[at % len(self.batch)]
         change = self.table.batch_prolonged(
-            self.KEY, queue_offset, self.pop_ms, self.now_ms + wait_ms
+            self.KEY, queue_offset, self.pop_ms, self.now.wall_ms + wait_ms
         )
         assert (change is None) == (queue_offset in self.done)
         if change is not None:
@@ -270,7 +299,11 @@ class Ordered(RuleBasedStateMachine):
         self.index = PopIndex.open(self.folder / "i.sqlite")
         self.table = PopTable()
         for change in self.index.found():
-            self.table.apply(change)
+            self.table.apply(change, self.now)
+        batch = self.table.batch(self.KEY)
+        if batch is not None:
+            # Now the time of day is all there is.
+            self.held = {each: batch.due_ms(each, self.now) for each in self.held}
 
     @invariant()
     def everything_committed_is_done(self) -> None:

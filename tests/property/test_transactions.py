@@ -136,8 +136,8 @@ class TransactionMachine(RuleBasedStateMachine):
         topics = TopicTable([], lambda: self.now_ms)
         intake = Intake(self.store)
         self.halves = Halves(
-            self.settings, self.store, intake, topics, self.offsets, lambda: self.now_ms, HERE,
-            self.ask,
+            self.settings, self.store, intake, topics, self.offsets, lambda: self.now_ms,
+            lambda: self.now_ms, HERE, self.ask,
         )  # fmt: skip
         intake.redirect_by(self.halves.redirect)
         self.intake = intake

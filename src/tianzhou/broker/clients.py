@@ -109,6 +109,7 @@ class Client:
     language: int
     version: int
     seen_ms: int
+    """When its last heartbeat came, by steady time."""
     account: str | None = None
     """The account of its latest heartbeat; None without access control, and if it needs none."""
     subscriptions: dict[str, Subscription] = field(default_factory=dict[str, Subscription])

@@ -168,7 +168,7 @@ class HotPath:
             return
         self._owed = []
         parts, store = self._parts, self._parts.store
-        started_ms = parts.clock()
+        started_ms = parts.steady()
         try:
             done = self._feed.settle()
             assert done is not None
@@ -185,7 +185,7 @@ class HotPath:
             self._owed = owed
             self._break_off()
             return
-        took_ms = parts.clock() - started_ms
+        took_ms = parts.steady() - started_ms
         if took_ms > 0:
             parts.gate.note_append(parts.settings.config, started_ms, started_ms + took_ms)
             parts.stats.took(took_ms)
@@ -229,7 +229,7 @@ class HotPath:
             return 0
         if parts.store.refusal is not None:
             return 0
-        return parts.gate.room(config, now_ms, parts.durability.waiting_count)
+        return parts.gate.room(config, parts.steady(), parts.durability.waiting_count)
 
     def _configure(self, config: BrokerConfig) -> None:
         parts, store = self._parts, self._parts.store

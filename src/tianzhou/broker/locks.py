@@ -19,7 +19,7 @@ class QueueName(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A lock, and when it was taken or renewed last."""
+    """A lock, and when it was taken or renewed last, by steady time."""
 
     client_id: str
     since_ms: int
@@ -44,9 +44,6 @@ class QueueLocks:
         locked: list[QueueName] = []
         for queue in queues:
             held = table.get(queue)
-            if held is not None and held.since_ms > now_ms:
-                # The clock was set back: the lock lasts its time from here, not until the old date.
-                held = table[queue] = Held(held.client_id, now_ms)
             if held is None or held.client_id == client_id or _is_over(held, now_ms, live_ms):
                 table[queue] = Held(client_id, now_ms)
                 locked.append(queue)

@@ -14,6 +14,10 @@ acknowledged.
 
 Values in, values out. Whatever happens is a `Change`, which the caller makes durable (`pop_index`)
 before the table is told to apply it.
+
+Handles and the file carry times of day, because clients and other brokers read them. When a time is
+up is decided by steady time (`now_ms` in here), or a clock that is set forward would deliver
+everything in flight again. Only `apply` translates between the two.
 """
 
 import heapq
@@ -23,6 +27,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
+
+from tianzhou.clock import Moment
 
 _STALE_MAX = 1024
 """Times that no longer mean anything, beyond as many as are in flight, before they are cleared."""
@@ -41,11 +47,8 @@ class Flying(NamedTuple):
 
     queue_offset: int
     pop_time_ms: int
+    """The time of day, as in the handle."""
     invisible_time_ms: int
-
-    @property
-    def visible_ms(self) -> int:
-        return self.pop_time_ms + self.invisible_time_ms
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +60,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     acked: frozenset[int] = frozenset()
     attempt_id: str | None = None
     visible_ms: dict[int, int] = {}
-    """Of messages whose time was changed."""
+    """Of messages whose time was changed: the time of day when they are visible."""
     counts: dict[int, int] = {}
     """How often a message was delivered before, where that is above 0."""
 
@@ -69,25 +72,12 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
                 return queue_offset
         return self.queue_offsets[-1] + 1
 
-    @property
-    def free_ms(self) -> int | None:
-        """When others may have the queue; None if they may at any time."""
-        default_ms = self.pop_time_ms + self.invisible_time_ms
-        return max(
-            (
-                self.visible_ms.get(queue_offset, default_ms)
-                for queue_offset in self.queue_offsets
-                if queue_offset not in self.acked
-            ),
-            default=None,
-        )
-
-    def blocks(self, attempt_id: str | None, now_ms: int) -> bool:
-        """Whether a pop gets nothing; one that repeats the attempt whose answer it missed does."""
-        if attempt_id is not None and attempt_id == self.attempt_id:
-            return False
-        free_ms = self.free_ms
-        return free_ms is not None and now_ms < free_ms
+    def due_ms(self, queue_offset: int, at: Moment) -> int:
+        """When a message is visible again, by steady time."""
+        changed_ms = self.visible_ms.get(queue_offset)
+        if changed_ms is not None:
+            return at.steady_ms + changed_ms - at.wall_ms
+        return at.end_ms(self.pop_time_ms, self.invisible_time_ms)
 
 
 class Change(NamedTuple):
@@ -106,16 +96,48 @@ class Change(NamedTuple):
     """Forget the place itself."""
 
 
+class _Due(NamedTuple):
+    """A message in flight, and when it becomes visible, by steady time."""
+
+    due_ms: int
+    key: Key
+    row: Flying
+
+
 @dataclass(slots=True)
 class _Place:
     next_offset: int
     # A pop goes forward, so the first in it is the smallest; a plain dict would be slow at that.
-    flying: OrderedDict[int, Flying] = field(default_factory=OrderedDict[int, Flying])
+    flying: OrderedDict[int, _Due] = field(default_factory=OrderedDict[int, _Due])
     batch: Batch | None = None
+    batch_dues_ms: dict[int, int] = field(default_factory=dict[int, int])
+    """When each message of the batch becomes visible, by steady time."""
 
     @property
     def committed(self) -> int:
         return next(iter(self.flying), self.next_offset)
+
+    @property
+    def free_ms(self) -> int | None:
+        """When the batch lets others have the queue; None if they may at any time."""
+        acked = frozenset[int]() if self.batch is None else self.batch.acked
+        return max(
+            (due_ms for each, due_ms in self.batch_dues_ms.items() if each not in acked),
+            default=None,
+        )
+
+    def set_batch(self, batch: Batch, at: Moment) -> None:
+        before, known = self.batch, self.batch_dues_ms
+        if before is None or before.pop_time_ms != batch.pop_time_ms:
+            known = {}
+        changed = {} if before is None else before.visible_ms
+        self.batch_dues_ms = {
+            each: known[each]
+            if each in known and batch.visible_ms.get(each) == changed.get(each)
+            else batch.due_ms(each, at)
+            for each in batch.queue_offsets
+        }
+        self.batch = batch
 
 
 class PopTable:
@@ -123,7 +145,7 @@ class PopTable:
 
     def __init__(self) -> None:
         self._places: dict[Key, _Place] = {}
-        self._times: list[tuple[int, Key, int]] = []
+        self._times: list[_Due] = []
         """A heap of when messages become visible; what was acknowledged is left in for a while."""
         self._frees: list[tuple[int, Key]] = []
         """A heap of when ordered queues become free."""
@@ -155,13 +177,21 @@ class PopTable:
         return None if place is None else place.batch
 
     def is_blocked(self, key: Key, attempt_id: str | None, now_ms: int) -> bool:
-        """Whether an ordered pop gets nothing there now."""
-        batch = self.batch(key)
-        return batch is not None and batch.blocks(attempt_id, now_ms)
+        """Whether an ordered pop gets nothing there now.
+
+        One that repeats the attempt whose answer it missed gets the same again.
+        """
+        place = self._places.get(key)
+        if place is None or place.batch is None:
+            return False
+        if attempt_id is not None and attempt_id == place.batch.attempt_id:
+            return False
+        free_ms = place.free_ms
+        return free_ms is not None and now_ms < free_ms
 
     def flying(self, key: Key) -> Iterator[Flying]:
         place = self._places.get(key)
-        return iter(()) if place is None else iter(place.flying.values())
+        return iter(()) if place is None else (each.row for each in place.flying.values())
 
     def next_due_ms(self) -> int | None:
         """When something becomes visible or free, or earlier."""
@@ -179,16 +209,15 @@ class PopTable:
             return None
         return Change(key, self._places[key].next_offset, drop=(queue_offset,))
 
-    def prolonged(
-        self, key: Key, old: Flying, now_ms: int, invisible_time_ms: int
-    ) -> Change | None:
+    def prolonged(self, key: Key, old: Flying, at: Moment, invisible_time_ms: int) -> Change | None:
         """A message shall be visible so long after now; None if the handle is worth nothing.
 
         It is not once the message is visible again: a copy of it may be on its way already.
         """
-        if self._row(key, old.queue_offset) != old or old.visible_ms <= now_ms:
+        entry = self._entry(key, old.queue_offset)
+        if entry is None or entry.row != old or entry.due_ms <= at.steady_ms:
             return None
-        new = Flying(old.queue_offset, now_ms, invisible_time_ms)
+        new = Flying(old.queue_offset, at.wall_ms, invisible_time_ms)
         return Change(key, self._places[key].next_offset, put=(new,))
 
     def batch_acked(self, key: Key, queue_offset: int, pop_time_ms: int) -> Change | None:
@@ -230,9 +259,13 @@ class PopTable:
             counts=counts,
         )
 
-    def _row(self, key: Key, queue_offset: int) -> Flying | None:
+    def _entry(self, key: Key, queue_offset: int) -> _Due | None:
         place = self._places.get(key)
         return None if place is None else place.flying.get(queue_offset)
+
+    def _row(self, key: Key, queue_offset: int) -> Flying | None:
+        entry = self._entry(key, queue_offset)
+        return None if entry is None else entry.row
 
     def _batch_of(self, key: Key, queue_offset: int, pop_time_ms: int) -> Batch | None:
         batch = self.batch(key)
@@ -249,16 +282,18 @@ class PopTable:
         """
         due: list[tuple[Key, Flying]] = []
         while self._times and self._times[0][0] <= now_ms and len(due) < count_max:
-            visible_ms, key, queue_offset = heapq.heappop(self._times)
-            row = self._row(key, queue_offset)
-            if row is not None and row.visible_ms == visible_ms:
+            entry = heapq.heappop(self._times)
+            _, key, row = entry
+            if self._entry(key, row.queue_offset) == entry:
                 due.append((key, row))
         return due
 
     def give_back(self, rows: Iterable[tuple[Key, Flying]]) -> None:
         """These could not be dealt with; they are due as before."""
         for key, row in rows:
-            heapq.heappush(self._times, (row.visible_ms, key, row.queue_offset))
+            entry = self._entry(key, row.queue_offset)
+            if entry is not None and entry.row == row:
+                heapq.heappush(self._times, entry)
 
     def dealt_with(self, rows: Iterable[tuple[Key, Flying]]) -> list[Change]:
         """What is to be dropped now that these rows have been revived, by place."""
@@ -277,15 +312,14 @@ class PopTable:
         freed: list[Key] = []
         while self._frees and self._frees[0][0] <= now_ms:
             _, key = heapq.heappop(self._frees)
-            batch = self.batch(key)
-            if batch is not None and not batch.blocks(None, now_ms):
+            if self.batch(key) is not None and not self.is_blocked(key, None, now_ms):
                 freed.append(key)
         return freed
 
     # -- changing ----------------------------------------------------------------------------------
 
-    def apply(self, change: Change) -> None:
-        """Have a change count; it is durable already."""
+    def apply(self, change: Change, at: Moment) -> None:
+        """Have a change count that is durable already."""
         key = change.key
         place = self._places.get(key)
         if place is not None and (change.clear or change.gone):
@@ -303,10 +337,11 @@ class PopTable:
         before, last, is_sorted = len(flying), next(reversed(flying), -1), True
         for row in change.put:
             known = flying.get(row.queue_offset)
-            if known != row:
+            if known is None or known.row != row:
                 is_sorted = is_sorted and (known is not None or row.queue_offset > last)
-                flying[row.queue_offset] = row
-                heapq.heappush(self._times, (row.visible_ms, key, row.queue_offset))
+                due_ms = at.end_ms(row.pop_time_ms, row.invisible_time_ms)
+                entry = flying[row.queue_offset] = _Due(due_ms, key, row)
+                heapq.heappush(self._times, entry)
         if not is_sorted:
             # Messages that RocketMQ handed out may lie before what was popped here.
             place.flying = flying = OrderedDict(sorted(flying.items()))
@@ -314,17 +349,14 @@ class PopTable:
             flying.pop(queue_offset, None)
         self.flying_count += len(flying) - before
         if change.batch is not None:
-            place.batch = change.batch
-            if (free_ms := change.batch.free_ms) is not None:
+            place.set_batch(change.batch, at)
+            if (free_ms := place.free_ms) is not None:
                 heapq.heappush(self._frees, (free_ms, key))
         if len(self._times) > 2 * self.flying_count + _STALE_MAX:
             self._clear_stale()
 
     def _clear_stale(self) -> None:
         # Rows that are being dealt with are not in the heap and must not come back into it.
-        named = {
-            (visible_ms, key, queue_offset)
-            for visible_ms, key, queue_offset in self._times
-            if (row := self._row(key, queue_offset)) is not None and row.visible_ms == visible_ms
-        }
-        self._times = sorted(named)
+        self._times = sorted(
+            {entry for entry in self._times if self._entry(entry.key, entry.row[0]) == entry}
+        )

@@ -40,8 +40,8 @@ Serve = Callable[[PopParked, bool], bool]
 class PopPolls:
     """Everyone who waits for something to pop."""
 
-    def __init__(self, clock: Clock, serve: Serve) -> None:
-        self._clock = clock
+    def __init__(self, steady: Clock, serve: Serve) -> None:
+        self._steady = steady
         self._serve = serve
         self._loop = asyncio.get_running_loop()
         self._parked = ParkedPulls[Connection, PopWaiting]()
@@ -69,7 +69,7 @@ class PopPolls:
         if not self._is_open:
             return False
         topic, queue_id = waiting.header.topic, max(waiting.header.queue_id, ANY_QUEUE)
-        deadline_ms = self._clock() + wait_ms
+        deadline_ms = self._steady() + wait_ms
         self._parked.park(connection, (topic, queue_id), 0, deadline_ms, waiting)
         self._queues.setdefault(topic, set()).add(queue_id)
         if self._timer is None:
@@ -134,7 +134,7 @@ class PopPolls:
 
     def ring(self) -> None:
         """Answer those whose time is up."""
-        for parked in self._parked.take_due(self._clock()):
+        for parked in self._parked.take_due(self._steady()):
             self._serve(parked, True)
         self._set_timer()
 
@@ -144,7 +144,7 @@ class PopPolls:
         self._timer = None
         deadline_ms = self._parked.next_deadline_ms()
         if deadline_ms is not None and self._is_open:
-            wait_ms = min(max(deadline_ms - self._clock(), _RING_MS_MIN), _RING_MS_MAX)
+            wait_ms = min(max(deadline_ms - self._steady(), _RING_MS_MIN), _RING_MS_MAX)
             self._timer = self._loop.call_later(wait_ms / 1000, self.ring)
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ from tianzhou.broker.pop_notes_reader import NotesReader
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.steps import Step, unwatched
 from tianzhou.broker.topics import TopicTable
-from tianzhou.clock import Clock
+from tianzhou.clock import Clock, Moment, anchored
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RecordError, RequestError, StoreError, TianzhouError
 from tianzhou.message import Host
@@ -67,6 +67,7 @@ class Pops:
         offsets: OffsetTable,
         stats: Stats,
         clock: Clock,
+        steady: Clock,
         store_host: Host,
         topics_saved: Callable[[], Awaitable[bool]],
         on_visible: Callable[[str], None],
@@ -87,6 +88,8 @@ class Pops:
         self._offsets = offsets
         self._stats = stats
         self._clock = clock
+        self._steady = steady
+        self._anchored = anchored(clock, steady)
         self._store_host = store_host
         self._topics_saved = topics_saved
         self._on_visible = on_visible
@@ -119,10 +122,14 @@ class Pops:
         self._index.write(
             new._replace(clear=True) for old, new in zip(found, checked, strict=True) if old != new
         )
+        at = self._now()
         for change in checked:
-            self.table.apply(change)
+            self.table.apply(change, at)
             self._commit(change.key)
         self._watch_room()
+
+    def _now(self) -> Moment:
+        return Moment(self._clock(), self._steady())
 
     def _checked(self, found: Change) -> Change:
         """What the index says, as far as the log and the offset table bear it out.
@@ -172,8 +179,9 @@ class Pops:
                 ResponseCode.SYSTEM_ERROR, f"the broker cannot note what is popped: {e}"
             ) from e
         self._step("pop: it is noted")
+        at = self._now()
         for change in changes:
-            self.table.apply(change)
+            self.table.apply(change, at)
             if not change.gone:
                 self._commit(change.key)
         self._watch_room()
@@ -217,7 +225,7 @@ class Pops:
         while True:
             self._sooner.clear()
             try:
-                is_more = await self._turn(self._clock())
+                is_more = await self._turn(self._steady())
                 self._failing = False
             except Exception as e:
                 # A bug must not end all turns to come; a full disk is over some time.
@@ -234,7 +242,7 @@ class Pops:
         self._planned_ms = next_ms = self.table.next_due_ms()
         wait_s = _LOOK_S
         if next_ms is not None and not self._failing:
-            wait_s = min(max(next_ms - self._clock(), 0) / 1000, _LOOK_S)
+            wait_s = min(max(next_ms - self._steady(), 0) / 1000, _LOOK_S)
         try:
             async with asyncio.timeout(wait_s):
                 await self._sooner.wait()
@@ -244,7 +252,7 @@ class Pops:
 
     async def _turn(self, now_ms: int) -> bool:
         """Revive some of what is due; whether there may be more. Raises TianzhouError."""
-        is_more = self._look_at_notes(now_ms)
+        is_more = self._look_at_notes()
         for key in self.table.take_freed(now_ms):
             self._on_visible(key.topic)
         due = self.table.take_due(now_ms, _REVIVED_A_TURN)
@@ -273,9 +281,9 @@ class Pops:
 
     # -- what RocketMQ left ------------------------------------------------------------------------
 
-    def _look_at_notes(self, now_ms: int) -> bool:
+    def _look_at_notes(self) -> bool:
         """Take over what was popped from RocketMQ and not acknowledged; whether there is more."""
-        points, is_more = self._notes.look(now_ms)
+        points, is_more = self._notes.look(self._anchored())
         try:
             for point in points:
                 self._adopt(point)
@@ -368,7 +376,7 @@ class Pops:
                     "group %s: message %d of topic %s queue %d cannot be stored anew: %s",
                     key.group, row.queue_offset, key.topic, key.queue_id, e,
                 )  # fmt: skip
-                later = self.table.prolonged(key, row, self._clock(), _LATER_MS)
+                later = self.table.prolonged(key, row, self._now(), _LATER_MS)
                 self.note([] if later is None else [later])
                 return False
         return True

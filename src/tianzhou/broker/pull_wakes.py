@@ -26,13 +26,13 @@ class PullWakes(Generic[W, T]):
     def __init__(
         self,
         parked: ParkedPulls[W, T],
-        clock: Clock,
+        steady: Clock,
         look: Callable[[Parked[W, T]], None],
         answer_due: Callable[[int], None],
     ) -> None:
         """`look` answers one if there is something for it, `answer_due` all whose time is up."""
         self._parked = parked
-        self._clock = clock
+        self._steady = steady
         self._look = look
         self._answer_due = answer_due
         self._arrived: dict[QueueKey, None] = {}
@@ -77,7 +77,7 @@ class PullWakes(Generic[W, T]):
     def ring(self) -> None:
         """Answer those whose time is up; the clock may have jumped."""
         self.cancel()
-        self._answer_due(self._clock())
+        self._answer_due(self._steady())
         self._set_timer()
 
     def cancel(self) -> None:
@@ -90,5 +90,5 @@ class PullWakes(Generic[W, T]):
         deadline_ms = self._parked.next_deadline_ms()
         self._timer = None
         if deadline_ms is not None:
-            delay_ms = min(max(deadline_ms - self._clock(), _RING_MS_MIN), _RING_MS_MAX)
+            delay_ms = min(max(deadline_ms - self._steady(), _RING_MS_MIN), _RING_MS_MAX)
             self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self.ring)

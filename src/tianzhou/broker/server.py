@@ -69,7 +69,7 @@ from tianzhou.broker.turnstile import Turnstile
 from tianzhou.broker.upstream import Registrar
 from tianzhou.broker.waits import TOPICS as WAITING_TOPICS
 from tianzhou.broker.waits import Waits
-from tianzhou.clock import Clock, wall_ms
+from tianzhou.clock import Clock, steady_ms, wall_ms
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RemotingError, RequestError, StoreCorrupt
 from tianzhou.protocol import kernel
@@ -126,11 +126,13 @@ class Broker:
         settings: LiveSettings[BrokerConfig],
         *,
         clock: Clock = wall_ms,
+        steady: Clock = steady_ms,
         step: Step = unwatched,
     ) -> None:
         """Raises ConfigError for settings that contradict each other."""
         self._settings = settings
         self._clock = clock
+        self._steady = steady
         self._step = step
         config = settings.config
         self._tls, self._client_tls = tls_of(config), client_tls_of(config)
@@ -151,7 +153,7 @@ class Broker:
         self.producers = ProducerTable[Connection]()
         self._client_ids = ClientIds[Connection]()
         self.parked = ParkedPulls[Connection, Waiting]()
-        self._wakes = PullWakes(self.parked, clock, self._wake_pull, self._answer_due)
+        self._wakes = PullWakes(self.parked, steady, self._wake_pull, self._answer_due)
         self.stats = Stats(started_ms=clock())
         self.history = History(
             self.stats, clock(), cluster=config.broker_cluster_name,
@@ -204,7 +206,7 @@ class Broker:
         )
         self._load_tables(self._waits)
         self._access = self._access_control(config, self._store)
-        quotas = quota.open_quotas(config.quota_file, self._clock, self._quotas_changed)
+        quotas = quota.open_quotas(config.quota_file, self._steady, self._quotas_changed)
         self._entrance = Entrance(self._settings, self._access, quotas)
         host, port = await self._listen(config)
         peers = [host for host, _ in parse_addresses(config.namesrv_addr or "")]
@@ -311,14 +313,15 @@ class Broker:
     def _put_together(
         self, config: BrokerConfig, store: MessageStore, own_host: str, port: int
     ) -> _Running:
-        settings, clock, stats = self._settings, self._clock, self.stats
+        settings, stats = self._settings, self.stats
+        clock, steady = self._clock, self._steady
         store_host = (advertise.resolve(own_host), port)
         durability = Durability(
             store, config.flush_disk_type, config.broker_role, config.sync_flush_timeout
         )
         intake = Intake(store)
         halves = Halves(
-            settings, store, intake, self.topics, self.offsets, clock, store_host,
+            settings, store, intake, self.topics, self.offsets, clock, steady, store_host,
             CheckSender(self.producers, config.broker_name, store_host, self._may_publish),
         )  # fmt: skip
         # A half is no other kind as well, so transactions are asked first.
@@ -327,25 +330,25 @@ class Broker:
         intake.redirect_by(self._waits.redirect)
         delays = self._waits.delays
         self._turnstile = Turnstile(self._waits.traffic)
-        queue_locks = LockParts(settings, QueueLocks(), clock)
+        queue_locks = LockParts(settings, QueueLocks(), steady)
         pulls = PullParts(
             settings, self.topics, self.groups, self.consumers, self.offsets, store, self.parked,
-            stats, clock, self._wakes.arm, self._pull_found,
+            stats, steady, self._wakes.arm, self._pull_found,
         )  # fmt: skip
         clients = ClientParts(
             settings, self.topics, self.groups, self.consumers, self.producers, self._client_ids,
-            clock,
+            clock, steady,
         )  # fmt: skip
         pops = pop.put_together(
-            settings, self.topics, self.groups, self.offsets, store, stats, clock, store_host,
-            self._save_tables, self._waits.timed_until_ms, self._step,
+            settings, self.topics, self.groups, self.offsets, store, stats, clock, steady,
+            store_host, self._save_tables, self._waits.timed_until_ms, self._step,
         )  # fmt: skip
         self._pops, self._polls = pops.pops, pops.polls
         client = Client(tls=self._client_tls, credentials=inner_credentials(config))
         send = SendParts(
-            settings, self.topics, store, intake, durability, SendGate(), stats, clock, store_host,
-            encode_offset_id(store_host, 0)[:-_LOG_OFFSET_DIGITS], self._save_tables, self.groups,
-            lambda group: locks.is_locked(queue_locks, group), self._step,
+            settings, self.topics, store, intake, durability, SendGate(), stats, clock, steady,
+            store_host, encode_offset_id(store_host, 0)[:-_LOG_OFFSET_DIGITS], self._save_tables,
+            self.groups, lambda group: locks.is_locked(queue_locks, group), self._step,
         )  # fmt: skip
         # Signatures are checked in front of the handlers, so the feed must not pass them by.
         # It writes neither into a staging pool nor units beside the queues.
@@ -396,7 +399,7 @@ class Broker:
                     ),
                     locks=queue_locks,
                     transactions=TransactionParts(
-                        settings, halves, store, durability, stats, clock, self.topics,
+                        settings, halves, store, durability, stats, steady, self.topics,
                         self._save_tables,
                     ),
                     reply=ReplyParts(settings, self.producers, send, clock),
@@ -414,7 +417,7 @@ class Broker:
                     pop=pops,
                     assignment=AssignmentParts(
                         settings, self.topics, self.groups, self.consumers, self.modes, client,
-                        clock, self._save_tables,
+                        steady, self._save_tables,
                     ),
                 )
             )
@@ -469,7 +472,7 @@ class Broker:
             await self._running.registrar.register()
 
     def clock_moved(self) -> None:
-        """The clock that was given has jumped; look again at everything that waits for a time."""
+        """A clock that was given was moved; look again at everything that waits for a time."""
         self._wakes.ring()
         if self._waits is not None:
             self._waits.look_now()

@@ -30,7 +30,7 @@ from tianzhou.broker.intake import Intake
 from tianzhou.broker.offsets import NOT_FOUND, OffsetTable
 from tianzhou.broker.topics import TopicTable
 from tianzhou.broker.transactions import GROUP, QUEUE_ID, Rules, SettledHalves, Verdict
-from tianzhou.clock import Clock
+from tianzhou.clock import Ages, Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RecordError, RemotingError, RequestError, StoreError
 from tianzhou.message import Host, StoredMessage
@@ -82,6 +82,7 @@ class Halves:
         topics: TopicTable,
         offsets: OffsetTable,
         clock: Clock,
+        steady: Clock,
         store_host: Host,
         ask: Ask,
     ) -> None:
@@ -91,6 +92,8 @@ class Halves:
         self._topics = topics
         self._offsets = offsets
         self._clock = clock
+        self._steady = steady
+        self.ages = Ages(clock, steady)
         self._store_host = store_host
         self._ask = ask
         self.settled = SettledHalves(self._start_of(HALF_TOPIC))
@@ -189,7 +192,7 @@ class Halves:
     def _settle(self, queue_offset: int) -> None:
         if self.settled.add(queue_offset):
             if not self._unwritten:
-                self._unwritten_since_ms = self._clock()
+                self._unwritten_since_ms = self._steady()
             self._unwritten.append(queue_offset)
 
     # -- writing ends ------------------------------------------------------------------------------
@@ -200,15 +203,15 @@ class Halves:
 
     def write_ends(self, *, all_of_them: bool = False) -> None:
         """Write the ends that wait, unless the settings let them wait for more."""
-        config, now_ms = self._settings.config, self._clock()
+        config, now_ms = self._settings.config, self._steady()
         waited_ms = now_ms - self._unwritten_since_ms
-        is_due = not 0 <= waited_ms < config.transaction_op_batch_interval
+        is_due = waited_ms >= config.transaction_op_batch_interval
         # Eight bytes are a queue offset of a store of some age with its comma.
         is_enough = len(self._unwritten) * 8 >= config.transaction_op_msg_max_size
         if not self._unwritten or not (all_of_them or is_due or is_enough):
             return
         drafts = transactions.end_drafts(
-            self._unwritten, config.transaction_op_msg_max_size, now_ms, self._store_host
+            self._unwritten, config.transaction_op_msg_max_size, self._clock(), self._store_host
         )
         written_count = 0
         try:
@@ -327,7 +330,7 @@ class Halves:
     def _consider(self, half: StoredMessage, rules: Rules) -> None:
         if half.queue_offset in self.settled:
             return
-        match transactions.judge(half, self._clock(), rules):
+        match transactions.judge(half, self.ages.age_ms(half.born_time_ms), rules):
             case Verdict.WAIT:
                 pass
             case Verdict.GIVE_UP:
@@ -432,13 +435,12 @@ class Halves:
     # -- on the event loop -------------------------------------------------------------------------
 
     def look_now(self) -> None:
-        """The clock has jumped; a round may be due."""
+        """A clock was moved; a round may be due."""
         self._sooner.set()
 
     async def run(self) -> None:
         """Round after round, until cancelled."""
-        loop = asyncio.get_running_loop()
-        round_s, round_ms = loop.time(), self._clock()
+        round_ms = self._steady()
         try:
             await self._in_steps(lambda _: not self._read_ends())
         except Exception:  # rounds try again, and producers must be able to end what they began
@@ -446,18 +448,13 @@ class Halves:
         self._ends_known.set()
         while True:
             interval_ms = self._settings.config.transaction_check_interval
-            # The next round comes with the broker's clock, which tests put forward. Should that be
-            # put back, as clocks of machines are, it comes after its real time all the same.
-            left_s = min(
-                round_s + interval_ms / 1000 - loop.time(),
-                (round_ms + interval_ms - self._clock()) / 1000,
-            )
+            left_s = (round_ms + interval_ms - self._steady()) / 1000
             await self._pause(max(min(left_s, _PROGRESS_S), 0.0))
             try:
                 if left_s > 0:
                     self._between_rounds()
                     continue
-                round_s, round_ms = loop.time(), self._clock()
+                round_ms = self._steady()
                 self.begin_round()
                 await self._in_steps(self._step)
             except Exception:  # a bug in one round must not end all rounds to come
@@ -494,6 +491,7 @@ class Halves:
         return needed
 
     def _between_rounds(self) -> None:
+        self.ages.look()
         self.write_ends()
         self.note_progress()
 

@@ -201,13 +201,12 @@ class Rules(NamedTuple):
     reserved_ms: int
 
 
-def judge(half: StoredMessage, now_ms: int, rules: Rules) -> Verdict:
+def judge(half: StoredMessage, age_ms: int, rules: Rules) -> Verdict:
     """Decide by the age of a half, which counts from the moment that its producer names.
 
     A half from the future was sent by a clock that is wrong; it is checked at once, as RocketMQ
     does, for nobody knows how long it would wait.
     """
-    age_ms = now_ms - half.born_time_ms
     if check_count(half) >= rules.check_max or age_ms > rules.reserved_ms:
         return Verdict.GIVE_UP
     own_ms = immunity_ms(half)

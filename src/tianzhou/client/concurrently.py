@@ -22,7 +22,7 @@ from tianzhou.client.group import HeldQueue
 from tianzhou.client.handlers import Later, Outcome
 from tianzhou.client.message import ReceivedMessage
 from tianzhou.client.processqueue import Batch, ConcurrentQueue
-from tianzhou.clock import wall_ms
+from tianzhou.clock import steady_ms
 from tianzhou.errors import TianzhouError
 
 log = logging.getLogger(__name__)
@@ -110,24 +110,24 @@ async def settle(
     state = state_of(held)
     later = outcome.later
     if later is None:
-        state.finish(batch, wall_ms())
+        state.finish(batch, steady_ms())
         return True
     failed = batch.messages[max(later.done_count, 0) :]
     if redelivery is None:
         log.warning("queue %s: %d messages failed and are given up", held.queue, len(failed))
-        state.finish(batch, wall_ms())
+        state.finish(batch, steady_ms())
         return True
     rest = await redelivery.send_back_all(failed, later.delay_level)
     if batch.finished or held.state.dropped:
         return True
-    state.keep(batch, [again(each) for each in rest], wall_ms())
+    state.keep(batch, [again(each) for each in rest], steady_ms())
     return not rest
 
 
 async def send_back_overdue(held: HeldQueue, redelivery: Redelivery, timeout_ms: int) -> None:
     """Free the queue of handlers that take too long: their messages are delivered again."""
     state = state_of(held)
-    for batch in state.overdue(wall_ms(), timeout_ms):
+    for batch in state.overdue(steady_ms(), timeout_ms):
         log.warning(
             "queue %s, message %s: its handler runs for over %d ms, it is sent back",
             held.queue, batch.messages[0].msg_id, timeout_ms,

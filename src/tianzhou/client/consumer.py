@@ -50,7 +50,7 @@ from tianzhou.client.settings import ClientSettings, settings_from
 from tianzhou.client.subscriptions import by_tags
 from tianzhou.client.telemetry import Span, telemetry_of
 from tianzhou.client.trace import ConsumeReturn, Handling, Tracer
-from tianzhou.clock import wall_ms
+from tianzhou.clock import steady_ms, wall_ms
 from tianzhou.errors import ClientClosed, ConfigError
 from tianzhou.protocol import bodies, headers
 from tianzhou.protocol.bodies.clients import ConsumeMessageDirectlyResult
@@ -288,8 +288,8 @@ class PushConsumer(GroupMember):
 
     def _new_state(self, queue_offset: int) -> ProcessQueue:
         if self._settings.ordered:
-            return OrderedQueue[ReceivedMessage](queue_offset, wall_ms())
-        return ConcurrentQueue[ReceivedMessage](queue_offset, wall_ms())
+            return OrderedQueue[ReceivedMessage](queue_offset, steady_ms())
+        return ConcurrentQueue[ReceivedMessage](queue_offset, steady_ms())
 
     def _on_pulled(self, held: HeldQueue, messages: list[ReceivedMessage]) -> None:
         if self._settings.ordered:
@@ -349,11 +349,11 @@ class PushConsumer(GroupMember):
         handler = self._handlers.get(topic)
         if handler is None:
             return Outcome(Later())
-        started_ms = wall_ms()
+        started_ms = steady_ms()
         outcome = await self._caller.call(handler, messages)
         done = len(messages) if outcome.later is None else outcome.later.done_count
         self._rates.consumed(
-            messages[0].stored.topic, done, len(messages) - done, started_ms, wall_ms()
+            messages[0].stored.topic, done, len(messages) - done, started_ms, steady_ms()
         )
         return outcome
 
@@ -368,11 +368,11 @@ class PushConsumer(GroupMember):
     # -- in any order ------------------------------------------------------------------------------
 
     async def _consume(self, held: HeldQueue, batch: Batch[ReceivedMessage]) -> None:
-        batch.started_ms = wall_ms()
+        batch.started_ms = steady_ms()
         outcome = await self._call(batch.messages[0].topic, batch.messages)
         if outcome.later is None and not (held.state.dropped or batch.finished):
             # As `_settle` does, without its awaits: most messages end here.
-            concurrently.state_of(held).finish(batch, wall_ms())
+            concurrently.state_of(held).finish(batch, steady_ms())
             self._offsets.update(held.queue, held.state.progress)
             held.wake.set()
         else:
@@ -410,7 +410,7 @@ class PushConsumer(GroupMember):
         self._running.add(held)
         try:
             while not (state.dropped or self._closing):
-                if self._ordered_with_locks and not state.lock_holds(wall_ms()):
+                if self._ordered_with_locks and not state.lock_holds(steady_ms()):
                     self._run(self._lock_again(held), "lock")
                     return
                 if loop.time() - began_s > _CONTINUOUSLY_S:
@@ -425,7 +425,7 @@ class PushConsumer(GroupMember):
     async def _consume_next(self, held: HeldQueue) -> bool:
         """Call the handler with the next messages; False if nothing more can be done now."""
         state = ordered.state_of(held)
-        first = state.take(1, wall_ms())
+        first = state.take(1, steady_ms())
         if not first:
             state.consuming = False
             return False
@@ -445,7 +445,7 @@ class PushConsumer(GroupMember):
 
     def _take_of_topic(self, state: ordered.State, size: int, topic: str) -> list[ReceivedMessage]:
         """At most `size` messages that go to the same handler; retry topics have mixed ones."""
-        messages = state.take(size, wall_ms())
+        messages = state.take(size, steady_ms())
         same = next((at for at, each in enumerate(messages) if each.topic != topic), len(messages))
         if same < len(messages):
             state.give_back(len(messages) - same, messages[same:])
@@ -457,7 +457,7 @@ class PushConsumer(GroupMember):
         return not self._ordered_with_locks or await ordered.lock_one(self._calls, queue)
 
     async def _may_pull(self, held: HeldQueue) -> bool:
-        if not self._ordered_with_locks or held.state.lock_holds(wall_ms()):
+        if not self._ordered_with_locks or held.state.lock_holds(steady_ms()):
             return True
         held.wake.clear()
         await asyncio.sleep(_LOCK_AGAIN_MS / 1000)
@@ -467,7 +467,7 @@ class PushConsumer(GroupMember):
         """Get a lost lock back, then go on with the queue."""
         while not (held.state.dropped or self._closing):
             if await ordered.lock_one(self._calls, held.queue):
-                held.state.set_lock(True, wall_ms())
+                held.state.set_lock(True, steady_ms())
                 self._work.put_nowait((held, None))
                 return
             await asyncio.sleep(_LOCK_REFUSED_MS / 1000)
@@ -557,7 +557,7 @@ class PushConsumer(GroupMember):
                 continue
             held, batch = work
             assert batch is not None
-            batch.started_ms = wall_ms()
+            batch.started_ms = steady_ms()
             message = batch.messages[0]
             self._open[message] = (held, batch)
             self._begin_turn(message)
@@ -591,14 +591,14 @@ class PushConsumer(GroupMember):
             namespace=self._settings.namespace,
             unpacked_bytes_max=self._settings.unpacked_bytes_max,
         )
-        started_ms = wall_ms()
+        started_ms = steady_ms()
         result, remark = await self._try_directly(message)
         body = ConsumeMessageDirectlyResult(
             order=self._settings.ordered,
             auto_commit=self._settings.auto_commit,
             consume_result=result,
             remark=remark,
-            spent_time_ms=wall_ms() - started_ms,
+            spent_time_ms=steady_ms() - started_ms,
         )
         return Command(code=ResponseCode.SUCCESS, body=bodies.encode(body))
 

@@ -28,7 +28,7 @@ from tianzhou.client.queues import Queue
 from tianzhou.client.retries import ONCE, After, Pauses, Tries, after, doubts_route, is_outside
 from tianzhou.client.routes import TopicRoute, vip_address
 from tianzhou.client.sending import STATUSES, Outgoing
-from tianzhou.clock import wall_ms
+from tianzhou.clock import steady_ms, wall_ms
 from tianzhou.errors import (
     AddressError,
     BrokerError,
@@ -181,7 +181,7 @@ class Courier:
         while (left_ms := limit.left_ms(self.hub.loop.time())) > 0:
             route = self._newest(route)
             chosen = queue or self._picker.pick(
-                out.topic, route.writable, wall_ms(), course.last_broker
+                out.topic, route.writable, steady_ms(), course.last_broker
             )
             course.try_count += 1
             try_ms = self._try_ms(left_ms, last=course.counted >= tries.retry_count)
@@ -283,13 +283,13 @@ class Courier:
         """A request that leaves its latency in the fault table."""
         faults = self._picker.faults
         assert faults is not None
-        began_ms = wall_ms()
+        began_ms = steady_ms()
         failed = True
         try:
             answer = await hub.request(address, command, timeout_ms)
             failed = answer.code not in STATUSES
         finally:
-            now_ms = wall_ms()
+            now_ms = steady_ms()
             faults.note(broker_name, now_ms - began_ms, now_ms, failed=failed)
         return answer
 
@@ -303,7 +303,7 @@ class Courier:
         while True:
             route = self._newest(route)
             chosen = queue or self._picker.pick(
-                out.topic, route.writable, wall_ms(), course.last_broker
+                out.topic, route.writable, steady_ms(), course.last_broker
             )
             course.try_count += 1
             try:

@@ -32,7 +32,7 @@ from tianzhou.client.processqueue import FlowLimits, ProcessQueue, limits_per_qu
 from tianzhou.client.queues import Queue, from_wire
 from tianzhou.client.rates import Rates
 from tianzhou.client.rebalance import shares
-from tianzhou.clock import wall_ms
+from tianzhou.clock import steady_ms, wall_ms
 from tianzhou.errors import (
     BodyError,
     BrokerError,
@@ -238,7 +238,7 @@ class GroupMember(Membership):
 
     def running_info(self) -> ConsumerRunningInfo:
         """What this consumer is doing, as `mqadmin consumerStatus` shows it."""
-        now_ms = wall_ms()
+        now_ms = steady_ms()
         return ConsumerRunningInfo(
             properties=self._info_properties(),
             subscriptions=[each.to_wire() for each in self._subscriptions.values()],
@@ -248,6 +248,7 @@ class GroupMember(Membership):
 
     def _info(self, held: HeldQueue) -> ProcessQueueInfo:
         state = held.state
+        ahead_ms = wall_ms() - steady_ms()
         committed = self._offsets.read(held.queue)
         return ProcessQueueInfo(
             commit_offset=-1 if committed is None else committed,
@@ -256,10 +257,10 @@ class GroupMember(Membership):
             cached_count=state.message_count,
             cached_size_mib=state.size_bytes // (1024 * 1024),
             locked=state.locked,
-            last_lock_timestamp=state.last_lock_ms,
+            last_lock_timestamp=state.last_lock_ms + ahead_ms,
             dropped=state.dropped,
-            last_pull_timestamp=state.last_pull_ms,
-            last_consume_timestamp=state.last_consume_ms,
+            last_pull_timestamp=state.last_pull_ms + ahead_ms,
+            last_consume_timestamp=state.last_consume_ms + ahead_ms,
         )
 
     # -- rebalance ---------------------------------------------------------------------------------
@@ -330,7 +331,7 @@ class GroupMember(Membership):
 
     async def _adjust(self, topic: str, own: frozenset[Queue]) -> tuple[bool, bool]:
         """Give up and claim queues of a topic; whether any changed, and whether all are claimed."""
-        now_ms = wall_ms()
+        now_ms = steady_ms()
         gone = [
             held
             for held in self._held.values()
@@ -404,7 +405,7 @@ class GroupMember(Membership):
     async def _pull_forever(self, held: HeldQueue) -> None:
         pause_ms = _FIRST_ERROR_PAUSE_MS
         while not held.state.dropped:
-            held.state.last_pull_ms = wall_ms()
+            held.state.last_pull_ms = steady_ms()
             if not await self._wait_for_room(held):
                 continue
             try:
@@ -457,12 +458,12 @@ class GroupMember(Membership):
             inline=self._inline_subscription,
             commit_offset=progress,
         )
-        started_ms = wall_ms()
+        started_ms = steady_ms()
         pulled = await (pull() if progress is None else self._commits.run(queue, pull))
         held.told = progress or held.told
         held.more_waits = bool(pulled.messages) and pulled.max_offset > pulled.next_offset
         if pulled.messages:
-            self._rates.pulled(queue.topic, len(pulled.messages), started_ms, wall_ms())
+            self._rates.pulled(queue.topic, len(pulled.messages), started_ms, steady_ms())
         return pulled
 
     def _progress_to_tell(self, held: HeldQueue) -> int | None:

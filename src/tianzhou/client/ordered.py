@@ -21,7 +21,7 @@ from tianzhou.client.handlers import Decision, Later, Outcome
 from tianzhou.client.message import ReceivedMessage
 from tianzhou.client.processqueue import OrderedQueue
 from tianzhou.client.queues import Queue
-from tianzhou.clock import wall_ms
+from tianzhou.clock import steady_ms
 from tianzhou.errors import TianzhouError
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ async def _renew_at(calls: BrokerCalls, broker_name: str, helds: list[HeldQueue]
     except TianzhouError as error:
         log.warning("group %s, broker %s: locks not renewed: %s", calls.group, broker_name, error)
         return
-    now_ms = wall_ms()
+    now_ms = steady_ms()
     for held in helds:
         if held.state.locked and held.queue not in locked:
             log.warning("group %s, queue %s: its lock is lost", calls.group, held.queue)

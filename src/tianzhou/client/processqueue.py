@@ -9,8 +9,8 @@ that starts there again repeats what was in flight and loses nothing.
   the batch, not the message, so that a message costs nothing here when batches are large.
 * `OrderedQueue` gives messages out in order, and takes them back if the handler was not happy.
 
-Nothing here waits, locks or reads a clock; `now_ms` comes in where time matters. One event loop
-calls it all.
+Nothing here waits, locks or reads a clock; `now_ms`, of a steady clock, comes in where time
+matters. One event loop calls it all.
 """
 
 from abc import ABC, abstractmethod

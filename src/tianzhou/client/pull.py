@@ -36,7 +36,7 @@ from tianzhou.client.settings import ClientOptions, ClientSettings, settings_fro
 from tianzhou.client.subscriptions import subscription_of
 from tianzhou.client.telemetry import telemetry_of
 from tianzhou.client.trace import ConsumeReturn, Tracer
-from tianzhou.clock import wall_ms
+from tianzhou.clock import steady_ms, wall_ms
 from tianzhou.errors import ClientClosed, ConfigError
 
 log = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ class LitePullConsumer(GroupMember):
     # -- messages ----------------------------------------------------------------------------------
 
     def _new_state(self, queue_offset: int) -> ProcessQueue:
-        return ConcurrentQueue[ReceivedMessage](queue_offset, wall_ms())
+        return ConcurrentQueue[ReceivedMessage](queue_offset, steady_ms())
 
     def _on_pulled(self, held: HeldQueue, messages: list[ReceivedMessage]) -> None:
         state = _state_of(held)
@@ -170,14 +170,14 @@ class LitePullConsumer(GroupMember):
         Raises ClientClosed.
         """
         timeout_ms = self._settings.poll_timeout_ms if timeout_ms is None else timeout_ms
-        began_ns = time.time_ns()
+        began_s = time.monotonic()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 messages = await self._next()
         except TimeoutError:
             return []
         if self._telemetry is not None:
-            self._telemetry.received(messages, began_ns)
+            self._telemetry.received(messages, began_s)
         if self._tracer is not None:
             self._tracer.begin(messages).end(ConsumeReturn.SUCCESS)
         return messages
@@ -199,7 +199,7 @@ class LitePullConsumer(GroupMember):
 
     def _hand_out(self, held: HeldQueue, batch: Batch[ReceivedMessage]) -> list[ReceivedMessage]:
         state = _state_of(held)
-        state.finish(batch, wall_ms())
+        state.finish(batch, steady_ms())
         self._offsets.update(held.queue, state.progress)
         held.wake.set()
         return batch.messages
@@ -385,7 +385,7 @@ class QueueReader(Lifetime):
         limits = PullLimits(
             message_count, PullLimits().size_bytes, wait_ms, timeout_ms=timeout_ms + wait_ms
         )
-        began_ns = time.time_ns()
+        began_s = time.monotonic()
         pulled = await self._calls.pull(
             wire_queue,
             queue_offset,
@@ -395,7 +395,7 @@ class QueueReader(Lifetime):
             leave_out_damaged=False,
         )
         if self._telemetry is not None and pulled.messages:
-            self._telemetry.received(pulled.messages, began_ns)
+            self._telemetry.received(pulled.messages, began_s)
         return pulled
 
     async def min_offset(self, queue: Queue) -> int:

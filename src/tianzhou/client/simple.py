@@ -188,13 +188,13 @@ class SimpleConsumer(Membership):
         wait_ms = self._settings.wait_ms if wait is None else duration_ms(wait)
         if wait_ms < 0:
             raise ConfigError(f"wait is {wait}, it cannot be negative")
-        began_ns = time.time_ns()
+        began_s = time.monotonic()
         if wait_ms:
             messages = await self._receive_within(limits, wait_ms / 1000)
         else:
             messages = await self._receive_now(limits)
         if messages and self._telemetry is not None:
-            self._telemetry.received(messages, began_ns)
+            self._telemetry.received(messages, began_s)
         if messages and self._tracer is not None:
             self._tracer.begin(messages).end(ConsumeReturn.SUCCESS)
         return messages

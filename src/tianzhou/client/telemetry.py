@@ -198,8 +198,9 @@ class Telemetry:
         self._consumed.add(1, attributes)
         self._duration.record(time.monotonic() - began_s, attributes)
 
-    def received(self, messages: Sequence[ReceivedMessage], began_ns: int) -> None:
-        """Messages came that were asked for at a moment of the wall clock."""
+    def received(self, messages: Sequence[ReceivedMessage], began_s: float) -> None:
+        """Messages came that were asked for at a moment of the monotonic clock."""
+        took_s = time.monotonic() - began_s
         topic = messages[0].topic
         _, links = self._origins(message.properties for message in messages)
         attributes = self._attributes(topic, "receive")
@@ -207,11 +208,11 @@ class Telemetry:
             f"receive {topic}",
             kind=self._trace.SpanKind.CONSUMER,
             links=links,
-            start_time=began_ns,
+            start_time=time.time_ns() - round(took_s * 1e9),
             attributes={**attributes, "messaging.batch.message_count": len(messages)},
         ).end()
         self._consumed.add(len(messages), attributes)
-        self._duration.record(max(time.time_ns() - began_ns, 0) / 1e9, attributes)
+        self._duration.record(took_s, attributes)
 
     def _origins(self, carriers: Iterable[Mapping[str, str]]) -> tuple[list[Context], list[Link]]:
         """The contexts that messages were sent in, and links to those that there are."""

@@ -30,7 +30,7 @@ from tianzhou.client.retries import Tries
 from tianzhou.client.routes import TopicRoute
 from tianzhou.client.sending import Outgoing, SendResult, SendStatus
 from tianzhou.client.settings import ClientSettings, settings_from
-from tianzhou.clock import wall_ms
+from tianzhou.clock import steady_ms, wall_ms
 from tianzhou.errors import TianzhouError
 from tianzhou.protocol import properties
 from tianzhou.protocol.bodies.clients import ProducerData
@@ -252,20 +252,20 @@ class Handling:
     _tracer: "Tracer"
     _messages: Sequence[ReceivedMessage]
     _request_id: str
-    _started_ms: int
+    _began_ms: int
+    """By a steady clock."""
 
     def end(self, returned: ConsumeReturn) -> None:
         """The program has ended with them."""
-        now_ms = wall_ms()
         self._tracer.add(
             *consumed(
                 self._messages,
                 group=self._tracer.plain_group,
                 request_id=self._request_id,
-                cost_ms=now_ms - self._started_ms,
+                cost_ms=steady_ms() - self._began_ms,
                 success=returned is ConsumeReturn.SUCCESS,
                 returned=returned,
-                now_ms=now_ms,
+                now_ms=wall_ms(),
             )
         )
 
@@ -307,11 +307,11 @@ class Tracer:
 
     def begin(self, messages: Sequence[ReceivedMessage]) -> "Handling":
         """A program begins with messages; the result is told when it has ended with them."""
-        started_ms, request_id = wall_ms(), unique_ids.next()
+        request_id = unique_ids.next()
         self.add(
-            *consuming(messages, group=self.plain_group, request_id=request_id, now_ms=started_ms)
+            *consuming(messages, group=self.plain_group, request_id=request_id, now_ms=wall_ms())
         )
-        return Handling(self, messages, request_id, started_ms)
+        return Handling(self, messages, request_id, steady_ms())
 
     async def close(self) -> None:
         """Send what waits, for a few seconds at most, then leave the hub."""

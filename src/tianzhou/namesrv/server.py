@@ -7,14 +7,13 @@ was on disk before it was answered.
 
 import asyncio
 import logging
-import time
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from tianzhou.clock import Clock, wall_ms
+from tianzhou.clock import Clock, steady_ms
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RemotingError
 from tianzhou.names import ORDER_TOPIC_NAMESPACE
@@ -51,16 +50,11 @@ _KEEPS_ALIVE = (
 )  # fmt: skip
 
 
-def steady_ms() -> int:
-    """Silence is measured on a clock that nobody sets: a jump of the time of day is no silence."""
-    return time.monotonic_ns() // 1_000_000
-
-
 class NameServer:
     """One nameserver on one event loop; `start` it once, `stop` it once."""
 
     def __init__(self, settings: LiveSettings[NamesrvConfig], *, clock: Clock = steady_ms) -> None:
-        """Raises ConfigError if the KV file or a certificate cannot be read."""
+        """`clock` is a steady one. Raises ConfigError for a file that cannot be read."""
         self._settings = settings
         config = settings.config
         self._routes = RouteCache(self._route, config.route_cache_size)
@@ -162,7 +156,7 @@ class NameServer:
         from tianzhou.remoting.quota.files import read_server_rules
 
         return ClientQuotas(
-            path, wall_ms, read_server_rules, self._quotas_changed, _KEEPS_ALIVE, "nameserver"
+            path, steady_ms, read_server_rules, self._quotas_changed, _KEEPS_ALIVE, "nameserver"
         )
 
     def _quotas_changed(self, _: "ServerRules") -> None:

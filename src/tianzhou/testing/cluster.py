@@ -161,8 +161,18 @@ class Cluster:
         self._on_loop(lambda: self._create_topics({topic: queues}, ordered=ordered))
 
     def advance(self, *, seconds: float = 0, ms: int = 0) -> None:
-        """Put the clock of all servers forward; what became due is delivered at once."""
-        self.clock.advance(round(seconds * 1000) + ms)
+        """Let time pass on all servers; what became due is delivered at once."""
+        self._move(self.clock.advance, round(seconds * 1000) + ms)
+
+    def jump(self, *, seconds: float = 0, ms: int = 0) -> None:
+        """Set the time of day of all servers forward or back, as an operator or NTP does.
+
+        No time passes: what lasts for a duration (leases, locks, time-outs) is not over.
+        """
+        self._move(self.clock.jump, round(seconds * 1000) + ms)
+
+    def _move(self, move: Callable[[int], None], by_ms: int) -> None:
+        move(by_ms)
 
         async def tell() -> None:
             for broker in self._brokers.values():
@@ -229,7 +239,7 @@ class Cluster:
             await client.close()
 
     async def _start_broker(self, name: str) -> None:
-        broker = Broker(self._load(name), clock=self.clock)
+        broker = Broker(self._load(name), clock=self.clock, steady=self.clock.steady)
         try:
             await broker.start()
         except BaseException:

@@ -20,6 +20,7 @@ from tianzhou.broker.offsets import OffsetTable
 from tianzhou.broker.timer_run import Timer
 from tianzhou.broker.topics import TopicTable
 from tianzhou.broker.transaction_checks import Halves
+from tianzhou.clock import steady_ms
 from tianzhou.config.live import LiveSettings
 from tianzhou.config.settings import Given
 from tianzhou.message import StoredMessage
@@ -183,7 +184,7 @@ async def test_halves_are_fetched_by_a_thread_before_they_are_checked(
         intake = Intake(store)
         halves = Halves(
             settings, store, intake, TopicTable((), lambda: NOON_MS), OffsetTable(),
-            lambda: NOON_MS, HERE, ask,
+            lambda: NOON_MS, steady_ms, HERE, ask,
         )  # fmt: skip
         intake.redirect_by(halves.redirect)
         text = properties.encode({"TRAN_MSG": "true", "PGROUP": "p"})

@@ -29,13 +29,6 @@ def test_a_lock_that_is_not_renewed_runs_out() -> None:
     assert locks.owner("g", ONE, 110_001, LIVE_MS) is None
 
 
-def test_a_clock_that_goes_back_neither_frees_a_lock_nor_makes_it_eternal() -> None:
-    locks = QueueLocks()
-    locks.lock("g", "a", [ONE], 10_000_000, LIVE_MS)
-    assert locks.lock("g", "b", [ONE], 5_000, LIVE_MS) == []
-    assert locks.lock("g", "b", [ONE], 5_000 + LIVE_MS + 1, LIVE_MS) == [ONE]
-
-
 def test_what_has_run_out_is_forgotten() -> None:
     locks = QueueLocks()
     locks.lock("g", "a", [ONE, TWO], 0, LIVE_MS)

@@ -7,8 +7,10 @@ import pytest
 
 from tianzhou.broker.pop import Change, Flying, Key, PopTable
 from tianzhou.broker.pop_index import PopIndex
+from tianzhou.clock import Moment
 
 KEY = Key("g", "t", 0)
+START = Moment(0, 0)
 
 
 def popped(count: int, at_ms: int = 0, wait_ms: int = 10, first: int = 0) -> Change:
@@ -19,41 +21,41 @@ def popped(count: int, at_ms: int = 0, wait_ms: int = 10, first: int = 0) -> Cha
 def test_times_of_acknowledged_messages_do_not_pile_up() -> None:
     table = PopTable()
     for at in range(10_000):
-        table.apply(popped(1, wait_ms=60_000, first=at))
+        table.apply(popped(1, wait_ms=60_000, first=at), START)
         change = table.acked(KEY, at, 0, 60_000)
         assert change is not None
-        table.apply(change)
+        table.apply(change, START)
     assert table.flying_count == 0
     assert len(table._times) < 2000  # pyright: ignore[reportPrivateUsage] - memory is the point
-    table.apply(popped(1, wait_ms=1, first=10_000))
+    table.apply(popped(1, wait_ms=1, first=10_000), START)
     assert table.take_due(1, 10) == [(KEY, Flying(10_000, 0, 1))]
 
 
 def test_a_message_is_due_once_though_its_time_was_set_twice_to_the_same() -> None:
     table = PopTable()
-    table.apply(popped(1))
-    same = table.prolonged(KEY, Flying(0, 0, 10), 0, 10)
+    table.apply(popped(1), START)
+    same = table.prolonged(KEY, Flying(0, 0, 10), START, 10)
     assert same is not None
-    table.apply(same)
-    table.apply(Change(KEY, 0, clear=True))
-    table.apply(popped(1))
+    table.apply(same, START)
+    table.apply(Change(KEY, 0, clear=True), START)
+    table.apply(popped(1), START)
     assert table.take_due(10, 10) == [(KEY, Flying(0, 0, 10))]
 
 
 def test_what_is_acknowledged_while_it_is_revived_is_dropped_once() -> None:
     table = PopTable()
-    table.apply(popped(2))
+    table.apply(popped(2), START)
     due = table.take_due(10, 10)
     change = table.acked(KEY, 0, 0, 10)
     assert change is not None
-    table.apply(change)
+    table.apply(change, START)
     assert table.dealt_with(due) == [Change(KEY, 2, drop=(1,))]
 
 
 def test_a_place_that_is_gone_is_as_new() -> None:
     table = PopTable()
-    table.apply(popped(3))
-    table.apply(Change(KEY, 0, gone=True))
+    table.apply(popped(3), START)
+    table.apply(Change(KEY, 0, gone=True), START)
     assert table.next_offset(KEY) is None
     assert table.committed(KEY) is None
     assert table.flying_count == 0

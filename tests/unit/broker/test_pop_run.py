@@ -77,7 +77,8 @@ class Bench:
         return Pops(
             LiveSettings(load_broker_config(environ={}, flags=given)), self.store, self.topics,
             GroupTable(lambda: self.now_ms), self.offsets, Stats(started_ms=0),
-            lambda: self.now_ms, HOST, saved, visible, timed_until_ms=self.timed_until,
+            lambda: self.now_ms, lambda: self.now_ms, HOST, saved, visible,
+             timed_until_ms=self.timed_until,
         )  # fmt: skip
 
     def noted(self, *changes: Change) -> None:

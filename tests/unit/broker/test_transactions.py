@@ -153,8 +153,7 @@ def test_ends_share_records_as_far_as_their_size_allows() -> None:
 def test_what_becomes_of_an_open_half(
     changed: dict[str, str], age_ms: int, verdict: Verdict
 ) -> None:
-    now_ms = HALF.born_time_ms + age_ms
-    assert transactions.judge(half_with(**changed), now_ms, RULES) is verdict
+    assert transactions.judge(half_with(**changed), age_ms, RULES) is verdict
 
 
 # -- whom to reply to ------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ class AssignmentParts:
     consumers: ConsumerTable[Connection]
     modes: ModeTable
     client: Client
-    clock: Clock
+    steady: Clock
     saved: Callable[[], Awaitable[bool]]
     """Waits until the tables are on disk."""
     routes: dict[str, tuple[int, list[MessageQueue]]] = field(
@@ -109,11 +109,8 @@ async def _all_queues(
 ) -> list[MessageQueue] | None:
     """The readable queues of a topic on all brokers, in order; None if they are not known."""
     asked_ms, queues = parts.routes.get(topic, (None, None))
-    now_ms = parts.clock()
-    if (
-        asked_ms is not None
-        and 0 <= now_ms - asked_ms < config.load_balance_poll_name_server_interval
-    ):
+    now_ms = parts.steady()
+    if asked_ms is not None and now_ms - asked_ms < config.load_balance_poll_name_server_interval:
         return queues
     namesrvs = namesrv_addresses(config)
     if not namesrvs:

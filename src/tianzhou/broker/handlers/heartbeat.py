@@ -69,6 +69,7 @@ class ClientParts:
     producers: ProducerTable[Connection]
     client_ids: ClientIds[Connection]
     clock: Clock
+    steady: Clock
 
 
 # -- heartbeats ------------------------------------------------------------------------------------
@@ -103,7 +104,7 @@ def heartbeat(parts: ClientParts, connection: Connection, request: Command) -> C
 
 def _client(parts: ClientParts, connection: Connection, request: Command, client_id: str) -> Client:
     return Client(
-        client_id, request.language, request.version, parts.clock(), connection.account
+        client_id, request.language, request.version, parts.steady(), connection.account
     )  # fmt: skip
 
 
@@ -201,7 +202,7 @@ def connection_closed(parts: ClientParts, connection: Connection) -> None:
 
 def close_silent(parts: ClientParts) -> None:
     """Close connections whose clients send no heartbeat any more."""
-    now_ms, timeout_ms = parts.clock(), parts.settings.config.channel_expired_timeout
+    now_ms, timeout_ms = parts.steady(), parts.settings.config.channel_expired_timeout
     for table in (parts.consumers, parts.producers):
         for connection in table.expired(now_ms, timeout_ms):
             log.warning("client %s: no heartbeat for %d ms, closed", connection.peer, timeout_ms)
@@ -349,6 +350,7 @@ def get_producer_connections(parts: ClientParts, _: Connection, request: Command
 
 def get_all_producers(parts: ClientParts, _: Connection, __: Command) -> Command:
     """GET_ALL_PRODUCER_INFO: every connected producer by group."""
+    ahead_ms = parts.clock() - parts.steady()
     data = {
         group: [
             ProducerInfo(
@@ -356,7 +358,7 @@ def get_all_producers(parts: ClientParts, _: Connection, __: Command) -> Command
                 remote_ip=connection.peer,
                 language=_language_name(client.language),
                 version=client.version,
-                last_update_timestamp=client.seen_ms,
+                last_update_timestamp=client.seen_ms + ahead_ms,
             )
             for connection, client in members.items()
         ]

@@ -31,7 +31,7 @@ class LockParts:
 
     settings: LiveSettings[BrokerConfig]
     locks: QueueLocks
-    clock: Clock
+    steady: Clock
 
 
 def lock_batch(parts: LockParts, _: Connection, request: Command) -> Command:
@@ -40,7 +40,7 @@ def lock_batch(parts: LockParts, _: Connection, request: Command) -> Command:
     group, client_id = _owner(told.consumer_group, told.client_id)
     wanted = _names(told.queues)
     locked = parts.locks.lock(
-        group, client_id, wanted, parts.clock(), parts.settings.config.rebalance_lock_max_live_time
+        group, client_id, wanted, parts.steady(), parts.settings.config.rebalance_lock_max_live_time
     )
     if len(locked) < len(wanted):
         log.info(
@@ -66,7 +66,7 @@ def unlock_batch(parts: LockParts, _: Connection, request: Command) -> Command:
 
 def is_locked(parts: LockParts, group: str) -> bool:
     """Whether any consumer of the group holds a queue now."""
-    now_ms, live_ms = parts.clock(), parts.settings.config.rebalance_lock_max_live_time
+    now_ms, live_ms = parts.steady(), parts.settings.config.rebalance_lock_max_live_time
     return any(
         parts.locks.owner(group, queue, now_ms, live_ms) is not None
         for queue in parts.locks.by_group.get(group, {})
@@ -75,7 +75,7 @@ def is_locked(parts: LockParts, group: str) -> bool:
 
 def forget_expired(parts: LockParts) -> None:
     """Make room; called now and then."""
-    parts.locks.forget_expired(parts.clock(), parts.settings.config.rebalance_lock_max_live_time)
+    parts.locks.forget_expired(parts.steady(), parts.settings.config.rebalance_lock_max_live_time)
 
 
 def _owner(group: str | None, client_id: str | None) -> tuple[str, str]:

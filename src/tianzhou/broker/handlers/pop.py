@@ -80,6 +80,7 @@ class PopParts:
     polls: PopPolls
     stats: Stats
     clock: Clock
+    steady: Clock
     turns: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     """How often a group popped a topic; the queue to begin with goes round."""
 
@@ -92,6 +93,7 @@ def put_together(
     store: MessageStore,
     stats: Stats,
     clock: Clock,
+    steady: Clock,
     store_host: Host,
     topics_saved: Callable[[], Awaitable[bool]],
     timed_until_ms: Callable[[], int],
@@ -102,12 +104,12 @@ def put_together(
     def serve(parked: PopParked, is_due: bool) -> bool:
         return serve_waiting(parts, parked, is_due)
 
-    polls = PopPolls(clock, serve)
+    polls = PopPolls(steady, serve)
     pops = Pops(
-        settings, store, topics, groups, offsets, stats, clock, store_host, topics_saved,
+        settings, store, topics, groups, offsets, stats, clock, steady, store_host, topics_saved,
         polls.visible, step, timed_until_ms, polls.visible_everywhere,
     )  # fmt: skip
-    parts = PopParts(settings, topics, groups, store, pops, polls, stats, clock)
+    parts = PopParts(settings, topics, groups, store, pops, polls, stats, clock, steady)
     return parts
 
 
@@ -179,7 +181,7 @@ def _pop(
     parts: PopParts, config: BrokerConfig, header: PopMessageRequest, subscription: Subscription
 ) -> tuple[Command, bool]:
     """The answer, which is no SUCCESS if there is nothing, and whether to look again soon."""
-    now_ms = parts.clock()
+    now_ms, began_ms = parts.clock(), parts.steady()
     got = _Gathered()
     for topic, queue_id in _queues(parts, config, header):
         key = Key(header.consumer_group, topic, queue_id)
@@ -190,7 +192,7 @@ def _pop(
     if got.records:
         parts.stats.delivered(
             header.topic, header.consumer_group, len(got.records), len(body),
-            max(header.queue_id, 0), parts.clock() - now_ms,
+            max(header.queue_id, 0), parts.steady() - began_ms,
         )  # fmt: skip
         parts.stats.popped[header.topic, header.consumer_group] += len(got.places)
     else:
@@ -262,7 +264,7 @@ def _pop_queue(
 ) -> None:
     table = parts.pops.table
     place = parts.pops.place(key)
-    if header.order and table.is_blocked(key, header.attempt_id, now_ms):
+    if header.order and table.is_blocked(key, header.attempt_id, parts.steady()):
         return
     start = _first_offset(parts, config, key, header.init_mode) if place is None else place
     wanted = header.max_msg_count - len(got.records)
@@ -531,7 +533,7 @@ def _has_message(
     queues = list(_own_queues(topic, header.topic, header.queue_id, 0))
     if not header.order:
         queues += _retry_queues(parts, config, header.consumer_group, header.topic)
-    now_ms = parts.clock()
+    now_ms = parts.steady()
     for name, queue_id in queues:
         key = Key(header.consumer_group, name, queue_id)
         place = parts.pops.place(key)

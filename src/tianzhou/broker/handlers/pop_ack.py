@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from tianzhou.broker.handlers.pop import PopParts, check_invisible, find_topic
 from tianzhou.broker.pop import Change, Flying, Key
+from tianzhou.clock import Moment
 from tianzhou.errors import BodyError, RequestError
 from tianzhou.protocol import receipts
 from tianzhou.protocol.bodies import decode_request as decode_body
@@ -90,7 +91,7 @@ def _ack_in_order(parts: PopParts, key: Key, queue_offset: int, pop_time_ms: int
         return
     parts.pops.note([change])
     parts.stats.acked[key.topic, key.group] += 1
-    if not table.is_blocked(key, None, parts.clock()):
+    if not table.is_blocked(key, None, parts.steady()):
         parts.polls.visible(key.topic)
 
 
@@ -140,15 +141,15 @@ def change_invisible_time(parts: PopParts, _: Connection, request: Command) -> C
     _check_place(parts, header.topic, header.queue_id, header.queue_offset)
     check_invisible(parts.settings.config, header.invisible_time_ms, 0)
     key = Key(header.consumer_group, header.topic, header.queue_id)
-    now_ms, table = parts.clock(), parts.pops.table
+    at, table = Moment(parts.clock(), parts.steady()), parts.pops.table
     if handle.is_ordered:
-        visible_ms = now_ms + header.invisible_time_ms
+        visible_ms = at.wall_ms + header.invisible_time_ms
         change = table.batch_prolonged(key, header.queue_offset, handle.pop_time_ms, visible_ms)
         pop_time_ms, invisible_time_ms = handle.pop_time_ms, visible_ms - handle.pop_time_ms
     else:
         old = Flying(header.queue_offset, handle.pop_time_ms, handle.invisible_time_ms)
-        change = table.prolonged(key, old, now_ms, header.invisible_time_ms)
-        pop_time_ms, invisible_time_ms = now_ms, header.invisible_time_ms
+        change = table.prolonged(key, old, at, header.invisible_time_ms)
+        pop_time_ms, invisible_time_ms = at.wall_ms, header.invisible_time_ms
     if change is None:
         raise RequestError(
             ResponseCode.NO_MESSAGE,

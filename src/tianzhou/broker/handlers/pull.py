@@ -76,8 +76,7 @@ class PullParts:
     store: MessageStore
     parked: ParkedPulls[Connection, Waiting]
     stats: Stats
-    clock: Clock
-    """What of the newest messages is taken to be in memory."""
+    steady: Clock
     arm: Callable[[int], None]
     """Told when the next parked pull runs out of time."""
     found: Callable[[PullMessageRequest, Subscription, int], None]
@@ -134,7 +133,7 @@ def _pull(parts: PullParts, asked: Asked) -> Command | None:
     """Answer with what there is, or let the pull wait for more."""
     connection, request, header, group, subscription = asked
     config = parts.settings.config
-    started_ms = parts.clock()
+    started_ms = parts.steady()
     read = _read(parts, config, header, subscription, header.queue_offset)
     code = _code_of(read, header.queue_offset)
     if header.sys_flag & COMMIT_OFFSET:
@@ -347,7 +346,7 @@ def _answer(
         body = b"".join(read.records)
         parts.stats.delivered(
             header.topic, header.consumer_group, len(read.records), len(body), header.queue_id,
-            parts.clock() - started_ms,
+            parts.steady() - started_ms,
         )  # fmt: skip
     else:
         parts.stats.pulls_missed += 1
@@ -395,7 +394,7 @@ def _park(
         wait_ms = config.short_polling_time_mills
     if wait_ms <= 0:
         return False
-    deadline_ms = parts.clock() + wait_ms
+    deadline_ms = parts.steady() + wait_ms
     waiting = Waiting(header, subscription, request.opaque, request.encoding)
     key = (header.topic, header.queue_id)
     parts.parked.park(connection, key, header.queue_offset, deadline_ms, waiting)
@@ -460,7 +459,7 @@ def _look_again(
 ) -> Command | None:
     """The answer to a parked pull; None if it goes on waiting."""
     header = parked.request.header
-    started_ms = parts.clock()
+    started_ms = parts.steady()
     read = _read(parts, config, header, parked.request.subscription, parked.queue_offset)
     code = _code_of(read, parked.queue_offset)
     nothing_yet = code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)

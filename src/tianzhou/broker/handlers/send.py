@@ -62,6 +62,7 @@ class SendParts:
     gate: SendGate
     stats: Stats
     clock: Clock
+    steady: Clock
     store_host: Host
     id_prefix: str
     """The store host as message ids begin with it."""
@@ -91,10 +92,10 @@ def store_message(
     parts: SendParts, connection: Connection, request: Command, header: SendHeader
 ) -> Command | Awaitable[Command]:
     """Store what a request of any of these forms brings, and answer it. Raises RequestError."""
-    config, now_ms = parts.settings.config, parts.clock()
-    parts.gate.check(config, now_ms, parts.durability.waiting_count)
-    if now_ms < config.start_accept_send_request_time_stamp:
-        raise _too_early(config, now_ms)
+    config, began_ms = parts.settings.config, parts.steady()
+    parts.gate.check(config, began_ms, parts.durability.waiting_count)
+    if parts.clock() < config.start_accept_send_request_time_stamp:
+        raise _too_early(config, parts.clock())
     name = header.topic
     known = parts.topics.get(name)
     is_batch = request.code == RequestCode.SEND_BATCH_MESSAGE or bool(header.batch)
@@ -129,10 +130,10 @@ def store_message(
         raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, str(e)) from e
     if group is not None:
         parts.step("retry: the message is stored")
-    ended_ms = parts.clock()
-    took_ms = ended_ms - now_ms
+    ended_ms = parts.steady()
+    took_ms = ended_ms - began_ms
     if took_ms >= config.os_page_cache_busy_time_out_mills:
-        parts.gate.note_append(config, now_ms, ended_ms)
+        parts.gate.note_append(config, began_ms, ended_ms)
     counted: tuple[str, int] = (name, queue_id)
     told: dict[str, str] | None = None
     if is_odd:

@@ -38,7 +38,7 @@ class TransactionParts:
     store: MessageStore
     durability: Durability
     stats: Stats
-    clock: Clock
+    steady: Clock
     topics: TopicTable
     topics_saved: Callable[[], Awaitable[bool]]
 
@@ -137,15 +137,15 @@ def _is_too_late(parts: TransactionParts, half: StoredMessage) -> bool:
     if own_ms is None:
         return False
     own_ms = max(own_ms, parts.settings.config.transaction_time_out)
-    return parts.clock() - half.born_time_ms > own_ms
+    return parts.halves.ages.age_ms(half.born_time_ms) > own_ms
 
 
 def _commit(parts: TransactionParts, half: StoredMessage) -> None:
-    began_ms = parts.clock()
+    began_ms = parts.steady()
     appended = parts.halves.commit(half)
     place = transactions.real_place(half)
     if appended is not None and place is not None:
-        took_ms = parts.clock() - began_ms
+        took_ms = parts.steady() - began_ms
         parts.stats.stored(place[0], 1, appended.size_bytes, took_ms, place[1])
         parts.stats.committed[place[0]] += 1
 

@@ -46,11 +46,11 @@ _TRUE = ("true", "1")
 class Quotas(ClientQuotas[Rules]):
     """Checks requests by a file that may change at any time."""
 
-    def __init__(self, path: Path, clock: Clock, on_change: Callable[[Rules], None]) -> None:
+    def __init__(self, path: Path, steady: Clock, on_change: Callable[[Rules], None]) -> None:
         """`on_change` is told of new rules, not of the first. Raises ConfigError."""
         self._groups = Buckets(BUCKETS_MAX)
         self._messages, self._bytes = Buckets(BUCKETS_MAX), Buckets(BUCKETS_MAX)
-        super().__init__(path, clock, read_rules, on_change, _KEEPS_ALIVE, "broker")
+        super().__init__(path, steady, read_rules, on_change, _KEEPS_ALIVE, "broker")
 
     def clear(self) -> None:
         """Have every bucket full."""
@@ -83,7 +83,7 @@ class Quotas(ClientQuotas[Rules]):
         rates = self.rules.topic(topic)
         if rates is None:
             return
-        now_ms = self._clock()
+        now_ms = self._steady()
         messages, size_bytes = rates.messages, rates.size_bytes
         # Both are looked at before either is charged: a refused send costs nothing.
         if messages is not None and self._messages.left(topic, messages, now_ms) < 1:
@@ -99,17 +99,17 @@ class Quotas(ClientQuotas[Rules]):
         rate = self.rules.group(group)
         if rate is None:
             return
-        now_ms = self._clock()
+        now_ms = self._steady()
         if self._groups.left(group, rate, now_ms) < 1:
             self._refuse("pullsPerSecond", f"group {group}", rate, now_ms)
         self._groups.spend(group, rate, 1.0, now_ms)
 
 
 def open_quotas(
-    path: Path | None, clock: Clock, on_change: Callable[[Rules], None]
+    path: Path | None, steady: Clock, on_change: Callable[[Rules], None]
 ) -> Quotas | None:
     """The quotas of a file, if one is given. Raises ConfigError."""
-    return None if path is None else Quotas(path, clock, on_change)
+    return None if path is None else Quotas(path, steady, on_change)
 
 
 def limits_by(quotas: Quotas | None, limits: Limits) -> Limits:

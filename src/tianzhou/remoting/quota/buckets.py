@@ -64,7 +64,6 @@ class Buckets:
                 self._buckets.popitem(last=False)
             return
         bucket.tokens = _filled(bucket, rate, now_ms) - cost
-        # A clock that was set back must not stop the filling until it has caught up.
         bucket.at_ms = now_ms
         self._buckets.move_to_end(key)
 
@@ -74,5 +73,5 @@ class Buckets:
 
 
 def _filled(bucket: _Bucket, rate: Rate, now_ms: int) -> float:
-    gained = max(now_ms - bucket.at_ms, 0) * rate.per_second / 1000
+    gained = (now_ms - bucket.at_ms) * rate.per_second / 1000
     return min(bucket.tokens + gained, rate.at_once)

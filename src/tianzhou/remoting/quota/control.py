@@ -38,7 +38,7 @@ class ClientQuotas(Generic[RulesT]):
     def __init__(
         self,
         path: Path,
-        clock: Clock,
+        steady: Clock,
         read: Callable[[Path], RulesT],
         on_change: Callable[[RulesT], None],
         keeps_alive: Container[int],
@@ -50,7 +50,7 @@ class ClientQuotas(Generic[RulesT]):
         """
         self._who = who
         self._path = path
-        self._clock = clock
+        self._steady = steady
         self._read = read
         self._on_change = on_change
         self._keeps_alive = keeps_alive
@@ -109,7 +109,7 @@ class ClientQuotas(Generic[RulesT]):
         rate = client(host)
         if rate is None:
             return
-        now_ms = self._clock()
+        now_ms = self._steady()
         left = self._clients.left(host, rate, now_ms)
         reserve = rate.at_once if request.code in self._keeps_alive else 0.0
         if left + reserve < 1:

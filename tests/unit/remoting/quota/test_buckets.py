@@ -52,14 +52,6 @@ def test_keys_do_not_touch_each_other() -> None:
     assert passes(buckets, rate, 0, key="b")
 
 
-def test_a_clock_set_back_neither_fills_nor_stops_the_filling() -> None:
-    buckets, rate = Buckets(8), Rate(1)
-    assert passes(buckets, rate, 1_000_000)
-    assert not passes(buckets, rate, 500_000)
-    buckets.spend("k", rate, 0, 500_000)
-    assert passes(buckets, rate, 501_500)
-
-
 def test_a_flood_of_keys_is_bounded_and_the_latest_are_kept() -> None:
     buckets, rate = Buckets(100), Rate(1)
     for number in range(10_000):
