@@ -106,8 +106,8 @@ class HotPath:
         if self._is_broken:
             return None
         try:
-            if not self._in_turn:
-                self._begin_turn()
+            if not self._in_turn and not self._begin_turn():
+                return None
             host_bytes = packed_host(connection.peer)
             if (socket := connection.socket) == NO_SOCKET:
                 start, stop, answers, send_count, commits = self._feed.feed(
@@ -150,11 +150,17 @@ class HotPath:
 
     # -- turns ------------------------------------------------------------------------------------
 
-    def _begin_turn(self) -> None:
+    def _begin_turn(self) -> bool:
+        """Whether the feed can work; if no file can be mapped now, the handlers do."""
         now_ms = self._now_ms = self._parts.clock()
         self._budget = self._room(now_ms)
-        self._lending.renew()
+        try:
+            self._lending.renew()
+        except OSError as error:
+            log.debug("the kernel's feed cannot work now: %s", error)
+            return False
         self._in_turn = True
+        return True
 
     def _end_turn(self) -> None:
         self._is_scheduled = False

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from typing import Protocol
 
 from tianzhou.cli.running import announced
+from tianzhou.descriptors import raise_descriptor_limit
 from tianzhou.errors import TianzhouError
 from tianzhou.remoting import loop as event_loop
 from tianzhou.remoting.address import format_address
@@ -53,6 +54,7 @@ def run(name: str, make: Callable[[], Program], on_started: Callable[[str], str]
     good order; a second one does not wait for that.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    raise_descriptor_limit()
     try:
         event_loop.run(_run(name, make, on_started))
     except (TianzhouError, OSError) as e:

@@ -18,6 +18,7 @@ import ssl
 from collections.abc import Callable
 from typing import TypeVar
 
+from tianzhou.descriptors import descriptor_limit, reserved_descriptors
 from tianzhou.remoting.address import format_address
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.sockets import set_options
@@ -32,6 +33,8 @@ _ACCEPTS_PER_TURN = 64
 _TLS_FIRST_BYTE = b"\x16"
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _RETRY_S = 0.5
+_TOLD_SHARE = 4
+"""So large a part of the reserve of descriptors may be held by those that are turned away."""
 
 _T = TypeVar("_T")
 
@@ -128,7 +131,8 @@ class Acceptor:
     def _admit(self, sock: socket.socket, peer: str) -> None:
         limits = self._board.limits
         if not self._may_stay(sock, peer) and (
-            len(self._turned) + len(self._telling) > limits.turned_away
+            len(self._turned) + len(self._telling)
+            > min(limits.turned_away, reserved_descriptors() // _TOLD_SHARE)
         ):
             self._drop(sock)
             return
@@ -155,11 +159,19 @@ class Acceptor:
         elif (count := self._count_of(host)) >= limits.connections_per_address:
             kind, told = f"limit of {host}", f"{host} has {count} connections, the limit"
             text = f"connection {peer}: refused, its address has {count}, the limit"
+        elif (left := self._descriptors_left(sock)) < (kept := reserved_descriptors()):
+            kind = "descriptors"
+            told = f"{left} file descriptors are left, {kept} are kept for files"
+            text = f"connection {peer}: refused, {told}; raise the limit of open files (ulimit -n)"
         else:
             return True
         self._note_refusal(kind, text)
         self._turned[sock] = told
         return False
+
+    def _descriptors_left(self, sock: socket.socket) -> int:
+        """How many descriptors are free at most: a new one is always the lowest that is."""
+        return descriptor_limit() - sock.fileno() - 1
 
     def _refuse(self, sock: socket.socket, kind: str, text: str) -> None:
         self._note_refusal(kind, text)

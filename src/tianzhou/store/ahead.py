@@ -64,7 +64,10 @@ class Ahead:
     # -- the writer's side ----------------------------------------------------------------------
 
     def take(self, first: int) -> MappedFile:
-        """The file that begins at `first`; waits if it is just being made."""
+        """The file that begins at `first`, mapped; waits if it is just being made. Raises OSError.
+
+        If it can be made and not mapped it is kept for the next time.
+        """
         with self._change:
             while self._making == first:
                 self._change.wait()
@@ -72,9 +75,14 @@ class Ahead:
                 # The thread did not come to it. Made again later it would pass for a spare file.
                 self._wanted = None
             ready, self._ready = self._ready, None
-        if ready is not None and ready.first == first:
-            return ready
-        return self._make(first)
+        if ready is None or ready.first != first:
+            ready = self._make(first)
+        try:
+            ready.view()
+        except OSError:
+            self._ready = ready
+            raise
+        return ready
 
     def wrote(self, file: MappedFile, position: int) -> int:
         """Asks for the next file and the next window; answers where to ask again."""

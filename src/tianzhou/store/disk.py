@@ -421,12 +421,37 @@ class RealDisk:
             area.madvise(mmap.MADV_DONTNEED, at, min(_RELEASE_SLICE_BYTES, stop - at))
 
 
-# -- words ---------------------------------------------------------------------------------------
+# -- errors ---------------------------------------------------------------------------------------
+
+
+_PASSING = frozenset((
+    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN, errno.EINTR,
+    errno.ENAMETOOLONG,
+))  # fmt: skip
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether a call failed for want of something that comes back, or for its own name only.
+
+    Nothing that was written is lost by it, so it is tried again and never ends the writing. A
+    failed sync does not end like this: it needs neither a descriptor nor a mapping.
+    """
+    return isinstance(error, OSError) and error.errno in _PASSING
 
 
 def explained(error: OSError, doing: str) -> StoreError:
     """The error in words that say what to do. `doing` completes "could not ..."."""
     where = f" ({error.filename})" if error.filename else ""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return StoreError(
+            f"could not {doing}: too many files and connections are open{where}; try again, or "
+            "raise the limit of open files (ulimit -n)"
+        )
+    if error.errno == errno.ENOMEM:
+        return StoreError(
+            f"could not {doing}: no memory, or too many mapped files{where}; try again, or raise "
+            "vm.max_map_count"
+        )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreFull(
             f"could not {doing}: no space left on the disk{where}; free some, or lower "

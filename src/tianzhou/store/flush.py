@@ -4,9 +4,10 @@ One thread does it. Whoever wants to know registers a callback for a log offset;
 while one fdatasync runs share the next one. Callbacks run in the flush thread, in the order of
 their log offsets if they were registered so, and must not block.
 
-If a sync fails the pages may be gone although a second sync would report success. So the first
-failure is final: `failure` is set, everyone who waits is told, and nothing is reported as flushed
-again until the store is opened anew and has looked at what is really there.
+A flush that cannot begin, for want of a descriptor or of memory, is tried again. But if a sync
+fails the pages may be gone although a second sync would report success. So its first failure is
+final: `failure` is set, everyone who waits is told, and nothing is reported as flushed again until
+the store is opened anew and has looked at what is really there.
 
 With a staging pool a second thread commits: it moves what is staged to the files, so that it can be
 read. Every flush begins with that.
@@ -20,12 +21,14 @@ from time import monotonic
 from tianzhou.errors import StoreBroken, StoreClosed, StoreError
 from tianzhou.store.commitlog import CommitLog
 from tianzhou.store.config import FlushDiskType, StoreConfig
-from tianzhou.store.disk import PAGE_BYTES, Disk, DiskFile
+from tianzhou.store.disk import PAGE_BYTES, Disk, DiskFile, explained, is_passing
+from tianzhou.store.mapped_file import MappedFile
 from tianzhou.store.memory import release_log
 
 log = logging.getLogger(__name__)
 
 _RELEASE_INTERVAL_S = 1.0
+_POSTPONED_S = 0.1
 
 Told = Callable[[StoreError | None], None]
 """Called once: with None when the log offset is on the disk, or with the reason it is not."""
@@ -62,6 +65,8 @@ class LogFlush:
         self.flushed_time_ms = 0
         """Store time of a message that is on the disk, the newest known."""
         self.failure: StoreError | None = None
+        self.postponed: StoreError | None = None
+        """Why the last flush could not begin; the next may."""
 
     def start(self) -> None:
         self._stopping = False
@@ -105,13 +110,17 @@ class LogFlush:
             # Tools and tests run without the thread; the caller then does its work.
             with self._flushing:
                 self._flush()
+            if self.postponed is not None:
+                self._waiters.remove((log_offset, told))
+                told(self.postponed)
 
     def flush(self) -> None:
         """Puts everything written so far on the disk. Raises StoreError."""
         with self._flushing:
             self._flush()
-        if self.failure is not None:
-            raise self.failure
+        reason = self.failure or self.postponed
+        if reason is not None:
+            raise reason
 
     # -- the thread -----------------------------------------------------------------------------
 
@@ -122,7 +131,9 @@ class LogFlush:
         released_s = last_s
         while not self._stopping and self.failure is None:
             with self._change:
-                if not self._waiters and not self._stopping:
+                if self.postponed is not None and not self._stopping:
+                    self._change.wait(_POSTPONED_S)
+                elif not self._waiters and not self._stopping:
                     self._change.wait(beat_s)
             if monotonic() - released_s >= _RELEASE_INTERVAL_S:
                 release_log(self._log, self._config.resident_log_bytes)
@@ -144,6 +155,9 @@ class LogFlush:
                 try:
                     self.commit()
                 except OSError as e:
+                    if is_passing(e):
+                        self._postpone(e)
+                        continue
                     with self._flushing:
                         self._fail(e)
                     return
@@ -167,13 +181,7 @@ class LogFlush:
         if self.failure is None:
             # The time is read before the place: a message of that time lies before that place.
             time_ms = self._log.last_store_time_ms
-            try:
-                target = self.commit()
-                self._sync_files(target)
-            except OSError as e:
-                self._fail(e)
-            else:
-                self.flushed, self.flushed_time_ms = target, time_ms
+            self._flush_to_disk(time_ms)
         with self._change:
             due = [waiter for waiter in self._waiters if self.failure or waiter[0] <= self.flushed]
             if due:
@@ -184,19 +192,49 @@ class LogFlush:
                 ]
         self._tell(due, self.failure)
 
-    def _sync_files(self, target: int) -> None:
+    def _flush_to_disk(self, time_ms: int) -> None:
+        try:
+            target = self.commit()
+            files = self._open_files(target)
+        except OSError as e:
+            # No page was given up yet, unlike after a failed sync.
+            if is_passing(e):
+                self._postpone(e)
+            else:
+                self._fail(e)
+            return
+        try:
+            self._sync_files(files, target)
+        except OSError as e:
+            self._fail(e)
+            return
+        self.flushed, self.flushed_time_ms = target, time_ms
+        self.postponed = None
+
+    def _open_files(self, target: int) -> list[tuple[MappedFile, DiskFile]]:
+        """The files with something to sync."""
+        files: list[tuple[MappedFile, DiskFile]] = []
         for file in self._log.segments.files:
-            if file.stop <= self.flushed or file.first >= target:
-                continue
-            handle = self._handles.get(file.first)
-            if handle is None:
-                handle = self._handles[file.first] = self._disk.open(file.path)
+            if file.stop > self.flushed and file.first < target:
+                handle = self._handles.get(file.first)
+                if handle is None:
+                    handle = self._handles[file.first] = self._disk.open(file.path)
+                files.append((file, handle))
+        return files
+
+    def _sync_files(self, files: list[tuple[MappedFile, DiskFile]], target: int) -> None:
+        for file, handle in files:
             handle.sync()
             if file.stop <= target:
                 del self._handles[file.first]
                 handle.close()
                 # A full file is read now and then; until then its pages need not be ours.
                 file.unmap()
+
+    def _postpone(self, error: OSError) -> None:
+        if self.postponed is None:
+            log.warning("log: flush postponed at %d, tried again: %s", self.flushed, error)
+        self.postponed = explained(error, "put the log on the disk")
 
     def _fail(self, error: OSError) -> None:
         self.failure = StoreBroken(

@@ -74,19 +74,21 @@ class IndexFile:
         self.flushed_count = 1
 
     def create(self, *, end_log_offset: int, end_time_ms: int) -> None:
-        """Makes the file; it begins where the one before ended."""
+        """Makes the file; it begins where the one before ended. If it fails nothing is left."""
         handle = self._disk.open(self.path, create=True)
         try:
             handle.resize(self.size_bytes)
             handle.reserve(0, self._items_at)
             handle.sync()
+            self._view = handle.map()
+            self._disk.sync_directory(self.path.parent)
         except OSError:
-            handle.close()
+            self._view = None
             with contextlib.suppress(OSError):
                 self._disk.remove(self.path)
             raise
-        handle.close()
-        self._disk.sync_directory(self.path.parent)
+        finally:
+            handle.close()
         self.begin_time_ms = self.end_time_ms = end_time_ms
         self.begin_log_offset = self.end_log_offset = end_log_offset
         self._write_header()
@@ -367,12 +369,12 @@ class Index:
             if before and path.name <= before.path.name:
                 path = self.directory / str(int(before.path.name) + 1)
         file = IndexFile(self._disk, path, self.slot_count, self.item_max)
+        if before is not None:
+            before.flush()
         file.create(
             end_log_offset=before.end_log_offset if before else 0,
             end_time_ms=before.end_time_ms if before else 0,
         )
-        if before is not None:
-            before.flush()
         with self._changing:
             self.files = (*self.files, file)
 

@@ -16,7 +16,7 @@ from tianzhou.store import retention
 from tianzhou.store.checkpoint import Checkpoint, Derived, write_checkpoint
 from tianzhou.store.commitlog import CommitLog
 from tianzhou.store.config import StoreConfig
-from tianzhou.store.disk import Disk
+from tianzhou.store.disk import Disk, is_passing
 from tianzhou.store.flush import LogFlush
 from tianzhou.store.index import Index
 from tianzhou.store.memory import release_derived
@@ -59,7 +59,7 @@ class Keeping:
         self._written = Checkpoint()
         self._index_removed = 0
         """Items of index files that retention removed; the writer does not count them."""
-        self._manual_rounds = 0
+        self._postponed = False
         self.refusal: StoreError | None = None
         """Why the writer must not write; None if it may."""
 
@@ -104,8 +104,20 @@ class Keeping:
                 log.warning("store: %s; writing stops", e)
                 self.refusal = e
             except (OSError, StoreError) as e:
-                self._broken(e)
-                return
+                if not self._passes(e):
+                    self._broken(e)
+                    return
+            else:
+                self._postponed = False
+
+    def _passes(self, error: Exception) -> bool:
+        """Whether the work can be done later; all that waits for it is in the log."""
+        if not is_passing(error) and error is not self._flush.postponed:
+            return False
+        if not self._postponed:
+            log.warning("store: keeping is postponed and tried again: %s", error)
+        self._postponed = True
+        return True
 
     def _broken(self, error: Exception) -> None:
         self.refusal = StoreBroken(

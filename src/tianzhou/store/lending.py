@@ -76,7 +76,7 @@ class Lending:
         self._changed[queue] = None
 
     def renew(self) -> None:
-        """Bring the leases up to date."""
+        """Bring the leases up to date. Raises OSError if a file cannot be mapped now."""
         if self._log.segments.files is not self._log_files:
             # Files came or went; what is read is lent anew by the next who reads.
             self._feed.give_back_files()
@@ -89,9 +89,9 @@ class Lending:
             self._feed.lend_log(memory, self._log.written - position, position)
         if self._index.files:
             self._feed.lend_index(*self._index.files[-1].lease())
-        changed, self._changed = self._changed, {}
-        for queue in changed:
+        for queue in tuple(self._changed):
             self._lend(queue)
+            del self._changed[queue]
         self.stale = False
 
     def refill(self, done: Settlement) -> None:
@@ -112,7 +112,13 @@ class Lending:
                 self.stale = True
 
     def _lend(self, queue: ConsumeQueue) -> None:
-        lease = queue.lease()
+        try:
+            lease = queue.lease()
+        except OSError:
+            # What was lent before ends here; the next renewal tries again.
+            self._feed.give_back_queue(queue.topic, queue.queue_id)
+            self._lent.discard(queue)
+            raise
         if lease is None or not self._admits(queue.topic):
             # What was lent before does not hold any more.
             self._feed.give_back_queue(queue.topic, queue.queue_id)
@@ -134,7 +140,11 @@ class Lending:
             self._lent.discard(queue)
 
     def lend_reading(self, queue: ConsumeQueue, queue_offset: int) -> None:
-        """Lend what a reader who has come to a queue offset will need next."""
+        """Lend what a reader who has come to a queue offset will need next, if it can be mapped."""
+        with contextlib.suppress(OSError):
+            self._lend_reading(queue, queue_offset)
+
+    def _lend_reading(self, queue: ConsumeQueue, queue_offset: int) -> None:
         if self._log.segments.files is not self._log_files:
             return  # the next renewal would take it back
         lease = queue.reading_lease(queue_offset)

@@ -81,14 +81,13 @@ class MappedFile:
                 handle.reserve(0, reserve_bytes)
             if durable:
                 handle.sync()
+                self._disk.sync_directory(self.path.parent)
         except OSError:
-            handle.close()
             with contextlib.suppress(OSError):
                 self._disk.remove(self.path)
             raise
-        handle.close()
-        if durable:
-            self._disk.sync_directory(self.path.parent)
+        finally:
+            handle.close()
 
     def view(self, *, writable: bool = True) -> memoryview:
         """The whole file. Whoever slices it may keep the slice as long as needed."""

@@ -37,7 +37,7 @@ from tianzhou.store.flush import LogFlush, Told
 from tianzhou.store.index import Index
 from tianzhou.store.keeping import Keeping, Snapshot
 from tianzhou.store.lending import Lending, Settlement
-from tianzhou.store.queues import QueueTable
+from tianzhou.store.queues import QueueTable, mapped_files_max
 from tianzhou.store.reading import Reading
 from tianzhou.store.recovery import Parts, Progress, Report, recover
 from tianzhou.store.segments import Segments
@@ -437,7 +437,7 @@ class MessageStore(Reading):
         """Let a feed write, too; `admits` says, each time, whether a topic's queues may be lent."""
         # Most of the log is not written through mapped memory then, so no page must be ready.
         self._ahead.stop_warming()
-        queue_max = self.config.mapped_queue_files_max // 2
+        queue_max = mapped_files_max(self.config) // 2
         self._lending = Lending(feed, self.log, self.index, queue_max, admits)
         return self._lending
 

@@ -111,9 +111,9 @@ class QueueExt:
             if file.stop > self._flushed and file.first < target:
                 file.sync()
         if self._new_names and target > self._flushed:
-            self._new_names = False
             self._disk.sync_directory(self.segments.directory)
             self._disk.sync_directory(self.segments.directory.parent)
+            self._new_names = False
         self._flushed = target
 
     def load(self, last_address: int | None) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 
+from tianzhou.descriptors import reserved_descriptors
 from tianzhou.store.config import ENTRY_BYTES, StoreConfig
 from tianzhou.store.consumequeue import ConsumeQueue, MappingLimit
 from tianzhou.store.disk import Disk
@@ -12,6 +13,11 @@ SYNC_EACH_MAX = 32
 """More queues than these are not synced one by one."""
 
 
+def mapped_files_max(config: StoreConfig) -> int:
+    """How many queue files may be mapped; each holds a descriptor, and others need some, too."""
+    return max(min(config.mapped_queue_files_max, reserved_descriptors() // 2), 16)
+
+
 class QueueTable:
     """The queues there are. One thread adds and removes; any may look."""
 
@@ -20,7 +26,7 @@ class QueueTable:
     def __init__(self, disk: Disk, config: StoreConfig) -> None:
         self._disk = disk
         self._config = config
-        self._limit = MappingLimit(config.mapped_queue_files_max)
+        self._limit = MappingLimit(mapped_files_max(config))
         self.directory = config.queue_directory
         self._has_ext = config.enable_consume_queue_ext or disk.is_directory(
             config.queue_ext_directory

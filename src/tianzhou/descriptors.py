@@ -1,0 +1,44 @@
+"""File descriptors of this process: how many there may be, and how many connections leave alone.
+
+Sockets and files come out of one budget (RLIMIT_NOFILE). A server raises its soft limit to the hard
+one when it starts, and takes no connection that would leave fewer descriptors than the reserve:
+those belong to the files of the store, whose absence would stop all writing.
+"""
+
+import logging
+import resource
+
+log = logging.getLogger(__name__)
+
+_RESERVE_SHARE = 4
+"""A quarter of all descriptors is for files."""
+_RESERVE_MAX = 33_792
+"""Two for each queue file that may be mapped by default (16,384), and 1,024 more."""
+_ENDLESS = 2**31 - 1
+
+
+def descriptor_limit() -> int:
+    """How many descriptors this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _ENDLESS if soft == resource.RLIM_INFINITY else soft
+
+
+def reserved_descriptors() -> int:
+    """How many of them connections leave to files."""
+    return min(descriptor_limit() // _RESERVE_SHARE, _RESERVE_MAX)
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit to the hard one, and log what there is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError) as e:
+            log.warning(
+                "open files: the limit stays %d, raising it to %d failed: %s", soft, hard, e
+            )
+    log.info(
+        "open files: at most %d, was %d, of which %d are kept for the store's files",
+        descriptor_limit(), soft, reserved_descriptors(),
+    )  # fmt: skip
