@@ -89,3 +89,13 @@ SQL_CHARACTERS_MAX = _limit(
     64 * _KIB, "characters", "an SQL92 filter", "the subscription or pull is refused"
 )
 SQL_DEPTH_MAX = _limit(100, "levels", "the nesting of an SQL92 filter", "the same")
+
+# -- /health and /metrics --------------------------------------------------------------------------
+
+WEB_CONNECTIONS_MAX = _limit(
+    256, "connections", "HTTP connections to `/health` and `/metrics` at a time",
+    "the oldest that has not sent a request is closed, so that a new one is served",
+)  # fmt: skip
+WEB_TIMEOUT_MS = _limit(
+    5_000, "ms", "sending an HTTP request and reading its answer", "the connection is closed"
+)

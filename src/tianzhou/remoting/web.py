@@ -1,22 +1,26 @@
 """A few pages over HTTP, for monitors: GET and HEAD, one answer, the connection closed.
 
 Made for being asked every few seconds by Prometheus or a load balancer, beside the real work of the
-loop. It takes no bodies, keeps nothing open and answers no one who is slow.
+loop. It takes no bodies and keeps nothing open. A peer has `WEB_TIMEOUT_MS` in all, to ask and to
+read the answer. If too many are connected, the oldest that has not asked yet makes room: slow and
+idle peers cannot keep a monitor from being answered.
 """
 
 import asyncio
 import logging
+from asyncio import StreamReader, StreamWriter
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import NamedTuple
 
+from tianzhou.limits import WEB_CONNECTIONS_MAX, WEB_TIMEOUT_MS
 from tianzhou.remoting import sockets
 
 log = logging.getLogger(__name__)
 
 _HEAD_MAX_BYTES = 8192
-_TIMEOUT_S = 5.0
-_CONNECTIONS_MAX = 64
+_BACKLOG = WEB_CONNECTIONS_MAX // 4
+"""So many connect in one turn of the loop; a request is read and answered within four."""
 
 
 class Page(NamedTuple):
@@ -34,20 +38,26 @@ Pages = Mapping[str, Callable[[], Page | Awaitable[Page]]]
 class WebServer:
     """Serves pages until it is closed."""
 
-    def __init__(self, pages: Pages) -> None:
+    def __init__(self, pages: Pages, timeout_ms: int = WEB_TIMEOUT_MS) -> None:
         self._pages = pages
+        self._timeout_s = timeout_ms / 1000
         self._servers: list[asyncio.Server] = []
-        self._open: set[asyncio.StreamWriter] = set()
+        self._silent: dict[StreamWriter, None] = {}
+        """Connections without a whole request so far, oldest first."""
+        self._asked: dict[StreamWriter, None] = {}
+        """Connections whose request is being answered, oldest first."""
 
     async def listen(self, host: str, port: int) -> int:
         """Listen as a server of frames does; returns the port, which the system chooses for 0.
 
         Raises RemotingError.
         """
-        bound = await sockets.listening(host, port, _CONNECTIONS_MAX)
+        bound = await sockets.listening(host, port, _BACKLOG)
         for sock in bound:
             self._servers.append(
-                await asyncio.start_server(self._serve, sock=sock, limit=_HEAD_MAX_BYTES)
+                await asyncio.start_server(
+                    self._serve, sock=sock, limit=_HEAD_MAX_BYTES, backlog=_BACKLOG
+                )
             )
         chosen: int = bound[0].getsockname()[1]
         return chosen
@@ -57,31 +67,43 @@ class WebServer:
         servers, self._servers = self._servers, []
         for server in servers:
             server.close()
-        for writer in tuple(self._open):
-            writer.close()
+        for writer in (*self._silent, *self._asked):
+            writer.transport.abort()
         for server in servers:
             await server.wait_closed()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._open) >= _CONNECTIONS_MAX:
-            writer.close()
-            return
-        self._open.add(writer)
+    async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
+        self._make_room()
+        self._silent[writer] = None
         try:
-            async with asyncio.timeout(_TIMEOUT_S):
+            async with asyncio.timeout(self._timeout_s):
                 await self._answer(reader, writer)
+                writer.close()
+                # A peer that does not read would keep what is left to send for ever.
+                await writer.wait_closed()
         except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
-            pass  # whoever is slow or gone gets no answer
+            pass  # a peer that is slow or gone gets no answer
         finally:
-            self._open.discard(writer)
-            writer.close()
+            self._silent.pop(writer, None)
+            self._asked.pop(writer, None)
+            writer.transport.abort()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _make_room(self) -> None:
+        if len(self._silent) + len(self._asked) >= WEB_CONNECTIONS_MAX:
+            table = self._silent or self._asked
+            oldest = next(iter(table))
+            del table[oldest]
+            oldest.transport.abort()
+
+    async def _answer(self, reader: StreamReader, writer: StreamWriter) -> None:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             page, method = _error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), "GET"
         else:
+            if writer in self._silent:
+                del self._silent[writer]
+                self._asked[writer] = None
             page, method = await self._page(head)
         writer.write(_encode(page, with_body=method != "HEAD"))
         await writer.drain()
