@@ -1,10 +1,12 @@
 """The admin client itself: what the command line does not ask for, and how it is refused."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
-from tests.integration.brokers import eventually
+from tests.integration.brokers import eventually, running_broker, running_namesrv
 
 from tianzhou.admin import Admin
 from tianzhou.admin.fanout import BrokerAt
@@ -14,7 +16,10 @@ from tianzhou.client.consumer import PushConsumer
 from tianzhou.client.message import ReceivedMessage
 from tianzhou.errors import AddressError, ConnectError, RequestError, TargetError
 from tianzhou.message import Message
+from tianzhou.protocol.acl import Credentials
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
+from tianzhou.protocol.bodies.topics import TopicConfig
+from tianzhou.protocol.message_id import decode_offset_id, encode_offset_id
 from tianzhou.testing import Cluster
 
 
@@ -42,6 +47,49 @@ async def test_topics_and_offsets() -> None:
         assert (await admin.offsets.all_committed(broker))["orders@g"] == {0: 1}
         (planned,) = await admin.offsets.plan(broker, "g", "orders", Goal(queue_id=0))
         assert planned.before == 1
+
+
+async def test_an_id_is_resolved_among_the_brokers_of_the_cluster_only() -> None:
+    """A message id is data: whoever gives one must not choose where a signed request goes."""
+    accepted: list[object] = []
+
+    async def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append(writer.get_extra_info("peername"))
+        writer.close()
+
+    async with administered() as (cluster, _, broker):
+        trap = await asyncio.start_server(accept, "127.0.0.1", 0)
+        port: int = trap.sockets[0].getsockname()[1]
+        account = Credentials("operations", "12345678")
+        async with (
+            trap,
+            Admin(cluster.namesrv_address, credentials=account, timeout_ms=30_000) as admin,
+        ):
+            sent = await admin.messages.send(Message("orders", b"x"))
+            _, log_offset = decode_offset_id(sent.offset_id)
+            foreign = encode_offset_id(("127.0.0.1", port), log_offset)
+            for find in (admin.messages.by_offset_id, admin.messages.by_any_id):
+                with pytest.raises(TargetError, match=f"127.0.0.1:{port} is no broker of this"):
+                    await find(foreign)
+            assert not accepted
+            for named in (broker.name, broker.address):
+                found = await admin.messages.by_offset_id(foreign, broker=named)
+                assert found.body == b"x"
+
+
+async def test_an_id_finds_a_broker_that_is_registered_by_name(tmp_path: Path) -> None:
+    async with (
+        running_namesrv(tmp_path) as namesrv,
+        running_broker(tmp_path / "s", namesrvAddr=namesrv, brokerIP1="localhost") as broker,
+        Admin(namesrv) as admin,
+    ):
+        assert broker.address.startswith("localhost:")
+        await admin.topics.put(
+            (await admin.clusters.brokers())[0], TopicConfig(topic_name="t", perm=6)
+        )
+        await broker.register()
+        sent = await admin.messages.send(Message("t", b"x"))
+        assert (await admin.messages.by_offset_id(sent.offset_id)).body == b"x"
 
 
 async def test_clients_that_are_connected() -> None:

@@ -63,6 +63,19 @@ def test_a_message_is_sent_and_found_every_way(cli: Cli) -> None:
     assert "Properties" in cli("message", "show", sent["offset_id"]).out
 
 
+def test_an_id_that_names_another_host_is_looked_up_where_the_operator_says(cli: Cli) -> None:
+    (sent,) = cli("message", "send", "orders", "hello", "--json").json
+    moved = "0A090909" + sent["offset_id"][8:]
+    refused = cli.refused("message", "show", moved)
+    assert "10.9.9.9:" in refused
+    assert "is no broker of this cluster, so it is not asked" in refused
+    at = ("--broker", sent["broker_name"])
+    assert cli("message", "show", moved, *at, "--json").json["id"] == sent["message_id"]
+    assert cli("message", "resend", moved, *at, "--json").json[0]["status"] == "SEND_OK"
+    to = ("--group", "nobody", "--client", "none")
+    assert "10.9.9.9" not in cli.refused("message", "push", moved, *to, *at)
+
+
 def test_nothing_is_found(cli: Cli) -> None:
     assert cli("message", "query", "orders", "--key", "nothing", "--json").json == []
     assert "0 messages" in cli("message", "query", "quiet", "--from", "earliest").out

@@ -3,10 +3,12 @@
 from tianzhou.admin.fanout import BrokerAt
 from tianzhou.admin.wire import Wire
 from tianzhou.errors import AddressError, TargetError
+from tianzhou.message import Host
 from tianzhou.names import MASTER_ID
 from tianzhou.protocol.bodies.route import BrokerData, ClusterInfo, TopicRouteData
 from tianzhou.protocol.codes import RequestCode
-from tianzhou.remoting.address import parse_address
+from tianzhou.remoting.address import format_address, is_numeric, parse_address
+from tianzhou.remoting.sockets import resolve
 
 
 class Clusters:
@@ -31,6 +33,37 @@ class Clusters:
         Raises TargetError if there is none like that.
         """
         return choose(await self.info(), cluster=cluster, broker=broker, masters=masters)
+
+    async def broker_at(self, host: Host) -> BrokerAt:
+        """The registered broker with this address. Raises TargetError if there is none.
+
+        For addresses that come from data, such as a message id: a request may be signed, so it goes
+        to brokers of the cluster only.
+        """
+        everyone = [at for at in choose(await self.info()) if _is_address(at.address)]
+        for at in everyone:
+            if parse_address(at.address) == host:
+                return at
+        for at in everyone:
+            # Brokers may register by name, but records hold addresses.
+            if host in await _resolved(at.address):
+                return at
+        known = ", ".join(at.address for at in everyone)
+        raise TargetError(
+            f"{format_address(*host)} is no broker of this cluster, so it is not asked; registered "
+            f"are: {known}; if the broker has another address now, name it (--broker)"
+        )
+
+
+async def _resolved(address: str) -> set[Host]:
+    """The IP addresses of a broker that is registered by name."""
+    name, port = parse_address(address)
+    if is_numeric(name):
+        return set()
+    try:
+        return {(found[0], port) for _, found in await resolve(name, port)}
+    except OSError:
+        return set()  # a name that nobody knows is none of the address looked for
 
 
 def choose(

@@ -42,7 +42,6 @@ from tianzhou.protocol.headers.send import (
 from tianzhou.protocol.message_id import decode_offset_id, id_of
 from tianzhou.protocol.recall import decode_handle, handle_of
 from tianzhou.protocol.record import decode_records
-from tianzhou.remoting.address import format_address
 
 TOOLS_GROUP = "TOOLS_CONSUMER"
 PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
@@ -280,10 +279,18 @@ class Messages:
 
     # -- by id and key -----------------------------------------------------------------------------
 
-    async def by_offset_id(self, offset_id: str) -> StoredMessage:
-        """VIEW_MESSAGE_BY_ID at the broker that the id names. Raises TargetError, FieldError."""
+    async def by_offset_id(self, offset_id: str, *, broker: str | None = None) -> StoredMessage:
+        """VIEW_MESSAGE_BY_ID at the broker of the cluster that the id names.
+
+        An id is data: it may name any host. With `broker`, a name or an address, that one is asked
+        for the log offset of the id, wherever the id points. Raises TargetError, FieldError.
+        """
         host, log_offset = decode_offset_id(offset_id)
-        address = format_address(*host)
+        if broker is None:
+            at = await self._clusters.broker_at(host)
+        else:
+            at = (await self._clusters.brokers(broker=broker, masters=True))[0]
+        address = at.address
         header = ViewMessageRequest(log_offset=log_offset)
         try:
             answer = await self._wire.ask(address, RequestCode.VIEW_MESSAGE_BY_ID, header)
@@ -376,19 +383,24 @@ class Messages:
             header = msgspec.structs.replace(header, end_timestamp=oldest_ms)
 
     async def by_any_id(
-        self, text: str, topic: str | None = None, *, through: str | None = None
+        self,
+        text: str,
+        topic: str | None = None,
+        *,
+        through: str | None = None,
+        broker: str | None = None,
     ) -> StoredMessage:
         """By the id that producers see or the one that brokers give. Raises TargetError.
 
         Both look alike. With a topic the index is asked first; an id that is in no index may still
-        name a place.
+        name a place, at `broker` as in `by_offset_id`.
         """
         if topic is not None:
             found = await self.by_key(topic, text, unique=True, through=through)
             if found.messages:
                 return found.messages[-1]
         try:
-            return await self.by_offset_id(text)
+            return await self.by_offset_id(text, broker=broker)
         except FieldError as e:
             raise TargetError(f"{e}; is it the id of a message?") from e
         except (TargetError, RequestError, RemotingError) as e:

@@ -63,6 +63,13 @@ TopicOfId = Annotated[
     str | None,
     typer.Option("--topic", "-t", metavar="TOPIC", help="Its topic, for a producer's id."),
 ]
+BrokerOfId = Annotated[
+    str | None,
+    typer.Option(
+        "--broker", "-b", metavar="NAME|ADDR",
+        help="Ask this broker, not the one in a broker's id; for one that has moved.",
+    ),
+]  # fmt: skip
 QueueOption = Annotated[int | None, typer.Option("--queue", min=0, help="Only this queue.")]
 BrokerName = Annotated[
     str | None, typer.Option("--broker", "-b", metavar="NAME|ADDR", help="Only this broker.")
@@ -209,12 +216,14 @@ async def show_message(
     topic: TopicOfId = None,
     charset: Charset = UTF_8,
     through: Through = None,
+    broker: BrokerOfId = None,
 ) -> Shown:
     """Show messages, and which groups have consumed them."""
+    by_id = partial(session.admin.messages.by_any_id, through=through, broker=broker)
     data: list[dict[str, object]] = []
     parts: list[RenderableType] = []
     for message_id in message_ids:
-        message = await session.admin.messages.by_any_id(message_id, topic, through=through)
+        message = await by_id(message_id, topic)
         tracks = await consumption(session, message, through)
         parts += message_facts(message, charset)
         if tracks:
@@ -396,13 +405,17 @@ async def query(
     examples=["tianzhou message resend AC14000100002A139A5C0D1F7E5A0001 --topic orders"],
 )  # fmt: skip
 async def resend(
-    session: Session, message_ids: MessageIds, topic: TopicOfId = None, through: Through = None
+    session: Session,
+    message_ids: MessageIds,
+    topic: TopicOfId = None,
+    through: Through = None,
+    broker: BrokerOfId = None,
 ) -> Shown:
     """Send messages once more to their topic, as they are: every group gets them again."""
     messages = session.admin.messages
     sent: list[Sent] = []
     for message_id in message_ids:
-        message = await messages.by_any_id(message_id, topic, through=through)
+        message = await messages.by_any_id(message_id, topic, through=through, broker=broker)
         sent.append(await messages.send(resendable(message), message_id=id_of(message)))
     columns = ["!id", "broker", ">queue", ">offset", "status"]
     rows = (
@@ -452,13 +465,14 @@ async def push(
     ],
     topic: TopicOfId = None,
     through: Through = None,
+    broker: BrokerOfId = None,
 ) -> Shown:
     """Let one member of a group consume messages now, and tell how it went.
 
     Offsets stay where they are, and nobody else gets the messages.
     """
     rows = [
-        await push_one(session, Member(group, client_id), message_id, topic, through)
+        await push_one(session, Member(group, client_id), message_id, topic, through, broker)
         for message_id in message_ids
     ]
     shown = table(

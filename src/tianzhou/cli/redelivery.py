@@ -96,10 +96,16 @@ class Pushed:
 
 
 async def push_one(
-    session: Session, to: Member, message_id: str, topic: str | None, through: str | None
+    session: Session,
+    to: Member,
+    message_id: str,
+    topic: str | None,
+    through: str | None,
+    broker: str | None = None,
 ) -> Pushed:
     """Let a member consume a message. Raises TargetError."""
-    message = await session.admin.messages.by_any_id(message_id, topic, through=through)
+    messages = session.admin.messages
+    message = await messages.by_any_id(message_id, topic, through=through, broker=broker)
     at = await _broker_of(session, message, through)
     groups = session.admin.groups
     info = await groups.running_info(at, to.group, to.client_id)
