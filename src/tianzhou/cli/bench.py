@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from tianzhou.admin.messages import QueueAt
 from tianzhou.cli.choosing import Topic
 from tianzhou.cli.session import Session, verb
-from tianzhou.cli.show import Shown, facts, size
+from tianzhou.cli.show import Shown, bar_width, facts, size
 from tianzhou.client import Producer
 from tianzhou.errors import ConfigError, TargetError, TianzhouError
 
@@ -75,7 +75,8 @@ class Times:
 
 def _bar(session: Session) -> Progress:
     return Progress(
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,.0f}"),
+        TextColumn("{task.description}"), BarColumn(bar_width(session.err)),
+        TextColumn("{task.completed:,.0f}"),
         TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), console=session.err,
         transient=True, disable=not session.err.is_terminal,
     )  # fmt: skip

@@ -4,16 +4,16 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from tianzhou.admin.doctor import WATCH_S, examine, registered_brokers
-from tianzhou.admin.findings import Level
+from tianzhou.admin.findings import Finding, Level
 from tianzhou.admin.presence import Presence, expectation
 from tianzhou.cli.contexts import contexts_path
 from tianzhou.cli.seen_brokers import SeenBrokers
 from tianzhou.cli.session import Session, verb
 from tianzhou.cli.show import Shown, several
+from tianzhou.cli.tables import Facts
 
 app = typer.Typer(name="doctor", add_completion=False)
 
@@ -99,15 +99,17 @@ async def doctor(
             session.say(f"{gone.label} ({gone.address}) is forgotten")
     findings = await examine(session.admin, memory.presence, wait_s=wait_s)
     memory.save()
-    grid = Table.grid(padding=(0, 2))
-    for each in findings:
-        word, style = _MARKS[each.level]
-        text = Text.assemble((f"{each.subject}: ", "bold"), each.what)
-        if each.advice:
-            text.append(f"\n-> {each.advice}", style="cyan")
-        grid.add_row(Text(word, style=style), Text(each.check, style="dim"), text)
+    lines = Facts(map(_line, findings))
     errors = sum(each.level is Level.ERROR for each in findings)
     warnings = sum(each.level is Level.WARNING for each in findings)
     notes = [f"{several(errors, 'error')}, {several(warnings, 'warning')}"]
     data = [asdict(each) for each in findings]
-    return Shown(data, [grid], exit_code=1 if errors else 0, notes=notes)
+    return Shown(data, [lines], exit_code=1 if errors else 0, notes=notes)
+
+
+def _line(each: Finding) -> tuple[Text, Text]:
+    word, style = _MARKS[each.level]
+    text = Text.assemble((f"{each.subject}: ", "bold"), each.what)
+    if each.advice:
+        text.append(f"\n-> {each.advice}", style="cyan")
+    return Text.assemble((f"{word:9}", style), (each.check, "dim")), text

@@ -2,7 +2,7 @@
 
 A command returns a `Shown`; whether it becomes tables or JSON, once or again and again, is decided
 in `session`. Numbers have thousands separators and stand right; nothing is cut off: what does not
-fit is folded.
+fit beside the rest stands below it (`tables`).
 """
 
 import os
@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
+
+from tianzhou.cli.tables import Column, Facts, WholeTable
 
 PIPE_WIDTH = 160
 """Columns where output goes into a file or a pipe, and COLUMNS says nothing."""
@@ -44,38 +44,29 @@ def console(*, stderr: bool = False) -> Console:
     return Console(file=stream, width=PIPE_WIDTH if piped else None, highlight=False)
 
 
+def bar_width(screen: Console) -> int:
+    """How long a progress bar may be, so that the figures beside it are not cut."""
+    return max(min(screen.width - 50, 40), 5)
+
+
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, title: str | None = None
 ) -> RenderableType:
-    """A table; a column ">lag" stands right, and one "!id" is not folded."""
-    made = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for column in columns:
-        name = column.lstrip(">!")
-        made.add_column(
-            name,
-            justify="right" if ">" in column else "left",
-            no_wrap="!" in column or ">" in column,
-            overflow="fold",
-            header_style="bold",
-        )
-    for row in rows:
-        made.add_row(*(cell(value) for value in row))
-    return titled(title, made)
+    """A table; a column ">lag" stands right, and one "!id" is not wrapped."""
+    heads = [
+        Column(each.lstrip(">!"), right=">" in each[:2], whole="!" in each[:2]) for each in columns
+    ]
+    return titled(title, WholeTable(heads, (tuple(map(cell, row)) for row in rows)))
 
 
-def titled(title: str | None, made: Table) -> RenderableType:
+def titled(title: str | None, made: RenderableType) -> RenderableType:
     """A table below its title, which may be wider."""
     return Group(Text(title, style="bold"), made) if title else made
 
 
 def facts(pairs: Iterable[tuple[str, Cell]], *, title: str | None = None) -> RenderableType:
     """Names and values, one pair a line."""
-    made = Table(box=None, show_header=False, pad_edge=False)
-    made.add_column(style="dim", no_wrap=True)
-    made.add_column(overflow="fold")
-    for name, value in pairs:
-        made.add_row(name, cell(value))
-    return titled(title, made)
+    return titled(title, Facts((Text(name, style="dim"), cell(value)) for name, value in pairs))
 
 
 def cell(value: Cell) -> Text:

@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
+from tianzhou.cli.show import bar_width, console, table
 from tianzhou.errors import StoreError
 from tianzhou.message import StoredMessage
 from tianzhou.store.inspect import Progress as Told
@@ -39,14 +39,18 @@ _err = Console(stderr=True, soft_wrap=True)
 @contextmanager
 def _progress(what: str) -> Generator[Told]:
     """A bar on stderr; nothing where stderr is no terminal."""
-    columns = (TextColumn(what), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+    columns = (
+        TextColumn(what),
+        BarColumn(bar_width(_err)),
+        TextColumn("{task.percentage:>3.0f} %"),
+    )
     with Progress(
         *columns, TimeRemainingColumn(), console=_err, disable=not _err.is_terminal
-    ) as bar:
-        task = bar.add_task(what, total=None)
+    ) as progress:
+        task = progress.add_task(what, total=None)
 
         def told(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
+            progress.update(task, completed=done, total=total)
 
         yield told
 
@@ -83,14 +87,17 @@ def stats(directory: Directory, as_json: AsJson = False) -> None:
         f"{facts.first_log_offset:,} on; index: {facts.index_items:,} items in "
         f"{facts.index_files} files"
     )
-    table = Table("topic", "queue", "min", "next", "messages", "files")
-    for queue in facts.queues:
-        count = queue.next_offset - queue.min_offset
-        table.add_row(
-            queue.topic, str(queue.queue_id), f"{queue.min_offset:,}", f"{queue.next_offset:,}",
-            f"{count:,}", str(queue.files),
-        )  # fmt: skip
-    _out.print(table)
+    shown = table(
+        ["!topic", ">queue", ">min", ">next", ">messages", ">files"],
+        (
+            (
+                queue.topic, str(queue.queue_id), queue.min_offset, queue.next_offset,
+                queue.next_offset - queue.min_offset, queue.files,
+            )
+            for queue in facts.queues
+        ),
+    )  # fmt: skip
+    console().print(shown)
 
 
 @app.command()
