@@ -90,6 +90,13 @@ SQL_CHARACTERS_MAX = _limit(
 )
 SQL_DEPTH_MAX = _limit(100, "levels", "the nesting of an SQL92 filter", "the same")
 
+# -- nameserver ------------------------------------------------------------------------------------
+
+KV_BYTES_MAX = _limit(
+    2 * _MIB, "bytes", "the KV configuration of a nameserver, with 64 bytes more for each pair",
+    "SYSTEM_ERROR; nothing is written",
+)  # fmt: skip
+
 # -- /health and /metrics --------------------------------------------------------------------------
 
 WEB_CONNECTIONS_MAX = _limit(

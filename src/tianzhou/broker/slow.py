@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
 from tianzhou.broker.dispatch import Answer
-from tianzhou.broker.line_limit import LineLimit
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
+from tianzhou.remoting.line_limit import LineLimit
 
 log = logging.getLogger(__name__)
 

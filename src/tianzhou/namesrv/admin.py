@@ -35,7 +35,9 @@ async def update_config(parts: Parts, connection: Connection, request: Command) 
     async with parts.settings_lock:
         before = parts.settings.config
         try:
-            prepared = parts.settings.prepare(properties, by, black_list=parts.fixed_keys)
+            prepared = parts.settings.prepare(
+                properties, by, black_list=parts.fixed_keys, has_accounts=parts.has_accounts
+            )
             if prepared.pairs:
                 await asyncio.to_thread(save_pairs, before.config_store_path, prepared.pairs)
         except SettingRefused as e:

@@ -88,6 +88,12 @@ class NamesrvConfig(TlsSettings, LogSettings):
         64 * 1024 * 1024, "bytes of encoded routes kept for the next query (Tianzhou's)", size=True
     )
 
+    # -- access -----------------------------------------------------------------------------------
+    access_file: Path | None = setting(
+        None, "brokers that may register, and administrators; read again when it changes "
+        "(Tianzhou's)",
+    )  # fmt: skip
+
     # -- limits -----------------------------------------------------------------------------------
     quota_file: Path | None = setting(
         None, "quotas of connections and clients; read again when it changes (Tianzhou's)"

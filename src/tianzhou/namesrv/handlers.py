@@ -45,6 +45,7 @@ from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import namesrv as wire
 from tianzhou.protocol.version import V3_0_11, V4_9_4
 from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.line_limit import LineLimit
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,10 @@ class Parts:
     """Held while a change of settings is being saved."""
     fixed_keys: frozenset[str]
     """Keys that no request may change."""
+    has_accounts: bool
+    """Whether requests that change something are checked for an administrator (accessFile)."""
+    warnings: LineLimit
+    """Of registrations that are doubtful; anybody may send them."""
     registry: Registry
     routes: RouteCache
     kv: KVConfig
@@ -118,7 +123,7 @@ def get_cluster_info(parts: Parts, _: Connection, __: Command) -> Command:
 def register_broker(parts: Parts, connection: Connection, request: Command) -> Command:
     header = headers.decode(wire.RegisterBrokerRequest, request.fields)
     if header.body_crc32 and zlib.crc32(request.body) & _CRC_MASK != header.body_crc32:
-        log.warning("broker %s: registration with a wrong checksum", connection.peer)
+        _warn(parts, f"broker {connection.peer}: registration with a wrong checksum")
         raise RequestError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
     identity = BrokerIdentity(
         cluster=header.cluster_name,
@@ -161,7 +166,7 @@ def _register(
     registered = parts.registry.register(
         identity, said, digest, connection, now_ms, delete_missing=exact
     )
-    _log_registration(identity, said, registered)
+    _log_registration(parts, identity, said, registered, connection.peer)
     return registered
 
 
@@ -184,15 +189,33 @@ def _broker_topics(request: Command, compressed: bool) -> BrokerTopics:
     )
 
 
+def _warn(parts: Parts, text: str) -> None:
+    if (ending := parts.warnings.ending()) is not None:
+        log.warning("%s%s", text, ending)
+
+
 def _log_registration(
-    identity: BrokerIdentity, said: BrokerTopics, registered: Registered | None
+    parts: Parts,
+    identity: BrokerIdentity,
+    said: BrokerTopics,
+    registered: Registered | None,
+    peer: str,
 ) -> None:
     who = f"broker {identity.name} {identity.broker_id} at {identity.addr}"
     if registered is None:
-        log.warning("%s: refused, its first registration lists one topic only", who)
-    elif registered.ignored:
-        log.warning("%s: ignored, a newer broker has its id", who)
-    elif registered.new:
+        _warn(parts, f"{who}: refused, its first registration lists one topic only")
+        return
+    if registered.ignored:
+        _warn(parts, f"{who}: ignored, a newer broker has its id; registered from {peer}")
+        return
+    if registered.displaced is not None:
+        _warn(
+            parts,
+            f"{who}: takes the place of {registered.displaced}, which has the same name and id and "
+            f"is still registered; registered from {peer}. Give one of them another brokerName; if "
+            f"it is none of yours, list your brokers (accessFile)",
+        )
+    if registered.new:
         log.info("%s: registered in %s, %d topics", who, identity.cluster, len(said.topics))
     else:
         log.debug("%s: topics changed, %d listed", who, len(said.topics))
@@ -205,10 +228,10 @@ def _order_config_for_broker(parts: Parts) -> bytes:
     return b"" if pairs is None else _encode_pairs(pairs)
 
 
-def unregister_broker(parts: Parts, _: Connection, request: Command) -> Command:
+def unregister_broker(parts: Parts, connection: Connection, request: Command) -> Command:
     header = headers.decode(wire.UnregisterBrokerRequest, request.fields)
     told = parts.registry.unregister(header.broker_name, header.broker_addr)
-    tell_dropped(parts, told, "unregistered")
+    tell_dropped(parts, told, f"unregistered by {connection.peer}")
     return success()
 
 

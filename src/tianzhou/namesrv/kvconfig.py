@@ -12,10 +12,14 @@ from pathlib import Path
 
 from tianzhou.config.files import replace_file
 from tianzhou.errors import BodyError, ConfigError, StoreError
+from tianzhou.limits import KV_BYTES_MAX
 from tianzhou.protocol import bodies
 from tianzhou.protocol.bodies import Body
 
 Table = dict[str, dict[str, str]]
+
+_PAIR_BYTES = 64
+"""What a pair costs beside its text: a million empty ones are no small table."""
 
 
 class _File(Body, frozen=True, kw_only=True):
@@ -60,10 +64,21 @@ class KVConfig:
         return self._table.get(namespace)
 
     async def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value. Raises StoreError, and changes nothing, if it cannot be saved."""
+        """Set a value.
+
+        Raises StoreError, and changes nothing, if it cannot be saved or the table would be larger
+        than a nameserver keeps in memory and rewrites with every change.
+        """
         async with self._lock:
             pairs = self._table.get(namespace, {}) | {key: value}
-            await self._save(self._table | {namespace: pairs})
+            table = self._table | {namespace: pairs}
+            size = _size_of(table)
+            if size > KV_BYTES_MAX and size > _size_of(self._table):
+                raise StoreError(
+                    f"the KV configuration would have {size} bytes, at most {KV_BYTES_MAX} are "
+                    f"kept; delete what is not needed"
+                )
+            await self._save(table)
 
     async def delete(self, namespace: str, key: str) -> None:
         """Remove a value, if it is there. Raises StoreError, and changes nothing, like `put`."""
@@ -73,9 +88,18 @@ class KVConfig:
                 await self._save(self._table | {namespace: pairs})
 
     async def _save(self, table: Table) -> None:
-        data = bodies.encode(_File(config_table=table))
         try:
-            await asyncio.to_thread(replace_file, self._path, data)
+            await asyncio.to_thread(self._write, table)
         except OSError as e:
             raise StoreError(f"KV configuration {self._path} cannot be saved: {e.strerror}") from e
         self._table = table
+
+    def _write(self, table: Table) -> None:
+        replace_file(self._path, bodies.encode(_File(config_table=table)))
+
+
+def _size_of(table: Table) -> int:
+    return sum(
+        len(namespace) + sum(_PAIR_BYTES + len(key) + len(value) for key, value in pairs.items())
+        for namespace, pairs in table.items()
+    )

@@ -91,6 +91,7 @@ class Registered(NamedTuple):
     """The answer to a registration: where a slave finds its master, and whom to tell about it.
 
     An `ignored` broker has lost against another one that claims its id; a `new` one was unknown.
+    `displaced` is the address of a broker that had the name and id until now, and still lives.
     """
 
     master_addr: str | None = None
@@ -98,6 +99,7 @@ class Registered(NamedTuple):
     notice: MinIdNotice | None = None
     ignored: bool = False
     new: bool = False
+    displaced: str | None = None
 
 
 class Dropped(NamedTuple):
@@ -267,6 +269,7 @@ class Registry:
         if known_as is None and len(said.topics) == 1:
             return None
         self._leave_other_group(identity)
+        displaced = self._displaced(identity, known_as)
         new = identity.address not in self._brokers
         group, min_id_before = self._join(identity)
         self._take_topics(group, identity, said, first=known_as is None, exact=delete_missing)
@@ -274,7 +277,16 @@ class Registry:
         notice = None
         if min_id_before is not None and identity.broker_id < min_id_before:
             notice = _notice(group, offline_addr=None, ha_addr=identity.ha_addr)
-        return self._registered(group, identity)._replace(notice=notice, new=new)
+        registered = self._registered(group, identity)
+        return registered._replace(notice=notice, new=new, displaced=displaced)
+
+    def _displaced(self, identity: BrokerIdentity, known_as: str | None) -> str | None:
+        """The address that the id had until now, if a broker lives there."""
+        if known_as is None or known_as == identity.addr:
+            return None
+        alive = (broker.identity for broker in self._brokers.values())
+        names = {each.name for each in alive if each.addr == known_as}
+        return known_as if identity.name in names else None
 
     def _is_outdated(self, identity: BrokerIdentity, said: BrokerTopics) -> bool:
         group = self._groups.get(identity.name)

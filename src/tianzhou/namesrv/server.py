@@ -7,6 +7,7 @@ was on disk before it was answered.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.limits import Limits
+from tianzhou.remoting.line_limit import LineLimit
 from tianzhou.remoting.quota.bodies import check_body
 from tianzhou.remoting.renewal import Renewal
 from tianzhou.remoting.server import Server
@@ -38,16 +40,26 @@ from tianzhou.remoting.tls_settings import client_tls_of, tls_files_of, tls_of
 from tianzhou.remoting.web import Page, WebServer
 
 if TYPE_CHECKING:
+    from tianzhou.namesrv.access import Access
     from tianzhou.remoting.quota.control import ClientQuotas
     from tianzhou.remoting.quota.files import ServerRules
 
 log = logging.getLogger(__name__)
 
-QUOTA_LOOK_S = 0.25
-"""How often the quota file is looked at, so that a change counts within half a second."""
+QUOTA_LOOK_S = ACCESS_LOOK_S = 0.25
+"""How often these files are looked at, so that a change counts within half a second."""
 _KEEPS_ALIVE = (
     RequestCode.REGISTER_BROKER, RequestCode.BROKER_HEARTBEAT, RequestCode.UNREGISTER_BROKER
 )  # fmt: skip
+
+
+def _open_access(path: Path | None) -> "Access | None":
+    if path is None:
+        return None
+    # Only a nameserver with such a file needs a reader of YAML.
+    from tianzhou.namesrv.access import Access
+
+    return Access(path)
 
 
 class NameServer:
@@ -60,11 +72,14 @@ class NameServer:
         self._routes = RouteCache(self._route, config.route_cache_size)
         self._registry = Registry(self._routes.forget)
         self._notices = Notices(client_tls_of(config))
+        self._access = _open_access(config.access_file)
         wait_ms = config.wait_seconds_for_service * 1000 if config.need_wait_for_service else 0
         self._parts = Parts(
             settings=settings,
             settings_lock=asyncio.Lock(),
             fixed_keys=fixed_keys(config),
+            has_accounts=self._access is not None,
+            warnings=LineLimit(),
             registry=self._registry,
             routes=self._routes,
             kv=KVConfig(config.kv_config_path),
@@ -96,7 +111,10 @@ class NameServer:
         if config.health_enable:
             await self._serve_health(config)
         if self._quotas is not None:
-            look = self._look_at_quotas(self._quotas)
+            look = self._look_at(self._quotas.look, QUOTA_LOOK_S)
+            self._background.append(asyncio.create_task(look))
+        if self._access is not None:
+            look = self._look_at(self._access.look, ACCESS_LOOK_S)
             self._background.append(asyncio.create_task(look))
         return address
 
@@ -131,6 +149,8 @@ class NameServer:
         check_body(request, LONGER)
         if self._quotas is not None:
             self._quotas.check_client(connection.peer, request)
+        if self._access is not None:
+            self._access.check(connection.peer, request)
         return dispatch.answer(self._parts, connection, request)
 
     def _closed(self, connection: Connection) -> None:
@@ -163,10 +183,10 @@ class NameServer:
         if self._quotas is not None:
             self._server.adopt(self._quotas.limits_by(self._limits))
 
-    async def _look_at_quotas(self, quotas: "ClientQuotas[ServerRules]") -> None:
+    async def _look_at(self, look: Callable[[], None], period_s: float) -> None:
         while True:
-            await asyncio.sleep(QUOTA_LOOK_S)
-            quotas.look()
+            await asyncio.sleep(period_s)
+            look()
 
     async def _scan_regularly(self) -> None:
         while True:

@@ -5,7 +5,8 @@
     Signature      base64 of HMAC-SHA1 with the account's secret key over the values of all other
                    ext fields, in the order of their names, and the body
 
-A request may be signed again after a change; the old signature is not part of what is signed.
+A request may be signed again after a change; the old signature is not part of what is signed. Nor
+are the names of the fields, the code of the request, its opaque and its time.
 """
 
 import base64
@@ -18,6 +19,9 @@ from tianzhou.protocol.command import Command
 ACCESS_KEY = "AccessKey"
 SECURITY_TOKEN = "SecurityToken"  # noqa: S105 - the name of a field
 SIGNATURE = "Signature"
+UNSIGNED_FIELD = "_UNIQUE_KEY_QUERY"
+"""Some clients add it after they have signed."""
+_NO_SECRET = "no account has this secret"  # noqa: S105 - compared with nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,20 @@ def signature(fields: Mapping[str, str], body: bytes, secret_key: str) -> str:
     code = hmac.new(secret_key.encode(), values.encode(), "sha1")
     code.update(body)
     return base64.b64encode(code.digest()).decode()
+
+
+def is_signed_with(command: Command, secret_key: str | None) -> bool:
+    """Whether the signature of a request is the one of this secret.
+
+    None is the secret of an unknown account: never, and after the same work.
+    """
+    secret = _NO_SECRET if secret_key is None else secret_key
+    given = (command.fields.get(SIGNATURE) or "").encode("utf-8", "surrogatepass")
+    fields, body = dict(command.fields), bytes(command.body)
+    matches = hmac.compare_digest(given, signature(fields, body, secret).encode())
+    if not matches and fields.pop(UNSIGNED_FIELD, None) is not None:
+        matches = hmac.compare_digest(given, signature(fields, body, secret).encode())
+    return matches and secret_key is not None
 
 
 def sign(command: Command, credentials: Credentials) -> None:

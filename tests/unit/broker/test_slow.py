@@ -7,12 +7,12 @@ from collections.abc import Awaitable
 
 import pytest
 
-from tianzhou.broker.line_limit import LINES_A_SECOND
 from tianzhou.broker.slow import SlowLog, topic_of
 from tianzhou.errors import RequestError
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.answers import take_back
+from tianzhou.remoting.line_limit import LINES_A_SECOND
 
 SEND = Command(code=RequestCode.SEND_MESSAGE_V2, ext_fields={"b": "orders", "topic": "other"})
 PEER = "10.0.0.1:4711"

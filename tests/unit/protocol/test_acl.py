@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tianzhou.protocol import acl
-from tianzhou.protocol.acl import Credentials
+from tianzhou.protocol.acl import Credentials, is_signed_with, sign, signature
 from tianzhou.protocol.command import Command, decode
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -58,3 +58,30 @@ def test_every_part_counts() -> None:
 def test_secrets_do_not_show() -> None:
     assert "golden-secret" not in repr(ACCOUNT)
     assert "golden-token" not in repr(ACCOUNT)
+
+
+def test_what_rocketmqs_signature_leaves_open_is_as_the_security_page_says() -> None:
+    """Stock clients sign so; a server that asked for more would refuse them."""
+    secret, fields = "12345678", {"a": "one", "b": "two"}
+    command = Command(code=1, ext_fields=fields, body=b"three", opaque=1)
+    sign(command, Credentials("account", secret))
+    another = Command(code=2, ext_fields=dict(command.fields), body=b"three", opaque=2)
+    assert is_signed_with(another, secret), "neither the code nor the opaque is signed"
+    for changed in ({"a": "onet", "b": "wo"}, {"a": "one", "bb": "two"}):
+        assert signature(changed, b"three", secret) == signature(fields, b"three", secret)
+    assert signature({"a": "one", "b": ""}, b"twothree", secret) == signature(
+        fields, b"three", secret
+    )
+
+
+def test_a_changed_value_or_body_or_an_unknown_account_is_no_match() -> None:
+    command = Command(code=1, ext_fields={"a": "one"}, body=b"body")
+    sign(command, Credentials("account", "12345678"))
+    assert is_signed_with(command, "12345678")
+    assert not is_signed_with(command, "another-secret")
+    assert not is_signed_with(command, None)
+    for changed in (
+        Command(code=1, ext_fields=dict(command.fields) | {"a": "two"}, body=b"body"),
+        Command(code=1, ext_fields=dict(command.fields), body=b"bodY"),
+    ):
+        assert not is_signed_with(changed, "12345678")

@@ -10,7 +10,6 @@ signature are refused in the same words and after the same work. Nor does a refu
 of a message that an account may not see, or whether there is a message: only the log does.
 """
 
-import hmac
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -19,19 +18,16 @@ from typing import NamedTuple
 
 from tianzhou.broker.acl.accounts import Account, Rules
 from tianzhou.broker.acl.needs import PUB, Kind, Need, PlaceAt, needs_of, topic_need
-from tianzhou.broker.line_limit import LineLimit
 from tianzhou.errors import HeaderError, ProtocolError, RequestError
 from tianzhou.names import TRACE_TOPIC
 from tianzhou.protocol import acl
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
+from tianzhou.remoting.line_limit import LineLimit
 from tianzhou.remoting.quota.addresses import Address, parse_host
 
 log = logging.getLogger(__name__)
 
-UNSIGNED_FIELD = "_UNIQUE_KEY_QUERY"
-"""Some clients add it after they have signed."""
-_NOBODY_SECRET = "no account has this secret"  # noqa: S105 - compared with nothing
 _NAME_SHOWN = 80
 
 
@@ -111,7 +107,7 @@ class Guard:
         is_white = account is not None and address is not None and account.white(address)
         if is_white and not self._is_administration(request):
             return None
-        if not _is_signed(request, account):
+        if not acl.is_signed_with(request, account.secret_key if account else None):
             why = "no such account" if account is None else "the signature is wrong"
             if is_white:
                 why += " (whiteRemoteAddress does not replace the one of an administrator)"
@@ -173,22 +169,6 @@ def _no_permission(need: Need) -> _Refusal:
         hidden = f"no message begins there, or {permission} the topic of this message"
         return _Refusal(Lack.PERMISSION, why, f"access denied: {hidden}")
     return _Refusal(Lack.PERMISSION, why, f"access denied: {why}")
-
-
-def _is_signed(request: Command, account: Account | None) -> bool:
-    secret = account.secret_key if account is not None else _NOBODY_SECRET
-    given = request.fields.get(acl.SIGNATURE) or ""
-    fields = dict(request.fields)
-    body = bytes(request.body)
-    matches = _equal(given, acl.signature(fields, body, secret))
-    if not matches and UNSIGNED_FIELD in fields:
-        del fields[UNSIGNED_FIELD]
-        matches = _equal(given, acl.signature(fields, body, secret))
-    return matches and account is not None
-
-
-def _equal(given: str, right: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), right.encode())
 
 
 def _wanted(need: Need) -> str:

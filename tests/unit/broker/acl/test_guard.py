@@ -17,12 +17,13 @@ from tests.unit.broker.acl.attacks import (
 )
 
 from tianzhou.broker.acl.accounts import Rules, make_rules
-from tianzhou.broker.acl.guard import UNSIGNED_FIELD, Guard, Lack
+from tianzhou.broker.acl.guard import Guard, Lack
 from tianzhou.broker.acl.needs import Place
-from tianzhou.broker.line_limit import LINES_A_SECOND
 from tianzhou.errors import RequestError
+from tianzhou.protocol.acl import UNSIGNED_FIELD
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
+from tianzhou.remoting.line_limit import LINES_A_SECOND
 
 PEER = "203.0.113.5:4711"
 PLACES = {"granted": 7, "secret": 8, "published": 9, "%RETRY%secret": 10}

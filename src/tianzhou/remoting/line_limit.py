@@ -1,4 +1,4 @@
-"""A limit on lines of one kind in the log: whoever floods a broker must not fill its disk, too."""
+"""A limit on lines of one kind in the log: a flood of requests must not fill the disk."""
 
 import time
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Lines in the log are limited by the second, and those left out are told."""
 
-from tianzhou.broker.line_limit import LINES_A_SECOND, LineLimit
+from tianzhou.remoting.line_limit import LINES_A_SECOND, LineLimit
 
 
 def test_so_many_lines_a_second_and_then_how_many_were_left_out() -> None:
