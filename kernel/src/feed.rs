@@ -18,7 +18,7 @@ use pyo3::types::{PyBytes, PyList};
 use self::taking::From;
 use crate::leases::{Index, IndexState, Log, Queue, Stage};
 use crate::pull::{self, Counts, Filter, Grants, Piece, QueueFile, ReadLimits};
-use crate::settings::{Settings, length_bit};
+use crate::settings::{NamesByLength, Settings};
 use crate::texts::{self, java_hash};
 use crate::view::{Mapping, Window};
 
@@ -168,8 +168,7 @@ impl Feed {
                 "MSG_REGION\x01{region}\x02TRACE_ON\x01{trace_on}\x02CLUSTER\x01{cluster}\x02"
             )
             .into_bytes(),
-            odd_lengths: odd_names.iter().fold(0, |bits, name| bits | length_bit(name.as_bytes())),
-            odd_names,
+            odd_names: NamesByLength::new(odd_names),
             region,
             trace_on,
             version,

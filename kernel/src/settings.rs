@@ -21,9 +21,7 @@ pub struct Settings {
     /// What every message that is sent alone gets: the text of `properties.stamps`.
     pub stamps: Vec<u8>,
     /// Property names that make a message more than an ordinary one.
-    pub odd_names: Vec<String>,
-    /// Which lengths they have; see `length_bit`.
-    pub odd_lengths: u64,
+    pub odd_names: NamesByLength,
     /// Whether pulls may be answered at all, and lite pulls.
     pub pull_on: bool,
     pub lite_pull_on: bool,
@@ -38,8 +36,7 @@ pub struct Settings {
 
 impl Settings {
     pub fn is_odd(&self, name: &[u8]) -> bool {
-        self.odd_lengths & length_bit(name) != 0
-            && self.odd_names.iter().any(|odd| odd.as_bytes() == name)
+        self.odd_names.contains(name)
     }
 
     /// The answer to a send, as `broker/handlers/send.py` gives it.
@@ -129,9 +126,24 @@ impl Settings {
     }
 }
 
-/// A bit that names of equal length share.
-pub fn length_bit(name: &[u8]) -> u64 {
-    1 << (name.len() % 64)
+/// Property names, found by their lengths first.
+pub struct NamesByLength(Vec<Vec<Vec<u8>>>);
+
+impl NamesByLength {
+    pub fn new(names: Vec<String>) -> Self {
+        let longest = names.iter().map(String::len).max().unwrap_or(0);
+        let mut by_length = vec![Vec::new(); longest + 1];
+        for name in names {
+            if let Some(same) = by_length.get_mut(name.len()) {
+                same.push(name.into_bytes());
+            }
+        }
+        Self(by_length)
+    }
+
+    pub fn contains(&self, name: &[u8]) -> bool {
+        self.0.get(name.len()).is_some_and(|same| same.iter().any(|each| each == name))
+    }
 }
 
 fn truth(value: bool) -> &'static [u8] {

@@ -57,7 +57,7 @@ pub fn read<'a>(
                 continue;
             }
             // It keeps its place and changes its value, which is Python's to do.
-            b"CLUSTER" | b"MSG_REGION" | b"TRACE_ON" if stored.is_some() => return None,
+            b"CLUSTER" | b"MSG_REGION" | b"TRACE_ON" => return None,
             _ => {}
         }
         if let Some(stored) = stored.as_deref_mut() {

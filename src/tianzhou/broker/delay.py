@@ -35,13 +35,6 @@ from tianzhou.store.message_store import Draft, MessageStore
 
 log = logging.getLogger(__name__)
 
-TIMER_REQUESTS = (
-    properties.TIMER_DELAY_SEC,
-    properties.TIMER_DELAY_MS,
-    properties.TIMER_DELIVER_MS,
-)
-"""Properties by which a producer asks for a time; a delay level beats them."""
-
 TopicNeeded = Callable[[str, int], None]
 """Told of the topic and queue of each message before it is delivered there."""
 Delivered = Callable[[str, int, int], None]
@@ -53,8 +46,10 @@ _ANY_DELAY_MS = 2**62
 _SKIPPED_LOGGED_MAX = 100
 _COUNTED_TO = "countedToLogOffset"
 """A key that RocketMQ does not know and leaves out when it writes the file."""
-_ASKED = (properties.DELAY_LEVEL, *TIMER_REQUESTS)
-_ADDED = frozenset((*TIMER_REQUESTS, properties.REAL_TOPIC, properties.REAL_QUEUE_ID))
+_ASKED = (properties.DELAY_LEVEL, *properties.TIMER_REQUESTS)
+_BEATEN = (*properties.TIMER_REQUESTS, properties.TIMER_DEL_UNIQKEY)
+"""What a delay level makes meaningless."""
+_ADDED = frozenset((*_BEATEN, properties.REAL_TOPIC, properties.REAL_QUEUE_ID))
 
 
 # -- storing ---------------------------------------------------------------------------------------
@@ -98,7 +93,7 @@ def delayed(draft: Draft, found: dict[str, str], level_count: int) -> Draft | No
         text = _closed(draft.properties_text) + properties.encode(place)
     else:
         stored = properties.decode(draft.properties_text)
-        for name in TIMER_REQUESTS:
+        for name in _BEATEN:
             stored.pop(name, None)
         stored[properties.DELAY_LEVEL] = found[properties.DELAY_LEVEL] = str(level)
         stored[properties.REAL_TOPIC] = draft.topic

@@ -11,15 +11,12 @@ from collections.abc import Callable
 from tianzhou.protocol import properties
 from tianzhou.store.message_store import Appended, Draft, MessageStore
 
-ODD_PROPERTIES = frozenset((
-    properties.TRANSACTION_PREPARED, properties.DELAY_LEVEL, properties.TIMER_DELAY_MS,
-    properties.TIMER_DELAY_SEC, properties.TIMER_DELIVER_MS, properties.TIMER_OUT_MS,
-    properties.TIMER_DEL_UNIQKEY, properties.TIMER_ROLL_TIMES, properties.TIMER_DELAY_LEVEL,
-    properties.RETRY_TOPIC, properties.REAL_TOPIC, properties.REAL_QUEUE_ID,
-    properties.INNER_MULTI_DISPATCH, properties.CRC32,
-))  # fmt: skip
-"""A message with one of these may have to wait under another topic, or take other ways. Whoever
-adds a kind of message adds its properties here."""
+ODD_PROPERTIES = properties.BROKER_ONLY | {
+    properties.TRANSACTION_PREPARED, properties.DELAY_LEVEL, *properties.TIMER_REQUESTS,
+    properties.TIMER_DEL_UNIQKEY, properties.RETRY_TOPIC, properties.INNER_MULTI_DISPATCH,
+}  # fmt: skip
+"""A message with one of these may have to wait under another topic, take other ways, or lose the
+property before it is stored. A new kind of message adds its properties here."""
 
 Redirect = Callable[[Draft, dict[str, str]], Draft | None]
 """Given a draft and its properties: the draft to store instead, or None if it is no concern.

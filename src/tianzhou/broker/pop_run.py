@@ -423,6 +423,7 @@ class Pops:
 def revived(fields: RecordFields, topic: str, row: Flying, store_host: Host) -> Draft:
     """A message that was not acknowledged in time, for the group's retry topic."""
     found = dict(fields[2])
+    found.pop(properties.POP_CK, None)
     found.setdefault(properties.FIRST_POP_TIME, str(row.pop_time_ms))
     found.setdefault(properties.ORIGIN_MESSAGE_ID, encode_offset_id(fields[11], fields[5]))
     draft = redraft(fields, topic, 0, found)

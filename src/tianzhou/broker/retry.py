@@ -10,7 +10,7 @@ was first in, ORIGIN_MESSAGE_ID the id it had there, and the count of its delive
 import random
 from typing import NamedTuple
 
-from tianzhou.broker.delay import TIMER_REQUESTS, redraft
+from tianzhou.broker.delay import redraft
 from tianzhou.message import Host
 from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from tianzhou.protocol import properties
@@ -21,9 +21,10 @@ from tianzhou.store.message_store import Draft
 
 DLQ_QUEUE_COUNT = 1
 _STALE = (
-    properties.DELAY_LEVEL, properties.TIMER_OUT_MS, properties.TIMER_DEL_UNIQKEY, *TIMER_REQUESTS,
+    properties.DELAY_LEVEL, properties.TIMER_OUT_MS, properties.TIMER_DEL_UNIQKEY,
+    properties.POP_CK, *properties.TIMER_REQUESTS,
 )  # fmt: skip
-"""How the message waited before."""
+"""How the message waited before, and how an older broker may have stored that it was popped."""
 _FIRST_LEVEL = 3
 _TIMES_MAX = 32
 """RocketMQ's bound for the exponent of a policy."""

@@ -14,7 +14,7 @@ from datetime import datetime
 
 from tianzhou.client import namespaces
 from tianzhou.client.message import ReceivedMessage, time_of
-from tianzhou.errors import RecordError
+from tianzhou.errors import FieldError, RecordError
 from tianzhou.message import StoredMessage
 from tianzhou.protocol import properties, receipts
 from tianzhou.protocol.headers.pop import ChangeInvisibleTimeResponse, PopMessageResponse
@@ -110,6 +110,13 @@ def sound_records(body: bytes) -> tuple[list[StoredMessage], list[StoredMessage]
     return sound, [each for each in found if body_crc(each.body) != each.body_crc]
 
 
+def _receipt_in(stored: StoredMessage) -> Receipt | None:
+    try:
+        return receipts.parse_receipt(stored.properties.get(properties.POP_CK, ""))
+    except FieldError:
+        return None
+
+
 def receipt_of(
     stored: StoredMessage,
     told: PopMessageResponse,
@@ -117,9 +124,10 @@ def receipt_of(
     broker_name: str,
 ) -> Receipt:
     """The handle of a message. Raises RecordError if the answer does not speak of its queue."""
-    given = stored.properties.get(properties.POP_CK)
-    if given is not None:
-        return receipts.parse_receipt(given)
+    given = _receipt_in(stored)
+    # Any other was in the message when it was sent, and belongs to the message it was made from.
+    if given is not None and given.pop_time_ms == told.pop_time_ms:
+        return given
     mark = receipts.mark_of(stored.topic)
     # Brokers of the first 5.x name no starts; then each message is its own.
     start = starts.get((mark, stored.queue_id)) if starts else stored.queue_offset

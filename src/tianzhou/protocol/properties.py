@@ -99,6 +99,52 @@ RESERVED = frozenset((
 ))  # fmt: skip
 """Names that RocketMQ forbids to programs (those of 5.x, a superset of 4.9's)."""
 
+STAMPED = frozenset((MSG_REGION, TRACE_SWITCH, CLUSTER))
+"""The names of stamps; where a producer sends one, it keeps its place and changes its value."""
+
+TIMER_REQUESTS = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
+"""By which a producer asks for a time of delivery; a delay level beats them."""
+
+BROKER_ONLY = frozenset((
+    # where and when a message was popped
+    POP_CK, POP_CK_OFFSET, FIRST_POP_TIME,
+    # where a waiting message belongs, and how it has waited
+    REAL_TOPIC, REAL_QUEUE_ID, TIMER_OUT_MS, TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS, TIMER_ROLL_TIMES,
+    TIMER_DELAY_LEVEL,
+    # what the check of a half notes
+    TRANSACTION_CHECK_TIMES, TRANSACTION_PREPARED_QUEUE_OFFSET,
+    # what the store adds: inner batches, queues within queues, checksums
+    INNER_NUM, INNER_BASE, INNER_MULTI_QUEUE_OFFSET, CRC32,
+    # where a dead letter comes from, when a reply was pushed, what is added for a reader
+    DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID, PUSH_REPLY_TIME, TRANSIENT_TOPIC_CONFIG,
+    TRANSIENT_GROUP_CONFIG,
+))  # fmt: skip
+"""Names that only a broker sets. Clients send them when they forward a message that they received;
+a broker that believed them would act on the state of another message, or of another broker.
+
+Not among them, since clients send them for good reasons: DELAY_LEVEL, TIMER_REQUESTS and
+TIMER_DEL_UNIQKEY; TRANSACTION_PREPARED; ORIGIN_MESSAGE_ID, RECONSUME_TIME and MAX_RECONSUME_TIMES
+of a message that is sent again; BORN_HOST and BORN_TIMESTAMP of a proxy; INNER_MULTI_DISPATCH.
+"""
+
+
+def strip_broker_only(found: dict[str, str], *, to_retry: bool) -> None:
+    """Remove what a client may not say of a message; `to_retry` if it goes to a retry topic.
+
+    RETRY_TOPIC is for clients that send a message to a retry topic themselves. A message that has
+    waited already (TIMER_OUT_MS) does not wait again, as in RocketMQ. TIMER_DEL_UNIQKEY makes a
+    timed message the recall of another one and says nothing about other messages.
+    """
+    if TIMER_OUT_MS in found:
+        for name in TIMER_REQUESTS:
+            found.pop(name, None)
+    for name in BROKER_ONLY.intersection(found):
+        del found[name]
+    if not to_retry:
+        found.pop(RETRY_TOPIC, None)
+    if not any(name in found for name in TIMER_REQUESTS):
+        found.pop(TIMER_DEL_UNIQKEY, None)
+
 
 # -- text form -------------------------------------------------------------------------------------
 
@@ -124,10 +170,6 @@ def stamps(cluster: str, region: str, *, trace_on: bool) -> dict[str, str]:
     4.9 names the cluster only; consumers of 5.x do not trace what names no region.
     """
     return {MSG_REGION: region, TRACE_SWITCH: "true" if trace_on else "false", CLUSTER: cluster}
-
-
-STAMPED = frozenset((MSG_REGION, TRACE_SWITCH, CLUSTER))
-"""The names of stamps; where a producer sends one, it keeps its place and changes its value."""
 
 
 def encode_stored(text: str, found: Mapping[str, str], added: Mapping[str, str]) -> str:

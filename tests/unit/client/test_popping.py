@@ -70,6 +70,12 @@ def test_a_handle_that_came_with_the_message_is_taken() -> None:
     assert str(receipt_of(stored(5, POP_CK=given), TOLD, {}, "broker-a")) == given
 
 
+@pytest.mark.parametrize("foreign", ["3 1600000000000 60000 0 0 broker-b 0 5", "x", "1 2 3"])
+def test_a_handle_of_another_pop_in_a_message_is_not_taken(foreign: str) -> None:
+    receipt = receipt_of(stored(5, POP_CK=foreign), TOLD, {}, "broker-a")
+    assert str(receipt) == "5 1700000000000 60000 4 0 broker-a 2 5"
+
+
 def test_an_answer_without_places_makes_every_message_its_own() -> None:
     assert receipt_of(stored(5), TOLD, {}, "broker-a").start_offset == 5
 

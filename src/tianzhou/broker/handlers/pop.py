@@ -8,6 +8,7 @@ Nothing leaves before it is noted: a message that a consumer has is in the index
 popped again. What consumers say about what they have is served by `pop_ack.py`.
 """
 
+import re
 import struct
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -304,7 +305,25 @@ def _pop_queue(
         )  # fmt: skip
         got.records += [_as_sent(each, header.topic, handle) for each in read.records]
     else:
-        got.records += read.records
+        got.records += map(_without_handle, read.records)
+
+
+_HANDLE = re.compile(re.escape(f"{properties.POP_CK}{properties.NAME_VALUE_SEPARATOR}".encode()))
+
+
+def _without_handle(record: memoryview) -> memoryview | bytes:
+    """A record without the handle of another pop.
+
+    Sends lose it; logs that an older version or RocketMQ 4.9 wrote may have it, and clients would
+    acknowledge by it.
+    """
+    if _HANDLE.search(record) is None:
+        return record
+    message = decode_record(record, check_crc=False)
+    if properties.POP_CK not in message.properties:
+        return record
+    kept = {name: value for name, value in message.properties.items() if name != properties.POP_CK}
+    return encode_stored(msgspec.structs.replace(message, properties=kept))
 
 
 def _as_sent(record: memoryview, topic: str, handle: Receipt) -> bytes:

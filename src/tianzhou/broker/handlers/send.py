@@ -8,6 +8,7 @@ what `send_back.py` would do: a delay, or the dead letters.
 """
 
 import random
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +18,7 @@ import msgspec
 from tianzhou.broker import checks, timer
 from tianzhou.broker.busy import SendGate
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.delay import TIMER_REQUESTS, level_of
+from tianzhou.broker.delay import level_of
 from tianzhou.broker.durability import Durability
 from tianzhou.broker.groups import GroupTable
 from tianzhou.broker.handlers.send_back import find_group
@@ -105,6 +106,9 @@ def store_message(
     topic = known or _create_topic(parts, config, header)
     queue_id = _choose_queue(config, topic, header)
     found = properties.decode(header.properties or "")
+    if not ODD_PROPERTIES.isdisjoint(found):
+        is_of_group = name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
+        properties.strip_broker_only(found, to_retry=is_of_group)
     draft = _draft(parts, config, connection, request, header, topic, queue_id, found)
     is_new = known is None
     if group is not None:
@@ -244,15 +248,16 @@ def _draft(
         _check_transaction(sys_flag, found)
     if topic.filter_type == MULTI_TAG:
         sys_flag |= sysflag.MULTI_TAGS
-    stamps = properties.stamps(
-        config.broker_cluster_name, config.region_id, trace_on=config.trace_on
-    )
-    text = properties.encode_stored(header.properties or "", found, stamps)
+    text = properties.encode_stored(header.properties or "", found, _stamps(config))
     checks.check_properties(text)
     return Draft(
         header.topic, queue_id, body, text, header.born_timestamp, born_host(connection.peer),
         parts.store_host, header.flag, sys_flag, header.reconsume_times or 0,
     )  # fmt: skip
+
+
+def _stamps(config: BrokerConfig) -> dict[str, str]:
+    return properties.stamps(config.broker_cluster_name, config.region_id, trace_on=config.trace_on)
 
 
 def _check_transaction(sys_flag: int, found: dict[str, str]) -> None:
@@ -319,7 +324,7 @@ def _dead_letter(
     assert group.group_name is not None, "a group in the table has a name"
     parts.stats.dead[found.get(properties.RETRY_TOPIC, draft.topic), group.group_name] += 1
     stored = properties.decode(draft.properties_text)
-    for name in (properties.DELAY_LEVEL, *TIMER_REQUESTS):
+    for name in (properties.DELAY_LEVEL, *properties.TIMER_REQUESTS):
         found.pop(name, None)
         stored.pop(name, None)
     return msgspec.structs.replace(
@@ -333,8 +338,24 @@ def _dead_letter(
 # -- batches ---------------------------------------------------------------------------------------
 
 
+_NAMED_IN_BATCH = re.compile(
+    "|".join(re.escape(name + "\x01") for name in sorted(ODD_PROPERTIES | properties.STAMPED))
+)
+
+
+def _text_in_batch(text: str, stamps: dict[str, str]) -> str:
+    """The properties to store of a message in a batch. Raises RequestError, FieldError."""
+    found = properties.decode(text)
+    _refuse_in_batch(found)
+    kept = dict(found)
+    properties.strip_broker_only(kept, to_retry=False)
+    kept.update((name, stamps[name]) for name in properties.STAMPED.intersection(kept))
+    return text if kept == found else properties.encode(kept)
+
+
 def _store_batch(parts: SendParts, outer: Draft) -> Appended:
     """Store each message of a batch with its own body, flag and properties."""
+    stamps = _stamps(parts.settings.config)
     _refuse_in_batch(properties.decode(outer.properties_text))
     items = batch.decode(outer.body)
     if not items:
@@ -347,15 +368,15 @@ def _store_batch(parts: SendParts, outer: Draft) -> Appended:
     drafts: list[Draft] = []
     for item in items:
         text = item.properties_text
-        # Nearly none names a property that is forbidden here, so nearly none has to be decoded.
-        if "DELAY" in text or "TIMER_" in text or properties.TRANSACTION_PREPARED in text:
-            _refuse_in_batch(properties.decode(text))
+        # Nearly none names a property that has no place here, so nearly none has to be decoded.
+        if _NAMED_IN_BATCH.search(text) is not None:
+            text = _text_in_batch(text, stamps)
         drafts.append(
             Draft(
                 topic=outer.topic,
                 queue_id=outer.queue_id,
                 body=item.body,
-                properties_text=item.properties_text,
+                properties_text=text,
                 born_time_ms=outer.born_time_ms,
                 born_host=outer.born_host,
                 store_host=outer.store_host,
