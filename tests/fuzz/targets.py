@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
-from tests.fuzz import feed_bench
+from tests.fuzz import feed_bench, guard_bench
 from tianzhou.protocol import (
     batch,
     command,
@@ -219,6 +219,22 @@ def fed(data: bytes) -> object:
     return feed().run(data)
 
 
+@cache
+def guard() -> guard_bench.GuardBench:
+    return guard_bench.GuardBench()
+
+
+def guarded(data: bytes) -> object:
+    return guard().run(data)
+
+
+def close() -> None:
+    """Stop what the targets have started."""
+    if guard.cache_info().currsize:
+        guard().close()
+        guard.cache_clear()
+
+
 TARGETS = (
     Target("frames", split, frames),
     Target("command", command.decode, frames),
@@ -238,5 +254,6 @@ TARGETS = (
     Target("compressed body", unpack, packed),
     Target("offset id", offset_id, ids),
     Target("unique id", unique_id, ids),
+    Target("access control", guarded, guard_bench.corpus),
     *((Target("feed", fed, feed_bench.corpus),) if kernel.WHY_PURE is None else ()),
 )

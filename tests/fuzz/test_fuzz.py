@@ -1,12 +1,20 @@
 """A short run of the fuzzer for every decoder; `make fuzz` does a million inputs each."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.fuzz.run import fuzz
-from tests.fuzz.targets import TARGETS, Target
+from tests.fuzz.targets import TARGETS, Target, close
 from tianzhou.errors import ProtocolError
 
 COUNT = 20_000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def closed() -> Iterator[None]:
+    yield
+    close()
 
 
 def is_read(target: Target, data: bytes) -> bool:
