@@ -131,7 +131,7 @@ check: setup $(VENV)/.spark ## format, lint, types, import rules, tidiness, and 
 unit: setup ## the fast tests only
 	$(BIN)/pytest -q tests/unit tests/property
 
-fuzz: setup ## a million mutated inputs for every decoder
+fuzz: setup ## a million mutated inputs for every decoder and for access control
 	$(BIN)/python -m tests.fuzz.run --count 1000000
 
 STORM_S ?= 300

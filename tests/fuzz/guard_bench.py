@@ -53,7 +53,7 @@ accounts:
     defaultTopicPerm: PUB|SUB
     defaultGroupPerm: SUB
     topicPerms: [bravo=DENY]
-    groupPerms: [bravos=DENY, bravos_bravo=DENY, bravos+bravo=DENY]
+    groupPerms: [bravos=DENY]
   - accessKey: bravo-account
     secretKey: {KEY}
     topicPerms: [bravo=PUB|SUB]

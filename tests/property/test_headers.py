@@ -1,5 +1,6 @@
 """Laws of typed headers."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -9,6 +10,8 @@ from msgspec import inspect
 
 from tianzhou.errors import FieldError
 from tianzhou.protocol.headers import Header, decode, encode
+from tianzhou.protocol.headers.pull import ViewMessageRequest
+from tianzhou.protocol.headers.send import EndTransactionRequest
 from tianzhou.protocol.headers.table import REQUEST_HEADERS, RESPONSE_HEADERS
 
 HEADER_TYPES = sorted(
@@ -64,3 +67,34 @@ def test_any_text_is_read_or_refused_by_name(header: Header, data: st.DataObject
         decode(type(header), fields)
     except FieldError as refused:
         assert f"field {name!r}" in str(refused)  # noqa: PT017 - either outcome is legal
+
+
+_JAVA_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+
+
+@given(
+    st.sampled_from([(EndTransactionRequest, "commitLogOffset"), (ViewMessageRequest, "offset")]),
+    st.text("0123456789+-.eE_ xnul", max_size=24)
+    | st.integers(-(2**65), 2**65).map(str)
+    | st.integers(0, 2**63 - 1).map("{}.0".format)
+    | st.integers(0, 2**63 - 1).map("{}e0".format)
+    | st.floats().map(str)
+    | st.text(max_size=5),
+)
+def test_integers_are_what_java_reads_and_nothing_else(
+    field: tuple[type[Header], str], text: str
+) -> None:
+    kind, name = field
+    fields = encode(
+        EndTransactionRequest(
+            producer_group="g", queue_offset=0, log_offset=0, commit_or_rollback=8, msg_id="m"
+        )
+    )
+    is_legal = bool(_JAVA_INTEGER.fullmatch(text)) and -(2**63) <= int(text) < 2**63
+    try:
+        header: Any = decode(kind, fields | {name: text})
+    except FieldError:
+        assert not is_legal
+    else:
+        assert is_legal
+        assert header.log_offset == int(text)

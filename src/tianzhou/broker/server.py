@@ -16,6 +16,7 @@ from typing import NamedTuple
 from tianzhou.broker import advertise, join, room
 from tianzhou.broker.acl.control import LOOK_S, AccessControl
 from tianzhou.broker.acl.places import place_at
+from tianzhou.broker.acl.rights import Rights
 from tianzhou.broker.assignment import ModeTable
 from tianzhou.broker.busy import SendGate
 from tianzhou.broker.clients import ClientIds, ConsumerTable, ProducerTable, Subscription
@@ -268,7 +269,11 @@ class Broker:
         return AccessControl(
             home / config.acl_file, home / config.acl_folder,
             lambda log_offset: place_at(store, log_offset), self._clock,
-            config.msg_trace_topic_name,
+            Rights(
+                lambda topic: self.topics.get(topic) is not None,
+                lambda group: self.groups.get(group) is not None,
+                config.msg_trace_topic_name,
+            ),
         )  # fmt: skip
 
     def _load_tables(self, waits: Waits) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from tianzhou.broker.acl.files import AclFiles
 from tianzhou.broker.acl.guard import Guard, Lack
 from tianzhou.broker.acl.needs import PlaceAt
+from tianzhou.broker.acl.rights import Rights
 from tianzhou.clock import Clock
 from tianzhou.errors import ConfigError
 
@@ -20,7 +21,7 @@ class AccessControl:
     """Checks requests by files that may change at any time."""
 
     def __init__(
-        self, file: Path, folder: Path, place_at: PlaceAt, clock: Clock, trace_topic: str
+        self, file: Path, folder: Path, place_at: PlaceAt, clock: Clock, rights: Rights
     ) -> None:
         """Raises ConfigError if the files cannot be used."""
         self.files = AclFiles(file, folder, clock)
@@ -31,7 +32,7 @@ class AccessControl:
                 "create one with the first accounts"
             )
         self.files.load()
-        self._guard = Guard(lambda: self.files.rules, place_at, trace_topic)
+        self._guard = Guard(lambda: self.files.rules, place_at, rights)
         self.check = self._guard.check
         self.may_publish = self._guard.may_publish
         self.refused: Mapping[Lack, int] = self._guard.refused

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from tianzhou.broker.acl.accounts import Account, Rules
 from tianzhou.broker.acl.needs import PUB, Kind, Need, PlaceAt, needs_of, topic_need
+from tianzhou.broker.acl.rights import Rights
 from tianzhou.errors import HeaderError, ProtocolError, RequestError
-from tianzhou.names import TRACE_TOPIC
 from tianzhou.protocol import acl
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
@@ -29,6 +29,11 @@ from tianzhou.remoting.quota.addresses import Address, parse_host
 log = logging.getLogger(__name__)
 
 _NAME_SHOWN = 80
+_SUBJECTS = {
+    Kind.GROUP: "group",
+    Kind.RETRIES: "group",
+    Kind.POP_RETRIES: "the retries of",
+}
 
 
 class Lack(StrEnum):
@@ -54,12 +59,11 @@ class Guard:
     """Checks requests against the rules that are in force at that moment."""
 
     def __init__(
-        self, rules: Callable[[], Rules], place_at: PlaceAt, trace_topic: str = TRACE_TOPIC
+        self, rules: Callable[[], Rules], place_at: PlaceAt, rights: Rights | None = None
     ) -> None:
-        """`trace_topic` is the one that this broker keeps traces in, beside the usual one."""
         self._rules = rules
         self._place_at = place_at
-        self._trace_topic = trace_topic
+        self._has = (rights or Rights()).has
         self._lines = LineLimit()
         self.refused: Counter[Lack] = Counter()
 
@@ -139,17 +143,6 @@ class Guard:
         lacking = next((need for need in needs if not self._has(account, need)), None)
         return None if lacking is None else _no_permission(lacking)
 
-    def _has(self, account: Account, need: Need) -> bool:
-        kind, name, permission, _ = need
-        if kind is Kind.ADMINISTRATOR:
-            return account.is_admin
-        if kind is Kind.GROUP:
-            return bool(account.of_group(name) & permission)
-        if kind is Kind.TOPIC_BY_NAME or name == self._trace_topic:
-            # Every client may leave traces, whatever else it may do.
-            return permission == PUB or bool(account.of_named_topic(name) & permission)
-        return bool(account.of_topic(name) & permission)
-
 
 def _not_for(account: Account, code: int) -> _Refusal:
     why = f"{_code_name(code)} needs an administrator"
@@ -159,7 +152,7 @@ def _not_for(account: Account, code: int) -> _Refusal:
 
 def _no_permission(need: Need) -> _Refusal:
     permission = f"no permission {_wanted(need)} for"
-    why = f"{permission} {'group' if need.kind is Kind.GROUP else 'topic'} {_shown(need.name)}"
+    why = f"{permission} {_SUBJECTS.get(need.kind, 'topic')} {_shown(need.name)}"
     if need.kind is Kind.ADMINISTRATOR:
         why += ", which only an administrator has"
     elif need.kind is Kind.TOPIC_BY_NAME:

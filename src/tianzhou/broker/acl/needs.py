@@ -56,6 +56,10 @@ class Kind(StrEnum):
     TOPIC_BY_NAME = "topic by name"
     """The permission for topics that are not listed does not count."""
     GROUP = "group"
+    RETRIES = "retries"
+    """Of the group that a retry topic names; see `rights`."""
+    POP_RETRIES = "retries of a pop"
+    """What a pop may find beside its topic. The name is that of group and topic."""
     ADMINISTRATOR = "administrator"
 
 
@@ -71,10 +75,12 @@ class Need(NamedTuple):
 
 def topic_need(topic: str, permission: Permission) -> Need:
     """Of a topic, or of the group that it belongs to."""
-    for prefix in (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX):
-        if topic.startswith(prefix):
-            # An account that may consume for the group may send back for it.
-            return group_need(topic.removeprefix(prefix))
+    # An account that may consume for a group may send back for it.
+    if topic.startswith(RETRY_TOPIC_PREFIX):
+        need = group_need(topic.removeprefix(RETRY_TOPIC_PREFIX))
+        return need._replace(kind=Kind.RETRIES) if need.kind is Kind.GROUP else need
+    if topic.startswith(DLQ_TOPIC_PREFIX):
+        return group_need(topic.removeprefix(DLQ_TOPIC_PREFIX))
     return Need(_kind_of(topic, permission), topic, permission)
 
 
@@ -176,6 +182,12 @@ def _consuming(header: _Consuming) -> list[Need]:
     return [topic_need(header.topic, SUB), group_need(header.consumer_group)]
 
 
+def _popping(header: _Consuming) -> list[Need]:
+    """A pop reads the retry topic of its group and topic, too."""
+    retries = Need(Kind.POP_RETRIES, f"{header.consumer_group}/{header.topic}", SUB)
+    return [*_consuming(header), retries]
+
+
 def _popped(header: _Consuming) -> list[Need]:
     return _popped_from(header.topic, header.consumer_group)
 
@@ -256,9 +268,9 @@ _TABLE: dict[int, NeedsOf] = {
     RequestCode.QUERY_MESSAGE: _header(pull_headers.QueryMessageRequest, _reading),
     RequestCode.PULL_MESSAGE: _header(pull_headers.PullMessageRequest, _consuming),
     RequestCode.LITE_PULL_MESSAGE: _header(pull_headers.PullMessageRequest, _consuming),
-    RequestCode.PEEK_MESSAGE: _header(pop_headers.PeekMessageRequest, _consuming),
-    RequestCode.POP_MESSAGE: _header(pop_headers.PopMessageRequest, _consuming),
-    RequestCode.NOTIFICATION: _header(pop_headers.NotificationRequest, _consuming),
+    RequestCode.PEEK_MESSAGE: _header(pop_headers.PeekMessageRequest, _popping),
+    RequestCode.POP_MESSAGE: _header(pop_headers.PopMessageRequest, _popping),
+    RequestCode.NOTIFICATION: _header(pop_headers.NotificationRequest, _popping),
     RequestCode.POLLING_INFO: _header(pop_headers.PollingInfoRequest, _consuming),
     RequestCode.ACK_MESSAGE: _header(pop_headers.AckMessageRequest, _popped),
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _header(

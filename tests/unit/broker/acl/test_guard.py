@@ -19,6 +19,7 @@ from tests.unit.broker.acl.attacks import (
 from tianzhou.broker.acl.accounts import Rules, make_rules
 from tianzhou.broker.acl.guard import Guard, Lack
 from tianzhou.broker.acl.needs import Place
+from tianzhou.broker.acl.rights import Rights
 from tianzhou.errors import RequestError
 from tianzhou.protocol.acl import UNSIGNED_FIELD
 from tianzhou.protocol.codes import RequestCode, ResponseCode
@@ -165,7 +166,7 @@ READS = (
 
 @pytest.mark.parametrize("topic", INTERNAL)
 def test_a_permission_for_all_topics_opens_none_of_the_brokers_own(topic: str) -> None:
-    guard = Guard(rules, {7: Place(topic, "granted")}.get, "my_traces")
+    guard = Guard(rules, {7: Place(topic, "granted")}.get, Rights(trace_topic="my_traces"))
 
     def passes(command: Command) -> bool:
         try:

@@ -19,7 +19,7 @@ def test_handles_need_the_topic_and_the_group(code: int, topic: str) -> None:
 
 def test_the_retry_topic_of_another_group_needs_that_group() -> None:
     request = signed(RequestCode.ACK_MESSAGE, consumerGroup="g", topic="%RETRY%h_t")
-    assert needs_of(request, lambda _: None) == [group_need("h_t"), group_need("g")]
+    assert needs_of(request, lambda _: None) == [topic_need("%RETRY%h_t", SUB), group_need("g")]
 
 
 def test_modes_are_for_administrators() -> None:
