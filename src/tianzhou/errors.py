@@ -53,6 +53,10 @@ class ConnectError(RemotingError):
     """No connection could be made."""
 
 
+class NameserverAway(ConnectError):
+    """None of the nameservers could be connected to."""
+
+
 class ConnectionClosed(RemotingError):
     """The connection ended before the answer came."""
 

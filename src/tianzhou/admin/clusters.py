@@ -1,12 +1,12 @@
 """Clusters and brokers as the nameserver knows them, and which of them a request is for."""
 
 from tianzhou.admin.fanout import BrokerAt
-from tianzhou.admin.wire import Wire
-from tianzhou.errors import AddressError, TargetError
+from tianzhou.admin.wire import Wire, not_a_nameserver
+from tianzhou.errors import AddressError, RequestError, TargetError
 from tianzhou.message import Host
 from tianzhou.names import MASTER_ID
 from tianzhou.protocol.bodies.route import BrokerData, ClusterInfo, TopicRouteData
-from tianzhou.protocol.codes import RequestCode
+from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.remoting.address import format_address, is_numeric, parse_address
 from tianzhou.remoting.sockets import resolve
 
@@ -23,7 +23,12 @@ class Clusters:
 
     async def info_of(self, namesrv: str) -> ClusterInfo:
         """GET_BROKER_CLUSTER_INFO of one nameserver of the list."""
-        return await self._wire.read(namesrv, ClusterInfo, RequestCode.GET_BROKER_CLUSTER_INFO)
+        try:
+            return await self._wire.read(namesrv, ClusterInfo, RequestCode.GET_BROKER_CLUSTER_INFO)
+        except RequestError as e:
+            if e.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise not_a_nameserver(namesrv) from e
+            raise
 
     async def brokers(
         self, *, cluster: str | None = None, broker: str | None = None, masters: bool = False
@@ -124,4 +129,7 @@ def _nobody(info: ClusterInfo, cluster: str | None, broker: str | None) -> str:
     if cluster is not None:
         known = ", ".join(sorted(info.clusters)) or "none"
         return f"there is no cluster {cluster!r}; the nameserver knows: {known}"
-    return "no broker is registered with this nameserver"
+    return (
+        "no broker is registered with this nameserver; start one with its address "
+        "(`tianzhou broker --namesrv ADDR`), or name another nameserver"
+    )

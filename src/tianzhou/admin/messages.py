@@ -19,7 +19,7 @@ from tianzhou.admin.topics import Topics
 from tianzhou.admin.wire import Wire
 from tianzhou.client.identity import unique_ids
 from tianzhou.clock import wall_ms
-from tianzhou.errors import FieldError, RemotingError, RequestError, TargetError
+from tianzhou.errors import FieldError, RequestError, TargetError
 from tianzhou.message import Message, StoredMessage
 from tianzhou.names import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE, TIMER_TOPIC
 from tianzhou.protocol import headers, properties
@@ -403,8 +403,8 @@ class Messages:
             return await self.by_offset_id(text, broker=broker)
         except FieldError as e:
             raise TargetError(f"{e}; is it the id of a message?") from e
-        except (TargetError, RequestError, RemotingError) as e:
-            hint = "" if topic else "; if a producer gave it, name the topic as well"
+        except (TargetError, RequestError) as e:
+            hint = "" if topic else "; if a producer gave it, name the topic as well: --topic TOPIC"
             raise TargetError(f"there is no message {text}{hint} ({e})") from e
 
     # -- waiting -----------------------------------------------------------------------------------

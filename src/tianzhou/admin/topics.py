@@ -88,6 +88,8 @@ class Topics:
         except RequestError as e:
             if e.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
+            if not (await self._clusters.info()).brokers:
+                await self._clusters.brokers()  # raises, and says what to do
             raise TargetError(f"there is no topic {topic!r} on any broker") from e
 
     async def brokers(self, topic: str, through: str | None = None) -> list[BrokerAt]:

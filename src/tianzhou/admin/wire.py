@@ -7,7 +7,7 @@ answered is asked first from then on. A refusal is an answer: it is raised, not 
 from collections.abc import Collection
 from typing import TypeVar
 
-from tianzhou.errors import AddressError, ConnectError, RemotingError, RequestError
+from tianzhou.errors import AddressError, ConnectError, NotANameserver, RemotingError, RequestError
 from tianzhou.protocol import bodies, headers
 from tianzhou.protocol.acl import Credentials, sign
 from tianzhou.protocol.codes import RequestCode, ResponseCode
@@ -20,6 +20,21 @@ TIMEOUT_MS = 5_000
 
 B = TypeVar("B")
 _SUCCESS = (ResponseCode.SUCCESS,)
+
+
+_ROUTES = (
+    RequestCode.GET_ROUTEINFO_BY_TOPIC,
+    RequestCode.GET_BROKER_CLUSTER_INFO,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+)
+"""What every nameserver answers, and no other server."""
+
+
+def not_a_nameserver(address: str) -> NotANameserver:
+    return NotANameserver(
+        f"{address} is not a nameserver but another server, such as a broker; give the "
+        "nameserver's address, whose port is 9876 by default"
+    )
 
 
 class Wire:
@@ -80,8 +95,10 @@ class Wire:
         for address in list(self.namesrvs):
             try:
                 answer = await self.ask(address, code, header, body)
-            except RequestError:
+            except RequestError as e:
                 self._prefer(address)
+                if e.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _ROUTES:
+                    raise not_a_nameserver(address) from e
                 raise
             except RemotingError as e:
                 failures.append(str(e))

@@ -78,6 +78,7 @@ async def list_dead(
 
 async def _list_groups(session: Session) -> Shown:
     topics = session.admin.topics
+    await session.admin.clusters.brokers()  # without a broker nothing can be said
     names = [name for name in await topics.names() if name.startswith(DLQ_TOPIC_PREFIX)]
     rows: list[DeadRow] = []
     warnings: list[str] = []

@@ -453,7 +453,9 @@ def hint(error: TianzhouError) -> str:
     if isinstance(error, RequestTimeout):
         return ". Try a longer --timeout"
     if isinstance(error, TargetError) and str(error).startswith("there is no topic"):
-        return "" if ";" in str(error) else "; `tianzhou topic list` shows them"
+        if ";" in str(error):
+            return ""
+        return "; `tianzhou topic list` shows them, `tianzhou topic create` makes one"
     if isinstance(error, TargetError) and str(error).startswith("there is no consumer group"):
         return "; `tianzhou group list` shows them"
     if isinstance(error, RequestError) and error.code == ResponseCode.NO_PERMISSION:

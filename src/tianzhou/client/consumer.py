@@ -166,7 +166,7 @@ class PushConsumer(GroupMember):
     def _subscribe(
         self, topic: str, tags: str, sql: str | None, handler: BoundHandler | None
     ) -> None:
-        topic = namespaces.strip(self._settings.namespace, topic)
+        topic = namespaces.strip(self._settings.namespace, topic) if topic else topic
         if handler is None and self._handlers:
             raise ConfigError(f"topic {topic}: the others have handlers, this one needs one, too")
         if handler is not None and self._subscriptions and not self._handlers:

@@ -18,7 +18,7 @@ from functools import partial
 
 from tianzhou.client.calls import Pulled, PullLimits, PullStatus
 from tianzhou.client.consumer_settings import ConsumerSettings
-from tianzhou.client.hub import Hub, Reply
+from tianzhou.client.hub import Hub, Reply, is_told_by_hub
 from tianzhou.client.membership import Membership, success
 from tianzhou.client.message import ReceivedMessage, ms_of
 from tianzhou.client.offsets import (
@@ -295,7 +295,7 @@ class GroupMember(Membership):
                 did_change, complete = await self._adjust(topic, own)
             except TianzhouError as error:
                 settled = False
-                if not topic.startswith(RETRY_TOPIC_PREFIX):
+                if not is_told_by_hub(error) and not topic.startswith(RETRY_TOPIC_PREFIX):
                     self._complain(("rebalance", topic), f"topic {topic}: not divided: {error}")
                 continue
             settled = settled and complete and is_listed
@@ -319,6 +319,7 @@ class GroupMember(Membership):
             raise
         if self._base.broadcasting:
             return frozenset(queues), True
+        await self._calls.hub.introduce(topic)
         members = await self._calls.members(topic)
         client_id = self._calls.hub.client_id
         if client_id not in members:

@@ -34,6 +34,8 @@ from tianzhou.errors import (
     ClientClosed,
     ConfigError,
     ConnectError,
+    NameserverAway,
+    NotANameserver,
     RecordError,
     RemotingError,
     RequestTimeout,
@@ -296,14 +298,22 @@ class Hub:
             raise RouteNotFound(f"topic {topic}: no broker gives permission to write to it")
         return route
 
-    async def refresh_routes(self, topics: Iterable[str]) -> None:
-        """Ask for routes again; failures are logged, what is known stays."""
+    async def refresh_routes(self, topics: Iterable[str]) -> list[TianzhouError]:
+        """Ask for routes again; failures are logged and returned, what is known stays."""
+        failures: list[TianzhouError] = []
         for topic in topics:
             try:
                 await self._fetch(topic)
+            except RouteNotFound as error:
+                failures.append(error)
+                again_s = self.settings.poll_namesrv_ms / 1000
+                self._complain_of(
+                    topic, f"topic {topic} does not exist yet; it is looked for every {again_s:g} s"
+                )
             except TianzhouError as error:
-                if not topic.startswith(RETRY_TOPIC_PREFIX):
-                    self._complain(("route", topic), f"topic {topic}: route not refreshed: {error}")
+                failures.append(error)
+                self._complain_of(topic, f"topic {topic}: where it is cannot be asked: {error}")
+        return failures
 
     async def _fetch(self, topic: str) -> TopicRoute:
         """Ask a nameserver; callers at the same time share the answer."""
@@ -467,6 +477,11 @@ class Hub:
         results = await asyncio.gather(*(self._beat_one(*each, body) for each in targets))
         return [result for result in results if result is not None]
 
+    async def introduce(self, topic: str) -> None:
+        """See that the brokers of a topic have heard of the members of this hub."""
+        if not all(each in self.broker_versions for each in self.topic_addresses(topic)):
+            await self.heartbeat()
+
     def _producer_data(self) -> list[ProducerData]:
         groups = dict.fromkeys(member.group for member in self._producers)
         return [ProducerData(group_name=group) for group in groups]
@@ -588,10 +603,20 @@ class Hub:
                 "this client was started before the process forked; start another one in the child"
             )
 
+    def _complain_of(self, topic: str, text: str) -> None:
+        """Retry topics exist once something has failed, so nothing is wrong without them."""
+        if not topic.startswith(RETRY_TOPIC_PREFIX):
+            self._complain(("route", topic), text)
+
     def _complain(self, kind: tuple[str, str], text: str) -> None:
         untold_count = self._repeats.note(kind, self.loop.time())
         if untold_count is not None:
             log.warning("%s%s", text, and_more(untold_count))
+
+
+def is_told_by_hub(error: TianzhouError) -> bool:
+    """Whether `refresh_routes` logs such an error, so that nobody else needs to."""
+    return isinstance(error, RouteNotFound | NameserverAway | NotANameserver)
 
 
 _GROUP_FIELDS: dict[int, str] = {

@@ -7,11 +7,11 @@ member is kept apart from what it wants: a subscription counts once a heartbeat 
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from datetime import datetime
 from typing import Any
 
-from tianzhou.client import namespaces
+from tianzhou.client import namespaces, sending
 from tianzhou.client.calls import BrokerCalls
 from tianzhou.client.consumer_settings import Start
 from tianzhou.client.hub import HeartbeatFailure, Hub, Reply, acquire
@@ -20,7 +20,7 @@ from tianzhou.client.routes import TopicRoute
 from tianzhou.client.settings import ClientSettings
 from tianzhou.client.subscriptions import Subscription, subscription_of
 from tianzhou.clock import wall_ms
-from tianzhou.errors import BrokerError, ClientClosed, ConfigError
+from tianzhou.errors import BrokerError, ClientClosed, ConfigError, MessageRefused, TianzhouError
 from tianzhou.protocol import bodies
 from tianzhou.protocol.bodies.clients import ConsumerData, ConsumerRunningInfo
 from tianzhou.protocol.codes import RequestCode, ResponseCode
@@ -40,6 +40,8 @@ class Membership(Lifetime):
     def __init__(
         self, group: str, settings: ClientSettings, start: Start, *, broadcasting: bool = False
     ) -> None:
+        if not isinstance(group, str):  # pyright: ignore[reportUnnecessaryIsInstance] - not all programs are checked
+            raise ConfigError(f"the group is {group!r}; it takes a text, the name of the group")
         self._name = group
         self._own_settings = settings
         self._start_from = start
@@ -97,11 +99,12 @@ class Membership(Lifetime):
             raise ClientClosed(f"group {self._name}: a consumer is started once")
         if not self._name:
             raise ConfigError("a consumer needs the name of its group")
+        _check_name(sending.check_group, self._name)
         self._hub = hub = acquire(self._own_settings, self._wire_group)
         self._calls_or_none = BrokerCalls(hub, self._wire_group, self._own_settings)
         try:
             self._prepare(hub)
-            await hub.refresh_routes(self.topics())
+            _raise_wrong_settings(await hub.refresh_routes(self.topics()))
             for subscription in tuple(self._subscriptions.values()):
                 await self._calls.check_subscription(subscription)
             hub.join(self)
@@ -144,6 +147,7 @@ class Membership(Lifetime):
     # -- subscriptions -----------------------------------------------------------------------------
 
     def _add_subscription(self, topic: str, tags: str, sql: str | None) -> Subscription:
+        _check_name(sending.check_name_of_topic, topic)
         wire_topic = self._wire_topic(topic)
         subscription = subscription_of(wire_topic, tags, sql, wall_ms())
         self._subscriptions[wire_topic] = subscription
@@ -217,9 +221,24 @@ class Membership(Lifetime):
         }
 
 
+def _check_name(check: Callable[[str], None], name: str) -> None:
+    """Raises ConfigError for a name that no broker takes."""
+    try:
+        check(name)
+    except MessageRefused as e:
+        raise ConfigError(str(e)) from None
+
+
 def success(body: bytes) -> Command:
     """The answer to a broker's request that went well."""
     return Command(code=ResponseCode.SUCCESS, body=body)
+
+
+def _raise_wrong_settings(failures: list[TianzhouError]) -> None:
+    """A nameserver that is away may come back; an address that is none's never answers."""
+    for failure in failures:
+        if isinstance(failure, ConfigError):
+            raise failure
 
 
 def _raise_refusal(failures: list[HeartbeatFailure]) -> None:

@@ -54,10 +54,21 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     def __post_init__(self) -> None:
         if type(self.body) is not bytes:
             msgspec.structs.force_setattr(self, "body", _as_bytes(self.body))
+        if type(self.topic) is not str or self.tags or self.keys or self.properties:
+            self._check_texts()
         if self.delay_level or self.delay is not None or self.deliver_at is not None:
             self._check_delay()
 
+    def _check_texts(self) -> None:
+        _require("topic", self.topic, str, "a text")
+        _require("tags", self.tags, str | None, "a text, one tag")
+        _require("keys", self.keys, str | tuple | list, "a text, or a list of texts")
+        _require("properties", self.properties, Mapping, "a mapping of texts to texts")
+
     def _check_delay(self) -> None:
+        _require("delay_level", self.delay_level, int, "a number from 1 to 18")
+        _require("delay", self.delay, int | float | timedelta | None, "seconds or a timedelta")
+        _require("deliver_at", self.deliver_at, datetime | None, "a datetime with a time zone")
         given = (self.delay_level != 0, self.delay is not None, self.deliver_at is not None)
         if sum(given) > 1:
             raise MessageRefused("give one of delay_level, delay and deliver_at")
@@ -112,6 +123,11 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         if namespace:
             wire[properties.INSTANCE_ID] = namespace
         return wire
+
+
+def _require(name: str, value: object, kind: Any, wanted: str) -> None:  # noqa: ANN401 - a type or a union
+    if not isinstance(value, kind):
+        raise MessageRefused(f"{name} is {value!r}; it takes {wanted}")
 
 
 class ReceivedMessage:

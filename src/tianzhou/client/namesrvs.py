@@ -9,7 +9,15 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 
 from tianzhou.client.answers import broker_error
-from tianzhou.errors import BrokersAway, NotANameserver, RemotingError, RouteNotFound
+from tianzhou.errors import (
+    AddressError,
+    BrokersAway,
+    ConnectError,
+    NameserverAway,
+    NotANameserver,
+    RemotingError,
+    RouteNotFound,
+)
 from tianzhou.protocol import bodies, headers
 from tianzhou.protocol.bodies.route import ClusterInfo, TopicRouteData
 from tianzhou.protocol.codes import RequestCode, ResponseCode
@@ -50,9 +58,15 @@ class Nameservers:
             except RemotingError as error:
                 self._at = (self._at + 1) % len(self._addresses)
                 if not left:
-                    raise type(error)(f"nameserver: {error}") from error
+                    raise self._away(error) from error
                 self._complain(("namesrv", address), f"nameserver {address}: {error}")
         raise AssertionError("settings have at least one nameserver")
+
+    def _away(self, error: RemotingError) -> RemotingError:
+        if isinstance(error, ConnectError) and not isinstance(error, AddressError):
+            advice = "check that one runs there and that namesrv is its address"
+            return NameserverAway(f"no nameserver answers: {error}; {advice}")
+        return type(error)(f"nameserver: {error}")
 
     async def route(self, topic: str) -> TopicRouteData:
         """The route of a topic. Raises RouteNotFound, RemotingError, BrokerError."""

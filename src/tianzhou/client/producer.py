@@ -22,6 +22,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from typing import TypedDict, Unpack, overload
 
 from tianzhou.client import request, sending, trace
@@ -61,6 +62,9 @@ class MessageOptions(TypedDict, total=False):
     shard: str | None
     wait_stored: bool
     flag: int
+
+
+_OPTIONS = tuple(MessageOptions.__annotations__)
 
 
 class Producer(Sender):
@@ -313,8 +317,7 @@ class Producer(Sender):
         """See that the brokers of a topic know this client, or they could not push a reply."""
         wire_topic = self._wire_topic(topic)
         await self._courier.route(wire_topic)
-        if not all(each in hub.broker_versions for each in hub.topic_addresses(wire_topic)):
-            await hub.heartbeat()
+        await hub.introduce(wire_topic)
 
     async def _near(self, topic: str, broker_name: str, limit: TimeLimit) -> Queue | None:
         """A queue on the broker that knows who asked; None if the topic is not there."""
@@ -365,6 +368,11 @@ class Producer(Sender):
         return chosen
 
     def _wire_queue(self, message: Message, queue: Queue) -> Queue:
+        if not isinstance(queue, Queue):  # pyright: ignore[reportUnnecessaryIsInstance] - not all programs are checked
+            raise MessageRefused(
+                f"topic {message.topic}: queue is {queue!r}; it takes a Queue, and "
+                "`await producer.queues(topic)` gives those of a topic"
+            )
         topic = self._wire_topic(message.topic)
         if self._wire_topic(queue.topic) != topic:
             raise MessageRefused(
@@ -496,4 +504,9 @@ def message_of(
         if body is not None or options:
             raise MessageRefused("give a Message, or topic and body with options; not both")
         return message
+    for name in options:
+        if name not in _OPTIONS:
+            nearest = get_close_matches(name, _OPTIONS, n=1, cutoff=0.5)
+            hint = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(_OPTIONS)}"
+            raise MessageRefused(f"send has no option {name}; {hint}")
     return Message(message, b"" if body is None else body, **options)

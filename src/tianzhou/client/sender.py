@@ -32,7 +32,14 @@ from tianzhou.client.settings import ClientSettings, settings_from
 from tianzhou.client.telemetry import Telemetry, telemetry_of
 from tianzhou.client.trace import Tracer
 from tianzhou.clock import wall_ms
-from tianzhou.errors import ClientClosed, RemoteBusy, RequestTimeout, SendTimeout, TianzhouError
+from tianzhou.errors import (
+    ClientClosed,
+    ConfigError,
+    RemoteBusy,
+    RequestTimeout,
+    SendTimeout,
+    TianzhouError,
+)
 from tianzhou.protocol.bodies.clients import ProducerData
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
@@ -409,7 +416,9 @@ class Sender(Lifetime):
             raise ClientClosed(f"group {self._group}: the producer is not started, or closed")
 
     def _limit(self, timeout_ms: int | None) -> TimeLimit:
-        """The time of a send that begins now."""
+        """The time of a send that begins now. Raises ConfigError for what is no time."""
+        if timeout_ms is not None and (not isinstance(timeout_ms, int) or timeout_ms < 0):  # pyright: ignore[reportUnnecessaryIsInstance] - not all programs are checked
+            raise ConfigError(f"timeout_ms is {timeout_ms!r}; it takes a number of milliseconds")
         timeout_ms = timeout_ms or self.settings.send_timeout_ms
         return TimeLimit(timeout_ms, asyncio.get_running_loop().time() + timeout_ms / 1000)
 

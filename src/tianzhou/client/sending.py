@@ -123,12 +123,19 @@ def check_group(group: str) -> None:
 
 def check_topic(topic: str) -> None:
     """Raises MessageRefused for a topic that messages cannot be sent to."""
-    _check_name("topic", topic, TOPIC_CHARACTERS_MAX)
+    check_name_of_topic(topic)
     if topic in _CLOSED_TOPICS:
         raise MessageRefused(f"topic {topic} is the broker's own, nothing can be sent to it")
 
 
+def check_name_of_topic(topic: str) -> None:
+    """Raises MessageRefused for what no topic can be called."""
+    _check_name("topic", topic, TOPIC_CHARACTERS_MAX)
+
+
 def _check_name(kind: str, name: str, characters_max: int) -> None:
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - not all programs are checked
+        raise MessageRefused(f"the {kind} is {name!r}; it takes a text")
     if not name:
         raise MessageRefused(f"the {kind} is empty")
     if len(name) > characters_max:

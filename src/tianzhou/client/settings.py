@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from types import UnionType
 from typing import Any, ClassVar, TypedDict, TypeVar
 
 from tianzhou.errors import AddressError, ConfigError
@@ -94,6 +95,7 @@ class ClientSettings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
+        _check_types(self)
         _addresses(self.namesrv, "namesrv")
         require_positive(self, ClientSettings._AT_LEAST_ONE)
 
@@ -116,6 +118,43 @@ class ClientSettings:
         # In whatever order, and wherever they are named, the same nameservers are one cluster.
         own["namesrv"] = ";".join(sorted(self.namesrv_addresses()))
         return ClientSettings(**own)
+
+
+def _check_types(settings: ClientSettings) -> None:
+    """Raises ConfigError for a value of another type than its setting has."""
+    for field in dataclasses.fields(settings):
+        value, kind = getattr(settings, field.name), field.type
+        kind = int | float if kind is float else kind
+        if not _fits(value, kind):
+            raise ConfigError(f"{field.name} is {value!r}; it takes {_wanted(field.name, kind)}")
+
+
+def _fits(value: object, kind: object) -> bool:
+    if not isinstance(kind, type | UnionType):
+        return True  # a Literal or a Callable, which its own check looks at
+    try:
+        return isinstance(value, kind)
+    except TypeError:  # a union with one of those
+        return True
+
+
+def _wanted(name: str, kind: object) -> str:
+    if name == "namesrv":
+        return "a text such as '127.0.0.1:9876', or '' for the environment variable NAMESRV_ADDR"
+    return _KINDS.get(kind) or getattr(kind, "__name__", None) or _union_text(str(kind))
+
+
+def _union_text(text: str) -> str:
+    """ "Tls | None" of a union of classes, without their modules."""
+    return " | ".join(part.rpartition(".")[2] for part in text.split(" | "))
+
+
+_KINDS: dict[object, str] = {
+    str: "a text",
+    int: "a whole number",
+    bool: "True or False",
+    int | float: "a number",
+}
 
 
 def _addresses(text: str, where: str) -> tuple[str, ...]:

@@ -17,8 +17,14 @@ _MAPPED = "::ffff:"
 
 def parse_address(text: str) -> tuple[str, int]:
     """Host and port of one address; brackets are taken off. Raises AddressError."""
+    if "://" in text:
+        raise AddressError(
+            f"address {text!r}: leave out {text.partition('://')[0]}://; write host:port"
+        )
     host, colon, port_text = text.strip().rpartition(":")
-    if not colon or not host:
+    if colon and not host:
+        raise AddressError(f"address {text!r} has no host; write host:port or [ipv6]:port")
+    if not colon:
         raise AddressError(f"address {text!r} has no port; write host:port or [ipv6]:port")
     if not (_PORT.fullmatch(port_text) and int(port_text) <= _PORT_MAX):
         raise AddressError(f"address {text!r}: {port_text!r} is no port (0 to {_PORT_MAX})")
@@ -34,6 +40,8 @@ def parse_address(text: str) -> tuple[str, int]:
 
 def parse_addresses(text: str) -> list[tuple[str, int]]:
     """The addresses of a list separated by ';', each once, in their order. Raises AddressError."""
+    if "," in text or len(text.replace(";", " ").split()) > len(text.split(";")):
+        raise AddressError(f"addresses {text!r}: separate them by ';', as in 'a:9876;b:9876'")
     parts = (part.strip() for part in text.split(";"))
     return list(dict.fromkeys(parse_address(part) for part in parts if part))
 

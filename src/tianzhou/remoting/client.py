@@ -199,4 +199,6 @@ def _cause(error: OSError) -> str:
     """What went wrong, in the system's words; asyncio puts its own in their place."""
     if isinstance(error, ConnectionError) and error.errno:
         return os.strerror(error.errno)
+    if isinstance(error, socket.gaierror) and error.strerror:
+        return error.strerror
     return str(error) or "the peer closed it"
