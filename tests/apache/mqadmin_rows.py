@@ -292,6 +292,19 @@ ONLINE = (
 )  # fmt: skip
 
 FIVE = (
+    row("setCommitLogReadAheadMode -b $broker -m 1", "setCommitLogReadAheadMode -b $broker -m 0",
+        versions=V5, holds=(r"(?s)readahead mode success, mode: 1.*success, mode: 0",)),
+    row("getColdDataFlowCtrInfo -b $broker", of="getColdDataFlowCtrInfo",
+        versions=V5, holds=(r'"runtimeTable": ?\{\s*\}', r'"configTable": ?\{\s*\}')),
+    row("updateColdDataFlowCtrGroupConfig -b $broker -g $idle -v 100",
+        "getColdDataFlowCtrInfo -b $broker", of="updateColdDataFlowCtrGroupConfig",
+        versions=V5,
+        holds=(r"updateColdDataFlowCtrGroupConfig success, $broker", r'"$idle": ?100')),
+    row("removeColdDataFlowCtrGroupConfig -b $broker -g $idle", "getColdDataFlowCtrInfo -b $broker",
+        of="removeColdDataFlowCtrGroupConfig", versions=V5,
+        holds=(r"remove broker cold read threshold success, $broker", r'"configTable": ?\{\s*\}')),
+    row("exportPopRecord -b $broker", versions=V5,
+        holds=(r"Export broker records, brokerName=broker-a, brokerAddr=$broker, dryRun=false",)),
     row("updateTopicList -b $broker -f $topic_file", "topicRoute -t $listed", versions=V5,
         holds=(r"submit batch of topic config to $broker success", r'"writeQueueNums":5')),
     row("updateSubGroupList -b $broker -f $group_file", "getConsumerConfig -g $listed_group",
@@ -340,10 +353,6 @@ def refused_silently(line: str, request_code: int) -> Row:
 
 
 REFUSED = (
-    refused("setCommitLogReadAheadMode -b $broker -m 0", "reading ahead"),
-    refused("getColdDataFlowCtrInfo -b $broker", "cold reads"),
-    refused("updateColdDataFlowCtrGroupConfig -b $broker -g $idle -v 100", "cold reads"),
-    refused("removeColdDataFlowCtrGroupConfig -b $broker -g $idle", "cold reads"),
     refused("getBrokerEpoch -b broker-a", "there is no RocketMQ controller"),
     refused("getControllerConfig -a $broker", "there is no RocketMQ controller"),
     refused("updateControllerConfig -a $broker -k k -v v", "there is no RocketMQ controller"),
@@ -363,7 +372,6 @@ REFUSED = (
     refused("updateStaticTopic -b broker-a -t $static -qn 2", "there are no static topics"),
     refused("rocksDBConfigToJson -c DefaultCluster -t topics", "there is no RocksDB"),
     refused("checkRocksdbCqWriteProgress -c DefaultCluster -t $orders", "there is no RocksDB"),
-    refused("exportPopRecord -b $broker", "there is no RocksDB"),
     refused("createUser -b $broker -u u -p p", "users and policies of 5.x"),
     refused("updateUser -b $broker -u u -p p", "users and policies of 5.x"),
     refused("deleteUser -b $broker -u u", "users and policies of 5.x"),

@@ -313,6 +313,9 @@ class SimulatedDisk:
     def release(self, view: memoryview, start: int, stop: int) -> None:
         self.calls["release"] += 1
 
+    def read_ahead(self, view: memoryview, *, enabled: bool) -> None:
+        self.calls["read_ahead"] += 1
+
     # -- inside ---------------------------------------------------------------------------------
 
     def _file(self, path: Path) -> Inode:

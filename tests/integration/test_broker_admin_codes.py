@@ -8,6 +8,8 @@ from tests.integration.brokers import cluster
 
 from tianzhou.broker.refusals import REFUSED
 from tianzhou.namesrv.dispatch import HANDLERS
+from tianzhou.protocol.bodies import decode
+from tianzhou.protocol.bodies.stats import ColdDataFlowInfo
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 
 WAITS = {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
@@ -74,3 +76,49 @@ async def test_lists_that_cannot_be_read_are_refused(tmp_path: Path, body: bytes
             else:
                 assert answer.code != ResponseCode.SUCCESS, (code, body)
         assert before == (dict(it.broker.topics.topics), dict(it.broker.groups.groups))
+
+
+async def test_cold_read_thresholds_are_kept_shown_and_removed(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as it:
+
+        async def thresholds() -> dict[str, int]:
+            answer = await it.peer.expect(RequestCode.GET_COLD_DATA_FLOW_CTR_INFO)
+            return decode(ColdDataFlowInfo, answer.body).thresholds
+
+        assert await thresholds() == {}
+        update = RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG
+        await it.peer.expect(update, {}, b"g1=100\ng2=0\n")
+        for bad in (b"g1=many", b"g1=-1", b"g1=9223372036854775808"):
+            answer = await it.peer.ask(update, {}, bad)
+            assert answer.code == ResponseCode.INVALID_PARAMETER
+        many = "".join(f"n{number}=1\n" for number in range(1000))
+        assert (await it.peer.ask(update, {}, many.encode())).code == ResponseCode.SYSTEM_ERROR
+        assert await thresholds() == {"g1": 100, "g2": 0}
+        await it.peer.expect(RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG, {}, b"g1")
+        assert await thresholds() == {"g2": 0}
+
+
+async def test_the_log_is_read_with_and_without_read_ahead(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as it:
+        await it.peer.send("t", b"first")
+        for mode in ("1", "0"):
+            fields = {"READ_AHEAD_MODE": mode}
+            answer = await it.peer.expect(RequestCode.SET_COMMITLOG_READ_MODE, fields)
+            assert answer.remark == f"set commitlog readahead mode success, mode: {mode}"
+            assert has_random_reads(tmp_path) == (mode == "1")
+            assert (await it.peer.send("t", b"x")).code == ResponseCode.SUCCESS
+        for mode in ("", "2", "x"):
+            fields = {"READ_AHEAD_MODE": mode}
+            answer = await it.peer.ask(RequestCode.SET_COMMITLOG_READ_MODE, fields)
+            assert answer.code == ResponseCode.INVALID_PARAMETER
+
+
+def has_random_reads(store: Path) -> bool:
+    """Whether this process has mapped the log with the advice to read it at random ("rr")."""
+    is_log = found = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split(" ", 1)[0]:
+            is_log = str(store) in line and "/commitlog/" in line
+        elif is_log and line.startswith("VmFlags:"):
+            found = found or " rr" in line
+    return found

@@ -12,8 +12,6 @@ _ROCKSDB = "there is no RocksDB here, the store has RocketMQ's plain files only"
 _STATIC = "there are no static topics here, queues belong to the broker that has them"
 _CONTROLLER = "there is no RocketMQ controller here, brokers take no orders from one"
 _CONTAINER = "there is no broker container here, each broker is a process of its own"
-_COLD = "cold reads are not limited here, the operating system decides what stays in memory"
-_READ_AHEAD = "reading ahead is left to the operating system here"
 _TIMER = "there is one way to keep timed messages here, and no RocksDB"
 _TIMER_COUNTS = (
     "timed messages are counted here all topics together; GET_BROKER_RUNTIME_INFO tells how many"
@@ -60,15 +58,6 @@ REFUSED: Mapping[int, str] = {
         _CONTROLLER,
     ),
     **dict.fromkeys((RequestCode.ADD_BROKER, RequestCode.REMOVE_BROKER), _CONTAINER),
-    **dict.fromkeys(
-        (
-            RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
-            RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,
-            RequestCode.GET_COLD_DATA_FLOW_CTR_INFO,
-        ),
-        _COLD,
-    ),
-    RequestCode.SET_COMMITLOG_READ_MODE: _READ_AHEAD,
     RequestCode.SWITCH_TIMER_ENGINE: _TIMER,
     RequestCode.GET_TIMER_METRICS: _TIMER_COUNTS,
     RequestCode.EXCHANGE_BROKER_HA_INFO: _NO_REPLICATION,
@@ -92,7 +81,6 @@ REFUSED: Mapping[int, str] = {
         (RequestCode.REGISTER_FILTER_SERVER, RequestCode.REGISTER_MESSAGE_FILTER_CLASS),
         _FILTER_SERVER,
     ),
-    RequestCode.POP_ROLLBACK: _ROCKSDB,
     **dict.fromkeys(
         (
             RequestCode.POP_LITE_MESSAGE,

@@ -7,6 +7,7 @@ from tianzhou.broker.dispatch import Handle
 from tianzhou.broker.handlers import (
     admin_acl,
     admin_broker,
+    admin_cold,
     admin_groups,
     admin_stats,
     admin_store,
@@ -41,6 +42,7 @@ class AllParts(NamedTuple):
     groups: admin_groups.GroupParts
     broker: admin_broker.BrokerParts
     acl: admin_acl.AclParts
+    cold: admin_cold.ColdParts
     stats: admin_stats.StatsParts
     store: admin_store.StoreParts
     locks: locks.LockParts
@@ -183,6 +185,15 @@ def handlers_of(parts: AllParts) -> dict[int, Handle]:
         RequestCode.RESET_MASTER_FLUSH_OFFSET: partial(
             admin_store.reset_master_flush_offset, parts.store
         ),
+        RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: partial(admin_cold.get_cold_info, parts.cold),
+        RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: partial(
+            admin_cold.update_cold_thresholds, parts.cold
+        ),
+        RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: partial(
+            admin_cold.remove_cold_threshold, parts.cold
+        ),
+        RequestCode.SET_COMMITLOG_READ_MODE: partial(admin_cold.set_read_ahead, parts.cold),
+        RequestCode.POP_ROLLBACK: partial(admin_cold.export_pop_records, parts.cold),
         # -- access control
         RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: partial(admin_acl.put_account, parts.acl),
         RequestCode.DELETE_ACL_CONFIG: partial(admin_acl.remove_account, parts.acl),

@@ -33,6 +33,7 @@ from tianzhou.broker.groups import GroupTable
 from tianzhou.broker.handlers import heartbeat, locks, pop, pull
 from tianzhou.broker.handlers.admin_acl import AclParts
 from tianzhou.broker.handlers.admin_broker import BrokerParts, runtime_info
+from tianzhou.broker.handlers.admin_cold import ColdParts
 from tianzhou.broker.handlers.admin_groups import GroupParts
 from tianzhou.broker.handlers.admin_stats import StatsParts
 from tianzhou.broker.handlers.admin_store import StoreParts
@@ -389,6 +390,7 @@ class Broker:
                         settings, self.topics, self.groups, self.consumers, self.offsets,
                         self.history, clock, self._save_tables,
                     ),
+                    cold=ColdParts(store),
                     acl=AclParts(
                         settings, self._access.files if self._access else None, asyncio.Lock(),
                         lambda: self.address,

@@ -145,6 +145,10 @@ class Disk(Protocol):
         """
         ...
 
+    def read_ahead(self, view: memoryview, *, enabled: bool) -> None:
+        """Whether the operating system reads ahead when mapped pages are read."""
+        ...
+
 
 # -- the operating system ------------------------------------------------------------------------
 
@@ -419,6 +423,11 @@ class RealDisk:
         stop -= stop % PAGE_BYTES
         for at in range(start, stop, _RELEASE_SLICE_BYTES):
             area.madvise(mmap.MADV_DONTNEED, at, min(_RELEASE_SLICE_BYTES, stop - at))
+
+    def read_ahead(self, view: memoryview, *, enabled: bool) -> None:
+        area = view.obj
+        assert isinstance(area, mmap.mmap)
+        area.madvise(mmap.MADV_NORMAL if enabled else mmap.MADV_RANDOM)
 
 
 # -- errors ---------------------------------------------------------------------------------------

@@ -34,8 +34,8 @@ class MappedFile:
     """Bytes `first` to `stop` of a sequence of files."""
 
     __slots__ = (
-        "_directory", "_disk", "_gone", "_view", "first", "made", "new_name", "size_bytes",
-        "staged", "stop", "touched",
+        "_directory", "_disk", "_gone", "_read_ahead", "_view", "first", "made", "new_name",
+        "size_bytes", "staged", "stop", "touched",
     )  # fmt: skip
 
     _making = threading.Lock()
@@ -57,6 +57,7 @@ class MappedFile:
         self.new_name = False
         """It was made, and nobody has made its name durable since."""
         self._gone = False
+        self._read_ahead = True
         self.touched = True
         """Set on use, cleared by whoever limits the number of mappings."""
 
@@ -97,9 +98,19 @@ class MappedFile:
                 view = self._view
                 if view is None:
                     with self.opened(writable=writable) as handle:
-                        view = self._view = handle.map()
+                        view = handle.map()
+                    if not self._read_ahead:
+                        self._disk.read_ahead(view, enabled=False)
+                    self._view = view
         self.touched = True
         return view
+
+    def set_read_ahead(self, *, enabled: bool) -> None:
+        """Whether the operating system reads ahead when the file is read."""
+        with self._viewing:
+            self._read_ahead = enabled
+            if self._view is not None and not self.staged:
+                self._disk.read_ahead(self._view, enabled=enabled)
 
     def unmap(self) -> None:
         with self._viewing:

@@ -45,7 +45,7 @@ def look(disk: Disk, directory: Path) -> Found:
 class Segments:
     """An ordered run of files without gaps."""
 
-    __slots__ = ("_disk", "directory", "files", "size_bytes")
+    __slots__ = ("_disk", "_read_ahead", "directory", "files", "size_bytes")
 
     _changing = threading.Lock()
     """Held while a tuple is replaced: the writer adds at one end, retention removes at the
@@ -56,6 +56,7 @@ class Segments:
         self.directory = directory
         self.size_bytes = size_bytes
         self.files: tuple[MappedFile, ...] = ()
+        self._read_ahead = True
 
     def adopt(self, firsts: list[int]) -> None:
         """Takes over files that exist and were looked at."""
@@ -63,7 +64,16 @@ class Segments:
 
     def file_at(self, first: int) -> MappedFile:
         """A file of this sequence, whether it exists or not."""
-        return MappedFile(self._disk, self.directory, first, self.size_bytes)
+        file = MappedFile(self._disk, self.directory, first, self.size_bytes)
+        if not self._read_ahead:
+            file.set_read_ahead(enabled=False)
+        return file
+
+    def set_read_ahead(self, *, enabled: bool) -> None:
+        """Whether the operating system reads ahead in these files and those that follow."""
+        self._read_ahead = enabled
+        for file in self.files:
+            file.set_read_ahead(enabled=enabled)
 
     def add(self, file: MappedFile) -> None:
         """Adds a file that was created, at the end."""

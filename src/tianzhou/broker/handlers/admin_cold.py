@@ -1,0 +1,101 @@
+"""Cold reads over the wire: thresholds of groups, and the read-ahead of the log.
+
+This broker is like one of RocketMQ with `coldDataFlowControlEnable=false`, the default: thresholds
+are kept in memory and shown, and no read is slowed down by them. Pop records are not in RocksDB, so
+there are none to export from it.
+"""
+
+import logging
+from dataclasses import dataclass, field
+
+from tianzhou.config.properties import decode_text, parse_properties
+from tianzhou.errors import ConfigError, RequestError
+from tianzhou.protocol.bodies import encode as encode_body
+from tianzhou.protocol.bodies.stats import ColdDataFlowInfo
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.remoting.connection import Connection
+from tianzhou.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+_GROUPS_MAX = 1_000
+_THRESHOLD_MAX = 2**63 - 1
+_READ_AHEAD_MODE = "READ_AHEAD_MODE"
+_NORMAL, _RANDOM = "0", "1"
+_SUCCESS = Command(code=ResponseCode.SUCCESS)
+
+
+@dataclass(frozen=True, slots=True)
+class ColdParts:
+    """What these requests need of a broker."""
+
+    store: MessageStore
+    thresholds: dict[str, int] = field(default_factory=dict[str, int])
+
+
+def get_cold_info(parts: ColdParts, _: Connection, __: Command) -> Command:
+    """GET_COLD_DATA_FLOW_CTR_INFO."""
+    info = ColdDataFlowInfo(thresholds=parts.thresholds)
+    return Command(code=ResponseCode.SUCCESS, body=encode_body(info, standard=True))
+
+
+def update_cold_thresholds(parts: ColdParts, connection: Connection, request: Command) -> Command:
+    """UPDATE_COLD_DATA_FLOW_CTR_CONFIG: the body has lines of group=bytes per second."""
+    text, _ = decode_text(request.body)
+    try:
+        pairs = parse_properties(text, f"request of {connection.peer}")
+    except ConfigError as e:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"the properties cannot be read: {e}") from e
+    changed = {each.key: _threshold(each.key, each.value) for each in pairs}
+    if len(parts.thresholds | changed) > _GROUPS_MAX:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"cold read thresholds are kept for {_GROUPS_MAX} groups at most: remove others first",
+        )
+    parts.thresholds.update(changed)
+    return _SUCCESS
+
+
+def _threshold(group: str, value: str) -> int:
+    number = value.strip()
+    if not (number.isascii() and number.isdecimal() and len(number) <= 19):
+        raise _no_threshold(group, value)
+    threshold = int(number)
+    if threshold > _THRESHOLD_MAX:
+        raise _no_threshold(group, value)
+    return threshold
+
+
+def _no_threshold(group: str, value: str) -> RequestError:
+    return RequestError(
+        ResponseCode.INVALID_PARAMETER,
+        f"the cold read threshold of group {group[:80]} is {value[:80]!r}: a number of bytes from "
+        f"0 to {_THRESHOLD_MAX} is possible",
+    )
+
+
+def remove_cold_threshold(parts: ColdParts, _: Connection, request: Command) -> Command:
+    """REMOVE_COLD_DATA_FLOW_CTR_CONFIG: the body is the name of a group."""
+    group, _unused = decode_text(request.body)
+    parts.thresholds.pop(group.strip(), None)
+    return _SUCCESS
+
+
+def set_read_ahead(parts: ColdParts, _: Connection, request: Command) -> Command:
+    """SET_COMMITLOG_READ_MODE: whether the operating system reads the log ahead."""
+    mode = request.fields.get(_READ_AHEAD_MODE, "")
+    if mode not in (_NORMAL, _RANDOM):
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER,
+            f"{_READ_AHEAD_MODE} is {mode[:80]!r}: {_NORMAL} reads ahead, {_RANDOM} does not",
+        )
+    parts.store.log.segments.set_read_ahead(enabled=mode == _NORMAL)
+    return Command(
+        code=ResponseCode.SUCCESS, remark=f"set commitlog readahead mode success, mode: {mode}"
+    )
+
+
+def export_pop_records(_: ColdParts, __: Connection, ___: Command) -> Command:
+    """POP_ROLLBACK: nothing is in RocksDB, so nothing has to be written out of it."""
+    return _SUCCESS
