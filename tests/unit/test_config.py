@@ -327,6 +327,13 @@ def test_a_fixed_setting_keeps_its_value() -> None:
         settings.prepare([Property("thingPageSize", "1", 1)], "mqadmin")
 
 
+def test_secrets_under_names_that_nobody_knows_are_not_shown() -> None:
+    named = {"initAuthenticationUser": "u:p", "tlsKeyPasword": "p", "myToken": "t", "colour": "red"}
+    text = render_properties(load(ThingConfig, given(**named)))
+    for key in named:
+        assert f"{key}={named[key] if key == 'colour' else '(hidden)'}" in text.splitlines()
+
+
 def test_a_request_changes_no_setting_that_is_not_opened_to_requests() -> None:
     settings = LiveSettings(load(ThingConfig, []))
     with pytest.raises(SettingRefused, match="listenPort: no request changes it; set it in the"):

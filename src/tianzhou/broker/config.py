@@ -78,7 +78,9 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     broker_role: BrokerRole = setting(
         BrokerRole.ASYNC_MASTER, "SYNC_MASTER waits for a slave before it acknowledges"
     )
-    region_id: str = setting("DefaultRegion", "region that answers to sends name", change=LIVE)
+    region_id: str = setting(
+        "DefaultRegion", "region that answers to sends name", change=LIVE, maximum=255
+    )
 
     # -- network ----------------------------------------------------------------------------------
     listen_port: int = setting(

@@ -31,14 +31,14 @@ def replace_file(
     draft.unlink(missing_ok=True)
     before = target.stat() if target.exists() else None
     # Nobody else may open the draft before it has the mode of the old file.
-    first_mode = new_mode if before is None and mode is None else PRIVATE
+    first_mode = PRIVATE if before is not None else mode or new_mode
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, first_mode)
         with os.fdopen(descriptor, "wb") as file:
-            if before is not None:
+            if before is not None and os.name == "posix":
                 _keep_owner_and_mode(descriptor, before)
-            if mode is not None:
-                os.fchmod(descriptor, mode)
+                if mode is not None:
+                    os.fchmod(descriptor, mode)
             file.write(data)
             file.flush()
             os.fsync(descriptor)
@@ -64,7 +64,9 @@ def _keep_owner_and_mode(descriptor: int, before: os.stat_result) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    # The rename itself is on disk only when the folder is.
+    # The rename itself is on disk only when the folder is. Tools run on Windows, too.
+    if os.name != "posix":
+        return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

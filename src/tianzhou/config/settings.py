@@ -38,6 +38,7 @@ INT64_MAX = 2**63 - 1
 DEFAULT_ORIGIN = "default"
 
 _METADATA_KEY = "setting"
+_SECRET_NAME = re.compile("pass?w|secret|credential|token|authenticationUser", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+)\s*(?:([KMGT])(?:i?B)?|B)?", re.IGNORECASE)
 _SIZE_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -94,8 +95,8 @@ def setting(
 ) -> T:
     """A field of a configuration.
 
-    `minimum` and `maximum` bound numbers. A `size` in bytes may be written like 64K or 1GiB. The
-    value of a `secret` is never shown.
+    `minimum` and `maximum` bound numbers, `maximum` the characters of a text. A `size` in bytes may
+    be written like 64K or 1GiB. The value of a `secret` is never shown.
     """
     declared = _Declared(meaning, change, key, aliases, minimum, maximum, size, secret)
     # What the class declares is a field; what its objects have there is a value of type T.
@@ -186,6 +187,8 @@ def expected(declared: Setting) -> str:
         if low is not None and high is not None:
             return f"{noun} from {low} to {high}"
         return noun if low is None else f"{noun}, at least {low}"
+    if declared.kind is str and declared.maximum is not None:
+        return f"a text of at most {declared.maximum} characters"
     return "a path" if declared.kind is Path else "a text"
 
 
@@ -220,6 +223,8 @@ def _parse_kind(declared: Setting, text: str) -> Any:  # noqa: ANN401 - as parse
         # They would end up in file names, properties of messages and logs.
         if any((c < " " and c != "\t") or c == "\x7f" for c in text):
             raise ValueError(f"{expected(declared)} without control characters")
+        if declared.maximum is not None and len(text) > declared.maximum:
+            raise ValueError(expected(declared))
         return text
     return _parse_number(declared, text)
 
@@ -456,7 +461,12 @@ def _shown_value(declared: Setting, value: object) -> str:
 def render_properties(loaded: Loaded[C]) -> str:
     """The configuration as a properties file, sorted by key, as RocketMQ's tools get it."""
     pairs = {shown.key: shown.value for shown in show(loaded)}
-    pairs = dict(loaded.others) | pairs
+    # A key that no setting has may be one of another version, or a misspelt one, with its secret.
+    others = {
+        key: "(hidden)" if value and _SECRET_NAME.search(key) else value
+        for key, value in loaded.others.items()
+    }
+    pairs = others | pairs
     return "".join(f"{format_property(key, pairs[key])}\n" for key in sorted(pairs))
 
 

@@ -63,7 +63,7 @@ class NamesrvConfig(TlsSettings, LogSettings):
         False, "show the first slave of a group without master as its master", change=LIVE
     )
     notify_min_broker_id_changed: bool = setting(
-        False, "tell the brokers of a group when the lowest broker id changes", change=LIVE
+        False, "tell the brokers of a group when the lowest broker id changes", change=ADMIN
     )
 
     # -- routes -----------------------------------------------------------------------------------
