@@ -91,7 +91,7 @@ def read_rules(path: Path) -> AccessRules:
     """Raises ConfigError that names the file; its text never holds a secret."""
     text = read_text(path, _SIZE_MAX)
     try:
-        data = parse_yaml(text) or {}
+        data: object = parse_yaml(text) or dict[str, object]()
         check_names(data, _File, "the file")
         said = {name: value for name, value in cast("dict[str, object]", data).items() if value}
         file = msgspec.convert(said, _File)
