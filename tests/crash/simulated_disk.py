@@ -231,6 +231,10 @@ class SimulatedDisk:
         file = self.open(path, create=True)
         return file if file.lock() else None
 
+    def is_locked(self, path: Path) -> bool:
+        inode = self._names.get(path)
+        return inode is not None and inode.locked
+
     def exists(self, path: Path) -> bool:
         return path in self._names
 

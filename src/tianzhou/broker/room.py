@@ -1,7 +1,7 @@
 """Whether the disk has room for the log file that comes next, told at the start.
 
-A log file is claimed as a whole before it is written, so a disk with less room than that refuses
-the first message, perhaps hours after a start at which all looked well.
+A log file takes disk space as it is written, so a disk with less room than a whole file refuses
+messages before that is full, perhaps hours after a start at which all looked well.
 """
 
 import shutil
@@ -35,5 +35,5 @@ def problem(config: StoreConfig) -> str | None:
         )
     return (
         f"{folder}: the disk has {left_bytes // _MIB:,} MiB left, and the {which} log file takes "
-        f"{file_bytes // _MIB:,} MiB, so messages will be refused: {advice}"
+        f"{file_bytes // _MIB:,} MiB as it fills, so messages will be refused by then: {advice}"
     )

@@ -1,15 +1,18 @@
 """Makes log files before they are needed, and log pages ready before they are written.
 
-Creating a file of 1 GiB and taking the first fault on each of its pages cost more than everything
-else on the way of a message, so a thread does both ahead of the writer: the next file as soon as
-the last one is in use, and a window of pages in front of the writer. Without the thread (tools,
-tests) files are made when they are asked for.
+Creating a file, giving it disk blocks and taking the first fault on each of its pages cost more
+than everything else on the way of a message, so a thread does it ahead of the writer: the next file
+as soon as the last one is in use, and blocks and pages for a window in front of the writer. A file
+has its full length from the beginning and blocks only for that window, so the disk space of a log
+follows its content. Without the thread (tools, tests) files and blocks are made when they are asked
+for.
 """
 
 import contextlib
 import logging
 import threading
 
+from tianzhou.store.commitlog import log_room_ahead, make_log_room
 from tianzhou.store.disk import Disk
 from tianzhou.store.mapped_file import MappedFile
 from tianzhou.store.segments import Segments
@@ -56,17 +59,17 @@ class Ahead:
                 self._disk.sync_directory(self._segments.directory)
 
     def stop_warming(self) -> None:
-        """Only make files from now on: the log is written in another way."""
+        """Only make files and room from now on: the log is written in another way."""
         with self._change:
             self._window_bytes = 0
-            self._warm = None
 
     # -- the writer's side ----------------------------------------------------------------------
 
-    def take(self, first: int) -> MappedFile:
-        """The file that begins at `first`, mapped; waits if it is just being made. Raises OSError.
+    def take(self, first: int, room_bytes: int = 0) -> MappedFile:
+        """The file that begins at `first`, mapped, with disk blocks for its first bytes.
 
-        If it can be made and not mapped it is kept for the next time.
+        Waits if it is just being made. Raises OSError; a file that was made is kept for the next
+        time.
         """
         with self._change:
             while self._making == first:
@@ -79,6 +82,7 @@ class Ahead:
             ready = self._make(first)
         try:
             ready.view()
+            make_log_room(ready, 0, room_bytes)
         except OSError:
             self._ready = ready
             raise
@@ -90,16 +94,15 @@ class Ahead:
             return _NEVER
         with self._change:
             self._wanted = file.stop
-            if self._window_bytes:
-                self._warm = (file, position)
+            self._warm = (file, position)
             self._change.notify_all()
-        return position + self._window_bytes // 2 if self._window_bytes else _NEVER
+        return position + log_room_ahead(position) // 4
 
     def _make(self, first: int) -> MappedFile:
         if not self._segments.files:
             self._segments.make_directory()
         file = self._segments.file_at(first)
-        file.create()
+        file.create(reserve_bytes=0)
         return file
 
     # -- the thread's side ----------------------------------------------------------------------
@@ -128,7 +131,7 @@ class Ahead:
         made: MappedFile | None = None
         try:
             made = self._make(first)
-            self._disk.prefault(made.view(), 0, self._window_bytes)
+            made.view()
         except OSError as e:
             # The writer tries again when it needs the file, and then the sender is told.
             log.warning("log file %d: could not be made ahead: %s", first, e)
@@ -140,8 +143,12 @@ class Ahead:
         start = position
         if self._warmed[0] == file.first:
             start = max(position, self._warmed[1])
-        stop = min(position + self._window_bytes, file.size_bytes)
-        if start < stop:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # The writer finds out itself.
+            # At the next call at least a quarter of the window has blocks.
+            half = position + log_room_ahead(position) // 2
+            make_log_room(file, position, min(half, file.size_bytes))
+            # Pages without blocks must not be written, and none is warmed that has no blocks.
+            stop = min(position + self._window_bytes, file.reserved_bytes)
+            if start < stop:
                 self._disk.prefault(file.view(), start, stop)
-            self._warmed = (file.first, stop)
+                self._warmed = (file.first, stop)

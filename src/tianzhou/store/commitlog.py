@@ -40,6 +40,8 @@ from tianzhou.store.staging import Part, StagingPool
 _MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 _BLANK = MAGIC_BLANK.to_bytes(4, "big")
 _SEARCH_BYTES = 1 << 20
+_ROOM_BYTES_MIN = 1 << 20
+_ROOM_BYTES_MAX = 32 << 20
 
 # Indexes into the fields of a decoded record.
 TOPIC: Final = 0
@@ -60,8 +62,11 @@ Window = tuple[int, int, memoryview]
 class Supply(Protocol):
     """Where the next file comes from."""
 
-    def take(self, first: int) -> MappedFile:
-        """The file that begins at `first`, created. Raises OSError, and can be asked again."""
+    def take(self, first: int, room_bytes: int) -> MappedFile:
+        """The file that begins at `first`, mapped, with disk blocks for its first bytes.
+
+        Raises OSError, and can be asked again.
+        """
         ...
 
     def wrote(self, file: MappedFile, position: int) -> int:
@@ -69,12 +74,23 @@ class Supply(Protocol):
         ...
 
 
+def log_room_ahead(position: int) -> int:
+    """How many bytes behind a position get disk blocks before they are written."""
+    return min(max(position, _ROOM_BYTES_MIN), _ROOM_BYTES_MAX)
+
+
+def make_log_room(file: MappedFile, position: int, end: int) -> None:
+    """Gives disk blocks to a log file that is written up to a position. Raises OSError."""
+    file.make_room(position, end, more=log_room_ahead(position))
+
+
 class CommitLog:
     """The writer's end, and what readers need."""
 
     __slots__ = (
         "_changing", "_committed", "_committing", "_file", "_handle", "_parts", "_pool",
-        "_position", "_supply", "_tail", "_tell_at", "last_store_time_ms", "segments", "written",
+        "_position", "_room_end", "_supply", "_tail", "_tell_at", "last_store_time_ms", "segments",
+        "written",
     )  # fmt: skip
 
     def __init__(self, segments: Segments, supply: Supply, pool: StagingPool | None = None) -> None:
@@ -92,6 +108,8 @@ class CommitLog:
         """The same file, open for `write`."""
         self._tail = memoryview(b"")
         self._position = 0
+        self._room_end = 0
+        """Position in the last file up to which it has disk blocks."""
         self._tell_at = 0
         self.written = 0
         """Log offset behind the last record."""
@@ -113,6 +131,7 @@ class CommitLog:
         self._file = file
         self._tail = self._memory(file) if file else memoryview(b"")
         self._position = position
+        self._room_end = file.reserved_bytes if file else 0
         self._tell_at = self._supply.wrote(file, position) if file else 0
 
     def _memory(self, file: MappedFile) -> memoryview:
@@ -147,15 +166,26 @@ class CommitLog:
         Raises StoreError if no file can hold it, OSError if there is no room for a new file; then
         nothing has changed.
         """
-        if self._position + size_bytes + BLANK_BYTES_MIN > len(self._tail):
-            if size_bytes + BLANK_BYTES_MIN > self.segments.size_bytes:
+        end = self._position + size_bytes + BLANK_BYTES_MIN
+        if end > self._room_end:
+            if end <= len(self._tail):
+                self._make_room(end)
+            elif size_bytes + BLANK_BYTES_MIN > self.segments.size_bytes:
                 raise StoreError(
                     f"a record of {size_bytes} bytes does not fit a log file of "
                     f"{self.segments.size_bytes} (mappedFileSizeCommitLog)"
                 )
-            self._roll()
+            else:
+                self._roll(size_bytes + BLANK_BYTES_MIN)
         assert self._file is not None
         return self._file.first + self._position
+
+    def _make_room(self, end: int) -> None:
+        """Has disk blocks up to a position of the last file; else a mapped write could be fatal."""
+        file = self._file
+        assert file is not None
+        make_log_room(file, self._position, end)
+        self._room_end = file.reserved_bytes
 
     def tail(self) -> tuple[memoryview, int]:
         """The memory of the last file, and the position in it where the next record goes.
@@ -180,6 +210,9 @@ class CommitLog:
         assert self._file is not None
         if self._handle is None:
             self._handle = self._file.open()
+        end = self._position + len(records) + BLANK_BYTES_MIN
+        if end > self._room_end:
+            self._make_room(end)
         self._handle.write(self._position, records)
         self.advance(len(records), store_time_ms)
 
@@ -195,10 +228,12 @@ class CommitLog:
         if end >= self._tell_at and self._file is not None:
             self._tell_at = self._supply.wrote(self._file, end)
 
-    def _roll(self) -> None:
+    def _roll(self, room_bytes: int) -> None:
         # The new file comes first: if there is no room for it the old one stays as it is.
         old = self._file
-        following = self._supply.take(old.stop if old else self.written)
+        if old is not None:
+            self._make_room(self._position + BLANK_BYTES_MIN)
+        following = self._supply.take(old.stop if old else self.written, room_bytes)
         if old is not None:
             left = old.size_bytes - self._position
             self._tail[self._position : self._position + BLANK_BYTES_MIN] = encode_blank(left)

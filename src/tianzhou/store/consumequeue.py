@@ -459,7 +459,7 @@ class ConsumeQueue:
         self.segments.remove_from(max(position, files[0].first + 1) if files else position)
         file = self.segments.files[-1] if self.segments.files else None
         if file is not None and file.has_data(max(position - file.first, 0)):
-            file.cut(max(position - file.first, 0), reserve=False)
+            file.cut(max(position - file.first, 0))
             changed = True
         self._end_at(queue_offset)
         return changed

@@ -21,6 +21,7 @@ import fcntl
 import mmap
 import os
 import platform
+import struct
 import sys
 import threading
 from collections.abc import Callable
@@ -33,7 +34,7 @@ PAGE_BYTES = 4096
 
 _MADV_POPULATE_WRITE = 23
 _DATA_READ_BYTES = 64 * 1024
-_DATA_READS_MAX = 32
+_DATA_READS_MAX = 1024
 _ZEROS = bytes(_DATA_READ_BYTES)
 _PREFAULT_SLICE_BYTES = 256 * PAGE_BYTES
 
@@ -83,6 +84,10 @@ class Disk(Protocol):
 
         None if another program has it, or this one. Closing the file gives it back.
         """
+        ...
+
+    def is_locked(self, path: Path) -> bool:
+        """Whether a program has that lock; nothing is changed."""
         ...
 
     def exists(self, path: Path) -> bool: ...
@@ -194,6 +199,8 @@ def _find_mincore() -> Callable[[int, int, object], int] | None:
 
 
 _mincore = _find_mincore()
+_FLOCK = struct.Struct("@hhqqi4x")
+"""The C structure `flock` of Linux: type, whence, start, length, process."""
 _ODD = bytes(range(1, 256, 2))
 """What `mincore` says of a page that is in memory; its other bits mean nothing."""
 
@@ -297,10 +304,40 @@ class LockedFile(RealFile):
             cls._held.add(key)
             return file
 
+    @classmethod
+    def is_held(cls, path: Path) -> bool:
+        """Whether this process or another holds the lock of a file."""
+        with cls._holding:
+            if path.resolve() in cls._held:
+                return True
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return False
+            try:
+                return _is_locked(fd)
+            finally:
+                os.close(fd)
+
     def close(self) -> None:
         with self._holding:
             super().close()
             self._held.discard(self._key)
+
+
+def _is_locked(fd: int) -> bool:
+    """Whether another process has the first byte of a file locked."""
+    if sys.platform != "linux":
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 0)
+        except OSError as e:
+            if e.errno in (errno.EACCES, errno.EAGAIN):
+                return True
+            raise
+        return False
+    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    kind, *_ = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+    return bool(kind != fcntl.F_UNLCK)
 
 
 class RealDisk:
@@ -316,6 +353,9 @@ class RealDisk:
 
     def lock(self, path: Path) -> LockedFile | None:
         return LockedFile.take(path)
+
+    def is_locked(self, path: Path) -> bool:
+        return LockedFile.is_held(path)
 
     def exists(self, path: Path) -> bool:
         return path.exists()

@@ -9,6 +9,9 @@ All big-endian. The hash is Java's of `topic#key`, made positive; its remainder 
 slots chooses the slot. Items are numbered from 1 (the count says one more than there are) and
 only ever added; those of one slot form a chain from the newest back. So the slots can be computed
 again from the items, which is what recovery does. Files are named by the time of their creation.
+
+A file has its full length at once, and disk blocks as they are needed: pages of slots one by one
+for the first few hundred items, then all of them; items a piece at a time.
 """
 
 import contextlib
@@ -25,7 +28,7 @@ from tianzhou.protocol import kernel
 from tianzhou.protocol.derived import key_hash
 from tianzhou.protocol.pure_walk import LOOSE_ITEM
 from tianzhou.store.config import StoreConfig
-from tianzhou.store.disk import PAGE_BYTES, Disk
+from tianzhou.store.disk import PAGE_BYTES, Disk, DiskFile
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +42,12 @@ _read_slot, _write_slot, _write_item = SLOT.unpack_from, SLOT.pack_into, ITEM.pa
 # two leaves an index that seems to be empty.
 _head = HEADER.pack
 
+_RESERVE_BYTES_MIN = 16 * PAGE_BYTES
 _RESERVE_BYTES = 256 * PAGE_BYTES
+_FEW_ITEMS = 256
+"""With more of them nearly every page of slots is used sooner or later."""
 _INT32_MAX = 2**31 - 1
+_ZEROS = bytes(PAGE_BYTES)
 
 
 # -- one file ------------------------------------------------------------------------------------
@@ -50,9 +57,9 @@ class IndexFile:
     """One hash file; the numbers of its header are kept in memory and written with each item."""
 
     __slots__ = (
-        "_disk", "_items_at", "_reserved", "_view", "begin_log_offset", "begin_time_ms", "count",
-        "end_log_offset", "end_time_ms", "flushed_count", "item_max", "path", "ready_count",
-        "size_bytes", "slot_count", "slots_used",
+        "_disk", "_items_at", "_reserved", "_slot_pages", "_view", "begin_log_offset",
+        "begin_time_ms", "count", "end_log_offset", "end_time_ms", "flushed_count", "has_slots",
+        "item_max", "path", "ready_count", "size_bytes", "slot_count", "slots_used",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, path: Path, slot_count: int, item_max: int) -> None:
@@ -64,6 +71,10 @@ class IndexFile:
         self.size_bytes = self._items_at + item_max * ITEM.size
         self._view: memoryview | None = None
         self._reserved = 0
+        self._slot_pages: set[int] = set()
+        """Pages of slots that have disk blocks for certain, while not all of them do."""
+        self.has_slots = False
+        """All slots have disk blocks."""
         self.ready_count = 0
         """Items below this number have disk blocks for certain."""
         self.begin_time_ms = self.end_time_ms = 0
@@ -73,12 +84,16 @@ class IndexFile:
         """Number that the next item gets."""
         self.flushed_count = 1
 
-    def create(self, *, end_log_offset: int, end_time_ms: int) -> None:
-        """Makes the file; it begins where the one before ended. If it fails nothing is left."""
+    def create(self, *, end_log_offset: int, end_time_ms: int, whole: bool) -> None:
+        """Makes the file; it begins where the one before ended. If it fails nothing is left.
+
+        With `whole` all of its slots get disk blocks.
+        """
+        whole = whole or self._items_at <= _RESERVE_BYTES_MIN
         handle = self._disk.open(self.path, create=True)
         try:
             handle.resize(self.size_bytes)
-            handle.reserve(0, self._items_at)
+            handle.reserve(0, self._items_at if whole else HEADER.size)
             handle.sync()
             self._view = handle.map()
             self._disk.sync_directory(self.path.parent)
@@ -89,6 +104,7 @@ class IndexFile:
             raise
         finally:
             handle.close()
+        self.has_slots = whole
         self.begin_time_ms = self.end_time_ms = end_time_ms
         self.begin_log_offset = self.end_log_offset = end_log_offset
         self._write_header()
@@ -121,6 +137,10 @@ class IndexFile:
         number: int = SLOT.unpack_from(self.view, HEADER.size + slot * SLOT.size)[0]
         return number
 
+    def previous(self, number: int) -> int:
+        """The item before an item in the chain of its slot, as the file has it."""
+        return self._item(number)[3]
+
     @property
     def plausible(self) -> bool:
         """Whether the header could be one of ours."""
@@ -145,19 +165,50 @@ class IndexFile:
                 handle.close()
         return view
 
-    def make_room(self, count: int) -> None:
-        """Gives disk blocks to the next items. Raises OSError."""
+    def make_room(self, count: int, hashes: Iterable[int] = ()) -> None:
+        """Gives disk blocks to the next items and to their slots. Raises OSError.
+
+        Without their `hashes` all slots get blocks, and so they do once there are many items.
+        """
         stop = self._items_at + (self.count + count) * ITEM.size
-        if stop > self._reserved:
-            start = self._items_at + self.count * ITEM.size
-            end = min(max(stop, start + _RESERVE_BYTES), self.size_bytes)
-            handle = self._disk.open(self.path)
-            try:
-                handle.reserve(start, end - start)
-            finally:
-                handle.close()
-            self._reserved = end
-            self.ready_count = (end - self._items_at) // ITEM.size
+        pages = set[int]()
+        if not self.has_slots and self.count + count <= _FEW_ITEMS:
+            pages = {self._slot_at(hashed) // PAGE_BYTES for hashed in hashes}
+        if stop <= self._reserved and (self.has_slots or (pages and pages <= self._slot_pages)):
+            return
+        handle = self._disk.open(self.path)
+        try:
+            self._reserve_slots(handle, pages)
+            if stop > self._reserved:
+                self._reserve_items(handle, stop)
+        finally:
+            handle.close()
+        if self.has_slots:
+            self.ready_count = (self._reserved - self._items_at) // ITEM.size
+
+    def _slot_at(self, hashed: int) -> int:
+        return HEADER.size + hashed % self.slot_count * SLOT.size
+
+    def _reserve_slots(self, handle: DiskFile, pages: set[int]) -> None:
+        """These pages of slots, or all of them if none is named."""
+        if self.has_slots:
+            return
+        if pages:
+            for page in pages - self._slot_pages:
+                start = page * PAGE_BYTES
+                handle.reserve(start, min(PAGE_BYTES, self.size_bytes - start))
+                self._slot_pages.add(page)
+        else:
+            handle.reserve(0, self._items_at)
+            self.has_slots = True
+            self._slot_pages.clear()
+
+    def _reserve_items(self, handle: DiskFile, stop: int) -> None:
+        start = self._items_at + self.count * ITEM.size
+        more = min(max(self.count * ITEM.size, _RESERVE_BYTES_MIN), _RESERVE_BYTES)
+        end = min(max(stop, start + more), self.size_bytes)
+        handle.reserve(start, end - start)
+        self._reserved = end
 
     def put(self, hashes: Iterable[int], log_offset: int, store_time_ms: int) -> None:
         """Adds the items of one message; there is room for them."""
@@ -303,17 +354,34 @@ class IndexFile:
             self.end_time_ms = self.begin_time_ms + seconds * 1000
         self._write_header()
         view = self.view
-        view[HEADER.size : self._items_at] = bytes(self._items_at - HEADER.size)
+        self._clear(HEADER.size, self._items_at)
+        self._reserve_slots_of(slots)
         for slot, number in slots.items():
             SLOT.pack_into(view, HEADER.size + slot * SLOT.size, number)
         # The chain of a slot runs through `previous`, which is right for every item kept, as it
         # only ever points back.
         items_stop = self._items_at + min(before, self.item_max) * ITEM.size
         items_start = self._items_at + count * ITEM.size
-        if items_stop > items_start:
-            view[items_start:items_stop] = bytes(items_stop - items_start)
+        self._clear(items_start, items_stop)
         self.flushed_count = 0
         self.flush()
+
+    def _clear(self, start: int, stop: int) -> None:
+        """Writes zeros where there is anything else; pages without blocks stay so."""
+        view = self.view
+        for at in range(start, stop, PAGE_BYTES):
+            end = min(at + PAGE_BYTES, stop)
+            if bytes(view[at:end]) != _ZEROS[: end - at]:
+                view[at:end] = _ZEROS[: end - at]
+
+    def _reserve_slots_of(self, slots: Iterable[int]) -> None:
+        pages = {self._slot_at(slot) // PAGE_BYTES for slot in slots}
+        if pages:
+            handle = self._disk.open(self.path)
+            try:
+                self._reserve_slots(handle, pages if len(pages) <= _FEW_ITEMS else set())
+            finally:
+                handle.close()
 
     def unmap(self) -> None:
         self._view = None
@@ -349,14 +417,22 @@ class Index:
 
     # -- writing --------------------------------------------------------------------------------
 
-    def make_room(self, count: int) -> None:
-        """Makes sure that the keys of one message can be added. Raises OSError."""
+    def has_room(self, count: int) -> bool:
+        """Whether so many keys can be added without asking the disk."""
         files = self.files
-        if files and (last := files[-1]).count + count <= last.ready_count:
+        return bool(files) and (last := files[-1]).count + count <= last.ready_count
+
+    def make_room(self, count: int, hashes: Iterable[int] = ()) -> None:
+        """Makes sure that the keys of one message can be added. Raises OSError.
+
+        A few `hashes` take no more room than they need.
+        """
+        files = self.files
+        if self.has_room(count):
             return
         if not files or files[-1].room < count:
             self._add_file()
-        self.files[-1].make_room(count)
+        self.files[-1].make_room(count, hashes)
 
     def _add_file(self) -> None:
         self._disk.make_directory(self.directory)
@@ -374,6 +450,8 @@ class Index:
         file.create(
             end_log_offset=before.end_log_offset if before else 0,
             end_time_ms=before.end_time_ms if before else 0,
+            # A feed that has the file before on loan must get this one next.
+            whole=before is not None,
         )
         with self._changing:
             self.files = (*self.files, file)
@@ -385,7 +463,8 @@ class Index:
     def put_many(self, items: bytes) -> None:
         """Files many messages, given as loose items. Raises OSError."""
         while items:
-            self.make_room(_first_count(items))
+            first_count = _first_count(items)
+            self.make_room(first_count, _hashes(items, first_count))
             file = self.files[-1]
             count = min(file.room, len(items) // LOOSE_ITEM.size)
             if count * LOOSE_ITEM.size < len(items):
@@ -393,7 +472,7 @@ class Index:
                 place = _log_offset(items, count)
                 while _log_offset(items, count - 1) == place:
                     count -= 1
-            file.make_room(count)
+            file.make_room(count, _hashes(items, count))
             file.put_many(items[: count * LOOSE_ITEM.size])
             items = items[count * LOOSE_ITEM.size :]
 
@@ -499,6 +578,10 @@ class Index:
 def _log_offset(items: bytes, number: int) -> int:
     found: int = LOOSE_ITEM.unpack_from(items, number * LOOSE_ITEM.size)[1]
     return found
+
+
+def _hashes(items: bytes, count: int) -> Iterator[int]:
+    return (LOOSE_ITEM.unpack_from(items, at * LOOSE_ITEM.size)[0] for at in range(count))
 
 
 def _first_count(items: bytes) -> int:

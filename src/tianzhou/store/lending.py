@@ -87,7 +87,7 @@ class Lending:
         memory, position = self._log.tail()
         if len(memory):
             self._feed.lend_log(memory, self._log.written - position, position)
-        if self._index.files:
+        if self._index.files and self._index.files[-1].has_slots:
             self._feed.lend_index(*self._index.files[-1].lease())
         for queue in tuple(self._changed):
             self._lend(queue)

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Generator
 from pathlib import Path
 
-from tianzhou.store.disk import Disk, DiskFile
+from tianzhou.store.disk import PAGE_BYTES, Disk, DiskFile
 
 NAME_DIGITS = 20
 
@@ -30,12 +30,16 @@ def parse_name(name: str) -> int | None:
     return int(name) if len(name) == NAME_DIGITS and name.isdecimal() and name.isascii() else None
 
 
+def _page_up(position: int) -> int:
+    return -(-position // PAGE_BYTES) * PAGE_BYTES
+
+
 class MappedFile:
     """Bytes `first` to `stop` of a sequence of files."""
 
     __slots__ = (
         "_directory", "_disk", "_gone", "_read_ahead", "_view", "first", "made", "new_name",
-        "size_bytes", "staged", "stop", "touched",
+        "reserved_bytes", "size_bytes", "staged", "stop", "touched",
     )  # fmt: skip
 
     _making = threading.Lock()
@@ -58,6 +62,8 @@ class MappedFile:
         """It was made, and nobody has made its name durable since."""
         self._gone = False
         self._read_ahead = True
+        self.reserved_bytes = 0
+        """Up to here `make_room` has given disk blocks."""
         self.touched = True
         """Set on use, cleared by whoever limits the number of mappings."""
 
@@ -135,6 +141,26 @@ class MappedFile:
         with self.opened(writable=True) as handle:
             handle.reserve(position, count)
 
+    def make_room(self, used_bytes: int, stop: int, *, more: int) -> None:
+        """Gives disk blocks to everything from `used_bytes` up to `stop`. Raises OSError.
+
+        So many bytes more get blocks, too; on a disk without room for that, only what is asked for.
+        """
+        if stop <= self.reserved_bytes:
+            return
+        start = max(self.reserved_bytes, used_bytes)
+        needed = min(_page_up(stop), self.size_bytes)
+        wanted = min(_page_up(stop + more), self.size_bytes)
+        with self.opened(writable=True) as handle:
+            try:
+                handle.reserve(start, wanted - start)
+            except OSError as e:
+                if e.errno not in (errno.ENOSPC, errno.EDQUOT) or needed == wanted:
+                    raise
+                wanted = needed
+                handle.reserve(start, wanted - start)
+        self.reserved_bytes = max(self.reserved_bytes, wanted)
+
     def open(self) -> DiskFile:
         """The file for whoever closes it again."""
         return self._disk.open(self.path)
@@ -153,7 +179,7 @@ class MappedFile:
         with self.opened() as handle:
             return handle.has_data(position)
 
-    def cut(self, position: int, *, reserve: bool) -> None:
+    def cut(self, position: int, *, reserve: bool = False) -> None:
         """Makes everything from `position` on zero, durably. No slice of the mapping may be left.
 
         The file is short for a moment; a start after a power cut in that moment extends it again.
@@ -161,6 +187,7 @@ class MappedFile:
         self.unmap()
         with self.opened(writable=True) as handle:
             handle.resize(position)
+            self.reserved_bytes = 0
             handle.resize(self.size_bytes)
             if reserve:
                 handle.reserve(0, self.size_bytes)

@@ -13,6 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from itertools import repeat
 from types import TracebackType
 from typing import Self
 
@@ -23,6 +24,7 @@ from tianzhou.errors import QueueNameInvalid, RecordError, StoreClosed, StoreCor
 from tianzhou.limits import TOPIC_NAME_BYTES_MAX
 from tianzhou.message import Host
 from tianzhou.protocol import host, kernel, properties
+from tianzhou.protocol.derived import key_hash
 from tianzhou.protocol.kernel import Feed
 from tianzhou.protocol.record import patch_record
 from tianzhou.protocol.sysflag import TRANSACTION_MASK
@@ -294,8 +296,8 @@ class MessageStore(Reading):
         try:
             if in_queue:
                 queue.make_room(1)
-            if keys:
-                self.index.make_room(len(keys))
+            if keys and not self.index.has_room(len(keys)):
+                self.index.make_room(len(keys), map(key_hash, repeat(topic), keys))
             placed = log_.place(size_bytes)
         except OSError as e:
             raise explained(e, "store a message") from e
@@ -354,7 +356,8 @@ class MessageStore(Reading):
         try:
             queue.make_room(len(drafts))
             if key_count:
-                self.index.make_room(key_count)
+                hashes = (key_hash(topic, key) for its_keys in keys for key in its_keys)
+                self.index.make_room(key_count, hashes)
             log_offset = self.log.place(size_bytes)
         except OSError as e:
             raise explained(e, "store a batch") from e
@@ -566,11 +569,11 @@ class MessageStore(Reading):
 
 
 def _warn_of_little_room(disk: Disk, config: StoreConfig, segments: Segments) -> None:
-    """A new store takes a whole log file with its first message."""
+    """A log file takes its space as it is written, and this one would not come to its end."""
     free_bytes = disk.free_bytes(config.log_directory)
     if not segments.files and free_bytes < segments.size_bytes:
         log.warning(
-            "store %s: %d bytes are free on the disk, the first log file needs %d; until there is "
-            "room every message is refused (free some, or lower mappedFileSizeCommitLog)",
+            "store %s: %d bytes are free on the disk, the first log file needs %d as it fills; "
+            "when the disk is full every message is refused (free some space)",
             config.root_directory, free_bytes, segments.size_bytes,
         )  # fmt: skip

@@ -16,7 +16,7 @@ import logging
 import struct
 from pathlib import Path
 
-from tianzhou.store.disk import Disk
+from tianzhou.store.disk import PAGE_BYTES, Disk
 from tianzhou.store.mapped_file import MappedFile
 from tianzhou.store.segments import Segments, look
 
@@ -28,6 +28,7 @@ _SIZE = struct.Struct(">h")
 _FULL = _SIZE.pack(-1)
 _END_BYTES = 4
 """Kept free at the end of a file."""
+_RESERVE_BYTES_MAX = 16 * PAGE_BYTES
 _BASE = -(2**63)
 ADDRESS_MAX = -(2**31) - 1
 _POSITION_MAX = ADDRESS_MAX - _BASE
@@ -87,17 +88,23 @@ class QueueExt:
         if file is not None and self.end + UNIT.size + _END_BYTES > file.stop:
             view, at = file.view(), self.end - file.first
             if at + _SIZE.size <= len(view):
+                self._make_room(file, at + _SIZE.size)
                 view[at : at + _SIZE.size] = _FULL
             self.end, file = file.stop, None
         if file is None:
             file = self._add_file()
+        self._make_room(file, self.end - file.first + UNIT.size)
         return file
+
+    def _make_room(self, file: MappedFile, stop: int) -> None:
+        used_bytes = self.end - file.first
+        file.make_room(used_bytes, stop, more=min(used_bytes, _RESERVE_BYTES_MAX))
 
     def _add_file(self) -> MappedFile:
         self.segments.make_directory(durable=False)
         size_bytes = self.segments.size_bytes
         file = self.segments.file_at(self.end - self.end % size_bytes)
-        file.create(durable=False)
+        file.create(reserve_bytes=0, durable=False)
         self._new_names = True
         self.segments.add(file)
         return file
@@ -147,7 +154,7 @@ class QueueExt:
         self.segments.remove_from(max(self.end, first + 1))
         file = self.segments.find(self.end)
         if file is not None and file.has_data(self.end - file.first):
-            file.cut(self.end - file.first, reserve=True)
+            file.cut(self.end - file.first)
 
     def expire(self, first_address: int) -> None:
         """Removes files before the unit of the first entry that is left."""

@@ -172,7 +172,7 @@ def _finish_last_log_file(parts: Parts, sizes: dict[int, int], report: Report) -
             parts.checkpoint.index_time_ms,
         )  # fmt: skip
     with file.opened(writable=True) as handle:
-        handle.reserve(0, parts.segments.size_bytes)
+        handle.resize(parts.segments.size_bytes)
         handle.sync()
     sizes[last] = parts.segments.size_bytes
 
@@ -469,7 +469,8 @@ def _derive(parts: Parts, report: Report, plan: _Plan, fields: RecordFields) -> 
         keys = dispatch.index_keys(fields[commitlog.PROPERTIES], sys_flag)
         keys = keys[: parts.index.item_max - 1]
         if keys:
-            parts.index.make_room(len(keys))
+            hashes = (dispatch.key_hash(topic, key) for key in keys)
+            parts.index.make_room(len(keys), hashes)
             parts.index.put(topic, keys, log_offset, fields[commitlog.STORE_TIME])
 
 
@@ -577,7 +578,7 @@ def _cut_log(parts: Parts, report: Report, end: int, *, clean: bool) -> None:
         position = end - last.first
         untouched = not any(last.view()[position : position + 8])
         if not (clean and untouched):
-            last.cut(position, reserve=True)
+            last.cut(position)
 
 
 def _sync_all(parts: Parts, plan: _Plan) -> None:

@@ -49,7 +49,7 @@ def _cut(config: StoreConfig, disk: Disk, log_offset: int) -> None:
             "where they do; nothing is changed"
         )
     segments.remove_from(file.first + 1)
-    file.cut(position, reserve=True)
+    file.cut(position)
 
 
 def _is_boundary(file: MappedFile, position: int) -> bool:
