@@ -24,6 +24,7 @@ from tianzhou.store.inspect import Progress as Told
 from tianzhou.store.inspect import StoreDirectory
 from tianzhou.store.message_store import MessageStore
 from tianzhou.store.repair import truncate_log
+from tianzhou.store.verify import verify as verify_store
 
 app = typer.Typer(no_args_is_help=True, help="Look into a store directory, check it, mend it.")
 
@@ -104,12 +105,16 @@ def stats(directory: Directory, as_json: AsJson = False) -> None:
 def verify(directory: Directory, as_json: AsJson = False) -> None:
     """Check every message, queue entry and index item; exit code 1 if something is wrong."""
     with _in_words(), _progress("verify") as told:
-        verdict = StoreDirectory(directory).verify(told)
+        verdict = verify_store(StoreDirectory(directory), told)
     if as_json:
         _print_json(asdict(verdict))
     else:
         for finding in verdict.findings:
             _out.print(finding, markup=False)
+        if verdict.running:
+            _out.print(
+                "a broker has the store open: what it wrote after its last checkpoint was left out"
+            )
         _out.print(
             f"{verdict.messages:,} messages, {verdict.log_bytes:,} bytes, log ends at "
             f"{verdict.end_log_offset:,}: "

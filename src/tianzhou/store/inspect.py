@@ -1,7 +1,8 @@
 """A store directory looked at from outside: nothing is locked, nothing is written.
 
 The sizes of files are taken from the files themselves. While a broker works in the directory the
-end of the log moves on, and so do the answers.
+end of the log moves on, and so do the answers. Verification then ends at a consistent point: the
+broker's last checkpoint, before which everything was derived and written.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from tianzhou.errors import RecordError, StoreError
 from tianzhou.message import StoredMessage
 from tianzhou.protocol.pure_record import RecordFields
 from tianzhou.protocol.record import decode_record
-from tianzhou.store import commitlog, dispatch
+from tianzhou.store import commitlog
 from tianzhou.store.checkpoint import Checkpoint, read_checkpoint
 from tianzhou.store.commitlog import Stop, find_record, walk
 from tianzhou.store.config import ENTRY_BYTES, StoreConfig
@@ -23,9 +24,6 @@ from tianzhou.store.mapped_file import MappedFile
 from tianzhou.store.segments import Found, look
 
 Progress = Callable[[int, int], None]
-Filed = dict[int, tuple[int, set[int]]]
-"""By log offset, the store time of a message and the hashes of its keys."""
-
 _FINDINGS_MAX = 1000
 _INDEX_RATIO = 4
 """Items for each slot, where nobody chose otherwise."""
@@ -64,6 +62,8 @@ class Verdict:
     messages: int = 0
     log_bytes: int = 0
     end_log_offset: int = 0
+    running: bool = False
+    """A program has the store open; what it wrote after its last checkpoint was not looked at."""
     findings: list[str] = field(default_factory=list[str])
 
     def found(self, text: str) -> None:
@@ -129,20 +129,20 @@ class StoreDirectory:
     # -- numbers --------------------------------------------------------------------------------
 
     def facts(self) -> Facts:
-        index = self._index_files()
+        index = self.index_files()
         return Facts(
             root=self.root,
             clean=not self.disk.exists(self.root / "abort"),
             log_files=len(self.found.sizes),
             log_file_bytes=self.log_file_bytes,
             first_log_offset=min(self.found.sizes, default=0),
-            queues=list(self._queues()),
+            queues=list(self.queues()),
             index_files=len(index),
             index_items=sum(file.count - 1 for file in index),
             checkpoint=read_checkpoint(self.disk, self.root / "checkpoint"),
         )
 
-    def _index_files(self) -> list[IndexFile]:
+    def index_files(self) -> list[IndexFile]:
         slots, items = self._index_shape()
         files: list[IndexFile] = []
         for name in self.disk.names(self.config.index_directory):
@@ -152,15 +152,28 @@ class StoreDirectory:
                 files.append(file)
         return files
 
-    def _queues(self) -> Iterator[QueueFacts]:
-        first_log_offset = min(self.found.sizes, default=0)
+    def is_running(self) -> bool:
+        """Whether a program has the store open."""
+        return self.disk.is_locked(self.root / "lock")
+
+    def queue_names(self) -> Iterator[tuple[str, int]]:
+        """Topic and id of each queue that has a directory."""
         for topic in self.disk.names(self.config.queue_directory):
             for name in self.disk.names(self.config.queue_directory / topic):
                 if name.isdecimal():
-                    yield self._queue(topic, int(name), first_log_offset)
+                    yield topic, int(name)
+
+    def has_queue_files(self, topic: str, queue_id: int) -> bool:
+        directory = self.config.queue_directory / topic / str(queue_id)
+        return bool(look(self.disk, directory).sizes)
+
+    def queues(self) -> Iterator[QueueFacts]:
+        first_log_offset = min(self.found.sizes, default=0)
+        for topic, queue_id in self.queue_names():
+            yield self._queue(topic, queue_id, first_log_offset)
 
     def _queue(self, topic: str, queue_id: int, first_log_offset: int) -> QueueFacts:
-        entries = self._entries(topic, queue_id)
+        entries = self.entries(topic, queue_id)
         low, high = -1, 0
         for queue_offset, (log_offset, size_bytes, _) in entries:
             if low < 0 and log_offset >= first_log_offset and size_bytes != BLANK_SIZE:
@@ -169,7 +182,7 @@ class StoreDirectory:
         files = len(self.disk.names(self.config.queue_directory / topic / str(queue_id)))
         return QueueFacts(topic, queue_id, files, high if low < 0 else low, high)
 
-    def _entries(self, topic: str, queue_id: int) -> Iterator[tuple[int, tuple[int, int, int]]]:
+    def entries(self, topic: str, queue_id: int) -> Iterator[tuple[int, tuple[int, int, int]]]:
         """Queue offset and entry of all entries of a queue."""
         directory = self.config.queue_directory / topic / str(queue_id)
         for first in sorted(look(self.disk, directory).sizes):
@@ -185,22 +198,33 @@ class StoreDirectory:
     # -- messages -------------------------------------------------------------------------------
 
     def records(
-        self, progress: Progress, found: Callable[[str], None], from_log_offset: int = 0
+        self,
+        progress: Progress,
+        found: Callable[[str], None],
+        from_log_offset: int = 0,
+        *,
+        stop: int = 2**63 - 1,
     ) -> Iterator[tuple[memoryview, RecordFields]]:
         """Every sound record of the log with its bytes; `found` is told of each unsound place.
+
+        Nothing from log offset `stop` on is looked at.
 
         An unused end is sound if no record follows in any file: behind the last message there may
         be files that were prepared ahead.
         """
         hole: str | None = None
-        files = [file for file in self.log_files() if file.stop > from_log_offset]
+        files = [
+            file for file in self.log_files() if file.stop > from_log_offset and file.first < stop
+        ]
         total = len(files) * self.log_file_bytes
         for number, file in enumerate(files):
             view = file.view(writable=False)
             position = max(from_log_offset - file.first, 0)
-            while position < file.size_bytes:
+            while position < min(file.size_bytes, stop - file.first):
                 try:
                     for fields in walk(view, file.first, position, check_crc=True):
+                        if fields[commitlog.LOG_OFFSET] >= stop:
+                            return
                         position = (
                             fields[commitlog.LOG_OFFSET] - file.first + fields[commitlog.SIZE]
                         )
@@ -210,18 +234,20 @@ class StoreDirectory:
                             hole = None
                         yield view[start:position], fields
                     break
-                except Stop as stop:
-                    following = find_record(view, file.first, position + 1, file.size_bytes)
+                except Stop as end:
+                    if file.first + end.position >= stop:
+                        return
+                    following = None
+                    if not end.unused or file.has_data(end.position):
+                        following = find_record(view, file.first, position + 1, file.size_bytes)
                     if following is None:
-                        place = f"log {file.first + stop.position}: {stop.why}"
-                        if stop.unused:
+                        place = f"log {file.first + end.position}: {end.why}"
+                        if end.unused:
                             hole = hole or place
                         else:
                             found(place)
                         break
-                    found(
-                        f"log {file.first + stop.position} to {file.first + following}: {stop.why}"
-                    )
+                    found(f"log {file.first + end.position} to {file.first + following}: {end.why}")
                     position = following
             file.unmap()
             progress((number + 1) * self.log_file_bytes, total)
@@ -233,114 +259,6 @@ class StoreDirectory:
                 yield decode_record(record)
             except RecordError:
                 continue
-
-    # -- verification ---------------------------------------------------------------------------
-
-    def verify(self, progress: Progress) -> Verdict:
-        """Checks every record, that each is in its queue and filed under its keys, and that queues
-        and index hold nothing else."""
-        verdict = Verdict()
-        gap = self.found.gap(self.log_file_bytes)
-        if gap is not None:
-            verdict.found(f"log: the file that begins at {gap} is missing")
-        for first, size in sorted(self.found.sizes.items()):
-            if size != self.log_file_bytes:
-                verdict.found(f"log: file {first} has {size} bytes, not {self.log_file_bytes}")
-        expected: dict[tuple[str, int], dict[int, tuple[int, int]]] = {}
-        filed: Filed = {}
-        for record, fields in self.records(progress, verdict.found):
-            verdict.messages += 1
-            verdict.log_bytes += len(record)
-            verdict.end_log_offset = fields[commitlog.LOG_OFFSET] + fields[commitlog.SIZE]
-            if dispatch.has_queue_entry(fields[commitlog.SYS_FLAG]):
-                queue = expected.setdefault(
-                    (fields[commitlog.TOPIC], fields[commitlog.QUEUE_ID]), {}
-                )
-                queue[fields[commitlog.QUEUE_OFFSET]] = (
-                    fields[commitlog.LOG_OFFSET], fields[commitlog.SIZE],
-                )  # fmt: skip
-            keys = dispatch.index_keys(fields[commitlog.PROPERTIES], fields[commitlog.SYS_FLAG])
-            if keys:
-                topic = fields[commitlog.TOPIC]
-                hashes = {dispatch.key_hash(topic, key) for key in keys}
-                filed[fields[commitlog.LOG_OFFSET]] = (fields[commitlog.STORE_TIME], hashes)
-        self._verify_queues(expected, verdict)
-        self._verify_index(filed, verdict)
-        return verdict
-
-    def _verify_queues(
-        self, expected: dict[tuple[str, int], dict[int, tuple[int, int]]], verdict: Verdict
-    ) -> None:
-        first_log_offset = min(self.found.sizes, default=0)
-        there = {(queue.topic, queue.queue_id) for queue in self._queues()}
-        for topic, queue_id in sorted(there | expected.keys()):
-            wanted = dict(expected.get((topic, queue_id), {}))
-            where = f"queue {topic}/{queue_id}"
-            for queue_offset, (log_offset, size_bytes, _) in self._entries(topic, queue_id):
-                if size_bytes == BLANK_SIZE or log_offset < first_log_offset:
-                    continue
-                if wanted.pop(queue_offset, None) != (log_offset, size_bytes):
-                    verdict.found(
-                        f"{where}: entry {queue_offset} leads to no message of this queue"
-                    )
-            if wanted:
-                verdict.found(
-                    f"{where}: {len(wanted)} messages of the log have no entry, the first is "
-                    f"{min(wanted)}; deleted topics show like this, too"
-                )
-
-    def _verify_index(self, filed: Filed, verdict: Verdict) -> None:
-        files = self._index_files()
-        known = {file.path.name for file in files}
-        for name in self.disk.names(self.config.index_directory):
-            if name not in known:
-                verdict.found(f"index: file {name} has a size of its own")
-        seen: set[tuple[int, int]] = set()
-        for file in files:
-            if not file.plausible:
-                verdict.found(f"index: file {file.path.name} has an impossible header")
-                return
-            self._verify_items(file, filed, seen, verdict)
-        # Behind the last item the index may lag, for it is derived; before the first it was off.
-        bounds = [(file.begin_log_offset, file.end_log_offset) for file in files if file.count > 1]
-        missing = [
-            log_offset
-            for log_offset, (_, hashes) in filed.items()
-            if bounds
-            and bounds[0][0] <= log_offset <= bounds[-1][1]
-            and any((log_offset, hashed) not in seen for hashed in hashes)
-        ]
-        if missing:
-            verdict.found(
-                f"index: keys of {len(missing)} messages are not filed, the first lies at log "
-                f"offset {min(missing)}"
-            )
-
-    def _verify_items(
-        self, file: IndexFile, filed: Filed, seen: set[tuple[int, int]], verdict: Verdict
-    ) -> None:
-        """Each item must name a message with such a key and time, and be on its slot's chain."""
-        first_log_offset = min(self.found.sizes, default=0)
-        newest: dict[int, int] = {}
-        for number, (hashed, log_offset, seconds, previous) in file.items():
-            where = f"index: item {number} of file {file.path.name}"
-            slot = hashed % file.slot_count
-            if previous != newest.get(slot, 0):
-                verdict.found(f"{where} is not on the chain of its slot")
-            newest[slot] = number
-            if log_offset < first_log_offset:
-                continue
-            store_time_ms, hashes = filed.get(log_offset, (0, set[int]()))
-            if hashed not in hashes:
-                verdict.found(f"{where} leads to {log_offset}, where no message has such a key")
-            elif number > 1 and seconds != max((store_time_ms - file.begin_time_ms) // 1000, 0):
-                # RocketMQ reckons the first item of a file from the end of the file before it.
-                verdict.found(f"{where} has not the time of its message at {log_offset}")
-            seen.add((log_offset, hashed))
-        for slot, number in newest.items():
-            if file.slot(slot) != number:
-                verdict.found(f"index: slot {slot} of file {file.path.name} is not at its newest")
-        file.unmap()
 
 
 def _common_size(found: Found) -> int | None:

@@ -95,6 +95,19 @@ def test_verify_names_damage_and_rebuild_mends_queues(run: CliRunner, root: Path
     assert run.invoke(app, ["verify", str(root)]).exit_code == 0
 
 
+def test_a_deleted_topic_is_no_damage_and_a_lost_queue_is(run: CliRunner, root: Path) -> None:
+    with open_store(config(root)) as store:
+        store.delete_topic("b")
+    assert run.invoke(app, ["verify", str(root)]).exit_code == 0
+    with open_store(config(root)) as store:
+        store.append(draft("b", 0, b"again"))
+    assert run.invoke(app, ["verify", str(root)]).exit_code == 0
+    for file in (root / "consumequeue" / "a" / "1").iterdir():
+        file.unlink()
+    findings = json.loads(run.invoke(app, ["verify", str(root), "--json"]).output)["findings"]
+    assert any(finding.startswith("queue a/1: no file") for finding in findings)
+
+
 def test_verify_finds_a_damaged_body(run: CliRunner, root: Path) -> None:
     log_file = root / "commitlog" / f"{0:020d}"
     damaged = bytearray(log_file.read_bytes())
