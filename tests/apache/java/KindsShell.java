@@ -3,11 +3,14 @@ import com.alibaba.fastjson.JSONObject;
 import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 import java.util.Map;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.TransactionListener;
@@ -19,6 +22,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageConst;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
@@ -82,12 +86,18 @@ public final class KindsShell extends JsonProgram {
         }
     }
 
+    /** Signs requests if the request names an account; "secret" is its secret key. */
+    private static RPCHook account(JSONObject request) {
+        String key = request.getString("account");
+        return key == null ? null : new AclClientRPCHook(new SessionCredentials(key, request.getString("secret")));
+    }
+
     // -- transactions ------------------------------------------------------------------------------
 
     /** Each message carries what its local transaction and its check shall say. */
     private String startTransactions(JSONObject request) throws Exception {
         String name = request.getString("name");
-        TransactionMQProducer producer = new TransactionMQProducer(request.getString("group"));
+        TransactionMQProducer producer = new TransactionMQProducer(request.getString("group"), account(request));
         reach(producer, request);
         producer.setInstanceName(name);
         producer.setSendMsgTimeout(30_000);
@@ -134,7 +144,8 @@ public final class KindsShell extends JsonProgram {
 
     private String startProducer(JSONObject request) throws Exception {
         String name = request.getString("name");
-        DefaultMQProducer producer = new DefaultMQProducer(name, null, request.getBooleanValue("trace"), null);
+        DefaultMQProducer producer = new DefaultMQProducer(
+            name, account(request), request.getBooleanValue("trace"), null);
         reach(producer, request);
         producer.setInstanceName(name);
         producer.setSendMsgTimeout(30_000);
@@ -177,7 +188,9 @@ public final class KindsShell extends JsonProgram {
     private String startConsumer(JSONObject request) throws Exception {
         String name = request.getString("name");
         DefaultMQPushConsumer consumer =
-            new DefaultMQPushConsumer(request.getString("group"), request.getBooleanValue("trace"), null);
+            new DefaultMQPushConsumer(
+                request.getString("group"), account(request), new AllocateMessageQueueAveragely(),
+                request.getBooleanValue("trace"), null);
         reach(consumer, request);
         consumer.setInstanceName(name);
         consumer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
@@ -210,6 +223,17 @@ public final class KindsShell extends JsonProgram {
                         reply(producers.get(request.getString("producer")), message);
                     }
                     return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+                });
+                break;
+            case "later":
+                // Each message is given back once.
+                consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                    boolean again = false;
+                    for (MessageExt message : messages) {
+                        show(name, message);
+                        again = again || message.getReconsumeTimes() == 0;
+                    }
+                    return again ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
                 });
                 break;
             default:
