@@ -50,7 +50,7 @@ async def test_topics_and_offsets() -> None:
 
 
 async def test_an_id_is_resolved_among_the_brokers_of_the_cluster_only() -> None:
-    """A message id is data: whoever gives one must not choose where a signed request goes."""
+    """A message id is data: it must not decide where a signed request goes."""
     accepted: list[object] = []
 
     async def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

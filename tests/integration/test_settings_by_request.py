@@ -1,6 +1,6 @@
 """What a request may change of the settings of a server, and what it may not.
 
-Without access control every request comes from anybody, so the lists below are the surface of both
+Without access control requests come from any host, so the lists below are the surface of both
 programs: a setting that becomes changeable by a request must be added here by hand.
 """
 
@@ -30,7 +30,7 @@ NOT_SENSITIVE = {
     # How much one read returns of messages that are on the disk.
     "max_transfer_bytes_on_message_in_disk", "max_transfer_count_on_message_in_disk",
 }  # fmt: skip
-BY_ANYBODY: dict[type[Configuration], set[str]] = {
+BY_ANY_REQUEST: dict[type[Configuration], set[str]] = {
     NamesrvConfig: {
         "shutdownWaitTimeSeconds", "supportActingMaster",
         "orderMessageEnable", "returnOrderTopicConfigToBroker", "waitSecondsForService",
@@ -74,7 +74,7 @@ BY_ADMINISTRATORS: dict[type[Configuration], set[str]] = {
     },
 }  # fmt: skip
 PROGRAMS = (NamesrvConfig, BrokerConfig)
-ANYBODY = (Change.RESTART, Change.LIVE)
+BY_REQUEST = (Change.RESTART, Change.LIVE)
 
 
 def keys_of(program: type[Configuration], test: Callable[[Setting], bool]) -> set[str]:
@@ -95,8 +95,8 @@ def another_value(setting: Setting, now: object) -> str:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_what_anybody_may_change_is_listed_one_by_one(program: type[Configuration]) -> None:
-    assert keys_of(program, lambda each: each.change in ANYBODY) == BY_ANYBODY[program]
+def test_what_any_request_may_change_is_listed_one_by_one(program: type[Configuration]) -> None:
+    assert keys_of(program, lambda each: each.change in BY_REQUEST) == BY_ANY_REQUEST[program]
     admin = keys_of(program, lambda each: each.change is Change.ADMIN)
     assert admin == BY_ADMINISTRATORS[program]
 
@@ -108,7 +108,7 @@ def test_no_path_address_certificate_or_safety_switch_is_among_it(
     exposed = {
         each.key
         for each in settings_of(program)
-        if each.change in ANYBODY
+        if each.change in BY_REQUEST
         and each.name not in NOT_SENSITIVE
         and (each.kind is Path or each.secret or SENSITIVE_NAME.search(each.name))
     }
@@ -123,8 +123,8 @@ def test_numbers_that_a_request_may_change_have_two_bounds(
     unbounded = {
         each.key
         for each in settings_of(program)
-        if each.change in (*ANYBODY, Change.ADMIN)
-        and (each.kind in (int, float) or (each.kind is str and each.change in ANYBODY))
+        if each.change in (*BY_REQUEST, Change.ADMIN)
+        and (each.kind in (int, float) or (each.kind is str and each.change in BY_REQUEST))
         and (each.minimum is None or each.maximum is None)
     }
     assert unbounded == {"startAcceptSendRequestTimeStamp"} & keys_of(program, lambda _: True)
@@ -135,7 +135,7 @@ async def test_a_broker_without_access_control_refuses_all_others(tmp_path: Path
         config = it.broker._settings.config  # pyright: ignore[reportPrivateUsage] - what is in force
         before = (await it.peer.expect(RequestCode.GET_BROKER_CONFIG)).body
         for setting in settings_of(BrokerConfig):
-            if setting.change in ANYBODY:
+            if setting.change in BY_REQUEST:
                 continue
             value = another_value(setting, getattr(config, setting.name))
             for key in setting.keys:
@@ -154,7 +154,7 @@ async def test_a_nameserver_without_accounts_refuses_all_others(tmp_path: Path) 
         await Broker().register(asker)
         before = (await asker.get(RequestCode.GET_NAMESRV_CONFIG)).body
         for setting in settings_of(NamesrvConfig):
-            if setting.change in ANYBODY:
+            if setting.change in BY_REQUEST:
                 continue
             for key in setting.keys:
                 body = f"orderMessageEnable=true\n{key}={another_value(setting, None)}\n".encode()

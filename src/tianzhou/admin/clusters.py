@@ -68,7 +68,7 @@ async def _resolved(address: str) -> set[Host]:
     try:
         return {(found[0], port) for _, found in await resolve(name, port)}
     except OSError:
-        return set()  # a name that nobody knows is none of the address looked for
+        return set()  # a name without an address is not the one looked for
 
 
 def choose(

@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 
 PRIVATE = 0o600
-"""The mode of a file that holds secrets: its owner reads it and nobody else."""
+"""The mode of a file that holds secrets: only its owner can read it."""
 _USUAL = 0o666
 """Less what the process's umask takes away."""
 
@@ -30,7 +30,7 @@ def replace_file(
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     draft.unlink(missing_ok=True)
     before = target.stat() if target.exists() else None
-    # Nobody else may open the draft before it has the mode of the old file.
+    # No other user may open the draft before it has the mode of the old file.
     first_mode = PRIVATE if before is not None else mode or new_mode
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, first_mode)

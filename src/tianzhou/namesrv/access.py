@@ -1,4 +1,4 @@
-"""Which brokers may register, and who may administrate: an optional file of a nameserver.
+"""Which brokers may register, and which accounts administrate: an optional file of a nameserver.
 
     brokerAddresses: [10.0.0.0/24]           register, unregister and so on from there, unsigned
     brokerAccounts:
@@ -6,8 +6,8 @@
     administrators:
       - {accessKey: operations, secretKey: ...}             everything, signed, from anywhere
 
-What only reads is open to everybody, as clients need it; every request that is not named here needs
-an administrator. Rules change only as a whole: a file that cannot be used, or is gone, leaves the
+What only reads is open, as clients need it; every request that is not named here needs an
+administrator. Rules change only as a whole: a file that cannot be used, or is gone, leaves the
 rules as they were. RocketMQ has nothing like it: its nameserver trusts its network.
 """
 

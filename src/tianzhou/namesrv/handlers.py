@@ -65,7 +65,7 @@ class Parts:
     has_accounts: bool
     """Whether requests that change something are checked for an administrator (accessFile)."""
     warnings: LineLimit
-    """Of registrations that are doubtful; anybody may send them."""
+    """Limits the log lines about doubtful registrations, which any host can send."""
     registry: Registry
     routes: RouteCache
     kv: KVConfig
@@ -213,7 +213,7 @@ def _log_registration(
             parts,
             f"{who}: takes the place of {registered.displaced}, which has the same name and id and "
             f"is still registered; registered from {peer}. Give one of them another brokerName; if "
-            f"it is none of yours, list your brokers (accessFile)",
+            f"it is no broker of yours, list yours in accessFile",
         )
     if registered.new:
         log.info("%s: registered in %s, %d topics", who, identity.cluster, len(said.topics))

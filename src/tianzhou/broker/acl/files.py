@@ -63,7 +63,7 @@ class AclFiles:
         """Read everything. Raises ConfigError; then the old rules stay.
 
         A file of the folder may go, and its accounts with it. Without aclFile, or without any file,
-        nobody could administrate any more, so that counts as a mistake.
+        no account could administrate any more, so that counts as a mistake.
         """
         paths = self._paths()
         if (self._file in self.contents and self._file not in paths) or (
@@ -161,7 +161,7 @@ class AclFiles:
         ]
         contents[path] = content
         make_rules((str(each), said) for each, said in contents.items())
-        # It holds secrets. Who could read it before still can: a file keeps its owner and mode.
+        # It holds secrets: a new file is private, an existing one keeps its owner and mode.
         replace_file(path, write_text(content).encode(), new_mode=PRIVATE)
         self._adopt(contents)
 
