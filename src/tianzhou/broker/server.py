@@ -199,7 +199,7 @@ class Broker:
         # The store locks its folder, so it comes before the tables in it are touched.
         arrived = self._message_committed if config.is_staged else self._message_arrived
         self._store = await asyncio.to_thread(
-            MessageStore.open, config, clock=self._clock, on_arrival=arrived
+            MessageStore.open, config, clock=self._clock, on_arrival=arrived, steady=self._steady
         )
         if (short := room.problem(config)) is not None:
             log.warning("%s", short)

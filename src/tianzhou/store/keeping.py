@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from datetime import datetime
 
-from tianzhou.clock import Clock
+from tianzhou.clock import Clock, steady_ms
 from tianzhou.errors import StoreBroken, StoreError, StoreFull
 from tianzhou.store import retention
 from tianzhou.store.checkpoint import Checkpoint, Derived, write_checkpoint
@@ -21,6 +21,7 @@ from tianzhou.store.flush import LogFlush
 from tianzhou.store.index import Index
 from tianzhou.store.memory import release_derived
 from tianzhou.store.queues import QueueTable
+from tianzhou.store.retention import FileAges
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +44,13 @@ class Keeping:
         flush: LogFlush,
         *,
         snapshot: Callable[[], Snapshot],
+        steady: Clock = steady_ms,
     ) -> None:
         self._disk = disk
         self.config = config
         """Replaced by `MessageStore.adopt`; retention follows it at once."""
         self._clock = clock
+        self._file_ages = FileAges(clock, steady, self._last_alive_ms())
         self._log = log_
         self._queues = queues
         self._index = index
@@ -182,6 +185,8 @@ class Keeping:
             verdict = retention.judge(self.config, used, hour, manual=manual)
             files = self._log.segments.files
             modified = [self._modified_ms(file.first) for file in files]
+            # Who orders it knows what time it is; otherwise a clock that was set deletes nothing.
+            modified = [now_ms - age for age in self._file_ages.ages_ms(modified, by_wall=manual)]
             count = retention.expired_count(modified, now_ms, self.config, verdict)
             if count:
                 self._remove(count)
@@ -206,6 +211,11 @@ class Keeping:
             self._remove(1)
             count += 1
         return count
+
+    def _last_alive_ms(self) -> int | None:
+        """When the last run of the store was certainly there; None for a new store."""
+        path = self.config.root_directory / "checkpoint"
+        return self._disk.modified_ms(path) if self._disk.exists(path) else None
 
     def _modified_ms(self, first: int) -> int:
         file = self._log.segments.find(first)

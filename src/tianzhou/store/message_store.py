@@ -19,7 +19,7 @@ from typing import Self
 
 import msgspec
 
-from tianzhou.clock import Clock, wall_ms
+from tianzhou.clock import Clock, steady_ms, wall_ms
 from tianzhou.errors import QueueNameInvalid, RecordError, StoreClosed, StoreCorrupt, StoreError
 from tianzhou.limits import TOPIC_NAME_BYTES_MAX
 from tianzhou.message import Host
@@ -97,6 +97,7 @@ class MessageStore(Reading):
         report: Report,
         held: DiskFile,
         on_arrival: Arrival | None,
+        steady: Clock = steady_ms,
     ) -> None:
         self._disk = disk
         self._clock = clock
@@ -124,7 +125,7 @@ class MessageStore(Reading):
         self._derived: Snapshot = (0, 0, 0, 0, 0)
         self._keeping = Keeping(
             disk, config, clock, log_, parts.queues, parts.index, self._flush,
-            snapshot=lambda: self._derived,
+            snapshot=lambda: self._derived, steady=steady,
         )  # fmt: skip
         self._lending: Lending | None = None
         self._closed = False
@@ -143,6 +144,7 @@ class MessageStore(Reading):
         rebuild: bool = False,
         progress: Progress = lambda done, total: None,
         on_arrival: Arrival | None = None,
+        steady: Clock = steady_ms,
     ) -> Self:
         """Opens a store, or makes a new one; recovers it first. Raises StoreError.
 
@@ -157,7 +159,7 @@ class MessageStore(Reading):
         except OSError as e:
             raise explained(e, f"open the store {root}") from e
         try:
-            store = cls._open(config, disk, clock, held, rebuild, progress, on_arrival)
+            store = cls._open(config, disk, clock, held, rebuild, progress, on_arrival, steady)
             if background:
                 store._start()
         except OSError as e:
@@ -178,6 +180,7 @@ class MessageStore(Reading):
         rebuild: bool,
         progress: Progress,
         on_arrival: Arrival | None,
+        steady: Clock,
     ) -> Self:
         root = config.root_directory
         clean = not lock.was_aborted(disk, root)
@@ -198,7 +201,7 @@ class MessageStore(Reading):
                 lock.mark_closed(disk, root)
             raise
         _warn_of_little_room(disk, config, segments)
-        store = cls(config, disk, clock, parts, report, held, on_arrival)
+        store = cls(config, disk, clock, parts, report, held, on_arrival, steady)
         store._begin(report.end_log_offset, parts.checkpoint)
         log.info(
             "store %s: open, log %d to %d, %d queues, %d records replayed, last stop %s",

@@ -1,20 +1,30 @@
-"""Which log files may go, and when writing must stop. Values in, values out.
+"""Which log files may go, and when writing must stop.
 
 A file goes when it has not been written to for fileReservedTime hours, at the hours of
 deleteWhen, or at any hour once the disk is fuller than diskMaxUsedSpaceRatio. Above the ratio for
 forced cleaning files go however young they are, one after the other until the disk is below it, and
 above the warning ratio nothing more is written. The newest file never goes.
+
+Files age by the time that passes, not by the time of day, which may be set: see `FileAges`.
 """
 
+import logging
 from dataclasses import dataclass
 
+from tianzhou.clock import Ages, Clock
 from tianzhou.store.config import StoreConfig
+
+log = logging.getLogger(__name__)
 
 FILES_A_TIME = 10
 """Files removed in one go at most, so that a mistake in the settings shows before all is gone."""
 MANUAL_ROUNDS = 20
 
 _HOUR_MS = 3_600_000
+HOLD_MS = 24 * _HOUR_MS
+"""For so long after a start the time since the last run does not count."""
+_GAP_MS = _HOUR_MS
+_JUMP_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,50 @@ def expired_count(
             break
         count += 1
     return count
+
+
+class FileAges:
+    """How old files are, whatever the time of day is set to.
+
+    While the store is open a jump of the clock changes no age. Over a stop nothing tells a jump
+    from time that has passed: if the last run was gone for an hour or more by the clock, that time
+    counts only after the store has been open for a day (`HOLD_MS`).
+    """
+
+    def __init__(self, wall: Clock, steady: Clock, last_alive_ms: int | None) -> None:
+        self._wall = wall
+        self._steady = steady
+        self._began_ms = steady()
+        self._ages = Ages(wall, steady)
+        self._ahead_ms = wall() - self._began_ms
+        gap_ms = 0 if last_alive_ms is None else wall() - last_alive_ms
+        self._held_ms = gap_ms if gap_ms >= _GAP_MS else 0
+        if self._held_ms:
+            log.info(
+                "store: the last run ended %d h ago by the clock; for %d h that does not make "
+                "files older (deleteExpiredCommitLog removes them at once)",
+                self._held_ms // _HOUR_MS, HOLD_MS // _HOUR_MS,
+            )  # fmt: skip
+
+    def ages_ms(self, modified_ms: list[int], *, by_wall: bool = False) -> list[int]:
+        """The ages of files by their times of modification, or what the clock says now."""
+        self._look()
+        if by_wall:
+            now_ms = self._wall()
+            return [now_ms - each for each in modified_ms]
+        held_ms = self._held_ms if self._steady() - self._began_ms < HOLD_MS else 0
+        return [self._ages.age_ms(each) - held_ms for each in modified_ms]
+
+    def _look(self) -> None:
+        self._ages.look()
+        ahead_ms = self._wall() - self._steady()
+        if abs(jump_ms := ahead_ms - self._ahead_ms) >= _JUMP_MS:
+            log.warning(
+                "store: the clock was set %s by %d s; files grow no older by that, and expire "
+                "after the time that has really passed (deleteExpiredCommitLog goes by the clock)",
+                "forward" if jump_ms > 0 else "back", abs(jump_ms) // 1000,
+            )  # fmt: skip
+        self._ahead_ms = ahead_ms
 
 
 def most_at_once(file_count: int) -> int:

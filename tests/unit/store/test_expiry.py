@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.crash.simulated_disk import SimulatedDisk
 from tests.crash.store_kit import (
+    NOON_MS,
     Ticker,
     draft,
     open_store,
@@ -15,6 +16,7 @@ from tests.crash.store_kit import (
 )
 
 from tianzhou.protocol.record import decode_record
+from tianzhou.store.message_store import MessageStore
 from tianzhou.store.reading import ReadStatus
 
 
@@ -107,3 +109,82 @@ def test_the_newest_file_stays_on_a_disk_that_others_fill(disk: SimulatedDisk) -
             pass
         assert len(store.log.segments.files) == 1
         assert read_queue(store, "t", 0)
+
+
+# -- a clock that is set -------------------------------------------------------------------------
+
+HOUR_MS = 3_600_000
+ALWAYS = ";".join(map(str, range(24)))
+
+
+class Time:
+    """The time of day and the steady time, and a disk that stamps files."""
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        self.disk = disk
+        self.wall_ms, self.passed_ms = NOON_MS, 5_000
+        self.pass_by(0)
+
+    def pass_by(self, hours: int) -> None:
+        self.passed_ms += hours * HOUR_MS
+        self.jump(hours)
+
+    def jump(self, hours: int) -> None:
+        self.wall_ms += hours * HOUR_MS
+        self.disk.now_ms = self.wall_ms
+
+    def open(self) -> MessageStore:
+        config = replace(small_config(log_file_bytes=4096), delete_when=ALWAYS)
+        return MessageStore.open(
+            config, disk=self.disk, clock=lambda: self.wall_ms, background=False,
+            steady=lambda: self.passed_ms,
+        )  # fmt: skip
+
+
+def filled(store: MessageStore) -> MessageStore:
+    for _ in range(60):
+        store.append(draft("t", 0, bytes(300)))
+    return store
+
+
+def test_a_jump_of_the_clock_deletes_nothing_and_time_that_passes_does(
+    disk: SimulatedDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    time_ = Time(disk)
+    with filled(time_.open()) as store:
+        for hours in (100, -50, 24 * 365):
+            time_.jump(hours)
+            assert store.expire() == 0
+        assert caplog.text.count("the clock was set") == 3
+        time_.pass_by(71)
+        assert store.expire() == 0
+        time_.pass_by(2)
+        assert store.expire() > 0
+
+
+def test_after_a_jump_files_go_on_a_full_disk_and_when_somebody_says_so(
+    disk: SimulatedDisk,
+) -> None:
+    time_ = Time(disk)
+    with filled(time_.open()) as store:
+        time_.jump(100)
+        assert store.expire() == 0
+        disk.used = 0.87
+        assert store.expire() > 0
+        disk.used = 0.1
+        filled(store)
+        time_.jump(100)
+        assert store.expire() == 0
+        assert store.expire(now=True) > 0
+
+
+def test_a_jump_while_the_store_was_closed_deletes_nothing_for_a_day(disk: SimulatedDisk) -> None:
+    time_ = Time(disk)
+    filled(time_.open()).close()
+    time_.jump(100)
+    with time_.open() as store:
+        assert store.expire() == 0
+        time_.pass_by(23)
+        assert store.expire() == 0
+        time_.pass_by(1)
+        assert store.expire() > 0
