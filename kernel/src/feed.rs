@@ -103,7 +103,7 @@ type Commit = (String, String, i32, i64);
 type Fed<'py> = (usize, isize, Bound<'py, PyBytes>, usize, Option<Vec<Commit>>);
 type FedTo<'py> = (usize, isize, Bound<'py, PyBytes>, usize, Option<Vec<Commit>>, usize);
 /// Topic, group, queue id, messages, bytes and pulls.
-type Delivered = (String, String, usize, u64, u64, u64);
+type Delivered = (String, String, usize, (u64, u64, u64), i64);
 
 #[pymethods]
 impl Feed {
@@ -236,7 +236,7 @@ impl Feed {
         for topic in self.topics.iter_mut().flatten() {
             for (queue_id, counts) in topic.counts.iter_mut().enumerate() {
                 if counts.calls > 0 {
-                    let Counts { messages, size_bytes, calls } = std::mem::take(counts);
+                    let Counts { messages, size_bytes, calls, .. } = std::mem::take(counts);
                     taken.push((topic.name.clone(), queue_id, messages, size_bytes, calls));
                 }
             }
@@ -251,10 +251,12 @@ impl Feed {
             for (group, grant) in &mut topic.grants {
                 for (queue_id, counts) in grant.counts.iter_mut().enumerate() {
                     if counts.calls > 0 {
-                        let Counts { messages, size_bytes, calls } = std::mem::take(counts);
+                        let Counts { messages, size_bytes, calls, next_offset } =
+                            std::mem::take(counts);
                         let group = String::from_utf8_lossy(group).into_owned();
                         let name = topic.name.clone();
-                        taken.push((name, group, queue_id, messages, size_bytes, calls));
+                        let done = (messages, size_bytes, calls);
+                        taken.push((name, group, queue_id, done, next_offset));
                     }
                 }
             }
@@ -263,6 +265,15 @@ impl Feed {
     }
 
     // -- pulls ------------------------------------------------------------------------------------
+
+    /// Python has answered a pull: what `take_delivered` says of the place counts from there.
+    #[pyo3(signature = (topic, group, queue_id, next_offset, /))]
+    fn note_pull(&mut self, topic: &str, group: &str, queue_id: usize, next_offset: i64) {
+        let grant = self.topic_mut(topic).and_then(|topic| topic.grants.get_mut(group.as_bytes()));
+        if let Some(counts) = grant.and_then(|grant| grant.counts.get_mut(queue_id)) {
+            counts.next_offset = next_offset;
+        }
+    }
 
     /// Lets a group pull from a topic by subscriptions in its pulls, or (with a version) by the one
     /// that its heartbeats told; None as codes selects everything.

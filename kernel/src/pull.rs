@@ -163,6 +163,8 @@ pub struct Counts {
     pub messages: u64,
     pub size_bytes: u64,
     pub calls: u64,
+    /// Where the last pull went on.
+    pub next_offset: i64,
 }
 
 impl Counts {
@@ -358,6 +360,7 @@ impl Piece {
 pub struct Got {
     pub count: usize,
     pub size_bytes: usize,
+    pub next_offset: i64,
 }
 
 /// Reads and puts the header of the answer into `out` and its body into `pieces`; None if it is not
@@ -451,7 +454,7 @@ pub fn answer(
     for piece in pieces.get_mut(first_piece..)? {
         piece.at = out.len();
     }
-    Some(Got { count: got, size_bytes: total })
+    Some(Got { count: got, size_bytes: total, next_offset: at })
 }
 
 fn entry_of(entry: &[u8; ENTRY]) -> Option<(i64, i32, i64)> {

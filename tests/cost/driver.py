@@ -80,7 +80,7 @@ class Fed:
         """Feed frames that must all be taken, and settle."""
         start, stop, answers, _, _ = self.feed.feed(buffer, 0, HOST, NOW_MS, 1000)
         done = self.feed.settle()
-        carried = done[0] if done else sum(one[3] for one in self.feed.take_delivered())
+        carried = done[0] if done else sum(one[3][0] for one in self.feed.take_delivered())
         if not (start == stop == len(buffer) and answers and carried == message_count):
             raise SystemExit(f"the feed took {carried} of {message_count} messages, up to {start}")
         if done:

@@ -1,8 +1,10 @@
 """Statistics and the care of the store over real sockets, as mqadmin asks for them."""
 
+import asyncio
 import struct
 from pathlib import Path
 
+import pytest
 from tests.integration.brokers import Peer, cluster, eventually, peer_of, running_broker
 from tests.integration.pop_kit import ack, pop
 from tests.integration.test_broker_admin import create
@@ -208,6 +210,57 @@ async def test_where_every_group_stands(tmp_path: Path) -> None:
             RequestCode.GET_CONSUME_STATS, {"consumerGroup": "none", "topicList": "t;;unknown"}
         )
         assert len(decode(ConsumeStats, answer.body).offsets) == 2
+
+
+async def places(peer: Peer, group: str, queue_id: int = 0) -> tuple[int, int]:
+    """Where a group is in topic t: consumerOffset and pullOffset."""
+    fields = {"consumerGroup": group, "topic": "t"}
+    answer = await peer.expect(RequestCode.GET_CONSUME_STATS, fields)
+    table = decode(ConsumeStats, answer.body).offsets
+    found = table[MessageQueue(topic="t", broker_name="broker-a", queue_id=queue_id)]
+    assert found.pull_offset is not None
+    return found.consumer_offset, found.pull_offset
+
+
+async def test_what_is_pulled_and_not_committed_is_in_flight(tmp_path: Path) -> None:
+    """Whether the handlers answered the pull, the kernel, or a message that came later."""
+    async with cluster(tmp_path) as it, peer_of(it.broker.address) as other:
+        for number in range(10):
+            await it.peer.send("t", b"%d" % number)
+        assert await places(it.peer, "g") == (0, 0)
+        for at in (0, 2, 4):
+            await it.peer.pull("g", "t", 0, at, count=2)
+        assert await places(it.peer, "g") == (0, 6)
+        await commit(it.peer, "g", "t", 0, 3)
+        assert await places(it.peer, "g") == (3, 6)
+        await commit(it.peer, "g", "t", 0, 8)
+        assert await places(it.peer, "g") == (8, 8), "never less than what is done"
+        held = asyncio.create_task(other.pull("g", "t", 0, 10, sys_flag=6, suspend_ms=30_000))
+        await eventually(lambda: len(it.broker.parked) == 1, "parked")
+        assert await places(it.peer, "g") == (8, 10)
+        await it.peer.send("t", b"10")
+        assert (await held).code == ResponseCode.SUCCESS
+        assert await places(it.peer, "g") == (8, 11)
+        await it.peer.pull("g", "t", 0, 8, count=1)
+        assert await places(it.peer, "g") == (8, 9), "pulled again from further back"
+        answer = await it.peer.expect(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
+        assert decode(ConsumeStatsList, answer.body).total_inflight_diff == 1
+        it.broker.offsets.reset("g", "t", 0, 1)
+        assert await places(it.peer, "g") == (1, 1)
+
+
+@pytest.mark.parametrize("order", [False, True])
+async def test_what_is_popped_and_not_acknowledged_is_in_flight(
+    tmp_path: Path, *, order: bool
+) -> None:
+    async with cluster(tmp_path) as it:
+        for number in range(5):
+            await it.peer.send("t", b"%d" % number)
+        first, second, _ = await pop(it.peer, count=3, queue_id=0, order=order)
+        assert await places(it.peer, "g") == (0, 3)
+        await ack(it.peer, first)
+        await ack(it.peer, second)
+        assert await places(it.peer, "g") == (2, 3)
 
 
 async def test_who_says_not_what_it_reads_has_left_nothing_behind(tmp_path: Path) -> None:

@@ -281,6 +281,22 @@ async def test_without_long_polling_the_broker_waits_a_short_time(tmp_path: Path
         assert answer.code == ResponseCode.PULL_NOT_FOUND
 
 
+async def test_without_long_polling_messages_wait_for_the_end_of_the_short_time(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path, longPollingEnable="false", shortPollingTimeMills=1_000) as it:
+        await it.peer.send("t", b"0")
+        async with peer_of(it.broker.address) as other:
+            held = asyncio.create_task(
+                other.pull("g", "t", 0, 1, sys_flag=HOLD, suspend_ms=600_000)
+            )
+            await eventually(lambda: len(it.broker.parked) == 1, "parked")
+            await it.peer.send("t", b"1")
+            await it.peer.pull("h", "t", 0, 0)
+            assert len(it.broker.parked) == 1, "the message has not ended its time"
+            assert bodies_in(await held) == [b"1"]
+
+
 async def test_above_the_limit_pulls_are_answered_instead_of_held(tmp_path: Path) -> None:
     async with cluster(tmp_path, maxParkedPulls=1) as it:
         await it.peer.send("t", b"0")

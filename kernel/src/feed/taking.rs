@@ -212,7 +212,9 @@ impl Feed {
         if counts.len() <= queue_id {
             counts.resize(queue_id + 1, Counts::default());
         }
-        counts.get_mut(queue_id)?.add(got.count, got.size_bytes)?;
+        let counts = counts.get_mut(queue_id)?;
+        counts.add(got.count, got.size_bytes)?;
+        counts.next_offset = got.next_offset;
         if let Some(offset) = pull.commit() {
             let group = from_utf8(&pull.group).ok()?.to_owned();
             call.commits.push((topic.name.clone(), group, pull.queue_id, offset));

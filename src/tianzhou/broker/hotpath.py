@@ -369,6 +369,7 @@ class HotPath:
             codes = None if tags.selects_all else list(tags.codes)
             self._feed.grant(topic, group, subscription.version, codes)
         self._lending.lend_reading(queue, next_offset)
+        self._feed.note_pull(topic, group, header.queue_id, next_offset)
 
     def _is_registered(self, group: str, subscription: Subscription) -> bool:
         """Whether this is what the heartbeats of a group say, and the group shares its messages."""
@@ -384,8 +385,9 @@ class HotPath:
     def _collect(self) -> None:
         stats = self._parts.stats
         stats.stored_many(self._feed.take_counts())
-        for delivered in self._feed.take_delivered():
-            stats.delivered_by(*delivered)
+        for topic, group, queue_id, done, next_offset in self._feed.take_delivered():
+            stats.delivered_by(topic, group, queue_id, *done)
+            self._pulls.offsets.note_pull(group, topic, queue_id, next_offset)
 
 
 def _is_writable(name: str, topic: TopicConfig) -> bool:

@@ -16,6 +16,8 @@ from tianzhou.errors import BodyError
 
 SEPARATOR = "@"
 NOT_FOUND = -1
+PULLED_MAX = 65_536
+"""Topics of groups whose pulls are known; the oldest are forgotten first."""
 
 
 class OffsetTable:
@@ -26,6 +28,8 @@ class OffsetTable:
         """Offsets by queue, by "topic@group"."""
         self._on_change = on_change
         self._others: dict[str, object] = {}
+        self._pulled: dict[str, dict[int, int]] = {}
+        """Where the last pull of a group in a queue went on, by "topic@group"; not saved."""
         self._resets: dict[str, set[int]] = {}
         """Queues whose consumer has yet to be told of a reset, by "topic@group"."""
 
@@ -44,11 +48,28 @@ class OffsetTable:
         self._on_change()
         return before if before is not None and queue_offset < before else None
 
+    def note_pull(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Note where a group pulls next, which is what it has in flight beyond its offset."""
+        key = f"{topic}{SEPARATOR}{group}"
+        if self._resets and queue_id in self._resets.get(key, ()):
+            return  # it was before the reset
+        queues = self._pulled.get(key)
+        if queues is None:
+            if len(self._pulled) >= PULLED_MAX:
+                del self._pulled[next(iter(self._pulled))]
+            queues = self._pulled[key] = {}
+        queues[queue_id] = queue_offset
+
+    def pulled(self, group: str, topic: str, queue_id: int) -> int:
+        """Where a group pulls next, NOT_FOUND if no pull is known."""
+        return self._pulled.get(f"{topic}{SEPARATOR}{group}", {}).get(queue_id, NOT_FOUND)
+
     def reset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
         """Move a group, whatever its consumers commit until one of them was told."""
         key = f"{topic}{SEPARATOR}{group}"
         self.by_key.setdefault(key, {})[queue_id] = queue_offset
         self._resets.setdefault(key, set()).add(queue_id)
+        self._pulled.pop(key, None)
         self._on_change()
 
     def is_reset(self, group: str, topic: str, queue_id: int | None = None) -> bool:
@@ -95,6 +116,7 @@ class OffsetTable:
             key = f"{topic}{SEPARATOR}{target}"
             self.by_key[key] = dict(queues)
             self._resets.pop(key, None)  # they were of what is no more
+            self._pulled.pop(key, None)
             self._on_change()
 
     def remove_group(self, group: str) -> None:
@@ -104,6 +126,8 @@ class OffsetTable:
         self._remove(lambda name, _: name == topic)
 
     def _remove(self, unwanted: Callable[[str, str], bool]) -> None:
+        for key in [key for key in self._pulled if unwanted(*_parts(key))]:
+            del self._pulled[key]
         doomed = [key for key in self.by_key if unwanted(*_parts(key))]
         for key in doomed:
             del self.by_key[key]

@@ -162,6 +162,14 @@ class PopTable:
         place = self._places.get(key)
         return None if place is None else place.next_offset
 
+    def popped_to(self, key: Key) -> int:
+        """Everything before this was popped; 0 if the group never popped there."""
+        place = self._places.get(key)
+        if place is None:
+            return 0
+        batch = place.batch
+        return place.next_offset if batch is None else batch.queue_offsets[-1] + 1
+
     def committed(self, key: Key) -> int | None:
         """Everything before this is done with; None if the group never popped there."""
         place = self._places.get(key)

@@ -398,7 +398,7 @@ class Broker:
                     broker=about,
                     stats=StatsParts(
                         settings, self.topics, self.groups, self.consumers, self.offsets, store,
-                        self.history, clock, lambda: self.address,
+                        self.history, clock, lambda: self.address, stats, pops.pops.table,
                     ),
                     store=StoreParts(
                         self.topics, self.consumers, store, self.history, clock, delays.as_file,
@@ -635,7 +635,9 @@ class Broker:
             self._waits.arrived(topic, code)
         if self._polls is not None and len(self._polls):
             self._polls.arrived(topic, queue_id)
-        self._wakes.arrived((topic, queue_id))
+        # Without long polling a pull is looked at when its short time is up, as in RocketMQ.
+        if self._settings.config.long_polling_enable:
+            self._wakes.arrived((topic, queue_id))
 
     def _wake_pull(self, parked: Parked[Connection, Waiting]) -> None:
         if self._running is not None:

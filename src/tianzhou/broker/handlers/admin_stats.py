@@ -11,6 +11,8 @@ from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups import GroupTable
 from tianzhou.broker.history import DAY, HOUR, MINUTE, SEPARATOR, Figures, History
 from tianzhou.broker.offsets import NOT_FOUND, OffsetTable
+from tianzhou.broker.pop import Key, PopTable
+from tianzhou.broker.stats import Stats
 from tianzhou.broker.topics import TopicTable
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
@@ -55,6 +57,8 @@ class StatsParts:
     clock: Clock
     address: Callable[[], str]
     """What clients are told to connect to."""
+    stats: Stats
+    pops: PopTable
 
 
 # -- rates -----------------------------------------------------------------------------------------
@@ -94,7 +98,7 @@ async def get_all_consume_stats(parts: StatsParts, _: Connection, request: Comma
     """GET_BROKER_CONSUME_STATS: where every group stands in each of its topics."""
     header = decode(GetConsumeStatsInBrokerRequest, request.fields)
     stats: list[dict[str, list[ConsumeStats]]] = []
-    total_diff = 0
+    total_diff = in_flight = 0
     topics_by_group = _topics_by_group(parts.offsets)
     for group in sorted(parts.groups.groups):
         of_group: list[ConsumeStats] = []
@@ -107,12 +111,15 @@ async def get_all_consume_stats(parts: StatsParts, _: Connection, request: Comma
             found = _consume_stats(parts, group, _still_read(parts, group, [name]))
             if found.offsets:
                 of_group.append(found)
-            total_diff += sum(
-                each.broker_offset - each.consumer_offset for each in found.offsets.values()
-            )
+            for each in found.offsets.values():
+                total_diff += each.broker_offset - each.consumer_offset
+                in_flight += (each.pull_offset or 0) - each.consumer_offset
         stats.append({group: of_group})
     body = ConsumeStatsList(
-        stats=stats, broker_addr=parts.address(), total_diff=total_diff, total_inflight_diff=0
+        stats=stats,
+        broker_addr=parts.address(),
+        total_diff=total_diff,
+        total_inflight_diff=in_flight,
     )
     return Command(code=ResponseCode.SUCCESS, body=encode_body(body))
 
@@ -132,6 +139,7 @@ def _still_read(parts: StatsParts, group: str, topics: Iterable[str]) -> list[st
 
 def _consume_stats(parts: StatsParts, group: str, topics: Iterable[str]) -> ConsumeStats:
     broker_name, now_ms = parts.settings.config.broker_name, parts.clock()
+    parts.stats.collect()  # the kernel's pulls
     table: dict[MessageQueue, ConsumeOffsets] = {}
     per_second = 0.0
     for name in topics:
@@ -146,14 +154,18 @@ def _consume_stats(parts: StatsParts, group: str, topics: Iterable[str]) -> Cons
 
 
 def _queue_stats(parts: StatsParts, group: str, topic: str, queue_id: int) -> ConsumeOffsets:
+    """Where a group is in a queue: done up to consumerOffset, pulled or popped up to pullOffset."""
     committed = parts.offsets.find(group, topic, queue_id)
     place = 0 if committed == NOT_FOUND else committed
     last_ms = parts.store.store_time(topic, queue_id, place - 1) if place > 0 else None
     return ConsumeOffsets(
         broker_offset=parts.store.max_offset(topic, queue_id),
         consumer_offset=place,
-        # What is pulled and not committed is known to the consumer only.
-        pull_offset=place,
+        pull_offset=max(
+            place,
+            parts.offsets.pulled(group, topic, queue_id),
+            parts.pops.popped_to(Key(group, topic, queue_id)),
+        ),
         last_timestamp=last_ms or 0,
     )
 

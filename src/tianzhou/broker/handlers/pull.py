@@ -136,6 +136,7 @@ def _pull(parts: PullParts, asked: Asked) -> Command | None:
     started_ms = parts.steady()
     read = _read(parts, config, header, subscription, header.queue_offset)
     code = _code_of(read, header.queue_offset)
+    parts.offsets.note_pull(header.consumer_group, header.topic, header.queue_id, read.next_offset)
     if header.sys_flag & COMMIT_OFFSET:
         parts.offsets.commit(
             header.consumer_group, header.topic, header.queue_id, header.commit_offset
@@ -463,6 +464,7 @@ def _look_again(
     read = _read(parts, config, header, parked.request.subscription, parked.queue_offset)
     code = _code_of(read, parked.queue_offset)
     nothing_yet = code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
+    parts.offsets.note_pull(header.consumer_group, header.topic, header.queue_id, read.next_offset)
     if nothing_yet and not is_due:
         parked.queue_offset = max(parked.queue_offset, read.next_offset)
         return None
