@@ -4,8 +4,10 @@ Readers are sent to executors, so they hold values only and connect where they w
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSourceReader,
@@ -15,9 +17,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tianzhou.client.queues import Queue
+from tianzhou.errors import RecordError
 from tianzhou.spark import offsets, pushdown
-from tianzhou.spark.decode import BATCH_BYTES, Decoder
-from tianzhou.spark.offsets import Bounds, Edge, Range
+from tianzhou.spark.decode import BATCH_BYTES, Arrays, Decoder
+from tianzhou.spark.malformed import Gaps, Tally, queue_offset_at, walk
+from tianzhou.spark.offsets import Bounds, Edge, Lost, Range
 from tianzhou.spark.options import SourceOptions
 from tianzhou.spark.pulling import ClusterReader, report_loss, wanted_queues
 from tianzhou.spark.pushdown import NOTHING_PUSHED, Pushed
@@ -101,21 +105,31 @@ def narrowed(
 def read_range(
     options: SourceOptions, wanted: StructType, pushed: Pushed, part: Range
 ) -> Iterator[pa.RecordBatch]:
-    """The batches of one range. Raises DataLost, RemotingError, BrokerError, RecordError."""
+    """The batches of one range. Raises DataLost, RemotingError, BrokerError, BodyError."""
     settle_in()
-    decoder = Decoder.of(wanted, options, pushed)
-    with ClusterReader(options, tags=_broker_tags(pushed)) as reader:
+    decoder, tally = Decoder.of(wanted, options, pushed), Tally(options.fail_on_malformed)
+    gaps = Gaps(part)
+    is_whole = decoder.only_keys is None and decoder.only_tags is None and not options.sql
+
+    def batches(records: bytes, delta: int) -> Iterator[pa.RecordBatch]:
+        arrays = sound_arrays(decoder, records, part, delta, fail=options.fail_on_data_loss)
+        if is_whole:
+            gaps.note(arrays["queueOffset"].to_numpy() + delta)
+        edges = {"first": part.first, "stop": part.stop, "queue_offset_delta": delta}
+        return decoder.batches(arrays, part.queue.broker_name, tally=tally, **edges)
+
+    with closing(tally), closing(gaps), ClusterReader(options, tags=_broker_tags(pushed)) as reader:
         gathered: list[bytes] = []
         size, delta = 0, 0
         for block in reader.read(part):
             for records, block_delta in block.replies:
                 if gathered and (size >= BATCH_BYTES or block_delta != delta):
-                    yield from _batches(decoder, gathered, part, delta)
+                    yield from batches(b"".join(gathered), delta)
                     gathered, size = [], 0
                 gathered.append(records)
                 size, delta = size + len(records), block_delta
         if gathered:
-            yield from _batches(decoder, gathered, part, delta)
+            yield from batches(b"".join(gathered), delta)
 
 
 def _broker_tags(pushed: Pushed) -> str:
@@ -123,14 +137,25 @@ def _broker_tags(pushed: Pushed) -> str:
     return " || ".join(sorted(pushed.tags or ()))
 
 
-def _batches(
-    decoder: Decoder, gathered: list[bytes], part: Range, delta: int
-) -> Iterator[pa.RecordBatch]:
-    arrays = decoder.arrays(b"".join(gathered))
-    return decoder.batches(
-        arrays,
-        part.queue.broker_name,
-        first=part.first,
-        stop=part.stop,
-        queue_offset_delta=delta,
-    )
+def sound_arrays(
+    decoder: Decoder, records: bytes, part: Range, delta: int = 0, *, fail: bool
+) -> Arrays:
+    """The columns of replies; what is damaged in them is lost. Raises DataLost."""
+    try:
+        return decoder.arrays(records)
+    except RecordError:
+        pass  # at least one of the records; the others are good
+    starts: list[int] = []
+    lost: list[Lost] = []
+    following = part.first
+    for start, wrong in walk(records, check_crc=decoder.checks_bodies):
+        place = queue_offset_at(records, start) + delta
+        if wrong is None:
+            starts.append(start)
+        else:
+            if not part.first <= place < part.stop:
+                place = following  # what the record says of itself is damaged as well
+            lost.append(Lost(part.queue, place, place + 1, f"cannot be read: {wrong}"))
+        following = place + 1
+    report_loss(lost, fail=fail)
+    return decoder.arrays(records, np.array(starts, np.int64))

@@ -2,7 +2,8 @@
 
 The compiled kernel fills the buffers of the arrays; where it declines, or is not there, the twin
 (`twin.py`) does the same with numpy. What both leave alone is done here: unpacking compressed
-bodies, numbers that lie in properties as text, and the column `value`.
+bodies, numbers that lie in properties as text, and the column `value`. A value that cannot be made
+is null in its row, and counted (`malformed.py`).
 """
 
 import json
@@ -18,6 +19,8 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from tianzhou.client.queues import Queue
+from tianzhou.errors import BodyError
 from tianzhou.protocol import kernel
 from tianzhou.protocol.compression import plain_body
 from tianzhou.protocol.filter.tags import parse_tags
@@ -30,6 +33,7 @@ from tianzhou.protocol.sysflag import (
     TRANSACTION_ROLLBACK,
 )
 from tianzhou.spark import schema, twin
+from tianzhou.spark.malformed import Tally
 from tianzhou.spark.options import ReadingOptions, ValueFormat
 from tianzhou.spark.pushdown import NOTHING_PUSHED, Pushed
 
@@ -41,7 +45,7 @@ With bodies of 1 KiB a batch takes a sixth more in Arrow, and Spark's Arrow keep
 of up to 4 MiB; a larger one is got from the system each time. Smaller batches cost Python more.
 """
 _UNPACKED_BYTES_MAX = 64 * 1024 * 1024
-"""A body that unpacks to more is refused, as consumers do."""
+"""A body that unpacks to more is not given, as consumers do."""
 _GROUP_BYTES_MAX = 256 * 1024 * 1024
 """A batch is divided if its unpacked bodies are larger together."""
 
@@ -49,6 +53,9 @@ Longs = twin.Longs
 Arrays = dict[str, pa.Array]
 
 _TIMES = ("bornTimestamp", "storeTimestamp")
+_TIME_MIN_US = -62_135_510_400_000_000
+_TIME_MAX_US = 253_402_128_000_000_000
+"""The second day of year 1 and the last of 9999: Python knows no other years, in any zone."""
 _INT_NAMES = ("queueId", "reconsumeTimes", "sysFlag", "flag", "storeSize", "bodyCrc")
 _LONG_NAMES = ("queueOffset", "physicalOffset", "preparedOffset", *_TIMES)
 _STATES = {
@@ -121,6 +128,9 @@ class Decoder:
     """Rows stored before are left out: a clock that was put back mixes times."""
     stop_ms: int | None = None
     """And those stored at this time or later."""
+    fail_on_malformed: bool = False
+    with_places: bool = False
+    """Whether `arrays` has physicalOffset also where it is not wanted."""
 
     @staticmethod
     def of(
@@ -135,6 +145,7 @@ class Decoder:
             frozenset(options.keys) or None,
             pushed.first_ms,
             pushed.stop_ms,
+            options.fail_on_malformed,
         )
 
     @cached_property
@@ -154,12 +165,14 @@ class Decoder:
     @cached_property
     def sources(self) -> list[str]:
         """What has to be decoded for the wanted columns."""
-        names = {"queueOffset"}
+        names = {"queueOffset", "physicalOffset"} if self.with_places else {"queueOffset"}
         wanted = set(self.arrow_schema.names)
         if self.only_tags is not None:
             wanted.add("tags")
         if self._has_times:
             wanted.add("storeTimestamp")
+        if wanted & {"body", schema.VALUE, *_TIMES}:
+            names |= {"topic", "queueId"}  # to name a message that is malformed
         for name in wanted:
             if name in ("body", schema.VALUE):
                 names |= {"body", "sysFlag"}
@@ -181,8 +194,12 @@ class Decoder:
         if self.only_keys is not None:
             starts = with_keys(buffer, starts, self.only_keys)
         names = self.sources
-        found = decode_arrays(buffer, starts, names, check_crc="body" in names)
+        found = decode_arrays(buffer, starts, names, check_crc=self.checks_bodies)
         return dict(zip(names, found, strict=True))
+
+    @property
+    def checks_bodies(self) -> bool:
+        return "body" in self.sources
 
     def batches(
         self,
@@ -192,13 +209,18 @@ class Decoder:
         first: int = 0,
         stop: int = _OFFSET_MAX,
         queue_offset_delta: int = 0,
+        tally: Tally | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of the rows whose queue offset is from `first` to before `stop`."""
+        """Batches of the rows whose queue offset is from `first` to before `stop`.
+
+        Raises BodyError for what is malformed, if the options say so.
+        """
+        tally = Tally(self.fail_on_malformed) if tally is None else tally
         if queue_offset_delta:
             arrays = arrays | {"queueOffset": pc.add(arrays["queueOffset"], queue_offset_delta)}
         arrays = self._kept(arrays, first, stop)
-        for part in _parts(arrays):
-            yield self._batch(part, broker_name)
+        for part in _parts(arrays, broker_name, tally):
+            yield self._batch(part, broker_name, tally)
 
     def _kept(self, arrays: Arrays, first: int, stop: int) -> Arrays:
         if (first, stop) == (0, _OFFSET_MAX) and self.only_tags is None and not self._has_times:
@@ -216,8 +238,11 @@ class Decoder:
         mask = pa.array(keep)
         return {name: array.filter(mask) for name, array in arrays.items()}
 
-    def _batch(self, arrays: Arrays, broker_name: str) -> pa.RecordBatch:
+    def _batch(self, arrays: Arrays, broker_name: str, tally: Tally) -> pa.RecordBatch:
         count = len(arrays["queueOffset"])
+        for name in _TIMES:
+            if name in arrays and name in self.arrow_schema.names:
+                arrays = arrays | {name: times_of(arrays, name, broker_name, tally)}
         columns = [self._column(field, arrays, broker_name, count) for field in self.arrow_schema]
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
 
@@ -230,7 +255,7 @@ class Decoder:
         if name == schema.VALUE:
             return values_of(arrays["body"], self.value_format, field.type)
         if name in _TIMES:
-            return arrays[name].view(_UTC_US)
+            return arrays[name]
         found = schema.BY_NAME[name].properties
         if not found:
             return arrays[name].cast(field.type) if name in ("keys", "properties") else arrays[name]
@@ -275,7 +300,7 @@ def _stored_between(
     return keep
 
 
-def _parts(arrays: Arrays) -> Iterator[Arrays]:
+def _parts(arrays: Arrays, broker_name: str, tally: Tally) -> Iterator[Arrays]:
     """Rows in groups that make good batches, bodies unpacked."""
     count = len(arrays["queueOffset"])
     for at in range(0, count, ROWS_MAX):
@@ -284,32 +309,62 @@ def _parts(arrays: Arrays) -> Iterator[Arrays]:
             part = {name: array.slice(at, ROWS_MAX) for name, array in arrays.items()}
         flags = part.get("sysFlag")
         if "body" in part and flags is not None and (flags.to_numpy() & COMPRESSED).any():
-            yield from _unpacked(part)
+            yield from _unpacked(part, broker_name, tally)
         else:
             yield part
 
 
-def _unpacked(arrays: Arrays) -> Iterator[Arrays]:
-    """The same rows with plain bodies, in several groups if they are large."""
-    bodies: list[bytes] = []
+def _unpacked(arrays: Arrays, broker_name: str, tally: Tally) -> Iterator[Arrays]:
+    """The same rows with plain bodies, in several groups if they are large.
+
+    A body that cannot be unpacked, or to too much, is null.
+    """
+    bodies: list[bytes | None] = []
     begin, total = 0, 0
     pairs = zip(arrays["body"].to_pylist(), arrays["sysFlag"].to_pylist(), strict=True)
     for row, (body, flag) in enumerate(pairs):
-        plain = plain_body(body, flag, _UNPACKED_BYTES_MAX)
-        if total + len(plain) > _GROUP_BYTES_MAX:
+        plain: bytes | None = body
+        if body:  # consumers do not unpack an empty one, whatever its flag says
+            try:
+                plain = plain_body(body, flag, _UNPACKED_BYTES_MAX)
+            except BodyError as e:
+                plain = None
+                tally.add(place_of(arrays, row, broker_name), e)
+        size = len(plain or b"")
+        if total + size > _GROUP_BYTES_MAX:
             yield _with_bodies(arrays, begin, bodies)
             begin, bodies, total = row, [], 0
         bodies.append(plain)
-        total += len(plain)
+        total += size
     yield _with_bodies(arrays, begin, bodies)
 
 
-def _with_bodies(arrays: Arrays, begin: int, bodies: list[bytes]) -> Arrays:
+def _with_bodies(arrays: Arrays, begin: int, bodies: list[bytes | None]) -> Arrays:
     part = {name: array.slice(begin, len(bodies)) for name, array in arrays.items()}
     return part | {"body": pa.array(bodies, pa.binary())}
 
 
+def place_of(arrays: Arrays, row: int, broker_name: str) -> str:
+    """Where a message is, for people."""
+    topic, queue_id, place = (
+        arrays[name][row].as_py() for name in ("topic", "queueId", "queueOffset")
+    )
+    return f"queue {Queue(topic, broker_name, queue_id)}, offset {place}"
+
+
 # -- columns that are made -------------------------------------------------------------------------
+
+
+def times_of(arrays: Arrays, name: str, broker_name: str, tally: Tally) -> pa.Array:
+    """A column of times; null where one lies outside of the years that Python and Spark know."""
+    us = arrays[name].to_numpy()
+    if not len(us) or (us.min() >= _TIME_MIN_US and us.max() <= _TIME_MAX_US):
+        return arrays[name].view(_UTC_US)
+    wrong = (us < _TIME_MIN_US) | (us > _TIME_MAX_US)
+    for row in np.flatnonzero(wrong).tolist():
+        why = f"{name} is outside of the years 1 to 9999"
+        tally.add(place_of(arrays, row, broker_name), why)
+    return pc.if_else(pa.array(~wrong), arrays[name], None).view(_UTC_US)
 
 
 def transaction_states(flags: pa.Array) -> pa.Array:
@@ -327,7 +382,8 @@ def number_of(text: pa.Array, kind: pa.DataType) -> pa.Array:
     whole = pc.match_substring_regex(text, pattern=_WHOLE)
     numbers = pc.if_else(whole, text, None).cast(pa.int64())
     if pa.types.is_timestamp(kind):
-        ms = pc.if_else(pc.less_equal(pc.abs(numbers), twin.MS_MAX), numbers, None)
+        ms = pc.if_else(pc.less_equal(numbers, _TIME_MAX_US // 1000), numbers, None)
+        ms = pc.if_else(pc.less_equal(pa.scalar(_TIME_MIN_US // 1000, pa.int64()), ms), ms, None)
         return pc.multiply(ms, 1000).view(_UTC_US).cast(kind)
     most = 2**31 - 1
     small = pc.if_else(pc.less_equal(pc.abs(numbers), most), numbers, None)
@@ -344,19 +400,26 @@ def values_of(bodies: pa.Array, value_format: ValueFormat | None, kind: pa.DataT
         try:
             return bodies.cast(pa.string())
         except pa.ArrowInvalid:
-            texts = [str(each, "utf-8", "replace") for each in bodies.to_pylist()]
+            texts = [
+                None if each is None else str(each, "utf-8", "replace")
+                for each in bodies.to_pylist()
+            ]
             return pa.array(texts, pa.string())
     documents = [_json(each) for each in bodies.to_pylist()]
     try:
         return pa.array(documents, kind)
-    except (pa.ArrowException, OverflowError):
+    except _UNFIT:
         return pa.array([_fitting(each, kind) for each in documents], kind)
 
 
-def _json(body: bytes) -> object:
+_UNFIT = (pa.ArrowException, ArithmeticError, ValueError, TypeError, RecursionError)
+"""What Arrow raises for values that do not fit a type, such as half a surrogate pair in a text."""
+
+
+def _json(body: bytes | None) -> object:
     try:
-        found: object = json.loads(body)
-    except ValueError:
+        found: object = None if body is None else json.loads(body)
+    except (ValueError, RecursionError):
         return None
     # Arrow takes lists of pairs for structs, too, but not beside dictionaries.
     return cast(dict[str, object], found) if isinstance(found, dict) else None
@@ -365,6 +428,6 @@ def _json(body: bytes) -> object:
 def _fitting(document: object, kind: pa.DataType) -> object:
     try:
         pa.array([document], kind)
-    except (pa.ArrowException, OverflowError):
+    except _UNFIT:
         return None
     return document

@@ -8,11 +8,9 @@ to the wanted messages. Our own running broker keeps the newest entries of its q
 in memory for up to a minute; what only the log has of the wanted queues is read from there.
 """
 
-import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -20,77 +18,28 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.types import StructType
 
 from tianzhou.client.queues import Queue
-from tianzhou.errors import ConfigError, DataLost, RecordError
-from tianzhou.names import SCHEDULE_TOPIC
-from tianzhou.protocol.properties import java_hash
-from tianzhou.protocol.sysflag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from tianzhou.errors import ConfigError
 from tianzhou.spark import offsets, pushdown, schema
 from tianzhou.spark.batch import narrowed
-from tianzhou.spark.decode import (
-    BATCH_BYTES,
-    ROWS_MAX,
-    Arrays,
-    Decoder,
-    Longs,
-    decode_arrays,
-    wanted_tags,
-)
-from tianzhou.spark.offsets import AtTime, Bounds, Edge, Lost, Places, Range, Wish, Wishes
+from tianzhou.spark.decode import Decoder, wanted_tags
+from tianzhou.spark.malformed import Tally
+from tianzhou.spark.offsets import AtTime, Bounds, Edge, Places, Range, Wish, Wishes
 from tianzhou.spark.options import SplitBy, StoreOptions, read_options
 from tianzhou.spark.pulling import report_loss
 from tianzhou.spark.pushdown import NOTHING_PUSHED
 from tianzhou.spark.spans import spans
-from tianzhou.spark.store_files import Entries, StoreFiles, is_end
+from tianzhou.spark.store_files import StoreFiles
+from tianzhou.spark.store_rows import LogPartition, QueuesPartition, RowReader, may_match
 from tianzhou.spark.worker import Travelling, settle_in
 from tianzhou.store.checkpoint import read_checkpoint
-from tianzhou.store.commitlog import find_record
-from tianzhou.store.consumequeue import BLANK_SIZE
 from tianzhou.store.disk import RealDisk
 
-log = logging.getLogger(__name__)
+__all__ = ["LogPartition", "PushingReader", "QueuesPartition", "StoreReader", "StoreSource"]
 
-_ENTRIES_AT_ONCE = 65_536
 _LOOKS, _LOOK_COUNT = 8, 512
 _SHARE_WITHOUT_BODY = 0.25
 """Of the time that a message takes, when nobody wants its body."""
-_PLACE_NAMES = ["topic", "queueId", "queueOffset", "sysFlag", "storeSize"]
 _NOTHING_OF_IT = 2**63 - 1
-_HASH_MIN = -(2**31)
-"""Below, an entry's tags code is no hash but the address of a unit beside the queue."""
-
-
-@dataclass
-class QueuesPartition(InputPartition):
-    """Ranges of queues, read by one task in the order of the log."""
-
-    ranges: tuple[Range, ...]
-
-
-@dataclass
-class LogPartition(InputPartition):
-    """Records of one log file, those of the wanted queues that lie in their range."""
-
-    log_offset: int
-    wanted: Mapping[tuple[str, int], tuple[int, int]]
-    """Queue offsets from and before, by topic and queue."""
-    topics: frozenset[str] = frozenset()
-    """Topics whose other queues are wanted, too."""
-    others: tuple[int, int] = (0, 2**63 - 1)
-    """Queue offsets of those."""
-    pattern: str = ""
-    """Topics that match it are among `topics`."""
-    times_ms: tuple[int | None, int | None] = (None, None)
-    """Store times from and before, None for any."""
-    queue_ids: frozenset[int] | None = None
-    """Of the other queues only those of these numbers, None for any."""
-
-    def range_of(self, topic: str, queue_id: int) -> tuple[int, int] | None:
-        """The wanted queue offsets of a queue, None if it is not wanted."""
-        found = self.wanted.get((topic, queue_id))
-        if found is not None or (self.queue_ids is not None and queue_id not in self.queue_ids):
-            return found
-        matches = self.pattern and re.fullmatch(self.pattern, topic)
-        return self.others if topic in self.topics or matches else None
 
 
 class StoreSource(DataSource):
@@ -264,10 +213,13 @@ class StoreReader(Travelling, DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         settle_in()
+        rows = RowReader(
+            self._files(), self._decoder(), self._options, Tally(self._options.fail_on_malformed)
+        )
         if isinstance(partition, QueuesPartition):
-            return self._read_queues(partition.ranges)
+            return rows.of_queues(partition.ranges)
         if isinstance(partition, LogPartition):
-            return self._read_log(partition)
+            return rows.of_log(partition)
         return iter(())  # what Spark makes of no partitions at all
 
     @property
@@ -275,102 +227,7 @@ class StoreReader(Travelling, DataSourceReader):
         return wanted_tags(self._options, self._pushed)
 
     def _decoder(self) -> Decoder:
-        return Decoder.of(self._wanted, self._options, self._pushed)
-
-    def _read_queues(self, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
-        files, decoder = self._files(), self._decoder()
-        for some in _at_once(ranges):
-            entries = [self._entries(files, each) for each in some]
-            places = np.concatenate([each["log"].astype(np.int64) for each in entries])
-            sizes = np.concatenate([each["size"].astype(np.int64) for each in entries])
-            if len(some) > 1:
-                order = np.argsort(places, kind="stable")
-                places, sizes = places[order], sizes[order]
-            for begin, end in _groups(places, sizes, files, with_bodies="body" in decoder.sources):
-                for arrays in self._arrays(files, decoder, places[begin:end], some):
-                    yield from decoder.batches(arrays, self._options.broker_name)
-        files.close()
-
-    def _entries(self, files: StoreFiles, part: Range) -> Entries:
-        """The entries of a range that may lead to wanted messages."""
-        topic, queue_id = part.queue.topic, part.queue.queue_id
-        found = files.entries(topic, queue_id, part.first, part.stop)
-        if len(found) < part.count:
-            self._lose(Lost(part.queue, part.first + len(found), part.stop, "have been deleted"))
-        entries: Entries = found[found["size"] != BLANK_SIZE]
-        if self._only_tags is not None and topic != SCHEDULE_TOPIC:
-            entries = entries[may_match(entries, self._only_tags)]
-        return entries
-
-    def _arrays(
-        self, files: StoreFiles, decoder: Decoder, places: Longs, ranges: Sequence[Range]
-    ) -> Iterator[Arrays]:
-        """Columns of the records at places of one log file; what is damaged is lost."""
-        queues = ", ".join(str(each.queue) for each in ranges[:8])
-        found = files.log_file(int(places[0]))
-        if found is None:
-            self._lose(f"queue {queues}: log file of {places[0]} has been deleted")
-            return
-        mapped, first = found
-        where = f"queue {queues}, log file {first}"
-        yield from self._sound(decoder, memoryview(mapped), places - first, where)
-
-    def _read_log(self, part: LogPartition) -> Iterator[pa.RecordBatch]:
-        files, decoder = self._files(), self._decoder().narrowed(*part.times_ms)
-        found = files.log_file(part.log_offset)
-        if found is None:
-            self._lose(f"log file of {part.log_offset} has been deleted")
-            return
-        mapped, first = found
-        view = memoryview(mapped)
-        at = part.log_offset - first
-        while True:
-            for group in files.walk(first + at):
-                starts = np.array(group, np.int64)
-                columns = decode_arrays(view, starts, _PLACE_NAMES, check_crc=False)
-                at = group[-1] + columns[-1][len(group) - 1].as_py()
-                keep = _wanted_rows(part, columns)
-                if keep.any():
-                    yield from self._log_batches(decoder, view, starts[keep], first)
-            if is_end(mapped, at):
-                break
-            self._lose(f"log file {first}: at {at} there is no record")
-            following = find_record(view, first, at + 1, len(view))
-            if following is None:
-                break
-            at = following
-        files.close()
-
-    def _log_batches(
-        self, decoder: Decoder, view: memoryview, starts: Longs, first: int
-    ) -> Iterator[pa.RecordBatch]:
-        for arrays in self._sound(decoder, view, starts, f"log file {first}"):
-            yield from decoder.batches(arrays, self._options.broker_name)
-
-    def _sound(
-        self, decoder: Decoder, view: memoryview, starts: Longs, where: str
-    ) -> Iterator[Arrays]:
-        """Columns of records; what is damaged is lost."""
-        try:
-            whole = decoder.arrays(view, starts)
-        except RecordError as e:
-            self._lose(f"{where}: {e}")
-        else:
-            yield whole
-            return
-        for start in starts:
-            try:
-                yield decoder.arrays(view, np.array([start]))
-            except RecordError as e:
-                self._lose(f"{where}: {e}")
-
-    def _lose(self, lost: Lost | str) -> None:
-        if isinstance(lost, Lost):
-            report_loss([lost], fail=self._options.fail_on_data_loss)
-        elif self._options.fail_on_data_loss:
-            raise DataLost(f"{lost}. The option failOnDataLoss=false goes on without it")
-        else:
-            log.warning("lost: %s", lost)
+        return replace(Decoder.of(self._wanted, self._options, self._pushed), with_places=True)
 
 
 class PushingReader(StoreReader):
@@ -396,17 +253,6 @@ def resolve(files: StoreFiles, wishes: Wishes, bounds: dict[Queue, Bounds]) -> P
         else:
             places[queue] = held.low if wish is Edge.EARLIEST else held.high
     return places
-
-
-def _at_once(ranges: Iterable[Range]) -> Iterator[list[Range]]:
-    """Ranges that are looked at together; one alone may be so long that it is cut."""
-    ranges = list(ranges)
-    if len(ranges) > 1:
-        yield ranges
-        return
-    for each in ranges:
-        for first in range(each.first, each.stop, _ENTRIES_AT_ONCE):
-            yield [Range(each.queue, first, min(first + _ENTRIES_AT_ONCE, each.stop))]
 
 
 def _tail_times_ms(starting: Wishes, ending: Wishes) -> tuple[int | None, int | None] | None:
@@ -447,50 +293,3 @@ def _log_files(files: StoreFiles, ranges: list[Range]) -> list[int]:
         return []
     low, high = min(edges) - files.log_file_bytes, max(edges)
     return [first for first in files.log_firsts if low < first <= high]
-
-
-def may_match(
-    entries: Entries, tags: frozenset[str]
-) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Which entries may be of messages with one of the tags."""
-    codes = entries["tags"].astype(np.int64)
-    hashes = np.array(sorted(map(java_hash, tags)), np.int64)
-    return np.isin(codes, hashes) | (codes < _HASH_MIN)
-
-
-def _groups(
-    places: Longs, sizes: Longs, files: StoreFiles, *, with_bodies: bool
-) -> Iterator[tuple[int, int]]:
-    """From where to where messages make good batches, each of one log file."""
-    numbers = (places - files.first_log_offset) // files.log_file_bytes
-    edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(places)]
-    for begin, end in pairwise(edges):
-        at = begin
-        while at < end:
-            count = min(ROWS_MAX, end - at)
-            if with_bodies:
-                passed = np.cumsum(sizes[at : at + count])
-                count = max(int(np.searchsorted(passed, BATCH_BYTES, "right")), 1)
-            yield at, at + count
-            at += count
-
-
-def _wanted_rows(
-    part: LogPartition, columns: list[pa.Array]
-) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Which records are of the wanted queues, have a queue entry and lie in the range."""
-    topics = columns[0].dictionary_encode()
-    names: list[str] = topics.dictionary.to_pylist()
-    codes = topics.indices.to_numpy(zero_copy_only=False)
-    queue_ids, places, flags = (column.to_numpy() for column in columns[1:4])
-    keep = np.zeros(len(codes), np.bool_)
-    for code, name in enumerate(names):
-        of_topic = codes == code
-        for queue_id in np.unique(queue_ids[of_topic]).tolist():
-            range_ = part.range_of(name, queue_id)
-            if range_ is not None:
-                of_queue = of_topic & (queue_ids == queue_id)
-                keep |= of_queue & (places >= range_[0]) & (places < range_[1])
-    state = flags & TRANSACTION_MASK
-    keep &= (state == TRANSACTION_NONE) | (state == TRANSACTION_COMMIT)
-    return keep

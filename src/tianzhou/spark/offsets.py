@@ -94,6 +94,8 @@ class Lost:
     why: str
 
     def __str__(self) -> str:
+        if self.stop - self.first == 1:
+            return f"queue {self.queue}: the message at offset {self.first} {self.why}"
         return (
             f"queue {self.queue}: {self.stop - self.first} messages from {self.first} to before "
             f"{self.stop} {self.why}"

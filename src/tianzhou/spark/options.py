@@ -273,6 +273,7 @@ class ReadingOptions:
     tags: str = ""  # a || b
     keys: tuple[str, ...] = parsed((), parse_keys)  # a || b: messages with one of these keys
     fail_on_data_loss: bool = True
+    fail_on_malformed: bool = False  # False: null where a value cannot be decoded, and a count
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     value_format: ValueFormat | None = None

@@ -7,13 +7,14 @@ patience.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from tianzhou.errors import RecordError, RemotingError
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
-from tianzhou.protocol.record import QUEUE_OFFSET_AT, scan_records
+from tianzhou.protocol.record import scan_records
 from tianzhou.remoting.pending import Waiter
+from tianzhou.spark.malformed import queue_offset_at
 
 Post = Callable[[Waiter, int], bool]
 """Sends a pull from an offset on; False if that is not possible at once."""
@@ -77,15 +78,25 @@ class PullRun:
         self._ended.set_result(self._at)
 
 
-def cut(records: bytes, following: int, stop: int, delta: int) -> bytes:
-    """The records of a reply before an offset. Raises RecordError.
+def whole_starts(records: bytes) -> Iterator[int]:
+    """Where the records of a reply begin. Raises RecordError."""
+    return (start for start, _, _ in scan_records(records))
+
+
+def cut(
+    records: bytes,
+    following: int,
+    stop: int,
+    delta: int,
+    starts_of: Callable[[bytes], Iterable[int]] = whole_starts,
+) -> bytes:
+    """The records of a reply before an offset. Raises RecordError as `starts_of` does.
 
     A broker that filters looks further than it was asked to; the next block has that.
     """
     if following <= stop:
         return records
-    for start, _, _ in scan_records(records):
-        place = start + QUEUE_OFFSET_AT
-        if int.from_bytes(records[place : place + 8], "big", signed=True) >= stop - delta:
+    for start in starts_of(records):
+        if queue_offset_at(records, start) >= stop - delta:
             return records[:start]
     return records

@@ -31,8 +31,8 @@ from tianzhou.protocol.bodies.topics import TopicList
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers.pull import PullMessageRequest, PullMessageResponse
-from tianzhou.protocol.record import decode_record, scan_records
 from tianzhou.remoting.pending import Waiter
+from tianzhou.spark.malformed import starts_of, store_time_ms
 from tianzhou.spark.offsets import AtTime, Bounds, Edge, Lost, Places, Range, Wish, Wishes
 from tianzhou.spark.options import ReadFrom, SourceOptions
 from tianzhou.spark.pull_run import PullRun, cut
@@ -237,8 +237,9 @@ class ClusterReader:
         """When a message was stored, or the next one behind it."""
         while True:
             reply = await self._pull(queue, queue_offset, 1, Subscription(queue.topic), MASTER_ID)
-            if reply.status is PullStatus.FOUND:
-                return decode_record(reply.records, read_body=False).store_time_ms
+            found = reply.status is PullStatus.FOUND
+            if found and (time_ms := store_time_ms(reply.records)) is not None:
+                return time_ms
             if reply.next_offset <= queue_offset or reply.next_offset >= reply.max_offset:
                 return 2**63 - 1
             queue_offset = reply.next_offset
@@ -269,7 +270,7 @@ class ClusterReader:
                     reply = await self._pull(queue, at, _LOOK_COUNT, subscription, self._turns[0])
                     if reply.next_offset > at:
                         looked += reply.next_offset - at
-                        found += sum(1 for _ in scan_records(reply.records))
+                        found += len(starts_of(reply.records))
             except TianzhouError as error:
                 if not error.retriable:
                     raise  # such as an expression that the broker cannot read
@@ -350,7 +351,8 @@ class ClusterReader:
         queue, stop = block.range.queue, block.range.stop
         following = reply.next_offset
         if reply.status is PullStatus.FOUND and following > at:
-            records = cut(reply.records, following, stop, reply.offset_delta)
+            # One that is damaged is told when the block is decoded.
+            records = cut(reply.records, following, stop, reply.offset_delta, starts_of)
             block.replies.append((records, reply.offset_delta))
             return following
         if reply.status is PullStatus.NO_MATCH and following > at:

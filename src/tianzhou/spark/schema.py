@@ -17,6 +17,7 @@ from pyspark.sql.types import (
     LongType,
     MapType,
     StringType,
+    StructField,
     StructType,
     TimestampType,
 )
@@ -27,6 +28,9 @@ from tianzhou.spark.options import ReadingOptions, ValueFormat
 
 VALUE = "value"
 """The column of the decoded body."""
+
+MALFORMED_NULL = ("body", "bornTimestamp", "storeTimestamp")
+"""Columns that are null only where a message is malformed."""
 
 _STRING, _INT, _LONG, _TIME = StringType(), IntegerType(), LongType(), TimestampType()
 
@@ -41,6 +45,10 @@ class Column:
     properties: tuple[str, ...] = ()
     """Properties that hold it, the first one that is there counts; none: the record itself."""
 
+    @property
+    def may_be_null(self) -> bool:
+        return bool(self.properties) or self.name in (*MALFORMED_NULL, "transactionState")
+
 
 COLUMNS = (
     Column("topic", _STRING, "name of the topic"),
@@ -52,7 +60,7 @@ COLUMNS = (
     Column("offsetMsgId", _STRING, "the broker's id: address and physical offset"),
     Column("tags", _STRING, "tag, null without one", (properties.TAGS,)),
     Column("keys", ArrayType(_STRING), "keys, empty without any"),
-    Column("body", BinaryType(), "the body as it was sent, unpacked if it was compressed"),
+    Column("body", BinaryType(), "the body as it was sent, unpacked; null if that fails"),
     Column("properties", MapType(_STRING, _STRING), "all properties, those of the system too"),
     Column("bornTimestamp", _TIME, "when the producer sent it"),
     Column("storeTimestamp", _TIME, "when the broker stored it"),
@@ -119,6 +127,7 @@ def check_projection(schema: StructType, options: ReadingOptions) -> None:
                     f"column value is a {fits.typeName()} with valueFormat={options.value_format}, "
                     f"not a {kind.simpleString()}"
                 )
+            _check_nullable(field, may_be_null=True)
             continue
         column = BY_NAME.get(field.name)
         if column is None:
@@ -129,6 +138,14 @@ def check_projection(schema: StructType, options: ReadingOptions) -> None:
                 f"column {field.name} has the type {column.spark_type.simpleString()}, not "
                 f"{kind.simpleString()}"
             )
+        never = options.fail_on_malformed and field.name in MALFORMED_NULL
+        _check_nullable(field, may_be_null=column.may_be_null and not never)
+
+
+def _check_nullable(field: StructField, *, may_be_null: bool) -> None:
+    """Spark believes a schema: a null in a column that says NOT NULL would be a wrong value."""
+    if may_be_null and not field.nullable:
+        raise ConfigError(f"column {field.name} may be null: leave NOT NULL out of the schema")
 
 
 def _hint(name: str) -> str:

@@ -85,6 +85,15 @@ class StoreFiles:
         mapped, first = found
         return record_size(mapped, log_offset - first, log_offset) > 0
 
+    def is_unwritten(self, log_offset: int) -> bool:
+        """Whether nothing is in the files at a place of the log; a damaged record is something."""
+        found = self.log_file(log_offset) if log_offset >= self.first_log_offset else None
+        if found is None:
+            return True
+        mapped, first = found
+        at = log_offset - first
+        return not any(mapped[at : at + SIZE_AND_MAGIC.size])
+
     def store_time_ms(self, log_offset: int) -> int | None:
         """When the record at a place of the log was stored."""
         found = self.log_file(log_offset) if self.has_record(log_offset) else None
@@ -161,7 +170,7 @@ class StoreFiles:
             # A broker that stages its log has entries of records that are not in the files yet.
             def is_missing(queue_offset: int) -> bool:
                 entry = self.entries(topic, queue_id, queue_offset, queue_offset + 1)[0]
-                return entry["size"] != BLANK_SIZE and not self.has_record(int(entry["log"]))
+                return entry["size"] != BLANK_SIZE and self.is_unwritten(int(entry["log"]))
 
             high = low + bisect_left(range(low, high), True, key=is_missing)
         return Bounds(low, high)

@@ -1,5 +1,7 @@
 """Batches: rows and sizes, compressed bodies, columns that are made of others."""
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("pyspark", reason="the extra spark is not installed: no pyspark")
@@ -7,11 +9,13 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed: no pysp
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
+from tianzhou.errors import BodyError
 from tianzhou.protocol import compression
 from tianzhou.protocol.record import encode_record
 from tianzhou.protocol.sysflag import COMPRESSED, TRANSACTION_COMMIT, TRANSACTION_PREPARED
 from tianzhou.spark import decode
 from tianzhou.spark.decode import Decoder
+from tianzhou.spark.malformed import Tally
 from tianzhou.spark.options import SourceOptions, ValueFormat, read_options
 from tianzhou.spark.pushdown import NOTHING_PUSHED, Pushed
 from tianzhou.spark.schema import BY_NAME
@@ -77,6 +81,71 @@ def test_compressed_bodies_are_unpacked_and_large_ones_divided(
     assert COMPRESSED & compression.flag_of(kinds[0])
 
 
+def test_what_cannot_be_unpacked_is_null_counted_and_named(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode, "_UNPACKED_BYTES_MAX", 1000)
+    bomb = compression.compress(bytes(1001), compression.CompressionType.ZSTD)
+    zstd, zlib = (
+        compression.flag_of(kind)
+        for kind in (compression.CompressionType.ZSTD, compression.CompressionType.ZLIB)
+    )
+    rows = [(b"a", 0), (b"b", zlib), (bomb, zstd), (b"", zlib), (b"c", COMPRESSED | 5 << 8)]
+    data = b"".join(record(n, body=body, sys_flag=flag) for n, (body, flag) in enumerate(rows))
+    it = decoder("body", "queueOffset")
+    tally = Tally()
+    (batch,) = it.batches(it.arrays(data), "broker", tally=tally, queue_offset_delta=100)
+    assert batch.column("body").to_pylist() == [b"a", None, None, b"", None]
+    assert batch.column("queueOffset").to_pylist() == [100, 101, 102, 103, 104]
+    tally.close()
+    assert tally.count == 3
+    assert (
+        "queue t@broker:0, offset 102: a ZSTD body unpacks to more than 1000 bytes" in caplog.text
+    )
+    assert caplog.messages[-1] == "malformed values in this task: 3, each null in its row"
+    strict = it.batches(it.arrays(data), "broker", tally=Tally(fail=True))
+    with pytest.raises(BodyError, match=r"queue t@broker:0, offset 1: .* failOnMalformed=false"):
+        list(strict)
+
+
+def test_a_task_names_some_malformed_messages_and_counts_all(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    data = b"".join(record(number, sys_flag=COMPRESSED) for number in range(9000))
+    it = decoder("body")
+    tally = Tally()
+    assert sum(batch.num_rows for batch in it.batches(it.arrays(data), "b", tally=tally)) == 9000
+    assert tally.count == 9000
+    assert len(caplog.messages) == 10
+
+
+@pytest.mark.parametrize("ms", [2**63 - 1, -(2**63), 253_402_300_800_000, -62_135_596_800_001])
+def test_times_outside_of_the_calendar_are_null(ms: int) -> None:
+    usual = 1_700_000_000_000
+    it = decoder("storeTimestamp", "deliverTimestamp")
+    texts = [f"TIMER_OUT_MS\x01{each}" for each in (usual, ms)]
+    data = b"".join(
+        record(n, stored_ms=each, properties=text)
+        for n, (each, text) in enumerate(zip((usual, ms), texts, strict=True))
+    )
+    tally = Tally()
+    (batch,) = it.batches(it.arrays(data), "b", tally=tally)
+    for name in ("storeTimestamp", "deliverTimestamp"):
+        assert batch.column(name).view(pa.int64()).to_pylist() == [usual * 1000, None]
+    assert tally.count == 1
+
+
+def test_only_records_with_a_wanted_key_are_decoded() -> None:
+    texts = ["KEYS\x01a b", "", "KEYS\x01ab", "KEYS\x01b", "KEYS\x01 a  c"]
+    data = [record(number, properties=text) for number, text in enumerate(texts)]
+    data[2] = data[2].replace(b"x", b"y", 1)  # a body that does not match its checksum
+    it = replace(decoder("queueOffset", "body"), only_keys=frozenset({"a", "c"}))
+    (batch,) = it.batches(it.arrays(b"".join(data)), "b")
+    assert batch.column("queueOffset").to_pylist() == [0, 4]
+    none = replace(it, only_keys=frozenset({"d"}))
+    assert not list(none.batches(none.arrays(b"".join(data)), "b"))
+
+
 def test_only_messages_with_exactly_the_wanted_tags_remain() -> None:
     # "Aa" and "BB" have the same hash in Java, so a broker takes one for the other.
     texts = ["TAGS\x01Aa\x02", "TAGS\x01BB\x02", "", "TAGS\x01Aa\x02"]
@@ -131,10 +200,18 @@ def test_transaction_states_have_words() -> None:
 
 
 def test_values_are_text_or_json_and_odd_ones_do_not_stop_a_job() -> None:
-    bodies = pa.array([b'{"a": 1, "b": "x"}', b"\xff", b'{"a": "no number"}', b"[]", b'{"c": 1}'])
+    deep, half = b'{"a":' * 100_000, b'{"a": 1, "b": "\\ud800"}'
+    bodies = pa.array(
+        [
+            b'{"a": 1, "b": "x"}', b"\xff", b'{"a": "no number"}', b"[]", b'{"c": 1}',
+            None, deep, half, b'{"a": 1e400}', b'{"a": %s}' % (b"9" * 400),
+        ],
+        pa.binary(),
+    )  # fmt: skip
     texts = decode.values_of(bodies, ValueFormat.TEXT, pa.string()).to_pylist()
     assert texts[:2] == ['{"a": 1, "b": "x"}', "\ufffd"]
+    assert texts[5] is None
     kind = pa.struct([("a", pa.int64()), ("b", pa.string())])
     assert decode.values_of(bodies, ValueFormat.JSON, kind).to_pylist() == [
-        {"a": 1, "b": "x"}, None, None, None, {"a": None, "b": None},
+        {"a": 1, "b": "x"}, None, None, None, {"a": None, "b": None}, None, None, None, None, None,
     ]  # fmt: skip
