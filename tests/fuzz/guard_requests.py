@@ -339,10 +339,10 @@ def make_up(data: bytes, places: Places, opaque: int) -> Tried | None:
         if random.random() < 0.3:
             header = mutate(random, header, header)
         raw = _signed_raw(draft, header, body, by)
-        if raw is None:
+        # An answer with the opaque of another request could not be told from that one's.
+        if raw is None or command.decode(raw).opaque != opaque:
             return None
-        frame, read = raw, command.decode(raw)
-        code, opaque = read.code, read.opaque
+        frame, code = raw, command.decode(raw).code
     is_open = code in OPEN_CODES
     return Tried(
         frame,

@@ -1,5 +1,6 @@
 """Access control over connections: half messages, replies, client ids and recalls of others."""
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -175,6 +176,48 @@ async def test_a_client_id_cannot_be_taken_from_another_account(tmp_path: Path) 
             return (await heartbeat(intruder, OTHER, "asker@1", "askers")).code == 0
 
         await eventually(is_free, "the id to be free")
+
+
+# -- requests that wait ----------------------------------------------------------------------------
+
+
+async def test_a_waiting_pull_or_pop_gets_nothing_once_the_right_is_taken_away(
+    tmp_path: Path,
+) -> None:
+    pop = {
+        "consumerGroup": "clerks", "topic": "orders", "queueId": "-1", "maxMsgNums": "8",
+        "invisibleTime": "60000", "pollTime": "60000", "bornTime": "0", "initMode": "0",
+    }  # fmt: skip
+    async with guarded(tmp_path) as it:
+        assert (await send(it.peer, OWNER, "orders")).code == ResponseCode.SUCCESS
+        pull = pull_fields("clerks", "orders", 0, 1, sys_flag=6, suspend_ms=60_000)
+        first = await request(it.peer, OWNER, RequestCode.POP_MESSAGE, pop)
+        assert first.code == ResponseCode.SUCCESS
+        waiting = [
+            asyncio.create_task(request(it.peer, OWNER, code, fields))
+            for code, fields in (
+                (RequestCode.PULL_MESSAGE, pull), (RequestCode.POP_MESSAGE, pop),
+            )
+        ]  # fmt: skip
+        await eventually(lambda: len(it.broker.parked) == 1, "the pull to wait")
+
+        async def both_wait() -> bool:
+            info = {"consumerGroup": "clerks", "topic": "orders", "queueId": "-1"}
+            told = await request(it.peer, OWNER, RequestCode.POLLING_INFO, info)
+            return told.fields.get("pollingNum") == "1"
+
+        await eventually(both_wait, "the pop to wait")
+        swapped = ACCOUNTS.replace("orders=PUB|SUB", "none=SUB").replace("other=PUB", "orders=PUB")
+        (tmp_path / "conf" / "plain_acl.yml").write_text(swapped)
+
+        async def other_sends() -> bool:
+            return (await send(it.peer, OTHER, "orders")).code == ResponseCode.SUCCESS
+
+        await eventually(other_sends, "the new rules")
+        for task in waiting:
+            answer = await task
+            assert answer.code == ResponseCode.NO_PERMISSION, answer.remark
+            assert not answer.body
 
 
 # -- recalls ---------------------------------------------------------------------------------------

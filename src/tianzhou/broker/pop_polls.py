@@ -30,6 +30,7 @@ class PopWaiting:
     subscription: Subscription
     opaque: int
     encoding: HeaderEncoding
+    account: str | None = None
 
 
 PopParked = Parked[Connection, PopWaiting]

@@ -340,6 +340,7 @@ class Broker:
         pulls = PullParts(
             settings, self.topics, self.groups, self.consumers, self.offsets, store, self.parked,
             stats, steady, self._wakes.arm, self._pull_found,
+            self._may_consume,
         )  # fmt: skip
         clients = ClientParts(
             settings, self.topics, self.groups, self.consumers, self.producers, self._client_ids,
@@ -347,7 +348,8 @@ class Broker:
         )  # fmt: skip
         pops = pop.put_together(
             settings, self.topics, self.groups, self.offsets, store, stats, clock, steady,
-            store_host, self._save_tables, self._waits.timed_until_ms, self._step,
+            store_host, self._save_tables, self._waits.timed_until_ms, self._may_consume,
+            self._step,
         )  # fmt: skip
         self._pops, self._polls = pops.pops, pops.polls
         client = Client(tls=self._client_tls, credentials=inner_credentials(config))
@@ -538,6 +540,12 @@ class Broker:
     def _may_publish(self, connection: Connection, account: str | None, topic: str) -> bool:
         access = self._access
         return access is None or access.may_publish(connection.peer, account, topic)
+
+    def _may_consume(
+        self, connection: Connection, account: str | None, topic: str, group: str
+    ) -> bool:
+        access = self._access
+        return access is None or access.may_consume(connection.peer, account, topic, group)
 
     def _feed(self, connection: Connection, view: memoryview, at: int) -> tuple[int, int] | None:
         if self._hot is None or not self._entrance.is_free_client(connection.peer):

@@ -35,6 +35,7 @@ class AccessControl:
         self._guard = Guard(lambda: self.files.rules, place_at, rights)
         self.check = self._guard.check
         self.may_publish = self._guard.may_publish
+        self.may_consume = self._guard.may_consume
         self.refused: Mapping[Lack, int] = self._guard.refused
         """Refused requests, by what they lacked."""
 

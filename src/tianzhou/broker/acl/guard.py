@@ -17,7 +17,16 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from tianzhou.broker.acl.accounts import Account, Rules
-from tianzhou.broker.acl.needs import PUB, Kind, Need, PlaceAt, needs_of, topic_need
+from tianzhou.broker.acl.needs import (
+    PUB,
+    SUB,
+    Kind,
+    Need,
+    PlaceAt,
+    group_need,
+    needs_of,
+    topic_need,
+)
 from tianzhou.broker.acl.rights import Rights
 from tianzhou.errors import HeaderError, ProtocolError, RequestError
 from tianzhou.protocol import acl
@@ -90,6 +99,13 @@ class Guard:
 
     def may_publish(self, peer: str, access_key: str | None, topic: str) -> bool:
         """Whether a connection whose requests passed as this account may write a topic now."""
+        return self._may(peer, access_key, [topic_need(topic, PUB)])
+
+    def may_consume(self, peer: str, access_key: str | None, topic: str, group: str) -> bool:
+        """The same for reading a topic as a group."""
+        return self._may(peer, access_key, [topic_need(topic, SUB), group_need(group)])
+
+    def _may(self, peer: str, access_key: str | None, needs: list[Need]) -> bool:
         rules = self._rules()
         address = parse_host(peer.rpartition(":")[0])
         if address is not None and rules.is_white(address):
@@ -99,7 +115,7 @@ class Guard:
             return False
         if address is not None and account.white(address):
             return True
-        return self._has(account, topic_need(topic, PUB))
+        return all(self._has(account, need) for need in needs)
 
     def _refusal(self, rules: Rules, address: Address | None, request: Command) -> _Refusal | None:
         """Why not; None if it may."""

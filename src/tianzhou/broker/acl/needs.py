@@ -128,7 +128,8 @@ def _place_need(topic: str | None, log_offset: int, permission: Permission) -> N
 
 def _send_back(header: send_headers.ConsumerSendMsgBackRequest, place_at: PlaceAt) -> list[Need]:
     # Without the second, a group could read any topic by sending its messages back.
-    return [group_need(header.group), _read_need(header.log_offset, place_at)]
+    retries = topic_need(RETRY_TOPIC_PREFIX + header.group, SUB)
+    return [retries, _read_need(header.log_offset, place_at)]
 
 
 def _view(header: pull_headers.ViewMessageRequest, place_at: PlaceAt) -> list[Need]:

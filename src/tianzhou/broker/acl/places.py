@@ -14,7 +14,7 @@ def place_at(store: MessageStore, log_offset: int) -> Place | None:
         record = store.record_at(log_offset)
         if record is None:
             return None
-        message = decode_record(record)
+        message = decode_record(record, check_crc=False, read_body=False)
     except TianzhouError:
         return None
     topic = message.topic

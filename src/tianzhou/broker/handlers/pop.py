@@ -20,6 +20,7 @@ from tianzhou.broker import checks
 from tianzhou.broker.clients import Subscription, make_subscription
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups import GroupTable
+from tianzhou.broker.handlers.pull import MayConsume, refuse_waiting
 from tianzhou.broker.offsets import OffsetTable
 from tianzhou.broker.pop import Change, Flying, Key
 from tianzhou.broker.pop_polls import PopParked, PopPolls, PopWaiting
@@ -82,6 +83,7 @@ class PopParts:
     stats: Stats
     clock: Clock
     steady: Clock
+    may_consume: MayConsume
     turns: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     """How often a group popped a topic; the queue to begin with goes round."""
 
@@ -98,6 +100,7 @@ def put_together(
     store_host: Host,
     topics_saved: Callable[[], Awaitable[bool]],
     timed_until_ms: Callable[[], int],
+    may_consume: MayConsume,
     step: Step = unwatched,
 ) -> PopParts:
     """The parts of a broker's pop consumption, which tell each other. Raises StoreError."""
@@ -110,7 +113,9 @@ def put_together(
         settings, store, topics, groups, offsets, stats, clock, steady, store_host, topics_saved,
         polls.visible, step, timed_until_ms, polls.visible_everywhere,
     )  # fmt: skip
-    parts = PopParts(settings, topics, groups, store, pops, polls, stats, clock, steady)
+    parts = PopParts(
+        settings, topics, groups, store, pops, polls, stats, clock, steady, may_consume
+    )  # fmt: skip
     return parts
 
 
@@ -128,7 +133,7 @@ def pop_message(parts: PopParts, connection: Connection, request: Command) -> Co
     answer, is_more = _pop(parts, config, header, subscription)
     if answer.code == ResponseCode.SUCCESS:
         return answer
-    waiting = PopWaiting(header, subscription, request.opaque, request.encoding)
+    waiting = _waiting(connection, request, header, subscription)
     code = _park(parts, config, connection, request, waiting)
     if code is None:
         if is_more:
@@ -482,6 +487,15 @@ def _park(
     return None
 
 
+def _waiting(
+    connection: Connection,
+    request: Command,
+    header: PopMessageRequest | NotificationRequest,
+    subscription: Subscription,
+) -> PopWaiting:
+    return PopWaiting(header, subscription, request.opaque, request.encoding, connection.account)
+
+
 def serve_waiting(parts: PopParts, parked: PopParked, is_due: bool) -> bool:
     """Answer a request that waits, if there is something to tell or its time is up."""
     waiting, connection = parked.request, parked.owner
@@ -490,7 +504,7 @@ def serve_waiting(parts: PopParts, parked: PopParked, is_due: bool) -> bool:
         return True
     is_more = False
     try:
-        answer, is_more = _answer_to(parts, waiting)
+        answer, is_more = _answer_to(parts, connection, waiting)
     except RequestError as e:
         answer = Command(code=e.code, remark=e.remark)
     if answer is None or answer.code == ResponseCode.POLLING_TIMEOUT:
@@ -513,8 +527,12 @@ def serve_waiting(parts: PopParts, parked: PopParked, is_due: bool) -> bool:
     return True
 
 
-def _answer_to(parts: PopParts, waiting: PopWaiting) -> tuple[Command | None, bool]:
+def _answer_to(
+    parts: PopParts, connection: Connection, waiting: PopWaiting
+) -> tuple[Command | None, bool]:
     header, config = waiting.header, parts.settings.config
+    if not parts.may_consume(connection, waiting.account, header.topic, header.consumer_group):
+        raise refuse_waiting(header.topic, header.consumer_group)
     _check_allowed(parts, config, header.consumer_group, header.topic, header.queue_id)
     if isinstance(header, PopMessageRequest):
         return _pop(parts, config, header, waiting.subscription)
@@ -533,7 +551,7 @@ def notification(parts: PopParts, connection: Connection, request: Command) -> C
     subscription = _subscription(config, header.topic, header.expression, header.expression_type)
     if _has_message(parts, config, header, subscription):
         return _notice(has_msg=True)
-    waiting = PopWaiting(header, subscription, request.opaque, request.encoding)
+    waiting = _waiting(connection, request, header, subscription)
     code = _park(parts, config, connection, request, waiting)
     if code is None:
         return None

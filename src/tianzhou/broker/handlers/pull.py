@@ -54,6 +54,24 @@ _CODES = {
 }
 
 
+MayConsume = Callable[[Connection, str | None, str, str], bool]
+"""Whether a connection with an account may still consume a topic as a group."""
+
+
+def anyone_may_consume(_: Connection, __: str | None, ___: str, ____: str) -> bool:
+    """There is no access control."""
+    return True
+
+
+def refuse_waiting(topic: str, group: str) -> RequestError:
+    """The right to consume was taken away while a request waited."""
+    return RequestError(
+        ResponseCode.NO_PERMISSION,
+        f"access denied: group {checks.shorten(group)} may no longer read topic "
+        f"{checks.shorten(topic)}",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """What is left of a request while it is parked: enough to answer it."""
@@ -62,6 +80,7 @@ class Waiting:
     subscription: Subscription
     opaque: int
     encoding: HeaderEncoding
+    account: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +100,7 @@ class PullParts:
     """Told when the next parked pull runs out of time."""
     found: Callable[[PullMessageRequest, Subscription, int], None]
     """Told of each pull that found something, and of where its queue is read next."""
+    may_consume: MayConsume = anyone_may_consume
 
 
 class Asked(NamedTuple):
@@ -91,6 +111,7 @@ class Asked(NamedTuple):
     header: PullMessageRequest
     group: SubscriptionGroupConfig
     subscription: Subscription
+    account: str | None
 
 
 def pull_message(parts: PullParts, connection: Connection, request: Command) -> Answer:
@@ -107,7 +128,7 @@ def pull_message(parts: PullParts, connection: Connection, request: Command) -> 
     moved = _moved_by_reset(parts, header, header.queue_offset)
     if moved is not None:
         return moved
-    asked = Asked(connection, request, header, group, subscription)
+    asked = Asked(connection, request, header, group, subscription, connection.account)
     count = min(header.max_msg_count, config.pull_batch_max_message_count)
     if cold.needs_disk(parts.store, header.topic, header.queue_id, header.queue_offset, count):
         return _pull_from_disk(parts, asked)
@@ -131,7 +152,7 @@ async def _pull_from_disk(parts: PullParts, asked: Asked) -> Command | None:
 
 def _pull(parts: PullParts, asked: Asked) -> Command | None:
     """Answer with what there is, or let the pull wait for more."""
-    connection, request, header, group, subscription = asked
+    _, _, header, group, subscription, _ = asked
     config = parts.settings.config
     started_ms = parts.steady()
     read = _read(parts, config, header, subscription, header.queue_offset)
@@ -141,9 +162,7 @@ def _pull(parts: PullParts, asked: Asked) -> Command | None:
         parts.offsets.commit(
             header.consumer_group, header.topic, header.queue_id, header.commit_offset
         )
-    if code == ResponseCode.PULL_NOT_FOUND and _park(
-        parts, config, connection, request, header, subscription
-    ):
+    if code == ResponseCode.PULL_NOT_FOUND and _park(parts, config, asked):
         return None
     if code == ResponseCode.SUCCESS:
         parts.found(header, subscription, read.next_offset)
@@ -377,15 +396,9 @@ def _answer(
 # -- waiting ---------------------------------------------------------------------------------------
 
 
-def _park(
-    parts: PullParts,
-    config: BrokerConfig,
-    connection: Connection,
-    request: Command,
-    header: PullMessageRequest,
-    subscription: Subscription,
-) -> bool:
+def _park(parts: PullParts, config: BrokerConfig, asked: Asked) -> bool:
     """Let a pull wait; False if it cannot or does not want to."""
+    connection, request, header, _, subscription, account = asked
     if not header.sys_flag & MAY_BE_HELD or request.is_oneway:
         return False
     if len(parts.parked) >= config.max_parked_pulls:
@@ -396,7 +409,7 @@ def _park(
     if wait_ms <= 0:
         return False
     deadline_ms = parts.steady() + wait_ms
-    waiting = Waiting(header, subscription, request.opaque, request.encoding)
+    waiting = Waiting(header, subscription, request.opaque, request.encoding, account)
     key = (header.topic, header.queue_id)
     parts.parked.park(connection, key, header.queue_offset, deadline_ms, waiting)
     parts.arm(deadline_ms)
@@ -429,6 +442,8 @@ def _try_parked(parts: PullParts, parked: Parked[Connection, Waiting], *, is_due
         return
     config, header = parts.settings.config, waiting.header
     try:
+        if not parts.may_consume(connection, waiting.account, header.topic, header.consumer_group):
+            raise refuse_waiting(header.topic, header.consumer_group)
         group = _check_allowed(parts, config, header)
         answer = _moved_by_reset(parts, header, parked.queue_offset)
         if answer is None:
