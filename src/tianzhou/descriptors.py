@@ -10,10 +10,11 @@ import resource
 
 log = logging.getLogger(__name__)
 
-_RESERVE_SHARE = 4
-"""A quarter of all descriptors is for files."""
-_RESERVE_MAX = 33_792
-"""Two for each queue file that may be mapped by default (16,384), and 1,024 more."""
+_FEW = 4096
+_FEW_SHARE = 8
+"""An eighth of the first few descriptors is for files, and half of all others."""
+_RESERVE_MAX = 66_560
+"""Four for each queue file that may be mapped by default (16,384), and 1,024 more."""
 _ENDLESS = 2**31 - 1
 
 
@@ -25,7 +26,9 @@ def descriptor_limit() -> int:
 
 def reserved_descriptors() -> int:
     """How many of them connections leave to files."""
-    return min(descriptor_limit() // _RESERVE_SHARE, _RESERVE_MAX)
+    limit = descriptor_limit()
+    reserve = min(limit, _FEW) // _FEW_SHARE + max(limit - _FEW, 0) // 2
+    return min(reserve, _RESERVE_MAX)
 
 
 def raise_descriptor_limit() -> None:

@@ -16,7 +16,7 @@ from tests.ports import free_port
 from tianzhou.errors import RemotingError
 from tianzhou.protocol.codes import ResponseCode
 
-LIMIT = 256
+LIMIT = 512
 SETTINGS = {
     "maxHashSlotNum": 50_000,
     "maxIndexNum": 200_000,

@@ -14,8 +14,8 @@ SYNC_EACH_MAX = 32
 
 
 def mapped_files_max(config: StoreConfig) -> int:
-    """How many queue files may be mapped; each holds a descriptor, and others need some, too."""
-    return max(min(config.mapped_queue_files_max, reserved_descriptors() // 2), 16)
+    """How many queue files may be mapped. Each holds a descriptor, and so do those on loan."""
+    return max(min(config.mapped_queue_files_max, reserved_descriptors() // 4), 16)
 
 
 class QueueTable:
