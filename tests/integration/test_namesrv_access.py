@@ -12,8 +12,9 @@ from tianzhou.errors import ConfigError
 from tianzhou.limits import KV_BYTES_MAX
 from tianzhou.namesrv.access import OF_BROKERS, OPEN
 from tianzhou.namesrv.dispatch import HANDLERS
-from tianzhou.protocol.acl import Credentials
+from tianzhou.protocol.acl import Credentials, sign
 from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.command import Command
 from tianzhou.remoting.client import Client
 
 BROKER = Credentials("broker-service", "secret-of-brokers")
@@ -174,6 +175,24 @@ async def test_our_broker_registers_with_its_own_account_and_our_tools_administr
             async with Admin(asker.address, credentials=ADMIN) as admin:
                 await admin.namesrv.put("n", "k", "v")
         assert b"broker-a" not in (await asker.get(RequestCode.GET_BROKER_CLUSTER_INFO)).body
+
+
+async def test_a_recorded_registration_can_be_replayed_as_the_security_page_says(
+    tmp_path: Path,
+) -> None:
+    """What RocketMQ's signature leaves open; TLS closes it."""
+    async with namesrv(tmp_path, listed(tmp_path, ACCOUNTS)) as asker:
+        broker = Broker()
+        command = Command(
+            code=RequestCode.REGISTER_BROKER, ext_fields=broker.identity(), body=broker.body()
+        )
+        command.ext_fields = dict(command.fields) | {"haServerAddr": "127.0.0.1:1"}
+        sign(command, BROKER)
+        recorded, body = dict(command.fields), bytes(command.body)
+        await asker.get(RequestCode.REGISTER_BROKER, recorded, body)
+        assert await asker.route("orders") is not None
+        await asker.get(RequestCode.UNREGISTER_BROKER, recorded, body)
+        assert await asker.route("orders") is None
 
 
 # -- without a list --------------------------------------------------------------------------------
