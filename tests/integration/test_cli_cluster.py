@@ -214,20 +214,20 @@ def test_replication_of_brokers(cli: Cli) -> None:
 
 def test_settings_of_a_broker(cli: Cli) -> None:
     words = ["broker", "config", "broker-0"]
-    assert cli(*words, "transactionCheckMax", "--json").json["broker-0"] == {
-        "transactionCheckMax": "15"
+    assert cli(*words, "pullBatchMaxMessageCount", "--json").json["broker-0"] == {
+        "pullBatchMaxMessageCount": "160"
     }
-    planned = cli(*words, "--set", "transactionCheckMax=20", "--dry-run").out
-    assert "transactionCheckMax 15 -> 20" in planned
-    assert cli(*words, "transactionCheckMax", "--json").json["broker-0"] == {
-        "transactionCheckMax": "15"
+    planned = cli(*words, "--set", "pullBatchMaxMessageCount=320", "--dry-run").out
+    assert "pullBatchMaxMessageCount 160 -> 320" in planned
+    assert cli(*words, "pullBatchMaxMessageCount", "--json").json["broker-0"] == {
+        "pullBatchMaxMessageCount": "160"
     }
     done = cli(
-        *words, "--set", "transactionCheckMax=20", "--set", "shutdownWaitTimeSeconds=3", "-y"
+        *words, "--set", "pullBatchMaxMessageCount=320", "--set", "shutdownWaitTimeSeconds=3", "-y"
     )
     assert "shutdownWaitTimeSeconds: counts after a restart" in done.out
-    assert cli(*words, "transactionCheckMax", "--json").json["broker-0"] == {
-        "transactionCheckMax": "20"
+    assert cli(*words, "pullBatchMaxMessageCount", "--json").json["broker-0"] == {
+        "pullBatchMaxMessageCount": "320"
     }
     refused = cli(*words, "--set", "fileReservedTime=48", "--yes", code=1)
     assert "only an administrator changes it" in refused.err

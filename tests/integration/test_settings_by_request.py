@@ -43,9 +43,8 @@ BY_ANY_REQUEST: dict[type[Configuration], set[str]] = {
         "brokerTopicEnable", "brokerPermission", "traceTopicEnable", "brokerFastFailureEnable",
         "waitTimeMillsInSendQueue", "osPageCacheBusyTimeOutMills", "sendThreadPoolQueueCapacity",
         "startAcceptSendRequestTimeStamp", "traceOn", "rejectTransactionMessage",
-        "transactionTimeOut", "transactionCheckMax", "transactionCheckInterval",
-        "transactionOpMsgMaxSize", "transactionOpBatchInterval", "storeReplyMessageEnable",
-        "rocketmq.broker.rebalance.lockMaxLiveTime", "timerMaxDelaySec", "timerRollWindowSlot",
+        "transactionOpMsgMaxSize", "storeReplyMessageEnable",
+        "timerMaxDelaySec", "timerRollWindowSlot",
         "recallMessageEnable", "allowRecallWhenBrokerNotWriteable", "longPollingEnable",
         "shortPollingTimeMills", "maxParkedPulls", "pullBatchMaxMessageCount", "slaveReadEnable",
         "enableMixedMessageType", "enablePropertyFilter", "rejectPullConsumerEnable",
@@ -54,7 +53,7 @@ BY_ANY_REQUEST: dict[type[Configuration], set[str]] = {
         "initPopOffsetByCheckMsgInMem", "enablePopMessageThreshold", "popInflightMessageThreshold",
         "popCkMaxBufferSize", "maxPopPollingSize", "popPollingSize", "defaultMessageRequestMode",
         "defaultPopShareQueueNum", "serverLoadBalancerEnable", "loadBalancePollNameServerInterval",
-        "channelExpiredTimeout", "useServerSideResetOffset", "notifyConsumerIdsChangedEnable",
+        "useServerSideResetOffset", "notifyConsumerIdsChangedEnable",
         "enableDetailStat", "slowRequestThresholdMills", "maxMessageSize",
         "maxTransferBytesOnMessageInMemory", "maxTransferCountOnMessageInMemory",
         "maxTransferBytesOnMessageInDisk", "maxTransferCountOnMessageInDisk",
@@ -71,6 +70,10 @@ BY_ADMINISTRATORS: dict[type[Configuration], set[str]] = {
         "namesrvAddr", "groupTopicBindingEnable", "groupTopicBindings", "fileReservedTime",
         "deleteWhen", "diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio",
         "diskSpaceWarningLevelRatio", "cleanFileForciblyEnable",
+        # Small values give transactions up, lock a queue twice, or drop every client.
+        "transactionTimeOut", "transactionCheckMax", "transactionCheckInterval",
+        "rocketmq.broker.rebalance.lockMaxLiveTime", "channelExpiredTimeout",
+        "transactionOpBatchInterval",  # a crash loses the ends that wait
     },
 }  # fmt: skip
 PROGRAMS = (NamesrvConfig, BrokerConfig)
@@ -182,7 +185,7 @@ async def test_no_change_of_a_nameservers_settings_takes_its_routes_away(tmp_pat
         "maxMessageSize=-1", "maxMessageSize=9999999999999", "maxTransferCountOnMessageInMemory=0",
         "maxTransferBytesOnMessageInMemory=1T", "sendThreadPoolQueueCapacity=0",
         "waitTimeMillsInSendQueue=9223372036854775807", "registerBrokerTimeoutMills=1",
-        "transactionCheckMax=0", "popCkMaxBufferSize=99999999999", "brokerPermission=8",
+        "osPageCacheBusyTimeOutMills=1", "popCkMaxBufferSize=99999999999", "brokerPermission=8",
         "pullBatchMaxMessageCount=2147483647", "regionId=a\\u0001PROPERTY",
         "regionId=" + "x" * 256,
     ],

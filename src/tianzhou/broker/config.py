@@ -172,7 +172,7 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     )
     os_page_cache_busy_time_out_mills: int = setting(
         1000, "an append that takes so many ms means that the disk cannot follow", change=LIVE,
-        minimum=1, maximum=INT32_MAX,
+        minimum=100, maximum=INT32_MAX,
     )  # fmt: skip
     send_thread_pool_queue_capacity: int = setting(
         10_000,
@@ -191,20 +191,20 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     transaction_time_out: int = setting(
         6000,
         "ms for which a transaction is left alone before its producer is asked",
-        change=LIVE,
+        change=ADMIN,
         maximum=INT32_MAX,
     )
     transaction_check_max: int = setting(
         15,
         "how often a producer is asked before a transaction is given up",
-        change=LIVE,
+        change=ADMIN,
         minimum=1,
         maximum=INT32_MAX,
     )
     transaction_check_interval: int = setting(
         60_000,
         "ms between two rounds of asking producers",
-        change=LIVE,
+        change=ADMIN,
         minimum=1,
         maximum=INT32_MAX,
     )
@@ -214,7 +214,7 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     )  # fmt: skip
     transaction_op_batch_interval: int = setting(
         0, "ms that ends of transactions may wait for others to share a record (RocketMQ: 3000)",
-        change=LIVE, maximum=60_000,
+        change=ADMIN, maximum=60_000,
     )  # fmt: skip
 
     # -- replies and order ------------------------------------------------------------------------
@@ -223,7 +223,7 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     )
     rebalance_lock_max_live_time: int = setting(
         60_000, "ms after which a queue lock of an orderly consumer runs out if it is not renewed",
-        key="rocketmq.broker.rebalance.lockMaxLiveTime", change=LIVE, minimum=1, maximum=INT32_MAX,
+        key="rocketmq.broker.rebalance.lockMaxLiveTime", change=ADMIN, minimum=1, maximum=INT32_MAX,
     )  # fmt: skip
 
     # -- delayed and timed messages ---------------------------------------------------------------
@@ -342,7 +342,7 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     channel_expired_timeout: int = setting(
         120_000,
         "a client without heartbeat for so many ms is dropped",
-        change=LIVE,
+        change=ADMIN,
         minimum=1,
         maximum=INT32_MAX,
     )

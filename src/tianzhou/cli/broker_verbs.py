@@ -183,7 +183,7 @@ async def show_lag(
     examples=[
         "tianzhou broker config broker-a",
         "tianzhou broker config broker-a 'flush*'",
-        "tianzhou broker config broker-a --set transactionCheckMax=20 --yes",
+        "tianzhou broker config broker-a --set pullBatchMaxMessageCount=320 --yes",
     ],
 )  # fmt: skip
 async def config(
