@@ -94,7 +94,7 @@ SQL_DEPTH_MAX = _limit(100, "levels", "the nesting of an SQL92 filter", "the sam
 
 KV_BYTES_MAX = _limit(
     2 * _MIB, "bytes", "the KV configuration of a nameserver, with 64 bytes more for each pair",
-    "SYSTEM_ERROR; nothing is written",
+    "SYSTEM_ERROR; nothing is written", "maxKVBytes",
 )  # fmt: skip
 
 # -- /health and /metrics --------------------------------------------------------------------------
@@ -105,4 +105,70 @@ WEB_CONNECTIONS_MAX = _limit(
 )  # fmt: skip
 WEB_TIMEOUT_MS = _limit(
     5_000, "ms", "sending an HTTP request and reading its answer", "the connection is closed"
+)
+
+# -- tables of a broker ----------------------------------------------------------------------------
+
+_NOT_ADDED = "what is new is refused with both figures and the setting; what is there goes on"
+
+TOPICS_MAX = _limit(
+    100_000, "topics", "the topics of a broker that clients and administrators create, "
+    "by sending too; those of groups (`%RETRY%`, `%DLQ%`) are not refused",
+    _NOT_ADDED, "maxTopics",
+)  # fmt: skip
+GROUPS_MAX = _limit(
+    50_000, "groups", "the consumer groups of a broker, created by consuming too",
+    _NOT_ADDED, "maxSubscriptionGroups",
+)  # fmt: skip
+PRODUCER_GROUPS_MAX = _limit(
+    100_000, "groups", "producer groups with a connected member", _NOT_ADDED, "maxProducerGroups"
+)
+GROUPS_OF_CONNECTION_MAX = _limit(
+    10_000, "groups", "consumer and producer groups of one connection", "the heartbeat is refused"
+)
+SUBSCRIPTIONS_MAX = _limit(
+    2_000_000, "subscriptions", "subscriptions of all connected consumers; one with a long "
+    "expression counts several times", _NOT_ADDED, "maxSubscriptions",
+)  # fmt: skip
+SUBSCRIPTIONS_OF_CONNECTION_MAX = _limit(
+    20_000, "subscriptions", "subscriptions of one connection, counted in the same way",
+    "the heartbeat is refused",
+)  # fmt: skip
+OFFSETS_MAX = _limit(
+    2_000_000, "offsets", "committed offsets: one for each queue and group; only queues, topics "
+    "and groups that exist have one", _NOT_ADDED, "maxConsumerOffsets",
+)  # fmt: skip
+QUEUE_LOCKS_MAX = _limit(
+    500_000, "locks", "queues locked by consumers in order", _NOT_ADDED, "maxQueueLocks"
+)
+STRAY_LOCKS_MAX = _limit(
+    10_000, "locks", "locked queues of topics and groups that the broker does not have", _NOT_ADDED
+)
+POPPED_QUEUES_MAX = _limit(
+    500_000, "queues", "queues that groups pop, counted for each group", _NOT_ADDED,
+    "maxPoppedQueues",
+)  # fmt: skip
+GROUP_RULES_MAX = _limit(
+    100_000, "rules", "topics that are forbidden to groups, and modes (pull or pop) of groups; "
+    "each kind by itself", _NOT_ADDED, "maxGroupRules",
+)  # fmt: skip
+STATISTICS_MAX = _limit(
+    1_000_000, "counters", "counters of queues and groups, for statistics and `/metrics`",
+    "further ones are counted in the sums of the broker only",
+)  # fmt: skip
+
+# -- tables of a nameserver ------------------------------------------------------------------------
+
+NAMESRV_TOPICS_MAX = _limit(
+    500_000, "topics", "topics that a nameserver knows", "the registration is refused", "maxTopics"
+)
+NAMESRV_ROUTES_MAX = _limit(
+    5_000_000, "routes", "topics of all brokers together, a topic counted for each broker name",
+    "the registration is refused", "maxRoutes",
+)  # fmt: skip
+NAMESRV_BROKERS_MAX = _limit(
+    10_000, "brokers", "registered brokers", "the registration is refused", "maxBrokers"
+)
+FILTER_SERVERS_MAX = _limit(
+    100, "addresses", "filter servers of one broker", "the registration is refused"
 )

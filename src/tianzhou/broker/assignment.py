@@ -81,6 +81,12 @@ class ModeTable:
         """By topic, then by group."""
         self._on_change = on_change
 
+    def __len__(self) -> int:
+        return sum(map(len, self.modes.values()))
+
+    def has(self, topic: str, group: str) -> bool:
+        return group in self.modes.get(topic, ())
+
     def put(self, topic: str, group: str, mode: SetMessageRequestModeBody) -> None:
         self.modes.setdefault(topic, {})[group] = mode
         self._on_change()

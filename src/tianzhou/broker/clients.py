@@ -9,7 +9,7 @@ as in RocketMQ. Where two of them differ, messages are lost to both in turns, so
 reported with both sides named.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, TypeVar
@@ -30,6 +30,9 @@ class MessageModel(StrEnum):
 
 # -- subscriptions ---------------------------------------------------------------------------------
 
+_EXPRESSION_UNIT = 64
+"""Characters of an expression that cost as much as a subscription; it is kept compiled."""
+
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
@@ -48,6 +51,11 @@ class Subscription:
     @property
     def is_by_tags(self) -> bool:
         return is_tag_type(self.expression_type)
+
+    @property
+    def cost(self) -> int:
+        """What it takes of a table's limit: long expressions take more memory."""
+        return 1 + len(self.expression) // _EXPRESSION_UNIT
 
     @property
     def wording(self) -> str:
@@ -115,9 +123,12 @@ class Client:
     subscriptions: dict[str, Subscription] = field(default_factory=dict[str, Subscription])
     wants: frozenset[tuple[str, str, str]] = frozenset()
     """Its subscriptions without their versions, which differ from start to start."""
+    cost: int = 0
+    """What the subscriptions take of the limits."""
 
     def subscribe(self, subscriptions: Iterable[Subscription]) -> None:
         self.subscriptions = {each.topic: each for each in subscriptions}
+        self.cost = sum(each.cost for each in self.subscriptions.values())
         self.wants = frozenset(
             (each.topic, each.expression_type, each.expression)
             for each in self.subscriptions.values()
@@ -179,6 +190,9 @@ class ConsumerTable(Generic[C]):
     def __init__(self) -> None:
         self.groups: dict[str, ConsumerGroup[C]] = {}
         self._groups_of: dict[C, set[str]] = {}
+        self._cost_of: dict[C, int] = {}
+        self.subscription_count = 0
+        """All subscriptions of all members, as their limits count them."""
         self.version = 0
         """Moves whenever a member comes, goes or tells anything at all."""
 
@@ -193,7 +207,19 @@ class ConsumerTable(Generic[C]):
         """Groups that subscribe to a topic now."""
         return {name for name, group in self.groups.items() if topic in group.subscriptions}
 
+    def groups_of(self, channel: C) -> Collection[str]:
+        """The groups of a connection."""
+        return self._groups_of.get(channel, ())
+
     # -- coming ------------------------------------------------------------------------------------
+
+    def growth(self, channel: C, told: ConsumerHeartbeat) -> tuple[int, int]:
+        """By how much a heartbeat would raise the number of subscriptions, and the connection's."""
+        group = self.groups.get(told.group)
+        known = None if group is None else group.members.get(channel)
+        cost = sum({each.topic: each.cost for each in told.subscriptions}.values())
+        grown = cost - (0 if known is None else known.cost)
+        return grown, self._cost_of.get(channel, 0) + grown
 
     def heartbeat(
         self,
@@ -211,6 +237,7 @@ class ConsumerTable(Generic[C]):
         group.consume_from = told.consume_from
         known = group.members.get(channel)
         client.subscribe(told.subscriptions)
+        self._count(channel, client.cost - (0 if known is None else known.cost))
         group.members[channel] = client
         self._groups_of.setdefault(channel, set()).add(told.group)
         resubscribed = _update_subscriptions(group, told.subscriptions)
@@ -234,7 +261,7 @@ class ConsumerTable(Generic[C]):
         if group is None or channel not in group.members:
             return None
         self.version += 1
-        del group.members[channel]
+        self._count(channel, -group.members.pop(channel).cost)
         self._forget(channel, group_name)
         if not group.members:
             del self.groups[group_name]
@@ -260,12 +287,17 @@ class ConsumerTable(Generic[C]):
             )
         )
 
+    def _count(self, channel: C, grown: int) -> None:
+        self.subscription_count += grown
+        self._cost_of[channel] = self._cost_of.get(channel, 0) + grown
+
     def _forget(self, channel: C, group: str) -> None:
         groups = self._groups_of.get(channel)
         if groups is not None:
             groups.discard(group)
             if not groups:
                 del self._groups_of[channel]
+                self._cost_of.pop(channel, None)
 
 
 def _update_subscriptions(group: ConsumerGroup[C], subscriptions: Iterable[Subscription]) -> bool:
@@ -370,6 +402,12 @@ class ProducerTable(Generic[C]):
         self.groups: dict[str, dict[C, Client]] = {}
         self._groups_of: dict[C, set[str]] = {}
         self._by_client_id: dict[str, C] = {}
+        self._id_of: dict[C, str] = {}
+        """The client id of the latest heartbeat of each connection."""
+
+    def groups_of(self, channel: C) -> Collection[str]:
+        """The groups of a connection."""
+        return self._groups_of.get(channel, ())
 
     def find(self, client_id: str) -> C | None:
         """The channel of a client by its id, whatever its groups."""
@@ -377,6 +415,9 @@ class ProducerTable(Generic[C]):
 
     def heartbeat(self, channel: C, client: Client, group: str) -> bool:
         """Note a heartbeat; True if the producer is new to the group."""
+        if self._id_of.get(channel) != client.client_id:
+            self._release_id(channel)
+            self._id_of[channel] = client.client_id
         self._by_client_id[client.client_id] = channel
         members = self.groups.setdefault(group, {})
         is_new = channel not in members
@@ -396,10 +437,14 @@ class ProducerTable(Generic[C]):
         groups.discard(group)
         if not groups:
             del self._groups_of[channel]
-            # The client may be back already, on a new channel.
-            if self._by_client_id.get(client.client_id) is channel:
-                del self._by_client_id[client.client_id]
+            self._release_id(channel)
         return True
+
+    def _release_id(self, channel: C) -> None:
+        client_id = self._id_of.pop(channel, None)
+        # The client may be back already, on a new channel.
+        if client_id is not None and self._by_client_id.get(client_id) is channel:
+            del self._by_client_id[client_id]
 
     def closed(self, channel: C) -> list[str]:
         """A connection has ended; returns the groups it belonged to."""

@@ -30,6 +30,16 @@ from tianzhou.config.settings import (
     setting,
 )
 from tianzhou.errors import AddressError, ConfigError
+from tianzhou.limits import (
+    GROUP_RULES_MAX,
+    GROUPS_MAX,
+    OFFSETS_MAX,
+    POPPED_QUEUES_MAX,
+    PRODUCER_GROUPS_MAX,
+    QUEUE_LOCKS_MAX,
+    SUBSCRIPTIONS_MAX,
+    TOPICS_MAX,
+)
 from tianzhou.names import PERM_READ, PERM_WRITE, TRACE_TOPIC
 from tianzhou.protocol.acl import Credentials
 from tianzhou.remoting.address import format_address, parse_addresses
@@ -401,6 +411,56 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     # -- limits -----------------------------------------------------------------------------------
     quota_file: Path | None = setting(
         None, "quotas of clients, topics and groups; read again when it changes (Tianzhou's)"
+    )
+
+    # -- tables -----------------------------------------------------------------------------------
+    max_topics: int = setting(
+        TOPICS_MAX,
+        "topics; further ones are not created, those of groups excepted (Tianzhou's)",
+        minimum=1,
+        maximum=INT32_MAX,
+    )
+    max_subscription_groups: int = setting(
+        GROUPS_MAX,
+        "consumer groups; further ones are not created (Tianzhou's)",
+        minimum=1,
+        maximum=INT32_MAX,
+    )
+    max_producer_groups: int = setting(
+        PRODUCER_GROUPS_MAX,
+        "producer groups that are connected (Tianzhou's)",
+        minimum=1,
+        maximum=INT32_MAX,
+    )
+    max_subscriptions: int = setting(
+        SUBSCRIPTIONS_MAX,
+        "subscriptions of all connected consumers (Tianzhou's)",
+        minimum=1,
+        maximum=INT32_MAX,
+    )
+    max_consumer_offsets: int = setting(
+        OFFSETS_MAX,
+        "committed offsets, one for each queue and group (Tianzhou's)",
+        minimum=1,
+        maximum=INT32_MAX,
+    )
+    max_queue_locks: int = setting(
+        QUEUE_LOCKS_MAX,
+        "queues locked by consumers in order (Tianzhou's)",
+        minimum=1,
+        maximum=INT32_MAX,
+    )
+    max_popped_queues: int = setting(
+        POPPED_QUEUES_MAX,
+        "queues that groups pop, counted for each group (Tianzhou's)",
+        minimum=1,
+        maximum=INT32_MAX,
+    )
+    max_group_rules: int = setting(
+        GROUP_RULES_MAX,
+        "topics forbidden to groups; modes (pull, pop) of groups (Tianzhou's)",
+        minimum=1,
+        maximum=INT32_MAX,
     )
 
     # -- refused ----------------------------------------------------------------------------------

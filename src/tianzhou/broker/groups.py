@@ -4,7 +4,7 @@ A group is made by an administrator or, where that is allowed, by its first cons
 table this one has a version, and tells `on_change` when it has to be saved.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -30,7 +30,16 @@ def is_system_group(group: str) -> bool:
 class GroupTable:
     """All consumer groups by name."""
 
-    def __init__(self, clock: Clock, on_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        on_change: Callable[[], None] = lambda: None,
+        check_room: Callable[[int, str], None] = lambda count, what: None,
+        check_rules: Callable[[int, str], None] = lambda count, what: None,
+    ) -> None:
+        """`check_room` raises RequestError if the table must not grow beyond so many groups, and
+        `check_rules` if there must not be more than so many forbidden topics.
+        """
         self.groups: dict[str, SubscriptionGroupConfig] = {
             name: SubscriptionGroupConfig(group_name=name) for name in sorted(SYSTEM_GROUPS)
         }
@@ -40,6 +49,8 @@ class GroupTable:
         self.data_version = DataVersion(timestamp=clock(), counter=0)
         self._clock = clock
         self._on_change = on_change
+        self._check_room = check_room
+        self._check_rules = check_rules
         self._others: dict[str, object] = {}
         self._encoded = EncodedBodies()
 
@@ -49,12 +60,13 @@ class GroupTable:
     def find(self, name: str, *, auto_create: bool) -> SubscriptionGroupConfig | None:
         """The group, made with the default settings if it is new and may be; else None.
 
-        Raises RequestError for a name that no group can have.
+        Raises RequestError for a name that no group can have, and if the table is full.
         """
         group = self.groups.get(name)
         if group is None and (auto_create or is_system_group(name)):
             check_new_group(name)
             group = SubscriptionGroupConfig(group_name=name)
+            self.check_room((name,))
             self.put(group)
         return group
 
@@ -75,10 +87,23 @@ class GroupTable:
         self._changed()
         return True
 
+    def check_room(self, names: Iterable[str]) -> None:
+        """Raises RequestError if those of the names that are new are too many for the table."""
+        new = [name for name in dict.fromkeys(names) if name not in self.groups]
+        if new:
+            count = len(self.groups) + len(new) - 1
+            self._check_room(count, f"consumer group {new[0]} cannot be created")
+
     def forbid(self, group: str, topic: str, *, forbidden: bool) -> bool:
-        """Forbid a group to read a topic, or allow it again; False if that was so already."""
+        """Forbid a group to read a topic, or allow it again; False if that was so already.
+
+        Raises RequestError if too much is forbidden.
+        """
         if self.is_forbidden(group, topic) == forbidden:
             return False
+        if forbidden:
+            count = sum(map(len, self.forbidden.values()))
+            self._check_rules(count, f"topic {topic} cannot be forbidden to group {group}")
         bits = self.forbidden.get(group, {}).get(topic, 0) ^ FORBIDDEN_READ
         topics = {
             name: each for name, each in self.forbidden.get(group, {}).items() if name != topic

@@ -31,6 +31,16 @@ class QueueLocks:
     def __init__(self) -> None:
         self.by_group: dict[str, dict[QueueName, Held]] = {}
 
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def new_count(self, group: str, queues: Iterable[QueueName]) -> int:
+        """How many of the queues have no lock of the group so far."""
+        table = self.by_group.get(group, {})
+        return sum(queue not in table for queue in queues)
+
     def lock(
         self,
         group: str,
@@ -44,6 +54,7 @@ class QueueLocks:
         locked: list[QueueName] = []
         for queue in queues:
             held = table.get(queue)
+            self._count += held is None
             if held is None or held.client_id == client_id or _is_over(held, now_ms, live_ms):
                 table[queue] = Held(client_id, now_ms)
                 locked.append(queue)
@@ -57,6 +68,7 @@ class QueueLocks:
         given = [queue for queue in queues if _owner(table.get(queue)) == client_id]
         # A queue may be named twice.
         count = sum(table.pop(queue, None) is not None for queue in given)
+        self._count -= count
         if not table:
             self.by_group.pop(group, None)
         return count
@@ -77,6 +89,7 @@ class QueueLocks:
             count += len(over)
             if not table:
                 del self.by_group[group]
+        self._count -= count
         return count
 
 

@@ -46,6 +46,8 @@ class MetricParts:
     parked_count: Callable[[], int]
     quota_refusals: Callable[[], Mapping[str, int]]
     """How many requests each kind of limit of the quota file refused."""
+    table_refusals: Mapping[str, int]
+    """How many additions were refused because a table is full, by setting."""
     acl_refusals: Callable[[], Mapping[Lack, int]]
     """How many requests access control refused, by what they lacked."""
     waiting: WaitingParts
@@ -149,12 +151,17 @@ def _throughput(parts: MetricParts) -> Iterator[Metric]:
     )
     for name, count in parts.quota_refusals().items():
         above.add_metric([*node, name], count)
+    full = CounterMetricFamily(
+        "tianzhou_table_refusals", "Additions to a full table", labels=[*_NODE, "limit"]
+    )
+    for name, count in parts.table_refusals.items():
+        full.add_metric([*node, name], count)
     denied = CounterMetricFamily(
         "tianzhou_acl_refusals", "Requests that access control refused", labels=[*_NODE, "lack"]
     )
     for name, count in parts.acl_refusals().items():
         denied.add_metric([*node, name], count)
-    yield from (messages_in, bytes_in, messages_out, bytes_out, dead, refused, above, denied)
+    yield from (messages_in, bytes_in, messages_out, bytes_out, dead, refused, above, full, denied)
 
 
 def _add(total: Counts, counts: Counts) -> None:

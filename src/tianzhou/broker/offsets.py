@@ -23,9 +23,17 @@ PULLED_MAX = 65_536
 class OffsetTable:
     """Committed queue offsets by topic, group and queue."""
 
-    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        on_change: Callable[[], None] = lambda: None,
+        is_full: Callable[[int], bool] = lambda count: False,
+    ) -> None:
+        """`is_full` tells whether a table of so many offsets takes no more."""
         self.by_key: dict[str, dict[int, int]] = {}
         """Offsets by queue, by "topic@group"."""
+        self.count = 0
+        """How many offsets there are."""
+        self._is_full = is_full
         self._on_change = on_change
         self._others: dict[str, object] = {}
         self._pulled: dict[str, dict[int, int]] = {}
@@ -33,17 +41,30 @@ class OffsetTable:
         self._resets: dict[str, set[int]] = {}
         """Queues whose consumer has yet to be told of a reset, by "topic@group"."""
 
-    def commit(self, group: str, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """Note how far a group is; returns the offset from before if the group went back."""
+    def has(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether the group has committed an offset there."""
+        return queue_id in self.by_key.get(f"{topic}{SEPARATOR}{group}", ())
+
+    def commit(
+        self, group: str, topic: str, queue_id: int, queue_offset: int, *, always: bool = False
+    ) -> int | None:
+        """Note how far a group is; returns the offset from before if the group went back.
+
+        A full table takes no new offset, unless `always`.
+        """
         key = f"{topic}{SEPARATOR}{group}"
         if self._resets and queue_id in self._resets.get(key, ()):
             return None
         queues = self.by_key.get(key)
-        if queues is None:
-            queues = self.by_key[key] = {}
-        before = queues.get(queue_id)
+        before = None if queues is None else queues.get(queue_id)
         if before == queue_offset:
             return None
+        if before is None:
+            if not always and self._is_full(self.count):
+                return None
+            self.count += 1
+        if queues is None:
+            queues = self.by_key[key] = {}
         queues[queue_id] = queue_offset
         self._on_change()
         return before if before is not None and queue_offset < before else None
@@ -67,7 +88,13 @@ class OffsetTable:
     def reset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
         """Move a group, whatever its consumers commit until one of them was told."""
         key = f"{topic}{SEPARATOR}{group}"
-        self.by_key.setdefault(key, {})[queue_id] = queue_offset
+        queues = self.by_key.get(key, {})
+        if queue_id not in queues:
+            if self._is_full(self.count):
+                return
+            self.count += 1
+        queues[queue_id] = queue_offset
+        self.by_key[key] = queues
         self._resets.setdefault(key, set()).add(queue_id)
         self._pulled.pop(key, None)
         self._on_change()
@@ -114,6 +141,7 @@ class OffsetTable:
         queues = self.by_key.get(f"{topic}{SEPARATOR}{source}")
         if queues is not None:
             key = f"{topic}{SEPARATOR}{target}"
+            self.count += len(queues) - len(self.by_key.get(key, ()))
             self.by_key[key] = dict(queues)
             self._resets.pop(key, None)  # they were of what is no more
             self._pulled.pop(key, None)
@@ -130,7 +158,7 @@ class OffsetTable:
             del self._pulled[key]
         doomed = [key for key in self.by_key if unwanted(*_parts(key))]
         for key in doomed:
-            del self.by_key[key]
+            self.count -= len(self.by_key.pop(key))
             self._resets.pop(key, None)
         if doomed:
             self._on_change()
@@ -148,6 +176,7 @@ class OffsetTable:
             self.by_key = msgspec.convert(table, dict[str, dict[int, int]], strict=False)
         except msgspec.ValidationError as e:
             raise BodyError(f"the consumer offsets cannot be read: {e}") from e
+        self.count = sum(map(len, self.by_key.values()))
         self._others = {key: value for key, value in found.items() if key != "offsetTable"}
 
 

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -26,6 +26,27 @@ from tianzhou.protocol import fastjson
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+class TablePaths(NamedTuple):
+    """The file of each table, as RocketMQ names them."""
+
+    topics: Path
+    groups: Path
+    offsets: Path
+    totals: Path
+    modes: Path
+
+
+def table_paths(folder: Path) -> TablePaths:
+    """The files in the folder of a broker's tables."""
+    return TablePaths(
+        folder / "topics.json",
+        folder / "subscriptionGroup.json",
+        folder / "consumerOffset.json",
+        folder / "statistics.json",
+        folder / "messageRequestMode.json",
+    )
 
 
 def encode_table(value: object) -> bytes:

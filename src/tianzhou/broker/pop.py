@@ -153,6 +153,10 @@ class PopTable:
 
     # -- asking ------------------------------------------------------------------------------------
 
+    def __len__(self) -> int:
+        """How many queues groups have popped, counted for each group."""
+        return len(self._places)
+
     def places(self) -> list[Key]:
         """Every queue that some group has popped."""
         return list(self._places)
@@ -360,6 +364,12 @@ class PopTable:
             place.set_batch(change.batch, at)
             if (free_ms := place.free_ms) is not None:
                 heapq.heappush(self._frees, (free_ms, key))
+                if len(self._frees) > 2 * len(self._places) + _STALE_MAX:
+                    self._frees = sorted(
+                        (free_ms, key)
+                        for key, place in self._places.items()
+                        if (free_ms := place.free_ms) is not None
+                    )
         if len(self._times) > 2 * self.flying_count + _STALE_MAX:
             self._clear_stale()
 

@@ -86,7 +86,7 @@ class NotesReader:
         for queue_id, notes in self._queues.items():
             done = notes.done_offset
             if done > self._offsets.find(NOTES_GROUP, self._topic, queue_id):
-                self._offsets.commit(NOTES_GROUP, self._topic, queue_id, done)
+                self._offsets.commit(NOTES_GROUP, self._topic, queue_id, done, always=True)
 
     def start_over(self) -> None:
         """What `look` named could not be noted; read it again from what was committed."""

@@ -207,7 +207,7 @@ class Pops:
     def _commit(self, key: Key) -> None:
         committed = self.table.committed(key)
         if committed is not None:
-            self._offsets.commit(*key, committed)
+            self._offsets.commit(*key, committed, always=True)
 
     # -- running -----------------------------------------------------------------------------------
 

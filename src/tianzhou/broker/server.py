@@ -56,7 +56,7 @@ from tianzhou.broker.intake import Intake
 from tianzhou.broker.locks import QueueLocks
 from tianzhou.broker.longpoll import Parked, ParkedPulls
 from tianzhou.broker.offsets import OffsetTable
-from tianzhou.broker.persist import TableSaver, encode_table, load_table
+from tianzhou.broker.persist import TableSaver, encode_table, load_table, table_paths
 from tianzhou.broker.pop_polls import PopPolls
 from tianzhou.broker.pop_run import Pops
 from tianzhou.broker.pull_wakes import PullWakes
@@ -83,6 +83,7 @@ from tianzhou.remoting.address import format_address, parse_addresses
 from tianzhou.remoting.client import Client
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.limits import Limits
+from tianzhou.remoting.quota.tables import TableLimits
 from tianzhou.remoting.renewal import Renewal
 from tianzhou.remoting.server import Server
 from tianzhou.remoting.tls_settings import client_tls_of, tls_files_of, tls_of
@@ -98,14 +99,6 @@ _CERTIFICATES_S = 1.0
 _FIRST_REGISTRATION_S = 3.0
 _VIP_DISTANCE = 2
 _LOG_OFFSET_DIGITS = 16
-
-
-class _TablePaths(NamedTuple):
-    topics: Path
-    groups: Path
-    offsets: Path
-    totals: Path
-    modes: Path
 
 
 class _Running(NamedTuple):
@@ -139,18 +132,23 @@ class Broker:
         config = settings.config
         self._tls, self._client_tls = tls_of(config), client_tls_of(config)
         self._namesrvs = namesrv_addresses(config)
-        folder = config.config_directory
-        self._paths = _TablePaths(
-            folder / "topics.json",
-            folder / "subscriptionGroup.json",
-            folder / "consumerOffset.json",
-            folder / "statistics.json",
-            folder / "messageRequestMode.json",
+        self._paths = table_paths(config.config_directory)
+        self.table_limits = limits = TableLimits(steady)
+        self.topics = TopicTable(
+            system_topics(config), clock, self._topics_changed,
+            limits.checker("maxTopics", lambda: settings.config.max_topics),
+        )  # fmt: skip
+        self.groups = GroupTable(
+            clock, partial(self._changed, self._paths.groups),
+            limits.checker(
+                "maxSubscriptionGroups", lambda: settings.config.max_subscription_groups
+            ),
+            limits.checker("maxGroupRules", lambda: settings.config.max_group_rules),
+        )  # fmt: skip
+        self.offsets = OffsetTable(
+            partial(self._changed, self._paths.offsets), self._has_all_offsets
         )
-        self.topics = TopicTable(system_topics(config), clock, self._topics_changed)
-        self.groups = GroupTable(clock, self._groups_changed)
-        self.offsets = OffsetTable(self._offsets_changed)
-        self.modes = ModeTable(self._modes_changed)
+        self.modes = ModeTable(partial(self._changed, self._paths.modes))
         self.consumers = ConsumerTable[Connection]()
         self.producers = ProducerTable[Connection]()
         self._client_ids = ClientIds[Connection]()
@@ -159,7 +157,8 @@ class Broker:
         self.stats = Stats(started_ms=clock())
         self.history = History(
             self.stats, clock(), cluster=config.broker_cluster_name,
-            is_detailed=lambda: settings.config.enable_detail_stat, on_totals=self._totals_changed,
+            is_detailed=lambda: settings.config.enable_detail_stat,
+            on_totals=partial(self._changed, self._paths.totals),
         )  # fmt: skip
         self.address = ""
         """What clients are told to connect to, once started."""
@@ -247,6 +246,7 @@ class Broker:
             self._settings, self.topics, self.groups, self.offsets, self.consumers, self.producers,
             store, self.stats, lambda: len(self.parked),
             lambda: self._entrance.quotas.refused if self._entrance.quotas else {},
+            self.table_limits.refused,
             lambda: self._access.refused if self._access else {}, waiting,
             ExporterParts(
                 self._settings, self.address, self.topics, self.offsets, self.consumers,
@@ -319,7 +319,7 @@ class Broker:
     def _put_together(
         self, config: BrokerConfig, store: MessageStore, own_host: str, port: int
     ) -> _Running:
-        settings, stats = self._settings, self.stats
+        settings, stats, limits = self._settings, self.stats, self.table_limits
         clock, steady = self._clock, self._steady
         store_host = (advertise.resolve(own_host), port)
         durability = Durability(
@@ -336,7 +336,9 @@ class Broker:
         intake.redirect_by(self._waits.redirect)
         delays = self._waits.delays
         self._turnstile = Turnstile(self._waits.traffic)
-        queue_locks = LockParts(settings, QueueLocks(), steady)
+        queue_locks = LockParts(
+            settings, self.topics, self.groups, limits, QueueLocks(), QueueLocks(), steady
+        )
         pulls = PullParts(
             settings, self.topics, self.groups, self.consumers, self.offsets, store, self.parked,
             stats, steady, self._wakes.arm, self._pull_found,
@@ -344,11 +346,11 @@ class Broker:
         )  # fmt: skip
         clients = ClientParts(
             settings, self.topics, self.groups, self.consumers, self.producers, self._client_ids,
-            clock, steady,
+            limits, clock, steady,
         )  # fmt: skip
         pops = pop.put_together(
-            settings, self.topics, self.groups, self.offsets, store, stats, clock, steady,
-            store_host, self._save_tables, self._waits.timed_until_ms, self._may_consume,
+            settings, self.topics, self.groups, self.offsets, store, stats, limits, clock,
+            steady, store_host, self._save_tables, self._waits.timed_until_ms, self._may_consume,
             self._step,
         )  # fmt: skip
         self._pops, self._polls = pops.pops, pops.polls
@@ -380,7 +382,7 @@ class Broker:
                     pull=pulls,
                     offsets=OffsetParts(
                         settings, self.topics, self.groups, self.offsets, store, self.consumers,
-                        self._save_tables,
+                        limits, self._save_tables,
                     ),
                     clients=clients,
                     query=QueryParts(store),
@@ -425,8 +427,8 @@ class Broker:
                     ),
                     pop=pops,
                     assignment=AssignmentParts(
-                        settings, self.topics, self.groups, self.consumers, self.modes, client,
-                        steady, self._save_tables,
+                        settings, self.topics, self.groups, self.consumers, self.modes, limits,
+                        client, steady, self._save_tables,
                     ),
                 )
             )
@@ -573,19 +575,19 @@ class Broker:
         if self._running is not None:
             heartbeat.connection_closed(self._running.clients, connection)
 
-    def _topics_changed(self) -> None:
+    def _changed(self, table: Path) -> None:
+        """A table has to be saved."""
         if self._saver is not None:
-            self._saver.mark(self._paths.topics)
+            self._saver.mark(table)
+
+    def _topics_changed(self) -> None:
+        self._changed(self._paths.topics)
         if self._running is not None:
             self._running.registrar.topics_changed()
 
-    def _groups_changed(self) -> None:
-        if self._saver is not None:
-            self._saver.mark(self._paths.groups)
-
-    def _offsets_changed(self) -> None:
-        if self._saver is not None:
-            self._saver.mark(self._paths.offsets)
+    def _has_all_offsets(self, count: int) -> bool:
+        limit, what = self._settings.config.max_consumer_offsets, "no further offset is committed"
+        return self.table_limits.is_full("maxConsumerOffsets", limit, count, what)
 
     def _offsets_reset(self, topic: str, queue_ids: Iterable[int]) -> None:
         """Pulls are to be told where to go on: those to come by the handlers, those who wait now.
@@ -595,14 +597,6 @@ class Broker:
         if self._hot is not None:
             self._hot.forget_all()
         self._wakes.wake((topic, queue_id) for queue_id in queue_ids)
-
-    def _modes_changed(self) -> None:
-        if self._saver is not None:
-            self._saver.mark(self._paths.modes)
-
-    def _totals_changed(self) -> None:
-        if self._saver is not None:
-            self._saver.mark(self._paths.totals)
 
     def _encode_totals(self) -> bytes:
         self.history.collect(self._clock())

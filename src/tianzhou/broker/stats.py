@@ -8,10 +8,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from tianzhou.limits import STATISTICS_MAX
 from tianzhou.remoting.server import Server
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+class Bounded(Counter[K]):
+    """Counts under so many keys at most; what comes under further ones is left out."""
+
+    def __setitem__(self, key: K, count: int) -> None:
+        if len(self) < STATISTICS_MAX or key in self:
+            super().__setitem__(key, count)
 
 
 @dataclass(slots=True)
@@ -49,17 +58,17 @@ class Stats:
     _by_group: dict[tuple[str, int, str], Counts] = field(
         default_factory=dict[tuple[str, int, str], Counts], init=False
     )
-    sent_back: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    sent_back: Counter[tuple[str, str]] = field(default_factory=Bounded[tuple[str, str]])
     """Messages that consumers gave back to have them again, by topic and group."""
-    dead: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    dead: Counter[tuple[str, str]] = field(default_factory=Bounded[tuple[str, str]])
     """Messages that became dead letters, by topic and group."""
-    popped: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    popped: Counter[tuple[str, str]] = field(default_factory=Bounded[tuple[str, str]])
     """Queues that gave messages to a pop, by topic and group; RocketMQ's checkpoints."""
-    acked: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    acked: Counter[tuple[str, str]] = field(default_factory=Bounded[tuple[str, str]])
     """Popped messages that were acknowledged, by topic and group."""
-    committed: Counter[str] = field(default_factory=Counter[str])
+    committed: Counter[str] = field(default_factory=Bounded[str])
     """Transactions that were committed, by topic."""
-    rolled_back: Counter[str] = field(default_factory=Counter[str])
+    rolled_back: Counter[str] = field(default_factory=Bounded[str])
     """Transactions that were rolled back, by topic."""
     channels: Callable[[], Mapping[str, int]] = dict[str, int]
     """How often connections came and went, under RocketMQ's names."""
@@ -102,7 +111,8 @@ class Stats:
     ) -> None:
         self.stored_by(topic, queue_id, messages, size_bytes, 1)
         if took_ms > 0:
-            self._by_queue[topic, queue_id].took_ms += took_ms
+            if (counts := self._by_queue.get((topic, queue_id))) is not None:
+                counts.took_ms += took_ms
             self.took(took_ms)
 
     def stored_by(
@@ -115,9 +125,7 @@ class Stats:
         """The same for many queues, which all have to be counted every second."""
         by_queue, total = self._by_queue, self._put
         for topic, queue_id, messages, size_bytes, calls in counted:
-            counts = by_queue.get((topic, queue_id))
-            if counts is None:
-                counts = by_queue[topic, queue_id] = Counts()
+            counts = by_queue.get((topic, queue_id)) or _added(by_queue, (topic, queue_id))
             counts.messages += messages
             counts.size_bytes += size_bytes
             counts.calls += calls
@@ -150,16 +158,15 @@ class Stats:
         took_ms: int = 0,
     ) -> None:
         self.delivered_by(topic, group, queue_id, messages, size_bytes, 1)
-        if took_ms > 0:
-            self._by_group[topic, queue_id, group].took_ms += took_ms
+        if took_ms > 0 and (counts := self._by_group.get((topic, queue_id, group))) is not None:
+            counts.took_ms += took_ms
 
     def delivered_by(
         self, topic: str, group: str, queue_id: int, messages: int, size_bytes: int, calls: int
     ) -> None:
         """Count several pulls at once."""
-        counts = self._by_group.get((topic, queue_id, group))
-        if counts is None:
-            counts = self._by_group[topic, queue_id, group] = Counts()
+        key = (topic, queue_id, group)
+        counts = self._by_group.get(key) or _added(self._by_group, key)
         self._pulls_found += calls
         for each in (counts, self._got):
             each.messages += messages
@@ -172,12 +179,22 @@ class Stats:
         _drop(self.by_group, lambda key: key[0] == topic)
         for counter in self.events.values():
             _drop(counter, lambda key: key[0] == topic)
+        for of_topic in (self.committed, self.rolled_back):
+            of_topic.pop(topic, None)
 
     def forget_group(self, group: str) -> None:
         """A group is deleted; its counters go with it."""
         _drop(self.by_group, lambda key: key[2] == group)
         for counter in self.events.values():
             _drop(counter, lambda key: key[1] == group)
+
+
+def _added(table: dict[K, Counts], key: K) -> Counts:
+    """A new counter of a table; one that is not kept if the table is full."""
+    counts = Counts()
+    if len(table) < STATISTICS_MAX:
+        table[key] = counts
+    return counts
 
 
 def _drop(table: dict[K, V], unwanted: Callable[[K], bool]) -> None:

@@ -80,7 +80,9 @@ class TopicTable:
         system: Iterable[TopicConfig],
         clock: Clock,
         on_change: Callable[[], None] = lambda: None,
+        check_room: Callable[[int, str], None] = lambda count, what: None,
     ) -> None:
+        """`check_room` raises RequestError if the table must not grow beyond so many topics."""
         self.topics: dict[str, TopicConfig] = {
             topic.topic_name: topic for topic in system if topic.topic_name is not None
         }
@@ -88,6 +90,7 @@ class TopicTable:
         self.data_version = DataVersion(timestamp=clock(), counter=0)
         self._clock = clock
         self._on_change = on_change
+        self._check_room = check_room
         self._others: dict[str, object] = {}
         self._encoded = EncodedBodies()
 
@@ -95,6 +98,13 @@ class TopicTable:
         return self.topics.get(name)
 
     # -- changes -----------------------------------------------------------------------------------
+
+    def check_room(self, names: Iterable[str]) -> None:
+        """Raises RequestError if those of the names that are new are too many for the table."""
+        new = [name for name in dict.fromkeys(names) if name not in self.topics]
+        if new:
+            count = len(self.topics) + len(new) - 1
+            self._check_room(count, f"topic {new[0]} cannot be created")
 
     def put(self, topic: TopicConfig) -> bool:
         """Create a topic or replace it; False if it was the same already."""
@@ -125,12 +135,15 @@ class TopicTable:
         """The topic that a send to an unknown one creates; None if no template allows it.
 
         `queue_count` is what the producer wants; the template's own count is the most it gets.
+        Raises RequestError if the table is full.
         """
         template = self.topics.get(template_name)
         if template is None or (template_name == AUTO_CREATE_TOPIC and not auto_create):
             return None
         if not template.perm & PERM_INHERIT:
             return None
+        if not name.startswith(RETRY_TOPIC_PREFIX):  # those are as many as there are groups
+            self.check_room((name,))
         granted = max(min(queue_count, template.write_queue_count), 0)
         topic = TopicConfig(
             topic_name=name,

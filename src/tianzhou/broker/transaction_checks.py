@@ -427,8 +427,8 @@ class Halves:
             self._progress = _Progress(*place, self._store.end_log_offset)
 
     def _commit(self, progress: _Progress) -> None:
-        self._offsets.commit(GROUP, HALF_TOPIC, QUEUE_ID, progress.half_offset)
-        self._offsets.commit(GROUP, HALF_OP_TOPIC, QUEUE_ID, progress.end_offset)
+        self._offsets.commit(GROUP, HALF_TOPIC, QUEUE_ID, progress.half_offset, always=True)
+        self._offsets.commit(GROUP, HALF_OP_TOPIC, QUEUE_ID, progress.end_offset, always=True)
         self._committed = (progress.half_offset, progress.end_offset)
         self._progress = None
 

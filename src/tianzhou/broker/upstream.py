@@ -16,6 +16,7 @@ from tianzhou.broker.config import BrokerConfig, namesrv_addresses
 from tianzhou.broker.topics import TopicTable
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import ConnectionClosed, TianzhouError
+from tianzhou.limits import FRAME_BYTES_MAX
 from tianzhou.names import PERM_READ, PERM_WRITE
 from tianzhou.protocol.bodies import decode, registration
 from tianzhou.protocol.bodies.registration import RegisterBrokerBody
@@ -37,6 +38,8 @@ _UNREGISTER_TIMEOUT_MS = 3_000
 _PAUSE_FACTOR = 4
 _PAUSE_MAX_S = 2.0
 _READ_WRITE = PERM_READ | PERM_WRITE
+_PLAIN_BYTES_MAX = FRAME_BYTES_MAX // 2
+"""A larger registration is compressed, whatever the settings say."""
 
 
 class Registrar:
@@ -167,18 +170,20 @@ class Registrar:
     # -- what is told ------------------------------------------------------------------------------
 
     def _registration(self, config: BrokerConfig) -> Command:
-        body = registration.encode(
-            RegisterBrokerBody(topic_config=self._table(config)),
-            compressed=config.compressed_register,
-            broker_version=CURRENT_VERSION,
-        )
+        told, compressed = RegisterBrokerBody(topic_config=self._table(config)), True
+        if not config.compressed_register:
+            body = registration.encode(told, compressed=False, broker_version=CURRENT_VERSION)
+            # A nameserver closes the connection of a larger frame.
+            compressed = len(body) > _PLAIN_BYTES_MAX
+        if compressed:
+            body = registration.encode(told, compressed=True, broker_version=CURRENT_VERSION)
         header = RegisterBrokerRequest(
             broker_name=config.broker_name,
             broker_addr=self._address,
             cluster_name=config.broker_cluster_name,
             ha_server_addr=self._ha_address,
             broker_id=config.broker_id,
-            compressed=config.compressed_register,
+            compressed=compressed,
             body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
         )
         return Command(code=RequestCode.REGISTER_BROKER, ext_fields=encode(header), body=body)

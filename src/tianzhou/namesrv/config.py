@@ -12,6 +12,12 @@ from pathlib import Path
 from tianzhou.config.files import in_home
 from tianzhou.config.log_settings import LogSettings
 from tianzhou.config.settings import INT32_MAX, Change, path_setting, setting
+from tianzhou.limits import (
+    KV_BYTES_MAX,
+    NAMESRV_BROKERS_MAX,
+    NAMESRV_ROUTES_MAX,
+    NAMESRV_TOPICS_MAX,
+)
 from tianzhou.remoting.tls_settings import TlsSettings
 
 ENVIRONMENT_PREFIX = "TIANZHOU_NAMESRV_"
@@ -97,6 +103,31 @@ class NamesrvConfig(TlsSettings, LogSettings):
     # -- limits -----------------------------------------------------------------------------------
     quota_file: Path | None = setting(
         None, "quotas of connections and clients; read again when it changes (Tianzhou's)"
+    )
+    max_topics: int = setting(
+        NAMESRV_TOPICS_MAX,
+        "topics of all brokers (Tianzhou's)",
+        minimum=1,
+        maximum=INT32_MAX,
+    )
+    max_routes: int = setting(
+        NAMESRV_ROUTES_MAX,
+        "topics of all brokers, a topic counted for each broker name (Tianzhou's)",
+        minimum=1,
+        maximum=INT32_MAX,
+    )
+    max_brokers: int = setting(
+        NAMESRV_BROKERS_MAX,
+        "registered brokers (Tianzhou's)",
+        minimum=1,
+        maximum=INT32_MAX,
+    )
+    max_kv_bytes: int = setting(
+        KV_BYTES_MAX,
+        "bytes of the KV configuration, with 64 more for each pair (Tianzhou's)",
+        minimum=1,
+        maximum=INT32_MAX,
+        key="maxKVBytes",
     )
 
     # -- health -----------------------------------------------------------------------------------

@@ -7,12 +7,11 @@ are written in a thread: a slow disk must not keep clients from their routes.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tianzhou.config.files import replace_file
 from tianzhou.errors import BodyError, ConfigError, StoreError
-from tianzhou.limits import KV_BYTES_MAX
 from tianzhou.protocol import bodies
 from tianzhou.protocol.bodies import Body
 
@@ -50,9 +49,14 @@ def load_table(path: Path) -> Table:
 class KVConfig:
     """The table in force and its file."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises ConfigError if the file is there and cannot be read."""
+    def __init__(
+        self, path: Path, check_room: Callable[[int, str], None] = lambda size, what: None
+    ) -> None:
+        """`check_room` is called before the table grows, with the bytes it would have, and raises
+        what refuses it. Raises ConfigError if the file cannot be read.
+        """
         self._path = path
+        self._check_room = check_room
         self._table = load_table(path)
         self._lock = asyncio.Lock()
 
@@ -73,11 +77,8 @@ class KVConfig:
             pairs = self._table.get(namespace, {}) | {key: value}
             table = self._table | {namespace: pairs}
             size = _size_of(table)
-            if size > KV_BYTES_MAX and size > _size_of(self._table):
-                raise StoreError(
-                    f"the KV configuration would have {size} bytes, at most {KV_BYTES_MAX} are "
-                    f"kept; delete what is not needed"
-                )
+            if size > _size_of(self._table):
+                self._check_room(size, f"value {key} of namespace {namespace} cannot be set")
             await self._save(table)
 
     async def delete(self, namespace: str, key: str) -> None:
@@ -99,7 +100,10 @@ class KVConfig:
 
 
 def _size_of(table: Table) -> int:
+    """A namespace without pairs counts as one with a pair."""
     return sum(
-        len(namespace) + sum(_PAIR_BYTES + len(key) + len(value) for key, value in pairs.items())
+        len(namespace)
+        + _PAIR_BYTES * max(len(pairs), 1)
+        + sum(len(key) + len(value) for key, value in pairs.items())
         for namespace, pairs in table.items()
     )

@@ -36,6 +36,7 @@ FLAG_UNIT = 1
 FLAG_UNIT_SUB = 2
 
 _SPARE_QUEUES_MAX = 64
+_MAPPINGS_KEPT = 64
 
 Address = tuple[str, str]
 """Cluster and address: what tells brokers apart."""
@@ -212,11 +213,31 @@ class _Topic:
     mappings: dict[str, TopicQueueMappingInfo] | None = None
 
 
-class Registry:
-    """All brokers and topics. `forget` is called with the names of topics whose routes changed."""
+class Sizes(NamedTuple):
+    """How large tables of a registry would become; 0 for those that would not grow."""
 
-    def __init__(self, forget: Callable[[Collection[str]], None]) -> None:
+    topics: int = 0
+    routes: int = 0
+    """Topics of all groups, a topic counted for each of its groups."""
+    brokers: int = 0
+    filter_servers: int = 0
+    """Of one broker."""
+
+
+class Registry:
+    """All brokers and topics. `forget` is called with the names of topics whose routes changed.
+
+    `check_growth` is called before tables grow, with their sizes then, and raises what refuses it.
+    """
+
+    def __init__(
+        self,
+        forget: Callable[[Collection[str]], None],
+        check_growth: Callable[[Sizes, str], None] = lambda sizes, what: None,
+    ) -> None:
         self._forget = forget
+        self._check_growth = check_growth
+        self._route_count = 0
         self._topics: dict[str, _Topic] = {}
         self._groups: dict[str, _Group] = {}
         self._clusters: dict[str, dict[str, None]] = {}
@@ -268,6 +289,7 @@ class Registry:
         known_as = group.addrs.get(identity.broker_id) if group else None
         if known_as is None and len(said.topics) == 1:
             return None
+        self._check_registration(group, identity, said)
         self._leave_other_group(identity)
         displaced = self._displaced(identity, known_as)
         new = identity.address not in self._brokers
@@ -287,6 +309,21 @@ class Registry:
         alive = (broker.identity for broker in self._brokers.values())
         names = {each.name for each in alive if each.addr == known_as}
         return known_as if identity.name in names else None
+
+    def _check_registration(
+        self, group: _Group | None, identity: BrokerIdentity, said: BrokerTopics
+    ) -> None:
+        known = {} if group is None else group.queues
+        new = [name for name in said.topics if name not in known]
+        new_count = sum(name not in self._topics for name in new)
+        is_new = identity.address not in self._brokers
+        sizes = Sizes(
+            topics=len(self._topics) + new_count if new_count else 0,
+            routes=self._route_count + len(new) if new else 0,
+            brokers=len(self._brokers) + 1 if is_new else 0,
+            filter_servers=len(said.filter_servers or ()),
+        )
+        self._check_growth(sizes, f"broker {identity.name} at {identity.addr}")
 
     def _is_outdated(self, identity: BrokerIdentity, said: BrokerTopics) -> bool:
         group = self._groups.get(identity.name)
@@ -364,8 +401,11 @@ class Registry:
         for name, mapping in mappings.items():
             topic = self._topics.get(name)
             # A mapping for a topic without queues could never be part of an answer.
-            if topic is not None and mapping.broker_name is not None:
-                topic.mappings = (topic.mappings or {}) | {mapping.broker_name: mapping}
+            if topic is not None and mapping.broker_name in self._groups:
+                known = topic.mappings or {}
+                if len(known) >= _MAPPINGS_KEPT:  # brokers that are gone may come back, a few
+                    known = {name: each for name, each in known.items() if name in self._groups}
+                topic.mappings = known | {mapping.broker_name: mapping}
                 self._forget((name,))
 
     def _take_broker(
@@ -434,12 +474,14 @@ class Registry:
             topic = self._topics[name] = _Topic(name)
         if before is None:
             topic.groups = (*topic.groups, group)
+            self._route_count += 1
         group.queues[topic.name] = queue
         self._forget((name,))
 
     def _remove_topic(self, group: _Group, name: str) -> None:
         if group.queues.pop(name, None) is None:
             return
+        self._route_count -= 1
         group.epoch += 1
         topic = self._topics[name]
         topic.groups = tuple(other for other in topic.groups if other is not group)
@@ -453,6 +495,14 @@ class Registry:
         for queue in queues:
             if queue.broker_name not in self._groups:
                 return str(queue.broker_name)
+        if queues:
+            names = {str(queue.broker_name) for queue in queues}
+            new_count = sum(name not in self._groups[each].queues for each in names)
+            sizes = Sizes(
+                topics=len(self._topics) + 1 if name not in self._topics else 0,
+                routes=self._route_count + new_count if new_count else 0,
+            )
+            self._check_growth(sizes, f"topic {name}")
         for queue in queues:
             group = self._groups[str(queue.broker_name)]
             self._put_queue(group, name, group.with_perm(queue, queue.perm))

@@ -16,7 +16,8 @@ import msgspec
 
 from tianzhou.clock import Clock, steady_ms
 from tianzhou.config.live import LiveSettings
-from tianzhou.errors import RemotingError
+from tianzhou.errors import RemotingError, RequestError
+from tianzhou.limits import FILTER_SERVERS_MAX
 from tianzhou.names import ORDER_TOPIC_NAMESPACE
 from tianzhou.namesrv import dispatch
 from tianzhou.namesrv.admin import fixed_keys
@@ -25,15 +26,16 @@ from tianzhou.namesrv.config import NamesrvConfig
 from tianzhou.namesrv.handlers import Parts, is_in_service, tell_dropped
 from tianzhou.namesrv.kvconfig import KVConfig
 from tianzhou.namesrv.notices import Notices
-from tianzhou.namesrv.registry import MinIdNotice, Registry
+from tianzhou.namesrv.registry import MinIdNotice, Registry, Sizes
 from tianzhou.namesrv.routecache import RouteCache
 from tianzhou.protocol.bodies.route import TopicRouteData
-from tianzhou.protocol.codes import RequestCode
+from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.limits import Limits
 from tianzhou.remoting.line_limit import LineLimit
 from tianzhou.remoting.quota.bodies import check_body
+from tianzhou.remoting.quota.tables import TableLimits
 from tianzhou.remoting.renewal import Renewal
 from tianzhou.remoting.server import Server
 from tianzhou.remoting.tls_settings import client_tls_of, tls_files_of, tls_of
@@ -70,7 +72,8 @@ class NameServer:
         self._settings = settings
         config = settings.config
         self._routes = RouteCache(self._route, config.route_cache_size)
-        self._registry = Registry(self._routes.forget)
+        self._table_limits = TableLimits(clock)
+        self._registry = Registry(self._routes.forget, self._check_growth)
         self._notices = Notices(client_tls_of(config))
         self._access = _open_access(config.access_file)
         wait_ms = config.wait_seconds_for_service * 1000 if config.need_wait_for_service else 0
@@ -82,7 +85,7 @@ class NameServer:
             warnings=LineLimit(),
             registry=self._registry,
             routes=self._routes,
-            kv=KVConfig(config.kv_config_path),
+            kv=KVConfig(config.kv_config_path, self._check_kv),
             clock=clock,
             ready_ms=clock() + wait_ms,
             tell=self._tell,
@@ -167,6 +170,27 @@ class NameServer:
     def _tell(self, notice: MinIdNotice) -> None:
         if self._settings.config.notify_min_broker_id_changed:
             self._notices.send(notice)
+
+    def _check_growth(self, sizes: Sizes, what: str) -> None:
+        """Raises RequestError if the registry must not become so large."""
+        config, text = self._settings.config, f"{what} cannot be registered"
+        for setting, limit, size, things in (
+            ("maxBrokers", config.max_brokers, sizes.brokers, "brokers"),
+            ("maxTopics", config.max_topics, sizes.topics, "topics"),
+            ("maxRoutes", config.max_routes, sizes.routes, "topics of brokers"),
+        ):
+            self._table_limits.check(setting, limit, size - 1, f"{text}, too many {things}")
+        if sizes.filter_servers > FILTER_SERVERS_MAX:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"{text}: it names {sizes.filter_servers} filter servers, {FILTER_SERVERS_MAX} are "
+                f"possible",
+            )
+
+    def _check_kv(self, size_bytes: int, what: str) -> None:
+        """Raises RequestError if the KV configuration must not become so large."""
+        limit = self._settings.config.max_kv_bytes
+        self._table_limits.check("maxKVBytes", limit, size_bytes - 1, what)
 
     def _open_quotas(self, path: Path | None) -> "ClientQuotas[ServerRules] | None":
         if path is None:

@@ -79,6 +79,7 @@ async def _update_groups(
                 f"retryQueueNums is {group.retry_queue_count} and retryMaxTimes is "
                 f"{group.retry_max_times}, neither can be below 0",
             )
+    parts.groups.check_room(group.group_name or "" for group in groups)
     for group in groups:
         name = group.group_name or ""
         before = parts.groups.get(name)

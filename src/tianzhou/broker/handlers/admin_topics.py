@@ -91,6 +91,7 @@ async def _put_topics(parts: TopicParts, connection: Connection, topics: list[To
     """Check all, then create or change each; `attributes` are changes, signs before the names."""
     for topic in topics:
         _check_topic(parts, topic)
+    parts.topics.check_room(topic.topic_name or "" for topic in topics)
     for topic in topics:
         name = topic.topic_name or ""
         before = parts.topics.get(name)

@@ -29,6 +29,7 @@ from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.client import Client
 from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.quota.tables import TableLimits
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class AssignmentParts:
     groups: GroupTable
     consumers: ConsumerTable[Connection]
     modes: ModeTable
+    limits: TableLimits
     client: Client
     steady: Clock
     saved: Callable[[], Awaitable[bool]]
@@ -179,6 +181,11 @@ async def set_message_request_mode(
         raise RequestError(
             ResponseCode.SYSTEM_ERROR, f"the mode is {checks.shorten(mode.mode)}, not PULL or POP"
         )
+    if not parts.modes.has(topic, group):
+        parts.limits.check(
+            "maxGroupRules", config.max_group_rules, len(parts.modes),
+            f"the mode of group {group} for topic {topic} cannot be set",
+        )  # fmt: skip
     parts.modes.put(topic, group, mode)
     log.info("group %s: topic %s is for %s, by %s", group, topic, mode.mode, connection.peer)
     if not await parts.saved():

@@ -22,6 +22,7 @@ from tianzhou.broker.topics import TopicTable
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RemotingError, RequestError
+from tianzhou.limits import GROUPS_OF_CONNECTION_MAX, SUBSCRIPTIONS_OF_CONNECTION_MAX
 from tianzhou.names import RETRY_TOPIC_PREFIX
 from tianzhou.protocol.bodies import decode_request as decode_body
 from tianzhou.protocol.bodies import encode as encode_body
@@ -52,6 +53,7 @@ from tianzhou.protocol.headers.clients import (
 )
 from tianzhou.protocol.headers.topics import QuerySubscriptionByConsumerRequest
 from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.quota.tables import TableLimits
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +70,7 @@ class ClientParts:
     consumers: ConsumerTable[Connection]
     producers: ProducerTable[Connection]
     client_ids: ClientIds[Connection]
+    limits: TableLimits
     clock: Clock
     steady: Clock
 
@@ -88,18 +91,63 @@ def heartbeat(parts: ClientParts, connection: Connection, request: Command) -> C
             f"client id {checks.shorten(told.client_id)} is in use by a connection of another "
             f"account: set another instance name",
         )
+    refusal: RequestError | None = None
     for consumer in told.consumers:
         client = _client(parts, connection, request, told.client_id)
-        _consumer_heartbeat(parts, connection, client, consumer)
-    for producer in told.producers:
-        if producer.group_name:
-            client = _client(parts, connection, request, told.client_id)
-            if parts.producers.heartbeat(connection, client, producer.group_name):
-                log.info(
-                    "producer group %s: %s joined from %s",
-                    producer.group_name, told.client_id, connection.peer,
-                )  # fmt: skip
+        try:
+            _consumer_heartbeat(parts, connection, client, consumer)
+        except RequestError as e:  # the other groups of the client are well
+            refusal = refusal or e
+    for name in filter(None, (producer.group_name for producer in told.producers)):
+        client = _client(parts, connection, request, told.client_id)
+        try:
+            _producer_heartbeat(parts, connection, client, name)
+        except RequestError as e:
+            refusal = refusal or e
+    if refusal is not None:
+        raise refusal
     return Command(code=ResponseCode.SUCCESS)
+
+
+def _producer_heartbeat(
+    parts: ClientParts, connection: Connection, client: Client, name: str
+) -> None:
+    if name not in parts.producers.groups_of(connection):
+        _check_groups_of(parts, connection, name)
+    if name not in parts.producers.groups:
+        parts.limits.check(
+            "maxProducerGroups", parts.settings.config.max_producer_groups,
+            len(parts.producers.groups), f"producer group {checks.shorten(name)} cannot join",
+        )  # fmt: skip
+    if parts.producers.heartbeat(connection, client, name):
+        log.info(
+            "producer group %s: %s joined from %s",
+            checks.shorten(name), client.client_id, connection.peer,
+        )  # fmt: skip
+
+
+def _check_groups_of(parts: ClientParts, connection: Connection, name: str) -> None:
+    """Raises RequestError if a connection speaks for too many groups."""
+    tables = (parts.consumers, parts.producers)
+    count = sum(len(table.groups_of(connection)) for table in tables)
+    what = f"group {checks.shorten(name)} cannot join on this connection"
+    parts.limits.check("groups of a connection", GROUPS_OF_CONNECTION_MAX, count, what)
+
+
+def _check_subscriptions(
+    parts: ClientParts, connection: Connection, told: ConsumerHeartbeat
+) -> None:
+    """Raises RequestError if there are too many subscriptions."""
+    grown, own_count = parts.consumers.growth(connection, told)
+    if grown <= 0:
+        return
+    what = f"group {checks.shorten(told.group)} cannot subscribe to {own_count} topics or filters"
+    limit = SUBSCRIPTIONS_OF_CONNECTION_MAX
+    parts.limits.check("subscriptions of a connection", limit, own_count - 1, what)
+    count = parts.consumers.subscription_count + grown - 1
+    parts.limits.check(
+        "maxSubscriptions", parts.settings.config.max_subscriptions, count, what
+    )  # fmt: skip
 
 
 def _client(parts: ClientParts, connection: Connection, request: Command, client_id: str) -> Client:
@@ -129,6 +177,9 @@ def _consumer_heartbeat(
         consume_from=str(consumer.consume_from_where or "CONSUME_FROM_LAST_OFFSET"),
         subscriptions=subscriptions,
     )
+    if name not in parts.consumers.groups_of(connection):
+        _check_groups_of(parts, connection, name)
+    _check_subscriptions(parts, connection, told)
     change = parts.consumers.heartbeat(connection, client, told)
     if change is None:
         return

@@ -15,6 +15,7 @@ from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError
 from tianzhou.protocol.bodies import encode as encode_body
 from tianzhou.protocol.bodies.offsets import QueryCorrectionOffsetBody
+from tianzhou.protocol.bodies.topics import TopicConfig
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import Header, decode, encode
@@ -34,6 +35,7 @@ from tianzhou.protocol.headers.offsets import (
     UpdateConsumerOffsetRequest,
 )
 from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.quota.tables import TableLimits
 from tianzhou.store.message_store import MessageStore
 from tianzhou.store.reading import Boundary
 
@@ -53,6 +55,7 @@ class OffsetParts:
     offsets: OffsetTable
     store: MessageStore
     consumers: ConsumerTable[Connection]
+    limits: TableLimits
     saved: Callable[[], Awaitable[bool]]
     """Waits until the tables are on disk."""
 
@@ -88,14 +91,15 @@ def update_consumer_offset(parts: OffsetParts, connection: Connection, request: 
     """UPDATE_CONSUMER_OFFSET."""
     header = decode(UpdateConsumerOffsetRequest, request.fields)
     group, topic = header.consumer_group, header.topic
-    if parts.topics.get(topic) is None:
+    found = parts.topics.get(topic)
+    if found is None:
         raise RequestError(
             ResponseCode.TOPIC_NOT_EXIST, f"topic {checks.shorten(topic)} does not exist"
         )
-    if not 0 <= header.queue_id < QUEUE_COUNT_MAX or header.commit_offset < 0:
+    _check_queue(parts, found, header.queue_id)
+    if header.commit_offset < 0:
         raise RequestError(
-            ResponseCode.SYSTEM_ERROR,
-            f"queue id {header.queue_id} and offset {header.commit_offset} cannot be committed",
+            ResponseCode.SYSTEM_ERROR, f"offset {header.commit_offset} cannot be committed"
         )
     if parts.groups.find(group, auto_create=_may_create_groups(parts)) is None:
         raise RequestError(
@@ -104,6 +108,8 @@ def update_consumer_offset(parts: OffsetParts, connection: Connection, request: 
         )
     if parts.offsets.is_reset(group, topic, header.queue_id):
         return Command(code=ResponseCode.SUCCESS, remark="Offset has been previously reset")
+    if not parts.offsets.has(group, topic, header.queue_id):
+        _check_room(parts, parts.offsets.count, group, topic)
     before = parts.offsets.commit(group, topic, header.queue_id, header.commit_offset)
     if before is not None:
         log.info(
@@ -111,6 +117,27 @@ def update_consumer_offset(parts: OffsetParts, connection: Connection, request: 
             group, connection.peer, topic, header.queue_id, before, header.commit_offset,
         )  # fmt: skip
     return Command(code=ResponseCode.SUCCESS)
+
+
+def _check_queue(parts: OffsetParts, topic: TopicConfig, queue_id: int) -> None:
+    """Raises RequestError for a queue that there is not; one of former times counts as there."""
+    name, count = topic.topic_name or "", max(topic.read_queue_count, topic.write_queue_count)
+    exists = 0 <= queue_id < count or (
+        count <= queue_id < QUEUE_COUNT_MAX and parts.store.max_offset(name, queue_id) > 0
+    )
+    if not exists:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"queue {queue_id} of topic {name} does not exist, it has {count} queues: "
+            f"no offset can be committed there",
+        )
+
+
+def _check_room(parts: OffsetParts, count: int, group: str, topic: str) -> None:
+    parts.limits.check(
+        "maxConsumerOffsets", parts.settings.config.max_consumer_offsets, count,
+        f"no further offset of group {group} can be committed in topic {topic}",
+    )  # fmt: skip
 
 
 async def clone_group_offset(
@@ -136,6 +163,8 @@ async def clone_group_offset(
         elif online is not None and online.has_left(topic):
             log.warning("group %s: not copied in topic %s, %s left it", target, topic, source)
         else:
+            more = len(parts.offsets.of_topic_and_group(topic, source))
+            _check_room(parts, parts.offsets.count + more - 1, target, topic)
             parts.offsets.copy(source, target, topic)
             log.info("group %s: stands where %s does in %s, by %s",
                      target, source, topic, connection.peer)  # fmt: skip

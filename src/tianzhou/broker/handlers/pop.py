@@ -51,9 +51,12 @@ from tianzhou.protocol.headers.pop import (
 from tianzhou.protocol.receipts import ORDERED_REVIVE_QUEUE, Receipt
 from tianzhou.protocol.record import decode_record, encode_stored
 from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.quota.tables import TableLimits
 from tianzhou.store.message_store import MessageStore
 from tianzhou.store.reading import Read, ReadStatus
 
+_TURNS_MAX = 65_536
+_ATTEMPT_ID_MAX = 256
 _MESSAGES_MAX = 32
 _LOOKS_MAX = 4
 """Reads of one queue in a row when a filter rejects everything."""
@@ -81,6 +84,7 @@ class PopParts:
     pops: Pops
     polls: PopPolls
     stats: Stats
+    limits: TableLimits
     clock: Clock
     steady: Clock
     may_consume: MayConsume
@@ -95,6 +99,7 @@ def put_together(
     offsets: OffsetTable,
     store: MessageStore,
     stats: Stats,
+    limits: TableLimits,
     clock: Clock,
     steady: Clock,
     store_host: Host,
@@ -114,7 +119,7 @@ def put_together(
         polls.visible, step, timed_until_ms, polls.visible_everywhere,
     )  # fmt: skip
     parts = PopParts(
-        settings, topics, groups, store, pops, polls, stats, clock, steady, may_consume
+        settings, topics, groups, store, pops, polls, stats, limits, clock, steady, may_consume
     )  # fmt: skip
     return parts
 
@@ -149,6 +154,12 @@ def _check_sizes(config: BrokerConfig, header: PopMessageRequest) -> None:
             f"maxMsgNums is {header.max_msg_count}, 1 to {_MESSAGES_MAX} are possible",
         )
     check_invisible(config, header.invisible_time_ms, 1)
+    if len(header.attempt_id or "") > _ATTEMPT_ID_MAX:
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER,
+            f"attemptId has {len(header.attempt_id or '')} characters, {_ATTEMPT_ID_MAX} are "
+            f"possible",
+        )
 
 
 def check_retry_topic(config: BrokerConfig, group: str, topic: str) -> None:
@@ -193,6 +204,7 @@ def _pop(
         key = Key(header.consumer_group, topic, queue_id)
         _pop_queue(parts, config, header, subscription, key, now_ms, got)
     if got.changes:
+        _check_room(parts, config, got.changes)
         parts.pops.note(got.changes)
     body = b"".join(got.records)
     if got.records:
@@ -221,12 +233,26 @@ def _pop(
     return answer, got.is_more
 
 
+def _check_room(parts: PopParts, config: BrokerConfig, changes: list[Change]) -> None:
+    """Raises RequestError if groups pop too many queues."""
+    table = parts.pops.table
+    new = [change.key for change in changes if table.next_offset(change.key) is None]
+    if new:
+        group, topic, queue_id = new[0]
+        parts.limits.check(
+            "maxPoppedQueues", config.max_popped_queues, len(table) + len(new) - 1,
+            f"group {group} cannot pop topic {topic} queue {queue_id}",
+        )  # fmt: skip
+
+
 def _queues(
     parts: PopParts, config: BrokerConfig, header: PopMessageRequest
 ) -> Iterator[tuple[str, int]]:
     """The queues to look into, in this order."""
     counted = (header.consumer_group, header.topic)
     turn = parts.turns.get(counted, 0)
+    if len(parts.turns) >= _TURNS_MAX:
+        parts.turns.clear()
     parts.turns[counted] = turn + 1
     share = config.pop_from_retry_probability
     retry_first = turn * share % _PERCENT < share
