@@ -229,6 +229,32 @@ async def test_subscriptions_are_limited(tmp_path: Path, long: bool) -> None:
     assert it.broker.consumers.subscription_count == 0, "they are gone with their connection"
 
 
+@pytest.mark.parametrize("pops", [False, True], ids=["pull", "pop"])
+async def test_waiting_requests_with_long_expressions_count_several_times(
+    tmp_path: Path, pops: bool
+) -> None:
+    async with cluster(tmp_path, maxParkedPulls=10, maxPopPollingSize=10) as it:
+        await it.peer.send("t", b"a", queue_id=0)
+        tags = "||".join(f"tag-{number}" for number in range(200))
+
+        async def wait(expression: str) -> Command:
+            if not pops:
+                return await it.peer.pull(
+                    "g", "t", 0, 1, subscription=expression, suspend_ms=60_000, sys_flag=6
+                )
+            fields = pop_fields(topic="t", queue_id=1, poll_ms=60_000, tags=expression)
+            return await it.peer.ask(RequestCode.POP_MESSAGE, fields, timeout_ms=60_000)
+
+        answer = await wait(tags)
+        full = ResponseCode.POLLING_FULL if pops else ResponseCode.PULL_NOT_FOUND
+        assert answer.code == full, "answered at once: it counts as more than 10"
+        waiting = asyncio.ensure_future(wait("a"))
+        done, _ = await asyncio.wait((waiting,), timeout=0.2)
+        assert not done, "a short one waits"
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+
 # -- locks, popping, rules -------------------------------------------------------------------------
 
 
