@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from tianzhou.broker import checks
+from tianzhou.broker.attributes import QUEUE_COUNT_MAX
 from tianzhou.broker.clients import ConsumerTable
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups import GroupTable
 from tianzhou.broker.offsets import NOT_FOUND, OffsetTable
-from tianzhou.broker.topics import QUEUE_COUNT_MAX, TopicTable
+from tianzhou.broker.topics import TopicTable
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError
 from tianzhou.protocol.bodies import encode as encode_body
