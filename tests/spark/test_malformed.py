@@ -139,6 +139,22 @@ def test_the_number_of_null_bodies_is_an_observed_metric(
     assert seen.get["bodies"] == len(NULLS)
 
 
+def test_each_task_logs_how_many_there_were_and_which(
+    spark: SparkSession, cluster: Cluster, store_folder: Path, odd: str
+) -> None:
+    switch = "spark.sql.pyspark.worker.logging.enabled"
+    spark.conf.set(switch, "true")
+    try:
+        reader = source(spark, cluster, store_folder, "live").schema("body BINARY")
+        assert len(reader.load().collect()) == len(ODD)
+        logged = [row.msg for row in spark.sql("SELECT msg FROM python_worker_logs()").collect()]
+    finally:
+        spark.conf.set(switch, "false")
+    assert f"malformed values in this task: {len(NULLS)}, each null in its row" in logged
+    for number in NULLS:
+        assert any(f"queue {odd}@broker-0:0, offset {number}: " in line for line in logged), logged
+
+
 @pytest.mark.parametrize("way", SOURCES)
 def test_an_option_fails_at_the_first_of_them_and_names_it(
     spark: SparkSession, cluster: Cluster, store_folder: Path, odd: str, way: str
