@@ -170,12 +170,11 @@ class Registrar:
     # -- what is told ------------------------------------------------------------------------------
 
     def _registration(self, config: BrokerConfig) -> Command:
-        told, compressed = RegisterBrokerBody(topic_config=self._table(config)), True
-        if not config.compressed_register:
-            body = registration.encode(told, compressed=False, broker_version=CURRENT_VERSION)
-            # A nameserver closes the connection of a larger frame.
-            compressed = len(body) > _PLAIN_BYTES_MAX
-        if compressed:
+        told = RegisterBrokerBody(topic_config=self._table(config))
+        compressed = config.compressed_register
+        body = registration.encode(told, compressed=compressed, broker_version=CURRENT_VERSION)
+        if not compressed and len(body) > _PLAIN_BYTES_MAX:
+            compressed = True
             body = registration.encode(told, compressed=True, broker_version=CURRENT_VERSION)
         header = RegisterBrokerRequest(
             broker_name=config.broker_name,
