@@ -32,6 +32,11 @@ class SendGate:
                 f"sends are taken again in {self._refused_until_ms - now_ms} ms"
             )
 
+    @property
+    def was_slow(self) -> bool:
+        """Whether an append was ever held up; before that, no time refuses a send."""
+        return self._refused_until_ms > 0
+
     def room(self, config: BrokerConfig, now_ms: int, waiting_count: int) -> int:
         """How many sends could be taken now, of as many as come at once; 0 if `check` would refuse.
 
