@@ -24,6 +24,7 @@ from bench import (
     bench_held,
     bench_kinds,
     bench_namesrv,
+    bench_stalls,
     bench_store,
     bench_wire,
     broker_servers,
@@ -150,6 +151,14 @@ def client(*, quick: bool) -> str:
     )
 
 
+def stalls(*, quick: bool) -> str:
+    found = bench_stalls.measure(quick=quick)
+    return (
+        f"{len(found)} requests, each sent once. The longest wait of all: "
+        f"{found[0].wait_ms:.1f} ms.\n\n{table(bench_stalls.HEADS, bench_stalls.rows(found))}"
+    )
+
+
 PARTS: dict[str, Callable[..., str]] = {
     "wire": wire,
     "namesrv": namesrv,
@@ -157,6 +166,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "broker": broker,
     "held": held,
     "kinds": kinds,
+    "stalls": stalls,
     "client": client,
 }
 
@@ -168,6 +178,7 @@ EXPECTED_S: dict[str, tuple[float, float]] = {
     "broker": (0, 50),
     "held": (45, 15),
     "kinds": (590, 60),
+    "stalls": (60, 60),
     "client": (600, 60),
 }
 """About how long each takes, in full and in short, for the estimate; the broker's has its own."""

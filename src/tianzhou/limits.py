@@ -42,6 +42,10 @@ _REFUSED = "SYSTEM_ERROR with both figures, before the body is decoded"
 # -- bodies of requests ----------------------------------------------------------------------------
 
 FRAME_BYTES_MAX = _limit(16 * _MIB, "bytes", "a frame, as in RocketMQ", "the connection is closed")
+HEADER_BYTES_MAX = _limit(
+    256 * _KIB, "bytes", "the header of a request, all ext fields together",
+    "SYSTEM_ERROR with both figures, before the header is decoded",
+)  # fmt: skip
 BODY_BYTES_MAX = _limit(
     64 * _KIB, "bytes", "the body of a request that is no message and is not named below", _REFUSED
 )
@@ -49,24 +53,36 @@ CLIENT_BODY_BYTES_MAX = _limit(
     2 * _MIB, "bytes", "the body of a heartbeat, a lock, an unlock or a batch acknowledgement",
     _REFUSED,
 )  # fmt: skip
+SETTINGS_COUNT_MAX = _limit(
+    1_000, "lines", "the lines of a change of settings", "SYSTEM_ERROR; nothing is changed"
+)
 SETTINGS_BODY_BYTES_MAX = _limit(
     _MIB, "bytes", "a body of settings, of one subscription group, or of a client to check",
     _REFUSED,
 )  # fmt: skip
 LIST_BODY_BYTES_MAX = _limit(
-    8 * _MIB, "bytes", "a body that lists topics or subscription groups", _REFUSED
+    2 * _MIB, "bytes", "a body that lists topics or subscription groups", _REFUSED
 )
 LOOSE_JSON_BYTES_MAX = _limit(
-    256 * _KIB, "bytes",
+    16 * _KIB, "bytes",
     "a body that is no strict JSON (object keys, `$ref`, single quotes)",
     "SYSTEM_ERROR; strict JSON, as clients and brokers write it, is read a thousand times faster",
 )  # fmt: skip
 INFLATED_BYTES_MAX = _limit(
-    64 * _MIB, "bytes", "a compressed registration, inflated", "SYSTEM_ERROR"
-)
+    32 * _MIB, "bytes", "a compressed registration, inflated",
+    "SYSTEM_ERROR; inflating stops there",
+)  # fmt: skip
+REGISTERED_TOPICS_MAX = _limit(
+    250_000, "topics", "the topics of a compressed registration",
+    "SYSTEM_ERROR, before the first is read",
+)  # fmt: skip
 
 # -- messages --------------------------------------------------------------------------------------
 
+ACKED_BITS_MAX = _limit(
+    65_536, "bits", "the bits of all sets in one batch acknowledgement",
+    "SYSTEM_ERROR; nothing of it is acknowledged",
+)  # fmt: skip
 PROPERTIES_BYTES_MAX = _limit(
     32_767, "bytes", "the properties of a message", "MESSAGE_ILLEGAL with both figures"
 )
@@ -89,6 +105,14 @@ SQL_CHARACTERS_MAX = _limit(
     64 * _KIB, "characters", "an SQL92 filter", "the subscription or pull is refused"
 )
 SQL_DEPTH_MAX = _limit(100, "levels", "the nesting of an SQL92 filter", "the same")
+SQL_TOKENS_MAX = _limit(
+    2_000, "names, values and symbols", "the names, values and symbols of an SQL92 filter",
+    "the same",
+)  # fmt: skip
+FILTER_MS_MAX = _limit(
+    5, "ms", "how long one pull or pop looks for a message that its filter accepts",
+    "it is answered with what was found, and the consumer goes on from there",
+)  # fmt: skip
 
 # -- nameserver ------------------------------------------------------------------------------------
 
@@ -134,11 +158,6 @@ SUBSCRIPTIONS_OF_CONNECTION_MAX = _limit(
     20_000, "subscriptions", "subscriptions of one connection, counted in the same way",
     "the heartbeat is refused",
 )  # fmt: skip
-PARKED_OF_CONNECTION_MAX = _limit(
-    10_000, "requests", "pulls, and pops, of one connection that wait for a message; of all "
-    "connections `maxParkedPulls` and `maxPopPollingSize`, long expressions counting several times",
-    "a pull or pop is answered at once",
-)  # fmt: skip
 OFFSETS_MAX = _limit(
     2_000_000, "offsets", "committed offsets: one for each queue and group; only queues, topics "
     "and groups that exist have one", _NOT_ADDED, "maxConsumerOffsets",
@@ -177,3 +196,11 @@ NAMESRV_BROKERS_MAX = _limit(
 FILTER_SERVERS_MAX = _limit(
     100, "addresses", "filter servers of one broker", "the registration is refused"
 )
+
+# -- queues ----------------------------------------------------------------------------------------
+
+TOPIC_QUEUES_MAX = _limit(2_048, "queues", "the queues of one topic", "SYSTEM_ERROR")
+SHOWN_QUEUES_MAX = _limit(
+    100_000, "queues", "the queues that one answer of statistics shows",
+    "SYSTEM_ERROR: ask for fewer topics",
+)  # fmt: skip

@@ -29,6 +29,7 @@ from tianzhou.protocol.bodies.stats import (
 )
 from tianzhou.protocol.bodies.topics import CreateTopicListBody, KVTable, TopicConfig, TopicList
 from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.remoting.slices import at_once
 
 INT64_MAX = 2**63 - 1
 
@@ -279,7 +280,7 @@ async def test_who_says_not_what_it_reads_has_left_nothing_behind(tmp_path: Path
         assert await told() == {"t", "u"}
         clone = {"srcGroup": "g", "destGroup": "h", "topic": "t", "offline": "false"}
         await it.peer.expect(RequestCode.CLONE_GROUP_OFFSET, clone)
-        assert it.broker.offsets.topics_of("h") == {"t"}
+        assert at_once(it.broker.offsets.topics_of("h")) == {"t"}
         await it.peer.heartbeat("c", "g", {"u": "*"})
         assert await told() == {"u"}
         assert await told(topic="t") == set()
@@ -312,18 +313,18 @@ async def test_offsets_are_copied_between_groups(tmp_path: Path) -> None:
             await commit(it.peer, "a", topic, 0, 1)
         fields = {"srcGroup": "a", "destGroup": "b", "topic": "t", "offline": "false"}
         await it.peer.expect(RequestCode.CLONE_GROUP_OFFSET, fields)
-        assert it.broker.offsets.topics_of("b") == {"t"}
+        assert at_once(it.broker.offsets.topics_of("b")) == {"t"}
         assert it.broker.groups.get("b") is not None, "a group that has offsets exists"
         await it.peer.expect(
             RequestCode.CLONE_GROUP_OFFSET, fields | {"destGroup": "c", "topic": ""}
         )
-        assert it.broker.offsets.topics_of("c") == {"t", "u"}
+        assert at_once(it.broker.offsets.topics_of("c")) == {"t", "u"}
         await it.peer.heartbeat("client", "a", {"u": "*"})
         await it.peer.expect(RequestCode.CLONE_GROUP_OFFSET, fields | {"destGroup": "d"})
-        assert it.broker.offsets.topics_of("d") == set(), "the group has left the topic"
+        assert at_once(it.broker.offsets.topics_of("d")) == set(), "the group has left the topic"
         offline = fields | {"destGroup": "d", "offline": "true"}
         await it.peer.expect(RequestCode.CLONE_GROUP_OFFSET, offline)
-        assert it.broker.offsets.topics_of("d") == {"t"}
+        assert at_once(it.broker.offsets.topics_of("d")) == {"t"}
         answer = await it.peer.ask(RequestCode.CLONE_GROUP_OFFSET, fields | {"destGroup": "a b"})
         assert answer.code == ResponseCode.SYSTEM_ERROR
 

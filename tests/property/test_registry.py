@@ -11,11 +11,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tianzhou.namesrv.registry import BrokerIdentity, BrokerTopics, Registry
+from tianzhou.namesrv.registrations import BrokerIdentity, BrokerTopics
+from tianzhou.namesrv.registry import Registry
 from tianzhou.namesrv.routecache import RouteCache
 from tianzhou.protocol import bodies
 from tianzhou.protocol.bodies.route import QueueData, TopicRouteData
 from tianzhou.protocol.bodies.topics import DataVersion, TopicConfig
+from tianzhou.remoting.slices import at_once
 
 CLUSTER = "DefaultCluster"
 NAMES = ["broker-a", "broker-b"]
@@ -269,21 +271,28 @@ class RegistryMachine(RuleBasedStateMachine):
         if not said.exact:
             answer = self.registry.renew(identity, digest, said.connection, self.now_ms)
         if answer is None:
-            answer = self.registry.register(
-                identity, listed, digest, said.connection, self.now_ms, delete_missing=said.exact
+            answer = at_once(
+                self.registry.register(
+                    identity,
+                    listed,
+                    digest,
+                    said.connection,
+                    self.now_ms,
+                    delete_missing=said.exact,
+                )
             )
         assert (answer and (answer.master_addr, answer.ha_addr)) == expected
 
     @rule(name=names, addr=addrs)
     def unregister(self, name: str, addr: str) -> None:
-        self.registry.unregister(name, addr)
+        at_once(self.registry.unregister(name, addr))
         broker = self.model.brokers.get(addr)
         if broker is not None and broker.name == name:
             self.model.drop(addr)
 
     @rule(connection=connections)
     def close(self, connection: str) -> None:
-        gone = {dropped.broker.addr for dropped in self.registry.close(connection)}
+        gone = {dropped.broker.addr for dropped in at_once(self.registry.close(connection))}
         expected = {a for a, b in self.model.brokers.items() if b.connection == connection}
         assert gone == expected
         for addr in sorted(expected):
@@ -292,7 +301,7 @@ class RegistryMachine(RuleBasedStateMachine):
     @rule(passed_ms=st.sampled_from([1, 5, 10, 50, 100]))
     def expire(self, passed_ms: int) -> None:
         self.now_ms += passed_ms
-        gone = {each.broker.addr for each in self.registry.expire(self.now_ms, TIMEOUT_MS)}
+        gone = {each.broker.addr for each in at_once(self.registry.expire(self.now_ms, TIMEOUT_MS))}
         expected = [
             addr
             for addr, broker in self.model.brokers.items()
@@ -312,7 +321,7 @@ class RegistryMachine(RuleBasedStateMachine):
     @rule(name=names, write=st.booleans())
     def set_perms(self, name: str, write: bool) -> None:
         change = self.registry.add_write_perm if write else self.registry.wipe_write_perm
-        assert change(name) == self.model.set_perms(name, write=write)
+        assert at_once(change(name)) == self.model.set_perms(name, write=write)
 
     @rule(topic=topics, cluster=st.sampled_from([None, CLUSTER, "elsewhere"]))
     def delete_topic(self, topic: str, cluster: str | None) -> None:

@@ -9,7 +9,7 @@ as in RocketMQ. Where two of them differ, messages are lost to both in turns, so
 reported with both sides named.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, TypeVar
@@ -269,12 +269,12 @@ class ConsumerTable(Generic[C]):
             group.differences = _differences_among(group)
         return Change(group_name, () if group.is_broadcasting else tuple(group.members))
 
-    def closed(self, channel: C) -> list[Change[C]]:
-        """A connection has ended."""
-        left = [
-            self.unregister(channel, group) for group in sorted(self._groups_of.get(channel, ()))
-        ]
-        return [change for change in left if change is not None]
+    def closed(self, channel: C) -> Iterator[Change[C]]:
+        """A connection has ended; its groups lose it one by one, as the changes are taken."""
+        for group in sorted(self._groups_of.get(channel, ())):
+            change = self.unregister(channel, group)
+            if change is not None:
+                yield change
 
     def expired(self, now_ms: int, timeout_ms: int) -> list[C]:
         """Channels without a heartbeat for too long; whoever closes them tells `closed`."""
@@ -446,12 +446,11 @@ class ProducerTable(Generic[C]):
         if client_id is not None and self._by_client_id.get(client_id) is channel:
             del self._by_client_id[client_id]
 
-    def closed(self, channel: C) -> list[str]:
-        """A connection has ended; returns the groups it belonged to."""
-        groups = sorted(self._groups_of.get(channel, ()))
-        for group in groups:
+    def closed(self, channel: C) -> Iterator[str]:
+        """A connection has ended; gives the groups it belonged to, which lose it one by one."""
+        for group in sorted(self._groups_of.get(channel, ())):
             self.unregister(channel, group)
-        return groups
+            yield group
 
     def expired(self, now_ms: int, timeout_ms: int) -> list[C]:
         """Channels without a heartbeat for too long."""

@@ -18,6 +18,11 @@ class Dispatch:
     def __init__(self, handlers: Mapping[int, Handle]) -> None:
         self._handlers = dict(handlers)
 
+    @property
+    def codes(self) -> frozenset[int]:
+        """The request codes that are served."""
+        return frozenset(self._handlers)
+
     def __call__(self, connection: Connection, request: Command) -> Answer:
         handle = self._handlers.get(request.code)
         if handle is None:

@@ -4,20 +4,16 @@ A group is made by an administrator or, where that is allowed, by its first cons
 table this one has a version, and tells `on_change` when it has to be saved.
 """
 
-import logging
 from collections.abc import Callable, Iterable
 
 import msgspec
 
-from tianzhou.broker.attributes import group_problems
 from tianzhou.broker.checks import check_new_group
 from tianzhou.broker.persist import EncodedBodies, encode_body
 from tianzhou.clock import Clock
 from tianzhou.errors import BodyError
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from tianzhou.protocol.bodies.topics import DataVersion
-
-log = logging.getLogger(__name__)
 
 _TOOLS = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP")
 _BROADCAST = ("CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_ONSAPI_PULL", "CID_ONS-HTTP-PROXY")
@@ -149,7 +145,7 @@ class GroupTable:
             **self._others,
             "dataVersion": encode_body(self.data_version),
             **({"forbiddenTable": self.forbidden} if self._keeps_forbidden else {}),
-            "subscriptionGroupTable": self._encoded.encode(self.groups),
+            "subscriptionGroupTable": self._encoded.of(self.groups),
         }
 
     def load(self, found: dict[str, object]) -> None:
@@ -159,8 +155,6 @@ class GroupTable:
         except msgspec.ValidationError as e:
             raise BodyError(f"the consumer groups cannot be read: {e}") from e
         for name, group in table.groups.items():
-            for problem in group_problems(group, group.attributes or {}):
-                log.warning("consumer group %s: %s; the value is kept", name, problem)
             self.groups[name] = msgspec.structs.replace(group, group_name=name)
         self.forbidden = table.forbidden or {}
         self._keeps_forbidden = table.forbidden is not None

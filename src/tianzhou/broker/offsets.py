@@ -8,16 +8,18 @@ A reset is the exception. A consumer that has not heard of it yet would soon com
 before, so commits are passed over until it was told where to go on (`take_reset`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
 from tianzhou.errors import BodyError
+from tianzhou.remoting.slices import Steps
 
 SEPARATOR = "@"
 NOT_FOUND = -1
 PULLED_MAX = 65_536
 """Topics of groups whose pulls are known; the oldest are forgotten first."""
+_TOGETHER = 512
 
 
 class OffsetTable:
@@ -123,17 +125,28 @@ class OffsetTable:
         """Offsets by queue."""
         return dict(self.by_key.get(f"{topic}{SEPARATOR}{group}", {}))
 
-    def topics_of(self, group: str) -> set[str]:
+    def topics_of(self, group: str) -> Steps[set[str]]:
         """Topics in which a group has committed something."""
-        return {topic for topic, name in map(_parts, self.by_key) if name == group}
+        ending = f"{SEPARATOR}{group}"
+        found: set[str] = set()
+        for keys in _some(self.by_key):
+            found.update(_parts(key)[0] for key in keys if key.endswith(ending))
+            yield
+        return found
 
-    def groups_of(self, topic: str) -> set[str]:
+    def groups_of(self, topic: str) -> Steps[set[str]]:
         """Groups that have committed something in a topic."""
-        return {group for name, group in map(_parts, self.by_key) if name == topic}
+        beginning = f"{topic}{SEPARATOR}"
+        found: set[str] = set()
+        for keys in _some(self.by_key):
+            named = (_parts(key) for key in keys if key.startswith(beginning))
+            found.update(group for name, group in named if name == topic)
+            yield
+        return found
 
     def progress(self) -> Iterator[tuple[str, str, dict[int, int]]]:
         """Topic, group, and the offsets by queue."""
-        for key, queues in self.by_key.items():
+        for key, queues in list(self.by_key.items()):
             yield *_parts(key), queues
 
     def copy(self, source: str, target: str, topic: str) -> None:
@@ -147,21 +160,32 @@ class OffsetTable:
             self._pulled.pop(key, None)
             self._on_change()
 
-    def remove_group(self, group: str) -> None:
-        self._remove(lambda _, name: name == group)
+    def remove_group(self, group: str) -> Steps[None]:
+        for topic in (yield from self.topics_of(group)):
+            self._remove(topic, group)
+            yield
+        yield from self._forget_pulls(lambda _, name: name == group)
 
-    def remove_topic(self, topic: str) -> None:
-        self._remove(lambda name, _: name == topic)
+    def remove_topic(self, topic: str) -> Steps[None]:
+        for group in (yield from self.groups_of(topic)):
+            self._remove(topic, group)
+            yield
+        yield from self._forget_pulls(lambda name, _: name == topic)
 
-    def _remove(self, unwanted: Callable[[str, str], bool]) -> None:
-        for key in [key for key in self._pulled if unwanted(*_parts(key))]:
-            del self._pulled[key]
-        doomed = [key for key in self.by_key if unwanted(*_parts(key))]
-        for key in doomed:
-            self.count -= len(self.by_key.pop(key))
-            self._resets.pop(key, None)
-        if doomed:
+    def _forget_pulls(self, unwanted: Callable[[str, str], bool]) -> Steps[None]:
+        for keys in _some(self._pulled):
+            for key in keys:
+                if unwanted(*_parts(key)):
+                    self._pulled.pop(key, None)
+            yield
+
+    def _remove(self, topic: str, group: str) -> None:
+        key = f"{topic}{SEPARATOR}{group}"
+        queues = self.by_key.pop(key, None)
+        if queues is not None:
+            self.count -= len(queues)
             self._on_change()
+        self._resets.pop(key, None)
 
     # -- on the wire and on disk -------------------------------------------------------------------
 
@@ -178,6 +202,12 @@ class OffsetTable:
             raise BodyError(f"the consumer offsets cannot be read: {e}") from e
         self.count = sum(map(len, self.by_key.values()))
         self._others = {key: value for key, value in found.items() if key != "offsetTable"}
+
+
+def _some(keys: Iterable[str]) -> Iterator[list[str]]:
+    """A copy of the keys, in pieces that take a fraction of a millisecond to look at."""
+    copied = list(keys)
+    return (copied[at : at + _TOGETHER] for at in range(0, len(copied), _TOGETHER))
 
 
 def _parts(key: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ forget its topics or deliver everything again.
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -22,6 +22,7 @@ import msgspec
 from tianzhou.config.files import replace_file
 from tianzhou.errors import BodyError, StoreCorrupt
 from tianzhou.protocol import fastjson
+from tianzhou.remoting.slices import Steps, at_once, finish
 
 log = logging.getLogger(__name__)
 
@@ -49,9 +50,44 @@ def table_paths(folder: Path) -> TablePaths:
     )
 
 
-def encode_table(value: object) -> bytes:
+def encode_table(value: Mapping[str, object]) -> bytes:
     """A table as a file has it: strict JSON for people and for RocketMQ's reader."""
+    return at_once(encode_table_steps(value))
+
+
+def encode_table_steps(value: Mapping[str, object]) -> Steps[bytes]:
+    """`encode_table` with pauses: a table may have hundreds of thousands of entries."""
+    pieces: list[bytes] = []
+    for name, member in value.items():
+        pieces.append(b"%s\n  %s: " % (b"," if pieces else b"{", msgspec.json.encode(name)))
+        if isinstance(member, Bodies):
+            yield from _put_entries(pieces, member.texts())
+        elif fastjson.is_object(member):
+            entries = ((key, encode_text(item)) for key, item in list(member.items()))
+            yield from _put_entries(pieces, entries)
+        else:
+            pieces.append(_indented(encode_text(member), b"  "))
+        yield
+    return b"".join(pieces) + b"\n}" if pieces else b"{}"
+
+
+def encode_text(value: object) -> bytes:
+    """A value as a file has it."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2)
+
+
+def _put_entries(pieces: list[bytes], entries: Iterable[tuple[object, bytes]]) -> Steps[None]:
+    before = b"{"
+    for key, text in entries:
+        name = msgspec.json.encode(str(key))
+        pieces.append(b"%s\n    %s: %s" % (before, name, _indented(text, b"    ")))
+        before = b","
+        yield
+    pieces.append(b"{}" if before == b"{" else b"\n  }")
+
+
+def _indented(text: bytes, by: bytes) -> bytes:
+    return text.replace(b"\n", b"\n" + by)
 
 
 class EncodedBodies:
@@ -61,16 +97,31 @@ class EncodedBodies:
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[msgspec.Struct, msgspec.Raw]] = {}
+        self._known: dict[str, tuple[msgspec.Struct, bytes]] = {}
 
-    def encode(self, bodies: Mapping[str, msgspec.Struct]) -> dict[str, msgspec.Raw]:
+    def of(self, bodies: Mapping[str, msgspec.Struct]) -> "Bodies":
+        """The bodies that a table has now."""
+        return Bodies(dict(bodies), self)
+
+    def texts(self, bodies: Mapping[str, msgspec.Struct]) -> Iterator[tuple[str, bytes]]:
+        """Name and text of each."""
         known, self._known = self._known, {}
         for name, body in bodies.items():
             pair = known.get(name)
             if pair is None or pair[0] is not body:
-                pair = (body, encode_body(body))
+                pair = (body, msgspec.json.format(encode_body(body), indent=2))
             self._known[name] = pair
-        return {name: raw for name, (_, raw) in self._known.items()}
+            yield name, pair[1]
+
+
+class Bodies(NamedTuple):
+    """What a table holds at one moment, encoded when it is written."""
+
+    bodies: dict[str, msgspec.Struct]
+    encoded: EncodedBodies
+
+    def texts(self) -> Iterator[tuple[str, bytes]]:
+        return self.encoded.texts(self.bodies)
 
 
 def encode_body(body: msgspec.Struct) -> msgspec.Raw:
@@ -148,11 +199,11 @@ def _set_aside(path: Path) -> None:
 class TableSaver:
     """Saves tables off the event loop; many changes that wait share one save.
 
-    `encoders` give each file's present content; they run on the loop, so a saved table is one that
-    existed.
+    `encoders` give each file's present content. They run on the loop, in slices: a change that
+    comes meanwhile may be in it or not, and has marked the table for the next save.
     """
 
-    def __init__(self, encoders: Mapping[Path, Callable[[], bytes]]) -> None:
+    def __init__(self, encoders: Mapping[Path, Callable[[], Steps[bytes]]]) -> None:
         self._encoders = encoders
         self._changed: set[Path] = set()
         self._failed: set[Path] = set()
@@ -182,7 +233,7 @@ class TableSaver:
     async def _save_changed(self) -> None:
         changed, self._changed = self._changed, set()
         self._saved_count = self._change_count
-        contents = {path: self._encoders[path]() for path in sorted(changed)}
+        contents = {path: await finish(self._encoders[path]()) for path in sorted(changed)}
         for path, data in contents.items():
             await self._save_one(path, data)
 

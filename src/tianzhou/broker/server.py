@@ -56,7 +56,13 @@ from tianzhou.broker.intake import Intake
 from tianzhou.broker.locks import QueueLocks
 from tianzhou.broker.longpoll import Parked, ParkedPulls
 from tianzhou.broker.offsets import OffsetTable
-from tianzhou.broker.persist import TableSaver, encode_table, load_table, table_paths
+from tianzhou.broker.persist import (
+    TableSaver,
+    encode_table_steps,
+    encode_text,
+    load_table,
+    table_paths,
+)
 from tianzhou.broker.pop_polls import PopPolls
 from tianzhou.broker.pop_run import Pops
 from tianzhou.broker.pull_wakes import PullWakes
@@ -77,6 +83,7 @@ from tianzhou.errors import RemotingError, RequestError, StoreCorrupt
 from tianzhou.protocol import kernel
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
+from tianzhou.protocol.filter.sql import prepare as prepare_sql
 from tianzhou.protocol.headers.pull import PullMessageRequest
 from tianzhou.protocol.message_id import encode_offset_id
 from tianzhou.remoting.address import format_address, parse_addresses
@@ -86,6 +93,7 @@ from tianzhou.remoting.limits import Limits
 from tianzhou.remoting.quota.tables import TableLimits
 from tianzhou.remoting.renewal import Renewal
 from tianzhou.remoting.server import Server
+from tianzhou.remoting.slices import Steps, one_step
 from tianzhou.remoting.tls_settings import client_tls_of, tls_files_of, tls_of
 from tianzhou.remoting.web import WebServer
 from tianzhou.store.message_store import MessageStore
@@ -227,6 +235,11 @@ class Broker:
         await self._announce()
         return host, port
 
+    @property
+    def request_codes(self) -> frozenset[int]:
+        """The request codes that are served; none before the start."""
+        return self._dispatch.codes if self._dispatch else frozenset()
+
     def _delivered(self, topic: str, queue_id: int, size_bytes: int) -> None:
         """A message that waited is stored under its own topic."""
         self.stats.stored_by(topic, queue_id, 1, size_bytes, 1)
@@ -292,11 +305,11 @@ class Broker:
             log.warning("totals begin at 0: %s", e)
         self._saver = TableSaver(
             {
-                paths.topics: lambda: encode_table(self.topics.as_file()),
-                paths.groups: lambda: encode_table(self.groups.as_file()),
-                paths.offsets: lambda: encode_table(self.offsets.as_file()),
+                paths.topics: lambda: encode_table_steps(self.topics.as_file()),
+                paths.groups: lambda: encode_table_steps(self.groups.as_file()),
+                paths.offsets: lambda: encode_table_steps(self.offsets.as_file()),
                 paths.totals: self._encode_totals,
-                paths.modes: lambda: encode_table(self.modes.as_file()),
+                paths.modes: lambda: encode_table_steps(self.modes.as_file()),
                 **waits.encoders(),
             }
         )
@@ -453,6 +466,7 @@ class Broker:
             asyncio.create_task(self._save_often()),
             asyncio.create_task(self._repeat(lambda: _HISTORY_S, self._tick_history)),
             asyncio.create_task(running.halves.run()),
+            asyncio.create_task(asyncio.to_thread(prepare_sql)),
             asyncio.create_task(self._run_waits()),
             asyncio.create_task(self._run_pops()),
         ]
@@ -598,9 +612,9 @@ class Broker:
             self._hot.forget_all()
         self._wakes.wake((topic, queue_id) for queue_id in queue_ids)
 
-    def _encode_totals(self) -> bytes:
+    def _encode_totals(self) -> Steps[bytes]:
         self.history.collect(self._clock())
-        return encode_table(self.history.as_file())
+        return one_step(lambda: encode_text(self.history.as_file()))
 
     def _tick_history(self) -> None:
         self.history.tick(self._clock())

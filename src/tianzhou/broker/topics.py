@@ -5,17 +5,16 @@ they are up to date. Nothing here waits or writes: `on_change` is told, and whoe
 saves and registers it.
 """
 
-import logging
 from collections.abc import Callable, Iterable
 
 import msgspec
 
-from tianzhou.broker.attributes import QUEUE_COUNT_MAX, topic_problems
 from tianzhou.broker.checks import check_derived_topic
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.persist import EncodedBodies, encode_body
 from tianzhou.clock import Clock
 from tianzhou.errors import BodyError, RequestError
+from tianzhou.limits import TOPIC_QUEUES_MAX
 from tianzhou.names import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
@@ -35,8 +34,6 @@ from tianzhou.names import (
 from tianzhou.protocol.bodies.topics import DataVersion, TopicConfig, TopicConfigTable
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.derived import is_topic_name
-
-log = logging.getLogger(__name__)
 
 READ_WRITE = PERM_READ | PERM_WRITE
 SCHEDULE_QUEUE_COUNT = 18
@@ -216,7 +213,7 @@ class TopicTable:
         return {
             **self._others,
             "dataVersion": encode_body(self.data_version),
-            "topicConfigTable": self._encoded.encode(self.topics),
+            "topicConfigTable": self._encoded.of(self.topics),
         }
 
     def load(self, found: dict[str, object]) -> None:
@@ -231,9 +228,6 @@ class TopicTable:
             for name, topic in table.topics.items()
             if name not in self.system_names
         }
-        for name, topic in named.items():
-            for problem in topic_problems(topic, topic.attributes or {}):
-                log.warning("topic %s: %s; the value is kept", name, problem)
         self.topics.update(named)
         self.data_version = table.data_version
         self._others = {
@@ -246,7 +240,7 @@ class TopicTable:
 def check_queue_counts(read_count: int, write_count: int) -> None:
     """Raises RequestError for counts that no topic can have."""
     for name, count in (("readQueueNums", read_count), ("writeQueueNums", write_count)):
-        if not 1 <= count <= QUEUE_COUNT_MAX:
+        if not 1 <= count <= TOPIC_QUEUES_MAX:
             raise RequestError(
-                ResponseCode.SYSTEM_ERROR, f"{name} is {count}, it must be 1 to {QUEUE_COUNT_MAX}"
+                ResponseCode.SYSTEM_ERROR, f"{name} is {count}, it must be 1 to {TOPIC_QUEUES_MAX}"
             )

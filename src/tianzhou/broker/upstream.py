@@ -20,13 +20,15 @@ from tianzhou.limits import FRAME_BYTES_MAX
 from tianzhou.names import PERM_READ, PERM_WRITE
 from tianzhou.protocol.bodies import decode, registration
 from tianzhou.protocol.bodies.registration import RegisterBrokerBody
-from tianzhou.protocol.bodies.topics import KVTable, TopicConfigTable
+from tianzhou.protocol.bodies.topics import KVTable, TopicConfig, TopicConfigTable
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import encode
 from tianzhou.protocol.headers.namesrv import RegisterBrokerRequest, UnregisterBrokerRequest
 from tianzhou.protocol.version import CURRENT_VERSION
+from tianzhou.remoting import slices
 from tianzhou.remoting.client import Client
+from tianzhou.remoting.slices import Steps
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +99,7 @@ class Registrar:
     async def register(self) -> None:
         """Tell every nameserver now; failures are logged."""
         config = self._settings.config
-        request = self._registration(config)
+        request = await slices.finish(self._registration(config))
         addresses = namesrv_addresses(config)
         self._known.intersection_update(addresses)
         await asyncio.gather(
@@ -169,13 +171,19 @@ class Registrar:
 
     # -- what is told ------------------------------------------------------------------------------
 
-    def _registration(self, config: BrokerConfig) -> Command:
-        told = RegisterBrokerBody(topic_config=self._table(config))
-        compressed = config.compressed_register
-        body = registration.encode(told, compressed=compressed, broker_version=CURRENT_VERSION)
-        if not compressed and len(body) > _PLAIN_BYTES_MAX:
-            compressed = True
-            body = registration.encode(told, compressed=True, broker_version=CURRENT_VERSION)
+    def _registration(self, config: BrokerConfig) -> Steps[Command]:
+        table = yield from self._table(config)
+        told, compressed, version = RegisterBrokerBody(topic_config=table), True, CURRENT_VERSION
+        if not config.compressed_register:
+            body = yield from registration.encode_steps(
+                told, compressed=False, broker_version=version
+            )
+            # A nameserver closes the connection of a larger frame.
+            compressed = len(body) > _PLAIN_BYTES_MAX
+        if compressed:
+            body = yield from registration.encode_steps(
+                told, compressed=True, broker_version=version
+            )
         header = RegisterBrokerRequest(
             broker_name=config.broker_name,
             broker_addr=self._address,
@@ -187,14 +195,14 @@ class Registrar:
         )
         return Command(code=RequestCode.REGISTER_BROKER, ext_fields=encode(header), body=body)
 
-    def _table(self, config: BrokerConfig) -> TopicConfigTable:
+    def _table(self, config: BrokerConfig) -> Steps[TopicConfigTable]:
         """The topics as the whole broker's permission leaves them."""
         table = self._topics.as_body()
         if config.broker_permission & _READ_WRITE == _READ_WRITE:
             return table
         forbidden = _READ_WRITE & ~config.broker_permission
-        topics = {
-            name: msgspec.structs.replace(topic, perm=topic.perm & ~forbidden)
-            for name, topic in table.topics.items()
-        }
+        topics: dict[str, TopicConfig] = {}
+        for name, topic in list(table.topics.items()):
+            topics[name] = msgspec.structs.replace(topic, perm=topic.perm & ~forbidden)
+            yield
         return msgspec.structs.replace(table, topics=topics)

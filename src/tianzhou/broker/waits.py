@@ -14,7 +14,7 @@ from pathlib import Path
 from tianzhou.broker import cold, timer
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.delay import Delays, Delivered, nobody_counts
-from tianzhou.broker.persist import encode_table, load_table
+from tianzhou.broker.persist import encode_table_steps, load_table
 from tianzhou.broker.pump import Pump
 from tianzhou.broker.steps import Step, unwatched
 from tianzhou.broker.timer_check import encode_check, encode_fields
@@ -26,6 +26,7 @@ from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import StoreError
 from tianzhou.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from tianzhou.remoting.slices import Steps, one_step
 from tianzhou.store.message_store import Draft, MessageStore
 
 log = logging.getLogger(__name__)
@@ -99,13 +100,13 @@ class Waits:
         config = self._settings.config
         return min(config.timer_roll_window_slot * 1000, config.file_reserved_time * _HOUR_MS // 2)
 
-    def encoders(self) -> dict[Path, Callable[[], bytes]]:
+    def encoders(self) -> dict[Path, Callable[[], Steps[bytes]]]:
         """The files to save, and what is in them."""
-        found: dict[Path, Callable[[], bytes]] = {
-            self._delay_path: lambda: encode_table(self.delays.as_file())
+        found: dict[Path, Callable[[], Steps[bytes]]] = {
+            self._delay_path: lambda: encode_table_steps(self.delays.as_file())
         }
         if (one := self.timer) is not None:
-            found[self._check_path] = lambda: encode_check(one.check)
+            found[self._check_path] = lambda: one_step(lambda: encode_check(one.check))
         return found
 
     def timer_check(self) -> bytes | None:

@@ -4,7 +4,6 @@ Exit codes of every command: 0 done, 1 failed, 2 used or configured wrongly.
 """
 
 import asyncio
-import gc
 import logging
 import signal
 import sys
@@ -13,10 +12,11 @@ from contextlib import ExitStack
 from typing import Protocol
 
 from tianzhou.cli.running import announced
-from tianzhou.descriptors import log_descriptor_limit, raise_descriptor_limit
+from tianzhou.descriptors import raise_descriptor_limit
 from tianzhou.errors import TianzhouError
 from tianzhou.remoting import loop as event_loop
 from tianzhou.remoting.address import format_address
+from tianzhou.remoting.loop import spare_collections
 
 log = logging.getLogger(__name__)
 
@@ -85,10 +85,7 @@ async def _run(name: str, make: Callable[[], Program], on_started: Callable[[str
             address = format_address(*await program.start())
             stack.enter_context(announced(name, address))
             say(on_started(address))
-            log_descriptor_limit()
-            # What is there now stays, code and tables of all topics: a collection that looked at it
-            # would hold up the loop for tens of milliseconds and find nothing.
-            gc.freeze()
+            spare_collections()
             await stop.wait()
         finally:
             await program.stop()

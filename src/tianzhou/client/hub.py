@@ -545,10 +545,7 @@ class Hub:
         found = properties.decode(request.fields.get("properties", ""))
         waiter = self.replies.get(found.get(properties.CORRELATION_ID, ""))
         if waiter is None or waiter.done():
-            log.info(
-                "the reply %s is dropped: it came after the time of its request",
-                found.get(properties.CORRELATION_ID, "without a correlation id"),
-            )
+            log.info("a reply came for which nobody waits (any more)")
         else:
             waiter.set_result(request)
         return Command(code=ResponseCode.SUCCESS)

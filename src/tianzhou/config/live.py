@@ -32,20 +32,31 @@ class Update(NamedTuple, Generic[C]):
 
     def pending(self) -> list[str]:
         """The keys whose new values take effect after a restart."""
-        return [key for key in self.pairs if self._setting(key).change is Change.RESTART]
+        by_key = self._by_key()
+        return [key for key in self.pairs if by_key[key].change is Change.RESTART]
 
     def log(self, by: str) -> None:
         """One line for each key of the request."""
+        by_key, pending = self._by_key(), set(self.pending())
+        unknown = [key for key in self.keys if key not in self.pairs]
+        for key in unknown[:_UNKNOWN_LOGGED_MAX]:
+            log.warning("setting %s: unknown, left out, by %s", key, by)
+        if len(unknown) > _UNKNOWN_LOGGED_MAX:
+            more = len(unknown) - _UNKNOWN_LOGGED_MAX
+            log.warning("%d more settings are unknown and left out, by %s", more, by)
         for key in self.keys:
             if key not in self.pairs:
-                log.warning("setting %s: unknown, left out, by %s", key, by)
                 continue
-            value = "(hidden)" if self._setting(key).secret else self.pairs[key]
-            when = ", in effect after a restart" if key in self.pending() else ""
+            value = "(hidden)" if by_key[key].secret else self.pairs[key]
+            when = ", in effect after a restart" if key in pending else ""
             log.info("setting %s: %s%s, by %s", key, value, when, by)
 
-    def _setting(self, key: str) -> Setting:
-        return next(each for each in settings_of(type(self.loaded.config)) if key in each.keys)
+    def _by_key(self) -> dict[str, Setting]:
+        settings = settings_of(type(self.loaded.config))
+        return {key: each for each in settings for key in each.keys}
+
+
+_UNKNOWN_LOGGED_MAX = 20
 
 
 class LiveSettings(Generic[C]):

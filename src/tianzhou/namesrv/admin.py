@@ -10,6 +10,7 @@ from tianzhou.namesrv.handlers import Parts, success
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.quota.bodies import check_settings_count
 
 _ALWAYS_FIXED = ("configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome")
 
@@ -26,6 +27,7 @@ def get_config(parts: Parts, _: Connection, __: Command) -> Command:
 
 async def update_config(parts: Parts, connection: Connection, request: Command) -> Command:
     """Check, save, then apply; what RocketMQ passes over in silence (a bad value) is refused."""
+    check_settings_count(request.body)
     text, _ = decode_text(request.body)
     by = f"request of {connection.peer}"
     try:

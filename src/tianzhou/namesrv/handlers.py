@@ -9,8 +9,10 @@ import asyncio
 import hashlib
 import logging
 import zlib
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from asyncio import Future
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
@@ -18,17 +20,14 @@ from tianzhou.errors import RequestError, StoreError
 from tianzhou.names import ORDER_TOPIC_NAMESPACE
 from tianzhou.namesrv.config import NamesrvConfig
 from tianzhou.namesrv.kvconfig import KVConfig
-from tianzhou.namesrv.registry import (
-    FLAG_UNIT,
-    FLAG_UNIT_SUB,
+from tianzhou.namesrv.registrations import (
     BrokerIdentity,
     BrokerTopics,
     Dropped,
     MinIdNotice,
     Registered,
-    Registry,
-    same_version,
 )
+from tianzhou.namesrv.registry import FLAG_UNIT, FLAG_UNIT_SUB, Registry, same_version
 from tianzhou.namesrv.routecache import RouteCache
 from tianzhou.namesrv.zones import only_zone
 from tianzhou.protocol import bodies, headers
@@ -44,10 +43,15 @@ from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import namesrv as wire
 from tianzhou.protocol.version import V3_0_11, V4_9_4
+from tianzhou.remoting import slices
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.line_limit import LineLimit
+from tianzhou.remoting.slices import Steps, sliced
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Replied = Command | Awaitable[Command]
 
 _FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 _CRC_MASK = 0x7FFFFFFF
@@ -74,6 +78,8 @@ class Parts:
     """From then on route queries are answered (needWaitForService). Computed at the start, so that
     no change of settings takes routes away again."""
     tell: Callable[[MinIdNotice], None]
+    changing: "dict[None, Future[Any]]" = field(default_factory=lambda: dict[None, "Future[Any]"]())
+    """The last change of the registry, if it takes more than a slice."""
 
 
 def success(body: bytes = b"", header: headers.Header | None = None) -> Command:
@@ -120,7 +126,16 @@ def get_cluster_info(parts: Parts, _: Connection, __: Command) -> Command:
 # -- brokers --------------------------------------------------------------------------------------
 
 
-def register_broker(parts: Parts, connection: Connection, request: Command) -> Command:
+def register_broker(parts: Parts, connection: Connection, request: Command) -> Replied:
+    return change_registry(parts, _register_broker(parts, connection, request))
+
+
+def change_registry(parts: Parts, steps: Steps[T]) -> "T | Future[T]":
+    """All changes come one after the other: each may take more than a slice."""
+    return slices.in_order(parts.changing, None, steps)
+
+
+def _register_broker(parts: Parts, connection: Connection, request: Command) -> Steps[Command]:
     header = headers.decode(wire.RegisterBrokerRequest, request.fields)
     if header.body_crc32 and zlib.crc32(request.body) & _CRC_MASK != header.body_crc32:
         _warn(parts, f"broker {connection.peer}: registration with a wrong checksum")
@@ -135,7 +150,7 @@ def register_broker(parts: Parts, connection: Connection, request: Command) -> C
         acting_master=header.enable_acting_master,
         timeout_ms=header.heartbeat_timeout_millis,
     )
-    registered = _register(parts, identity, header.compressed, connection, request)
+    registered = yield from _register(parts, identity, header.compressed, connection, request)
     if registered is None:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "register broker failed")
     if registered.notice is not None:
@@ -154,30 +169,34 @@ def _register(
     compressed: bool,
     connection: Connection,
     request: Command,
-) -> Registered | None:
+) -> Steps[Registered | None]:
     exact = parts.settings.config.delete_topic_with_broker_registration
     now_ms = parts.clock()
     digest = hashlib.blake2b(request.body, digest_size=16).digest()
+    yield
     if not exact:
         renewed = parts.registry.renew(identity, digest, connection, now_ms)
         if renewed is not None:
             return renewed
-    said = _broker_topics(request, compressed)
-    registered = parts.registry.register(
+    said = yield from _broker_topics(request, compressed)
+    if connection.closed:
+        # It would stay until it has been silent for too long.
+        return None
+    registered = yield from parts.registry.register(
         identity, said, digest, connection, now_ms, delete_missing=exact
     )
     _log_registration(parts, identity, said, registered, connection.peer)
     return registered
 
 
-def _broker_topics(request: Command, compressed: bool) -> BrokerTopics:
+def _broker_topics(request: Command, compressed: bool) -> Steps[BrokerTopics]:
     if not request.body:
         return BrokerTopics(version=DataVersion(), topics={}, mappings={}, filter_servers=[])
     if request.version < V3_0_11:
-        table = bodies.decode_request(TopicConfigTable, request.body)
+        table = yield from bodies.decode_request_steps(TopicConfigTable, request.body)
         filter_servers = None
     else:
-        body = registration.decode(
+        body = yield from registration.decode_steps(
             request.body, compressed=compressed, broker_version=request.version
         )
         table, filter_servers = body.topic_config, body.filter_servers
@@ -228,9 +247,13 @@ def _order_config_for_broker(parts: Parts) -> bytes:
     return b"" if pairs is None else _encode_pairs(pairs)
 
 
-def unregister_broker(parts: Parts, connection: Connection, request: Command) -> Command:
+def unregister_broker(parts: Parts, connection: Connection, request: Command) -> Replied:
+    return change_registry(parts, _unregister_broker(parts, connection, request))
+
+
+def _unregister_broker(parts: Parts, connection: Connection, request: Command) -> Steps[Command]:
     header = headers.decode(wire.UnregisterBrokerRequest, request.fields)
-    told = parts.registry.unregister(header.broker_name, header.broker_addr)
+    told = yield from parts.registry.unregister(header.broker_name, header.broker_addr)
     tell_dropped(parts, told, f"unregistered by {connection.peer}")
     return success()
 
@@ -272,16 +295,24 @@ def get_broker_member_group(parts: Parts, _: Connection, request: Command) -> Co
     return success(bodies.encode(GetBrokerMemberGroupBody(broker_member_group=group)))
 
 
-def wipe_write_perm(parts: Parts, connection: Connection, request: Command) -> Command:
+def wipe_write_perm(parts: Parts, connection: Connection, request: Command) -> Replied:
+    return change_registry(parts, _wipe_write_perm(parts, connection, request))
+
+
+def _wipe_write_perm(parts: Parts, connection: Connection, request: Command) -> Steps[Command]:
     header = headers.decode(wire.WipeWritePermRequest, request.fields)
-    count = parts.registry.wipe_write_perm(header.broker_name)
+    count = yield from parts.registry.wipe_write_perm(header.broker_name)
     log.info("broker %s: %d topics read-only, by %s", header.broker_name, count, connection.peer)
     return success(header=wire.WipeWritePermResponse(wipe_topic_count=count))
 
 
-def add_write_perm(parts: Parts, connection: Connection, request: Command) -> Command:
+def add_write_perm(parts: Parts, connection: Connection, request: Command) -> Replied:
+    return change_registry(parts, _add_write_perm(parts, connection, request))
+
+
+def _add_write_perm(parts: Parts, connection: Connection, request: Command) -> Steps[Command]:
     header = headers.decode(wire.AddWritePermRequest, request.fields)
-    count = parts.registry.add_write_perm(header.broker_name)
+    count = yield from parts.registry.add_write_perm(header.broker_name)
     log.info("broker %s: %d topics writable, by %s", header.broker_name, count, connection.peer)
     return success(header=wire.AddWritePermResponse(add_topic_count=count))
 
@@ -289,16 +320,25 @@ def add_write_perm(parts: Parts, connection: Connection, request: Command) -> Co
 # -- topics ---------------------------------------------------------------------------------------
 
 
-def register_topic(parts: Parts, _: Connection, request: Command) -> Command:
+def register_topic(parts: Parts, _: Connection, request: Command) -> Replied:
+    return change_registry(parts, _register_topic(parts, request))
+
+
+def _register_topic(parts: Parts, request: Command) -> Steps[Command]:
     header = headers.decode(wire.RegisterTopicRequest, request.fields)
-    route = bodies.decode_request(TopicRouteData, request.body)
+    route = yield from bodies.decode_request_steps(TopicRouteData, request.body)
     unknown = parts.registry.register_topic(header.topic, route.queues)
     if unknown is not None:
         log.warning("topic %s: not registered, broker %s is unknown", header.topic, unknown)
     return success()
 
 
-def delete_topic(parts: Parts, connection: Connection, request: Command) -> Command:
+def delete_topic(parts: Parts, connection: Connection, request: Command) -> Replied:
+    return change_registry(parts, _delete_topic(parts, connection, request))
+
+
+def _delete_topic(parts: Parts, connection: Connection, request: Command) -> Steps[Command]:
+    yield
     header = headers.decode(wire.DeleteTopicFromNamesrvRequest, request.fields)
     parts.registry.delete_topic(header.topic, header.cluster_name)
     where = header.cluster_name or "all clusters"
@@ -306,24 +346,33 @@ def delete_topic(parts: Parts, connection: Connection, request: Command) -> Comm
     return success()
 
 
-def _topic_list(topics: list[str], *, enabled: bool, broker_addr: str | None = None) -> Command:
+@sliced
+def _topic_list(
+    topics: Iterable[str | None], *, enabled: bool, broker_addr: str | None = None
+) -> Steps[Command]:
     if not enabled:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "disable")
-    return success(bodies.encode(TopicList(topics=topics, broker_addr=broker_addr)))
+    names: list[str] = []
+    for name in topics:
+        if name is not None:
+            names.append(name)
+        yield
+    body = TopicList(topics=names, broker_addr=broker_addr)
+    return success((yield from bodies.encode_steps(body)))
 
 
-def get_all_topics(parts: Parts, _: Connection, __: Command) -> Command:
+def get_all_topics(parts: Parts, _: Connection, __: Command) -> Replied:
     enabled = parts.settings.config.enable_all_topic_list
     return _topic_list(parts.registry.topic_names(), enabled=enabled)
 
 
-def get_topics_by_cluster(parts: Parts, _: Connection, request: Command) -> Command:
+def get_topics_by_cluster(parts: Parts, _: Connection, request: Command) -> Replied:
     header = headers.decode(wire.GetTopicsByClusterRequest, request.fields)
     topics = parts.registry.topics_of_cluster(header.cluster)
     return _topic_list(topics, enabled=parts.settings.config.enable_topic_list)
 
 
-def get_system_topics(parts: Parts, _: Connection, __: Command) -> Command:
+def get_system_topics(parts: Parts, _: Connection, __: Command) -> Replied:
     """Names that topics of every cluster have: those of clusters and of brokers."""
     names: dict[str, None] = {}
     for cluster, broker_names in parts.registry.clusters().items():
@@ -333,19 +382,19 @@ def get_system_topics(parts: Parts, _: Connection, __: Command) -> Command:
     return _topic_list(list(names), enabled=True, broker_addr=broker_addr)
 
 
-def get_unit_topics(parts: Parts, _: Connection, __: Command) -> Command:
+def get_unit_topics(parts: Parts, _: Connection, __: Command) -> Replied:
     return _unit_topics(parts, lambda flag: flag & FLAG_UNIT != 0)
 
 
-def get_unit_sub_topics(parts: Parts, _: Connection, __: Command) -> Command:
+def get_unit_sub_topics(parts: Parts, _: Connection, __: Command) -> Replied:
     return _unit_topics(parts, lambda flag: flag & FLAG_UNIT_SUB != 0)
 
 
-def get_unit_sub_ununit_topics(parts: Parts, _: Connection, __: Command) -> Command:
+def get_unit_sub_ununit_topics(parts: Parts, _: Connection, __: Command) -> Replied:
     return _unit_topics(parts, lambda flag: flag & (FLAG_UNIT | FLAG_UNIT_SUB) == FLAG_UNIT_SUB)
 
 
-def _unit_topics(parts: Parts, wanted: Callable[[int], bool]) -> Command:
+def _unit_topics(parts: Parts, wanted: Callable[[int], bool]) -> Replied:
     enabled = parts.settings.config.enable_topic_list
     return _topic_list(parts.registry.unit_topics(wanted), enabled=enabled)
 

@@ -8,7 +8,7 @@ import asyncio
 import logging
 
 from tianzhou.errors import RemotingError
-from tianzhou.namesrv.registry import MinIdNotice
+from tianzhou.namesrv.registrations import MinIdNotice
 from tianzhou.protocol import headers
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command

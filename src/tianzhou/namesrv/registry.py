@@ -16,18 +16,25 @@ Rules that are RocketMQ's and easy to miss:
 - If two brokers claim one id, the one with the lower state version is ignored.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from tianzhou.names import MASTER_ID, PERM_READ, PERM_WRITE
+from tianzhou.namesrv.registrations import (
+    BrokerIdentity,
+    BrokerTopics,
+    Dropped,
+    MinIdNotice,
+    Registered,
+)
 from tianzhou.protocol.bodies.route import (
     BrokerData,
     QueueData,
     TopicQueueMappingInfo,
     TopicRouteData,
 )
-from tianzhou.protocol.bodies.topics import DataVersion, TopicConfig
+from tianzhou.protocol.bodies.topics import DataVersion
 
 MEMBER_SYNC_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 """Topics of this prefix show the brokers of a group as they are, never an acting master."""
@@ -37,79 +44,15 @@ FLAG_UNIT_SUB = 2
 
 _SPARE_QUEUES_MAX = 64
 _MAPPINGS_KEPT = 64
+_FORGOTTEN_TOGETHER = 500
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""Work that grows with the topics of a broker may be paused at each step. Nothing else may change
+the registry in between; it may be asked."""
 
 Address = tuple[str, str]
 """Cluster and address: what tells brokers apart."""
-
-
-# -- what comes in --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerIdentity:
-    """What a broker says of itself in every registration."""
-
-    cluster: str
-    name: str
-    broker_id: int
-    addr: str
-    ha_addr: str
-    zone: str | None = None
-    acting_master: bool | None = None
-    """Whether a slave may act as master; None from brokers before 5.0."""
-    timeout_ms: int | None = None
-    """After how long a silence the broker wants to be dropped, if it has a wish."""
-
-    @property
-    def address(self) -> Address:
-        return (self.cluster, self.addr)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerTopics:
-    """What a broker says of its topics; `filter_servers` None leaves those known as they are."""
-
-    version: DataVersion
-    topics: Mapping[str, TopicConfig]
-    mappings: Mapping[str, TopicQueueMappingInfo]
-    filter_servers: list[str] | None = None
-
-
-# -- what comes out -------------------------------------------------------------------------------
-
-
-class MinIdNotice(NamedTuple):
-    """The lowest id of a group has changed; `targets` are the addresses to tell."""
-
-    min_id: int
-    min_addr: str
-    offline_addr: str | None
-    ha_addr: str | None
-    targets: tuple[str, ...]
-
-
-class Registered(NamedTuple):
-    """The answer to a registration: where a slave finds its master, and whom to tell about it.
-
-    An `ignored` broker has lost against another one that claims its id; a `new` one was unknown.
-    `displaced` is the address of a broker that had the name and id until now, and still lives.
-    """
-
-    master_addr: str | None = None
-    ha_addr: str | None = None
-    notice: MinIdNotice | None = None
-    ignored: bool = False
-    new: bool = False
-    displaced: str | None = None
-
-
-class Dropped(NamedTuple):
-    """A broker that is gone: closed or silent."""
-
-    broker: BrokerIdentity
-    connection: Hashable
-    silent_ms: int
-    notice: MinIdNotice | None
 
 
 # -- what is kept ---------------------------------------------------------------------------------
@@ -277,25 +220,27 @@ class Registry:
         now_ms: int,
         *,
         delete_missing: bool = False,
-    ) -> Registered | None:
+    ) -> Steps[Registered | None]:
         """Take a broker in, or take what has changed; None if it must first list all its topics.
 
         `delete_missing` makes the registration the whole truth: topics it does not list are gone.
         """
         if self._is_outdated(identity, said):
-            self._drop(identity.address)
+            yield from self._drop(identity.address)
             return Registered(ignored=True)
         group = self._groups.get(identity.name)
         known_as = group.addrs.get(identity.broker_id) if group else None
         if known_as is None and len(said.topics) == 1:
             return None
-        self._check_registration(group, identity, said)
-        self._leave_other_group(identity)
+        yield from self._check_registration(group, identity, said)
+        yield from self._leave_other_group(identity)
         displaced = self._displaced(identity, known_as)
         new = identity.address not in self._brokers
-        group, min_id_before = self._join(identity)
-        self._take_topics(group, identity, said, first=known_as is None, exact=delete_missing)
-        self._take_broker(group, identity, said, digest, connection, now_ms)
+        group, min_id_before = yield from self._join(identity)
+        yield from self._take_topics(
+            group, identity, said, first=known_as is None, exact=delete_missing
+        )
+        yield from self._take_broker(group, identity, said, digest, connection, now_ms)
         notice = None
         if min_id_before is not None and identity.broker_id < min_id_before:
             notice = _notice(group, offline_addr=None, ha_addr=identity.ha_addr)
@@ -312,14 +257,18 @@ class Registry:
 
     def _check_registration(
         self, group: _Group | None, identity: BrokerIdentity, said: BrokerTopics
-    ) -> None:
+    ) -> Steps[None]:
         known = {} if group is None else group.queues
-        new = [name for name in said.topics if name not in known]
-        new_count = sum(name not in self._topics for name in new)
+        route_count = new_count = 0
+        for name in said.topics:
+            yield
+            if name not in known:
+                route_count += 1
+                new_count += name not in self._topics
         is_new = identity.address not in self._brokers
         sizes = Sizes(
             topics=len(self._topics) + new_count if new_count else 0,
-            routes=self._route_count + len(new) if new else 0,
+            routes=self._route_count + route_count if route_count else 0,
             brokers=len(self._brokers) + 1 if is_new else 0,
             filter_servers=len(said.filter_servers or ()),
         )
@@ -335,13 +284,13 @@ class Registry:
             return False
         return (holder.version.state_version or 0) > (said.version.state_version or 0)
 
-    def _leave_other_group(self, identity: BrokerIdentity) -> None:
+    def _leave_other_group(self, identity: BrokerIdentity) -> Steps[None]:
         """A broker that comes back under another name is gone from where it was."""
         broker = self._brokers.get(identity.address)
         if broker is not None and broker.identity.name != identity.name:
-            self._drop(identity.address)
+            yield from self._drop(identity.address)
 
-    def _join(self, identity: BrokerIdentity) -> tuple[_Group, int | None]:
+    def _join(self, identity: BrokerIdentity) -> Steps[tuple[_Group, int | None]]:
         """The group with this broker in it, and the lowest id before it came."""
         group = self._groups.get(identity.name)
         if group is None:
@@ -359,7 +308,7 @@ class Registry:
         if after != (group.addrs, group.acting_master, group.zone):
             group.addrs, group.acting_master, group.zone = after
             group.epoch += 1
-            self._changed(group)
+            yield from self._changed(group)
         return group, min_id_before
 
     def _take_topics(
@@ -370,7 +319,7 @@ class Registry:
         *,
         first: bool,
         exact: bool,
-    ) -> None:
+    ) -> Steps[None]:
         is_master = identity.broker_id == MASTER_ID
         is_prime_slave = (
             not is_master
@@ -380,12 +329,15 @@ class Registry:
         if not is_master and not is_prime_slave:
             return
         if exact and not said.mappings:
-            for name in [name for name in group.queues if name not in said.topics]:
-                self._remove_topic(group, name)
+            for name in list(group.queues):
+                yield
+                if name not in said.topics:
+                    self._remove_topic(group, name)
         broker = self._brokers.get(identity.address)
         changed = first or broker is None or not same_version(broker.version, said.version)
         perm_mask = ~PERM_WRITE if is_prime_slave and group.acting_master else ~0
         for name, topic in said.topics.items():
+            yield
             if changed or name not in group.queues:
                 queue = group.queue_data(
                     topic.read_queue_count,
@@ -395,10 +347,11 @@ class Registry:
                 )
                 self._put_queue(group, name, queue)
         if changed:
-            self._take_mappings(said.mappings)
+            yield from self._take_mappings(said.mappings)
 
-    def _take_mappings(self, mappings: Mapping[str, TopicQueueMappingInfo]) -> None:
+    def _take_mappings(self, mappings: Mapping[str, TopicQueueMappingInfo]) -> Steps[None]:
         for name, mapping in mappings.items():
+            yield
             topic = self._topics.get(name)
             # A mapping for a topic without queues could never be part of an answer.
             if topic is not None and mapping.broker_name in self._groups:
@@ -416,13 +369,13 @@ class Registry:
         digest: bytes,
         connection: Hashable,
         now_ms: int,
-    ) -> None:
+    ) -> Steps[None]:
         before = self._brokers.get(identity.address)
         filter_servers = before.filter_servers if before else ()
         if said.filter_servers is not None:
             filter_servers = tuple(said.filter_servers)
         if filter_servers != (before.filter_servers if before else ()):
-            self._forget(group.queues)
+            yield from self._forget_all(group)
         broker = _Broker(
             identity=identity,
             connection=before.connection if before else connection,
@@ -459,9 +412,15 @@ class Registry:
         master = self._brokers.get((identity.cluster, master_addr))
         return Registered(master_addr, master.identity.ha_addr) if master else Registered()
 
-    def _changed(self, group: _Group) -> None:
+    def _changed(self, group: _Group) -> Steps[None]:
         group.data = {}
-        self._forget(group.queues)
+        yield from self._forget_all(group)
+
+    def _forget_all(self, group: _Group) -> Steps[None]:
+        names = list(group.queues)
+        for at in range(0, len(names), _FORGOTTEN_TOGETHER):
+            self._forget(names[at : at + _FORGOTTEN_TOGETHER])
+            yield
 
     # -- queues of topics -------------------------------------------------------------------------
 
@@ -515,52 +474,56 @@ class Registry:
             if not cluster or group.name in self._clusters.get(cluster, {}):
                 self._remove_topic(group, name)
 
-    def wipe_write_perm(self, broker_name: str) -> int:
+    def wipe_write_perm(self, broker_name: str) -> Steps[int]:
         """Make all topics of a group read-only; returns how many it has."""
         return self._set_perms(broker_name, lambda perm: perm & ~PERM_WRITE)
 
-    def add_write_perm(self, broker_name: str) -> int:
+    def add_write_perm(self, broker_name: str) -> Steps[int]:
         """Make all topics of a group readable and writable; returns how many it has."""
         return self._set_perms(broker_name, lambda _: PERM_READ | PERM_WRITE)
 
-    def _set_perms(self, broker_name: str, change: Callable[[int], int]) -> int:
+    def _set_perms(self, broker_name: str, change: Callable[[int], int]) -> Steps[int]:
         group = self._groups.get(broker_name)
         if group is None:
             return 0
         for name, queue in list(group.queues.items()):
+            yield
             self._put_queue(group, name, group.with_perm(queue, change(queue.perm)))
         return len(group.queues)
 
     # -- leaving ----------------------------------------------------------------------------------
 
-    def unregister(self, name: str, addr: str) -> list[Dropped]:
+    def unregister(self, name: str, addr: str) -> Steps[list[Dropped]]:
         """Forget a broker that says goodbye."""
         leaving = [
             broker
             for broker in self._brokers.values()
             if broker.identity.addr == addr and broker.identity.name == name
         ]
-        return [self._dropped(broker, 0) for broker in leaving]
+        return (yield from self._dropped([(broker, 0) for broker in leaving]))
 
-    def close(self, connection: Hashable) -> list[Dropped]:
+    def close(self, connection: Hashable) -> Steps[list[Dropped]]:
         """Forget the brokers of a connection that has ended."""
         addresses = sorted(self._by_connection.get(connection, ()))
-        return [self._dropped(self._brokers[address], 0) for address in addresses]
+        return (yield from self._dropped([(self._brokers[address], 0) for address in addresses]))
 
-    def expire(self, now_ms: int, timeout_ms: int) -> list[Dropped]:
+    def expire(self, now_ms: int, timeout_ms: int) -> Steps[list[Dropped]]:
         """Forget brokers silent for too long: `timeout_ms`, or what they named themselves."""
         silent = [
-            broker
+            (broker, now_ms - broker.heard_ms)
             for broker in self._brokers.values()
             if now_ms - broker.heard_ms > _own_or(broker.identity.timeout_ms, timeout_ms)
         ]
-        return [self._dropped(broker, now_ms - broker.heard_ms) for broker in silent]
+        return (yield from self._dropped(silent))
 
-    def _dropped(self, broker: _Broker, silent_ms: int) -> Dropped:
-        notice = self._drop(broker.identity.address)
-        return Dropped(broker.identity, broker.connection, silent_ms, notice)
+    def _dropped(self, brokers: list[tuple[_Broker, int]]) -> Steps[list[Dropped]]:
+        found: list[Dropped] = []
+        for broker, silent_ms in brokers:
+            notice = yield from self._drop(broker.identity.address)
+            found.append(Dropped(broker.identity, broker.connection, silent_ms, notice))
+        return found
 
-    def _drop(self, address: Address) -> MinIdNotice | None:
+    def _drop(self, address: Address) -> Steps[MinIdNotice | None]:
         broker = self._brokers.pop(address, None)
         if broker is None:
             return None
@@ -572,18 +535,20 @@ class Registry:
         others = [
             other.identity for other in self._brokers.values() if other.identity.name == gone.name
         ]
-        self._leave_cluster(group, gone.cluster, others)
+        yield from self._leave_cluster(group, gone.cluster, others)
         if gone.addr not in group.addrs.values() or gone.addr in {each.addr for each in others}:
             return None  # It had lost its id, or has registered in another cluster meanwhile.
-        return self._leave(group, gone.addr)
+        return (yield from self._leave(group, gone.addr))
 
-    def _leave_cluster(self, group: _Group, cluster: str, others: list[BrokerIdentity]) -> None:
+    def _leave_cluster(
+        self, group: _Group, cluster: str, others: list[BrokerIdentity]
+    ) -> Steps[None]:
         """Take a group out of a cluster in which none of its brokers is left."""
         if not others or cluster in {other.cluster for other in others}:
             return
         self._remove_from_cluster(group, cluster)
         group.cluster = others[0].cluster
-        self._changed(group)
+        yield from self._changed(group)
 
     def _remove_from_cluster(self, group: _Group, cluster: str) -> None:
         names = self._clusters.get(cluster, {})
@@ -591,23 +556,24 @@ class Registry:
         if not names:
             self._clusters.pop(cluster, None)
 
-    def _leave(self, group: _Group, addr: str) -> MinIdNotice | None:
+    def _leave(self, group: _Group, addr: str) -> Steps[MinIdNotice | None]:
         was_min = group.addrs.get(min(group.addrs)) == addr
         group.addrs = {broker_id: each for broker_id, each in group.addrs.items() if each != addr}
         group.epoch += 1
-        self._changed(group)
+        yield from self._changed(group)
         if not group.addrs:
-            self._remove_group(group)
+            yield from self._remove_group(group)
             return None
         if not group.acting_master:
             return None
         if min(group.addrs) > MASTER_ID:
             # A slave that acts as master serves reads only.
-            self.wipe_write_perm(group.name)
+            yield from self.wipe_write_perm(group.name)
         return _notice(group, offline_addr=addr, ha_addr=None) if was_min else None
 
-    def _remove_group(self, group: _Group) -> None:
+    def _remove_group(self, group: _Group) -> Steps[None]:
         for name in list(group.queues):
+            yield
             self._remove_topic(group, name)
         del self._groups[group.name]
         for cluster in list(self._clusters):
@@ -634,7 +600,11 @@ class Registry:
         if topic is None:
             return None
         # In one order on every nameserver, so that clients that ask another one see no change.
-        groups = sorted(topic.groups, key=lambda group: group.name)
+        # A group whose last broker is leaving has no address any more.
+        there = (group for group in topic.groups if group.addrs)
+        groups = sorted(there, key=lambda group: group.name)
+        if not groups:
+            return None
         may_act = acting_master and not name.startswith(MEMBER_SYNC_TOPIC_PREFIX)
         brokers = [
             group.as_data(acting=may_act and group.has_acting_master_for(name)) for group in groups
@@ -658,19 +628,24 @@ class Registry:
     def topic_names(self) -> list[str]:
         return list(self._topics)
 
-    def topics_of_cluster(self, cluster: str) -> list[str]:
-        names: dict[str, None] = {}
-        for broker_name in self._clusters.get(cluster, {}):
-            names.update(dict.fromkeys(self._groups[broker_name].queues))
-        return list(names)
+    def topics_of_cluster(self, cluster: str) -> Iterator[str]:
+        seen: set[str] = set()
+        for broker_name in list(self._clusters.get(cluster, {})):
+            group = self._groups.get(broker_name)
+            for name in list(group.queues) if group else ():
+                if name not in seen:
+                    seen.add(name)
+                    yield name
 
-    def unit_topics(self, wanted: Callable[[int], bool]) -> list[str]:
-        """Topics whose system flag, as the first of their groups has it, is wanted."""
-        return [
-            topic.name
-            for topic in self._topics.values()
-            if wanted(topic.groups[0].queues[topic.name].topic_sys_flag)
-        ]
+    def unit_topics(self, wanted: Callable[[int], bool]) -> Iterator[str | None]:
+        """Topics whose system flag, as the first of their groups has it, is wanted.
+
+        None stands for one that is not, so that the caller may pause there, too.
+        """
+        for topic in list(self._topics.values()):
+            # One that was deleted since has no groups any more.
+            flag = topic.groups[0].queues[topic.name].topic_sys_flag if topic.groups else 0
+            yield topic.name if topic.groups and wanted(flag) else None
 
     def clusters(self) -> dict[str, list[str]]:
         """The names of the brokers of each cluster."""

@@ -23,10 +23,11 @@ from tianzhou.namesrv import dispatch
 from tianzhou.namesrv.admin import fixed_keys
 from tianzhou.namesrv.bodies import LONGER
 from tianzhou.namesrv.config import NamesrvConfig
-from tianzhou.namesrv.handlers import Parts, is_in_service, tell_dropped
+from tianzhou.namesrv.handlers import Parts, change_registry, is_in_service, tell_dropped
 from tianzhou.namesrv.kvconfig import KVConfig
 from tianzhou.namesrv.notices import Notices
-from tianzhou.namesrv.registry import MinIdNotice, Registry, Sizes
+from tianzhou.namesrv.registrations import MinIdNotice
+from tianzhou.namesrv.registry import Registry, Sizes
 from tianzhou.namesrv.routecache import RouteCache
 from tianzhou.protocol.bodies.route import TopicRouteData
 from tianzhou.protocol.codes import RequestCode, ResponseCode
@@ -38,6 +39,7 @@ from tianzhou.remoting.quota.bodies import check_body
 from tianzhou.remoting.quota.tables import TableLimits
 from tianzhou.remoting.renewal import Renewal
 from tianzhou.remoting.server import Server
+from tianzhou.remoting.slices import Steps
 from tianzhou.remoting.tls_settings import client_tls_of, tls_files_of, tls_of
 from tianzhou.remoting.web import Page, WebServer
 
@@ -157,7 +159,11 @@ class NameServer:
         return dispatch.answer(self._parts, connection, request)
 
     def _closed(self, connection: Connection) -> None:
-        tell_dropped(self._parts, self._registry.close(connection), "its connection has ended")
+        change_registry(self._parts, self._forget_closed(connection))
+
+    def _forget_closed(self, connection: Connection) -> Steps[None]:
+        dropped = yield from self._registry.close(connection)
+        tell_dropped(self._parts, dropped, "its connection has ended")
 
     def _route(self, topic: str) -> TopicRouteData | None:
         config = self._settings.config
@@ -219,8 +225,11 @@ class NameServer:
             self._certificates.look()
 
     def _drop_silent_brokers(self) -> None:
+        change_registry(self._parts, self._forget_silent())
+
+    def _forget_silent(self) -> Steps[None]:
         timeout_ms = self._settings.config.broker_channel_expired_time_ms
-        for dropped in self._registry.expire(self._parts.clock(), timeout_ms):
+        for dropped in (yield from self._registry.expire(self._parts.clock(), timeout_ms)):
             tell_dropped(self._parts, [dropped], f"silent for {dropped.silent_ms} ms")
             if isinstance(dropped.connection, Connection):
                 dropped.connection.close("its broker has been silent for too long")

@@ -8,6 +8,7 @@ Two header encodings exist: JSON (0) and ROCKETMQ (1, binary). A server answers 
 the request. The codec itself is the kernel's (`protocol/kernel.py`); this module gives it a type.
 """
 
+import re
 from collections.abc import Mapping
 from enum import IntEnum
 
@@ -95,6 +96,27 @@ def decode(frame: bytes | bytearray | memoryview) -> Command:
         encoding=_ENCODINGS[encoding],
         body=bytes(frame[body_start:]),
     )
+
+
+def header_bytes(frame: memoryview) -> int:
+    """The length of the header of a whole frame, which is not decoded."""
+    return int.from_bytes(frame[_HEADLINE_AT + 1 : _HEADER_AT], "big")
+
+
+def origin_of(frame: memoryview) -> tuple[int, HeaderEncoding]:
+    """Opaque and encoding of a whole frame whose header is not decoded; 0 if none is found."""
+    header = frame[_HEADER_AT : _HEADER_AT + header_bytes(frame)]
+    if frame[_HEADLINE_AT] == HeaderEncoding.ROCKETMQ:
+        at = _BINARY_OPAQUE_AT
+        return int.from_bytes(header[at : at + 4], "big", signed=True), HeaderEncoding.ROCKETMQ
+    found = _JSON_OPAQUE.search(header)
+    return int(found[1]) if found else 0, HeaderEncoding.JSON
+
+
+_HEADLINE_AT, _HEADER_AT = 4, 8
+_BINARY_OPAQUE_AT = 5
+"""Behind code, language and version."""
+_JSON_OPAQUE = re.compile(rb'"opaque"\s*+:\s*+(-?[0-9]{1,10})')
 
 
 def encode(command: Command) -> bytes:

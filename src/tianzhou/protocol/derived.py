@@ -76,6 +76,10 @@ def key_hash(topic: str, key: str) -> int:
         # same polynomial as Java's loop, but summed outside of Python's.
         tail: int = sum(map(mul, key[-_TAIL_LENGTH:].encode(), _TAIL_POWERS))
         number: int = _head_hash(topic, key[:-_TAIL_LENGTH]) + tail & 0xFFFFFFFF
+    elif key.isascii() and len(key) < _TAIL_LENGTH:
+        powers = _TAIL_POWERS[_TAIL_LENGTH - len(key) :]
+        number = _head_hash(topic, "") // _TAIL_SHIFT * 31 ** len(key)
+        number = number + sum(map(mul, key.encode(), powers)) & 0xFFFFFFFF
     else:
         number = properties.java_hash(f"{topic}#{key}") & 0xFFFFFFFF
     if number < 0x8000_0000:

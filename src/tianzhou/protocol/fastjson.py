@@ -22,7 +22,7 @@ limited.
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Iterator
 from functools import cache
 from typing import Any, NoReturn, TypeGuard
 
@@ -45,11 +45,22 @@ Json = Any
 class ObjectKey(dict[Any, Any]):
     """An object that serves as a key. Nothing may change it, since its hash is of its contents."""
 
-    __slots__ = ()
+    __slots__ = ("_hash",)
 
     def __hash__(self) -> int:  # type: ignore[override]
-        # The hash of a text is salted; that of numbers is not, and can be made to collide.
-        return hash(frozenset(map(repr, self.items())))
+        try:
+            return self._hash
+        except AttributeError:
+            pass
+        self._hash: int = hash(
+            frozenset((_salted(key), _salted(item)) for key, item in self.items())
+        )
+        return self._hash
+
+
+def _salted(value: Json) -> int:
+    """The hash of a text is salted; that of numbers is not, and can be made to collide."""
+    return hash(value) if isinstance(value, ObjectKey) else hash(repr(value))
 
 
 # -- reading --------------------------------------------------------------------------------------
@@ -427,6 +438,23 @@ def dumps(value: Json, *, standard: bool) -> bytes:
     return "".join(writer.parts).encode("utf-8", "replace")
 
 
+def dumps_steps(value: Json, *, standard: bool) -> Generator[None, None, bytes]:
+    """`dumps` with pauses, for values that may be large; returns the text."""
+    writer = _Writer(standard)
+    parts, pieces = writer.parts, list[bytes]()
+    for _ in writer.steps(value, 0):
+        if len(parts) >= _PARTS_MAX:
+            pieces.append("".join(parts).encode("utf-8", "replace"))
+            parts.clear()
+        yield
+    pieces.append("".join(parts).encode("utf-8", "replace"))
+    return b"".join(pieces)
+
+
+_PARTS_MAX = 4096
+"""Parts of a text that are joined at a time: joining all of a large text takes too long."""
+_SCALARS = (str, int, float)
+
 _SPECIAL = re.compile(r"[^ !#-\[\]-~]")
 
 _SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n",
@@ -465,21 +493,29 @@ class _Writer:
         self.put = self.parts.append
 
     def write(self, value: object, depth: int) -> None:
-        kind = type(value)
         if isinstance(value, str):
             self.put(self.string(value))
         elif value is None or isinstance(value, (int, float)):
             self.put(self._number(value))
-        elif depth >= DEPTH_LIMIT:
-            raise _too_deep()
-        elif isinstance(value, msgspec.Struct):
-            self._write_struct(value, depth + 1)
-        elif issubclass(kind, dict):
-            self._write_map(value, depth + 1)
-        elif issubclass(kind, (list, tuple, set, frozenset)):
-            self._write_array(value, depth + 1)
         else:
-            raise BodyError(f"{kind.__name__} cannot be written to a JSON body")
+            for _ in self.steps(value, depth):
+                pass
+
+    def steps(self, value: object, depth: int) -> Iterator[None]:
+        """Write a container, with a pause after each of its items.
+
+        What it holds is copied before the first pause: it may change in between.
+        """
+        if depth >= DEPTH_LIMIT:
+            raise _too_deep()
+        kind = type(value)
+        if isinstance(value, msgspec.Struct):
+            return self._struct_steps(value, depth + 1)
+        if issubclass(kind, dict):
+            return self._map_steps(value, depth + 1)
+        if issubclass(kind, (list, tuple, set, frozenset)):
+            return self._array_steps(value, depth + 1)
+        raise BodyError(f"{kind.__name__} cannot be written to a JSON body")
 
     def _number(self, value: int | float | None) -> str:
         text = _scalar(value)
@@ -487,7 +523,7 @@ class _Writer:
             return f'"{text}"'
         return text
 
-    def _write_struct(self, value: msgspec.Struct, depth: int) -> None:
+    def _struct_steps(self, value: msgspec.Struct, depth: int) -> Iterator[None]:
         put, string, before = self.put, self.string, "{"
         for attribute, first, following in _members_of(type(value)):
             member = getattr(value, attribute)
@@ -496,32 +532,42 @@ class _Writer:
             name = first if before else following
             if isinstance(member, str):
                 put(name + string(member))
+            elif isinstance(member, (int, float)):
+                put(name + self._number(member))
             else:
                 put(name)
-                self.write(member, depth)
+                yield from self.steps(member, depth)
             before = ""
         put(before + "}")
 
-    def _write_map(self, value: Json, depth: int) -> None:
+    def _map_steps(self, value: Json, depth: int) -> Iterator[None]:
         put, before = self.put, "{"
-        items: Iterable[tuple[Json, Json]] = value.items()
-        if self.standard and len(value) > 1:
-            items = sorted(items, key=_natural_order)
+        items: list[tuple[Json, Json]] = list(value.items())
+        if self.standard and len(items) > 1:
+            items.sort(key=_natural_order)
         for key, item in items:
             if item is not None:
                 put(before)
                 self._write_key(key, depth)
                 put(":")
-                self.write(item, depth)
+                if isinstance(item, _SCALARS):
+                    self.write(item, depth)
+                else:
+                    yield from self.steps(item, depth)
                 before = ","
+                yield
         put("{}" if before == "{" else "}")
 
-    def _write_array(self, items: Json, depth: int) -> None:
+    def _array_steps(self, value: Json, depth: int) -> Iterator[None]:
         put, before = self.put, "["
-        for item in items:
+        for item in list(value):
             put(before)
-            self.write(item, depth)
+            if item is None or isinstance(item, _SCALARS):
+                self.write(item, depth)
+            else:
+                yield from self.steps(item, depth)
             before = ","
+            yield
         put("[]" if before == "[" else "]")
 
     def _write_key(self, key: Json, depth: int) -> None:

@@ -6,11 +6,12 @@ anything else           SYSTEM_ERROR and "internal error": a bug of ours, which 
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from tianzhou.errors import ProtocolError, RequestError
+from tianzhou.limits import HEADER_BYTES_MAX, PROPERTIES_BYTES_MAX
 from tianzhou.protocol.codes import ResponseCode
-from tianzhou.protocol.command import Command
+from tianzhou.protocol.command import Command, HeaderEncoding, header_bytes, origin_of
 
 _REMARK_CHARACTERS_MAX = 1_000
 
@@ -42,6 +43,21 @@ def full(handled_bytes: int, limit_bytes: int) -> Command:
         ResponseCode.SYSTEM_BUSY,
         f"system busy: requests under way hold {handled_bytes} bytes, {limit_bytes} are allowed",
     )
+
+
+def refuse_header(
+    frame: memoryview, reply: Callable[[tuple[int, HeaderEncoding], Command], None]
+) -> bool:
+    """Whether the header of a request is too long to be decoded; then it is answered."""
+    size_bytes = header_bytes(frame)
+    if size_bytes <= HEADER_BYTES_MAX:
+        return False
+    remark = (
+        f"the header of the request has {size_bytes} bytes, {HEADER_BYTES_MAX} are allowed: "
+        f"properties of a message have at most {PROPERTIES_BYTES_MAX} bytes"
+    )
+    reply(origin_of(frame), _response(ResponseCode.SYSTEM_ERROR, remark))
+    return True
 
 
 def turned_away(why: str) -> Command:

@@ -26,6 +26,7 @@ from time import perf_counter
 from typing import cast
 
 from tianzhou.errors import ConnectionClosed, FrameError, HeaderError, ProtocolError, RemoteBusy
+from tianzhou.limits import HEADER_BYTES_MAX
 from tianzhou.protocol.command import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
@@ -469,6 +470,9 @@ class Connection(Outlet):
         return at + rest
 
     def _on_frame(self, frame: memoryview) -> None:
+        is_long = len(frame) > HEADER_BYTES_MAX and self._board.serves
+        if is_long and answers.refuse_header(frame, self._reply):
+            return
         command = decode(frame)
         if command.flag & FLAG_RESPONSE:
             if not self._pending.answer(command):
@@ -632,8 +636,7 @@ class Connection(Outlet):
 
     def _is_free(self) -> bool:
         limit_count = self._board.limits.requests_in_flight_per_connection
-        # Some room, so that a busy connection is not stopped and started for every single request.
-        return self._may_go_on(limit_count * 3 // 4)
+        return self._may_go_on(limit_count * 3 // 4)  # not stopped and started for each request
 
     def _may_go_on(self, running_count_max: int) -> bool:
         return self._has_room(running_count_max) and not (
@@ -684,10 +687,7 @@ class Connection(Outlet):
         self._open_gate()
 
     def _wake_writers(self) -> None:
-        """Wake those who wait for `writable` in their order, a few per turn.
-
-        All at once they would fill the buffer again before most of them had their turn.
-        """
+        """Wake those who wait for `writable`, a few per turn: all would fill the buffer at once."""
         if self._writing_paused and not self.closed:
             return
         for _ in range(min(len(self._writable), _WOKEN_PER_TURN)):

@@ -540,13 +540,23 @@ class MessageStore(Reading):
 
         A topic that is used again begins at queue offset 0. Answers how many queues there were.
         """
-        return self._delete(list(self.queues.by_topic.get(topic, {}).values()))
+        queues = list(self.queues.by_topic.get(topic, {}).values())
+        self.remove_queues(queues)
+        if queues:
+            # A recovery that began before this moment would bring the queues back.
+            self.flush()
+        return len(queues)
 
     def delete_queue(self, topic: str, queue_id: int) -> int:
+        """Removes one queue; answers how many there were."""
         queue = self.queues.get(topic, queue_id)
-        return self._delete([queue] if queue else [])
+        self.remove_queues([queue] if queue else [])
+        if queue:
+            self.flush()
+        return int(queue is not None)
 
-    def _delete(self, queues: list[ConsumeQueue]) -> int:
+    def remove_queues(self, queues: list[ConsumeQueue]) -> None:
+        """Removes queues; they may be back after a power cut until `flush` was called."""
         self._check_writable()
         self._end_lending()
         for queue in queues:
@@ -558,10 +568,6 @@ class MessageStore(Reading):
             except OSError as e:
                 raise explained(e, f"delete queue {queue.topic}/{queue.queue_id}") from e
         self._publish()
-        if queues:
-            # A recovery that began before this moment would bring the queues back.
-            self.flush()
-        return len(queues)
 
     def expire(self, *, now: bool = False) -> int:
         """Removes old log files as the settings say, at any hour if `now`; answers how many."""

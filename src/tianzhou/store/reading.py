@@ -14,8 +14,10 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from time import perf_counter
 
 from tianzhou.errors import RecordError
+from tianzhou.limits import FILTER_MS_MAX
 from tianzhou.protocol import kernel, properties
 from tianzhou.store import commitlog
 from tianzhou.store.commitlog import CommitLog, Window
@@ -200,6 +202,7 @@ class Reading:
         total, at, last, removed = 0, queue_offset, end, False
         # The file of the last record, in which most of the following ones lie, too.
         window: Window = _NO_WINDOW
+        ends_s = perf_counter() + FILTER_MS_MAX / 1000 if accept_record is not None else 0.0
         for log_offset, size_bytes, tags_code in queue.entries(
             queue_offset, max(_ENTRIES_A_READ, max_count)
         ):
@@ -229,6 +232,8 @@ class Reading:
             if accept_record is None or accept_record(record):
                 records.append(record)
                 total, last = total + size_bytes, log_offset
+            if accept_record is not None and perf_counter() > ends_s:
+                break
         if unchecked and not self._are_sound(queue, unchecked):
             return self._read(
                 queue, queue_offset, max_count, accept_tags, accept_record, low, high,

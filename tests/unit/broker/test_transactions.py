@@ -167,9 +167,9 @@ def test_a_producer_is_found_by_its_id_while_it_is_connected() -> None:
     table.unregister("old channel", "g1")
     assert table.find("id") == "old channel"
     table.heartbeat("new channel", Client("id", 0, 0, 2), "g2")
-    table.closed("old channel")
+    list(table.closed("old channel"))
     assert table.find("id") == "new channel"
-    table.closed("new channel")
+    list(table.closed("new channel"))
     assert table.find("id") is None
 
 

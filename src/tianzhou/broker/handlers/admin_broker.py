@@ -23,6 +23,7 @@ from tianzhou.protocol.headers import encode
 from tianzhou.protocol.headers.admin import GetBrokerConfigResponse
 from tianzhou.protocol.version import CURRENT_VERSION, version_name
 from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.quota.bodies import check_settings_count
 from tianzhou.store.message_store import MessageStore
 
 _ALWAYS_FIXED = ("configBlackList", "brokerConfigPath", "rocketmqHome")
@@ -76,6 +77,7 @@ async def update_broker_config(
     parts: BrokerParts, connection: Connection, request: Command
 ) -> Command:
     """UPDATE_BROKER_CONFIG: check, save, then apply; a wrong value changes nothing."""
+    check_settings_count(request.body)
     text, _ = decode_text(request.body)
     by = f"request of {connection.peer}"
     try:

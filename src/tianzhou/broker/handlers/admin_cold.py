@@ -15,6 +15,7 @@ from tianzhou.protocol.bodies.stats import ColdDataFlowInfo
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.quota.bodies import check_settings_count
 from tianzhou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ def get_cold_info(parts: ColdParts, _: Connection, __: Command) -> Command:
 
 def update_cold_thresholds(parts: ColdParts, connection: Connection, request: Command) -> Command:
     """UPDATE_COLD_DATA_FLOW_CTR_CONFIG: the body has lines of group=bytes per second."""
+    check_settings_count(request.body)
     text, _ = decode_text(request.body)
     try:
         pairs = parse_properties(text, f"request of {connection.peer}")

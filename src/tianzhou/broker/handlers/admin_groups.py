@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import msgspec
 
 from tianzhou.broker import checks
-from tianzhou.broker.attributes import added, group_problems
 from tianzhou.broker.clients import ConsumerTable
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups import GroupTable, is_system_group
@@ -20,6 +19,7 @@ from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError
 from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from tianzhou.protocol.bodies import decode_request as decode_body
+from tianzhou.protocol.bodies import decode_request_steps, encode_steps
 from tianzhou.protocol.bodies import encode as encode_body
 from tianzhou.protocol.bodies.groups import (
     GroupForbidden,
@@ -35,7 +35,9 @@ from tianzhou.protocol.headers.groups import (
     GetSubscriptionGroupConfigRequest,
     UpdateGroupForbiddenRequest,
 )
+from tianzhou.remoting import slices
 from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.slices import Steps, sliced
 
 log = logging.getLogger(__name__)
 
@@ -63,32 +65,40 @@ async def update_group(parts: GroupParts, connection: Connection, request: Comma
 
 async def update_group_list(parts: GroupParts, connection: Connection, request: Command) -> Command:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (5.3): all of them or, if one is wrong, none."""
-    groups = decode_body(SubscriptionGroupList, request.body).groups or []
-    await _update_groups(parts, connection, groups)
+    body = await slices.finish(decode_request_steps(SubscriptionGroupList, request.body))
+    await _update_groups(parts, connection, body.groups or [])
     return Command(code=ResponseCode.SUCCESS)
 
 
 async def _update_groups(
     parts: GroupParts, connection: Connection, groups: list[SubscriptionGroupConfig]
 ) -> None:
+    await slices.finish(_update_steps(parts, connection, groups))
+    await _save(parts)
+
+
+def _update_steps(
+    parts: GroupParts, connection: Connection, groups: list[SubscriptionGroupConfig]
+) -> Steps[None]:
     for group in groups:
+        yield
         known = parts.groups.get(group.group_name or "") is not None
         (checks.check_group_name if known else checks.check_new_group)(group.group_name or "")
-        apply_attributes(None, group.attributes)
-        for problem in group_problems(group, added(group.attributes)):
+        if group.retry_queue_count < 0 or group.retry_max_times < -1:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
-                f"consumer group {group.group_name} is refused: {problem}",
+                f"retryQueueNums is {group.retry_queue_count} and retryMaxTimes is "
+                f"{group.retry_max_times}, neither can be below 0",
             )
     parts.groups.check_room(group.group_name or "" for group in groups)
     for group in groups:
+        yield
         name = group.group_name or ""
         before = parts.groups.get(name)
         attributes = apply_attributes(before.attributes if before else None, group.attributes)
         if parts.groups.put(msgspec.structs.replace(group, attributes=attributes)):
             verb = "changed" if before else "created"
             log.info("group %s: %s by %s", name, verb, connection.peer)
-    await _save(parts)
 
 
 async def delete_group(parts: GroupParts, connection: Connection, request: Command) -> Command:
@@ -102,7 +112,7 @@ async def delete_group(parts: GroupParts, connection: Connection, request: Comma
     if parts.groups.remove(header.group_name):
         log.info("group %s: deleted by %s", header.group_name, connection.peer)
     if header.clean_offset or header.remove_offset:
-        parts.offsets.remove_group(header.group_name)
+        await slices.finish(parts.offsets.remove_group(header.group_name))
     parts.history.forget_group(header.group_name, parts.clock())
     for prefix in (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX):
         parts.topics.remove(prefix + header.group_name)
@@ -118,12 +128,15 @@ async def _save(parts: GroupParts) -> None:
         )
 
 
-def get_all_groups(parts: GroupParts, _: Connection, __: Command) -> Command:
+@sliced
+def get_all_groups(parts: GroupParts, _: Connection, __: Command) -> Steps[Command]:
     """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
-    return Command(code=ResponseCode.SUCCESS, body=encode_body(parts.groups.as_body()))
+    body = yield from encode_steps(parts.groups.as_body())
+    return Command(code=ResponseCode.SUCCESS, body=body)
 
 
-def get_group(parts: GroupParts, _: Connection, request: Command) -> Command:
+@sliced
+def get_group(parts: GroupParts, _: Connection, request: Command) -> Steps[Command]:
     """GET_SUBSCRIPTIONGROUP_CONFIG (5.x)."""
     header = decode(GetSubscriptionGroupConfigRequest, request.fields)
     group = parts.groups.get(header.group)
@@ -132,13 +145,14 @@ def get_group(parts: GroupParts, _: Connection, request: Command) -> Command:
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             f"consumer group {checks.shorten(header.group)} does not exist",
         )
-    return Command(code=ResponseCode.SUCCESS, body=encode_body(group))
+    return Command(code=ResponseCode.SUCCESS, body=(yield from encode_steps(group)))
 
 
-def get_all_offsets(parts: GroupParts, _: Connection, __: Command) -> Command:
+@sliced
+def get_all_offsets(parts: GroupParts, _: Connection, __: Command) -> Steps[Command]:
     """GET_ALL_CONSUMER_OFFSET."""
-    table = ConsumerOffsetTable(offsets=parts.offsets.by_key)
-    return Command(code=ResponseCode.SUCCESS, body=encode_body(table))
+    body = yield from encode_steps(ConsumerOffsetTable(offsets=parts.offsets.by_key))
+    return Command(code=ResponseCode.SUCCESS, body=body)
 
 
 async def update_group_forbidden(

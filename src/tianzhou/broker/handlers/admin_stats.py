@@ -1,6 +1,5 @@
 """Statistics over the wire: how far groups are, how old what they have not read is, and rates."""
 
-import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,7 +16,9 @@ from tianzhou.broker.topics import TopicTable
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError
+from tianzhou.limits import SHOWN_QUEUES_MAX
 from tianzhou.protocol.bodies import encode as encode_body
+from tianzhou.protocol.bodies import encode_steps
 from tianzhou.protocol.bodies.queues import MessageQueue
 from tianzhou.protocol.bodies.stats import (
     BrokerStatsData,
@@ -38,6 +39,7 @@ from tianzhou.protocol.headers.admin import (
 from tianzhou.protocol.headers.groups import GetConsumeStatsRequest
 from tianzhou.protocol.headers.topics import QueryConsumeTimeSpanRequest
 from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.slices import Steps, sliced
 from tianzhou.store.message_store import MessageStore
 
 _NO_TIME = -1
@@ -84,31 +86,38 @@ def _item(figures: Figures) -> BrokerStatsItem:
 # -- how far groups are ----------------------------------------------------------------------------
 
 
-def get_consume_stats(parts: StatsParts, _: Connection, request: Command) -> Command:
+@sliced
+def get_consume_stats(parts: StatsParts, _: Connection, request: Command) -> Steps[Command]:
     """GET_CONSUME_STATS: where a group stands in every queue of its topics."""
     header = decode(GetConsumeStatsRequest, request.fields)
     group = header.consumer_group
-    named = [header.topic] if header.topic else sorted(parts.offsets.topics_of(group))
     # As in RocketMQ a list is taken at its word, and what else is asked for may have been left.
-    stats = _consume_stats(parts, group, header.listed_topics or _still_read(parts, group, named))
-    return Command(code=ResponseCode.SUCCESS, body=encode_body(stats))
+    topics = list(dict.fromkeys(header.listed_topics))
+    if not topics:
+        named = [header.topic] if header.topic else (yield from parts.offsets.topics_of(group))
+        topics = _still_read(parts, group, sorted(named))
+    stats = yield from _consume_stats(parts, group, topics, SHOWN_QUEUES_MAX)
+    return Command(code=ResponseCode.SUCCESS, body=(yield from encode_steps(stats)))
 
 
-async def get_all_consume_stats(parts: StatsParts, _: Connection, request: Command) -> Command:
+@sliced
+def get_all_consume_stats(parts: StatsParts, _: Connection, request: Command) -> Steps[Command]:
     """GET_BROKER_CONSUME_STATS: where every group stands in each of its topics."""
     header = decode(GetConsumeStatsInBrokerRequest, request.fields)
     stats: list[dict[str, list[ConsumeStats]]] = []
     total_diff = in_flight = 0
-    topics_by_group = _topics_by_group(parts.offsets)
+    left = SHOWN_QUEUES_MAX
+    topics_by_group = yield from _topics_by_group(parts.offsets)
     for group in sorted(parts.groups.groups):
         of_group: list[ConsumeStats] = []
         for name in sorted(topics_by_group.get(group, ())):
-            # It reads a record for each queue, and there may be thousands of groups.
-            await asyncio.sleep(0)
+            yield
             topic = parts.topics.get(name)
             if topic is None or (header.is_order and not topic.order):
                 continue
-            found = _consume_stats(parts, group, _still_read(parts, group, [name]))
+            read = _still_read(parts, group, [name])
+            found = yield from _consume_stats(parts, group, read, left)
+            left -= len(found.offsets)
             if found.offsets:
                 of_group.append(found)
             for each in found.offsets.values():
@@ -121,13 +130,14 @@ async def get_all_consume_stats(parts: StatsParts, _: Connection, request: Comma
         total_diff=total_diff,
         total_inflight_diff=in_flight,
     )
-    return Command(code=ResponseCode.SUCCESS, body=encode_body(body))
+    return Command(code=ResponseCode.SUCCESS, body=(yield from encode_steps(body)))
 
 
-def _topics_by_group(offsets: OffsetTable) -> dict[str, list[str]]:
+def _topics_by_group(offsets: OffsetTable) -> Steps[dict[str, list[str]]]:
     found: dict[str, list[str]] = {}
     for topic, group, _ in offsets.progress():
         found.setdefault(group, []).append(topic)
+        yield
     return found
 
 
@@ -137,7 +147,9 @@ def _still_read(parts: StatsParts, group: str, topics: Iterable[str]) -> list[st
     return [topic for topic in topics if online is None or not online.has_left(topic)]
 
 
-def _consume_stats(parts: StatsParts, group: str, topics: Iterable[str]) -> ConsumeStats:
+def _consume_stats(
+    parts: StatsParts, group: str, topics: Iterable[str], queues_max: int
+) -> Steps[ConsumeStats]:
     broker_name, now_ms = parts.settings.config.broker_name, parts.clock()
     parts.stats.collect()  # the kernel's pulls
     table: dict[MessageQueue, ConsumeOffsets] = {}
@@ -146,7 +158,14 @@ def _consume_stats(parts: StatsParts, group: str, topics: Iterable[str]) -> Cons
         topic = parts.topics.get(name)
         if topic is None:
             continue
+        if len(table) + topic.read_queue_count > queues_max:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the topics of group {checks.shorten(group)} and those before have more than "
+                f"{SHOWN_QUEUES_MAX} queues, which one answer shows: ask for single topics",
+            )
         for queue_id in range(topic.read_queue_count):
+            yield
             queue = MessageQueue(topic=name, broker_name=broker_name, queue_id=queue_id)
             table[queue] = _queue_stats(parts, group, name, queue_id)
         per_second += parts.history.per_second("GROUP_GET_NUMS", name + SEPARATOR + group, now_ms)
@@ -173,7 +192,8 @@ def _queue_stats(parts: StatsParts, group: str, topic: str, queue_id: int) -> Co
 # -- how old it is ---------------------------------------------------------------------------------
 
 
-def query_time_span(parts: StatsParts, _: Connection, request: Command) -> Command:
+@sliced
+def query_time_span(parts: StatsParts, _: Connection, request: Command) -> Steps[Command]:
     """QUERY_CONSUME_TIME_SPAN: the times of a topic's messages, and of where a group stands."""
     header = decode(QueryConsumeTimeSpanRequest, request.fields)
     topic = parts.topics.get(header.topic)
@@ -181,12 +201,12 @@ def query_time_span(parts: StatsParts, _: Connection, request: Command) -> Comma
         raise RequestError(
             ResponseCode.TOPIC_NOT_EXIST, f"topic {checks.shorten(header.topic)} does not exist"
         )
-    spans = [
-        _time_span(parts, header.group, header.topic, queue_id)
-        for queue_id in range(topic.write_queue_count)
-    ]
-    body = QueryConsumeTimeSpanBody(spans=spans)
-    return Command(code=ResponseCode.SUCCESS, body=encode_body(body))
+    spans: list[QueueTimeSpan] = []
+    for queue_id in range(topic.write_queue_count):
+        spans.append(_time_span(parts, header.group, header.topic, queue_id))
+        yield
+    body = yield from encode_steps(QueryConsumeTimeSpanBody(spans=spans))
+    return Command(code=ResponseCode.SUCCESS, body=body)
 
 
 def _time_span(parts: StatsParts, group: str, topic: str, queue_id: int) -> QueueTimeSpan:

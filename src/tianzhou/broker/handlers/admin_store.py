@@ -9,6 +9,7 @@ import msgspec
 
 from tianzhou.broker import checks
 from tianzhou.broker.clients import ConsumerTable, Subscription
+from tianzhou.broker.handlers.admin_topics import delete_queues
 from tianzhou.broker.handlers.heartbeat import subscription_body
 from tianzhou.broker.history import History
 from tianzhou.broker.persist import encode_table
@@ -22,7 +23,9 @@ from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import decode
 from tianzhou.protocol.headers.pull import QueryConsumeQueueRequest
+from tianzhou.remoting import slices
 from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.slices import Steps
 from tianzhou.store.consumequeue import ConsumeQueue
 from tianzhou.store.message_store import MessageStore
 
@@ -60,7 +63,7 @@ async def delete_expired_log(parts: StoreParts, connection: Connection, _: Comma
     return Command(code=ResponseCode.SUCCESS)
 
 
-def clean_unused_topics(parts: StoreParts, connection: Connection, _: Command) -> Command:
+async def clean_unused_topics(parts: StoreParts, connection: Connection, _: Command) -> Command:
     """CLEAN_UNUSED_TOPIC: queues of topics that are not in the table any more."""
     unused = [
         topic
@@ -68,46 +71,44 @@ def clean_unused_topics(parts: StoreParts, connection: Connection, _: Command) -
         if parts.topics.get(topic) is None and not checks.is_system_topic(topic)
     ]
     for topic in unused:
-        _delete(parts, topic, None)
+        await delete_queues(parts.store, list(parts.store.queues.by_topic.get(topic, {}).values()))
         parts.history.forget_topic(topic, parts.clock())
         log.info("topic %s: its queues are removed as unused, by %s", topic, connection.peer)
     return Command(code=ResponseCode.SUCCESS)
 
 
-def clean_expired_queues(parts: StoreParts, connection: Connection, _: Command) -> Command:
+async def clean_expired_queues(parts: StoreParts, connection: Connection, _: Command) -> Command:
     """CLEAN_EXPIRED_CONSUMEQUEUE: queues that have no message left and that nobody can use.
 
     RocketMQ removes every queue whose messages have all expired, and a topic in use then begins
     again at offset 0, below what its groups have committed. A queue that its topic still has is
     therefore kept; its files beyond the last one go with the log anyway.
     """
+    expired = await slices.finish(_expired_queues(parts))
+    for queue in expired:
+        log.info(
+            "queue %s/%d: removed as expired, by %s", queue.topic, queue.queue_id, connection.peer
+        )
+    await delete_queues(parts.store, expired)
+    return Command(code=ResponseCode.SUCCESS)
+
+
+def _expired_queues(parts: StoreParts) -> Steps[list[ConsumeQueue]]:
+    found: list[ConsumeQueue] = []
     for queue in parts.store.queues.all():
+        yield
         topic = parts.topics.get(queue.topic)
         queue_count = max(topic.read_queue_count, topic.write_queue_count) if topic else 0
         if queue.queue_id < queue_count or checks.is_system_topic(queue.topic):
             continue
         if _is_expired(queue, parts.store.first_log_offset):
-            _delete(parts, queue.topic, queue.queue_id)
-            log.info(
-                "queue %s/%d: removed as expired, by %s",
-                queue.topic, queue.queue_id, connection.peer,
-            )  # fmt: skip
-    return Command(code=ResponseCode.SUCCESS)
+            found.append(queue)
+    return found
 
 
 def _is_expired(queue: ConsumeQueue, first_log_offset: int) -> bool:
     last = queue.entry(queue.next_offset - 1) if queue.next_offset else None
     return last is not None and last[0] < first_log_offset
-
-
-def _delete(parts: StoreParts, topic: str, queue_id: int | None) -> None:
-    try:
-        if queue_id is None:
-            parts.store.delete_topic(topic)
-        else:
-            parts.store.delete_queue(topic, queue_id)
-    except StoreError as e:
-        raise RequestError(ResponseCode.SYSTEM_ERROR, str(e)) from e
 
 
 # -- looking into queues ---------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Topics over the wire: creating, changing, deleting, listing, and how full their queues are."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -7,7 +8,6 @@ from dataclasses import dataclass
 import msgspec
 
 from tianzhou.broker import checks
-from tianzhou.broker.attributes import MIXED, added, topic_problems
 from tianzhou.broker.clients import ConsumerTable
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.history import History
@@ -16,7 +16,7 @@ from tianzhou.broker.topics import TopicTable, check_queue_counts
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError, StoreError
-from tianzhou.protocol.bodies import decode_request as decode_body
+from tianzhou.protocol.bodies import decode_request_steps, encode_steps
 from tianzhou.protocol.bodies import encode as encode_body
 from tianzhou.protocol.bodies.groups import GroupList
 from tianzhou.protocol.bodies.queues import MessageQueue
@@ -39,10 +39,15 @@ from tianzhou.protocol.headers.topics import (
     QueryTopicConsumeByWhoRequest,
     QueryTopicsByConsumerRequest,
 )
+from tianzhou.remoting import slices
 from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.slices import Steps, sliced
+from tianzhou.store.consumequeue import ConsumeQueue
 from tianzhou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
+
+_PERM_MAX = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +86,24 @@ async def create_topic(parts: TopicParts, connection: Connection, request: Comma
 
 async def create_topic_list(parts: TopicParts, connection: Connection, request: Command) -> Command:
     """UPDATE_AND_CREATE_TOPIC_LIST (5.3): all of them or, if one is wrong, none."""
-    topics = decode_body(CreateTopicListBody, request.body).topics or []
-    await _put_topics(parts, connection, topics)
+    body = await slices.finish(decode_request_steps(CreateTopicListBody, request.body))
+    await _put_topics(parts, connection, body.topics or [])
     return Command(code=ResponseCode.SUCCESS)
 
 
 async def _put_topics(parts: TopicParts, connection: Connection, topics: list[TopicConfig]) -> None:
     """Check all, then create or change each; `attributes` are changes, signs before the names."""
+    await slices.finish(_put_steps(parts, connection, topics))
+    await _save(parts)
+
+
+def _put_steps(parts: TopicParts, connection: Connection, topics: list[TopicConfig]) -> Steps[None]:
     for topic in topics:
         _check_topic(parts, topic)
+        yield
     parts.topics.check_room(topic.topic_name or "" for topic in topics)
     for topic in topics:
+        yield
         name = topic.topic_name or ""
         before = parts.topics.get(name)
         attributes = apply_attributes(before.attributes if before else None, topic.attributes)
@@ -101,7 +113,6 @@ async def _put_topics(parts: TopicParts, connection: Connection, topics: list[To
                 name, "changed" if before else "created", topic.read_queue_count,
                 topic.write_queue_count, checks.describe_permission(topic.perm), connection.peer,
             )  # fmt: skip
-    await _save(parts)
 
 
 def _check_topic(parts: TopicParts, topic: TopicConfig) -> None:
@@ -115,6 +126,8 @@ def _check_topic(parts: TopicParts, topic: TopicConfig) -> None:
             f"the topic {name} is a system topic of this broker and cannot be changed",
         )
     check_queue_counts(topic.read_queue_count, topic.write_queue_count)
+    if not 0 <= topic.perm <= _PERM_MAX:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"perm is {topic.perm}, it must be 2, 4 or 6")
     if topic.filter_type not in (SINGLE_TAG, MULTI_TAG):
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
@@ -122,10 +135,8 @@ def _check_topic(parts: TopicParts, topic: TopicConfig) -> None:
             f"it must be {SINGLE_TAG} or {MULTI_TAG}",
         )
     apply_attributes(None, topic.attributes)
-    wanted = added(topic.attributes)
-    for problem in topic_problems(topic, wanted):
-        raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {name} is refused: {problem}")
-    if wanted.get("message.type") == MIXED and not parts.settings.config.enable_mixed_message_type:
+    is_mixed = (topic.attributes or {}).get("+message.type") == "MIXED"
+    if is_mixed and not parts.settings.config.enable_mixed_message_type:
         raise RequestError(
             ResponseCode.INVALID_PARAMETER,
             "MIXED message type is not supported, enableMixedMessageType is false",
@@ -183,14 +194,29 @@ async def delete_topic(parts: TopicParts, connection: Connection, request: Comma
         )
     if parts.topics.remove(header.topic):
         log.info("topic %s: deleted by %s", header.topic, connection.peer)
-    parts.offsets.remove_topic(header.topic)
+    await slices.finish(parts.offsets.remove_topic(header.topic))
     parts.history.forget_topic(header.topic, parts.clock())
-    try:
-        parts.store.delete_topic(header.topic)
-    except StoreError as e:
-        raise RequestError(ResponseCode.SYSTEM_ERROR, str(e)) from e
+    await delete_queues(
+        parts.store, list(parts.store.queues.by_topic.get(header.topic, {}).values())
+    )
     await _save(parts)
     return Command(code=ResponseCode.SUCCESS)
+
+
+async def delete_queues(store: MessageStore, queues: list[ConsumeQueue]) -> None:
+    """Remove queues, a few at a time; returns when that would survive a power cut."""
+    try:
+        await slices.finish(_delete_steps(store, queues))
+        # A recovery that began before this moment would bring the queues back.
+        await asyncio.to_thread(store.flush)
+    except StoreError as e:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, str(e)) from e
+
+
+def _delete_steps(store: MessageStore, queues: list[ConsumeQueue]) -> Steps[None]:
+    for queue in queues:
+        store.remove_queues([queue])
+        yield
 
 
 async def _save(parts: TopicParts) -> None:
@@ -204,9 +230,11 @@ async def _save(parts: TopicParts) -> None:
 # -- listing ---------------------------------------------------------------------------------------
 
 
-def get_all_topic_config(parts: TopicParts, _: Connection, __: Command) -> Command:
+@sliced
+def get_all_topic_config(parts: TopicParts, _: Connection, __: Command) -> Steps[Command]:
     """GET_ALL_TOPIC_CONFIG."""
-    return Command(code=ResponseCode.SUCCESS, body=encode_body(parts.topics.as_body()))
+    body = yield from encode_steps(parts.topics.as_body())
+    return Command(code=ResponseCode.SUCCESS, body=body)
 
 
 def get_topic_config(parts: TopicParts, _: Connection, request: Command) -> Command:
@@ -226,22 +254,29 @@ def get_system_topics(parts: TopicParts, _: Connection, __: Command) -> Command:
     return Command(code=ResponseCode.SUCCESS, body=encode_body(TopicList(topics=names)))
 
 
-def query_topic_consume_by_who(parts: TopicParts, _: Connection, request: Command) -> Command:
+@sliced
+def query_topic_consume_by_who(
+    parts: TopicParts, _: Connection, request: Command
+) -> Steps[Command]:
     """QUERY_TOPIC_CONSUME_BY_WHO: groups that subscribe to a topic or have offsets in it."""
     header = decode(QueryTopicConsumeByWhoRequest, request.fields)
-    groups = parts.consumers.groups_of_topic(header.topic) | parts.offsets.groups_of(header.topic)
-    return Command(code=ResponseCode.SUCCESS, body=encode_body(GroupList(groups=sorted(groups))))
+    groups = parts.consumers.groups_of_topic(header.topic)
+    groups |= yield from parts.offsets.groups_of(header.topic)
+    body = yield from encode_steps(GroupList(groups=sorted(groups)))
+    return Command(code=ResponseCode.SUCCESS, body=body)
 
 
-def query_topics_by_consumer(parts: TopicParts, _: Connection, request: Command) -> Command:
+@sliced
+def query_topics_by_consumer(parts: TopicParts, _: Connection, request: Command) -> Steps[Command]:
     """QUERY_TOPICS_BY_CONSUMER (5.x): topics in which a group has offsets."""
     header = decode(QueryTopicsByConsumerRequest, request.fields)
-    topics = sorted(parts.offsets.topics_of(header.group))
-    body = TopicList(topics=topics, broker_addr=parts.address())
-    return Command(code=ResponseCode.SUCCESS, body=encode_body(body))
+    topics = sorted((yield from parts.offsets.topics_of(header.group)))
+    body = yield from encode_steps(TopicList(topics=topics, broker_addr=parts.address()))
+    return Command(code=ResponseCode.SUCCESS, body=body)
 
 
-def get_topic_stats(parts: TopicParts, _: Connection, request: Command) -> Command:
+@sliced
+def get_topic_stats(parts: TopicParts, _: Connection, request: Command) -> Steps[Command]:
     """GET_TOPIC_STATS_INFO: where each queue of a topic begins and ends."""
     header = decode(GetTopicStatsInfoRequest, request.fields)
     topic = parts.topics.get(header.topic)
@@ -251,15 +286,14 @@ def get_topic_stats(parts: TopicParts, _: Connection, request: Command) -> Comma
         )
     broker_name = parts.settings.config.broker_name
     queue_count = max(topic.read_queue_count, topic.write_queue_count)
-    table = {
-        MessageQueue(topic=header.topic, broker_name=broker_name, queue_id=queue_id): _queue_stats(
-            parts.store, header.topic, queue_id
-        )
-        for queue_id in range(queue_count)
-    }
+    table: dict[MessageQueue, TopicOffset] = {}
+    for queue_id in range(queue_count):
+        queue = MessageQueue(topic=header.topic, broker_name=broker_name, queue_id=queue_id)
+        table[queue] = _queue_stats(parts.store, header.topic, queue_id)
+        yield
     put_tps = parts.history.per_second("TOPIC_PUT_NUMS", header.topic, parts.clock())
-    body = TopicStatsTable(offsets=table, put_tps=put_tps)
-    return Command(code=ResponseCode.SUCCESS, body=encode_body(body))
+    body = yield from encode_steps(TopicStatsTable(offsets=table, put_tps=put_tps))
+    return Command(code=ResponseCode.SUCCESS, body=body)
 
 
 def _queue_stats(store: MessageStore, topic: str, queue_id: int) -> TopicOffset:

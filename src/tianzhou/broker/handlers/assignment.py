@@ -15,8 +15,7 @@ from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError, TianzhouError
 from tianzhou.names import PERM_READ, RETRY_TOPIC_PREFIX
 from tianzhou.protocol.bodies import decode as decode_body
-from tianzhou.protocol.bodies import decode_request
-from tianzhou.protocol.bodies import encode as encode_body
+from tianzhou.protocol.bodies import decode_request, encode_steps
 from tianzhou.protocol.bodies.queues import (
     MessageQueue,
     MessageQueueAssignment,
@@ -27,6 +26,7 @@ from tianzhou.protocol.bodies.queues import (
 from tianzhou.protocol.bodies.route import TopicRouteData
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
+from tianzhou.remoting import slices
 from tianzhou.remoting.client import Client
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.quota.tables import TableLimits
@@ -75,7 +75,7 @@ async def query_assignment(parts: AssignmentParts, _: Connection, request: Comma
     found = None
     if queues is not None:
         found = [MessageQueueAssignment(queue=queue, mode=mode.mode) for queue in queues]
-    body = encode_body(QueryAssignmentResponseBody(assignments=found))
+    body = await slices.finish(encode_steps(QueryAssignmentResponseBody(assignments=found)))
     return Command(code=ResponseCode.SUCCESS, body=body)
 
 
@@ -196,6 +196,10 @@ async def set_message_request_mode(
     return Command(code=ResponseCode.SUCCESS)
 
 
-def get_all_message_request_mode(parts: AssignmentParts, _: Connection, __: Command) -> Command:
+@slices.sliced
+def get_all_message_request_mode(
+    parts: AssignmentParts, _: Connection, __: Command
+) -> slices.Steps[Command]:
     """GET_ALL_MESSAGE_REQUEST_MODE."""
-    return Command(code=ResponseCode.SUCCESS, body=encode_body(parts.modes.as_body()))
+    body = yield from encode_steps(parts.modes.as_body())
+    return Command(code=ResponseCode.SUCCESS, body=body)

@@ -1,9 +1,11 @@
 """Clients: their heartbeats, their goodbyes, who is in a group, and telling groups of changes."""
 
 import logging
+from asyncio import Future
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 from tianzhou.broker import checks
 from tianzhou.broker.clients import (
@@ -25,6 +27,7 @@ from tianzhou.errors import RemotingError, RequestError
 from tianzhou.limits import GROUPS_OF_CONNECTION_MAX, SUBSCRIPTIONS_OF_CONNECTION_MAX
 from tianzhou.names import RETRY_TOPIC_PREFIX
 from tianzhou.protocol.bodies import decode_request as decode_body
+from tianzhou.protocol.bodies import decode_request_steps, encode_steps
 from tianzhou.protocol.bodies import encode as encode_body
 from tianzhou.protocol.bodies.clients import (
     CheckClientBody,
@@ -52,8 +55,10 @@ from tianzhou.protocol.headers.clients import (
     UnregisterClientRequest,
 )
 from tianzhou.protocol.headers.topics import QuerySubscriptionByConsumerRequest
-from tianzhou.remoting.connection import Connection
+from tianzhou.remoting import slices
+from tianzhou.remoting.connection import Answer, Connection
 from tianzhou.remoting.quota.tables import TableLimits
+from tianzhou.remoting.slices import Steps, sliced
 
 log = logging.getLogger(__name__)
 
@@ -73,18 +78,30 @@ class ClientParts:
     limits: TableLimits
     clock: Clock
     steady: Clock
+    unfinished: "dict[Connection, Future[Any]]" = field(
+        default_factory=lambda: dict[Connection, "Future[Any]"]()
+    )
+    """The last request of a connection about its clients, if it takes more than a slice."""
 
 
 # -- heartbeats ------------------------------------------------------------------------------------
 
 
-def heartbeat(parts: ClientParts, connection: Connection, request: Command) -> Command:
+def heartbeat(parts: ClientParts, connection: Connection, request: Command) -> Answer:
     """HEART_BEAT."""
-    told = decode_body(HeartbeatData, request.body)
+    # A client that leaves while its long heartbeat is handled must not be entered after it left.
+    return slices.in_order(parts.unfinished, connection, _heartbeat(parts, connection, request))
+
+
+def _heartbeat(parts: ClientParts, connection: Connection, request: Command) -> Steps[Command]:
+    told = yield from decode_request_steps(HeartbeatData, request.body)
     if not told.client_id:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "the heartbeat names no client id")
     for consumer in told.consumers:
         _check_bindings(parts.settings.config, consumer)
+        yield
+    if _is_gone(connection):
+        return Command(code=ResponseCode.SUCCESS)
     if not parts.client_ids.claim(connection, told.client_id, connection.account):
         raise RequestError(
             ResponseCode.NO_PERMISSION,
@@ -95,10 +112,14 @@ def heartbeat(parts: ClientParts, connection: Connection, request: Command) -> C
     for consumer in told.consumers:
         client = _client(parts, connection, request, told.client_id)
         try:
-            _consumer_heartbeat(parts, connection, client, consumer)
+            yield from _consumer_heartbeat(parts, connection, client, consumer)
         except RequestError as e:  # the other groups of the client are well
             refusal = refusal or e
+        yield
     for name in filter(None, (producer.group_name for producer in told.producers)):
+        yield
+        if _is_gone(connection):
+            break
         client = _client(parts, connection, request, told.client_id)
         try:
             _producer_heartbeat(parts, connection, client, name)
@@ -107,6 +128,11 @@ def heartbeat(parts: ClientParts, connection: Connection, request: Command) -> C
     if refusal is not None:
         raise refusal
     return Command(code=ResponseCode.SUCCESS)
+
+
+def _is_gone(connection: Connection) -> bool:
+    """Asked after each pause: what is entered for a closed connection would stay for ever."""
+    return connection.closed
 
 
 def _producer_heartbeat(
@@ -158,7 +184,7 @@ def _client(parts: ClientParts, connection: Connection, request: Command, client
 
 def _consumer_heartbeat(
     parts: ClientParts, connection: Connection, client: Client, consumer: ConsumerData
-) -> None:
+) -> Steps[None]:
     name = consumer.group_name or ""
     auto_create = parts.settings.config.auto_create_subscription_group
     group = parts.groups.find(name, auto_create=auto_create)
@@ -169,7 +195,14 @@ def _consumer_heartbeat(
     if is_topic_name(RETRY_TOPIC_PREFIX + name):
         # Otherwise it is a group that a former version or RocketMQ let in.
         parts.topics.create_for_group(RETRY_TOPIC_PREFIX + name, group.retry_queue_count)
-    subscriptions = tuple(_subscription(each) for each in consumer.subscriptions if each.topic)
+    compiled: list[Subscription] = []
+    for data in consumer.subscriptions:
+        if data.topic:
+            compiled.append(_subscription(data))
+            yield
+    if _is_gone(connection):
+        return
+    subscriptions = tuple(compiled)
     told = ConsumerHeartbeat(
         group=name,
         consume_type=str(consumer.consume_type or "CONSUME_PASSIVELY"),
@@ -228,9 +261,18 @@ def notify(parts: ClientParts, changes: Iterable[Change[Connection]]) -> None:
                 log.info("group %s: %s is not told of a change: %s", change.group, connection, e)
 
 
-def unregister_client(parts: ClientParts, connection: Connection, request: Command) -> Command:
+def unregister_client(parts: ClientParts, connection: Connection, request: Command) -> Answer:
     """UNREGISTER_CLIENT."""
+    return slices.in_order(
+        parts.unfinished, connection, _unregister_client(parts, connection, request)
+    )
+
+
+def _unregister_client(
+    parts: ClientParts, connection: Connection, request: Command
+) -> Steps[Command]:
     header = decode(UnregisterClientRequest, request.fields)
+    yield
     if header.producer_group:
         parts.producers.unregister(connection, header.producer_group)
     if header.consumer_group:
@@ -243,12 +285,17 @@ def unregister_client(parts: ClientParts, connection: Connection, request: Comma
 
 def connection_closed(parts: ClientParts, connection: Connection) -> None:
     """Forget the clients of a connection that has ended."""
-    parts.producers.closed(connection)
+    slices.answer(_connection_closed(parts, connection))
+
+
+def _connection_closed(parts: ClientParts, connection: Connection) -> Steps[None]:
     parts.client_ids.closed(connection)
-    changes = parts.consumers.closed(connection)
-    for change in changes:
+    for _ in parts.producers.closed(connection):
+        yield
+    for change in parts.consumers.closed(connection):
         log.info("group %s: %s is gone (%s)", change.group, connection.peer, connection.reason)
-    notify(parts, changes)
+        notify(parts, [change])
+        yield
 
 
 def close_silent(parts: ClientParts) -> None:
@@ -329,7 +376,8 @@ def get_consumer_list(parts: ClientParts, _: Connection, request: Command) -> Co
     return Command(code=ResponseCode.SUCCESS, body=body)
 
 
-def get_consumer_connections(parts: ClientParts, _: Connection, request: Command) -> Command:
+@sliced
+def get_consumer_connections(parts: ClientParts, _: Connection, request: Command) -> Steps[Command]:
     """GET_CONSUMER_CONNECTION_LIST."""
     header = decode(GetConsumerConnectionListRequest, request.fields)
     group = parts.consumers.get(header.consumer_group)
@@ -358,7 +406,7 @@ def get_consumer_connections(parts: ClientParts, _: Connection, request: Command
         ]
         or None,
     )
-    return Command(code=ResponseCode.SUCCESS, body=encode_body(body))
+    return Command(code=ResponseCode.SUCCESS, body=(yield from encode_steps(body)))
 
 
 def subscription_body(subscription: Subscription) -> SubscriptionData:
@@ -399,11 +447,13 @@ def get_producer_connections(parts: ClientParts, _: Connection, request: Command
     return Command(code=ResponseCode.SUCCESS, body=encode_body(body))
 
 
-def get_all_producers(parts: ClientParts, _: Connection, __: Command) -> Command:
+@sliced
+def get_all_producers(parts: ClientParts, _: Connection, __: Command) -> Steps[Command]:
     """GET_ALL_PRODUCER_INFO: every connected producer by group."""
     ahead_ms = parts.clock() - parts.steady()
-    data = {
-        group: [
+    data: dict[str, list[ProducerInfo]] = {}
+    for group in sorted(parts.producers.groups):
+        data[group] = [
             ProducerInfo(
                 client_id=client.client_id,
                 remote_ip=connection.peer,
@@ -411,11 +461,11 @@ def get_all_producers(parts: ClientParts, _: Connection, __: Command) -> Command
                 version=client.version,
                 last_update_timestamp=client.seen_ms + ahead_ms,
             )
-            for connection, client in members.items()
+            for connection, client in parts.producers.groups.get(group, {}).items()
         ]
-        for group, members in sorted(parts.producers.groups.items())
-    }
-    return Command(code=ResponseCode.SUCCESS, body=encode_body(ProducerTableInfo(data=data)))
+        yield
+    body = yield from encode_steps(ProducerTableInfo(data=data))
+    return Command(code=ResponseCode.SUCCESS, body=body)
 
 
 def _connection_body(connection: Connection, client: Client) -> ConnectionBody:

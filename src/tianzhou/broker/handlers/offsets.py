@@ -6,15 +6,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from tianzhou.broker import checks
-from tianzhou.broker.attributes import QUEUE_COUNT_MAX
-from tianzhou.broker.clients import ConsumerTable
+from tianzhou.broker.clients import ConsumerGroup, ConsumerTable
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups import GroupTable
 from tianzhou.broker.offsets import NOT_FOUND, OffsetTable
 from tianzhou.broker.topics import TopicTable
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError
-from tianzhou.protocol.bodies import encode as encode_body
+from tianzhou.limits import TOPIC_QUEUES_MAX
+from tianzhou.protocol.bodies import encode_steps
 from tianzhou.protocol.bodies.offsets import QueryCorrectionOffsetBody
 from tianzhou.protocol.bodies.topics import TopicConfig
 from tianzhou.protocol.codes import ResponseCode
@@ -35,8 +35,10 @@ from tianzhou.protocol.headers.offsets import (
     SearchOffsetResponse,
     UpdateConsumerOffsetRequest,
 )
+from tianzhou.remoting import slices
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.quota.tables import TableLimits
+from tianzhou.remoting.slices import Steps, sliced
 from tianzhou.store.message_store import MessageStore
 from tianzhou.store.reading import Boundary
 
@@ -124,7 +126,7 @@ def _check_queue(parts: OffsetParts, topic: TopicConfig, queue_id: int) -> None:
     """Raises RequestError for a queue that there is not; one of former times counts as there."""
     name, count = topic.topic_name or "", max(topic.read_queue_count, topic.write_queue_count)
     exists = 0 <= queue_id < count or (
-        count <= queue_id < QUEUE_COUNT_MAX and parts.store.max_offset(name, queue_id) > 0
+        count <= queue_id < TOPIC_QUEUES_MAX and parts.store.max_offset(name, queue_id) > 0
     )
     if not exists:
         raise RequestError(
@@ -157,8 +159,21 @@ async def clone_group_offset(
             f"consumer group {checks.shorten(target)} does not exist",
         )
     online = None if header.offline else parts.consumers.get(source)
-    topics = {header.topic} if header.topic else parts.offsets.topics_of(source)
+    await slices.finish(_copy_steps(parts, connection, header, online))
+    await _save(parts)
+    return Command(code=ResponseCode.SUCCESS)
+
+
+def _copy_steps(
+    parts: OffsetParts,
+    connection: Connection,
+    header: CloneGroupOffsetRequest,
+    online: ConsumerGroup[Connection] | None,
+) -> Steps[None]:
+    source, target = header.src_group, header.dest_group
+    topics = {header.topic} if header.topic else (yield from parts.offsets.topics_of(source))
     for topic in sorted(topics):
+        yield
         if parts.topics.get(topic) is None:
             log.warning("group %s: not copied in topic %s, there is none", target, topic)
         elif online is not None and online.has_left(topic):
@@ -169,8 +184,6 @@ async def clone_group_offset(
             parts.offsets.copy(source, target, topic)
             log.info("group %s: stands where %s does in %s, by %s",
                      target, source, topic, connection.peer)  # fmt: skip
-    await _save(parts)
-    return Command(code=ResponseCode.SUCCESS)
 
 
 def _may_create_groups(parts: OffsetParts) -> bool:
@@ -185,7 +198,8 @@ async def _save(parts: OffsetParts) -> None:
         )
 
 
-def query_correction_offset(parts: OffsetParts, _: Connection, request: Command) -> Command:
+@sliced
+def query_correction_offset(parts: OffsetParts, _: Connection, request: Command) -> Steps[Command]:
     """QUERY_CORRECTION_OFFSET: the lowest offset of all groups in each queue of a topic.
 
     Groups in `filterGroups` do not count. Where the group to compare with stands lower still, the
@@ -195,7 +209,8 @@ def query_correction_offset(parts: OffsetParts, _: Connection, request: Command)
     header = decode(QueryCorrectionOffsetRequest, request.fields)
     left_out = {group for group in (header.filter_groups or "").split(",") if group}
     lowest: dict[int, int] = {}
-    for group in parts.offsets.groups_of(header.topic) - left_out:
+    for group in (yield from parts.offsets.groups_of(header.topic)) - left_out:
+        yield
         for queue_id, committed in parts.offsets.of_topic_and_group(header.topic, group).items():
             if committed >= parts.store.min_offset(header.topic, queue_id):
                 lowest[queue_id] = min(committed, lowest.get(queue_id, committed))
@@ -203,8 +218,8 @@ def query_correction_offset(parts: OffsetParts, _: Connection, request: Command)
     for queue_id, committed in compared.items():
         if lowest.get(queue_id, INT64_MAX) > committed:
             lowest[queue_id] = INT64_MAX
-    body = QueryCorrectionOffsetBody(offsets=lowest)
-    return Command(code=ResponseCode.SUCCESS, body=encode_body(body))
+    body = yield from encode_steps(QueryCorrectionOffsetBody(offsets=lowest))
+    return Command(code=ResponseCode.SUCCESS, body=body)
 
 
 # -- of queues -------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ import re
 import struct
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 
 import msgspec
 
@@ -37,7 +36,6 @@ from tianzhou.protocol import properties, receipts
 from tianzhou.protocol.bodies.topics import TopicConfig
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command, response_to
-from tianzhou.protocol.filter import SqlFilter, property_finder, record_properties
 from tianzhou.protocol.headers import decode, encode
 from tianzhou.protocol.headers.pop import (
     NotificationRequest,
@@ -397,7 +395,7 @@ def _read(
     look: Callable[[int], Read] = lambda place: parts.store.read(  # noqa: E731 - said once, used twice
         key.topic, key.queue_id, place, count,
         accept_tags=subscription.tags.matches if by_tags else None,
-        accept_record=None if sql is None else partial(_accepts, sql),
+        accept_record=None if sql is None else sql.accepts,
     )  # fmt: skip
     went_back = False
     read = look(start)
@@ -410,10 +408,6 @@ def _read(
         start = read.next_offset
         read = look(start)
     return start, read, went_back
-
-
-def _accepts(sql: SqlFilter, record: memoryview) -> bool:
-    return sql.matches(property_finder(record_properties(record)))
 
 
 # -- checks ----------------------------------------------------------------------------------------
@@ -503,7 +497,7 @@ def _park(
     header, polls = waiting.header, parts.polls
     if header.poll_time_ms <= 0 or request.is_oneway:
         return ResponseCode.POLLING_TIMEOUT
-    if not polls.has_room(connection, waiting, config.max_pop_polling_size):
+    if len(polls) >= config.max_pop_polling_size:
         return ResponseCode.POLLING_FULL
     same_count = polls.count(header.topic, header.consumer_group, max(header.queue_id, -1))
     if same_count > config.pop_polling_size:

@@ -12,8 +12,9 @@ from tianzhou.broker.handlers.pop import PopParts, check_invisible, find_topic
 from tianzhou.broker.pop import Change, Flying, Key
 from tianzhou.clock import Moment
 from tianzhou.errors import BodyError, RequestError
+from tianzhou.limits import ACKED_BITS_MAX
 from tianzhou.protocol import receipts
-from tianzhou.protocol.bodies import decode_request as decode_body
+from tianzhou.protocol.bodies import decode_request_steps
 from tianzhou.protocol.bodies.queues import BatchAck, BatchAckMessageBody
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
@@ -25,9 +26,7 @@ from tianzhou.protocol.headers.pop import (
 )
 from tianzhou.protocol.receipts import ORDERED_REVIVE_QUEUE
 from tianzhou.remoting.connection import Connection
-
-_BITS_BYTES_MAX = 1024
-"""Acknowledgements in a longer bit set are looked up one by one among what is in flight."""
+from tianzhou.remoting.slices import Steps, sliced
 
 
 def ack_message(parts: PopParts, _: Connection, request: Command) -> Command:
@@ -95,42 +94,64 @@ def _ack_in_order(parts: PopParts, key: Key, queue_offset: int, pop_time_ms: int
         parts.polls.visible(key.topic)
 
 
-def batch_ack_message(parts: PopParts, _: Connection, request: Command) -> Command:
+@sliced
+def batch_ack_message(parts: PopParts, _: Connection, request: Command) -> Steps[Command]:
     """BATCH_ACK_MESSAGE: acknowledgements of several pops, each with the bits of its messages."""
-    acks = decode_body(BatchAckMessageBody, request.body).acks if request.body else None
+    acks = None
+    if request.body:
+        acks = (yield from decode_request_steps(BatchAckMessageBody, request.body)).acks
     if not acks:
         return Command(code=ResponseCode.NO_MESSAGE, remark="there is nothing to acknowledge")
-    changes: dict[tuple[Key, int], Change] = {}
+    _check_bits(acks)
+    acked: list[tuple[BatchAck, Key, int]] = []
     for ack in acks:
         group, topic = ack.consumer_group or "", ack.topic or ""
         topic = receipts.real_topic(topic, group, ack.retry or receipts.NORMAL)
         key = Key(group, topic, ack.queue_id)
-        for queue_offset in _acked_offsets(parts, key, ack):
-            if ack.revive_queue_id == ORDERED_REVIVE_QUEUE:
-                _ack_in_order(parts, key, queue_offset, ack.pop_time_ms)
-                continue
-            change = parts.pops.table.acked(
-                key, queue_offset, ack.pop_time_ms, ack.invisible_time_ms
-            )
-            if change is not None:
-                changes[key, queue_offset] = change
-    if changes:
-        _note_acked(parts, list(changes.values()))
+        acked += [(ack, key, queue_offset) for queue_offset in _acked_offsets(ack)]
+        yield
+    for at in range(0, len(acked), _NOTED_TOGETHER):
+        _ack_some(parts, acked[at : at + _NOTED_TOGETHER])
+        yield
     return Command(code=ResponseCode.SUCCESS)
 
 
-def _acked_offsets(parts: PopParts, key: Key, ack: BatchAck) -> Iterator[int]:
+_NOTED_TOGETHER = 64
+"""Acknowledgements that are looked up and written without a pause: nothing changes in between."""
+
+
+def _ack_some(parts: PopParts, acked: list[tuple[BatchAck, Key, int]]) -> None:
+    changes: dict[tuple[Key, int], Change] = {}
+    for ack, key, queue_offset in acked:
+        if ack.revive_queue_id == ORDERED_REVIVE_QUEUE:
+            _ack_in_order(parts, key, queue_offset, ack.pop_time_ms)
+            continue
+        change = parts.pops.table.acked(key, queue_offset, ack.pop_time_ms, ack.invisible_time_ms)
+        if change is not None:
+            changes[key, queue_offset] = change
+    if changes:
+        _note_acked(parts, list(changes.values()))
+
+
+def _check_bits(acks: list[BatchAck]) -> None:
+    """Raises RequestError before any of them counts."""
+    count = sum(len(ack.bit_set or "") for ack in acks) * 6
+    if count > ACKED_BITS_MAX:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"the sets of {len(acks)} acknowledgements have {count} bits, at most {ACKED_BITS_MAX} "
+            f"are read: send several requests",
+        )
+
+
+def _acked_offsets(ack: BatchAck) -> Iterator[int]:
     """The queue offsets whose bits are set. Raises BodyError."""
     try:
         bits = base64.b64decode(ack.bit_set or "", validate=True)
     except (binascii.Error, ValueError) as e:
         raise BodyError(f"the bit set of an acknowledgement cannot be read: {e}") from e
-    if len(bits) > _BITS_BYTES_MAX:
-        candidates = [row.queue_offset - ack.start_offset for row in parts.pops.table.flying(key)]
-    else:
-        candidates = list(range(len(bits) * 8))
-    for at in candidates:
-        if 0 <= at < len(bits) * 8 and bits[at >> 3] >> (at & 7) & 1:
+    for at in range(len(bits) * 8):
+        if bits[at >> 3] >> (at & 7) & 1:
             yield ack.start_offset + at
 
 

@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 from tianzhou.broker import checks, cold
@@ -30,7 +29,6 @@ from tianzhou.names import MASTER_ID, PERM_READ
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command, HeaderEncoding, response_to
-from tianzhou.protocol.filter import SqlFilter, property_finder, record_properties
 from tianzhou.protocol.headers import decode
 from tianzhou.protocol.headers.pull import PullMessageRequest
 from tianzhou.remoting.connection import Answer, Connection
@@ -310,12 +308,8 @@ def _read(
         queue_offset,
         count,
         accept_tags=subscription.tags.matches if by_tags else None,
-        accept_record=partial(_accepts, sql) if sql is not None else None,
+        accept_record=sql.accepts if sql is not None else None,
     )
-
-
-def _accepts(sql: SqlFilter, record: memoryview) -> bool:
-    return sql.matches(property_finder(record_properties(record)))
 
 
 def _code_of(read: Read, queue_offset: int) -> int:
@@ -401,8 +395,7 @@ def _park(parts: PullParts, config: BrokerConfig, asked: Asked) -> bool:
     connection, request, header, _, subscription, account = asked
     if not header.sys_flag & MAY_BE_HELD or request.is_oneway:
         return False
-    cost = subscription.cost
-    if not parts.parked.has_room(connection, cost, config.max_parked_pulls):
+    if len(parts.parked) >= config.max_parked_pulls:
         return False
     wait_ms = header.suspend_timeout_millis
     if not config.long_polling_enable:
@@ -412,7 +405,7 @@ def _park(parts: PullParts, config: BrokerConfig, asked: Asked) -> bool:
     deadline_ms = parts.steady() + wait_ms
     waiting = Waiting(header, subscription, request.opaque, request.encoding, account)
     key = (header.topic, header.queue_id)
-    parts.parked.park(connection, key, header.queue_offset, deadline_ms, waiting, cost)
+    parts.parked.park(connection, key, header.queue_offset, deadline_ms, waiting)
     parts.arm(deadline_ms)
     return True
 

@@ -18,6 +18,7 @@ from tianzhou.config.live import LiveSettings
 from tianzhou.errors import BodyError, FieldError, RemotingError, RequestError
 from tianzhou.protocol.bodies import decode as decode_body
 from tianzhou.protocol.bodies import encode as encode_body
+from tianzhou.protocol.bodies import encode_steps
 from tianzhou.protocol.bodies.offsets import (
     ConsumerStatusBody,
     QueueOffset,
@@ -36,6 +37,7 @@ from tianzhou.protocol.headers.clients import (
 from tianzhou.protocol.headers.offsets import GetConsumerStatusRequest, ResetOffsetRequest
 from tianzhou.protocol.message_id import decode_offset_id
 from tianzhou.protocol.version import V3_1_8_SNAPSHOT, version_name
+from tianzhou.remoting import slices
 from tianzhou.remoting.connection import Connection
 from tianzhou.store.message_store import MessageStore
 
@@ -208,7 +210,8 @@ async def reset_offset(parts: RelayParts, connection: Connection, request: Comma
         "group %s: %s resets topic %s to %s, %s",
         header.group, connection.peer, header.topic, offsets, how,
     )  # fmt: skip
-    return Command(code=ResponseCode.SUCCESS, body=encode_body(ResetOffsetBody(offsets=table)))
+    body = await slices.finish(encode_steps(ResetOffsetBody(offsets=table)))
+    return Command(code=ResponseCode.SUCCESS, body=body)
 
 
 def _resettable(parts: RelayParts, header: ResetOffsetRequest) -> TopicConfig:

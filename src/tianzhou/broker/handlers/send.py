@@ -41,6 +41,7 @@ from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import decode
 from tianzhou.protocol.headers.send import SendMessageRequest, SendMessageRequestV2
 from tianzhou.protocol.recall import handle_of
+from tianzhou.remoting import slices
 from tianzhou.remoting.address import parse_address
 from tianzhou.remoting.connection import Connection
 from tianzhou.store.message_store import Appended, Draft, MessageStore
@@ -94,17 +95,22 @@ def store_message(
 ) -> Command | Awaitable[Command]:
     """Store what a request of any of these forms brings, and answer it. Raises RequestError."""
     config, began_ms = parts.settings.config, parts.steady()
+    if len(request.body) > _PIECE_BYTES_MIN and _is_batch(request, header):
+        pieces = _pieces_of(config, request.body)
+        if len(pieces) > 1:
+            return _store_pieces(parts, connection, request, header, pieces)
     parts.gate.check(config, began_ms, parts.durability.waiting_count)
     if parts.clock() < config.start_accept_send_request_time_stamp:
         raise _too_early(config, parts.clock())
     name = header.topic
     known = parts.topics.get(name)
-    is_batch = request.code == RequestCode.SEND_BATCH_MESSAGE or bool(header.batch)
+    is_batch = _is_batch(request, header)
     group: SubscriptionGroupConfig | None = None
     if name.startswith(RETRY_TOPIC_PREFIX):
         group = _group_of_retry(parts, config, name, is_batch=is_batch)
     topic = known or _create_topic(parts, config, header)
     queue_id = _choose_queue(config, topic, header)
+    checks.check_properties(header.properties or "")
     found = properties.decode(header.properties or "")
     if not ODD_PROPERTIES.isdisjoint(found):
         is_of_group = name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
@@ -244,8 +250,8 @@ def _draft(
     body, sys_flag = request.body, header.sys_flag
     if len(body) > config.max_message_size:
         checks.check_body_size(len(body), config.max_message_size)
-    if sys_flag & ~sysflag.PLAIN:
-        _check_flags(sys_flag, found)
+    if sys_flag & sysflag.TRANSACTION_MASK:
+        _check_transaction(sys_flag, found)
     if topic.filter_type == MULTI_TAG:
         sys_flag |= sysflag.MULTI_TAGS
     text = properties.encode_stored(header.properties or "", found, _stamps(config))
@@ -260,25 +266,12 @@ def _stamps(config: BrokerConfig) -> dict[str, str]:
     return properties.stamps(config.broker_cluster_name, config.region_id, trace_on=config.trace_on)
 
 
-def _check_flags(sys_flag: int, found: dict[str, str]) -> None:
+def _check_transaction(sys_flag: int, found: dict[str, str]) -> None:
     """A producer prepares a message by flag and property; all other states are the broker's.
 
-    Not asked about a message that has only plain flags.
+    Not asked about a message without any state.
     """
-    if sys_flag & (sysflag.INNER_BATCH | sysflag.NEED_UNWRAP):
-        raise RequestError(
-            ResponseCode.MESSAGE_ILLEGAL,
-            f"sysFlag {sys_flag} makes the message an inner batch: there are none here, a batch is "
-            f"sent as such and stored message by message",
-        )
     state = sysflag.transaction_state(sys_flag)
-    if sys_flag & ~(sysflag.PLAIN | sysflag.TRANSACTION_MASK):
-        raise RequestError(
-            ResponseCode.MESSAGE_ILLEGAL,
-            f"sysFlag {sys_flag} has a flag or a kind of compression that RocketMQ does not have",
-        )
-    if state == sysflag.TRANSACTION_NONE:
-        return
     is_prepared = found.get(properties.TRANSACTION_PREPARED, "").lower() == "true"
     if not (state == sysflag.TRANSACTION_PREPARED and is_prepared):
         raise RequestError(
@@ -366,11 +359,71 @@ def _text_in_batch(text: str, stamps: dict[str, str]) -> str:
     return text if kept == found else properties.encode(kept)
 
 
-def _store_batch(parts: SendParts, outer: Draft) -> Appended:
-    """Store each message of a batch with its own body, flag and properties."""
-    stamps = _stamps(parts.settings.config)
-    _refuse_in_batch(properties.decode(outer.properties_text))
-    items = batch.decode(outer.body)
+_PIECE_BYTES_MIN = 16 * 1024
+"""A shorter batch is one piece."""
+_PIECE_MESSAGES, _PIECE_KEYS = 1_000, 2_000
+
+
+def _is_batch(request: Command, header: SendHeader) -> bool:
+    return request.code == RequestCode.SEND_BATCH_MESSAGE or bool(header.batch)
+
+
+def _pieces_of(config: BrokerConfig, body: bytes) -> list[bytes]:
+    """A batch in pieces that take some milliseconds each to store. Raises RequestError."""
+    checks.check_body_size(len(body), config.max_message_size)
+    try:
+        items = batch.decode(body)
+    except RecordError as e:
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(e)) from e
+    _check_items(items)
+    pieces: list[bytes] = []
+    start = stop = count = keys = 0
+    for item in items:
+        # Keys are separated by blanks, so there are not more keys than blanks and messages.
+        blanks = item.properties_text.count(properties.KEY_SEPARATOR)
+        if count and (count >= _PIECE_MESSAGES or keys + blanks > _PIECE_KEYS):
+            pieces.append(body[start:stop])
+            start, count, keys = stop, 0, 0
+        stop += int.from_bytes(body[stop : stop + 4], "big")
+        count, keys = count + 1, keys + blanks
+    pieces.append(body[start:])
+    return pieces
+
+
+async def _store_pieces(
+    parts: SendParts,
+    connection: Connection,
+    request: Command,
+    header: SendHeader,
+    pieces: list[bytes],
+) -> Command:
+    """Store a large batch piece by piece, with pauses for others in between.
+
+    All of it was checked before. If the disk refuses a piece, those before stay: the producer sends
+    the batch again, as it does when an answer is lost.
+    """
+    answer: Command | None = None
+    message_ids: list[str] = []
+    for piece in pieces:
+        part = msgspec.structs.replace(request, body=piece)
+        stored = store_message(parts, connection, part, header)
+        found = stored if isinstance(stored, Command) else await stored
+        fields = found.ext_fields or {}
+        message_ids.append(fields.get("msgId", ""))
+        if answer is None:
+            answer = found
+            # All of them go to the queue that was chosen for the first.
+            header = msgspec.structs.replace(header, queue_id=int(fields["queueId"]))
+        elif answer.code == ResponseCode.SUCCESS:
+            answer.code = found.code
+        await slices.turn()
+    assert answer is not None, "a batch has a piece"
+    answer.ext_fields = (answer.ext_fields or {}) | {"msgId": ",".join(message_ids)}
+    return answer
+
+
+def _check_items(items: list[batch.BatchItem]) -> None:
+    """Raises RequestError."""
     if not items:
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the batch holds no message")
     if len(items) > BATCH_MESSAGES_MAX:
@@ -378,10 +431,22 @@ def _store_batch(parts: SendParts, outer: Draft) -> Appended:
             ResponseCode.MESSAGE_ILLEGAL,
             f"the batch holds {len(items)} messages, at most {BATCH_MESSAGES_MAX} are taken",
         )
-    drafts: list[Draft] = []
     for item in items:
         text = item.properties_text
         # Nearly none names a property that has no place here, so nearly none has to be decoded.
+        if _NAMED_IN_BATCH.search(text) is not None:
+            _refuse_in_batch(properties.decode(text))
+
+
+def _store_batch(parts: SendParts, outer: Draft) -> Appended:
+    """Store each message of a batch with its own body, flag and properties."""
+    stamps = _stamps(parts.settings.config)
+    _refuse_in_batch(properties.decode(outer.properties_text))
+    items = batch.decode(outer.body)
+    _check_items(items)
+    drafts: list[Draft] = []
+    for item in items:
+        text = item.properties_text
         if _NAMED_IN_BATCH.search(text) is not None:
             text = _text_in_batch(text, stamps)
         drafts.append(

@@ -19,6 +19,20 @@ What only 5.x knows is optional and None by default; None is never written, so a
 it reads like one of 4.9.
 """
 
-from tianzhou.protocol.bodies.codec import Body, decode, decode_request, encode
+from tianzhou.protocol.bodies.codec import (
+    Body,
+    decode,
+    decode_request,
+    decode_request_steps,
+    encode,
+    encode_steps,
+)
 
-__all__ = ["Body", "decode", "decode_request", "encode"]
+__all__ = [
+    "Body",
+    "decode",
+    "decode_request",
+    "decode_request_steps",
+    "encode",
+    "encode_steps",
+]

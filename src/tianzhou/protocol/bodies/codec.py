@@ -6,6 +6,7 @@ through `fastjson.loads`. Unknown fields are ignored, missing ones take the valu
 own class would have.
 """
 
+from collections.abc import Generator
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -16,8 +17,12 @@ from tianzhou.protocol import fastjson
 from tianzhou.protocol.fastjson import Json, is_array, is_object
 
 
-class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Base of all bodies; wire names are the camel case of ours unless a field says otherwise."""
+class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
+    """Base of all bodies; wire names are the camel case of ours unless a field says otherwise.
+
+    No body refers to itself, so the garbage collector need not look at them: tables hold hundreds
+    of thousands, and a full collection stops the event loop.
+    """
 
 
 T = TypeVar("T")
@@ -30,13 +35,24 @@ def decode(body_type: type[T], data: bytes, tolerated_max_bytes: int | None = No
     `tolerated_max_bytes` must be strict JSON, but for integer keys: the long way is a hundred times
     slower. Raises BodyError.
     """
+    steps = _decode_steps(body_type, data, tolerated_max_bytes)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("T", end.value)
+
+
+def _decode_steps(
+    body_type: type[T], data: bytes, tolerated_max_bytes: int | None
+) -> Generator[None, None, T]:
     if b"$ref" not in data:
         decoder = _decoder_of(body_type)
         for dialect in (bytes, fastjson.quote_integer_keys):
             try:
                 return cast("T", decoder.decode(dialect(data)))
             except (ValueError, RecursionError):
-                continue
+                yield
     if tolerated_max_bytes is not None and len(data) > tolerated_max_bytes:
         raise BodyError(
             f"{len(data)} bytes that are no strict JSON, {tolerated_max_bytes} are read"
@@ -53,9 +69,19 @@ def decode_request(body_type: type[T], data: bytes) -> T:
     return decode(body_type, data, LOOSE_JSON_BYTES_MAX)
 
 
+def decode_request_steps(body_type: type[T], data: bytes) -> Generator[None, None, T]:
+    """`decode_request` with a pause between its attempts, for bodies of megabytes."""
+    return _decode_steps(body_type, data, LOOSE_JSON_BYTES_MAX)
+
+
 def encode(value: object, *, standard: bool = False) -> bytes:
     """The body as RocketMQ writes it; see `fastjson.dumps` for the two dialects."""
     return fastjson.dumps(value, standard=standard)
+
+
+def encode_steps(value: object, *, standard: bool = False) -> Generator[None, None, bytes]:
+    """`encode` with pauses, for bodies that grow with the tables of a server."""
+    return fastjson.dumps_steps(value, standard=standard)
 
 
 _decoders: dict[object, msgspec.json.Decoder[Any]] = {}

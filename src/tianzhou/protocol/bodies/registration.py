@@ -11,12 +11,17 @@ in four bytes before it; counts have four bytes too:
 
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from typing import cast
 
 import msgspec
 
 from tianzhou.errors import BodyError
-from tianzhou.limits import INFLATED_BYTES_MAX
+from tianzhou.limits import (
+    INFLATED_BYTES_MAX,
+    LIST_BODY_BYTES_MAX,
+    REGISTERED_TOPICS_MAX,
+)
 from tianzhou.protocol.bodies import codec
 from tianzhou.protocol.bodies.codec import Body
 from tianzhou.protocol.bodies.route import TopicQueueMappingInfo
@@ -31,6 +36,12 @@ from tianzhou.protocol.version import V5_0_0
 
 _LENGTH = struct.Struct(">i")
 _ZLIB_START = b"\x78"
+_INFLATED_TOGETHER = 256 * 1024
+_TABLE_START = b'"topicConfigTable":{'
+_NEXT_KEY = b'},"'
+_PIECE_BYTES = 64 * 1024
+_CUTS_MAX = 8
+_table_decoder = msgspec.json.Decoder(dict[str, TopicConfig], strict=False)
 
 
 class RegisterBrokerBody(Body, frozen=True, kw_only=True):
@@ -43,23 +54,37 @@ class RegisterBrokerBody(Body, frozen=True, kw_only=True):
 
 
 def decode(data: bytes, *, compressed: bool, broker_version: int) -> RegisterBrokerBody:
+    """`decode_steps` without pauses."""
+    steps = decode_steps(data, compressed=compressed, broker_version=broker_version)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("RegisterBrokerBody", end.value)
+
+
+def decode_steps(
+    data: bytes, *, compressed: bool, broker_version: int
+) -> Generator[None, None, RegisterBrokerBody]:
     """The registration in `data`; `broker_version` is the version in the request's header.
 
     Brokers of 5.x that compress say in the header that they do not; JSON begins otherwise than a
-    zlib stream, so the body itself tells. Raises BodyError.
+    zlib stream, so the body itself tells. It pauses between topics. Raises BodyError.
     """
     if not compressed and not data.startswith(_ZLIB_START):
-        return codec.decode_request(RegisterBrokerBody, data)
-    sections = _Sections(_inflate(data))
+        return (yield from _decode_json(data))
+    sections = _Sections((yield from _inflate(data)))
     data_version = codec.decode_request(DataVersion, sections.next())
-    topics = _topics_by_name(sections.next_group())
+    topics = yield from _topics_by_name(sections.next_group(REGISTERED_TOPICS_MAX))
     filter_servers = codec.decode_request(list[str], sections.next())
     mappings: dict[str, TopicQueueMappingInfo] | None = None
     if broker_version >= V5_0_0:
-        infos = [
-            codec.decode_request(TopicQueueMappingInfo, info) for info in sections.next_group()
-        ]
-        mappings = {info.topic: info for info in infos if info.topic is not None}
+        mappings = {}
+        for encoded in sections.next_group(REGISTERED_TOPICS_MAX):
+            yield
+            info = codec.decode_request(TopicQueueMappingInfo, encoded)
+            if info.topic is not None:
+                mappings[info.topic] = info
     return RegisterBrokerBody(
         topic_config=TopicConfigTable(
             topics=topics, data_version=data_version, mapping_infos=mappings
@@ -69,35 +94,112 @@ def decode(data: bytes, *, compressed: bool, broker_version: int) -> RegisterBro
 
 
 def encode(body: RegisterBrokerBody, *, compressed: bool, broker_version: int) -> bytes:
+    """`encode_steps` without pauses."""
+    steps = encode_steps(body, compressed=compressed, broker_version=broker_version)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("bytes", end.value)
+
+
+def encode_steps(
+    body: RegisterBrokerBody, *, compressed: bool, broker_version: int
+) -> Generator[None, None, bytes]:
     """The body of a request whose header says `compressed` and `broker_version`."""
     if not compressed:
-        return codec.encode(body)
+        return (yield from codec.encode_steps(body))
     table = body.topic_config
-    sections = [_section(codec.encode(table.data_version))]
-    sections += _group(format_topic(topic).encode() for topic in table.topics.values())
-    sections.append(_section(codec.encode(body.filter_servers)))
+    deflater = zlib.compressobj(9)
+    pieces: list[bytes] = []
+
+    def put(section: bytes) -> None:
+        pieces.append(deflater.compress(section))
+
+    put(_section(codec.encode(table.data_version)))
+    put(_LENGTH.pack(len(table.topics)))
+    for topic in list(table.topics.values()):
+        put(_section(format_topic(topic).encode()))
+        yield
+    put(_section(codec.encode(body.filter_servers)))
     if broker_version >= V5_0_0:
-        sections += _group(codec.encode(info) for info in (table.mapping_infos or {}).values())
-    return zlib.compress(b"".join(sections), 9)
+        infos = list((table.mapping_infos or {}).values())
+        put(_LENGTH.pack(len(infos)))
+        for info in infos:
+            put(_section(codec.encode(info)))
+            yield
+    return b"".join(pieces) + deflater.flush()
 
 
-def _topics_by_name(lines: Iterable[bytes]) -> dict[str, TopicConfig]:
-    try:
-        topics = [parse_topic(str(line, "utf-8")) for line in lines]
-    except UnicodeDecodeError as e:
-        raise BodyError(f"the name of a topic is not UTF-8: {e}") from e
-    return {topic.topic_name: topic for topic in topics if topic.topic_name}
+def _decode_json(data: bytes) -> Generator[None, None, RegisterBrokerBody]:
+    """Strict JSON is cut into pieces of some topics each, so that no step takes long.
+
+    A piece ends where the next key begins. Braces and quotes of a piece that is cut elsewhere, in a
+    string or in the attributes of a topic, do not match, so it cannot be read and is cut later.
+    """
+    start = data.find(_TABLE_START) + len(_TABLE_START)
+    topics: dict[str, TopicConfig] = {}
+    at = start
+    if start >= len(_TABLE_START):
+        while (piece := _next_piece(data, at)) is not None:
+            stop, some = piece
+            topics.update(some)
+            at = stop + len(b"},")
+            yield
+    rest = data[:start] + data[at:] if topics else data
+    if len(rest) > LIST_BODY_BYTES_MAX:
+        raise BodyError(f"{len(rest)} bytes of the registration are no list of topics")
+    body = yield from codec.decode_request_steps(RegisterBrokerBody, rest)
+    topics.update(body.topic_config.topics)
+    table = msgspec.structs.replace(body.topic_config, topics=topics)
+    return msgspec.structs.replace(body, topic_config=table)
 
 
-def _inflate(data: bytes) -> bytes:
+def _next_piece(data: bytes, at: int) -> tuple[int, dict[str, TopicConfig]] | None:
+    """Where the last topic of a piece ends, and its topics; None if what is left is no piece."""
+    window = at + _PIECE_BYTES
+    if window >= len(data):
+        return None
+    for _ in range(_CUTS_MAX):
+        stop = data.rfind(_NEXT_KEY, at, window)
+        if stop < 0:
+            return None
+        try:
+            return stop, _table_decoder.decode(b"{" + data[at : stop + 1] + b"}")
+        except (ValueError, RecursionError):
+            window = stop + 1
+    return None
+
+
+def _topics_by_name(lines: Iterable[bytes]) -> Generator[None, None, dict[str, TopicConfig]]:
+    topics: dict[str, TopicConfig] = {}
+    for line in lines:
+        yield
+        try:
+            topic = parse_topic(str(line, "utf-8"))
+        except UnicodeDecodeError as e:
+            raise BodyError(f"the name of a topic is not UTF-8: {e}") from e
+        if topic.topic_name:
+            topics[topic.topic_name] = topic
+    return topics
+
+
+def _inflate(data: bytes) -> Generator[None, None, bytes]:
     inflater = zlib.decompressobj()
-    try:
-        inflated = inflater.decompress(data, INFLATED_BYTES_MAX)
-    except zlib.error as e:
-        raise BodyError(f"the registration cannot be inflated: {e}") from e
-    if inflater.unconsumed_tail:
+    pieces: list[bytes] = []
+    left = INFLATED_BYTES_MAX
+    rest = data
+    while rest and left > 0:
+        try:
+            pieces.append(inflater.decompress(rest, min(_INFLATED_TOGETHER, left)))
+        except zlib.error as e:
+            raise BodyError(f"the registration cannot be inflated: {e}") from e
+        left -= len(pieces[-1])
+        rest = inflater.unconsumed_tail
+        yield
+    if rest:
         raise BodyError(f"the registration inflates to more than {INFLATED_BYTES_MAX} bytes")
-    return inflated
+    return b"".join(pieces)
 
 
 class _Sections:
@@ -118,9 +220,12 @@ class _Sections:
         self._at = stop
         return section
 
-    def next_group(self) -> Iterator[bytes]:
+    def next_group(self, count_max: int) -> Iterator[bytes]:
+        count = self._int()
+        if count > count_max:
+            raise BodyError(f"the registration lists {count} topics, at most {count_max} are read")
         # Each section takes four bytes at least, so a count that lies ends with the data.
-        return (self.next() for _ in range(self._int()))
+        return (self.next() for _ in range(count))
 
     def _int(self) -> int:
         if len(self._data) - self._at < _LENGTH.size:
@@ -132,8 +237,3 @@ class _Sections:
 
 def _section(data: bytes) -> bytes:
     return _LENGTH.pack(len(data)) + data
-
-
-def _group(items: Iterable[bytes]) -> list[bytes]:
-    sections = [_section(item) for item in items]
-    return [_LENGTH.pack(len(sections)), *sections]

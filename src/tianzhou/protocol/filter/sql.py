@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from tianzhou.protocol import properties
 from tianzhou.protocol.filter.java_numbers import (
     Long,
     compare_doubles,
@@ -22,7 +23,7 @@ from tianzhou.protocol.filter.java_numbers import (
     parse_int,
     parse_long,
 )
-from tianzhou.protocol.filter.raw import Finder
+from tianzhou.protocol.filter.raw import Finder, property_finder, record_properties
 from tianzhou.protocol.filter.sql_nodes import (
     Cast,
     Equal,
@@ -69,6 +70,22 @@ class SqlFilter:
         except (ValueError, TypeError):
             # The properties do not fit the expression: RocketMQ does not deliver such a message.
             return False
+
+    def accepts(self, record: memoryview) -> bool:
+        """Whether a whole, sound record is selected."""
+        raw = record_properties(record)
+        if len(raw) > _SEARCHED_BYTES_MAX or len(self.expression) > _SEARCHED_BYTES_MAX:
+            return self.matches(properties.decode(raw.decode("utf-8", "replace")).get)
+        return self.matches(property_finder(raw))
+
+
+_SEARCHED_BYTES_MAX = 512
+"""Above it, of properties or expression, decoding all properties is cheaper than searching each."""
+
+
+def prepare() -> None:
+    """Load the parser, which takes too long to do when the first filter comes."""
+    compile_sql("a = 1")
 
 
 @lru_cache(maxsize=1024)

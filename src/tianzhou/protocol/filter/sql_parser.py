@@ -15,7 +15,7 @@ from lark import v_args as lark_v_args  # pyright: ignore[reportUnknownVariableT
 from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
 from tianzhou.errors import FilterError
-from tianzhou.limits import SQL_CHARACTERS_MAX, SQL_DEPTH_MAX
+from tianzhou.limits import SQL_CHARACTERS_MAX, SQL_DEPTH_MAX, SQL_TOKENS_MAX
 from tianzhou.protocol.filter.java_numbers import Long
 from tianzhou.protocol.filter.sql_nodes import (
     Cast,
@@ -155,7 +155,11 @@ def parse_sql(expression: str) -> ParsedSql:
 
 def _feed(steps: _Steps, expression: str) -> int:
     """Give the tokens to the parser; returns where the expression ends."""
-    for token in steps.lexer_thread.lex(steps.parser_state):
+    for count, token in enumerate(steps.lexer_thread.lex(steps.parser_state), 1):
+        if count > SQL_TOKENS_MAX:
+            raise FilterError(
+                f"it has more than {SQL_TOKENS_MAX} names, values and symbols, which are read"
+            )
         try:
             steps.feed_token(token)
         except UnexpectedToken:
