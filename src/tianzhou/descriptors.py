@@ -11,8 +11,8 @@ import resource
 log = logging.getLogger(__name__)
 
 _FEW = 4096
-_FEW_SHARE = 8
-"""An eighth of the first few descriptors is for files, and half of all others."""
+_RESERVE_MIN = 64
+"""What a broker with a few topics needs; a very small limit is shared."""
 _RESERVE_MAX = 66_560
 """Four for each queue file that may be mapped by default (16,384), and 1,024 more."""
 _ENDLESS = 2**31 - 1
@@ -27,7 +27,8 @@ def descriptor_limit() -> int:
 def reserved_descriptors() -> int:
     """How many of them connections leave to files."""
     limit = descriptor_limit()
-    reserve = min(limit, _FEW) // _FEW_SHARE + max(limit - _FEW, 0) // 2
+    few = min(limit, _FEW)
+    reserve = min(max(few // 16, _RESERVE_MIN), few // 4) + max(limit - _FEW, 0) // 2
     return min(reserve, _RESERVE_MAX)
 
 
