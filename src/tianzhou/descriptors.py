@@ -33,16 +33,19 @@ def reserved_descriptors() -> int:
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the soft limit to the hard one, and log what there is."""
+    """Raise the soft limit to the hard one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (OSError, ValueError) as e:
-            log.warning(
-                "open files: the limit stays %d, raising it to %d failed: %s", soft, hard, e
-            )
+    if soft == hard:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as e:
+        log.warning("open files: the limit stays %d, raising it to %d failed: %s", soft, hard, e)
+
+
+def log_descriptor_limit() -> None:
+    """Log how many descriptors there are for connections and for files."""
     log.info(
-        "open files: at most %d, was %d, of which %d are kept for the store's files",
-        descriptor_limit(), soft, reserved_descriptors(),
+        "open files: at most %d, %d of them reserved for the store's files",
+        descriptor_limit(), reserved_descriptors(),
     )  # fmt: skip

@@ -158,6 +158,11 @@ SUBSCRIPTIONS_OF_CONNECTION_MAX = _limit(
     20_000, "subscriptions", "subscriptions of one connection, counted in the same way",
     "the heartbeat is refused",
 )  # fmt: skip
+PARKED_OF_CONNECTION_MAX = _limit(
+    10_000, "requests", "pulls, and pops, of one connection that wait for a message; of all "
+    "connections `maxParkedPulls` and `maxPopPollingSize`, long expressions counting several times",
+    "a pull or pop is answered at once",
+)  # fmt: skip
 OFFSETS_MAX = _limit(
     2_000_000, "offsets", "committed offsets: one for each queue and group; only queues, topics "
     "and groups that exist have one", _NOT_ADDED, "maxConsumerOffsets",

@@ -114,6 +114,8 @@ TOPICS = (
                r'"topicName":"$made_fifo"',)),
     row("updateTopic -b $broker -t made-mixed -a +message.type=MIXED", versions=V5,
         holds=(r"CODE: 29  DESC: MIXED message type is not supported",)),
+    row("updateTopic -b $broker -t batched -a +queue.type=BatchCQ", versions=V5,
+        holds=(r"DESC: topic batched is refused: attribute queue.type=BatchCQ has no effect",)),
     row("updateTopicPerm -b $broker -t $changed -p 4", "topicRoute -t $changed",
         holds=(r"update topic perm from 6 to 4 in $broker success", r'"perm":4')),
     row("updateOrderConf -m put -t $changed -v broker-a:4", "updateOrderConf -m get -t $changed",

@@ -59,13 +59,13 @@ accounts:
     topicPerms: [bravo=PUB|SUB]
     groupPerms: [bravos=SUB]
 """
+_LOG_FILE_BYTES = 64 * 1024 * 1024
 _SETTINGS = {
     "aclEnable": "true", "autoCreateTopicEnable": "false", "autoCreateSubscriptionGroup": "false",
-    "timerWheelEnable": "true", "transactionTimeOut": 1, "transactionCheckInterval": 200,
-    "transactionCheckMax": 1_000_000, "mappedFileSizeCommitLog": 64 * 1024 * 1024,
-    "maxMessageSize": 65536,
+    "timerWheelEnable": "true", "recallMessageEnable": "true", "transactionTimeOut": 1,
+    "transactionCheckInterval": 200, "transactionCheckMax": 1_000_000,
+    "mappedFileSizeCommitLog": _LOG_FILE_BYTES, "maxMessageSize": 65536,
 }  # fmt: skip
-_LOG_FILE_BYTES = 64 * 1024 * 1024
 _GUARD_REMARKS = ("access denied", "access control is on", "the header of", "the body of")
 _READ_BYTES = 1024 * 1024
 _ANSWER_S = 30
@@ -134,6 +134,7 @@ class GuardBench:
         def place(answer: Command) -> int:
             return int(answer.fields["msgId"][-16:], 16)
 
+        due_ms = int(time.time() * 1000) + _DAY_MS
         own = [place(await self._send(ALPHA, "alpha", "of alpha", UNIQ_KEY="UA1", KEYS="k"))]
         own.append(place(await self._send(ALPHA, "%RETRY%alphas", "of alpha")))
         foreign = [
@@ -141,12 +142,12 @@ class GuardBench:
             for topic, more in (
                 ("bravo", {}), ("bravo", {}), ("%RETRY%bravos", {}), ("%DLQ%bravos", {}),
                 ("bravo", {"DELAY": "18"}),
-                ("bravo", {"TIMER_DELIVER_MS": str(int(time.time() * 1000) + _DAY_MS)}),
+                ("bravo", {"TIMER_DELIVER_MS": str(due_ms)}),
             )
         ]  # fmt: skip
         self._half = await self._prepare()
         foreign.append(place(self._half))
-        self.places = Places(tuple(own), tuple(foreign))
+        self.places = Places(tuple(own), tuple(foreign), due_ms)
         popped = await self._ask(self._bravo, BRAVO, RequestCode.POP_MESSAGE, {
             "consumerGroup": "bravos", "topic": "bravo", "queueId": "0", "maxMsgNums": "1",
             "invisibleTime": "3600000", "pollTime": "0", "bornTime": "0", "initMode": "0",
@@ -216,7 +217,9 @@ class GuardBench:
             acl.sign(end, batch[0].by)
             writer.write(b"".join([each.frame for each in batch] + [encode(end)]))
             await writer.drain()
-        missing = set(wanted) | ({last} if batch else set())
+        missing: set[int] = set(wanted)
+        if batch:
+            missing.add(last)
         buffer = bytearray()
         while missing:
             data = await reader.read(1 << 20)

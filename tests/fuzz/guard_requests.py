@@ -77,6 +77,8 @@ class Places:
 
     own: tuple[int, ...]
     foreign: tuple[int, ...]
+    due_ms: int
+    """When a timed message of bravo is due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +175,12 @@ def _fields(draft: Draft, code: int) -> dict[str, str]:
             fields[name] = draft.number(name)
     if code == RequestCode.RECALL_MESSAGE:
         topic = random.choice(("alpha", "bravo", fields["topic"]))
-        fields["recallHandle"] = encode_handle(RecallHandle(topic, "broker-a", 2**41, "UB1"))
+        handle = RecallHandle(topic, "broker-a", draft.places.due_ms, "UB1")
+        fields["recallHandle"] = encode_handle(handle)
     if code == RequestCode.GET_CONSUME_STATS and random.random() < 0.5:
         fields[random.choice(("topic", "topicList"))] = draft.topic()
+    if code == RequestCode.UNREGISTER_CLIENT and random.random() < 0.5:
+        fields["consumerGroup"] = draft.group()
     if "extraInfo" in fields:
         fields["extraInfo"] = f"0 {2**40} 60000 0 {random.randrange(3)} broker-a 0 0"
     if code in (RequestCode.END_TRANSACTION, RequestCode.UNREGISTER_CLIENT):

@@ -108,7 +108,7 @@ async def test_impossible_topics_are_refused(tmp_path: Path) -> None:
 async def test_attributes_of_5x_are_changed_and_kept(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         fields = topic_fields("t", 1, 1)
-        for change in ("+message.type=FIFO,+a=1", "-a"):
+        for change in ("+message.type=FIFO,+queue.type=SimpleCQ", "-queue.type"):
             await it.peer.expect(
                 RequestCode.UPDATE_AND_CREATE_TOPIC, fields | {"attributes": change}
             )

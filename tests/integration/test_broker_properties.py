@@ -20,6 +20,7 @@ from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.properties import BROKER_ONLY, STAMPED
 from tianzhou.protocol.sysflag import TRANSACTION_PREPARED
+from tianzhou.store.config import StoreConfig
 from tianzhou.store.message_store import Draft, MessageStore
 
 FORGED = "forged-by-a-client"
@@ -34,12 +35,6 @@ async def scene(store: Path) -> AsyncGenerator[tuple[Broker, Peer]]:
         for queue_id in range(4):
             await peer.send(TOPIC, b"first", queue_id=queue_id)
         yield broker, peer
-
-
-def store_of(broker: Broker) -> MessageStore:
-    store = broker._store
-    assert store is not None
-    return store
 
 
 def log_of(store: Path) -> bytes:
@@ -204,12 +199,19 @@ async def test_a_message_that_was_popped_elsewhere_is_popped_and_acknowledged(
 
 async def test_a_handle_in_an_old_log_is_not_given_to_consumers(tmp_path: Path) -> None:
     """Earlier versions stored it."""
-    async with scene(tmp_path) as (broker, peer):
-        draft = Draft(
-            TOPIC, 0, b"old", properties.encode(OWN | {"POP_CK": FOREIGN_HANDLE}), 1,
-            ("127.0.0.1", 1), ("127.0.0.1", 2),
-        )  # fmt: skip
-        store_of(broker).append(draft)
+    async with scene(tmp_path):
+        pass
+    draft = Draft(
+        TOPIC, 0, b"old", properties.encode(OWN | {"POP_CK": FOREIGN_HANDLE}), 1,
+        ("127.0.0.1", 1), ("127.0.0.1", 2),
+    )  # fmt: skip
+    config = StoreConfig(
+        store_path_root_dir=tmp_path, mapped_file_size_commit_log=4 * 1024 * 1024,
+        mapped_file_size_consume_queue=20 * 2000, max_hash_slot_num=1000, max_index_num=4000,
+    )  # fmt: skip
+    with MessageStore.open(config) as store:
+        store.append(draft)
+    async with running_broker(tmp_path) as broker, peer_of(broker.address) as peer:
         plain = await peer.send(TOPIC, b"says POP_CK\x01 in its body", queue_id=0, props=OWN)
         assert plain.code == ResponseCode.SUCCESS
         first, old, other = await pop(peer, queue_id=0)

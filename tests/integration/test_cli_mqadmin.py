@@ -134,7 +134,7 @@ def test_a_retry_policy_and_attributes_of_a_group_and_a_copy_of_it(cli: Cli) -> 
     policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 1000, "max": 5000}}
     cli(
         "group", "create", "patient", "--broker", "broker-0", "--retry-policy", json.dumps(policy),
-        "--attribute", "priority.factor=2",
+        "--attribute", "priority.factor=100",
     )  # fmt: skip
     cli("group", "copy", "patient", "--from", "broker-0", "--to", "broker-1", "--yes")
     cli("group", "update", "patient", "--remove-attribute", "priority.factor")

@@ -190,17 +190,17 @@ def test_every_switch_of_a_group(cli: Cli, flags: tuple[str, ...]) -> None:
         assert (told["broker_id"], told["broker_id_when_slow"]) == (0, 1)
     others = SWITCHES.values() if is_on else SWITCHES
     cli("group", "update", name, *others, "--broker", "broker-1", "--broker-id", "1",
-        "--broker-id-when-slow", "0", "--attribute", "a=b")  # fmt: skip
+        "--broker-id-when-slow", "0", "--attribute", "priority.factor=100")  # fmt: skip
     changed = settings_of(cli, name)
     assert changed["broker-0"]["consume"] is is_on
-    assert changed["broker-1"]["attributes"] == {"a": "b"}
+    assert changed["broker-1"]["attributes"] == {"priority.factor": "100"}
     assert {each: changed["broker-1"][each] for each in SETTINGS} == dict.fromkeys(
         SETTINGS, not is_on
     )
 
 
 def test_a_group_on_one_broker_and_its_offsets(cli: Cli) -> None:
-    cli("group", "create", "partial", "--broker", "broker-0", "--attribute", "a=b")
+    cli("group", "create", "partial", "--broker", "broker-0", "--attribute", "priority.factor=100")
     cli("topic", "create", "kept", "--queues", "1", "-b", "broker-0")
     cli("message", "send", "kept", "x")
     cli("offset", "reset", "partial", "kept", "--to", "earliest", "--yes")

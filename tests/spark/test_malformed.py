@@ -21,13 +21,14 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from tests.integration.brokers import peer_of, send_fields
 from tests.spark.streams import run
 from tianzhou.client.sync import Producer
-from tianzhou.errors import DataLost
+from tianzhou.errors import DataLost, PipelineError
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.compression import CompressionType, flag_of
 from tianzhou.spark.batch import BatchReader
 from tianzhou.spark.files import StoreReader
 from tianzhou.spark.options import SourceOptions, StoreOptions, read_options
+from tianzhou.spark.pipelines import runner
 from tianzhou.testing import Cluster
 
 TOPIC = "odd"
@@ -138,6 +139,22 @@ def test_the_number_of_null_bodies_is_an_observed_metric(
     assert seen.get["bodies"] == len(NULLS)
 
 
+def test_each_task_logs_how_many_there_were_and_which(
+    spark: SparkSession, cluster: Cluster, store_folder: Path, odd: str
+) -> None:
+    switch = "spark.sql.pyspark.worker.logging.enabled"
+    spark.conf.set(switch, "true")
+    try:
+        reader = source(spark, cluster, store_folder, "live").schema("body BINARY")
+        assert len(reader.load().collect()) == len(ODD)
+        logged = [row.msg for row in spark.sql("SELECT msg FROM python_worker_logs()").collect()]
+    finally:
+        spark.conf.set(switch, "false")
+    assert f"malformed values in this task: {len(NULLS)}, each null in its row" in logged
+    for number in NULLS:
+        assert any(f"queue {odd}@broker-0:0, offset {number}: " in line for line in logged), logged
+
+
 @pytest.mark.parametrize("way", SOURCES)
 def test_an_option_fails_at_the_first_of_them_and_names_it(
     spark: SparkSession, cluster: Cluster, store_folder: Path, odd: str, way: str
@@ -186,6 +203,25 @@ def test_a_stream_goes_on_behind_malformed_messages_or_fails_as_the_option_says(
     ]
 
 
+def test_an_archive_keeps_malformed_messages_and_a_replay_leaves_them_out(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path, odd: str
+) -> None:
+    cluster.create_topic("odd-again", 1)
+    given = {
+        "nameServer": cluster.namesrv_address, "path": str(tmp_path / "archive"), "topics": odd,
+        "database": f"sqlite:///{tmp_path / 'results.db'}",
+    }  # fmt: skip
+    outcome = runner.run("archive", given, spark=spark)
+    assert outcome.row_count == len(ODD)
+    assert f"{len(NULLS)} malformed messages without a body" in outcome.note
+    outcome = runner.run("replay", given | {"toTopic": "odd-again"}, spark=spark)
+    assert outcome.row_count == len(ODD) - len(NULLS)
+    assert f"{len(NULLS)} malformed messages without a body left out" in outcome.note
+    strict = {"path": str(tmp_path / "strict"), "failOnMalformed": "true"}
+    with pytest.raises(PipelineError, match=f"{odd}@broker-0:0, offset {NULLS[0]}: "):
+        runner.run("archive", given | strict, spark=spark)
+
+
 # -- damaged records -------------------------------------------------------------------------------
 
 WANTED = StructType([StructField("queueOffset", LongType()), StructField("value", StringType())])
@@ -218,7 +254,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterable[Damaged]:
         cluster.stop_broker()
         (file,) = (folder / "broker-0" / "commitlog").glob("0*0")
         data = bytearray(file.read_bytes())
-        offsets = dict(zip(DAMAGE, (5, 11, 12, 20), strict=True))
+        offsets: dict[str, int] = dict(zip(DAMAGE, (5, 11, 12, 20), strict=True))
         for name, offset in offsets.items():
             start = int(sent[offset].offset_msg_id[16:], 16)
             at, new = DAMAGE[name]

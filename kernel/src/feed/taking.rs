@@ -16,8 +16,10 @@ use crate::{frames, header_binary, header_json};
 
 const FLAG_RESPONSE: i32 = 1;
 const FLAG_ONEWAY: i32 = 2;
-const TRANSACTION_MASK: i32 = 3 << 2;
 const MULTI_TAGS: i32 = 1 << 1;
+/// The flags of an ordinary message, as `protocol/sysflag.py` has them: compressed, several tags,
+/// two kinds of addresses, and the kind of compression.
+const PLAIN_FLAGS: i32 = 1 | MULTI_TAGS | 3 << 4 | 3 << 8;
 /// Answers are handed over when there are so many bytes of them, and the peer had better read.
 const OUT_MAX: usize = 256 * 1024;
 /// Python had better write the records when there are so many bytes of them.
@@ -250,7 +252,7 @@ impl Feed {
         let Scratch { text, names, keys, log_offsets, around, .. } = &mut self.scratch;
         text.clear();
         keys.clear();
-        if head.flag & FLAG_RESPONSE != 0 || send.sys_flag & TRANSACTION_MASK != 0 {
+        if head.flag & FLAG_RESPONSE != 0 || send.sys_flag & !PLAIN_FLAGS != 0 {
             return Ok(Taken::Declined);
         }
         let is_batch = send.batch || head.code == SEND_BATCH_MESSAGE;

@@ -4,16 +4,20 @@ A group is made by an administrator or, where that is allowed, by its first cons
 table this one has a version, and tells `on_change` when it has to be saved.
 """
 
+import logging
 from collections.abc import Callable, Iterable
 
 import msgspec
 
+from tianzhou.broker.attributes import group_problems
 from tianzhou.broker.checks import check_new_group
 from tianzhou.broker.persist import EncodedBodies, encode_body
 from tianzhou.clock import Clock
 from tianzhou.errors import BodyError
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from tianzhou.protocol.bodies.topics import DataVersion
+
+log = logging.getLogger(__name__)
 
 _TOOLS = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP")
 _BROADCAST = ("CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_ONSAPI_PULL", "CID_ONS-HTTP-PROXY")
@@ -155,6 +159,8 @@ class GroupTable:
         except msgspec.ValidationError as e:
             raise BodyError(f"the consumer groups cannot be read: {e}") from e
         for name, group in table.groups.items():
+            for problem in group_problems(group, group.attributes or {}):
+                log.warning("consumer group %s: %s; the value is kept", name, problem)
             self.groups[name] = msgspec.structs.replace(group, group_name=name)
         self.forbidden = table.forbidden or {}
         self._keeps_forbidden = table.forbidden is not None

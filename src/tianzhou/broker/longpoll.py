@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from tianzhou.limits import PARKED_OF_CONNECTION_MAX
+
 SLOT_MS = 250
 
 QueueKey = tuple[str, int]
@@ -30,6 +32,7 @@ class Parked(Generic[W, T]):
     queue_offset: int
     deadline_ms: int
     request: T
+    cost: int = 1
 
     @property
     def slot(self) -> int:
@@ -44,6 +47,8 @@ class ParkedPulls(Generic[W, T]):
         self._by_slot: dict[int, dict[Parked[W, T], None]] = {}
         self._by_owner: dict[W, dict[Parked[W, T], None]] = {}
         self._count = 0
+        self.cost = 0
+        """How many wait, those with a long expression counted several times."""
 
     def __len__(self) -> int:
         return self._count
@@ -52,14 +57,26 @@ class ParkedPulls(Generic[W, T]):
         return parked in self._by_owner.get(parked.owner, ())
 
     def park(
-        self, owner: W, key: QueueKey, queue_offset: int, deadline_ms: int, request: T
+        self,
+        owner: W,
+        key: QueueKey,
+        queue_offset: int,
+        deadline_ms: int,
+        request: T,
+        cost: int = 1,
     ) -> Parked[W, T]:
-        parked = Parked(owner, key, queue_offset, deadline_ms, request)
+        parked = Parked(owner, key, queue_offset, deadline_ms, request, cost)
         self._by_queue.setdefault(key, {})[parked] = None
         self._by_slot.setdefault(parked.slot, {})[parked] = None
         self._by_owner.setdefault(owner, {})[parked] = None
         self._count += 1
+        self.cost += cost
         return parked
+
+    def has_room(self, owner: W, cost: int, cost_max: int) -> bool:
+        """Whether one more may wait: of all together, and of one connection."""
+        own_count = len(self._by_owner.get(owner, ()))
+        return self.cost + cost <= cost_max and own_count < PARKED_OF_CONNECTION_MAX
 
     def has(self, key: QueueKey) -> bool:
         """Whether anyone waits for a queue."""
@@ -77,6 +94,7 @@ class ParkedPulls(Generic[W, T]):
         _drop(self._by_slot, parked.slot, parked)
         _drop(self._by_owner, parked.owner, parked)
         self._count -= 1
+        self.cost -= parked.cost
 
     def remove_owner(self, owner: W) -> None:
         """A connection has ended, and its pulls with it."""

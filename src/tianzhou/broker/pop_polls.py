@@ -65,13 +65,18 @@ class PopPolls:
         waiting = self._parked.waiting((topic, queue_id))
         return sum(each.request.header.consumer_group == group for each in waiting)
 
+    def has_room(self, connection: Connection, waiting: PopWaiting, cost_max: int) -> bool:
+        """Whether one more may wait."""
+        return self._parked.has_room(connection, waiting.subscription.cost, cost_max)
+
     def park(self, connection: Connection, wait_ms: int, waiting: PopWaiting) -> bool:
         """Let a request wait; False if there is no more waiting."""
         if not self._is_open:
             return False
         topic, queue_id = waiting.header.topic, max(waiting.header.queue_id, ANY_QUEUE)
         deadline_ms = self._steady() + wait_ms
-        self._parked.park(connection, (topic, queue_id), 0, deadline_ms, waiting)
+        cost = waiting.subscription.cost
+        self._parked.park(connection, (topic, queue_id), 0, deadline_ms, waiting, cost)
         self._queues.setdefault(topic, set()).add(queue_id)
         if self._timer is None:
             self._set_timer()

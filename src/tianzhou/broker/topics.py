@@ -5,10 +5,12 @@ they are up to date. Nothing here waits or writes: `on_change` is told, and whoe
 saves and registers it.
 """
 
+import logging
 from collections.abc import Callable, Iterable
 
 import msgspec
 
+from tianzhou.broker.attributes import topic_problems
 from tianzhou.broker.checks import check_derived_topic
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.persist import EncodedBodies, encode_body
@@ -34,6 +36,8 @@ from tianzhou.names import (
 from tianzhou.protocol.bodies.topics import DataVersion, TopicConfig, TopicConfigTable
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.derived import is_topic_name
+
+log = logging.getLogger(__name__)
 
 READ_WRITE = PERM_READ | PERM_WRITE
 SCHEDULE_QUEUE_COUNT = 18
@@ -228,6 +232,9 @@ class TopicTable:
             for name, topic in table.topics.items()
             if name not in self.system_names
         }
+        for name, topic in named.items():
+            for problem in topic_problems(topic, topic.attributes or {}):
+                log.warning("topic %s: %s; the value is kept", name, problem)
         self.topics.update(named)
         self.data_version = table.data_version
         self._others = {

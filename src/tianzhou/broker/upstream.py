@@ -172,15 +172,13 @@ class Registrar:
     # -- what is told ------------------------------------------------------------------------------
 
     def _registration(self, config: BrokerConfig) -> Steps[Command]:
-        table = yield from self._table(config)
-        told, compressed, version = RegisterBrokerBody(topic_config=table), True, CURRENT_VERSION
-        if not config.compressed_register:
-            body = yield from registration.encode_steps(
-                told, compressed=False, broker_version=version
-            )
-            # A nameserver closes the connection of a larger frame.
-            compressed = len(body) > _PLAIN_BYTES_MAX
-        if compressed:
+        told = RegisterBrokerBody(topic_config=(yield from self._table(config)))
+        compressed, version = config.compressed_register, CURRENT_VERSION
+        body = yield from registration.encode_steps(
+            told, compressed=compressed, broker_version=version
+        )
+        if not compressed and len(body) > _PLAIN_BYTES_MAX:
+            compressed = True
             body = yield from registration.encode_steps(
                 told, compressed=True, broker_version=version
             )

@@ -11,6 +11,8 @@ import asyncio
 import contextlib
 import importlib.util
 import os
+import shlex
+import shutil
 import signal
 import sys
 import time
@@ -19,6 +21,7 @@ from pathlib import Path
 
 from tianzhou.admin import Admin
 from tianzhou.cli import demo_plot
+from tianzhou.cli.contexts import DEFAULT_NAMESRV, contexts_path, load_contexts, resolve
 from tianzhou.cli.demo_figures import Figures
 from tianzhou.client import Message, Producer, PushConsumer, ReceivedMessage
 from tianzhou.clock import wall_ms
@@ -198,13 +201,13 @@ class Demo:
         try:
             await asyncio.to_thread(demo_plot.save, path, slots, title)
         except ImportError:
-            self._say("no plot: it needs matplotlib (pip install 'tianzhou[demo]')")
+            self._say(f"no plot: it needs matplotlib; {_install('matplotlib')} brings it")
             return
         self._say(f"messages per second and latency as a plot: {_shown(path)}")
 
     async def _show_spark(self, since_ms: int) -> None:
-        if importlib.util.find_spec("pyspark") is None:
-            self._say("no Spark here: `make demo-spark` brings it and ends with a Spark job")
+        if not _has_spark():
+            self._say(f"no Spark here, so no Spark job; {_way_to_spark()} brings it")
             return
         self._say("Spark starts, and reads the same messages from the broker (some seconds) ...")
         log = self._folder / SPARK_LOG
@@ -231,19 +234,50 @@ class Demo:
             self._say(line)
 
     def _show_next(self) -> None:
-        program = Path(sys.argv[0])
-        name = _shown(program) if program.name == "tianzhou" else "tianzhou"
-        more = "" if self._namesrv.endswith(":9876") else f" --namesrv {self._namesrv}"
-        self._say("look around in another terminal; one message a second goes on meanwhile:")
-        for words in (
-            f"cluster top{more}",
-            f"topic show {TOPIC}{more}",
-            f"message tail {TOPIC}{more}",
-            f"pipeline run topic-stats --set days=today{more}",
-            "--help",
-        ):
-            self._say(f"   {name} {words}")
+        self._say(
+            f"look around in another terminal, in the folder {Path.cwd()}; one message a second "
+            "goes on meanwhile:"
+        )
+        for command in next_commands(self._namesrv, has_spark=_has_spark()):
+            self._say(f"   {command}")
         self._say("Ctrl-C stops everything; what was sent stays in the data folder")
+
+
+def next_commands(namesrv: str, *, has_spark: bool) -> list[str]:
+    """What to type next, in the folder where this program was started; each works as it stands."""
+    target = resolve(None, None, os.environ, load_contexts(contexts_path())).namesrv
+    more = "" if target == namesrv == DEFAULT_NAMESRV else f" --namesrv {namesrv}"
+    words = [f"cluster top{more}", f"topic show {TOPIC}{more}", f"message tail {TOPIC}{more}"]
+    if has_spark:
+        words.append(f"pipeline run topic-stats --set days=today{more}")
+    return [f"{_program()} {each}" for each in (*words, "--help")]
+
+
+def _program() -> str:
+    """How this program is called from a shell that knows nothing of its environment."""
+    script = Path(sys.executable).parent / "tianzhou"
+    if not script.is_file():
+        return f"{_python()} -m tianzhou"
+    on_path = shutil.which("tianzhou")
+    if on_path is not None and Path(on_path).resolve() == script.resolve():
+        return "tianzhou"
+    return shlex.quote(_shown(script))
+
+
+def _python() -> str:
+    return shlex.quote(_shown(Path(sys.executable)))
+
+
+def _install(package: str) -> str:
+    return f"`{_python()} -m pip install {package}`"
+
+
+def _way_to_spark() -> str:
+    return "`make demo-spark`" if Path("Makefile").is_file() else _install("pyspark")
+
+
+def _has_spark() -> bool:
+    return importlib.util.find_spec("pyspark") is not None
 
 
 def _shown(path: Path) -> str:

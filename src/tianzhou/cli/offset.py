@@ -104,7 +104,9 @@ async def reset(
 ) -> None:
     """Move a group to a time, to the oldest or the newest message, or to a number.
 
-    Consumers may be online: brokers tell them where to go on.
+    Consumers may be online: brokers tell them where to go on. A group that never consumed begins a
+    young topic with its first message, whatever its clients ask for; moved to the latest before its
+    first start, it begins at the end.
     """
     goal = replace(read_goal(session, to, to_offset, queue, broker), for_cpp=for_cpp)
     await move(session, group, topic, goal, broker, force=not only_back, through=through)

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import Protocol
 
 from tianzhou.cli.running import announced
-from tianzhou.descriptors import raise_descriptor_limit
+from tianzhou.descriptors import log_descriptor_limit, raise_descriptor_limit
 from tianzhou.errors import TianzhouError
 from tianzhou.remoting import loop as event_loop
 from tianzhou.remoting.address import format_address
@@ -85,6 +85,7 @@ async def _run(name: str, make: Callable[[], Program], on_started: Callable[[str
             address = format_address(*await program.start())
             stack.enter_context(announced(name, address))
             say(on_started(address))
+            log_descriptor_limit()
             spare_collections()
             await stop.wait()
         finally:

@@ -15,6 +15,7 @@ from tianzhou.client.producer import Producer
 from tianzhou.client.producer_settings import ProducerSettings
 from tianzhou.client.pull import LitePullConsumer, QueueReader
 from tianzhou.client.queues import Queue
+from tianzhou.client.replier import Replier
 from tianzhou.client.routes import TopicRoute
 from tianzhou.client.selectors import Selector, at_random, by_hash, by_shard, in_rooms
 from tianzhou.client.sending import SendResult, SendStatus
@@ -53,6 +54,7 @@ __all__ = [
     "Queue",
     "QueueReader",
     "ReceivedMessage",
+    "Replier",
     "Selector",
     "SendResult",
     "SendStatus",

@@ -13,6 +13,13 @@ from tianzhou.client.settings import ClientOptions, ClientSettings, require_posi
 from tianzhou.errors import ConfigError
 
 Start = Literal["first", "last"] | datetime
+"""Where a group begins in a queue that it never consumed.
+
+RocketMQ's rule comes before it: in a queue whose first message is still there and in memory, as in
+every young topic, a new group begins with the first message whatever `start` is. To begin at the
+end all the same, give the group its offsets before its first start: `tianzhou offset reset GROUP
+TOPIC --to latest`.
+"""
 """Where a group begins in a queue that it never consumed."""
 
 
@@ -73,7 +80,7 @@ class ConsumerSettings(ClientSettings):
 
     # -- the group ---------------------------------------------------------------------------------
     broadcasting: bool = False  # every consumer gets every message, and nothing is tried again
-    start: Start = "last"  # in a queue that the group never consumed
+    start: Start = "last"  # in a queue that the group never consumed; see `Start`
     allocate: str | Allocate = "averagely"  # or averagely_by_circle, consistent_hash, a function
     rebalance_ms: int = 20_000  # the division of queues is looked at again
     offsets_dir: str = ""  # offsets of broadcasting consumers; empty: ~/.rocketmq_offsets
@@ -176,7 +183,9 @@ class LitePullSettings(ConsumerSettings):
 class SimpleSettings(ClientSettings):
     """Settings of a consumer that pops."""
 
-    start: Literal["first", "last"] = "last"  # in a queue that the group never consumed
+    start: Literal["first", "last"] = (
+        "last"  # in a queue that the group never consumed; see `Start`
+    )
     invisible_ms: int = 60_000  # what was received and not acknowledged comes again after it
     wait_ms: int = 15_000  # `receive` waits so long for a message
 

@@ -13,6 +13,7 @@ from typing import Protocol
 
 _SILENCE_MS = 1_000
 """Shorter time-outs prove nothing."""
+_ADDRESSES_MAX = 1_024
 _STUCK_TIMEOUTS = 4
 
 
@@ -46,6 +47,8 @@ class Doubts:
         whole_bytes = line.received_bytes - line.kept_bytes
         known = self._since.get(address)
         if known is None or known[0] is not line or known[1] != whole_bytes:
+            if len(self._since) >= _ADDRESSES_MAX:
+                self._since.clear()
             self._since[address] = (line, whole_bytes, now_s)
             return None
         if now_s - known[2] < (_STUCK_TIMEOUTS - 1) * timeout_ms / 1000:

@@ -545,7 +545,10 @@ class Hub:
         found = properties.decode(request.fields.get("properties", ""))
         waiter = self.replies.get(found.get(properties.CORRELATION_ID, ""))
         if waiter is None or waiter.done():
-            log.info("a reply came for which nobody waits (any more)")
+            log.info(
+                "the reply %s is dropped: it came after the time of its request",
+                found.get(properties.CORRELATION_ID, "without a correlation id"),
+            )
         else:
             waiter.set_result(request)
         return Command(code=ResponseCode.SUCCESS)

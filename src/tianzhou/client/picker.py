@@ -25,6 +25,8 @@ from tianzhou.errors import RouteNotFound
 LATENCIES_MS = (50, 100, 550, 1_000, 2_000, 3_000, 15_000)
 PAUSES_MS = (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000)
 FAILURE_LATENCY_MS = 30_000
+_BROKERS_MAX = 4_096
+"""Nameservers name the brokers; of more than these, the one known longest is forgotten."""
 
 
 @dataclass(slots=True)
@@ -54,6 +56,8 @@ class FaultTable:
         """A send has ended, well or not."""
         pause = pause_ms(FAILURE_LATENCY_MS if failed else latency_ms)
         self._faults[broker_name] = _Fault(latency_ms, now_ms + pause)
+        if len(self._faults) > _BROKERS_MAX:
+            del self._faults[next(iter(self._faults))]
 
     def is_available(self, broker_name: str, now_ms: int) -> bool:
         fault = self._faults.get(broker_name)

@@ -44,6 +44,7 @@ POP_COUNT_MAX = 32
 _FROM_FIRST, _FROM_LAST = 0, 1
 _ACKS_IN_A_REQUEST = 1_024
 _BITS_MAX = 8 * 1_024
+_BROKERS_MAX = 1_024
 _NOW = 0
 """A time of birth for which brokers put their own: they turn away what their clock calls old, and
 the clocks of two machines differ."""
@@ -203,6 +204,8 @@ class PopCalls(BrokerCalls):
                     return [None] * len(messages)
             except TianzhouError as error:
                 return [error] * len(messages)
+            if len(self._one_by_one) >= _BROKERS_MAX:
+                self._one_by_one.clear()
             self._one_by_one.add(broker_name)
         return list(await asyncio.gather(*(self._tried_ack(each) for each in messages)))
 

@@ -31,7 +31,7 @@ from tianzhou.client.hub import Hub
 from tianzhou.client.message import Message, ReceivedMessage
 from tianzhou.client.parts import Fate, Part, cut, lanes, merged
 from tianzhou.client.queues import Queue
-from tianzhou.client.retries import is_outside
+from tianzhou.client.retries import is_outside, is_unheard_reply
 from tianzhou.client.selectors import Selector, by_shard
 from tianzhou.client.sender import Sender, fail
 from tianzhou.client.sending import SendResult
@@ -302,16 +302,30 @@ class Producer(Sender):
         *,
         timeout_ms: int | None = None,
         **options: Unpack[MessageOptions],
-    ) -> SendResult:
-        """Answer a request that was consumed. Raises MessageRefused if it was none."""
+    ) -> SendResult | None:
+        """Answer a request that was consumed; None, and a line in the log, if nobody waits for it.
+
+        The time is at most that of the request. Raises MessageRefused if the message was no
+        request, and what `send` raises.
+        """
         extra = request.reply_properties(to)
         topic = request.reply_topic(to)
         # Replies go to the cluster's own topic, whatever the namespace.
         self._wire_topics[topic] = topic
         message = Message(topic, body, **options)
-        limit = self._limit(timeout_ms)
+        wanted_ms = timeout_ms or self.settings.send_timeout_ms
+        limit = self._limit(request.reply_timeout_ms(to, wanted_ms))
         queue = await self._near(topic, to.broker_name, limit)
-        return await self._send(message, limit, queue, extra)
+        try:
+            return await self._send(message, limit, queue, extra)
+        except BrokerError as error:
+            if not is_unheard_reply(error):
+                raise
+            log.warning(
+                "topic %s, group %s: the reply to %s is dropped, nobody waits for it any more: %s",
+                to.topic, self._group, to.msg_id, error.remark,
+            )  # fmt: skip
+            return None
 
     async def _introduce(self, hub: Hub, topic: str) -> None:
         """See that the brokers of a topic know this client, or they could not push a reply."""

@@ -11,6 +11,8 @@ from tianzhou.protocol.bodies.clients import ConsumeStatus
 _BOX_MS = 10_000
 _BOX_COUNT = 6
 _WINDOW_S = _BOX_MS * _BOX_COUNT / 1000
+_TOPICS_MAX = 10_000
+"""Brokers name the topics of messages; beyond so many, counting begins anew."""
 
 
 @dataclass(slots=True)
@@ -47,6 +49,8 @@ class Rates:
     def _topic(self, topic: str) -> _Topic:
         found = self._topics.get(topic)
         if found is None:
+            if len(self._topics) >= _TOPICS_MAX:
+                self._topics.clear()
             found = self._topics[topic] = _Topic()
         return found
 

@@ -16,6 +16,7 @@ from tianzhou.protocol.record import body_crc
 from tianzhou.remoting.address import parse_address
 
 _REPLY = "reply"
+_OF_A_REQUEST = (properties.CORRELATION_ID, properties.REPLY_TO_CLIENT, properties.CLUSTER)
 _NOWHERE: Host = ("0.0.0.0", 0)  # noqa: S104 - an unknown address, nothing is bound to it
 
 
@@ -28,11 +29,22 @@ def request_properties(correlation_id: str, client_id: str, ttl_ms: int) -> dict
     }
 
 
+def is_request(message: ReceivedMessage) -> bool:
+    """Whether a reply to a message can find who waits for it."""
+    return all(name in message.properties for name in _OF_A_REQUEST)
+
+
+def reply_timeout_ms(request: ReceivedMessage, timeout_ms: int) -> int:
+    """How long a reply is worth sending: no longer than its receiver waits in all."""
+    ttl = request.properties.get(properties.TTL, "")
+    return min(timeout_ms, int(ttl)) if ttl.isdecimal() and int(ttl) > 0 else timeout_ms
+
+
 def reply_properties(request: ReceivedMessage) -> dict[str, str]:
     """What makes a message the reply to a request. Raises MessageRefused if that is none."""
     given = request.properties
     names = (properties.CORRELATION_ID, properties.REPLY_TO_CLIENT, properties.TTL)
-    missing = [name for name in (*names[:2], properties.CLUSTER) if name not in given]
+    missing = [name for name in _OF_A_REQUEST if name not in given]
     if missing:
         raise MessageRefused(
             f"message {request.msg_id} of topic {request.topic} is no request, it has no "

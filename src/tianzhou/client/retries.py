@@ -52,6 +52,9 @@ _OUTSIDE_CODES: frozenset[int] = frozenset((
 _OUTSIDE = re.compile(r"queueId\[\d+\] is illegal|queue id \d+ is out of range")
 """What brokers say of a queue they do not have; they have no code of their own for it."""
 
+_UNHEARD_REPLY = "push reply message"
+"""How brokers, Apache's and ours, begin to say that a reply did not reach its receiver."""
+
 _PAUSE_MIN_S = 0.02
 _PAUSE_MAX_S = 0.25
 
@@ -88,6 +91,8 @@ def after(error: TianzhouError, tries: Tries, *, has_other_broker: bool) -> Afte
         return After.COUNTED
     if not isinstance(error, BrokerError):
         return After.FINAL
+    if is_unheard_reply(error):
+        return After.FINAL
     if error.code in _PASSING_CODES:
         return After.NOT_SENT
     worth_it = error.code in tries.retry_codes and (error.retriable or has_other_broker)
@@ -101,6 +106,11 @@ def is_outside(error: TianzhouError | None) -> bool:
         and error.code in _OUTSIDE_CODES
         and _OUTSIDE.search(error.remark) is not None
     )
+
+
+def is_unheard_reply(error: BrokerError) -> bool:
+    """Whether a broker says that nobody waits for a reply any more."""
+    return error.remark.startswith(_UNHEARD_REPLY)
 
 
 def doubts_route(error: TianzhouError) -> bool:

@@ -18,9 +18,9 @@ from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar, Unpack, overload
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, Unpack, overload
 
-from tianzhou.client import consumer, producer, pull, simple, transaction
+from tianzhou.client import consumer, producer, pull, replier, simple, transaction
 from tianzhou.client.calls import Pulled
 from tianzhou.client.consumer_settings import LitePullOptions, PushOptions, SimpleOptions
 from tianzhou.client.handlers import BatchHandler, Handler
@@ -41,6 +41,7 @@ __all__ = [
     "Producer",
     "PushConsumer",
     "QueueReader",
+    "Replier",
     "SimpleConsumer",
     "TransactionProducer",
 ]
@@ -250,7 +251,7 @@ class _Sending(_Blocking[P]):
         *,
         timeout_ms: int | None = None,
         **options: Unpack[MessageOptions],
-    ) -> SendResult:
+    ) -> SendResult | None:
         """Answer a request that was consumed."""
         return self._run(self._here().reply(to, body, timeout_ms=timeout_ms, **options))
 
@@ -321,13 +322,15 @@ class PushConsumer(_Blocking[consumer.PushConsumer]):
     Without handlers, `for message in consumer` gives the messages.
     """
 
+    _kind: ClassVar[type[consumer.PushConsumer]] = consumer.PushConsumer
+
     def __init__(
         self, group: str, *, settings: ClientSettings | None = None, **options: Unpack[PushOptions]
     ) -> None:
         self._subscribed: list[Callable[[consumer.PushConsumer], None]] = []
 
         def make() -> consumer.PushConsumer:
-            made = consumer.PushConsumer(group, settings=settings, **options)
+            made = self._kind(group, settings=settings, **options)
             for apply in self._subscribed:
                 apply(made)
             return made
@@ -435,6 +438,12 @@ class PushConsumer(_Blocking[consumer.PushConsumer]):
     def retry(self, message: ReceivedMessage, delay_level: int = 0) -> None:
         """The message shall come again."""
         self._run(self._here().retry(message, delay_level))
+
+
+class Replier(PushConsumer):
+    """Calls handlers that return the replies to requests."""
+
+    _kind = replier.Replier
 
 
 class LitePullConsumer(_Blocking[pull.LitePullConsumer]):

@@ -16,7 +16,7 @@ from tianzhou.protocol.pure import Buffer, Header
 from tianzhou.protocol.pure_record import RecordFields
 from tianzhou.protocol.pure_walk import Walk
 
-CONTRACT = 4
+CONTRACT = 5
 """Raised with every change of the contract, here and in the crate."""
 
 _import_error: str | None = None

@@ -27,6 +27,9 @@ COMPRESSION_ZSTD = 2 << 8
 COMPRESSION_ZLIB = 3 << 8
 COMPRESSION_MASK = 7 << 8
 
+PLAIN = COMPRESSED | MULTI_TAGS | BORN_HOST_V6 | STORE_HOST_V6 | COMPRESSION_ZLIB
+"""What an ordinary message may have; the two bits of ZLIB are those of all kinds of compression."""
+
 
 def transaction_state(sys_flag: int) -> int:
     """One of the four TRANSACTION values."""

@@ -130,6 +130,8 @@ def read_range(
                 size, delta = size + len(records), block_delta
         if gathered:
             yield from batches(b"".join(gathered), delta)
+        if is_whole:
+            gaps.end()
 
 
 def _broker_tags(pushed: Pushed) -> str:

@@ -88,12 +88,19 @@ class Gaps:
         known = offsets[(offsets >= self.following) & (offsets < self.range.stop)]
         if not len(known):
             return
+        self._pass(known)
+        self.following = int(known[-1]) + 1
+
+    def end(self) -> None:
+        """The whole range was read."""
+        self._pass(np.array([self.range.stop]))
+
+    def _pass(self, known: Longs) -> None:
         behind = np.concatenate([[self.following], known[:-1] + 1])
         missing = np.maximum(known - behind, 0)
         if not self.count and missing.any():
             self.first = int(behind[np.argmax(missing > 0)])
         self.count += int(missing.sum())
-        self.following = int(known[-1]) + 1
 
     def close(self) -> None:
         """Log how many there were, if any."""

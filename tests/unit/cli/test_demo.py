@@ -1,8 +1,13 @@
 """What the demonstration measures, and its plot."""
 
+import re
+import subprocess
 from pathlib import Path
 
+import pytest
+
 from tianzhou.cli import demo_plot
+from tianzhou.cli.demo import next_commands
 from tianzhou.cli.demo_figures import Figures, Slot, share
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -33,3 +38,38 @@ def test_the_plot_is_a_png(tmp_path: Path) -> None:
     path = tmp_path / "plots" / "demo.png"
     demo_plot.save(path, slots, "a title")
     assert path.read_bytes().startswith(PNG)
+
+
+def test_the_commands_to_try_next_work_as_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIANZHOU_CONFIG_DIR", str(tmp_path))
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # a shell that knows nothing of the environment
+    commands = next_commands("127.0.0.1:9876", has_spark=False)
+    assert not any("pipeline" in each or "--namesrv" in each for each in commands)
+    ran = subprocess.run(commands[-1], shell=True, capture_output=True, text=True, check=False)  # noqa: S602 - as a user would
+    assert ran.returncode == 0, ran
+    assert "Usage: tianzhou" in ran.stdout
+    with_spark = next_commands("127.0.0.1:9876", has_spark=True)
+    assert any("pipeline run" in each for each in with_spark)
+
+
+@pytest.mark.parametrize("variable", ["a:9876", ""])
+def test_the_commands_name_a_nameserver_that_is_not_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv("TIANZHOU_CONFIG_DIR", str(tmp_path))
+    monkeypatch.setenv("NAMESRV_ADDR", variable)
+    port = 9876 if variable else 19876
+    top = next_commands(f"127.0.0.1:{port}", has_spark=False)[0]
+    assert top.endswith(f"cluster top --namesrv 127.0.0.1:{port}")
+
+
+def test_the_first_page_of_the_documentation_leads_to_all_others() -> None:
+    docs = Path(__file__).resolve().parents[3] / "docs"
+    links = set(re.findall(r"\]\(([^)#]+)", (docs / "index.md").read_text()))
+    pages = {path.name for path in docs.glob("*.md")} - {"index.md"}
+    assert pages <= links
+    assert all((docs / link).is_file() for link in links)

@@ -99,3 +99,11 @@ def test_rates_look_back_one_minute() -> None:
     assert (status.pull_ms, status.consume_ms, status.consume_failed_count) == (4.0, 2.0, 120)
     quiet = rates.status("t", 300_000)
     assert (quiet.pull_tps, quiet.consume_ms) == (0.0, 0.0)
+
+
+def test_topics_without_number_take_bounded_memory() -> None:
+    rates = Rates()
+    for number in range(30_000):
+        rates.pulled(f"t{number}", 1, 0, 0)
+    assert len(rates._topics) <= 10_000  # pyright: ignore[reportPrivateUsage] - memory is the point
+    assert rates.status("t29999", 0).pull_tps > 0

@@ -83,3 +83,11 @@ def test_best_one_has_no_queue_here() -> None:
 
 def test_nothing_known() -> None:
     assert FaultTable().least(0) is None
+
+
+def test_brokers_without_number_take_bounded_memory() -> None:
+    faults = FaultTable()
+    for number in range(20_000):
+        faults.note(f"b{number}", 1, number, failed=True)
+    assert not faults.is_available("b19999", 20_000)
+    assert faults.is_available("b0", 1), "it is forgotten"

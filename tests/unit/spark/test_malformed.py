@@ -111,5 +111,7 @@ def test_gaps_of_a_range_are_counted_and_told_once(caplog: pytest.LogCaptureFixt
     gaps.close()
     assert (gaps.first, gaps.count, gaps.following) == (7, 2, 12)
     assert len(caplog.messages) == 1
+    gaps.end()
+    assert gaps.count == 2 + 8
     Gaps(Range(QUEUE, 0, 3)).close()
     assert len(caplog.messages) == 1

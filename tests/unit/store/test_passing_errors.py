@@ -16,7 +16,7 @@ CALLS = ("open", "create", "map", "reserve", "resize", "sync_directory")
 
 def append_all(store: MessageStore, disk: SimulatedDisk, call: str, number: int) -> dict[str, int]:
     """Messages to several queues; before each of them a call is made to fail once."""
-    stored = dict.fromkeys(("a", "b", "c"), 0)
+    stored: dict[str, int] = dict.fromkeys(("a", "b", "c"), 0)
     for count in range(60):
         topic = "abc"[count % 3]
         one = draft(topic, 0, b"%d" % count * 100, key=f"k{count}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from tianzhou.broker import checks
+from tianzhou.broker.attributes import added, group_problems
 from tianzhou.broker.clients import ConsumerTable
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups import GroupTable, is_system_group
@@ -84,11 +85,11 @@ def _update_steps(
         yield
         known = parts.groups.get(group.group_name or "") is not None
         (checks.check_group_name if known else checks.check_new_group)(group.group_name or "")
-        if group.retry_queue_count < 0 or group.retry_max_times < -1:
+        apply_attributes(None, group.attributes)
+        for problem in group_problems(group, added(group.attributes)):
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
-                f"retryQueueNums is {group.retry_queue_count} and retryMaxTimes is "
-                f"{group.retry_max_times}, neither can be below 0",
+                f"consumer group {group.group_name} is refused: {problem}",
             )
     parts.groups.check_room(group.group_name or "" for group in groups)
     for group in groups:

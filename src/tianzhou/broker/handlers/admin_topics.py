@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from tianzhou.broker import checks
+from tianzhou.broker.attributes import MIXED, added, topic_problems
 from tianzhou.broker.clients import ConsumerTable
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.history import History
@@ -46,8 +47,6 @@ from tianzhou.store.consumequeue import ConsumeQueue
 from tianzhou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
-
-_PERM_MAX = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +125,6 @@ def _check_topic(parts: TopicParts, topic: TopicConfig) -> None:
             f"the topic {name} is a system topic of this broker and cannot be changed",
         )
     check_queue_counts(topic.read_queue_count, topic.write_queue_count)
-    if not 0 <= topic.perm <= _PERM_MAX:
-        raise RequestError(ResponseCode.SYSTEM_ERROR, f"perm is {topic.perm}, it must be 2, 4 or 6")
     if topic.filter_type not in (SINGLE_TAG, MULTI_TAG):
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
@@ -135,8 +132,10 @@ def _check_topic(parts: TopicParts, topic: TopicConfig) -> None:
             f"it must be {SINGLE_TAG} or {MULTI_TAG}",
         )
     apply_attributes(None, topic.attributes)
-    is_mixed = (topic.attributes or {}).get("+message.type") == "MIXED"
-    if is_mixed and not parts.settings.config.enable_mixed_message_type:
+    wanted = added(topic.attributes)
+    for problem in topic_problems(topic, wanted):
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {name} is refused: {problem}")
+    if wanted.get("message.type") == MIXED and not parts.settings.config.enable_mixed_message_type:
         raise RequestError(
             ResponseCode.INVALID_PARAMETER,
             "MIXED message type is not supported, enableMixedMessageType is false",

@@ -497,7 +497,7 @@ def _park(
     header, polls = waiting.header, parts.polls
     if header.poll_time_ms <= 0 or request.is_oneway:
         return ResponseCode.POLLING_TIMEOUT
-    if len(polls) >= config.max_pop_polling_size:
+    if not polls.has_room(connection, waiting, config.max_pop_polling_size):
         return ResponseCode.POLLING_FULL
     same_count = polls.count(header.topic, header.consumer_group, max(header.queue_id, -1))
     if same_count > config.pop_polling_size:

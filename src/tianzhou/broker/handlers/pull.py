@@ -395,7 +395,8 @@ def _park(parts: PullParts, config: BrokerConfig, asked: Asked) -> bool:
     connection, request, header, _, subscription, account = asked
     if not header.sys_flag & MAY_BE_HELD or request.is_oneway:
         return False
-    if len(parts.parked) >= config.max_parked_pulls:
+    cost = subscription.cost
+    if not parts.parked.has_room(connection, cost, config.max_parked_pulls):
         return False
     wait_ms = header.suspend_timeout_millis
     if not config.long_polling_enable:
@@ -405,7 +406,7 @@ def _park(parts: PullParts, config: BrokerConfig, asked: Asked) -> bool:
     deadline_ms = parts.steady() + wait_ms
     waiting = Waiting(header, subscription, request.opaque, request.encoding, account)
     key = (header.topic, header.queue_id)
-    parts.parked.park(connection, key, header.queue_offset, deadline_ms, waiting)
+    parts.parked.park(connection, key, header.queue_offset, deadline_ms, waiting, cost)
     parts.arm(deadline_ms)
     return True
 

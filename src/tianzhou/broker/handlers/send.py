@@ -250,8 +250,8 @@ def _draft(
     body, sys_flag = request.body, header.sys_flag
     if len(body) > config.max_message_size:
         checks.check_body_size(len(body), config.max_message_size)
-    if sys_flag & sysflag.TRANSACTION_MASK:
-        _check_transaction(sys_flag, found)
+    if sys_flag & ~sysflag.PLAIN:
+        _check_flags(sys_flag, found)
     if topic.filter_type == MULTI_TAG:
         sys_flag |= sysflag.MULTI_TAGS
     text = properties.encode_stored(header.properties or "", found, _stamps(config))
@@ -266,12 +266,25 @@ def _stamps(config: BrokerConfig) -> dict[str, str]:
     return properties.stamps(config.broker_cluster_name, config.region_id, trace_on=config.trace_on)
 
 
-def _check_transaction(sys_flag: int, found: dict[str, str]) -> None:
+def _check_flags(sys_flag: int, found: dict[str, str]) -> None:
     """A producer prepares a message by flag and property; all other states are the broker's.
 
-    Not asked about a message without any state.
+    Not asked about a message that has only plain flags.
     """
+    if sys_flag & (sysflag.INNER_BATCH | sysflag.NEED_UNWRAP):
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"sysFlag {sys_flag} makes the message an inner batch: there are none here, a batch is "
+            f"sent as such and stored message by message",
+        )
     state = sysflag.transaction_state(sys_flag)
+    if sys_flag & ~(sysflag.PLAIN | sysflag.TRANSACTION_MASK):
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"sysFlag {sys_flag} has a flag or a kind of compression that RocketMQ does not have",
+        )
+    if state == sysflag.TRANSACTION_NONE:
+        return
     is_prepared = found.get(properties.TRANSACTION_PREPARED, "").lower() == "true"
     if not (state == sysflag.TRANSACTION_PREPARED and is_prepared):
         raise RequestError(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT = "_checkpoint"
 _BATCHES_REMEMBERED = 100_000
+_MALFORMED = "malformed"
 _WAIT_S = 1
 
 
@@ -35,6 +36,7 @@ class Options(PipelineOptions):
     pattern: str = parsed("", parse_pattern)  # instead: topics that match it, also later ones
     checkpoint: Path | None = None  # path/_checkpoint unless given
     fail_on_data_loss: bool = True  # False: messages that were deleted before are left out
+    fail_on_malformed: bool = False  # False: a body that cannot be unpacked is null in the archive
     max_offsets_per_trigger: int = 100_000  # messages in a batch, hence about in a file
 
     def __post_init__(self) -> None:
@@ -60,6 +62,7 @@ def run(spark: "SparkSession", options: Options, *, stop: threading.Event = NEVE
         .options(**options.for_spark(), **chosen)
         .option("startingOffsets", "earliest")
         .option("failOnDataLoss", options.fail_on_data_loss)
+        .option("failOnMalformed", options.fail_on_malformed)
         .option("maxOffsetsPerTrigger", options.max_offsets_per_trigger)
         .load()
     )
@@ -68,6 +71,7 @@ def run(spark: "SparkSession", options: Options, *, stop: threading.Event = NEVE
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", _BATCHES_REMEMBERED)
     query = (
         stored.select("*", day)
+        .observe(_MALFORMED, f.count_if(f.col("body").isNull()).alias("bodies"))
         .writeStream.format("parquet")
         .partitionBy("topic", "date")
         .options(**PARQUET)
@@ -88,6 +92,9 @@ def run(spark: "SparkSession", options: Options, *, stop: threading.Event = NEVE
         query.stop()
     row_count = sum(progress["numInputRows"] for progress in query.recentProgress)
     note = f"into {options.path}"
+    seen = [progress["observedMetrics"].get(_MALFORMED) for progress in query.recentProgress]
+    if null_count := sum(each["bodies"] for each in seen if each is not None):
+        note += f"; {null_count} malformed messages without a body"
     if not is_whole:
         note += "; stopped before its end, the next run goes on"
     return Outcome(row_count, note, is_whole)

@@ -49,7 +49,9 @@ def run(spark: "SparkSession", options: Options) -> Outcome:
         archived = archived.where(f.expr(f"unix_millis(storeTimestamp) >= {options.since}"))
     if options.until is not None:
         archived = archived.where(f.expr(f"unix_millis(storeTimestamp) < {options.until}"))
-    ready = as_rows(archived, options.to_topic).coalesce(1)
+    # A message that was malformed has no body in the archive, and cannot be sent without one.
+    null_count = archived.where("body IS NULL").count()
+    ready = as_rows(archived.where("body IS NOT NULL"), options.to_topic).coalesce(1)
     row_count = ready.count()
     (
         ready.write.format("rocketmq")
@@ -58,7 +60,8 @@ def run(spark: "SparkSession", options: Options) -> Outcome:
         .option("maxRowsPerSecond", options.rate)
         .save()
     )
-    return Outcome(row_count, f"from {options.path}")
+    note = f"; {null_count} malformed messages without a body left out" if null_count else ""
+    return Outcome(row_count, f"from {options.path}{note}")
 
 
 def as_rows(archived: "DataFrame", to_topic: str = "") -> "DataFrame":

@@ -21,6 +21,7 @@ from tianzhou.broker.acl.guard import Guard, Lack
 from tianzhou.broker.acl.needs import Place
 from tianzhou.broker.acl.rights import Rights
 from tianzhou.errors import RequestError
+from tianzhou.limits import LOOSE_JSON_BYTES_MAX
 from tianzhou.protocol.acl import UNSIGNED_FIELD
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
@@ -196,6 +197,31 @@ def test_a_half_is_ended_by_the_permission_for_its_real_topic() -> None:
     assert guard.check(PEER, request(RequestCode.END_TRANSACTION, commitLogOffset=7))
     with pytest.raises(RequestError):
         guard.check(PEER, request(RequestCode.VIEW_MESSAGE_BY_ID, offset=7))
+
+
+def test_a_long_body_in_a_loose_dialect_is_refused_before_it_is_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loose = b"{'clientID': '" + b"x" * (LOOSE_JSON_BYTES_MAX + 1) + b"'}"
+    with caplog.at_level(logging.WARNING):
+        assert why_refused(request(RequestCode.HEART_BEAT, loose))
+    assert "bytes that are no strict JSON" in caplog.text
+
+
+def test_a_connection_is_asked_by_the_rights_that_its_account_has_now() -> None:
+    now = rules()
+    guard = Guard(lambda: now, TOPICS.get)
+    plain = "plain-account"
+    assert guard.may_publish(PEER, plain, "published")
+    assert guard.may_consume(PEER, plain, "granted", "own")
+    assert not guard.may_publish(PEER, plain, "granted")
+    assert not guard.may_consume(PEER, plain, "granted", "other")
+    assert not guard.may_consume(PEER, plain, "published", "own")
+    assert guard.may_publish("10.1.1.7:1", None, "secret"), "a white-listed address"
+    assert guard.may_publish("10.2.2.2:1", plain, "secret"), "the white list of the account"
+    assert not guard.may_publish(PEER, None, "published"), "white-listed no more"
+    now = Rules()
+    assert not guard.may_publish(PEER, plain, "published"), "an account that is gone"
 
 
 def test_the_log_names_the_topic_that_the_remark_hides(caplog: pytest.LogCaptureFixture) -> None:

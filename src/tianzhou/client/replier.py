@@ -1,0 +1,102 @@
+"""The replier: a push consumer whose handlers return the replies to the requests they get.
+
+    replier = Replier("answerers", namesrv="127.0.0.1:9876")
+
+    @replier.handler("questions")
+    async def answer(message: ReceivedMessage) -> str:
+        return "42"
+
+    async with replier:
+        await replier.closed()
+
+Bytes or text that a handler returns go to the client that asked. Every other value means what it
+means to a push consumer: None is done without a reply, False or an exception is not done, and the
+request comes again. A reply that reaches nobody any more, because the time of the request is over
+or its sender has gone, is logged and dropped: to handle the request once more would not help.
+"""
+
+import logging
+from typing import Unpack
+
+from tianzhou.client.consumer import PushConsumer
+from tianzhou.client.consumer_settings import PushOptions
+from tianzhou.client.handlers import BatchHandler, BoundHandler, Handler, bind
+from tianzhou.client.message import ReceivedMessage
+from tianzhou.client.producer import Producer
+from tianzhou.client.request import is_request
+from tianzhou.client.settings import ClientSettings
+from tianzhou.errors import ConfigError, TianzhouError
+
+log = logging.getLogger(__name__)
+
+
+class Replier(PushConsumer):
+    """A push consumer that answers requests. Settings are those of `PushSettings`."""
+
+    def __init__(
+        self, group: str, *, settings: ClientSettings | None = None, **options: Unpack[PushOptions]
+    ) -> None:
+        """Nothing is connected yet. Raises ConfigError."""
+        super().__init__(group, settings=settings, **options)
+        # The settings that all clients have; a producer takes those, and defaults for its own.
+        self._producer = Producer(group, settings=self._settings)
+
+    def subscribe(
+        self, topic: str, handler: Handler | None = None, *, tags: str = "*", sql: str | None = None
+    ) -> None:
+        """Answer the requests of a topic; see `PushConsumer.subscribe`. Raises ConfigError."""
+        if handler is None:
+            raise ConfigError(f"topic {topic}: a replier needs a handler, which returns the reply")
+        bound = bind(topic, handler, takes_list=False, batch_size=1)
+
+        async def answer(message: ReceivedMessage) -> object:
+            return await self._answer(bound, message)
+
+        super().subscribe(topic, answer, tags=tags, sql=sql)
+
+    def subscribe_batches(
+        self,
+        topic: str,
+        handler: BatchHandler,
+        *,
+        size: int | None = None,
+        tags: str = "*",
+        sql: str | None = None,
+    ) -> None:
+        """A batch has no reply of its own. Raises ConfigError."""
+        del handler, size, tags, sql
+        raise ConfigError(f"topic {topic}: requests are answered one by one, not in batches")
+
+    async def start(self) -> None:
+        """Join the group and begin; see `PushConsumer.start`."""
+        await self._producer.start()
+        try:
+            await super().start()
+        except BaseException:
+            await self._producer.close()
+            raise
+
+    async def _close_running(self) -> None:
+        try:
+            await super()._close_running()
+        finally:
+            await self._producer.close()
+
+    async def _answer(self, handler: BoundHandler, message: ReceivedMessage) -> object:
+        returned = await handler.run([message], self._executor)
+        if not isinstance(returned, bytes | str):
+            return returned
+        if not is_request(message):
+            log.warning(
+                "group %s, topic %s: message %s is no request, so its reply goes nowhere",
+                self._name, message.topic, message.msg_id,
+            )  # fmt: skip
+            return None
+        try:
+            await self._producer.reply(message, returned)
+        except TianzhouError as error:
+            log.warning(
+                "group %s, topic %s: the reply to %s is dropped: %s",
+                self._name, message.topic, message.msg_id, error,
+            )  # fmt: skip
+        return None
