@@ -224,7 +224,7 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     )  # fmt: skip
     transaction_op_batch_interval: int = setting(
         0, "ms that ends of transactions may wait for others to share a record (RocketMQ: 3000)",
-        change=ADMIN, maximum=60_000,
+        change=ADMIN, maximum=3_600_000,
     )  # fmt: skip
 
     # -- replies and order ------------------------------------------------------------------------
