@@ -11,6 +11,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.integration.brokers import (
     DEADLINE_S,
@@ -210,6 +211,30 @@ def test_the_command_of_the_container_serves_and_tells_its_health(tmp_path: Path
         program.kill()
         program.wait()
     assert program.returncode == 0
+
+
+def test_up_serves_nothing_beyond_loopback_metrics_included(tmp_path: Path) -> None:
+    port = free_port()
+    arguments = ["up", "--data", str(tmp_path / "data"), "--namesrv-port", "0", "--port", "0"]
+    pairs = {
+        "mappedFileSizeCommitLog": SMALL["mappedFileSizeCommitLog"],
+        "metricsExporterType": "PROM", "metricsPromExporterPort": port,
+    }  # fmt: skip
+    for key, value in pairs.items():
+        arguments += ["--set", f"{key}={value}"]
+    program = subprocess.Popen(
+        [sys.executable, "-m", "tianzhou", *arguments], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert program.stdout is not None
+        assert program.stdout.readline().startswith("nameserver 127.0.0.1:")
+        sockets = psutil.Process(program.pid).net_connections(kind="inet")
+        listening = [each.laddr for each in sockets if each.status == psutil.CONN_LISTEN]
+    finally:
+        program.kill()
+        program.communicate()
+    assert port in {each.port for each in listening}
+    assert {each.ip for each in listening} == {LOOPBACK}
 
 
 def test_up_shows_messages_flowing_and_stops_on_interrupt(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.integration.brokers import eventually
@@ -146,7 +147,7 @@ async def consumed(cluster: Cluster, group: str, topic: str) -> bool:
     ran = await asyncio.to_thread(
         run_words, ["group", "show", group, "--json", "--namesrv", cluster.namesrv_address]
     )
-    queues = ran.json["queues"] if ran.code == 0 else []
+    queues: list[dict[str, Any]] = ran.json["queues"] if ran.code == 0 else []
     own = [each for each in queues if each["topic"] == topic]
     return any(each["committed"] for each in own) and not any(each["lag"] for each in own)
 

@@ -52,13 +52,15 @@ class WholeTable:
         self.rows = [tuple(row) for row in rows]
         self._extents = [self._extent(at) for at in range(len(self.columns))]
 
-    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        del console
         for number, chosen in enumerate(self._dealt(options.max_width)):
             if number:
                 yield Text()
             yield self._table(chosen, options.max_width)
 
-    def __rich_measure__(self, _: Console, options: ConsoleOptions) -> Measurement:
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        del console
         widest = self._width(range(len(self.columns)), [each.widest for each in self._extents])
         narrowest = max((each.narrowest for each in self._extents), default=0)
         return Measurement(min(narrowest, options.max_width), min(widest, options.max_width))
@@ -162,7 +164,8 @@ class Facts:
     def __init__(self, pairs: Iterable[tuple[Text, Text]]) -> None:
         self.pairs = list(pairs)
 
-    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        del console
         name_width = max((name.cell_len for name, _ in self.pairs), default=0)
         left = options.max_width - name_width - _FACT_GAP
         beside: list[tuple[Text, Text]] = []

@@ -80,7 +80,7 @@ class ConsumerSettings(ClientSettings):
 
     # -- the group ---------------------------------------------------------------------------------
     broadcasting: bool = False  # every consumer gets every message, and nothing is tried again
-    start: Start = "last"  # in a queue that the group never consumed; see `Start`
+    start: Start = "last"  # in a queue never consumed; see `Start`
     allocate: str | Allocate = "averagely"  # or averagely_by_circle, consistent_hash, a function
     rebalance_ms: int = 20_000  # the division of queues is looked at again
     offsets_dir: str = ""  # offsets of broadcasting consumers; empty: ~/.rocketmq_offsets
@@ -183,9 +183,7 @@ class LitePullSettings(ConsumerSettings):
 class SimpleSettings(ClientSettings):
     """Settings of a consumer that pops."""
 
-    start: Literal["first", "last"] = (
-        "last"  # in a queue that the group never consumed; see `Start`
-    )
+    start: Literal["first", "last"] = "last"  # in a queue never consumed; see `Start`
     invisible_ms: int = 60_000  # what was received and not acknowledged comes again after it
     wait_ms: int = 15_000  # `receive` waits so long for a message
 
