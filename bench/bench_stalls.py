@@ -9,6 +9,7 @@ the offset of a queue (or a route) all the time; its longest wait during each re
 import asyncio
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,12 +25,14 @@ from bench import costly_requests
 from bench.costly_requests import Costly
 from tianzhou.limits import REGISTERED_TOPICS_MAX
 from tianzhou.protocol.codes import RequestCode
+from tianzhou.protocol.command import encode
 from tianzhou.remoting.loop import run, spare_collections
 
 HEADS = ["request", "server", "code", "longest wait of another connection, ms"]
+ROUNDS = 3
 LISTED = 12
 """The longest waits that the table shows."""
-_TIMEOUT_MS = 120_000
+_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +46,17 @@ class Stall:
 
 
 def measure(*, quick: bool) -> list[Stall]:
-    """All requests to both servers, the longest wait first."""
-    found = [*_measure_one("broker"), *_measure_one("nameserver")]
-    del quick  # each request is sent once either way
-    return sorted(found, key=lambda stall: stall.wait_ms, reverse=True)
+    """All requests to both servers, the longest wait first; of each the best of the rounds.
+
+    What a server does to a request it does in each round; what the machine does, in some.
+    """
+    best: dict[tuple[str, int, str], Stall] = {}
+    for _ in range(1 if quick else ROUNDS):
+        for stall in (*_measure_one("broker"), *_measure_one("nameserver")):
+            key = (stall.server, stall.code, stall.what)
+            if key not in best or stall.wait_ms < best[key].wait_ms:
+                best[key] = stall
+    return sorted(best.values(), key=lambda stall: stall.wait_ms, reverse=True)
 
 
 def _measure_one(server: str) -> list[Stall]:
@@ -69,25 +79,35 @@ def _measure_one(server: str) -> list[Stall]:
 
 async def _stalls(server: str, address: str, requests: list[Costly]) -> list[Stall]:
     found: list[Stall] = []
-    async with peer_of(address) as heavy, peer_of(address) as small:
+    async with peer_of(address) as small:
         for costly in requests:
             waits: list[float] = [0.0]
+            # Encoded before, sent by a thread: megabytes must not delay the small requests here.
+            frame = encode(costly.command())
             asking = asyncio.create_task(_ask_steadily(server, small, waits))
-            # In a thread: encoding megabytes here would delay the small requests, too.
-            await asyncio.to_thread(_send, address, costly)
+            await asyncio.to_thread(_send, address, frame)
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
             found.append(Stall(server, int(costly.code), costly.what, max(waits) * 1000))
-        del heavy
     return found
 
 
-def _send(address: str, costly: Costly) -> None:
-    async def send() -> None:
-        async with peer_of(address) as peer:
-            await peer.client.request(address, costly.command(), _TIMEOUT_MS)
-
-    asyncio.run(send())
+def _send(address: str, frame: bytes) -> None:
+    """Send a frame and read its answer."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=_TIMEOUT_S) as peer:
+        peer.sendall(frame)
+        left = 4
+        head = b""
+        while len(head) < left:
+            head += peer.recv(left - len(head))
+        left = int.from_bytes(head, "big")
+        buffer = bytearray(1 << 20)
+        while left > 0:
+            count = peer.recv_into(buffer, min(left, len(buffer)))
+            if not count:
+                raise ConnectionError("the server closed the connection")
+            left -= count
 
 
 async def _ask_steadily(server: str, peer: Peer, waits: list[float]) -> None:

@@ -186,11 +186,6 @@ def sql(terms: int = 480) -> str:
     return " OR ".join(f"name{number}='no'" for number in range(terms))
 
 
-def _strings(size_bytes: int) -> bytes:
-    """Properties as long as they may be: as many as possible."""
-    return b"".join(b"%d\x01x\x02" % number for number in range(size_bytes // 7))[:size_bytes]
-
-
 def _properties() -> str:
     text = "".join(f"p{number}\x01x\x02" for number in range(PROPERTIES_BYTES_MAX // 8 - 100))
     return text[: PROPERTIES_BYTES_MAX - 300].rpartition("\x02")[0] + "\x02"

@@ -159,7 +159,7 @@ ROWS = [
     Row("offset of no queue",
         lambda: Command(code=RequestCode.UPDATE_CONSUMER_OFFSET, ext_fields={
             "consumerGroup": "g", "topic": "known", "queueId": "-1", "commitOffset": "5"}),
-        ResponseCode.SYSTEM_ERROR, "queue id -1"),
+        ResponseCode.SYSTEM_ERROR, "queue -1"),
     Row("offset of no topic",
         lambda: Command(code=RequestCode.UPDATE_CONSUMER_OFFSET, ext_fields={
             "consumerGroup": "g", "topic": "none", "queueId": "0", "commitOffset": "5"}),

@@ -60,9 +60,12 @@ def in_order(
     """
     before = unfinished.get(key)
     if before is None or before.done():
-        result = answer(steps)
-        if not isinstance(result, asyncio.Future):
-            return result
+        try:
+            _run_slice(steps)
+        except StopIteration as end:
+            at_once: T = end.value
+            return at_once
+        result = _queue().add(steps)
     else:
         result = after(before, steps)
     unfinished[key] = result
