@@ -16,8 +16,10 @@ from tests.ports import free_port
 from tianzhou.broker.server import Broker
 from tianzhou.client import (
     Message,
+    PoppedMessage,
     Producer,
     Queue,
+    SimpleConsumer,
     TransactionListener,
     TransactionProducer,
     TransactionState,
@@ -180,6 +182,32 @@ async def test_a_producer_that_starts_before_its_broker_waits_for_it(tmp_path: P
         assert not done
         await it.start()
         await early
+
+
+async def test_an_acknowledgement_waits_for_a_broker_that_is_down(tmp_path: Path) -> None:
+    async with (
+        restartable(tmp_path) as it,
+        Producer("p", namesrv=it.namesrv) as producer,
+        SimpleConsumer(
+            "c", namesrv=it.namesrv, start="first", api_timeout_ms=TIMEOUT_MS
+        ) as consumer,
+    ):
+        await it.start()
+        await producer.send(TOPIC, b"x")
+        await consumer.subscribe(TOPIC)
+        received = list[PoppedMessage]()
+
+        async def receive() -> list[PoppedMessage]:
+            received.extend(await consumer.receive())
+            return received
+
+        await eventually(receive, "the message")
+        await it.stop()
+        ack = asyncio.ensure_future(consumer.ack(received[0]))
+        done, _ = await asyncio.wait((ack,), timeout=0.3)
+        assert not done
+        await it.start()
+        await ack
 
 
 async def test_the_error_names_the_missing_broker_and_the_time(tmp_path: Path) -> None:
