@@ -49,8 +49,11 @@ def _decode_steps(
     if b"$ref" not in data:
         decoder = _decoder_of(body_type)
         for dialect in (bytes, fastjson.quote_integer_keys):
+            text = dialect(data)
+            if dialect is not bytes and text == data:
+                break  # it has no integer keys, and cannot be read
             try:
-                return cast("T", decoder.decode(dialect(data)))
+                return cast("T", decoder.decode(text))
             except (ValueError, RecursionError):
                 yield
     if tolerated_max_bytes is not None and len(data) > tolerated_max_bytes:
