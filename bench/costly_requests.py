@@ -490,9 +490,11 @@ def _topics(world: World) -> Iterator[Costly]:
         "topic": "created", "defaultTopic": "TBW102", "readQueueNums": str(WIDE_QUEUES),
         "writeQueueNums": str(WIDE_QUEUES), "perm": "6", "topicFilterType": "SINGLE_TAG",
         "topicSysFlag": "0", "order": "false",
-        "attributes": ",".join(f"+name{n}=value{n}" for n in range(2_000)),
     }  # fmt: skip
     yield Costly(RequestCode.UPDATE_AND_CREATE_TOPIC, "most queues", created)
+    attributes = {"attributes": ",".join(f"+name{n}=value{n}" for n in range(10_000))}
+    code = RequestCode.UPDATE_AND_CREATE_TOPIC
+    yield Costly(code, "most attributes", created | attributes, answers=_ANY)
 
     def listed(number: int) -> bytes:
         return (
@@ -518,7 +520,9 @@ def _groups(world: World) -> Iterator[Costly]:
     attributes = b",".join(b'"+name%d":"value%d"' % (n, n) for n in range(20_000))
     one = b'{"groupName":"created","attributes":{%s}}' % attributes
     assert len(one) < SETTINGS_BODY_BYTES_MAX
-    yield Costly(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, "most attributes", None, one)
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    yield Costly(code, "most attributes", None, one, _ANY)
+    yield Costly(code, "a group", None, b'{"groupName":"created"}')
 
     def listed(number: int) -> bytes:
         return b'{"groupName":"listed%d","retryQueueNums":1,"retryMaxTimes":16}' % number
