@@ -21,13 +21,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 
 import psutil
-from tests.apache.jvm import run_java
+from tests.support.apache.jvm import run_java
 
 from bench import broker_servers, consuming
 from bench.broker_servers import Measured
 from tianzhou.client import HeaderEncoding, Message, Producer
-from tianzhou.client.producer_settings import ProducerSettings
-from tianzhou.remoting import loop
+from tianzhou.client.sending.settings import ProducerSettings
+from tianzhou.remoting import event_loop
 
 OURS, JAVA = "ours", "Java's"
 _KIB = b"x" * 1024
@@ -196,13 +196,16 @@ def measure(*, seconds: float, rounds: int = 3, apache: bool = False) -> list[Fi
         with start() as server:
             namesrv, name = namesrv_of(server), server.name
             for work in WORKS:
-                each = (loop.run(measure_one(namesrv, name, work, seconds)) for _ in range(rounds))
+                each = (
+                    event_loop.run(measure_one(namesrv, name, work, seconds)) for _ in range(rounds)
+                )
                 figures.append(best(each))
                 print(figures[-1], file=sys.stderr)
-            loop.run(consuming.fill(namesrv, _CONSUMED))
+            event_loop.run(consuming.fill(namesrv, _CONSUMED))
             for work in consuming.CONSUMES:
                 each = (
-                    loop.run(measure_consume(namesrv, name, work, _CONSUMED)) for _ in range(rounds)
+                    event_loop.run(measure_consume(namesrv, name, work, _CONSUMED))
+                    for _ in range(rounds)
                 )
                 figures.append(best(each))
                 print(figures[-1], file=sys.stderr)
@@ -255,7 +258,7 @@ def profile(work: str, seconds: float) -> None:
     with broker_servers.tianzhou() as server:
         namesrv = namesrv_of(server)
         with cProfile.Profile() as profiler:
-            loop.run(measure_one(namesrv, server.name, work, seconds))
+            event_loop.run(measure_one(namesrv, server.name, work, seconds))
     profiler.print_stats("tottime")
 
 

@@ -26,20 +26,20 @@ from pathlib import Path
 
 import msgspec
 import psutil
-from tests.integration.brokers import Peer, messages_in, peer_of, send_fields
+from tests.support.brokers import Peer, messages_in, peer_of, send_fields
 
 from bench.broker_servers import tianzhou
 from bench.machine import Meter, stolen_cpu_s
 from bench.route_load import frame
-from tianzhou.broker import timer
+from tianzhou.broker.background.sqlite_file import remove as remove_index
 from tianzhou.broker.config import load_broker_config
-from tianzhou.broker.delay import Delays
-from tianzhou.broker.index_file import remove as remove_index
-from tianzhou.broker.intake import Intake
-from tianzhou.broker.offsets import OffsetTable
-from tianzhou.broker.timer_run import Timer
-from tianzhou.broker.topics import TopicTable
-from tianzhou.broker.transaction_checks import Halves
+from tianzhou.broker.scheduled import timer_rules
+from tianzhou.broker.scheduled.delay_levels import Delays
+from tianzhou.broker.scheduled.timer_loop import Timer
+from tianzhou.broker.storing.redirects import Intake
+from tianzhou.broker.tables.offsets import OffsetTable
+from tianzhou.broker.tables.topics import TopicTable
+from tianzhou.broker.transactions.halves import Halves
 from tianzhou.clock import steady_ms, wall_ms
 from tianzhou.config.live import LiveSettings
 from tianzhou.config.settings import Given
@@ -48,7 +48,7 @@ from tianzhou.protocol import properties, sysflag
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.framing import split
-from tianzhou.protocol.record import decode_record
+from tianzhou.protocol.records.record import decode_record
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.message_store import Draft, MessageStore
 
@@ -186,7 +186,7 @@ def store_timed(store: MessageStore, one: Timer, now_ms: list[int], count: int) 
     dice, old_count = random.Random(7), count // 10
     intake = Intake(store)
     intake.redirect_by(
-        lambda draft, found: timer.timed(
+        lambda draft, found: timer_rules.timed(
             draft, found, now_ms[0], enabled=True, max_delay_s=40 * 86_400
         )
     )

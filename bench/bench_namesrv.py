@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.apache.kit import apache_namesrv, free_port
+from tests.support.apache.servers import apache_namesrv, free_port
 
 from bench import route_load
 from bench.machine import Meter, median_and_spread, rss_mib

@@ -19,14 +19,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.integration.brokers import Peer, peer_of, running_broker, running_namesrv
+from tests.support.brokers import Peer, peer_of, running_broker, running_namesrv
 
 from bench import costly_requests
 from bench.costly_requests import Costly
 from tianzhou.limits import REGISTERED_TOPICS_MAX
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import encode
-from tianzhou.remoting.loop import run, spare_collections
+from tianzhou.remoting.event_loop import run, spare_collections
 
 HEADS = ["request", "server", "code", "longest wait of another connection, ms"]
 ROUNDS = 3

@@ -16,8 +16,11 @@ from importlib import import_module
 from types import ModuleType
 
 from bench.machine import median_and_spread
-from tianzhou.protocol import kernel, pure, pure_record, record
-from tianzhou.protocol.pure import ENCODING_BINARY, ENCODING_JSON
+from tianzhou.protocol import kernel
+from tianzhou.protocol.pure import frames as pure
+from tianzhou.protocol.pure import record as pure_record
+from tianzhou.protocol.pure.frames import ENCODING_BINARY, ENCODING_JSON
+from tianzhou.protocol.records import record
 
 BODY = bytes(range(256)) * 4
 PROPERTIES = (

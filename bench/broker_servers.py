@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from tests.apache.kit import apache_broker, apache_namesrv, free_port
+from tests.support.apache.servers import apache_broker, apache_namesrv, free_port
 
 from bench.route_load import frame, read_answer
 

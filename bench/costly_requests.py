@@ -1,6 +1,6 @@
 """The most expensive legal requests of every code, and servers with large tables to send them to.
 
-One table for two users: `tests/integration/test_request_cost.py` bounds what each costs the event
+One table for two users: `integration/servers/test_request_cost.py` bounds what each costs the event
 loop, `bench_stalls.py` measures how long others wait meanwhile. A code without an entry fails the
 test. Requests that change something are made so that they can be sent once, in this order.
 """
@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from tests.integration.brokers import Peer, pull_fields, send_fields
+from tests.support.brokers import Peer, pull_fields, send_fields
 
-from tianzhou.broker.clients import Client as ClientEntry
-from tianzhou.broker.clients import ConsumerHeartbeat, make_subscription
 from tianzhou.broker.server import Broker
+from tianzhou.broker.tables.clients import Client as ClientEntry
+from tianzhou.broker.tables.clients import ConsumerHeartbeat, make_subscription
 from tianzhou.errors import ConnectionClosed
 from tianzhou.limits import (
     ACKED_BITS_MAX,
@@ -29,11 +29,11 @@ from tianzhou.limits import (
     SETTINGS_BODY_BYTES_MAX,
     TOPIC_QUEUES_MAX,
 )
-from tianzhou.protocol import batch
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.topics import TopicConfig
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
+from tianzhou.protocol.records import batch
 from tianzhou.protocol.version import CURRENT_VERSION
 
 TOPICS = GROUPS = 10_000

@@ -22,7 +22,7 @@ from typing import Any
 
 from bench.broker_servers import Measured
 from bench.route_load import frame, read_answer
-from tianzhou.protocol import batch
+from tianzhou.protocol.records import batch
 
 MQLOAD_SOURCE = Path(__file__).resolve().parents[2] / "shared" / "bench" / "mqload.c"
 TOPICLOAD_SOURCE = Path(__file__).with_name("topicload.c")

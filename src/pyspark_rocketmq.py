@@ -1,5 +1,5 @@
 """Found by Spark itself: `format("rocketmq")` without a call of `register`."""
 
-from tianzhou.spark.source import RocketmqSource as DefaultSource
+from tianzhou.spark.source.source import RocketmqSource as DefaultSource
 
 __all__ = ["DefaultSource"]

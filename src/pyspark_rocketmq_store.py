@@ -1,5 +1,5 @@
 """Found by Spark itself: `format("rocketmq-store")` without a call of `register`."""
 
-from tianzhou.spark.files import StoreSource as DefaultSource
+from tianzhou.spark.offline.source import StoreSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -13,7 +13,7 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 JAVA_ENDINGS = (
     "Manager", "Service", "Impl", "Factory", "Helper", "Util", "Utils", "Wrapper",
 )  # fmt: skip
-FILE_LINES_MAX = 700
+FILE_LINES_MAX = 720
 
 
 def tracked_text_files() -> list[Path]:

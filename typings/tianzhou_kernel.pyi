@@ -5,9 +5,9 @@ Every function answers None when it declines; `tianzhou.protocol.kernel` then as
 
 from typing import Any
 
-from tianzhou.protocol.pure import Buffer, Header
-from tianzhou.protocol.pure_record import RecordFields
-from tianzhou.protocol.pure_walk import Walk
+from tianzhou.protocol.pure.frames import Buffer, Header
+from tianzhou.protocol.pure.record import RecordFields
+from tianzhou.protocol.pure.walk import Walk
 
 CONTRACT: int
 
@@ -67,7 +67,7 @@ def put_index_items(
     file: memoryview, slot_count: int, number: int, begin_time_ms: int, items: bytes, /
 ) -> int | None: ...
 class Feed:
-    """The hot path; `kernel/src/feed.rs` says what it does, `broker/hotpath.py` what it is owed."""
+    """The hot path; `kernel/src/feed.rs` says what it does, `broker/requests/fast_path.py` what it is owed."""
 
     def __init__(self) -> None: ...
     def configure(

@@ -1,4 +1,4 @@
-//! Records as columns: the buffers of Arrow arrays, by the contract of `spark/twin.py`.
+//! Records as columns: the buffers of Arrow arrays, by the contract of `spark/columns/without_kernel.py`.
 //!
 //! Numbers are written in the machine's own order, as Arrow wants them. Texts are an array of 32-bit
 //! offsets and their bytes behind each other; where a value may be missing a bit map tells. Records

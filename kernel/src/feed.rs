@@ -2,7 +2,7 @@
 //!
 //! `feed` walks over the frames of a buffer. A frame that is an ordinary send is stored and
 //! answered; the first one that is not ends the walk before it has left a trace, and Python handles
-//! it. What is ordinary is written down in `broker/hotpath.py`; there, too, is what Python owes the
+//! it. What is ordinary is written down in `broker/requests/fast_path.py`; there, too, is what Python owes the
 //! feed. All positions are Python's: it lends memory (`leases.rs`) and settles what was done, when
 //! it likes: what several calls have stored is settled at once.
 

@@ -1,4 +1,4 @@
-//! The ROCKETMQ header encoding; its layout is drawn in `protocol/pure.py`.
+//! The ROCKETMQ header encoding; its layout is drawn in `protocol/pure/frames.py`.
 
 use std::borrow::Cow;
 use std::str::from_utf8;

@@ -1,7 +1,7 @@
 //! Memory of the store that the feed may read or write to, and how far.
 //!
 //! Python lends it and stays the owner of every position: what the feed has written counts once
-//! Python has settled it. The layouts are drawn in `store/consumequeue.py` and `store/index.py`.
+//! Python has settled it. The layouts are drawn in `store/consume_queue.py` and `store/index.py`.
 
 use pyo3::prelude::*;
 

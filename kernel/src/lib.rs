@@ -1,7 +1,7 @@
 //! The compiled kernel of Tianzhou.
 //!
-//! Whole buffers in, plain Python values out, by the contract of `protocol/pure.py` and
-//! `protocol/pure_record.py`. Where anything is odd or broken a function declines by answering None,
+//! Whole buffers in, plain Python values out, by the contract of `protocol/pure/frames.py` and
+//! `protocol/pure/record.py`. Where anything is odd or broken a function declines by answering None,
 //! and the pure twin decides: no error text is written here.
 
 mod columns;

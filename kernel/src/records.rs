@@ -1,4 +1,4 @@
-//! The message record; its layout is drawn in `protocol/record.py`.
+//! The message record; its layout is drawn in `protocol/records/record.py`.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::from_utf8;

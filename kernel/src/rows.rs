@@ -1,6 +1,6 @@
-//! Rows of Arrow columns as the items of a batch (`protocol/batch.py`), for the sink of Spark.
+//! Rows of Arrow columns as the items of a batch (`protocol/records/batch.py`), for the sink of Spark.
 //!
-//! The text of properties is that of `client/sending.py`: the row's own properties, TAGS, KEYS, the
+//! The text of properties is that of `client/sending/send_request.py`: the row's own properties, TAGS, KEYS, the
 //! sharding key, WAIT and the unique id; a row without any of the first begins with its id. Whatever
 //! Python would refuse, and whatever is odd, declines.
 

@@ -1,5 +1,5 @@
 //! Many records of a log file in one call, and what queues and index need of them, by the contract
-//! of `protocol/pure_walk.py`.
+//! of `protocol/pure/walk.py`.
 
 use std::collections::HashMap;
 use std::str::from_utf8;

@@ -8,12 +8,12 @@ def main() -> None:
     # A server lives long and starts often: it does not load what only other commands need.
     program, rest = sys.argv[1:2], sys.argv[2:]
     if program in (["namesrv"], ["broker"]):
-        from tianzhou.cli.arguments import is_verb
+        from tianzhou.cli.shared.arguments import is_verb
 
         if not is_verb(program[0], rest):
             sys.exit(_serve(program[0], rest))
     if program == ["up"]:
-        from tianzhou.cli import up
+        from tianzhou.cli.serve import up
 
         sys.exit(up.main(rest))
     from tianzhou.cli import app
@@ -23,10 +23,10 @@ def main() -> None:
 
 def _serve(program: str, arguments: list[str]) -> int:
     if program == "namesrv":
-        from tianzhou.cli import namesrv
+        from tianzhou.cli.serve import namesrv
 
         return namesrv.main(arguments)
-    from tianzhou.cli import broker
+    from tianzhou.cli.serve import broker
 
     return broker.main(arguments)
 

@@ -4,7 +4,8 @@ A row says what is bounded, by how much, and what happens above it. Code that en
 its constant here; a limit that can be set is the default of the named setting. `docs/security.md`
 shows the whole table: `python tools/limits_table.py` writes it, and a test compares the two.
 
-No request may cost the event loop more than 50 ms (`tests/integration/test_request_cost.py`), so
+No request may cost the event loop more than 50 ms
+(`tests/integration/servers/test_request_cost.py`), so
 limits of requests are chosen by measuring, and by what stock clients send.
 """
 

@@ -21,8 +21,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.adversity.proxy import Flips, Part, Proxy, Way, trouble
-from tests.adversity.storm import (
+from tests.support.brokers import eventually, running_broker, running_namesrv
+from tests.support.cutting_proxy import Flips, Part, Proxy, Way, trouble
+from tests.support.ports import free_port
+from tests.support.storm import (
     IN_FLIGHT_COUNT,
     MANY_COUNT,
     TOPIC,
@@ -35,11 +37,9 @@ from tests.adversity.storm import (
     send_many,
     send_one_by_one,
 )
-from tests.integration.brokers import eventually, running_broker, running_namesrv
-from tests.ports import free_port
 
 from tianzhou.client import Message, Producer, PushConsumer, ReceivedMessage
-from tianzhou.client.producer_settings import ProducerSettings
+from tianzhou.client.sending.settings import ProducerSettings
 
 log = logging.getLogger(__name__)
 

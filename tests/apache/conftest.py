@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 from _pytest.capture import CaptureManager
 
-from tests.apache import jars
-from tests.apache.backends import BACKENDS, OURS, Backend, running_backend
-from tests.apache.kit import TOOLS_ONLY, VERSIONS, ApacheUnavailable, Shell, java_shells
-from tianzhou.client.consumer_settings import (
+from tests.support.apache import jars
+from tests.support.apache.backends import BACKENDS, OURS, Backend, running_backend
+from tests.support.apache.servers import TOOLS_ONLY, VERSIONS, ApacheUnavailable, Shell, java_shells
+from tianzhou.client.group.settings import (
     ConsumerSettings,
     LitePullSettings,
     PushSettings,
     SimpleSettings,
 )
-from tianzhou.client.producer_settings import ProducerSettings
+from tianzhou.client.sending.settings import ProducerSettings
 from tianzhou.client.settings import ClientSettings
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
 def spark(apache: None) -> "Iterator[SparkSession]":
     """One session for all modules that read or write an Apache cluster with Spark."""
     pytest.importorskip("pyspark", reason="the extra spark is not installed: no pyspark")
-    from tests.spark.quick import QUICK
+    from tests.support.spark.fast_session import QUICK
     from tianzhou.spark import session
 
     made = session("apache", master="local[2]", configuration=QUICK)

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from tests.apache import asking
-from tests.apache.asking import ask_server
-from tests.apache.kit import (
+from tests.support.apache import requests
+from tests.support.apache.requests import ask_server
+from tests.support.apache.servers import (
     VERSIONS,
     Server,
     Shell,
@@ -105,16 +105,16 @@ def create_topic(cluster: Cluster, topic: str) -> None:
         "topicSysFlag": "0", "order": "false",
     }  # fmt: skip
     answer = ask_server(cluster.broker.address, UPDATE_AND_CREATE_TOPIC, fields)
-    assert answer.code == asking.SUCCESS, answer
+    assert answer.code == requests.SUCCESS, answer
     wait_for_route(cluster, topic)
 
 
 def wait_for_route(cluster: Cluster, topic: str) -> dict[str, Any]:
     def look() -> dict[str, Any] | None:
         answer = ask_server(
-            cluster.namesrv.address, asking.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}
+            cluster.namesrv.address, requests.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}
         )
-        return json.loads(answer.body) if answer.code == asking.SUCCESS else None
+        return json.loads(answer.body) if answer.code == requests.SUCCESS else None
 
     return wait_until(look, f"route of {topic}", timeout_s=SOON_S)
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.apache.backends import Backend, until
-from tests.integration.cli_kit import Cli, Ran
-from tianzhou.client.consumer import PushConsumer
+from tests.support.apache.backends import Backend, until
+from tests.support.command_line import Cli, Ran
+from tianzhou.client.consumer.push import PushConsumer
 from tianzhou.client.message import ReceivedMessage
-from tianzhou.client.producer import Producer
+from tianzhou.client.producer.producer import Producer
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ async def soon(cli: Cli, *words: str) -> Ran:
 
 
 def run_any(cli: Cli, *words: str) -> Ran:
-    from tests.integration.cli_kit import run_words
+    from tests.support.command_line import run_words
 
     return run_words([*words, "--namesrv", cli.namesrv])
 

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.apache.backends import OURS, Backend, running_backend
-from tests.apache.kit import VERSIONS, Shell, wait_until
 from tests.apache.test_broker_compat import broker_shell
-from tests.integration.brokers import eventually
+from tests.support.apache.backends import OURS, Backend, running_backend
+from tests.support.apache.servers import VERSIONS, Shell, wait_until
+from tests.support.brokers import eventually
 from tianzhou.client import CompressionType, Message, Producer, PushConsumer
-from tianzhou.protocol.compression import type_of
+from tianzhou.protocol.records.compression import type_of
 
 pytestmark = pytest.mark.apache
 

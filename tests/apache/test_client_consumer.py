@@ -5,19 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.apache.backends import Backend
-from tests.apache.consumer_scenarios import SCENARIOS, Scenario, Site
 from tests.apache.test_client_producer import create_topic
-from tests.integration.brokers import eventually, peer_of
-from tianzhou.client import (
-    ClientSettings,
-    Message,
-    PushConsumer,
-    ReceivedMessage,
-    hub,
-    sending,
-)
-from tianzhou.client.sending import Packing
+from tests.support.apache.backends import Backend
+from tests.support.apache.consumer_scenarios import SCENARIOS, Scenario, Site
+from tests.support.brokers import eventually, peer_of
+from tianzhou.client import ClientSettings, Message, PushConsumer, ReceivedMessage
+from tianzhou.client.connection import hub
+from tianzhou.client.sending import send_request
+from tianzhou.client.sending.send_request import Packing
 from tianzhou.clock import wall_ms
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.sysflag import INNER_BATCH
@@ -70,14 +65,16 @@ async def test_a_topic_that_stores_batches_as_one(backend: Backend) -> None:
 
 async def send_as_one(namesrv: str, topic: str, texts: list[str]) -> None:
     """As Java's client sends a batch: it has an id of its own, and so may be stored as one."""
-    items = [sending.batch_item(Message(topic, text), f"{at:032}") for at, text in enumerate(texts)]
-    out = sending.outgoing_batch(topic, items, texts, Packing(), wait_stored=True)
+    items = [
+        send_request.batch_item(Message(topic, text), f"{at:032}") for at, text in enumerate(texts)
+    ]
+    out = send_request.outgoing_batch(topic, items, texts, Packing(), wait_stored=True)
     named = replace(out, properties_text=f"UNIQ_KEY\x01{'F' * 32}\x02{out.properties_text}")
     own = hub.acquire(ClientSettings(namesrv=namesrv))
     try:
         (queue,) = (await own.route(topic)).writable
-        template = sending.header_template("batching", queue, "TBW102", 4, unit_mode=False)
-        fields = sending.fields_of(template, named, wall_ms())
+        template = send_request.header_template("batching", queue, "TBW102", 4, unit_mode=False)
+        fields = send_request.fields_of(template, named, wall_ms())
         address = own.master_address(queue.broker_name)
         assert address is not None
         await own.ask(address, Command(code=named.code, ext_fields=fields, body=named.body))

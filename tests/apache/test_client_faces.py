@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.apache.backends import Backend, until
 from tests.apache.test_client_producer import create_topic
-from tests.integration.brokers import eventually
+from tests.support.apache.backends import Backend, until
+from tests.support.brokers import eventually
 from tianzhou.client import (
     ClientSettings,
     Later,

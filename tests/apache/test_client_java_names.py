@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.apache import jars
+from tests.support.apache import jars
 
 pytestmark = pytest.mark.apache
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from tests.apache.backends import Backend
 from tests.apache.test_client_producer import create_topic
-from tests.integration.killed import kill_one
+from tests.support.apache.backends import Backend
+from tests.support.killed_process import kill_one
 
 QUEUES = 4
 

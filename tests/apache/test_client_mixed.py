@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.apache.backends import Backend
-from tests.apache.kit import VERSIONS, Shell, java_shells
-from tests.integration.brokers import eventually
+from tests.support.apache.backends import Backend
+from tests.support.apache.servers import VERSIONS, Shell, java_shells
+from tests.support.brokers import eventually
 from tianzhou.client import Producer, PushConsumer, Queue, ReceivedMessage
-from tianzhou.client.queues import java_order, java_text
-from tianzhou.client.rebalance import (
+from tianzhou.client.group.rebalance import (
     STRATEGIES,
     Allocate,
     averagely,
@@ -20,6 +19,7 @@ from tianzhou.client.rebalance import (
     machine_room_nearby,
     shares,
 )
+from tianzhou.client.queues import java_order, java_text
 
 pytestmark = pytest.mark.apache
 

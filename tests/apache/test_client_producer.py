@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.apache.backends import Backend, until
+from tests.support.apache.backends import Backend, until
 from tianzhou.client import (
     ClientSettings,
     Credentials,
@@ -21,15 +21,15 @@ from tianzhou.client import (
     TransactionProducer,
     TransactionState,
     by_hash,
-    hub,
 )
+from tianzhou.client.connection import hub
 from tianzhou.errors import BrokerError, ReplyTimeout, RouteNotFound
 from tianzhou.message import StoredMessage
 from tianzhou.names import TRACE_TOPIC
 from tianzhou.protocol import properties
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command, HeaderEncoding
-from tianzhou.protocol.compression import CompressionType, plain_body
+from tianzhou.protocol.records.compression import CompressionType, plain_body
 
 
 @pytest.fixture

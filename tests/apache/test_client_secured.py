@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.apache.backends import BACKENDS, OURS
-from tests.apache.secured import (
+from tests.apache.test_client_producer import create_topic
+from tests.support.apache.backends import BACKENDS, OURS
+from tests.support.apache.secured import (
     ASKING_GROUP,
     CHIEF,
     CLERK,
@@ -18,9 +19,8 @@ from tests.apache.secured import (
     Secured,
     secured_cluster,
 )
-from tests.apache.test_client_producer import create_topic
-from tests.integration.brokers import eventually
-from tests.integration.killed import assert_in_order, kill_one
+from tests.support.brokers import eventually
+from tests.support.killed_process import assert_in_order, kill_one
 from tianzhou.client import (
     ClientSettings,
     Credentials,
@@ -32,8 +32,8 @@ from tianzhou.client import (
     QueueReader,
     ReceivedMessage,
     Tls,
-    hub,
 )
+from tianzhou.client.connection import hub
 from tianzhou.errors import BrokerError, ConnectError
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.apache.backends import OURS, Backend
-from tests.apache.consumer_scenarios import Site
 from tests.apache.test_client_consumer import broker_of
-from tests.integration.brokers import DEADLINE_S, eventually, peer_of
+from tests.support.apache.backends import OURS, Backend
+from tests.support.apache.consumer_scenarios import Site
+from tests.support.brokers import DEADLINE_S, eventually, peer_of
 from tianzhou.client import PoppedMessage, SimpleConsumer
 from tianzhou.errors import BrokerError, ClientClosed, HandleExpired
 

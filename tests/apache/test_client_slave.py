@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.apache.backends import until
-from tests.apache.kit import Server, apache_broker, tianzhou_namesrv
-from tests.integration.brokers import Peer, peer_of
+from tests.support.apache.backends import until
+from tests.support.apache.servers import Server, apache_broker, tianzhou_namesrv
+from tests.support.brokers import Peer, peer_of
 from tianzhou.client import Message, Producer, PushConsumer, Queue, QueueReader, ReceivedMessage
 from tianzhou.names import MASTER_ID
 from tianzhou.protocol.codes import RequestCode, ResponseCode

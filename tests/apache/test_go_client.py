@@ -19,7 +19,7 @@ from tests.apache.test_broker_compat import create_topic, our_cluster
 
 pytestmark = pytest.mark.apache
 
-SOURCES = Path(__file__).parent / "go"
+SOURCES = Path(__file__).parents[1] / "support" / "apache" / "go"
 CACHE = Path(__file__).parent.parent.parent / ".cache" / "go"
 FETCH_TIMEOUT_S = 300
 RUN_TIMEOUT_S = 120

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.apache.asking import SUCCESS, ask_server
-from tests.apache.kit import (
+from tests.apache.test_broker_compat import Cluster, our_cluster
+from tests.support.apache.requests import SUCCESS, ask_server
+from tests.support.apache.servers import (
     BROKER_DEFAULTS,
     VERSIONS,
     Shell,
@@ -23,8 +24,7 @@ from tests.apache.kit import (
     tianzhou_namesrv,
     wait_until,
 )
-from tests.apache.test_broker_compat import Cluster, our_cluster
-from tianzhou.protocol.record import decode_record
+from tianzhou.protocol.records.record import decode_record
 
 pytestmark = pytest.mark.apache
 

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.apache.kit import (
+from tests.apache.test_broker_compat import our_cluster
+from tests.support.apache.servers import (
     BROKER_DEFAULTS,
     Shell,
     apache_broker,
@@ -23,9 +24,8 @@ from tests.apache.kit import (
     tianzhou_namesrv,
     wait_until,
 )
-from tests.apache.test_broker_compat import our_cluster
-from tests.integration.brokers import Peer, eventually, peer_of
-from tests.integration.pop_kit import GROUP, TOPIC, Popped, ack, pop
+from tests.support.brokers import Peer, eventually, peer_of
+from tests.support.pop import GROUP, TOPIC, Popped, ack, pop
 from tianzhou.client.sync import SimpleConsumer
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.apache.kit import VERSIONS, Shell, java_shell, wait_until
 from tests.apache.test_broker_compat import Cluster, our_cluster
 from tests.apache.test_kinds_transactions import COMMIT, ROLLBACK, UNKNOWN, Stage
+from tests.support.apache.servers import VERSIONS, Shell, java_shell, wait_until
 
 pytestmark = pytest.mark.apache
 

@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.apache.kit import VERSIONS, apache_broker, tianzhou_namesrv
-from tests.integration.brokers import Peer, bodies_in, eventually, peer_of, running_broker
-from tests.integration.test_broker_transactions import (
+from tests.integration.broker.test_transactions import (
     COMMIT,
     PREPARED,
     ROLLBACK,
@@ -15,6 +13,8 @@ from tests.integration.test_broker_transactions import (
     end_fields,
     end_of_check,
 )
+from tests.support.apache.servers import VERSIONS, apache_broker, tianzhou_namesrv
+from tests.support.brokers import Peer, bodies_in, eventually, peer_of, running_broker
 from tianzhou.names import HALF_OP_TOPIC
 from tianzhou.protocol import sysflag
 from tianzhou.protocol.codes import RequestCode, ResponseCode

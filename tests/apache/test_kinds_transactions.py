@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.apache.kit import VERSIONS, Shell, java_shell, wait_until
 from tests.apache.test_broker_compat import Cluster, create_topic, log_of, our_cluster
+from tests.support.apache.servers import VERSIONS, Shell, java_shell, wait_until
 
 pytestmark = pytest.mark.apache
 

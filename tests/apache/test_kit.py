@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.apache import jars
-from tests.apache.kit import ApacheUnavailable, apache_namesrv, wait_until
+from tests.support.apache import jars
+from tests.support.apache.servers import ApacheUnavailable, apache_namesrv, wait_until
 
 pytestmark = pytest.mark.apache
 

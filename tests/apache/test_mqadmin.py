@@ -18,10 +18,10 @@ from string import Template
 
 import pytest
 
-from tests.apache.asking import SUCCESS, ask_server
-from tests.apache.kit import VERSIONS, Shell, wait_until
-from tests.apache.mqadmin_rows import ASKS_NO_SERVER, BODIES, TABLE, TOOLS, V4, V5, Row
 from tests.apache.test_broker_compat import Cluster, our_cluster
+from tests.support.apache.mqadmin_rows import ASKS_NO_SERVER, BODIES, TABLE, TOOLS, V4, V5, Row
+from tests.support.apache.requests import SUCCESS, ask_server
+from tests.support.apache.servers import VERSIONS, Shell, wait_until
 
 pytestmark = pytest.mark.apache
 

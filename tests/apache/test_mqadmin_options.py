@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.apache.kit import TOOLS_ONLY, VERSIONS, Shell
-from tests.cli_words import check_words
-from tianzhou.cli.mqadmin import build, parse
-from tianzhou.cli.mqadmin_table import ALIASES, SECOND_NAMES, Alias
+from tests.support.apache.servers import TOOLS_ONLY, VERSIONS, Shell
+from tests.support.command_words import check_words
+from tianzhou.cli.mqadmin.command import build, parse
+from tianzhou.cli.mqadmin.table import ALIASES, SECOND_NAMES, Alias
 
 pytestmark = pytest.mark.apache
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.apache import asking
-from tests.apache.asking import ask_server
-from tests.apache.kit import (
+from tests.support.apache import requests
+from tests.support.apache.requests import ask_server
+from tests.support.apache.servers import (
     VERSIONS,
     Server,
     Shell,
@@ -78,10 +78,10 @@ def cluster(apache: None) -> Iterator[Cluster]:
 
 def route_of(namesrv: Server, topic: str) -> Route | None:
     """What a client of today is told about a topic; None if there is no such topic."""
-    answer = ask_server(namesrv.address, asking.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
-    if answer.code == asking.TOPIC_NOT_EXIST:
+    answer = ask_server(namesrv.address, requests.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+    if answer.code == requests.TOPIC_NOT_EXIST:
         return None
-    assert answer.code == asking.SUCCESS, answer
+    assert answer.code == requests.SUCCESS, answer
     route: Route = json.loads(answer.body)
     return route
 
@@ -132,7 +132,7 @@ def wait_for_bodies(shell: Shell, consumer: str, bodies: list[str]) -> None:
 # -- the same brokers, our answers and Apache's ---------------------------------------------------
 
 
-@pytest.mark.parametrize("client", [asking.V4_9_3, asking.V4_9_7, asking.V5_5_0])
+@pytest.mark.parametrize("client", [requests.V4_9_3, requests.V4_9_7, requests.V5_5_0])
 @pytest.mark.parametrize("topic", ["TBW102", *map(broker_name, VERSIONS), "NoSuchTopic"])
 def test_route_is_the_one_apache_gives(cluster: Cluster, topic: str, client: int) -> None:
     def is_the_same() -> None:
@@ -140,7 +140,7 @@ def test_route_is_the_one_apache_gives(cluster: Cluster, topic: str, client: int
             ours, oldest, newest = (
                 ask_server(
                     server.address,
-                    asking.GET_ROUTEINFO_BY_TOPIC,
+                    requests.GET_ROUTEINFO_BY_TOPIC,
                     {"topic": topic} | extra,
                     client_version=client,
                 )
@@ -156,9 +156,9 @@ def test_route_is_the_one_apache_gives(cluster: Cluster, topic: str, client: int
 
 def test_cluster_info_is_the_one_apache_gives(cluster: Cluster) -> None:
     def is_the_same() -> None:
-        for client in (asking.V4_9_3, asking.V5_5_0):
+        for client in (requests.V4_9_3, requests.V5_5_0):
             ours, newest = (
-                ask_server(server.address, asking.GET_BROKER_CLUSTER_INFO, client_version=client)
+                ask_server(server.address, requests.GET_BROKER_CLUSTER_INFO, client_version=client)
                 for server in (cluster.namesrv, cluster.apache_namesrvs[NEWEST])
             )
             assert ours == newest
@@ -446,7 +446,7 @@ def test_killed_broker_is_gone_at_once(apache: None, gone: str) -> None:
             timeout_s=AT_ONCE_S,
             seen=lambda: route_of(namesrv, "TBW102"),
         )
-        info = ask_server(namesrv.address, asking.GET_BROKER_CLUSTER_INFO)
+        info = ask_server(namesrv.address, requests.GET_BROKER_CLUSTER_INFO)
         assert broker.address.encode() not in info.body
 
 

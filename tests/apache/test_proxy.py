@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from tests.apache.jars import GRPC, PROXY
-from tests.apache.jvm import java_command, make_home
-from tests.apache.kit import Server, Shell, ask_server, java_shell, wait_until
-from tests.apache.processes import LOOPBACK, START_TIMEOUT_S, is_listening
 from tests.apache.test_broker_compat import our_cluster
-from tests.ports import free_port
+from tests.support.apache.jars import GRPC, PROXY
+from tests.support.apache.jvm import java_command, make_home
+from tests.support.apache.processes import LOOPBACK, START_TIMEOUT_S, is_listening
+from tests.support.apache.servers import Server, Shell, ask_server, java_shell, wait_until
+from tests.support.ports import free_port
 from tianzhou.protocol.bodies import decode
 from tianzhou.protocol.bodies.stats import ConsumeStats
 from tianzhou.protocol.codes import RequestCode, ResponseCode

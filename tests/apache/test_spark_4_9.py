@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from tests.apache.kit import apache_broker, apache_namesrv, wait_until
 from tests.apache.test_spark_apache import create_topic
+from tests.support.apache.servers import apache_broker, apache_namesrv, wait_until
 from tianzhou.client.sync import Producer
 
 pytest.importorskip("pyspark", reason="the extra spark is not installed: no pyspark")
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.reading import stored_at
-from tests.spark.streams import run
+from tests.support.spark.reading import stored_at
+from tests.support.spark.streams import run
 
 pytestmark = [pytest.mark.apache, pytest.mark.usefixtures("apache")]
 

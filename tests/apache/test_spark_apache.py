@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.apache.kit import Server, apache_broker, ask_server, tianzhou_namesrv, wait_until
+from tests.support.apache.servers import (
+    Server,
+    apache_broker,
+    ask_server,
+    tianzhou_namesrv,
+    wait_until,
+)
 from tianzhou.client.sync import Producer
 from tianzhou.names import MASTER_ID
 from tianzhou.protocol.codes import RequestCode
@@ -16,7 +22,7 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed: no pysp
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark import sizes
+from tests.support.spark import sizes
 
 pytestmark = [pytest.mark.apache, pytest.mark.usefixtures("apache")]
 

@@ -12,14 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.apache.kit import VERSIONS, apache_broker, java_shell, tianzhou_namesrv, wait_until
+from tests.support.apache.servers import (
+    VERSIONS,
+    apache_broker,
+    java_shell,
+    tianzhou_namesrv,
+    wait_until,
+)
 from tianzhou.admin import Admin
 from tianzhou.admin.messages import body_of
 from tianzhou.admin.topics import extents
 from tianzhou.admin.trace import parse_trace
 from tianzhou.client import Later, Message, ReceivedMessage
-from tianzhou.client.idempotence import TokenTable
-from tianzhou.client.outbox import OUTBOX_ID, Outbox
+from tianzhou.client.database.idempotence import TokenTable
+from tianzhou.client.database.outbox import OUTBOX_ID, Outbox
 from tianzhou.client.sync import Producer, PushConsumer
 from tianzhou.names import TRACE_TOPIC
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
@@ -29,7 +35,7 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed: no pysp
 
 from pyspark.sql import SparkSession
 
-from tests.spark.reading import rows, stored_at
+from tests.support.spark.reading import rows, stored_at
 from tianzhou.spark.pipelines import runner, tables
 
 pytestmark = [pytest.mark.apache, pytest.mark.usefixtures("apache")]

@@ -12,11 +12,12 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed: no pysp
 
 import pyarrow as pa
 
-from tests.apache.backends import Backend
-from tianzhou.spark import sink_ledger, sink_tasks
-from tianzhou.spark.sink_ledger import Batch, Ledger
-from tianzhou.spark.sink_options import SinkOptions
-from tianzhou.spark.sink_tasks import Half
+from tests.support.apache.backends import Backend
+from tianzhou.spark.sink import ledger as sink_ledger
+from tianzhou.spark.sink import tasks
+from tianzhou.spark.sink.ledger import Batch, Ledger
+from tianzhou.spark.sink.options import SinkOptions
+from tianzhou.spark.sink.tasks import Half
 
 BODIES = [f"row {number}" for number in range(20)]
 CHECKS_S = 2.5
@@ -25,7 +26,7 @@ CHECKS_S = 2.5
 
 def send(options: SinkOptions, bodies: Iterable[str]) -> list[Half]:
     batch = pa.RecordBatch.from_pydict({"body": list(bodies)})
-    return sink_tasks.write(iter([batch]), options).halves
+    return tasks.write(iter([batch]), options).halves
 
 
 def seen(backend: Backend, topic: str) -> Counter[str]:
@@ -44,7 +45,7 @@ def test_batches_and_ordered_rows_arrive(backend: Backend) -> None:
     options = SinkOptions(name_server=backend.namesrv, topic=topic, batch_count=7)
     send(options, BODIES)
     rows = {"body": [f"{n}" for n in range(100)], "orderKey": [f"k{n % 5}" for n in range(100)]}
-    sink_tasks.write(iter([pa.RecordBatch.from_pydict(rows)]), options)
+    tasks.write(iter([pa.RecordBatch.from_pydict(rows)]), options)
     asyncio.run(backend.await_stored(topic, 120))
     found = asyncio.run(backend.stored(topic))
     assert Counter(message.body.decode() for message in found) == Counter(BODIES + rows["body"])

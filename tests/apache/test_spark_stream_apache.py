@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.apache.kit import (
+from tests.apache.test_spark_apache import create_topic
+from tests.support.apache.servers import (
     Restartable,
     apache_broker,
     free_port,
     tianzhou_namesrv,
     wait_until,
 )
-from tests.apache.test_spark_apache import create_topic
 from tianzhou.client import Message
 from tianzhou.client.sync import Producer
 
@@ -23,9 +23,9 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed: no pysp
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from tests.spark.reading import stored_at
-from tests.spark.sink_runs import SOURCE, TOPIC, SinkRun
-from tests.spark.streams import Batches, run, stream
+from tests.support.spark.reading import stored_at
+from tests.support.spark.sink_runs import SOURCE, TOPIC, SinkRun
+from tests.support.spark.streams import Batches, run, stream
 
 pytestmark = [pytest.mark.apache, pytest.mark.usefixtures("apache")]
 

@@ -18,8 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.apache.jvm import java_command, make_home
-from tests.apache.kit import (
+from tests.support.apache.jvm import java_command, make_home
+from tests.support.apache.processes import STOP_TIMEOUT_S
+from tests.support.apache.servers import (
     LOOPBACK,
     VERSIONS,
     Server,
@@ -27,12 +28,11 @@ from tests.apache.kit import (
     apache_namesrv,
     free_port,
 )
-from tests.apache.processes import STOP_TIMEOUT_S
 from tianzhou.protocol import properties, sysflag
-from tianzhou.protocol.record import decode_record
+from tianzhou.protocol.records.record import decode_record
 from tianzhou.store.config import StoreConfig
+from tianzhou.store.consume_queue_ext import is_address
 from tianzhou.store.message_store import Draft, MessageStore
-from tianzhou.store.queue_ext import is_address
 from tianzhou.store.reading import ReadStatus
 
 pytestmark = pytest.mark.apache

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import tianzhou_kernel
 
-from tianzhou.protocol import batch
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command, HeaderEncoding, encode
-from tianzhou.protocol.message_id import encode_offset_id
+from tianzhou.protocol.records import batch
+from tianzhou.protocol.records.message_id import encode_offset_id
 
 MARK = "getsid"
 """A function of the C library that nothing else calls here; callgrind is told its name."""
@@ -52,7 +52,7 @@ class Queue:
 
 
 class Fed:
-    """A feed with memory of its own, as `store/lending.py` would lend it."""
+    """A feed with memory of its own, as `store/kernel_memory.py` would lend it."""
 
     def __init__(self) -> None:
         self.log = bytearray(LOG_BYTES)

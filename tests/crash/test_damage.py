@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.simulated_disk import SimulatedDisk
-from tests.crash.store_kit import (
+from tests.support.simulated_disk import SimulatedDisk
+from tests.support.store import (
     ROOT,
     Ledger,
     Ticker,

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.brokers import (
+from tests.integration.broker.test_crash import broker_process
+from tests.support.brokers import (
     LOOPBACK,
     Peer,
     bodies_in,
     eventually,
     peer_of,
 )
-from tests.integration.test_broker_crash import broker_process
-from tests.ports import free_port
+from tests.support.ports import free_port
 from tianzhou.errors import RemotingError
 from tianzhou.protocol.codes import ResponseCode
 

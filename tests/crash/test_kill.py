@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash import writer
-from tests.crash.store_kit import queues_of, read_queue
-from tests.crash.writer import Kind
+from tests.support import store_writer
+from tests.support.store import queues_of, read_queue
+from tests.support.store_writer import Kind
 from tianzhou.store.message_store import MessageStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +42,7 @@ class Writers:
         said = [self._process.stdout.readline() for _ in range(wanted)]
         os.kill(process_id, signal.SIGKILL)
         # What was in the pipe when it died was said before it died.
-        said += iter(self._process.stdout.readline, writer.END)
+        said += iter(self._process.stdout.readline, store_writer.END)
         promised: Promised = {}
         for line in said:
             topic, queue_id, queue_offset, log_offset, body = line.split()
@@ -54,7 +54,7 @@ class Writers:
 @pytest.fixture(scope="module")
 def writers() -> Iterator[Writers]:
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.crash.writer"],
+        [sys.executable, "-m", "tests.support.store_writer"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=ROOT,
@@ -77,7 +77,7 @@ def test_nothing_acknowledged_is_lost_by_kills(
         promised |= new
         if kill % 3 == 0:
             continue  # The next writer recovers by itself.
-        with MessageStore.open(writer.config(tmp_path, kind), background=False) as store:
+        with MessageStore.open(store_writer.config(tmp_path, kind), background=False) as store:
             found = {
                 (topic, queue_id, queue_offset): value
                 for topic, queue_id in queues_of(store)

@@ -16,9 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash import waits_driver
-from tests.crash.waits_driver import fast_ms
-from tests.integration.brokers import (
+from tests.support import scheduled_driver
+from tests.support.brokers import (
     DEADLINE_S,
     LOOPBACK,
     Peer,
@@ -27,7 +26,8 @@ from tests.integration.brokers import (
     peer_of,
     send_fields,
 )
-from tests.ports import free_port
+from tests.support.ports import free_port
+from tests.support.scheduled_driver import fast_ms
 from tianzhou.errors import RemotingError
 from tianzhou.message import StoredMessage
 from tianzhou.protocol.bodies import encode as encode_body
@@ -43,7 +43,7 @@ from tianzhou.protocol.command import Command
 SECOND_MS = 1000
 # Processes are forked from one that has imported everything and does nothing else.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload([waits_driver.__name__])
+CONTEXT.set_forkserver_preload([scheduled_driver.__name__])
 
 
 class Dying:
@@ -63,7 +63,7 @@ class Dying:
         step = self.step if self.deaths == 0 else ""
         self.told, teller = CONTEXT.Pipe(duplex=False)
         self.process = CONTEXT.Process(
-            target=waits_driver.main,
+            target=scheduled_driver.main,
             args=(self.port, self.folder, step, self.count, teller, self.held_ms),
         )
         self.process.start()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.crash.test_kinds_delay import Walk, dying
-from tests.integration.brokers import eventually
-from tests.integration.pop_kit import GROUP, TOPIC, Popped, ack, batch_ack, change, pop
+from tests.support.brokers import eventually
+from tests.support.pop import GROUP, TOPIC, Popped, ack, batch_ack, change, pop
 from tianzhou.protocol.bodies import encode
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.codes import RequestCode, ResponseCode

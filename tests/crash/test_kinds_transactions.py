@@ -16,16 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.steps import Child, stepping_broker
-from tests.integration.brokers import (
-    LOOPBACK,
-    Peer,
-    bodies_in,
-    eventually,
-    messages_in,
-    peer_of,
-)
-from tests.integration.test_broker_transactions import (
+from tests.integration.broker.test_transactions import (
     COMMIT,
     PREPARED,
     ROLLBACK,
@@ -34,14 +25,23 @@ from tests.integration.test_broker_transactions import (
     end_of_check,
     is_settled,
 )
-from tests.ports import free_port
+from tests.support.brokers import (
+    LOOPBACK,
+    Peer,
+    bodies_in,
+    eventually,
+    messages_in,
+    peer_of,
+)
+from tests.support.crash_steps import Child, stepping_broker
+from tests.support.ports import free_port
 from tianzhou.errors import RemotingError
 from tianzhou.names import CHECK_MAX_TOPIC
 from tianzhou.protocol import sysflag
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
-from tianzhou.protocol.message_id import encode_offset_id
-from tianzhou.protocol.record import decode_record
+from tianzhou.protocol.records.message_id import encode_offset_id
+from tianzhou.protocol.records.record import decode_record
 from tianzhou.remoting.client import Client
 from tianzhou.remoting.connection import Connection
 

@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.simulated_disk import SimulatedDisk
-from tests.crash.store_kit import BORN, HERE, NOON_MS, small_config
+from tests.support.simulated_disk import SimulatedDisk
+from tests.support.store import BORN, HERE, NOON_MS, small_config
 from tianzhou.broker.config import load_broker_config
-from tianzhou.broker.groups import GroupTable
-from tianzhou.broker.offsets import OffsetTable
-from tianzhou.broker.pop import Change, Flying, Key
-from tianzhou.broker.pop_run import Pops
-from tianzhou.broker.stats import Stats
-from tianzhou.broker.topics import TopicTable
+from tianzhou.broker.pop.inflight import Change, Flying, Key
+from tianzhou.broker.pop.reviver import Pops
+from tianzhou.broker.statistics.counters import Stats
+from tianzhou.broker.tables.groups import GroupTable
+from tianzhou.broker.tables.offsets import OffsetTable
+from tianzhou.broker.tables.topics import TopicTable
 from tianzhou.config.live import LiveSettings
 from tianzhou.config.settings import Given
-from tianzhou.protocol.record import decode_record
+from tianzhou.protocol.records.record import decode_record
 from tianzhou.store.message_store import Draft, MessageStore
 
 KEY = Key("g", "t", 0)

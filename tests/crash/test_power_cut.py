@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from tests.crash.simulated_disk import SimulatedDisk
-from tests.crash.store_kit import (
+from tests.support.simulated_disk import SimulatedDisk
+from tests.support.store import (
     Ledger,
     Ticker,
     draft,

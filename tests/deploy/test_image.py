@@ -19,8 +19,8 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
-from tests import packages
-from tests.ports import free_port
+from tests.support import packages
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE, IMAGE = "localhost/debian:trixie", "localhost/tianzhou"

@@ -27,7 +27,7 @@ from tests.fuzz.guard_requests import (
     Tried,
     make_up,
 )
-from tests.integration.brokers import Peer, peer_of, pull_fields, running_broker, send_fields
+from tests.support.brokers import Peer, peer_of, pull_fields, running_broker, send_fields
 from tianzhou.message import StoredMessage
 from tianzhou.names import CHECK_MAX_TOPIC, TIMER_TOPIC
 from tianzhou.protocol import acl, properties, sysflag
@@ -36,7 +36,7 @@ from tianzhou.protocol.bodies.topics import TopicConfig
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command, decode, encode
 from tianzhou.protocol.framing import split
-from tianzhou.protocol.record import MAGIC_BLANK, decode_record, scan_records
+from tianzhou.protocol.records.record import MAGIC_BLANK, decode_record, scan_records
 
 BATCH = 250
 MARK = "CONTENT-OF-BRAVO"

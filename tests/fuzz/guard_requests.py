@@ -21,7 +21,7 @@ from tianzhou.protocol import acl, command
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command, HeaderEncoding
 from tianzhou.protocol.headers.table import REQUEST_HEADERS
-from tianzhou.protocol.recall import RecallHandle, encode_handle
+from tianzhou.protocol.records.recall import RecallHandle, encode_handle
 
 KEY = "secret-of-accounts"
 NOTHING = acl.Credentials("nothing-account", KEY)

@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.apache.kit import (
+from tests.support.apache.servers import (
     LOOPBACK,
     VERSIONS,
     Server,

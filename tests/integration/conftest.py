@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration import cli_tried
+from tests.support import commands_tried
 
 JUDGE = "test_every_command_and_option_is_tried"
 
@@ -12,7 +12,7 @@ JUDGE = "test_every_command_and_option_is_tried"
 @pytest.fixture(scope="session", autouse=True)
 def notes() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        cli_tried.record(patch)
+        commands_tried.record(patch)
         yield
 
 
@@ -23,8 +23,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def all_of_the_command_line(request: pytest.FixtureRequest) -> None:
     """Skips a judgement of all tests where only some of them run."""
-    here = Path(__file__).parent
-    wanted = {path.name for path in here.glob("test_cli_*.py")}
+    here = Path(__file__).parent / "cli"
+    wanted = {path.name for path in here.glob("test_*.py")}
     missing = wanted - {item.path.name for item in request.session.items}
     if missing or request.config.getoption("keyword"):
         pytest.skip(f"only some tests of the command line run here: without {sorted(missing)}")

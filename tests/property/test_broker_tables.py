@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.groups import GroupTable
-from tianzhou.broker.longpoll import SLOT_MS, Parked, ParkedPulls
-from tianzhou.broker.offsets import OffsetTable
-from tianzhou.broker.persist import encode_table, load_table, save_table
-from tianzhou.broker.topics import TopicTable, system_topics
+from tianzhou.broker.longpoll.parked_pulls import SLOT_MS, Parked, ParkedPulls
+from tianzhou.broker.tables.groups import GroupTable
+from tianzhou.broker.tables.offsets import OffsetTable
+from tianzhou.broker.tables.saver import encode_table, load_table, save_table
+from tianzhou.broker.tables.topics import TopicTable, system_topics
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.topics import TopicConfig
 

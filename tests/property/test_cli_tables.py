@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
 import tianzhou.cli
-from tianzhou.cli.show import facts, table
+from tianzhou.cli.shared.output import facts, table
 
 WIDTHS = st.sampled_from([40, 60, 80, 100, 120, 160])
 NUMBERS = st.integers(0, 10**15)

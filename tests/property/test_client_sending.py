@@ -6,15 +6,16 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tianzhou.client.connection.routes import route_of
 from tianzhou.client.message import Message
-from tianzhou.client.picker import Picker
+from tianzhou.client.producer.selectors import by_hash
 from tianzhou.client.queues import Queue
-from tianzhou.client.routes import route_of
-from tianzhou.client.selectors import by_hash
-from tianzhou.client.sending import batch_item, split
+from tianzhou.client.sending.picker import Picker
+from tianzhou.client.sending.send_request import batch_item, split
 from tianzhou.names import PERM_READ, PERM_WRITE
-from tianzhou.protocol import batch, properties
+from tianzhou.protocol import properties
 from tianzhou.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
+from tianzhou.protocol.records import batch
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 QUEUES = st.lists(

@@ -29,7 +29,7 @@ from tianzhou.protocol import kernel
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import decode
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.outlet import NO_SOCKET
+from tianzhou.remoting.write_buffer import NO_SOCKET
 
 pytestmark = [
     pytest.mark.kernel,

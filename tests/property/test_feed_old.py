@@ -10,7 +10,7 @@ from tests.property.test_feed_twin import Side, fed_side, frames_of, lay, pull_f
 
 from tianzhou.protocol import kernel
 from tianzhou.protocol.command import decode
-from tianzhou.protocol.record import decode_records
+from tianzhou.protocol.records.record import decode_records
 
 pytestmark = [
     pytest.mark.kernel,

@@ -14,44 +14,45 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.crash.simulated_disk import SimulatedDisk
+from tests.support.simulated_disk import SimulatedDisk
 
-from tianzhou.broker.busy import SendGate
-from tianzhou.broker.clients import (
+from tianzhou.broker.config import load_broker_config
+from tianzhou.broker.handlers import pull, send
+from tianzhou.broker.handlers.pull import PullParts, Waiting
+from tianzhou.broker.handlers.send import SendParts
+from tianzhou.broker.longpoll.parked_pulls import ParkedPulls
+from tianzhou.broker.requests.fast_path import HotPath
+from tianzhou.broker.statistics.counters import Stats
+from tianzhou.broker.storing.durability import Durability
+from tianzhou.broker.storing.overload import SendGate
+from tianzhou.broker.storing.redirects import Intake
+from tianzhou.broker.tables.clients import (
     Client,
     ConsumerHeartbeat,
     ConsumerTable,
     Subscription,
     make_subscription,
 )
-from tianzhou.broker.config import load_broker_config
-from tianzhou.broker.durability import Durability
-from tianzhou.broker.groups import GroupTable
-from tianzhou.broker.handlers import pull, send
-from tianzhou.broker.handlers.pull import PullParts, Waiting
-from tianzhou.broker.handlers.send import SendParts
-from tianzhou.broker.hotpath import HotPath
-from tianzhou.broker.intake import Intake
-from tianzhou.broker.longpoll import ParkedPulls
-from tianzhou.broker.offsets import OffsetTable
-from tianzhou.broker.stats import Stats
-from tianzhou.broker.topics import TopicTable, system_topics
+from tianzhou.broker.tables.groups import GroupTable
+from tianzhou.broker.tables.offsets import OffsetTable
+from tianzhou.broker.tables.topics import TopicTable, system_topics
 from tianzhou.config.live import LiveSettings
 from tianzhou.config.properties import Property
 from tianzhou.config.settings import Given
-from tianzhou.protocol import batch, kernel
+from tianzhou.protocol import kernel
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.topics import MULTI_TAG, TopicConfig
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import FLAG_ONEWAY, Command, HeaderEncoding, decode, encode
 from tianzhou.protocol.framing import split
 from tianzhou.protocol.headers.pull import PullMessageRequest
-from tianzhou.protocol.message_id import encode_offset_id
+from tianzhou.protocol.records import batch
+from tianzhou.protocol.records.message_id import encode_offset_id
 from tianzhou.remoting.connection import Connection, Handler
 from tianzhou.remoting.limits import Limits
-from tianzhou.remoting.switchboard import Switchboard
+from tianzhou.remoting.shared_state import Switchboard
 from tianzhou.store.config import ENTRY_BYTES, FlushDiskType
-from tianzhou.store.consumequeue import Entry
+from tianzhou.store.consume_queue import Entry
 from tianzhou.store.message_store import Draft, MessageStore
 
 pytestmark = [
@@ -761,7 +762,7 @@ async def test_large_messages_and_many_are_stored_in_several_writes() -> None:
     side.close()
 
 
-def spoil(feed: kernel.Feed | None) -> None:
+def spoil(feed: "kernel.Feed | None") -> None:
     """From now on the feed fails in the middle of a send."""
     assert feed is not None
     # A lease that promises more memory than there is.

@@ -14,7 +14,7 @@ from tianzhou.protocol.filter import (
     property_finder,
     record_properties,
 )
-from tianzhou.protocol.record import encode_record
+from tianzhou.protocol.records.record import encode_record
 
 NAMES = st.sampled_from(["a", "b", "c"])
 TEXTS = st.sampled_from(["", "x", "5", "5.0", "-5", "true", "7.5", "99999999999", "it's", "NaN"])

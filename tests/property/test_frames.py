@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.property import wire
+from tests.support import wire_strategies
 
 from tianzhou.errors import FrameError
 from tianzhou.protocol import command, framing
@@ -14,7 +14,7 @@ from tianzhou.protocol.command import Command, HeaderEncoding
 pytestmark = pytest.mark.usefixtures("codec")
 
 
-@given(st.lists(wire.commands, max_size=5), st.data())
+@given(st.lists(wire_strategies.commands, max_size=5), st.data())
 def test_any_split_of_a_stream_gives_the_same_frames(
     sent: list[dict[str, Any]], data: st.DataObject
 ) -> None:
@@ -32,7 +32,7 @@ def test_any_split_of_a_stream_gives_the_same_frames(
     assert not waiting
 
 
-@given(st.lists(wire.commands, max_size=3), st.sampled_from([0, 3, 2**31]), st.data())
+@given(st.lists(wire_strategies.commands, max_size=3), st.sampled_from([0, 3, 2**31]), st.data())
 def test_frames_before_an_impossible_length_come_out_however_the_stream_is_split(
     sent: list[dict[str, Any]], length: int, data: st.DataObject
 ) -> None:
@@ -55,7 +55,7 @@ def test_frames_before_an_impossible_length_come_out_however_the_stream_is_split
     assert received == frames
 
 
-@given(wire.commands)
+@given(wire_strategies.commands)
 def test_an_incomplete_frame_consumes_nothing_and_a_complete_one_its_length(
     values: dict[str, Any],
 ) -> None:
@@ -91,7 +91,7 @@ def test_random_bytes_split_without_gap_or_overlap(stream: bytes) -> None:
     assert consumed == (ends[-1] if ends else 0)
 
 
-@given(wire.commands)
+@given(wire_strategies.commands)
 def test_a_command_survives_the_way_in_both_encodings(values: dict[str, Any]) -> None:
     sent = Command(**values)
     got = command.decode(command.encode(sent))
@@ -102,7 +102,7 @@ def test_a_command_survives_the_way_in_both_encodings(values: dict[str, Any]) ->
     assert got == sent
 
 
-@given(wire.commands, st.sampled_from([bytearray, memoryview]))
+@given(wire_strategies.commands, st.sampled_from([bytearray, memoryview]))
 def test_the_kind_of_buffer_does_not_matter(
     values: dict[str, Any], kind: type[bytearray] | type[memoryview]
 ) -> None:
@@ -111,7 +111,7 @@ def test_the_kind_of_buffer_does_not_matter(
     assert framing.split(kind(frame)) == framing.split(frame)
 
 
-@given(wire.commands, st.integers(2**15, 2**31 - 1))
+@given(wire_strategies.commands, st.integers(2**15, 2**31 - 1))
 def test_a_code_beyond_16_bits_travels_in_a_json_header(values: dict[str, Any], code: int) -> None:
     values["code"] = code
     got = command.decode(command.encode(Command(**values)))

@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.property import wire
+from tests.support import wire_strategies as wire
 
 from tianzhou.errors import RecordError, TianzhouError
-from tianzhou.protocol import host, kernel, pure, pure_record, pure_walk, record
+from tianzhou.protocol import host, kernel
+from tianzhou.protocol.pure import frames as pure
+from tianzhou.protocol.pure import record as pure_record
+from tianzhou.protocol.pure import walk as pure_walk
+from tianzhou.protocol.records import record
 
 pytestmark = [
     pytest.mark.kernel,

@@ -16,8 +16,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from tianzhou.broker.pop import Change, Flying, Key, PopTable
-from tianzhou.broker.pop_index import PopIndex
+from tianzhou.broker.pop.index import PopIndex
+from tianzhou.broker.pop.inflight import Change, Flying, Key, PopTable
 from tianzhou.clock import Moment
 
 KEYS = [Key("g", "t", 0), Key("g", "t", 1), Key("h", "t", 0)]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tianzhou.client.processqueue import Batch, ConcurrentQueue, OrderedQueue
+from tianzhou.client.consumer.process_queue import Batch, ConcurrentQueue, OrderedQueue
 
 
 @dataclass(frozen=True, slots=True)

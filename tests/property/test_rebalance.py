@@ -6,8 +6,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tianzhou.client.queues import Queue
-from tianzhou.client.rebalance import (
+from tianzhou.client.group.rebalance import (
     Allocate,
     averagely,
     averagely_by_circle,
@@ -16,6 +15,7 @@ from tianzhou.client.rebalance import (
     machine_room_nearby,
     shares,
 )
+from tianzhou.client.queues import Queue
 
 NAMES = st.text(st.characters(codec="utf-16"), min_size=1, max_size=5)
 QUEUES = st.lists(

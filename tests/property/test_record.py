@@ -4,18 +4,19 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.property import wire
+from tests.support import wire_strategies
 
 from tianzhou.errors import RecordError
 from tianzhou.message import StoredMessage
-from tianzhou.protocol import record, sysflag
+from tianzhou.protocol import sysflag
+from tianzhou.protocol.records import record
 
 pytestmark = pytest.mark.usefixtures("codec")
 
 DERIVED = {"sys_flag": 0, "body_crc": 0, "size_bytes": 0}
 
 
-@given(wire.stored_messages, st.booleans())
+@given(wire_strategies.stored_messages, st.booleans())
 def test_a_message_survives_the_record(message: StoredMessage, closed: bool) -> None:
     data = record.encode_stored(message, closed=closed)
     read = record.decode_record(data)
@@ -28,7 +29,7 @@ def test_a_message_survives_the_record(message: StoredMessage, closed: bool) -> 
     assert record.encode_stored(read, closed=closed) == data
 
 
-@given(st.lists(wire.stored_messages, max_size=4))
+@given(st.lists(wire_strategies.stored_messages, max_size=4))
 def test_a_reply_holds_its_messages_in_order(messages: list[StoredMessage]) -> None:
     data = [record.encode_stored(message) for message in messages]
     reply = b"".join(data)
@@ -37,7 +38,12 @@ def test_a_reply_holds_its_messages_in_order(messages: list[StoredMessage]) -> N
     assert [reply[start : start + size] for start, size, _ in spans] == data
 
 
-@given(wire.stored_messages, wire.int64, wire.int64, wire.int64)
+@given(
+    wire_strategies.stored_messages,
+    wire_strategies.int64,
+    wire_strategies.int64,
+    wire_strategies.int64,
+)
 def test_patching_changes_place_and_time_and_nothing_else(
     message: StoredMessage, queue_offset: int, log_offset: int, store_time_ms: int
 ) -> None:
@@ -50,7 +56,7 @@ def test_patching_changes_place_and_time_and_nothing_else(
     assert buffer == b"before" + record.encode_stored(expected) + b"behind"
 
 
-@given(wire.mutated(wire.records) | st.binary(max_size=150))
+@given(wire_strategies.mutated(wire_strategies.records) | st.binary(max_size=150))
 def test_damage_raises_record_error_or_gives_a_message_of_that_size(data: bytes) -> None:
     try:
         message = record.decode_record(data)
@@ -60,7 +66,7 @@ def test_damage_raises_record_error_or_gives_a_message_of_that_size(data: bytes)
     assert len(message.body) < message.size_bytes
 
 
-@given(st.lists(wire.records, min_size=1, max_size=3).map(b"".join), st.data())
+@given(st.lists(wire_strategies.records, min_size=1, max_size=3).map(b"".join), st.data())
 def test_scanning_stops_at_the_first_place_without_a_whole_record(
     reply: bytes, data: st.DataObject
 ) -> None:

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tianzhou.namesrv.registrations import BrokerIdentity, BrokerTopics
 from tianzhou.namesrv.registry import Registry
-from tianzhou.namesrv.routecache import RouteCache
+from tianzhou.namesrv.route_cache import RouteCache
 from tianzhou.protocol import bodies
 from tianzhou.protocol.bodies.route import QueueData, TopicRouteData
 from tianzhou.protocol.bodies.topics import DataVersion, TopicConfig

@@ -5,11 +5,12 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.property import wire
+from tests.support import wire_strategies
 
 from tianzhou.errors import RecordError
 from tianzhou.message import StoredMessage
-from tianzhou.protocol import kernel, message_id, properties, record
+from tianzhou.protocol import kernel, properties
+from tianzhou.protocol.records import message_id, record
 from tianzhou.remoting.address import format_address
 
 pytest.importorskip("pyspark", reason="the extra spark is not installed: no pyspark")
@@ -17,7 +18,7 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed: no pysp
 import numpy as np
 import pyarrow as pa
 
-from tianzhou.spark import decode, twin
+from tianzhou.spark.columns import arrow, without_kernel
 
 NAMES = [
     "queueId", "flag", "sysFlag", "storeSize", "bodyCrc", "reconsumeTimes", "queueOffset",
@@ -38,7 +39,7 @@ property_texts = _pieces.map(lambda pairs: "\x02".join(f"{a}\x01{b}" for a, b in
 @st.composite
 def odd_records(draw: st.DrawFn) -> bytes:
     """Records whose property text follows no rule."""
-    return with_properties(draw(wire.stored_messages), draw(property_texts))
+    return with_properties(draw(wire_strategies.stored_messages), draw(property_texts))
 
 
 @st.composite
@@ -51,7 +52,7 @@ def alike(draw: st.DrawFn) -> list[bytes]:
         kept = [name for name in usual if draw(st.integers(0, 7))]
         pairs = [f"{name}\x01{draw(values)}" for name in kept]
         texts.append("\x02".join(pairs) + draw(st.sampled_from(["", "\x02", "\x02TAG"])))
-    message = draw(wire.stored_messages)
+    message = draw(wire_strategies.stored_messages)
     return [with_properties(message, text) for text in texts]
 
 
@@ -83,13 +84,13 @@ def expected(message: StoredMessage) -> list[object]:
     ]  # fmt: skip
 
 
-@given(st.lists(wire.records | odd_records(), max_size=5))
+@given(st.lists(wire_strategies.records | odd_records(), max_size=5))
 def test_kernel_and_twin_give_what_the_record_codec_reads(data: list[bytes]) -> None:
     buffer = b"".join(data)
     rows = [expected(record.decode_record(one)) for one in data]
     for found in (
-        decode.decode_arrays(buffer, None, NAMES),
-        twin.columns(buffer, None, NAMES, True),
+        arrow.decode_arrays(buffer, None, NAMES),
+        without_kernel.columns(buffer, None, NAMES, True),
     ):
         for array in found:
             array.validate(full=True)
@@ -99,13 +100,13 @@ def test_kernel_and_twin_give_what_the_record_codec_reads(data: list[bytes]) -> 
 
 
 @pytest.mark.skipif(kernel.WHY_PURE is not None, reason="no compiled kernel")
-@given(st.lists(wire.records, max_size=5))
+@given(st.lists(wire_strategies.records, max_size=5))
 def test_the_kernel_declines_nothing_ordinary_and_equals_the_twin(data: list[bytes]) -> None:
     buffer = b"".join(data)
     assert kernel.decode_columns(buffer, None, NAMES, True) is not None
     arrays = zip(
-        decode.decode_arrays(buffer, None, NAMES),
-        twin.columns(buffer, None, NAMES, True),
+        arrow.decode_arrays(buffer, None, NAMES),
+        without_kernel.columns(buffer, None, NAMES, True),
         strict=True,
     )
     for one, other in arrays:
@@ -118,11 +119,11 @@ def test_the_kernel_declines_nothing_ordinary_and_equals_the_twin(data: list[byt
 def test_records_are_read_alike_whatever_their_neighbours_have(data: list[bytes]) -> None:
     rows = [expected(record.decode_record(one)) for one in data]
     assert kernel.decode_columns(b"".join(data), None, NAMES, True) is not None
-    found = decode.decode_arrays(b"".join(data), None, NAMES)
+    found = arrow.decode_arrays(b"".join(data), None, NAMES)
     assert [list(row) for row in zip(*(each.to_pylist() for each in found), strict=True)] == rows
 
 
-@given(st.lists(wire.records, min_size=1, max_size=5), st.data(), st.binary(max_size=9))
+@given(st.lists(wire_strategies.records, min_size=1, max_size=5), st.data(), st.binary(max_size=9))
 def test_records_are_found_by_their_places(
     data: list[bytes], draw: st.DataObject, space: bytes
 ) -> None:
@@ -135,14 +136,14 @@ def test_records_are_found_by_their_places(
     rows = [expected(record.decode_record(data[number])) for number in chosen]
     for memory in (buffer, memoryview(bytearray(buffer))):
         for found in (
-            decode.decode_arrays(memory, places, NAMES),
-            twin.columns(memory, places, NAMES, True),
+            arrow.decode_arrays(memory, places, NAMES),
+            without_kernel.columns(memory, places, NAMES, True),
         ):
             columns = [array.to_pylist() for array in found]
             assert [list(row) for row in zip(*columns, strict=True)] == rows
 
 
-@given(wire.mutated(wire.records) | st.binary(max_size=150), st.booleans())
+@given(wire_strategies.mutated(wire_strategies.records) | st.binary(max_size=150), st.booleans())
 def test_damage_raises_record_error_exactly_where_the_codec_does(
     data: bytes, check_crc: bool
 ) -> None:
@@ -151,8 +152,8 @@ def test_damage_raises_record_error_exactly_where_the_codec_does(
     except RecordError:
         rows = None
     works: list[Callable[[], list[pa.Array]]] = [
-        lambda: decode.decode_arrays(data, None, NAMES, check_crc=check_crc),
-        lambda: twin.columns(data, None, NAMES, check_crc),
+        lambda: arrow.decode_arrays(data, None, NAMES, check_crc=check_crc),
+        lambda: without_kernel.columns(data, None, NAMES, check_crc),
     ]
     for work in works:
         try:

@@ -3,21 +3,24 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.property import wire
+from tests.support import wire_strategies
 
 from tianzhou.errors import RecordError
-from tianzhou.protocol import record
+from tianzhou.protocol.records import record
 
 pytest.importorskip("pyspark", reason="the extra spark is not installed: no pyspark")
 
 import numpy as np
 
-from tianzhou.spark import decode, malformed
+from tianzhou.spark.columns import arrow, malformed
 
 NAMES = ["topic", "queueOffset", "body", "properties", "bornHost", "storeHost", "msgId", "keys"]
 
 
-@given(st.lists(wire.mutated(wire.records) | wire.records, max_size=5) | st.just([b"\xff" * 300]))
+@given(
+    st.lists(wire_strategies.mutated(wire_strategies.records) | wire_strategies.records, max_size=5)
+    | st.just([b"\xff" * 300])
+)
 def test_walking_ends_and_what_it_calls_sound_can_be_decoded(parts: list[bytes]) -> None:
     data = b"".join(parts)
     found = list(malformed.walk(data, check_crc=True))
@@ -25,11 +28,11 @@ def test_walking_ends_and_what_it_calls_sound_can_be_decoded(parts: list[bytes])
     assert starts == sorted(set(starts))
     assert bool(starts) == bool(data)
     good = [start for start, wrong in found if wrong is None]
-    columns = decode.decode_arrays(data, np.array(good, np.int64), NAMES)
+    columns = arrow.decode_arrays(data, np.array(good, np.int64), NAMES)
     assert columns[1].to_pylist() == [record.decode_record(data, at).queue_offset for at in good]
 
 
-@given(st.lists(wire.records, min_size=2, max_size=5), st.data())
+@given(st.lists(wire_strategies.records, min_size=2, max_size=5), st.data())
 def test_the_sound_records_behind_a_damaged_one_are_found(
     parts: list[bytes], draw: st.DataObject
 ) -> None:

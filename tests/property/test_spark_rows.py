@@ -12,12 +12,13 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed: no pysp
 
 import pyarrow as pa
 
+from tianzhou.client.producer.selectors import by_hash
 from tianzhou.client.queues import Queue
-from tianzhou.client.selectors import by_hash
-from tianzhou.client.sending import batch_item
+from tianzhou.client.sending.send_request import batch_item
 from tianzhou.errors import MessageRefused
-from tianzhou.protocol import batch, kernel, properties
-from tianzhou.spark import sink_rows
+from tianzhou.protocol import kernel, properties
+from tianzhou.protocol.records import batch
+from tianzhou.spark.sink import rows as sink_rows
 
 TEXT, TEXTS = pa.string(), pa.list_(pa.string())
 MAP = pa.map_(pa.string(), pa.string())

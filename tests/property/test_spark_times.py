@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 pytest.importorskip("pyspark", reason="the extra spark is not installed: no pyspark")
 
 
-from tianzhou.protocol.record import encode_blank, encode_record
+from tianzhou.protocol.records.record import encode_blank, encode_record
+from tianzhou.spark.offline.store_files import StoreFiles
 from tianzhou.spark.offsets import Bounds
-from tianzhou.spark.store_files import StoreFiles
-from tianzhou.store.consumequeue import BLANK_SIZE, ENTRY
+from tianzhou.store.consume_queue import BLANK_SIZE, ENTRY
 
 TOPIC, QUEUE_ID = "times", 0
 HOST = ("127.0.0.1", 1)

@@ -11,10 +11,10 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from tests.crash.simulated_disk import SimulatedDisk
-from tests.crash.store_kit import Ticker, draft, open_store, queues_of, read_queue, small_config
+from tests.support.simulated_disk import SimulatedDisk
+from tests.support.store import Ticker, draft, open_store, queues_of, read_queue, small_config
 
-from tianzhou.protocol.record import decode_record
+from tianzhou.protocol.records.record import decode_record
 from tianzhou.store.config import FlushDiskType
 from tianzhou.store.message_store import Appended, Draft, MessageStore
 from tianzhou.store.reading import Boundary, ReadStatus

@@ -19,22 +19,23 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from tests.crash.simulated_disk import SimulatedDisk
-from tests.crash.store_kit import BORN, HERE, NOON_MS, ROOT
+from tests.support.simulated_disk import SimulatedDisk
+from tests.support.store import BORN, HERE, NOON_MS, ROOT
 
-from tianzhou.broker import transaction_checks, transactions
 from tianzhou.broker.config import BrokerConfig, load_broker_config
-from tianzhou.broker.intake import Intake
-from tianzhou.broker.offsets import OffsetTable
-from tianzhou.broker.topics import TopicTable
-from tianzhou.broker.transaction_checks import Halves
-from tianzhou.broker.transactions import SettledHalves
+from tianzhou.broker.storing.redirects import Intake
+from tianzhou.broker.tables.offsets import OffsetTable
+from tianzhou.broker.tables.topics import TopicTable
+from tianzhou.broker.transactions import halves as transaction_checks
+from tianzhou.broker.transactions import rules
+from tianzhou.broker.transactions.halves import Halves
+from tianzhou.broker.transactions.rules import SettledHalves
 from tianzhou.config.live import LiveSettings
 from tianzhou.config.settings import Given
 from tianzhou.message import StoredMessage
 from tianzhou.names import CHECK_MAX_TOPIC, HALF_OP_TOPIC, HALF_TOPIC
 from tianzhou.protocol import properties
-from tianzhou.protocol.record import decode_record
+from tianzhou.protocol.records.record import decode_record
 from tianzhou.store.message_store import Appended, Draft, MessageStore
 
 TOPIC = "Orders"
@@ -257,7 +258,7 @@ class TransactionMachine(RuleBasedStateMachine):
         assert [half.body.decode() for half in self.asked] == names
         for half in self.asked:
             again = self.open[half.queue_offset]
-            assert (half.body.decode(), transactions.check_count(half)) == (
+            assert (half.body.decode(), rules.check_count(half)) == (
                 again.name, again.check_count,
             )  # fmt: skip
 
@@ -328,15 +329,13 @@ class TransactionMachine(RuleBasedStateMachine):
         self.read_ends()
         halves = self.messages(HALF_TOPIC)
         self.half_count = len(halves)
-        ended = {
-            each for end in self.messages(HALF_OP_TOPIC) for each in transactions.ended_by(end)
-        }
+        ended = {each for end in self.messages(HALF_OP_TOPIC) for each in rules.ended_by(end)}
         self.open = {
             half.queue_offset: Half(
                 half.body.decode(),
                 half.born_time_ms,
                 _seconds(half),
-                transactions.check_count(half),
+                rules.check_count(half),
             )
             for half in halves
             if half.queue_offset not in ended
@@ -416,8 +415,8 @@ def test_ends_of_halves_behind_an_open_one_are_read_again_after_a_crash() -> Non
         machine.commit_half(*machine.half_at(queue_offset))
     machine.check(5)
     machine.keep(True)
-    assert machine.offsets.find(transactions.GROUP, HALF_TOPIC, 0) == 10
-    assert machine.offsets.find(transactions.GROUP, HALF_OP_TOPIC, 0) == 10
+    assert machine.offsets.find(rules.GROUP, HALF_TOPIC, 0) == 10
+    assert machine.offsets.find(rules.GROUP, HALF_OP_TOPIC, 0) == 10
     machine.kill()
     check_laws(machine)
     machine.store.close()

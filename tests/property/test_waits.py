@@ -10,17 +10,17 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tianzhou.broker import timer
-from tianzhou.broker.delay import Delays
-from tianzhou.broker.index_file import remove
-from tianzhou.broker.intake import Intake
-from tianzhou.broker.timer_check import TimerCheck, decode_check, encode_check
-from tianzhou.broker.timer_run import Timer
+from tianzhou.broker.background.sqlite_file import remove
+from tianzhou.broker.scheduled import timer_rules
+from tianzhou.broker.scheduled.delay_levels import Delays
+from tianzhou.broker.scheduled.timer_checkpoint import TimerCheck, decode_check, encode_check
+from tianzhou.broker.scheduled.timer_loop import Timer
+from tianzhou.broker.storing.redirects import Intake
 from tianzhou.errors import FieldError
 from tianzhou.names import TIMER_TOPIC
 from tianzhou.protocol import properties
-from tianzhou.protocol.recall import RecallHandle, decode_handle, encode_handle
-from tianzhou.protocol.record import decode_record
+from tianzhou.protocol.records.recall import RecallHandle, decode_handle, encode_handle
+from tianzhou.protocol.records.record import decode_record
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.message_store import Draft, MessageStore
 
@@ -219,7 +219,7 @@ class TimedWorld:
         self.timer = Timer(self.it.store, self.path, found, lambda: 60_000)
         self.intake = Intake(self.it.store)
         self.intake.redirect_by(
-            lambda draft, found: timer.timed(
+            lambda draft, found: timer_rules.timed(
                 draft, found, self.it.now_ms, enabled=True, max_delay_s=10**6
             )
         )
@@ -278,7 +278,7 @@ def test_the_timer(pieces: list[list[tuple[str, int]]]) -> None:
                 if due_ms.get(body, 0) > it.now_ms and body not in dict(it.delivered()):
                     props = {
                         "TIMER_DELIVER_MS": str(due_ms[body]),
-                        "TIMER_DEL_UNIQKEY": timer.recall_key("t", f"key-{number}"),
+                        "TIMER_DEL_UNIQKEY": timer_rules.recall_key("t", f"key-{number}"),
                     }
                     it.send(timed.intake, b"0", props)
                     recalled.add(body)
@@ -335,12 +335,12 @@ def test_what_rocketmq_stored_is_never_early_and_at_most_a_second_late(
         asked: str(asks[asked]),
         "TIMER_OUT_MS": str(rounded_by_rocketmq(wanted_ms, precision_ms)),
     }
-    due_ms = timer.due_ms(found, sent_ms + store_lag_ms)
+    due_ms = timer_rules.due_ms(found, sent_ms + store_lag_ms)
     if asked == "TIMER_DELIVER_MS":
         assert due_ms == wanted_ms
     else:
         assert wanted_ms <= due_ms <= wanted_ms + 1000
-    rolled = timer.due_ms(found | {"TIMER_ROLL_TIMES": "1"}, sent_ms + 10**8)
+    rolled = timer_rules.due_ms(found | {"TIMER_ROLL_TIMES": "1"}, sent_ms + 10**8)
     assert wanted_ms <= rolled <= wanted_ms + 1000
 
 

@@ -13,8 +13,8 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed: no pysp
 
 from pyspark.sql import SparkSession
 
-from tests.integration.databases import fresh_database, postgresql
-from tests.spark.quick import QUICK
+from tests.support.databases import fresh_database, postgresql
+from tests.support.spark.fast_session import QUICK
 from tianzhou.client.sync import Producer
 from tianzhou.spark import session
 from tianzhou.testing import Cluster

@@ -17,16 +17,16 @@ from typing import Any
 
 import pytest
 
-from tests.spark.reading import rows
-from tests.spark.standalone import Standalone, standalone
+from tests.support.spark.reading import rows
+from tests.support.spark.standalone_cluster import Standalone, standalone
 from tianzhou.protocol import kernel
-from tianzhou.spark import package
+from tianzhou.spark import cluster_package
 from tianzhou.spark.pipelines import tables
 from tianzhou.testing import Cluster
 
 COUNT = 2_000
 DAY_MS = 24 * 3_600_000
-JOB = Path(__file__).with_name("cluster_job.py")
+JOB = Path(__file__).parents[1] / "support" / "spark" / "cluster_job.py"
 
 
 @pytest.fixture(scope="module")
@@ -89,29 +89,29 @@ def test_an_archive_brings_package_and_kernel(
 ) -> None:
     # The largest two are left to the machines, which saves much packing.
     there = ("numpy", "pyarrow")
-    made = package.write_archive(tmp_path, without=there)
+    made = cluster_package.write_archive(tmp_path, without=there)
     assert made.needs == there
     with tarfile.open(made.path) as tar:
-        tar.extractall(tmp_path / package.FOLDER, filter="data")
+        tar.extractall(tmp_path / cluster_package.FOLDER, filter="data")
     ship = [
-        *("--archives", f"{package.ARCHIVE}#{package.FOLDER}"),
-        *("--conf", f"spark.executorEnv.PYTHONPATH={package.FOLDER}"),
+        *("--archives", f"{cluster_package.ARCHIVE}#{cluster_package.FOLDER}"),
+        *("--conf", f"spark.executorEnv.PYTHONPATH={cluster_package.FOLDER}"),
     ]
     python = bare_python(tmp_path / "python", there)
-    env = {"PYSPARK_PYTHON": python, "PYTHONPATH": package.FOLDER}
+    env = {"PYSPARK_PYTHON": python, "PYTHONPATH": cluster_package.FOLDER}
     for executor, code, why_pure in check_job(machines, tmp_path, topics, "shipped", ship, **env):
-        assert code.startswith(f"{executor}/{package.FOLDER}/tianzhou/")
+        assert code.startswith(f"{executor}/{cluster_package.FOLDER}/tianzhou/")
         assert (why_pure is None) == made.has_kernel == (kernel.WHY_PURE is None)
 
 
 def test_a_zip_brings_the_package_and_the_twin_serves(
     machines: Standalone, topics: Cluster, tmp_path: Path
 ) -> None:
-    made = package.write_zip(tmp_path)
+    made = cluster_package.write_zip(tmp_path)
     assert not made.has_kernel
     env = {"PYSPARK_PYTHON": bare_python(tmp_path / "python", made.needs)}
-    ship = ["--py-files", package.ZIP]
+    ship = ["--py-files", cluster_package.ZIP]
     for _, code, why_pure in check_job(machines, tmp_path, topics, "pure", ship, **env):
-        assert f"/{package.ZIP}/tianzhou/" in code
+        assert f"/{cluster_package.ZIP}/tianzhou/" in code
         assert why_pure is not None
         assert "tianzhou_kernel" in why_pure

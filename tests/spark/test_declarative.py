@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.standalone import SHORT_LIVED, SPARK_HOME
-from tests.spark.temporary import passing_files
+from tests.support.spark.standalone_cluster import SHORT_LIVED, SPARK_HOME
+from tests.support.spark.temporary_files import passing_files
 from tianzhou.client import Message
 from tianzhou.client.sync import Producer
 from tianzhou.spark.session import find_java

@@ -8,9 +8,9 @@ import sys
 import threading
 from pathlib import Path
 
-from tests.ports import free_port
-from tests.spark.temporary import passing_files
-from tianzhou.cli import demo
+from tests.support.ports import free_port
+from tests.support.spark.temporary_files import passing_files
+from tianzhou.cli.demo import run
 from tianzhou.testing.cluster import SMALL
 
 DEADLINE_S = 400
@@ -48,7 +48,7 @@ def test_messages_flow_are_plotted_and_counted_by_spark(tmp_path: Path) -> None:
     sent = re.search(r"^ +([\d,]+) sent, ([\d,]+) received$", text, re.MULTILINE)
     assert sent is not None, text
     assert sent[1] == sent[2], text
-    assert (data / demo.PLOT).read_bytes().startswith(PNG)
-    log = data / demo.SPARK_LOG
+    assert (data / run.PLOT).read_bytes().startswith(PNG)
+    log = data / run.SPARK_LOG
     assert f"Spark counted {sent[1]} messages in the log" in text, text + log.read_text()
     assert re.search(r"^  4000-a-second +[\d,]+", text, re.MULTILINE), text

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.spark.quick import QUICK
-from tests.spark.temporary import passing_files
+from tests.support.spark.fast_session import QUICK
+from tests.support.spark.temporary_files import passing_files
 from tianzhou.client.sync import Producer
 from tianzhou.spark.session import find_java
 from tianzhou.testing import Cluster
 
-PROGRAM = Path(__file__).with_name("plain_program.py")
+PROGRAM = Path(__file__).parents[1] / "support" / "spark" / "plain_program.py"
 DEADLINE_S = 400
 
 

@@ -18,11 +18,11 @@ import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.reading import stored
-from tests.spark.streams import run
+from tests.support.spark.reading import stored
+from tests.support.spark.streams import run
 from tianzhou.client.sync import Producer, QueueReader
 from tianzhou.message import StoredMessage
-from tianzhou.spark import pushdown
+from tianzhou.spark import push_down
 from tianzhou.testing import Cluster
 
 TOPIC = "twice"
@@ -282,7 +282,7 @@ def test_the_installed_spark_is_as_right_with_push_down_as_the_table_of_versions
         if found != expected:
             wrong.append(f"{name}: {found} instead of {expected}")
     version = pyspark.__version__
-    if pushdown.is_right_in(version):
+    if push_down.is_right_in(version):
         assert not wrong, (
             f"Spark {version} lets pushed filters stay in a frame, but pushdown.RIGHT_FROM says "
             f"that it does not: {wrong}"

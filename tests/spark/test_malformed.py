@@ -18,17 +18,17 @@ from pyspark.sql import DataFrame, DataFrameReader, Observation, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from tests.integration.brokers import peer_of, send_fields
-from tests.spark.streams import run
+from tests.support.brokers import peer_of, send_fields
+from tests.support.spark.streams import run
 from tianzhou.client.sync import Producer
 from tianzhou.errors import DataLost, PipelineError
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
-from tianzhou.protocol.compression import CompressionType, flag_of
-from tianzhou.spark.batch import BatchReader
-from tianzhou.spark.files import StoreReader
+from tianzhou.protocol.records.compression import CompressionType, flag_of
+from tianzhou.spark.offline.source import StoreReader
 from tianzhou.spark.options import SourceOptions, StoreOptions, read_options
 from tianzhou.spark.pipelines import runner
+from tianzhou.spark.source.batch import BatchReader
 from tianzhou.testing import Cluster
 
 TOPIC = "odd"

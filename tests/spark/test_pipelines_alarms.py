@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import update
 
-from tests.spark.reading import DEADLINE_S, rows, until
+from tests.support.spark.reading import DEADLINE_S, rows, until
 from tianzhou.admin import Admin
 from tianzhou.client import Later, Message, ReceivedMessage
 from tianzhou.client.sync import Producer, PushConsumer

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.reading import stored
+from tests.support.spark.reading import stored
 from tianzhou.client import Message
 from tianzhou.client.sync import Producer
 from tianzhou.testing import Cluster

@@ -11,11 +11,11 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.integration.cli_kit import run_words
-from tests.spark.reading import rows, stored, until
+from tests.support.command_line import run_words
+from tests.support.spark.reading import rows, stored, until
 from tianzhou.client import Message
-from tianzhou.client.idempotence import TokenTable
-from tianzhou.client.outbox import OUTBOX_ID, Outbox
+from tianzhou.client.database.idempotence import TokenTable
+from tianzhou.client.database.outbox import OUTBOX_ID, Outbox
 from tianzhou.client.sync import Producer, PushConsumer
 from tianzhou.clock import wall_ms
 from tianzhou.errors import ConfigError, PipelineError

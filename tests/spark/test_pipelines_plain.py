@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.reading import rows, stored
+from tests.support.spark.reading import rows, stored
 from tianzhou.client import Message
 from tianzhou.client.sync import Producer
 from tianzhou.message import StoredMessage

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.reading import rows, until
+from tests.support.spark.reading import rows, until
 from tianzhou.admin import Admin
 from tianzhou.client import Message
 from tianzhou.client.sync import Producer, PushConsumer

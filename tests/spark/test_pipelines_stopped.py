@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.quick import QUICK
-from tests.spark.reading import DEADLINE_S, rows, stored, until
-from tests.spark.temporary import passing_files
+from tests.support.spark.fast_session import QUICK
+from tests.support.spark.reading import DEADLINE_S, rows, stored, until
+from tests.support.spark.temporary_files import passing_files
 from tianzhou.client import Message
 from tianzhou.client.sync import Producer, QueueReader
 from tianzhou.errors import PipelineError

@@ -15,12 +15,12 @@ from tianzhou.client.queues import Queue
 from tianzhou.client.sync import Producer, QueueReader
 from tianzhou.errors import BrokerError, ConfigError, DataLost
 from tianzhou.spark import offsets
-from tianzhou.spark.batch import BatchReader, RangePartition
-from tianzhou.spark.files import StoreReader
+from tianzhou.spark.offline.source import StoreReader
 from tianzhou.spark.offsets import Range
 from tianzhou.spark.options import SourceOptions, StoreOptions, read_options
-from tianzhou.spark.progress import ProgressListener
-from tianzhou.spark.stream import StreamReader
+from tianzhou.spark.source.batch import BatchReader, RangePartition
+from tianzhou.spark.source.commit_progress import ProgressListener
+from tianzhou.spark.source.stream import StreamReader
 from tianzhou.testing import Cluster
 
 WANTED = StructType([StructField("queueOffset", LongType()), StructField("tags", StringType())])

@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.integration.brokers import eventually, running_broker, running_namesrv
-from tianzhou.cli.tls import make_certificates
+from tests.support.brokers import eventually, running_broker, running_namesrv
+from tianzhou.cli.commands.tls import make_certificates
 from tianzhou.client.loop_thread import loop_thread
 
 ACCOUNTS = """

@@ -13,9 +13,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.apache.kit import Restartable, free_port, tianzhou_broker, tianzhou_namesrv
-from tests.spark.reading import stored, stored_at, until
-from tests.spark.sink_runs import SOURCE, TOPIC, SinkRun
+from tests.support.apache.servers import Restartable, free_port, tianzhou_broker, tianzhou_namesrv
+from tests.support.spark.reading import stored, stored_at, until
+from tests.support.spark.sink_runs import SOURCE, TOPIC, SinkRun
 from tianzhou.client import Message
 from tianzhou.client.sync import Producer
 from tianzhou.protocol import properties

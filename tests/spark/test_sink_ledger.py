@@ -12,12 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from tests.spark.reading import stored_at
+from tests.support.spark.reading import stored_at
 from tianzhou.errors import TianzhouError
-from tianzhou.spark import sink_ledger, sink_tasks
-from tianzhou.spark.sink_ledger import Batch, Ledger
-from tianzhou.spark.sink_options import SinkOptions
-from tianzhou.spark.sink_tasks import Half
+from tianzhou.spark.sink import ledger as sink_ledger
+from tianzhou.spark.sink import tasks
+from tianzhou.spark.sink.ledger import Batch, Ledger
+from tianzhou.spark.sink.options import SinkOptions
+from tianzhou.spark.sink.tasks import Half
 from tianzhou.testing import Cluster
 
 QUERY = "q"
@@ -46,7 +47,7 @@ def options(small: Cluster, database_url: str, request: pytest.FixtureRequest) -
 def send(options: SinkOptions, bodies: Iterable[str]) -> list[Half]:
     """What a task does."""
     batch = pa.RecordBatch.from_pydict({"body": list(bodies)})
-    return sink_tasks.write(iter([batch]), options).halves
+    return tasks.write(iter([batch]), options).halves
 
 
 def seen(options: SinkOptions) -> Counter[str]:

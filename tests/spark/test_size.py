@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tests.spark import sizes
+from tests.support.spark import sizes
 from tianzhou.testing import Cluster
 
 

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from tests.spark.reading import until
-from tests.spark.streams import TOO_BUSY, Batches, run, stream
+from tests.support.spark.reading import until
+from tests.support.spark.streams import TOO_BUSY, Batches, run, stream
 from tianzhou.client.sync import Producer, QueueReader
 from tianzhou.spark import commit_progress
 from tianzhou.testing import Cluster

@@ -19,11 +19,12 @@ from pyspark.sql.datasource import Filter, GreaterThanOrEqual, InputPartition, L
 from pyspark.sql.types import LongType, StructField, StructType
 
 from tianzhou.client.sync import Producer, QueueReader
-from tianzhou.spark import batch, files
-from tianzhou.spark.batch import RangePartition
-from tianzhou.spark.files import LogPartition, QueuesPartition
+from tianzhou.spark.offline import source
+from tianzhou.spark.offline.source import LogPartition, QueuesPartition
 from tianzhou.spark.offsets import Range
 from tianzhou.spark.options import SourceOptions, StoreOptions, read_options
+from tianzhou.spark.source import batch
+from tianzhou.spark.source.batch import RangePartition
 from tianzhou.testing import Cluster
 
 QUEUES = 2
@@ -170,7 +171,7 @@ def test_a_filter_by_time_gives_the_same_of_a_directory(
 def test_a_filter_by_time_plans_few_messages_and_few_files_of_a_directory(hours: Hours) -> None:
     def plan(**options: str) -> Sequence[InputPartition]:
         given = {"subscribe": "hours", "path": str(hours.store), "brokerName": BROKER} | options
-        reader = files.PushingReader(read_options(StoreOptions, given), WANTED)
+        reader = source.PushingReader(read_options(StoreOptions, given), WANTED)
         assert list(reader.pushFilters(hours.filters(2, 3))) == []
         return reader.partitions()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tianzhou.cli.contexts import Context, Contexts, save_contexts
+from tianzhou.cli.shared.context_file import Context, Contexts, save_contexts
 from tianzhou.config.files import PRIVATE, replace_file
 
 

@@ -10,7 +10,7 @@ from tianzhou.broker.acl.files import AclFiles
 from tianzhou.broker.quota.rules import read_rules
 from tianzhou.config.yaml_files import check_names, parse_yaml, read_text
 from tianzhou.errors import ConfigError
-from tianzhou.remoting.tls import Tls
+from tianzhou.remoting.tls.contexts import Tls
 
 
 class Shop(msgspec.Struct):

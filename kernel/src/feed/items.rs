@@ -92,7 +92,7 @@ pub(super) fn put_record(
     i32::try_from(layout.size).ok()
 }
 
-/// The messages of a batch; its layout is drawn in `protocol/batch.py`.
+/// The messages of a batch; its layout is drawn in `protocol/records/batch.py`.
 fn items_of<'a>(
     bytes: &'a [u8],
     topic_hash: i32,

@@ -19,6 +19,6 @@ What is asked of many brokers is asked at once. A broker that does not answer is
 (`Gathered.missing`), not a failure, as long as another one answers.
 """
 
-from tianzhou.admin.door import Admin
+from tianzhou.admin.admin_client import Admin
 
 __all__ = ["Admin"]

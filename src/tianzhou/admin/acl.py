@@ -1,7 +1,7 @@
 """Accounts of 4.9's access control: creating, changing, deleting, versions of their files."""
 
 from tianzhou.admin.fanout import BrokerAt
-from tianzhou.admin.wire import Wire
+from tianzhou.admin.requests import Wire
 from tianzhou.protocol import bodies, headers
 from tianzhou.protocol.bodies.auth import AclConfig, PlainAccessConfig
 from tianzhou.protocol.bodies.topics import DataVersion

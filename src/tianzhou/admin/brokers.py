@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from tianzhou.admin.fanout import BrokerAt
-from tianzhou.admin.wire import Wire
+from tianzhou.admin.requests import Wire
 from tianzhou.config.properties import parse_properties
 from tianzhou.errors import RequestError
 from tianzhou.protocol.bodies.ha import HARuntimeInfo

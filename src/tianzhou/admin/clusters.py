@@ -1,7 +1,7 @@
 """Clusters and brokers as the nameserver knows them, and which of them a request is for."""
 
 from tianzhou.admin.fanout import BrokerAt
-from tianzhou.admin.wire import Wire, not_a_nameserver
+from tianzhou.admin.requests import Wire, not_a_nameserver
 from tianzhou.errors import AddressError, RequestError, TargetError
 from tianzhou.message import Host
 from tianzhou.names import MASTER_ID

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tianzhou.admin.door import Admin
+from tianzhou.admin.admin_client import Admin
 from tianzhou.admin.fanout import BrokerAt, gather
 from tianzhou.admin.rates import first_number
 from tianzhou.names import DLQ_TOPIC_PREFIX, HALF_TOPIC, RETRY_TOPIC_PREFIX, SCHEDULE_TOPIC

@@ -7,7 +7,7 @@ import msgspec
 from tianzhou.admin.attributes import signed
 from tianzhou.admin.clusters import Clusters
 from tianzhou.admin.fanout import BrokerAt, Gathered, gather
-from tianzhou.admin.wire import Wire
+from tianzhou.admin.requests import Wire
 from tianzhou.errors import RequestError
 from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from tianzhou.protocol import bodies

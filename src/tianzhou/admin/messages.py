@@ -15,8 +15,8 @@ import msgspec
 
 from tianzhou.admin.clusters import Clusters, brokers_of
 from tianzhou.admin.fanout import BrokerAt, Gathered, gather
+from tianzhou.admin.requests import Wire
 from tianzhou.admin.topics import Topics
-from tianzhou.admin.wire import Wire
 from tianzhou.client.identity import unique_ids
 from tianzhou.clock import wall_ms
 from tianzhou.errors import FieldError, RequestError, TargetError
@@ -25,7 +25,6 @@ from tianzhou.names import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE, TIMER_TOPIC
 from tianzhou.protocol import headers, properties
 from tianzhou.protocol.bodies.queues import QueryConsumeQueueBody
 from tianzhou.protocol.codes import RequestCode, ResponseCode
-from tianzhou.protocol.compression import plain_body
 from tianzhou.protocol.filter import SUBSCRIBE_ALL, parse_tags
 from tianzhou.protocol.headers.pull import (
     PullMessageRequest,
@@ -39,9 +38,10 @@ from tianzhou.protocol.headers.send import (
     SendMessageRequestV2,
     SendMessageResponse,
 )
-from tianzhou.protocol.message_id import decode_offset_id, id_of
-from tianzhou.protocol.recall import decode_handle, handle_of
-from tianzhou.protocol.record import decode_records
+from tianzhou.protocol.records.compression import plain_body
+from tianzhou.protocol.records.message_id import decode_offset_id, id_of
+from tianzhou.protocol.records.recall import decode_handle, handle_of
+from tianzhou.protocol.records.record import decode_records
 
 TOOLS_GROUP = "TOOLS_CONSUMER"
 PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"

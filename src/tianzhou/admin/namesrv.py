@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from tianzhou.admin.brokers import read_settings, write_settings
-from tianzhou.admin.wire import Wire
+from tianzhou.admin.requests import Wire
 from tianzhou.errors import RequestError
 from tianzhou.protocol import headers
 from tianzhou.protocol.bodies.topics import KVTable

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from tianzhou.admin.fanout import BrokerAt
 from tianzhou.admin.groups import Groups
+from tianzhou.admin.requests import Wire
 from tianzhou.admin.topics import Topics
-from tianzhou.admin.wire import Wire
 from tianzhou.errors import RequestError, TargetError
 from tianzhou.protocol import bodies, headers
 from tianzhou.protocol.bodies.offsets import ConsumerOffsetTable, ResetOffsetBody

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from tianzhou.admin.brokers import Brokers
 from tianzhou.admin.clusters import Clusters
 from tianzhou.admin.fanout import BrokerAt, gather
+from tianzhou.admin.group_overview import merge_progress
 from tianzhou.admin.groups import Groups
-from tianzhou.admin.portrait import merge_progress
 
 AT_ONCE_MAX = 16
 _PUT_STEPS = 13

@@ -8,7 +8,7 @@ import msgspec
 from tianzhou.admin.attributes import signed
 from tianzhou.admin.clusters import Clusters, choose, masters_of
 from tianzhou.admin.fanout import BrokerAt, Gathered, gather
-from tianzhou.admin.wire import Wire
+from tianzhou.admin.requests import Wire
 from tianzhou.errors import RequestError, TargetError
 from tianzhou.names import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
 from tianzhou.protocol import bodies

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from tianzhou.broker.inert import INERT
+from tianzhou.broker.ignored_settings import INERT
 from tianzhou.config.files import in_home
 from tianzhou.config.log_settings import LogSettings
 from tianzhou.config.settings import (
@@ -43,7 +43,7 @@ from tianzhou.limits import (
 from tianzhou.names import PERM_READ, PERM_WRITE, TRACE_TOPIC
 from tianzhou.protocol.acl import Credentials
 from tianzhou.remoting.address import format_address, parse_addresses
-from tianzhou.remoting.tls_settings import TlsSettings
+from tianzhou.remoting.tls.settings import TlsSettings
 from tianzhou.store.config import StoreConfig
 
 ENVIRONMENT_PREFIX = "TIANZHOU_BROKER_"

@@ -13,70 +13,72 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from tianzhou.broker import advertise, join, room
+from tianzhou.broker import advertised_address, disk_space_check
 from tianzhou.broker.acl.control import LOOK_S, AccessControl
 from tianzhou.broker.acl.places import place_at
 from tianzhou.broker.acl.rights import Rights
-from tianzhou.broker.assignment import ModeTable
-from tianzhou.broker.busy import SendGate
-from tianzhou.broker.clients import ClientIds, ConsumerTable, ProducerTable, Subscription
+from tianzhou.broker.background.crash_points import Step, unwatched
+from tianzhou.broker.background.fair_queue import Turnstile
+from tianzhou.broker.cluster import copy_metadata
+from tianzhou.broker.cluster.registration import Registrar
 from tianzhou.broker.config import (
     BrokerConfig,
     MetricsExporter,
     inner_credentials,
     namesrv_addresses,
 )
-from tianzhou.broker.dispatch import Answer, Dispatch
-from tianzhou.broker.durability import Durability
-from tianzhou.broker.entrance import Entrance
-from tianzhou.broker.groups import GroupTable
-from tianzhou.broker.handlers import heartbeat, locks, pop, pull
-from tianzhou.broker.handlers.admin_acl import AclParts
-from tianzhou.broker.handlers.admin_broker import BrokerParts, runtime_info
-from tianzhou.broker.handlers.admin_cold import ColdParts
-from tianzhou.broker.handlers.admin_groups import GroupParts
-from tianzhou.broker.handlers.admin_stats import StatsParts
-from tianzhou.broker.handlers.admin_store import StoreParts
-from tianzhou.broker.handlers.admin_topics import TopicParts
+from tianzhou.broker.handlers import heartbeat, pop, pull
+from tianzhou.broker.handlers import queue_locks as locks
+from tianzhou.broker.handlers.admin.acl import AclParts
+from tianzhou.broker.handlers.admin.broker import BrokerParts, runtime_info
+from tianzhou.broker.handlers.admin.cold_reads import ColdParts
+from tianzhou.broker.handlers.admin.groups import GroupParts
+from tianzhou.broker.handlers.admin.statistics import StatsParts
+from tianzhou.broker.handlers.admin.store import StoreParts
+from tianzhou.broker.handlers.admin.topics import TopicParts
 from tianzhou.broker.handlers.assignment import AssignmentParts
+from tianzhou.broker.handlers.client_calls import RelayParts
 from tianzhou.broker.handlers.heartbeat import ClientParts
-from tianzhou.broker.handlers.locks import LockParts
 from tianzhou.broker.handlers.offsets import OffsetParts
 from tianzhou.broker.handlers.pull import PullParts, Waiting
 from tianzhou.broker.handlers.query import QueryParts
+from tianzhou.broker.handlers.queue_locks import LockParts
 from tianzhou.broker.handlers.recall import RecallParts
-from tianzhou.broker.handlers.relay import RelayParts
 from tianzhou.broker.handlers.reply import ReplyParts
 from tianzhou.broker.handlers.send import SendParts
 from tianzhou.broker.handlers.send_back import SendBackParts
 from tianzhou.broker.handlers.transaction import TransactionParts
-from tianzhou.broker.history import History
-from tianzhou.broker.hotpath import HotPath
-from tianzhou.broker.intake import Intake
-from tianzhou.broker.locks import QueueLocks
-from tianzhou.broker.longpoll import Parked, ParkedPulls
-from tianzhou.broker.offsets import OffsetTable
-from tianzhou.broker.persist import (
+from tianzhou.broker.longpoll.parked_pops import PopPolls
+from tianzhou.broker.longpoll.parked_pulls import Parked, ParkedPulls
+from tianzhou.broker.longpoll.pull_waker import PullWakes
+from tianzhou.broker.pop.reviver import Pops
+from tianzhou.broker.quota import control as quota
+from tianzhou.broker.quota.rules import Rules as QuotaRules
+from tianzhou.broker.requests.dispatch import Answer, Dispatch
+from tianzhou.broker.requests.fast_path import HotPath
+from tianzhou.broker.requests.pipeline import Entrance
+from tianzhou.broker.requests.table import AllParts, handlers_of
+from tianzhou.broker.scheduled.service import TOPICS as WAITING_TOPICS
+from tianzhou.broker.scheduled.service import Waits
+from tianzhou.broker.statistics.counters import Stats, channel_activity
+from tianzhou.broker.statistics.history import History
+from tianzhou.broker.storing.durability import Durability
+from tianzhou.broker.storing.overload import SendGate
+from tianzhou.broker.storing.redirects import Intake
+from tianzhou.broker.tables.assignment import ModeTable
+from tianzhou.broker.tables.clients import ClientIds, ConsumerTable, ProducerTable, Subscription
+from tianzhou.broker.tables.groups import GroupTable
+from tianzhou.broker.tables.offsets import OffsetTable
+from tianzhou.broker.tables.queue_locks import QueueLocks
+from tianzhou.broker.tables.saver import (
     TableSaver,
     encode_table_steps,
     encode_text,
     load_table,
     table_paths,
 )
-from tianzhou.broker.pop_polls import PopPolls
-from tianzhou.broker.pop_run import Pops
-from tianzhou.broker.pull_wakes import PullWakes
-from tianzhou.broker.quota import control as quota
-from tianzhou.broker.quota.rules import Rules as QuotaRules
-from tianzhou.broker.routing import AllParts, handlers_of
-from tianzhou.broker.stats import Stats, channel_activity
-from tianzhou.broker.steps import Step, unwatched
-from tianzhou.broker.topics import TopicTable, system_topics
-from tianzhou.broker.transaction_checks import CheckSender, Halves
-from tianzhou.broker.turnstile import Turnstile
-from tianzhou.broker.upstream import Registrar
-from tianzhou.broker.waits import TOPICS as WAITING_TOPICS
-from tianzhou.broker.waits import Waits
+from tianzhou.broker.tables.topics import TopicTable, system_topics
+from tianzhou.broker.transactions.halves import CheckSender, Halves
 from tianzhou.clock import Clock, steady_ms, wall_ms
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RemotingError, RequestError, StoreCorrupt
@@ -85,17 +87,17 @@ from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.filter.sql import prepare as prepare_sql
 from tianzhou.protocol.headers.pull import PullMessageRequest
-from tianzhou.protocol.message_id import encode_offset_id
+from tianzhou.protocol.records.message_id import encode_offset_id
 from tianzhou.remoting.address import format_address, parse_addresses
 from tianzhou.remoting.client import Client
 from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.http import WebServer
 from tianzhou.remoting.limits import Limits
 from tianzhou.remoting.quota.tables import TableLimits
-from tianzhou.remoting.renewal import Renewal
 from tianzhou.remoting.server import Server
 from tianzhou.remoting.slices import Steps, one_step
-from tianzhou.remoting.tls_settings import client_tls_of, tls_files_of, tls_of
-from tianzhou.remoting.web import WebServer
+from tianzhou.remoting.tls.renewal import Renewal
+from tianzhou.remoting.tls.settings import client_tls_of, tls_files_of, tls_of
 from tianzhou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -208,7 +210,7 @@ class Broker:
         self._store = await asyncio.to_thread(
             MessageStore.open, config, clock=self._clock, on_arrival=arrived, steady=self._steady
         )
-        if (short := room.problem(config)) is not None:
+        if (short := disk_space_check.problem(config)) is not None:
             log.warning("%s", short)
         self._waits = Waits(
             self._settings, self._store, self.topics, self._clock, self._step, self._delivered
@@ -219,14 +221,14 @@ class Broker:
         self._entrance = Entrance(self._settings, self._access, quotas)
         host, port = await self._listen(config)
         peers = [host for host, _ in parse_addresses(config.namesrv_addr or "")]
-        own_host = advertise.choose_address(config.broker_ip1, config.bind_address, peers)
-        for problem in advertise.problems(own_host, port, config.bind_address, peers):
+        own_host = advertised_address.choose_address(config.broker_ip1, config.bind_address, peers)
+        for problem in advertised_address.problems(own_host, port, config.bind_address, peers):
             log.warning("%s", problem)
         self.address = format_address(own_host, port)
         self._running = self._put_together(config, self._store, own_host, port)
         self._waits.start()
-        if config.copy_metadata_on_join and join.is_new(self.topics):
-            await join.copy_metadata(
+        if config.copy_metadata_on_join and copy_metadata.is_new(self.topics):
+            await copy_metadata.copy_metadata(
                 self._running.client, self._namesrvs, config.broker_cluster_name,
                 config.broker_name, self.topics, self.groups,
             )  # fmt: skip
@@ -248,14 +250,14 @@ class Broker:
         self, config: BrokerConfig, store: MessageStore, waits: Waits, halves: Halves
     ) -> None:
         # The library takes memory that a broker without such pages need not spend.
-        from tianzhou.broker import metrics
-        from tianzhou.broker.exporter import ExporterParts
-        from tianzhou.broker.waiting_figures import WaitingParts
+        from tianzhou.broker.metrics import prometheus
+        from tianzhou.broker.metrics.backlog import WaitingParts
+        from tianzhou.broker.metrics.legacy_exporter import ExporterParts
 
         assert self._pops is not None
         pops = self._pops.table
         waiting = WaitingParts(store, self.stats, halves.open_count, waits.timer_figures, pops)
-        parts = metrics.MetricParts(
+        parts = prometheus.MetricParts(
             self._settings, self.topics, self.groups, self.offsets, self.consumers, self.producers,
             store, self.stats, lambda: len(self.parked),
             lambda: self._entrance.quotas.refused if self._entrance.quotas else {},
@@ -266,7 +268,7 @@ class Broker:
                 self.producers, store, self.history, self._runtime, self._clock,
             ),
         )  # fmt: skip
-        self._web = WebServer(metrics.pages(parts))
+        self._web = WebServer(prometheus.pages(parts))
         host = config.metrics_prom_exporter_host or config.bind_address
         try:
             self.web_port = await self._web.listen(host, config.metrics_prom_exporter_port)
@@ -334,7 +336,7 @@ class Broker:
     ) -> _Running:
         settings, stats, limits = self._settings, self.stats, self.table_limits
         clock, steady = self._clock, self._steady
-        store_host = (advertise.resolve(own_host), port)
+        store_host = (advertised_address.resolve(own_host), port)
         durability = Durability(
             store, config.flush_disk_type, config.broker_role, config.sync_flush_timeout
         )

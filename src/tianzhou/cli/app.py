@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tianzhou.cli import serving
-from tianzhou.cli.root import HERE, SERVERS, Root
+from tianzhou.cli.command_tree import HERE, SERVERS, Root
+from tianzhou.cli.shared import terminal
 
 app = typer.Typer(
     cls=Root,
@@ -69,7 +69,7 @@ def root(
 @app.command(add_help_option=False, context_settings=_OWN_OPTIONS, rich_help_panel=SERVERS)
 def up(context: typer.Context) -> None:
     """Start a nameserver and a broker in one process; `tianzhou up --help` shows its options."""
-    from tianzhou.cli import up as command
+    from tianzhou.cli.serve import up as command
 
     raise typer.Exit(command.main(context.args))
 
@@ -77,7 +77,7 @@ def up(context: typer.Context) -> None:
 @app.command(add_help_option=False, context_settings=_OWN_OPTIONS, rich_help_panel=SERVERS)
 def namesrv(context: typer.Context) -> None:
     """Start a nameserver; `tianzhou namesrv --help` shows its options."""
-    from tianzhou.cli import namesrv as command
+    from tianzhou.cli.serve import namesrv as command
 
     raise typer.Exit(command.main(context.args))
 
@@ -85,7 +85,7 @@ def namesrv(context: typer.Context) -> None:
 @app.command(add_help_option=False, context_settings=_OWN_OPTIONS, rich_help_panel=SERVERS)
 def broker(context: typer.Context) -> None:
     """Start a broker; `tianzhou broker --help` shows its options."""
-    from tianzhou.cli import broker as command
+    from tianzhou.cli.serve import broker as command
 
     raise typer.Exit(command.main(context.args))
 
@@ -99,7 +99,7 @@ def stop(
     ] = 10.0,
 ) -> None:
     """Stop the servers that you run on this machine. Apache's own are left alone."""
-    from tianzhou.cli.stopping import stop_all
+    from tianzhou.cli.serve.stop import stop_all
 
     raise typer.Exit(stop_all("tianzhou stop", program.value, wait_s))
 
@@ -113,7 +113,7 @@ def completion(
 
     # Typer has it under this name in every release, and lists it in none.
     make = getattr(scripts, "get_completion_script")  # noqa: B009
-    serving.say(make(prog_name="tianzhou", complete_var=_COMPLETE, shell=shell.value))
+    terminal.say(make(prog_name="tianzhou", complete_var=_COMPLETE, shell=shell.value))
 
 
 @app.command(rich_help_panel=HERE)
@@ -135,12 +135,12 @@ def version(
             "why_pure": kernel.WHY_PURE,
             "python": platform.python_version(),
         }
-        serving.say(json.dumps(told))
+        terminal.say(json.dumps(told))
         return
     why = "" if kernel.WHY_PURE is None else f" ({kernel.WHY_PURE})"
-    serving.say(f"tianzhou {tianzhou.__version__}")
-    serving.say(f"kernel: {serves}{why}")
-    serving.say(f"python: {platform.python_version()}")
+    terminal.say(f"tianzhou {tianzhou.__version__}")
+    terminal.say(f"kernel: {serves}{why}")
+    terminal.say(f"python: {platform.python_version()}")
 
 
 def _meant(context: Any, told: str) -> str:  # noqa: ANN401 - typer's click or click's
@@ -171,15 +171,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         where = e.ctx.command_path if e.ctx is not None else "tianzhou"
         if not str(e.format_message()).strip():
             # No arguments at all: the help was printed in place of a complaint.
-            return serving.WRONG_USE
+            return terminal.WRONG_USE
         told = e.format_message().partition(" Did you mean")[0].strip().rstrip(".")
         told = told.replace("Value error, ", "")
-        serving.complain(where, f"{told}{_meant(e.ctx, told)}; `{where} --help` shows how")
-        return serving.WRONG_USE
+        terminal.complain(where, f"{told}{_meant(e.ctx, told)}; `{where} --help` shows how")
+        return terminal.WRONG_USE
     except _CLICK_ERROR as e:
-        serving.complain("tianzhou", e.format_message())
+        terminal.complain("tianzhou", e.format_message())
         return int(e.exit_code)
     except typer.Abort:
-        serving.complain("tianzhou", "nothing was changed")
-        return serving.FAILED
-    return ended if isinstance(ended, int) else serving.OK
+        terminal.complain("tianzhou", "nothing was changed")
+        return terminal.FAILED
+    return ended if isinstance(ended, int) else terminal.OK

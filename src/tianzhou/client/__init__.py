@@ -1,37 +1,38 @@
 """The client of RocketMQ and Tianzhou: producers and consumers on asyncio, and blocking."""
 
-from tianzhou.client.calls import Pulled, PullStatus
-from tianzhou.client.consumer import PushConsumer
-from tianzhou.client.consumer_settings import (
+from tianzhou.client.connection.routes import TopicRoute
+from tianzhou.client.consumer.callbacks import Decision, Later
+from tianzhou.client.consumer.lite_pull import LitePullConsumer, QueueReader
+from tianzhou.client.consumer.push import PushConsumer
+from tianzhou.client.group import rebalance
+from tianzhou.client.group.broker_calls import Pulled, PullStatus
+from tianzhou.client.group.settings import (
     ConsumerSettings,
     LitePullSettings,
     PushSettings,
     SimpleSettings,
 )
-from tianzhou.client.handlers import Decision, Later
 from tianzhou.client.message import Message, ReceivedMessage
-from tianzhou.client.popped import PoppedMessage
-from tianzhou.client.producer import Producer
-from tianzhou.client.producer_settings import ProducerSettings
-from tianzhou.client.pull import LitePullConsumer, QueueReader
-from tianzhou.client.queues import Queue
-from tianzhou.client.replier import Replier
-from tianzhou.client.routes import TopicRoute
-from tianzhou.client.selectors import Selector, at_random, by_hash, by_shard, in_rooms
-from tianzhou.client.sending import SendResult, SendStatus
-from tianzhou.client.settings import ClientSettings
-from tianzhou.client.simple import SimpleConsumer
-from tianzhou.client.transaction import (
+from tianzhou.client.pop.messages import PoppedMessage
+from tianzhou.client.pop.simple import SimpleConsumer
+from tianzhou.client.producer.producer import Producer
+from tianzhou.client.producer.selectors import Selector, at_random, by_hash, by_shard, in_rooms
+from tianzhou.client.producer.transaction import (
     Transaction,
     TransactionListener,
     TransactionProducer,
     TransactionResult,
     TransactionState,
 )
+from tianzhou.client.queues import Queue
+from tianzhou.client.replier import Replier
+from tianzhou.client.sending.send_request import SendResult, SendStatus
+from tianzhou.client.sending.settings import ProducerSettings
+from tianzhou.client.settings import ClientSettings
 from tianzhou.protocol.acl import Credentials
 from tianzhou.protocol.command import HeaderEncoding
-from tianzhou.protocol.compression import CompressionType
-from tianzhou.remoting.tls import Tls
+from tianzhou.protocol.records.compression import CompressionType
+from tianzhou.remoting.tls.contexts import Tls
 
 __all__ = [
     "ClientSettings",
@@ -71,4 +72,5 @@ __all__ = [
     "by_hash",
     "by_shard",
     "in_rooms",
+    "rebalance",
 ]

@@ -3,7 +3,7 @@
 A client id is "address@instance", with "@unit" behind it where there are units. The instance is the
 process id and a number that differs between hubs, unless the program chooses a name.
 
-A unique id (UNIQ_KEY) has the parts that `protocol/message_id` lists. Ids of one process differ by
+A unique id (UNIQ_KEY) has the fields of `protocol/records/message_id`. Ids of one process differ by
 time and counter; a forked child starts anew with its own process id and hash.
 """
 
@@ -15,7 +15,7 @@ from datetime import datetime
 from itertools import count, islice
 
 from tianzhou.client.settings import DEFAULT_INSTANCE, ClientSettings
-from tianzhou.protocol.message_id import UniqueId, encode_unique_id
+from tianzhou.protocol.records.message_id import UniqueId, encode_unique_id
 
 # An address of the documentation net: nothing is sent there, the system only looks up its way.
 _FAR_AWAY = ("192.0.2.1", 9)

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from tianzhou.errors import ClientError
-from tianzhou.remoting.loop import new_event_loop
+from tianzhou.remoting.event_loop import new_event_loop
 
 T = TypeVar("T")
 

@@ -17,8 +17,8 @@ from tianzhou.errors import BodyError, MessageRefused
 from tianzhou.message import Host, StoredMessage
 from tianzhou.names import RETRY_TOPIC_PREFIX
 from tianzhou.protocol import properties
-from tianzhou.protocol.compression import plain_body
-from tianzhou.protocol.message_id import id_of, offset_id_of
+from tianzhou.protocol.records.compression import plain_body
+from tianzhou.protocol.records.message_id import id_of, offset_id_of
 
 T = TypeVar("T")
 

@@ -18,12 +18,12 @@ or its sender has gone, is logged and dropped: to handle the request once more w
 import logging
 from typing import Unpack
 
-from tianzhou.client.consumer import PushConsumer
-from tianzhou.client.consumer_settings import PushOptions
-from tianzhou.client.handlers import BatchHandler, BoundHandler, Handler, bind
+from tianzhou.client.consumer.callbacks import BatchHandler, BoundHandler, Handler, bind
+from tianzhou.client.consumer.push import PushConsumer
+from tianzhou.client.group.settings import PushOptions
 from tianzhou.client.message import ReceivedMessage
-from tianzhou.client.producer import Producer
-from tianzhou.client.request import is_request
+from tianzhou.client.producer.producer import Producer
+from tianzhou.client.producer.request_reply import is_request
 from tianzhou.client.settings import ClientSettings
 from tianzhou.errors import ConfigError, TianzhouError
 

@@ -19,7 +19,7 @@ from tianzhou.names import TRACE_TOPIC
 from tianzhou.protocol.acl import Credentials
 from tianzhou.protocol.command import HeaderEncoding
 from tianzhou.remoting.address import format_address, parse_addresses
-from tianzhou.remoting.tls import Tls
+from tianzhou.remoting.tls.contexts import Tls
 
 DEFAULT_INSTANCE = "DEFAULT"
 NAMESRV_VARIABLE = "NAMESRV_ADDR"

@@ -20,20 +20,24 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, Unpack, overload
 
-from tianzhou.client import consumer, producer, pull, replier, simple, transaction
-from tianzhou.client.calls import Pulled
-from tianzhou.client.consumer_settings import LitePullOptions, PushOptions, SimpleOptions
-from tianzhou.client.handlers import BatchHandler, Handler
+from tianzhou.client import replier
+from tianzhou.client.consumer import lite_pull as pull
+from tianzhou.client.consumer import push
+from tianzhou.client.consumer.callbacks import BatchHandler, Handler
+from tianzhou.client.group.broker_calls import Pulled
+from tianzhou.client.group.settings import LitePullOptions, PushOptions, SimpleOptions
 from tianzhou.client.loop_thread import loop_thread
 from tianzhou.client.message import Message, ReceivedMessage
-from tianzhou.client.popped import PoppedMessage
-from tianzhou.client.producer import MessageOptions, OnDone
-from tianzhou.client.producer_settings import ProducerOptions, ProducerSettings
+from tianzhou.client.pop import simple
+from tianzhou.client.pop.messages import PoppedMessage
+from tianzhou.client.producer import producer, transaction
+from tianzhou.client.producer.producer import MessageOptions, OnDone
+from tianzhou.client.producer.selectors import Selector, by_shard
+from tianzhou.client.producer.transaction import Transaction, TransactionListener, TransactionResult
 from tianzhou.client.queues import Queue
-from tianzhou.client.selectors import Selector, by_shard
-from tianzhou.client.sending import SendResult
+from tianzhou.client.sending.send_request import SendResult
+from tianzhou.client.sending.settings import ProducerOptions, ProducerSettings
 from tianzhou.client.settings import ClientOptions, ClientSettings
-from tianzhou.client.transaction import Transaction, TransactionListener, TransactionResult
 from tianzhou.protocol.bodies.clients import ConsumerRunningInfo
 
 __all__ = [
@@ -316,20 +320,20 @@ class TransactionProducer(_Sending[transaction.TransactionProducer]):
 # -- consumers -------------------------------------------------------------------------------------
 
 
-class PushConsumer(_Blocking[consumer.PushConsumer]):
+class PushConsumer(_Blocking[push.PushConsumer]):
     """Calls handlers: functions in threads, coroutine functions on the client's own loop.
 
     Without handlers, `for message in consumer` gives the messages.
     """
 
-    _kind: ClassVar[type[consumer.PushConsumer]] = consumer.PushConsumer
+    _kind: ClassVar[type[push.PushConsumer]] = push.PushConsumer
 
     def __init__(
         self, group: str, *, settings: ClientSettings | None = None, **options: Unpack[PushOptions]
     ) -> None:
-        self._subscribed: list[Callable[[consumer.PushConsumer], None]] = []
+        self._subscribed: list[Callable[[push.PushConsumer], None]] = []
 
-        def make() -> consumer.PushConsumer:
+        def make() -> push.PushConsumer:
             made = self._kind(group, settings=settings, **options)
             for apply in self._subscribed:
                 apply(made)
@@ -381,18 +385,18 @@ class PushConsumer(_Blocking[consumer.PushConsumer]):
         """Consume a topic no more."""
         self._apply(lambda client: client.unsubscribe(topic))
 
-    def _apply(self, change: Callable[[consumer.PushConsumer], None]) -> None:
+    def _apply(self, change: Callable[[push.PushConsumer], None]) -> None:
         client = self._here()
         self._run(_call(change, client))
         self._subscribed.append(change)  # a forked child does the same
 
     def suspend(self) -> None:
         """Pull nothing more until `resume`."""
-        self._run(_call(consumer.PushConsumer.suspend, self._here()))
+        self._run(_call(push.PushConsumer.suspend, self._here()))
 
     def resume(self) -> None:
         """Pull again."""
-        self._run(_call(consumer.PushConsumer.resume, self._here()))
+        self._run(_call(push.PushConsumer.resume, self._here()))
 
     def closed(self, timeout_s: float | None = None) -> bool:
         """Wait until somebody closes the consumer; False if nobody did in time."""
@@ -419,7 +423,7 @@ class PushConsumer(_Blocking[consumer.PushConsumer]):
 
     def running_info(self) -> ConsumerRunningInfo:
         """What this consumer is doing, as `mqadmin consumerStatus` shows it."""
-        return self._run(_call(consumer.PushConsumer.running_info, self._here()))
+        return self._run(_call(push.PushConsumer.running_info, self._here()))
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """The messages; one is done when the next is asked for."""

@@ -23,7 +23,7 @@ from tianzhou.errors import ConfigError, RequestError
 from tianzhou.protocol import acl
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
-from tianzhou.remoting.line_limit import LineLimit
+from tianzhou.remoting.log_rate_limit import LineLimit
 from tianzhou.remoting.quota.addresses import Matches, parse_host, parse_pattern
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from tianzhou.limits import (
     NAMESRV_ROUTES_MAX,
     NAMESRV_TOPICS_MAX,
 )
-from tianzhou.remoting.tls_settings import TlsSettings
+from tianzhou.remoting.tls.settings import TlsSettings
 
 ENVIRONMENT_PREFIX = "TIANZHOU_NAMESRV_"
 

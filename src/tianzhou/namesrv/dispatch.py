@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from tianzhou.errors import RequestError
-from tianzhou.namesrv import admin, handlers
+from tianzhou.namesrv import config_requests, handlers
 from tianzhou.namesrv.handlers import Parts
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
@@ -37,8 +37,8 @@ HANDLERS: Final[Mapping[int, Callable[[Parts, Connection, Command], Answer]]] = 
     RequestCode.GET_KV_CONFIG: handlers.get_kv,
     RequestCode.DELETE_KV_CONFIG: handlers.delete_kv,
     RequestCode.GET_KVLIST_BY_NAMESPACE: handlers.get_kv_list,
-    RequestCode.UPDATE_NAMESRV_CONFIG: admin.update_config,
-    RequestCode.GET_NAMESRV_CONFIG: admin.get_config,
+    RequestCode.UPDATE_NAMESRV_CONFIG: config_requests.update_config,
+    RequestCode.GET_NAMESRV_CONFIG: config_requests.get_config,
 }
 
 

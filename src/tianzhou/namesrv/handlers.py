@@ -19,7 +19,7 @@ from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError, StoreError
 from tianzhou.names import ORDER_TOPIC_NAMESPACE
 from tianzhou.namesrv.config import NamesrvConfig
-from tianzhou.namesrv.kvconfig import KVConfig
+from tianzhou.namesrv.kv_config import KVConfig
 from tianzhou.namesrv.registrations import (
     BrokerIdentity,
     BrokerTopics,
@@ -28,7 +28,7 @@ from tianzhou.namesrv.registrations import (
     Registered,
 )
 from tianzhou.namesrv.registry import FLAG_UNIT, FLAG_UNIT_SUB, Registry, same_version
-from tianzhou.namesrv.routecache import RouteCache
+from tianzhou.namesrv.route_cache import RouteCache
 from tianzhou.namesrv.zones import only_zone
 from tianzhou.protocol import bodies, headers
 from tianzhou.protocol.bodies import registration
@@ -45,7 +45,7 @@ from tianzhou.protocol.headers import namesrv as wire
 from tianzhou.protocol.version import V3_0_11, V4_9_4
 from tianzhou.remoting import slices
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.line_limit import LineLimit
+from tianzhou.remoting.log_rate_limit import LineLimit
 from tianzhou.remoting.slices import Steps, sliced
 
 log = logging.getLogger(__name__)

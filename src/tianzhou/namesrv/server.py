@@ -20,28 +20,28 @@ from tianzhou.errors import RemotingError, RequestError
 from tianzhou.limits import FILTER_SERVERS_MAX
 from tianzhou.names import ORDER_TOPIC_NAMESPACE
 from tianzhou.namesrv import dispatch
-from tianzhou.namesrv.admin import fixed_keys
-from tianzhou.namesrv.bodies import LONGER
+from tianzhou.namesrv.body_limits import LONGER
 from tianzhou.namesrv.config import NamesrvConfig
+from tianzhou.namesrv.config_requests import fixed_keys
 from tianzhou.namesrv.handlers import Parts, change_registry, is_in_service, tell_dropped
-from tianzhou.namesrv.kvconfig import KVConfig
-from tianzhou.namesrv.notices import Notices
+from tianzhou.namesrv.kv_config import KVConfig
+from tianzhou.namesrv.min_broker_id_notices import Notices
 from tianzhou.namesrv.registrations import MinIdNotice
 from tianzhou.namesrv.registry import Registry, Sizes
-from tianzhou.namesrv.routecache import RouteCache
+from tianzhou.namesrv.route_cache import RouteCache
 from tianzhou.protocol.bodies.route import TopicRouteData
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.http import Page, WebServer
 from tianzhou.remoting.limits import Limits
-from tianzhou.remoting.line_limit import LineLimit
+from tianzhou.remoting.log_rate_limit import LineLimit
 from tianzhou.remoting.quota.bodies import check_body
 from tianzhou.remoting.quota.tables import TableLimits
-from tianzhou.remoting.renewal import Renewal
 from tianzhou.remoting.server import Server
 from tianzhou.remoting.slices import Steps
-from tianzhou.remoting.tls_settings import client_tls_of, tls_files_of, tls_of
-from tianzhou.remoting.web import Page, WebServer
+from tianzhou.remoting.tls.renewal import Renewal
+from tianzhou.remoting.tls.settings import client_tls_of, tls_files_of, tls_of
 
 if TYPE_CHECKING:
     from tianzhou.namesrv.access import Access

@@ -11,10 +11,12 @@ The fast path (`Feed`) exists in the kernel only; without it every frame takes t
 import os
 from typing import TYPE_CHECKING, Any
 
-from tianzhou.protocol import pure, pure_record, pure_walk
-from tianzhou.protocol.pure import Buffer, Header
-from tianzhou.protocol.pure_record import RecordFields
-from tianzhou.protocol.pure_walk import Walk
+from tianzhou.protocol.pure import frames
+from tianzhou.protocol.pure import record as pure_record
+from tianzhou.protocol.pure import walk as pure_walk
+from tianzhou.protocol.pure.frames import Buffer, Header
+from tianzhou.protocol.pure.record import RecordFields
+from tianzhou.protocol.pure.walk import Walk
 
 CONTRACT = 5
 """Raised with every change of the contract, here and in the crate."""
@@ -56,13 +58,13 @@ def new_feed() -> "Feed | None":
 def split_frames(buffer: Buffer, limit_bytes: int) -> tuple[list[tuple[int, int]], int]:
     """See `pure.split_frames`."""
     found = native.split_frames(buffer, limit_bytes) if native else None
-    return pure.split_frames(buffer, limit_bytes) if found is None else found
+    return frames.split_frames(buffer, limit_bytes) if found is None else found
 
 
 def decode_header(frame: Buffer) -> Header:
     """See `pure.decode_header`."""
     header = native.decode_header(frame) if native else None
-    return pure.decode_header(frame) if header is None else header
+    return frames.decode_header(frame) if header is None else header
 
 
 def encode_frame(
@@ -79,7 +81,7 @@ def encode_frame(
     """See `pure.encode_frame`."""
     arguments = (code, language, version, opaque, flag, remark, ext_fields, encoding, body)
     frame = native.encode_frame(*arguments) if native else None
-    return pure.encode_frame(*arguments) if frame is None else frame
+    return frames.encode_frame(*arguments) if frame is None else frame
 
 
 # -- records ---------------------------------------------------------------------------------------
@@ -137,7 +139,7 @@ def decode_columns(
 ) -> tuple[int, list[Any]] | None:
     """How many records there are, and the buffers of each wanted column as Arrow lays them out.
 
-    None if the kernel declines; the Python version needs numpy and is in `spark/twin.py`.
+    None if the kernel declines; the version with numpy is `spark/columns/without_kernel.py`.
     """
     return native.decode_columns(buffer, starts, names, check_crc) if native else None
 
@@ -146,7 +148,7 @@ def encode_rows(parts: tuple[Any, ...], numbers: bytes, ids: bytes) -> tuple[byt
     """The items of a batch made of rows of Arrow columns behind each other, and where each ends.
 
     None if the kernel declines, or is of a build before it had this; then messages are made one by
-    one (`spark/sink_rows.py`).
+    one (`spark/sink/rows.py`).
     """
     encode = getattr(native, "encode_rows", None)
     return encode(parts, numbers, ids) if encode else None
@@ -187,5 +189,5 @@ def put_index_items(
 
 if WHY_PURE is not None and not TYPE_CHECKING:
     # Skip one call per message.
-    split_frames, decode_header = pure.split_frames, pure.decode_header
-    encode_frame, encode_record = pure.encode_frame, pure_record.encode_record
+    split_frames, decode_header = frames.split_frames, frames.decode_header
+    encode_frame, encode_record = frames.encode_frame, pure_record.encode_record

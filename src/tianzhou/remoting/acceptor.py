@@ -21,10 +21,10 @@ from typing import TypeVar
 from tianzhou.descriptors import descriptor_limit, reserved_descriptors
 from tianzhou.remoting.address import format_address
 from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.over_limit import Turnaway
+from tianzhou.remoting.shared_state import Switchboard
 from tianzhou.remoting.sockets import set_options
-from tianzhou.remoting.switchboard import Switchboard
-from tianzhou.remoting.tls import TLS_GOODBYE_S, TlsMode
-from tianzhou.remoting.turnaway import Turnaway
+from tianzhou.remoting.tls.contexts import TLS_GOODBYE_S, TlsMode
 
 log = logging.getLogger(__name__)
 

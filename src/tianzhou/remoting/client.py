@@ -13,12 +13,12 @@ import socket
 from tianzhou.errors import ConnectError, ConnectionClosed
 from tianzhou.protocol.acl import Credentials, sign
 from tianzhou.protocol.command import Command
-from tianzhou.remoting import answers, sockets
+from tianzhou.remoting import error_responses, sockets
 from tianzhou.remoting.address import parse_address
 from tianzhou.remoting.connection import Connection, Handler, Listener
 from tianzhou.remoting.limits import Limits
-from tianzhou.remoting.switchboard import Counts, Switchboard
-from tianzhou.remoting.tls import TLS_GOODBYE_S, Tls
+from tianzhou.remoting.shared_state import Counts, Switchboard
+from tianzhou.remoting.tls.contexts import TLS_GOODBYE_S, Tls
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +192,7 @@ class Client:
 
 
 def _refuse(_: Connection, request: Command) -> Command:
-    return answers.not_supported(request)
+    return error_responses.not_supported(request)
 
 
 def _cause(error: OSError) -> str:

@@ -36,12 +36,12 @@ from tianzhou.protocol.command import (
     encode,
 )
 from tianzhou.protocol.framing import split
-from tianzhou.remoting import answers
+from tianzhou.remoting import error_responses
 from tianzhou.remoting.address import address_of
-from tianzhou.remoting.outlet import Outlet
-from tianzhou.remoting.partial import PartialFrame
-from tianzhou.remoting.pending import NEVER_S, Pending, Waiter
-from tianzhou.remoting.switchboard import Switchboard
+from tianzhou.remoting.partial_frame import PartialFrame
+from tianzhou.remoting.pending_requests import NEVER_S, Pending, Waiter
+from tianzhou.remoting.shared_state import Switchboard
+from tianzhou.remoting.write_buffer import Outlet
 
 Answer = Command | Awaitable[Command | None] | None
 """At once, later (an awaitable), or by itself with `connection.send` (None)."""
@@ -471,7 +471,7 @@ class Connection(Outlet):
 
     def _on_frame(self, frame: memoryview) -> None:
         is_long = len(frame) > HEADER_BYTES_MAX and self._board.serves
-        if is_long and answers.refuse_header(frame, self._reply):
+        if is_long and error_responses.refuse_header(frame, self._reply):
             return
         command = decode(frame)
         if command.flag & FLAG_RESPONSE:
@@ -524,7 +524,9 @@ class Connection(Outlet):
         code = request.code
         board = self._board
         if board.handled_bytes > board.limits.handled_bytes:
-            self._reply(origin, answers.full(board.handled_bytes, board.limits.handled_bytes))
+            self._reply(
+                origin, error_responses.full(board.handled_bytes, board.limits.handled_bytes)
+            )
             return
         try:
             answer = self._handle(self, request)
@@ -566,22 +568,22 @@ class Connection(Outlet):
         self._put(frame)
 
     def _refusal(self, code: int, error: Exception) -> Command:
-        if answers.is_bug(error):
+        if error_responses.is_bug(error):
             self._board.complain(
                 f"request {code} failed with {type(error).__name__}",
                 f"request {code} from {self.peer} failed",
                 logging.ERROR,
                 error,
             )
-        return answers.refusal(error)
+        return error_responses.refusal(error)
 
     def _run(
         self, code: int, origin: _Origin | None, work: Awaitable[Command | None], body_bytes: int
     ) -> None:
         board = self._board
         if len(board.tasks) >= board.limits.requests_in_flight:
-            answers.take_back(work)
-            self._reply(origin, answers.busy(len(board.tasks)))
+            error_responses.take_back(work)
+            self._reply(origin, error_responses.busy(len(board.tasks)))
             return
         self._running_count += 1
         if not self._has_room(board.limits.requests_in_flight_per_connection - 1):

@@ -24,8 +24,8 @@ from tianzhou.remoting.acceptor import Acceptor
 from tianzhou.remoting.address import format_address
 from tianzhou.remoting.connection import Connection, Feed, Handler, Listener
 from tianzhou.remoting.limits import Limits
-from tianzhou.remoting.switchboard import Counts, Switchboard
-from tianzhou.remoting.tls import Tls, TlsMode
+from tianzhou.remoting.shared_state import Counts, Switchboard
+from tianzhou.remoting.tls.contexts import Tls, TlsMode
 
 __all__ = ["Handler", "Server"]
 

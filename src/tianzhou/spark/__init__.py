@@ -10,8 +10,8 @@
 `format("rocketmq-store")` reads the store directory of a broker. It needs the extra `spark`.
 """
 
-from tianzhou.spark.parquet import PARQUET
-from tianzhou.spark.progress import commit_progress
+from tianzhou.spark.parquet_options import PARQUET
 from tianzhou.spark.session import register, session
+from tianzhou.spark.source.commit_progress import commit_progress
 
 __all__ = ["PARQUET", "commit_progress", "register", "session"]

@@ -21,8 +21,8 @@ from tianzhou.client.settings import ClientSettings
 from tianzhou.errors import ConfigError
 from tianzhou.protocol.acl import Credentials
 from tianzhou.protocol.properties import KEY_SEPARATOR
-from tianzhou.remoting.tls import Tls
-from tianzhou.spark import pushdown
+from tianzhou.remoting.tls.contexts import Tls
+from tianzhou.spark import push_down as pushdown
 
 O = TypeVar("O")  # noqa: E741 - the class of options
 

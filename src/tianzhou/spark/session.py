@@ -27,7 +27,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from tianzhou.errors import ConfigError
-from tianzhou.spark.parquet import PARQUET
+from tianzhou.spark.parquet_options import PARQUET
 
 JAVA_AT_LEAST = 17
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
@@ -87,8 +87,8 @@ exec {python} "$@"
 
 def register(spark: SparkSession) -> None:
     """Make `rocketmq` and `rocketmq-store` known to a session of any making."""
-    from tianzhou.spark.files import StoreSource
-    from tianzhou.spark.source import RocketmqSource
+    from tianzhou.spark.offline.source import StoreSource
+    from tianzhou.spark.source.source import RocketmqSource
 
     with _names_of_workers(spark):
         spark.dataSource.register(RocketmqSource)

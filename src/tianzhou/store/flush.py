@@ -19,11 +19,11 @@ from collections.abc import Callable
 from time import monotonic
 
 from tianzhou.errors import StoreBroken, StoreClosed, StoreError
-from tianzhou.store.commitlog import CommitLog
+from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.config import FlushDiskType, StoreConfig
-from tianzhou.store.disk import PAGE_BYTES, Disk, DiskFile, explained, is_passing
-from tianzhou.store.mapped_file import MappedFile
-from tianzhou.store.memory import release_log
+from tianzhou.store.files.disk import PAGE_BYTES, Disk, DiskFile, explained, is_passing
+from tianzhou.store.files.mapped_file import MappedFile
+from tianzhou.store.memory_advice import release_log
 
 log = logging.getLogger(__name__)
 

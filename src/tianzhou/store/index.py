@@ -26,9 +26,9 @@ from pathlib import Path
 from tianzhou.clock import Clock
 from tianzhou.protocol import kernel
 from tianzhou.protocol.derived import key_hash
-from tianzhou.protocol.pure_walk import LOOSE_ITEM
+from tianzhou.protocol.pure.walk import LOOSE_ITEM
 from tianzhou.store.config import StoreConfig
-from tianzhou.store.disk import PAGE_BYTES, Disk, DiskFile
+from tianzhou.store.files.disk import PAGE_BYTES, Disk, DiskFile
 
 log = logging.getLogger(__name__)
 

@@ -26,24 +26,25 @@ from tianzhou.message import Host
 from tianzhou.protocol import host, kernel, properties
 from tianzhou.protocol.derived import key_hash
 from tianzhou.protocol.kernel import Feed
-from tianzhou.protocol.record import patch_record
+from tianzhou.protocol.records.record import patch_record
 from tianzhou.protocol.sysflag import TRANSACTION_MASK
-from tianzhou.store import dispatch, lock
-from tianzhou.store.ahead import Ahead
-from tianzhou.store.checkpoint import Checkpoint, read_checkpoint
-from tianzhou.store.commitlog import CommitLog
+from tianzhou.store import dispatch
+from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.config import StoreConfig
-from tianzhou.store.consumequeue import ConsumeQueue
-from tianzhou.store.disk import Disk, DiskFile, RealDisk, explained
+from tianzhou.store.consume_queue import ConsumeQueue
+from tianzhou.store.files import lock
+from tianzhou.store.files.checkpoint import Checkpoint, read_checkpoint
+from tianzhou.store.files.disk import Disk, DiskFile, RealDisk, explained
+from tianzhou.store.files.segments import Segments
+from tianzhou.store.files.staging import StagingPool
 from tianzhou.store.flush import LogFlush, Told
+from tianzhou.store.housekeeping import Keeping, Snapshot
 from tianzhou.store.index import Index
-from tianzhou.store.keeping import Keeping, Snapshot
-from tianzhou.store.lending import Lending, Settlement
+from tianzhou.store.kernel_memory import Lending, Settlement
+from tianzhou.store.preallocation import Ahead
 from tianzhou.store.queues import QueueTable, mapped_files_max
 from tianzhou.store.reading import Reading
 from tianzhou.store.recovery import Parts, Progress, Report, recover
-from tianzhou.store.segments import Segments
-from tianzhou.store.staging import StagingPool
 
 log = logging.getLogger(__name__)
 

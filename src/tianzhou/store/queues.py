@@ -4,10 +4,10 @@ import contextlib
 
 from tianzhou.descriptors import reserved_descriptors
 from tianzhou.store.config import ENTRY_BYTES, StoreConfig
-from tianzhou.store.consumequeue import ConsumeQueue, MappingLimit
-from tianzhou.store.disk import Disk
-from tianzhou.store.queue_ext import QueueExt, is_address
-from tianzhou.store.segments import Found, look
+from tianzhou.store.consume_queue import ConsumeQueue, MappingLimit
+from tianzhou.store.consume_queue_ext import QueueExt, is_address
+from tianzhou.store.files.disk import Disk
+from tianzhou.store.files.segments import Found, look
 
 SYNC_EACH_MAX = 32
 """More queues than these are not synced one by one."""

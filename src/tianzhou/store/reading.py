@@ -19,12 +19,12 @@ from time import perf_counter
 from tianzhou.errors import RecordError
 from tianzhou.limits import FILTER_MS_MAX
 from tianzhou.protocol import kernel, properties
-from tianzhou.store import commitlog
-from tianzhou.store.commitlog import CommitLog, Window
+from tianzhou.store import commit_log
+from tianzhou.store.commit_log import CommitLog, Window
 from tianzhou.store.config import StoreConfig
-from tianzhou.store.consumequeue import BLANK_SIZE, ConsumeQueue
+from tianzhou.store.consume_queue import BLANK_SIZE, ConsumeQueue
+from tianzhou.store.consume_queue_ext import is_address
 from tianzhou.store.index import Index
-from tianzhou.store.queue_ext import is_address
 from tianzhou.store.queues import QueueTable
 
 log = logging.getLogger(__name__)
@@ -311,8 +311,8 @@ class Reading:
             self._damaged(queue, queue_offset, str(e))
             return False
         place = (
-            fields[commitlog.TOPIC], fields[commitlog.QUEUE_ID], fields[commitlog.QUEUE_OFFSET],
-            fields[commitlog.LOG_OFFSET], fields[commitlog.SIZE],
+            fields[commit_log.TOPIC], fields[commit_log.QUEUE_ID], fields[commit_log.QUEUE_OFFSET],
+            fields[commit_log.LOG_OFFSET], fields[commit_log.SIZE],
         )  # fmt: skip
         if place != (queue.topic, queue.queue_id, queue_offset, log_offset, size_bytes):
             self._damaged(queue, queue_offset, f"its entry leads to another record: {place}")
@@ -381,7 +381,7 @@ class Reading:
         if entry is None or entry[1] == BLANK_SIZE:
             return None
         fields = self.log.decode(entry[0], check_crc=False)
-        return fields[commitlog.STORE_TIME] if fields else None
+        return fields[commit_log.STORE_TIME] if fields else None
 
     def earliest_time(self, topic: str, queue_id: int) -> int | None:
         """When the oldest message of a queue was stored."""
@@ -390,7 +390,7 @@ class Reading:
     def earliest_log_time(self) -> int | None:
         """When the oldest message of all was stored."""
         fields = self.log.decode(self.log.first, check_crc=False)
-        return fields[commitlog.STORE_TIME] if fields else None
+        return fields[commit_log.STORE_TIME] if fields else None
 
     # -- by key ---------------------------------------------------------------------------------
 
@@ -427,11 +427,11 @@ class Reading:
     ) -> memoryview | None:
         """The record at a place that an index named, if it is what was looked for."""
         fields = self.log.decode(log_offset)
-        if fields is None or fields[commitlog.TOPIC] != topic:
+        if fields is None or fields[commit_log.TOPIC] != topic:
             return None
-        if not begin_ms <= fields[commitlog.STORE_TIME] <= end_ms:
+        if not begin_ms <= fields[commit_log.STORE_TIME] <= end_ms:
             return None
-        named = fields[commitlog.PROPERTIES]
+        named = fields[commit_log.PROPERTIES]
         keys = named.get(properties.KEYS, "").split(properties.KEY_SEPARATOR)
         if key not in keys and named.get(properties.UNIQUE_KEY) != key:
             return None

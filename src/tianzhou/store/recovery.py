@@ -22,19 +22,19 @@ from dataclasses import dataclass, field
 
 from tianzhou.errors import StoreCorrupt
 from tianzhou.protocol import kernel
-from tianzhou.protocol.pure_record import SIZE_MIN, RecordFields
-from tianzhou.protocol.pure_walk import Run
-from tianzhou.protocol.record import BLANK_BYTES_MIN
-from tianzhou.store import commitlog, dispatch
-from tianzhou.store.checkpoint import Checkpoint, Derived
-from tianzhou.store.commitlog import Stop, walk
+from tianzhou.protocol.pure.record import SIZE_MIN, RecordFields
+from tianzhou.protocol.pure.walk import Run
+from tianzhou.protocol.records.record import BLANK_BYTES_MIN
+from tianzhou.store import commit_log, dispatch
+from tianzhou.store.commit_log import Stop, walk
 from tianzhou.store.config import ENTRY_BYTES, StoreConfig
-from tianzhou.store.consumequeue import BLANK_SIZE, ENTRY, ConsumeQueue
-from tianzhou.store.disk import Disk
+from tianzhou.store.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueue
+from tianzhou.store.files.checkpoint import Checkpoint, Derived
+from tianzhou.store.files.disk import Disk
+from tianzhou.store.files.mapped_file import MappedFile
+from tianzhou.store.files.segments import Segments, look
 from tianzhou.store.index import Index
-from tianzhou.store.mapped_file import MappedFile
 from tianzhou.store.queues import QueueTable
-from tianzhou.store.segments import Segments, look
 
 log = logging.getLogger(__name__)
 
@@ -245,7 +245,7 @@ def _start_by_files(parts: Parts, *, clean: bool) -> int:
         return files[max(len(files) - _CLEAN_FILES, 0)].first
     for file in reversed(files):
         fields = _first_record(file)
-        if fields and 0 < fields[commitlog.STORE_TIME] <= parts.checkpoint.safe_time_ms:
+        if fields and 0 < fields[commit_log.STORE_TIME] <= parts.checkpoint.safe_time_ms:
             return file.first
     return files[0].first
 
@@ -297,7 +297,7 @@ def _is_entry_of(parts: Parts, queue: ConsumeQueue, log_offset: int, queue_offse
     except Stop:
         return False
     return fields is not None and (
-        fields[commitlog.TOPIC], fields[commitlog.QUEUE_ID], fields[commitlog.QUEUE_OFFSET],
+        fields[commit_log.TOPIC], fields[commit_log.QUEUE_ID], fields[commit_log.QUEUE_OFFSET],
     ) == (queue.topic, queue.queue_id, queue_offset)  # fmt: skip
 
 
@@ -407,8 +407,8 @@ def _replay_file(
                 return
             _derive(parts, report, plan, fields)
             report.replayed_count += 1
-            report.last_store_time_ms = fields[commitlog.STORE_TIME]
-            end += fields[commitlog.SIZE]
+            report.last_store_time_ms = fields[commit_log.STORE_TIME]
+            end += fields[commit_log.SIZE]
         if end + BLANK_BYTES_MIN > file.stop:
             position = end - file.first
             raise Stop(position, f"record at {position}: no room for a filler", unused=False)
@@ -446,15 +446,15 @@ def _sound_after(parts: Parts, plan: _Plan, file: MappedFile, place: int) -> int
         # After a power cut pages may be there or not in any order. None of those behind a hole was
         # acknowledged, and keeping them would leave gaps in the queues.
         return None
-    at = commitlog.find_record(
+    at = commit_log.find_record(
         file.view(), file.first, place - file.first + 1, stop - file.first
     )  # fmt: skip
     return file.first + at if at is not None else stop
 
 
 def _derive(parts: Parts, report: Report, plan: _Plan, fields: RecordFields) -> None:
-    log_offset, sys_flag = fields[commitlog.LOG_OFFSET], fields[commitlog.SYS_FLAG]
-    topic = fields[commitlog.TOPIC]
+    log_offset, sys_flag = fields[commit_log.LOG_OFFSET], fields[commit_log.SYS_FLAG]
+    topic = fields[commit_log.TOPIC]
     if not dispatch.is_topic_name(topic):
         if topic not in plan.set_aside:
             plan.set_aside.add(topic)
@@ -466,12 +466,12 @@ def _derive(parts: Parts, report: Report, plan: _Plan, fields: RecordFields) -> 
     if log_offset >= plan.queues_from and dispatch.has_queue_entry(sys_flag):
         _enqueue(parts, report, plan, fields)
     if log_offset >= plan.index_from:
-        keys = dispatch.index_keys(fields[commitlog.PROPERTIES], sys_flag)
+        keys = dispatch.index_keys(fields[commit_log.PROPERTIES], sys_flag)
         keys = keys[: parts.index.item_max - 1]
         if keys:
             hashes = (dispatch.key_hash(topic, key) for key in keys)
             parts.index.make_room(len(keys), hashes)
-            parts.index.put(topic, keys, log_offset, fields[commitlog.STORE_TIME])
+            parts.index.put(topic, keys, log_offset, fields[commit_log.STORE_TIME])
 
 
 def _enqueue(parts: Parts, report: Report, plan: _Plan, fields: RecordFields) -> None:
@@ -481,13 +481,13 @@ def _enqueue(parts: Parts, report: Report, plan: _Plan, fields: RecordFields) ->
     queue was deleted and made anew, or messages before it are gone. Otherwise the number is
     damaged, for no checksum covers it.
     """
-    queue = parts.queues.get_or_make(fields[commitlog.TOPIC], fields[commitlog.QUEUE_ID])
+    queue = parts.queues.get_or_make(fields[commit_log.TOPIC], fields[commit_log.QUEUE_ID])
     place = (queue.topic, queue.queue_id)
-    wanted, here = fields[commitlog.QUEUE_OFFSET], queue.next_offset
+    wanted, here = fields[commit_log.QUEUE_OFFSET], queue.next_offset
     suspect = plan.suspects.pop(place, None)
     if suspect is not None:
-        if wanted == suspect[commitlog.QUEUE_OFFSET] + 1:
-            _jump(report, queue, suspect[commitlog.QUEUE_OFFSET])
+        if wanted == suspect[commit_log.QUEUE_OFFSET] + 1:
+            _jump(report, queue, suspect[commit_log.QUEUE_OFFSET])
             _put(parts, queue, suspect)
             here = queue.next_offset
         elif wanted == here + 1:
@@ -515,12 +515,12 @@ def _enqueue(parts: Parts, report: Report, plan: _Plan, fields: RecordFields) ->
 
 def _put(parts: Parts, queue: ConsumeQueue, fields: RecordFields) -> None:
     code = dispatch.tags_code(
-        queue.topic, fields[commitlog.PROPERTIES], fields[commitlog.STORE_TIME],
+        queue.topic, fields[commit_log.PROPERTIES], fields[commit_log.STORE_TIME],
         parts.config.delay_levels_ms,
     )  # fmt: skip
     queue.make_room(1)
-    code = queue.code_of(code, fields[commitlog.STORE_TIME])
-    queue.put(fields[commitlog.LOG_OFFSET], fields[commitlog.SIZE], code)
+    code = queue.code_of(code, fields[commit_log.STORE_TIME])
+    queue.put(fields[commit_log.LOG_OFFSET], fields[commit_log.SIZE], code)
 
 
 def _jump(report: Report, queue: ConsumeQueue, wanted: int) -> None:
@@ -536,8 +536,8 @@ def _jump(report: Report, queue: ConsumeQueue, wanted: int) -> None:
 
 def _drop(report: Report, queue: ConsumeQueue, fields: RecordFields) -> None:
     report.note(
-        f"the record at {fields[commitlog.LOG_OFFSET]} claims to be message "
-        f"{fields[commitlog.QUEUE_OFFSET]} of queue {queue.topic}/{queue.queue_id}, where "
+        f"the record at {fields[commit_log.LOG_OFFSET]} claims to be message "
+        f"{fields[commit_log.QUEUE_OFFSET]} of queue {queue.topic}/{queue.queue_id}, where "
         f"{queue.next_offset} is next; it is in no queue"
     )
 
@@ -546,7 +546,7 @@ def _settle_suspects(parts: Parts, report: Report, plan: _Plan) -> None:
     """No later record speaks for these; one that is the first of its queue needs none."""
     for (topic, queue_id), fields in plan.suspects.items():
         queue = parts.queues.get_or_make(topic, queue_id)
-        if fields[commitlog.QUEUE_OFFSET] == 0:
+        if fields[commit_log.QUEUE_OFFSET] == 0:
             _jump(report, queue, 0)
             _put(parts, queue, fields)
         else:

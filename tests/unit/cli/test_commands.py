@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tianzhou.cli import namesrv, serving, stock
 from tianzhou.cli.app import app
+from tianzhou.cli.mqadmin import stock_entrypoints
+from tianzhou.cli.serve import foreground, namesrv
+from tianzhou.cli.shared import terminal
 from tianzhou.errors import ConfigError
 
 
@@ -18,7 +20,7 @@ def away_from_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    serving.complain("tianzhou x", ConfigError("first\n  second\r\nthird"))
+    terminal.complain("tianzhou x", ConfigError("first\n  second\r\nthird"))
     assert capsys.readouterr() == ("", "tianzhou x: first second third\n")
 
 
@@ -34,7 +36,7 @@ def test_a_program_that_cannot_start_is_stopped_and_fails(
         async def stop(self) -> None:
             stopped.append(True)
 
-    assert serving.run("unlucky", Unlucky, lambda address: address) == serving.FAILED
+    assert foreground.run("unlucky", Unlucky, lambda address: address) == terminal.FAILED
     assert stopped == [True]
     assert capsys.readouterr() == ("", "unlucky: no luck\n")
 
@@ -80,10 +82,10 @@ def test_mqnamesrv_used_wrongly(
     arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
-        code: object = stock.mqnamesrv(arguments)
+        code: object = stock_entrypoints.mqnamesrv(arguments)
     except SystemExit as e:
         code = e.code
-    assert code == serving.WRONG_USE
+    assert code == terminal.WRONG_USE
     out, error = capsys.readouterr()
     assert out == ""
     assert error.startswith("mqnamesrv: ")
@@ -94,14 +96,14 @@ def test_mqnamesrv_used_wrongly(
 @pytest.mark.parametrize("arguments", [[], ["proxy"], ["namesrv", "broker"]])
 def test_mqshutdown_used_wrongly(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        stock.mqshutdown(arguments)
-    assert ended.value.code == serving.WRONG_USE
+        stock_entrypoints.mqshutdown(arguments)
+    assert ended.value.code == terminal.WRONG_USE
     assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.parametrize("program", ["namesrv", "broker"])
 def test_nothing_to_shut_down(program: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert stock.mqshutdown([program]) == serving.FAILED
+    assert stock_entrypoints.mqshutdown([program]) == terminal.FAILED
     assert capsys.readouterr() == (f"No mq{program} running.\n", "")
 
 
@@ -119,5 +121,5 @@ def test_stop_without_anything_running() -> None:
 
 def test_the_application_passes_options_on_to_the_nameserver() -> None:
     ended = CliRunner().invoke(app, ["namesrv", "--set", "x"])
-    assert ended.exit_code == serving.WRONG_USE
+    assert ended.exit_code == terminal.WRONG_USE
     assert "--set x: write KEY=VALUE" in ended.output

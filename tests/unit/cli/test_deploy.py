@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.cli import broker, stock, up
-from tianzhou.cli.root import NOUNS, SERVER_VERBS
+from tianzhou.cli.command_tree import NOUNS, SERVER_VERBS
+from tianzhou.cli.mqadmin import stock_entrypoints
+from tianzhou.cli.serve import broker, up
 from tianzhou.config.properties import parse_properties
 from tianzhou.config.settings import Given, settings_of
 from tianzhou.namesrv.config import NamesrvConfig
@@ -46,7 +47,7 @@ def run(words: Sequence[str], folder: Path) -> int:
     at = arguments.index("-c") + 1
     arguments[at] = str(folder / "empty.properties")
     (folder / "empty.properties").touch()
-    serve = {"mqbroker": broker.mqbroker, "mqnamesrv": stock.mqnamesrv}[program]
+    serve = {"mqbroker": broker.mqbroker, "mqnamesrv": stock_entrypoints.mqnamesrv}[program]
     return serve([*arguments, "-p"])
 
 

@@ -12,7 +12,7 @@ from tianzhou.protocol.command import FLAG_ONEWAY, Command, decode, encode
 from tianzhou.protocol.framing import split
 from tianzhou.remoting.connection import Connection, Feed, Handler, TakeUp
 from tianzhou.remoting.limits import Limits
-from tianzhou.remoting.switchboard import Switchboard
+from tianzhou.remoting.shared_state import Switchboard
 
 
 @pytest.fixture(autouse=True)

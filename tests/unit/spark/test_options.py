@@ -7,8 +7,8 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed: no pysp
 from pyspark.sql.types import StructType
 
 from tianzhou.errors import ConfigError
-from tianzhou.spark import pushdown
-from tianzhou.spark.files import StoreReader
+from tianzhou.spark import push_down
+from tianzhou.spark.offline.source import StoreReader
 from tianzhou.spark.options import (
     ReadFrom,
     SourceOptions,
@@ -113,7 +113,7 @@ def test_a_stream_refuses_what_it_cannot_keep(given: dict[str, str], text: str) 
 def test_what_is_left_out_has_its_default() -> None:
     options = read_options(SourceOptions, COMMON | {"minOffsetsPerTrigger": "5"}).for_stream()
     assert options.trigger_delay_ms == 15 * 60_000
-    assert options.pushes_down == pushdown.is_default()
+    assert options.pushes_down == push_down.is_default()
     for text, pushes in (("no", False), ("yes", True)):
         given = read_options(SourceOptions, COMMON | {"pushDown": text}).for_batch()
         assert given.pushes_down is pushes

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.crash.simulated_disk import SimulatedDisk
-from tests.crash.store_kit import (
+from tests.support.simulated_disk import SimulatedDisk
+from tests.support.store import (
     NOON_MS,
     Ticker,
     draft,
@@ -15,7 +15,7 @@ from tests.crash.store_kit import (
     small_config,
 )
 
-from tianzhou.protocol.record import decode_record
+from tianzhou.protocol.records.record import decode_record
 from tianzhou.store.message_store import MessageStore
 from tianzhou.store.reading import ReadStatus
 

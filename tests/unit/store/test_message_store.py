@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.crash.simulated_disk import SimulatedDisk
-from tests.crash.store_kit import (
+from tests.support.simulated_disk import SimulatedDisk
+from tests.support.store import (
     BORN,
     HERE,
     NOON_MS,
@@ -37,7 +37,7 @@ from tianzhou.errors import (
     StoreReadOnly,
 )
 from tianzhou.protocol import host, kernel, properties, sysflag
-from tianzhou.protocol.record import decode_record
+from tianzhou.protocol.records.record import decode_record
 from tianzhou.store.config import FlushDiskType, StoreConfig
 from tianzhou.store.message_store import Draft, MessageStore
 from tianzhou.store.reading import ReadStatus

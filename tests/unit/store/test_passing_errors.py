@@ -4,8 +4,8 @@ import errno
 from itertools import product
 
 import pytest
-from tests.crash.simulated_disk import SimulatedDisk
-from tests.crash.store_kit import draft, open_store, queues_of, read_queue, small_config
+from tests.support.simulated_disk import SimulatedDisk
+from tests.support.store import draft, open_store, queues_of, read_queue, small_config
 
 from tianzhou.errors import StoreError
 from tianzhou.store.message_store import MessageStore

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tianzhou.protocol import kernel
-from tianzhou.protocol.record import decode_record
+from tianzhou.protocol.records.record import decode_record
 from tianzhou.store import reading
 from tianzhou.store.config import ENTRY_BYTES, StoreConfig
 from tianzhou.store.message_store import Draft, MessageStore

@@ -12,7 +12,7 @@ from tianzhou.protocol.bodies import decode
 from tianzhou.protocol.bodies.route import TopicRouteData
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
-from tianzhou.protocol.record import decode_records
+from tianzhou.protocol.records.record import decode_records
 from tianzhou.remoting.client import Client
 from tianzhou.testing import Cluster, MovingClock
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol, TypeVar
 
 from tianzhou.broker.acl.accounts import Permission
-from tianzhou.broker.checks import CLOSED_TOPICS
+from tianzhou.broker.validation import CLOSED_TOPICS
 from tianzhou.names import (
     DLQ_TOPIC_PREFIX,
     REPLY_TOPIC_SUFFIX,
@@ -41,7 +41,7 @@ from tianzhou.protocol.headers import pop as pop_headers
 from tianzhou.protocol.headers import pull as pull_headers
 from tianzhou.protocol.headers import send as send_headers
 from tianzhou.protocol.headers import topics as topic_headers
-from tianzhou.protocol.receipts import origin_topic
+from tianzhou.protocol.records.receipts import origin_topic
 
 PUB, SUB, ANY = Permission.PUB, Permission.SUB, Permission.PUB | Permission.SUB
 

@@ -4,7 +4,7 @@ from tianzhou.broker.acl.needs import Place
 from tianzhou.errors import TianzhouError
 from tianzhou.names import HALF_TOPIC
 from tianzhou.protocol import properties
-from tianzhou.protocol.record import decode_record
+from tianzhou.protocol.records.record import decode_record
 from tianzhou.store.message_store import MessageStore
 
 

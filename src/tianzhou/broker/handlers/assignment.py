@@ -4,12 +4,13 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from tianzhou.broker import assignment, checks
-from tianzhou.broker.assignment import ModeTable
-from tianzhou.broker.clients import ConsumerTable, MessageModel
+from tianzhou.broker import validation
 from tianzhou.broker.config import BrokerConfig, namesrv_addresses
-from tianzhou.broker.groups import GroupTable
-from tianzhou.broker.topics import TopicTable
+from tianzhou.broker.tables import assignment
+from tianzhou.broker.tables.assignment import ModeTable
+from tianzhou.broker.tables.clients import ConsumerTable, MessageModel
+from tianzhou.broker.tables.groups import GroupTable
+from tianzhou.broker.tables.topics import TopicTable
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError, TianzhouError
@@ -93,9 +94,10 @@ def _share(
     if members is None or share is None:
         log.info(
             "group %s: no assignment for client %s: %s",
-            checks.shorten(asked.consumer_group or ""), checks.shorten(asked.client_id or ""),
+            validation.shorten(asked.consumer_group or ""),
+            validation.shorten(asked.client_id or ""),
             "the group has sent no heartbeat" if members is None else
-            f"strategy {checks.shorten(asked.strategy_name or '')} is not known",
+            f"strategy {validation.shorten(asked.strategy_name or '')} is not known",
         )  # fmt: skip
         return None
     clients = sorted(set(members.client_ids()))
@@ -169,17 +171,18 @@ async def set_message_request_mode(
         raise RequestError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
     if parts.topics.get(topic) is None:
         raise RequestError(
-            ResponseCode.TOPIC_NOT_EXIST, f"topic[{checks.shorten(topic)}] not exist"
+            ResponseCode.TOPIC_NOT_EXIST, f"topic[{validation.shorten(topic)}] not exist"
         )
     config = parts.settings.config
     if parts.groups.find(group, auto_create=config.auto_create_subscription_group) is None:
         raise RequestError(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f"consumer group {checks.shorten(group)} does not exist",
+            f"consumer group {validation.shorten(group)} does not exist",
         )
     if mode.mode not in (assignment.PULL, assignment.POP):
         raise RequestError(
-            ResponseCode.SYSTEM_ERROR, f"the mode is {checks.shorten(mode.mode)}, not PULL or POP"
+            ResponseCode.SYSTEM_ERROR,
+            f"the mode is {validation.shorten(mode.mode)}, not PULL or POP",
         )
     if not parts.modes.has(topic, group):
         parts.limits.check(

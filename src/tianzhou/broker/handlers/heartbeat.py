@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from tianzhou.broker import checks
-from tianzhou.broker.clients import (
+from tianzhou.broker import validation
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.tables.clients import (
     Change,
     Client,
     ClientIds,
@@ -18,9 +19,8 @@ from tianzhou.broker.clients import (
     Subscription,
     make_subscription,
 )
-from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.groups import GroupTable
-from tianzhou.broker.topics import TopicTable
+from tianzhou.broker.tables.groups import GroupTable
+from tianzhou.broker.tables.topics import TopicTable
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RemotingError, RequestError
@@ -105,7 +105,7 @@ def _heartbeat(parts: ClientParts, connection: Connection, request: Command) -> 
     if not parts.client_ids.claim(connection, told.client_id, connection.account):
         raise RequestError(
             ResponseCode.NO_PERMISSION,
-            f"client id {checks.shorten(told.client_id)} is in use by a connection of another "
+            f"client id {validation.shorten(told.client_id)} is in use by a connection of another "
             f"account: set another instance name",
         )
     refusal: RequestError | None = None
@@ -143,12 +143,12 @@ def _producer_heartbeat(
     if name not in parts.producers.groups:
         parts.limits.check(
             "maxProducerGroups", parts.settings.config.max_producer_groups,
-            len(parts.producers.groups), f"producer group {checks.shorten(name)} cannot join",
+            len(parts.producers.groups), f"producer group {validation.shorten(name)} cannot join",
         )  # fmt: skip
     if parts.producers.heartbeat(connection, client, name):
         log.info(
             "producer group %s: %s joined from %s",
-            checks.shorten(name), client.client_id, connection.peer,
+            validation.shorten(name), client.client_id, connection.peer,
         )  # fmt: skip
 
 
@@ -156,7 +156,7 @@ def _check_groups_of(parts: ClientParts, connection: Connection, name: str) -> N
     """Raises RequestError if a connection speaks for too many groups."""
     tables = (parts.consumers, parts.producers)
     count = sum(len(table.groups_of(connection)) for table in tables)
-    what = f"group {checks.shorten(name)} cannot join on this connection"
+    what = f"group {validation.shorten(name)} cannot join on this connection"
     parts.limits.check("groups of a connection", GROUPS_OF_CONNECTION_MAX, count, what)
 
 
@@ -167,7 +167,9 @@ def _check_subscriptions(
     grown, own_count = parts.consumers.growth(connection, told)
     if grown <= 0:
         return
-    what = f"group {checks.shorten(told.group)} cannot subscribe to {own_count} topics or filters"
+    what = (
+        f"group {validation.shorten(told.group)} cannot subscribe to {own_count} topics or filters"
+    )
     limit = SUBSCRIPTIONS_OF_CONNECTION_MAX
     parts.limits.check("subscriptions of a connection", limit, own_count - 1, what)
     count = parts.consumers.subscription_count + grown - 1
@@ -334,8 +336,8 @@ def _check_bindings(config: BrokerConfig, consumer: ConsumerData) -> None:
         if topic not in granted and topic != RETRY_TOPIC_PREFIX + group:
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
-                f"topic {checks.shorten(topic)} is not granted to consumer group "
-                f"{checks.shorten(group)}: groupTopicBindings must list it",
+                f"topic {validation.shorten(topic)} is not granted to consumer group "
+                f"{validation.shorten(group)}: groupTopicBindings must list it",
             )
 
 
@@ -370,7 +372,7 @@ def get_consumer_list(parts: ClientParts, _: Connection, request: Command) -> Co
     if group is None:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
-            f"no consumer of group {checks.shorten(header.consumer_group)} is connected",
+            f"no consumer of group {validation.shorten(header.consumer_group)} is connected",
         )
     body = encode_body(ConsumerIdList(consumer_ids=group.client_ids()))
     return Command(code=ResponseCode.SUCCESS, body=body)
@@ -384,7 +386,7 @@ def get_consumer_connections(parts: ClientParts, _: Connection, request: Command
     if group is None:
         raise RequestError(
             ResponseCode.CONSUMER_NOT_ONLINE,
-            f"no consumer of group {checks.shorten(header.consumer_group)} is connected",
+            f"no consumer of group {validation.shorten(header.consumer_group)} is connected",
         )
     body = ConsumerConnection(
         connections=[_connection_body(*each) for each in group.members.items()],
@@ -441,7 +443,7 @@ def get_producer_connections(parts: ClientParts, _: Connection, request: Command
     if not members:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
-            f"no producer of group {checks.shorten(header.producer_group)} is connected",
+            f"no producer of group {validation.shorten(header.producer_group)} is connected",
         )
     body = ProducerConnection(connections=[_connection_body(*each) for each in members.items()])
     return Command(code=ResponseCode.SUCCESS, body=encode_body(body))

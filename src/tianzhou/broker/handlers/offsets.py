@@ -5,12 +5,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from tianzhou.broker import checks
-from tianzhou.broker.clients import ConsumerGroup, ConsumerTable
+from tianzhou.broker import validation
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.groups import GroupTable
-from tianzhou.broker.offsets import NOT_FOUND, OffsetTable
-from tianzhou.broker.topics import TopicTable
+from tianzhou.broker.tables.clients import ConsumerGroup, ConsumerTable
+from tianzhou.broker.tables.groups import GroupTable
+from tianzhou.broker.tables.offsets import NOT_FOUND, OffsetTable
+from tianzhou.broker.tables.topics import TopicTable
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError
 from tianzhou.limits import TOPIC_QUEUES_MAX
@@ -79,8 +79,8 @@ def query_consumer_offset(parts: OffsetParts, _: Connection, request: Command) -
         return _found(QueryConsumerOffsetResponse(queue_offset=0))
     raise RequestError(
         ResponseCode.QUERY_NOT_FOUND,
-        f"group {checks.shorten(header.consumer_group)} has committed no offset in topic "
-        f"{checks.shorten(header.topic)} queue {header.queue_id}",
+        f"group {validation.shorten(header.consumer_group)} has committed no offset in topic "
+        f"{validation.shorten(header.topic)} queue {header.queue_id}",
     )
 
 
@@ -97,7 +97,7 @@ def update_consumer_offset(parts: OffsetParts, connection: Connection, request: 
     found = parts.topics.get(topic)
     if found is None:
         raise RequestError(
-            ResponseCode.TOPIC_NOT_EXIST, f"topic {checks.shorten(topic)} does not exist"
+            ResponseCode.TOPIC_NOT_EXIST, f"topic {validation.shorten(topic)} does not exist"
         )
     _check_queue(parts, found, header.queue_id)
     if header.commit_offset < 0:
@@ -107,7 +107,7 @@ def update_consumer_offset(parts: OffsetParts, connection: Connection, request: 
     if parts.groups.find(group, auto_create=_may_create_groups(parts)) is None:
         raise RequestError(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f"consumer group {checks.shorten(group)} does not exist",
+            f"consumer group {validation.shorten(group)} does not exist",
         )
     if parts.offsets.is_reset(group, topic, header.queue_id):
         return Command(code=ResponseCode.SUCCESS, remark="Offset has been previously reset")
@@ -152,11 +152,11 @@ async def clone_group_offset(
     """
     header = decode(CloneGroupOffsetRequest, request.fields)
     source, target = header.src_group, header.dest_group
-    checks.check_group_name(target)
+    validation.check_group_name(target)
     if parts.groups.find(target, auto_create=_may_create_groups(parts)) is None:
         raise RequestError(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f"consumer group {checks.shorten(target)} does not exist",
+            f"consumer group {validation.shorten(target)} does not exist",
         )
     online = None if header.offline else parts.consumers.get(source)
     await slices.finish(_copy_steps(parts, connection, header, online))

@@ -15,24 +15,24 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from tianzhou.broker import checks
-from tianzhou.broker.clients import Subscription, make_subscription
+from tianzhou.broker import validation
+from tianzhou.broker.background.crash_points import Step, unwatched
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.groups import GroupTable
 from tianzhou.broker.handlers.pull import MayConsume, refuse_waiting
-from tianzhou.broker.offsets import OffsetTable
-from tianzhou.broker.pop import Change, Flying, Key
-from tianzhou.broker.pop_polls import PopParked, PopPolls, PopWaiting
-from tianzhou.broker.pop_run import Pops
-from tianzhou.broker.stats import Stats
-from tianzhou.broker.steps import Step, unwatched
-from tianzhou.broker.topics import TopicTable
+from tianzhou.broker.longpoll.parked_pops import PopParked, PopPolls, PopWaiting
+from tianzhou.broker.pop.inflight import Change, Flying, Key
+from tianzhou.broker.pop.reviver import Pops
+from tianzhou.broker.statistics.counters import Stats
+from tianzhou.broker.tables.clients import Subscription, make_subscription
+from tianzhou.broker.tables.groups import GroupTable
+from tianzhou.broker.tables.offsets import OffsetTable
+from tianzhou.broker.tables.topics import TopicTable
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError
 from tianzhou.message import Host
 from tianzhou.names import PERM_READ, RETRY_TOPIC_PREFIX
-from tianzhou.protocol import properties, receipts
+from tianzhou.protocol import properties
 from tianzhou.protocol.bodies.topics import TopicConfig
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command, response_to
@@ -46,8 +46,9 @@ from tianzhou.protocol.headers.pop import (
     PopMessageRequest,
     PopMessageResponse,
 )
-from tianzhou.protocol.receipts import ORDERED_REVIVE_QUEUE, Receipt
-from tianzhou.protocol.record import decode_record, encode_stored
+from tianzhou.protocol.records import receipts
+from tianzhou.protocol.records.receipts import ORDERED_REVIVE_QUEUE, Receipt
+from tianzhou.protocol.records.record import decode_record, encode_stored
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.quota.tables import TableLimits
 from tianzhou.store.message_store import MessageStore
@@ -164,7 +165,7 @@ def check_retry_topic(config: BrokerConfig, group: str, topic: str) -> None:
     """What is not acknowledged in time can be stored for the group. Raises RequestError."""
     if not topic.startswith(RETRY_TOPIC_PREFIX):
         name = receipts.retry_topic(group, topic, v2=config.enable_retry_topic_v2)
-        checks.check_derived_topic(name)
+        validation.check_derived_topic(name)
 
 
 def check_invisible(config: BrokerConfig, invisible_time_ms: int, least_ms: int) -> None:
@@ -421,14 +422,14 @@ def _check_allowed(
         raise RequestError(
             ResponseCode.NO_PERMISSION,
             f"broker {config.broker_name} gives no messages: brokerPermission is "
-            f"{checks.describe_permission(config.broker_permission)}",
+            f"{validation.describe_permission(config.broker_permission)}",
         )
     topic = find_topic(parts, config, topic_name)
     if not topic.perm & PERM_READ:
         raise RequestError(
             ResponseCode.NO_PERMISSION,
             f"topic {topic_name} gives no messages: its permission is "
-            f"{checks.describe_permission(topic.perm)}",
+            f"{validation.describe_permission(topic.perm)}",
         )
     if queue_id >= topic.read_queue_count:
         raise RequestError(
@@ -440,7 +441,7 @@ def _check_allowed(
     if group is None:
         raise RequestError(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f"consumer group {checks.shorten(group_name)} does not exist: create it, or switch on "
+            f"consumer group {validation.shorten(group_name)} does not exist: create it, or enable "
             f"autoCreateSubscriptionGroup",
         )
     if not group.consume_enable:
@@ -459,10 +460,10 @@ def _check_allowed(
 
 def find_topic(parts: PopParts, config: BrokerConfig, name: str) -> TopicConfig:
     topic = parts.topics.get(name)
-    if topic is None or name in checks.CLOSED_TOPICS:
+    if topic is None or name in validation.CLOSED_TOPICS:
         raise RequestError(
             ResponseCode.TOPIC_NOT_EXIST,
-            f"topic {checks.shorten(name)} does not exist on broker {config.broker_name}",
+            f"topic {validation.shorten(name)} does not exist on broker {config.broker_name}",
         )
     return topic
 

@@ -9,11 +9,10 @@ import binascii
 from collections.abc import Iterator
 
 from tianzhou.broker.handlers.pop import PopParts, check_invisible, find_topic
-from tianzhou.broker.pop import Change, Flying, Key
+from tianzhou.broker.pop.inflight import Change, Flying, Key
 from tianzhou.clock import Moment
 from tianzhou.errors import BodyError, RequestError
 from tianzhou.limits import ACKED_BITS_MAX
-from tianzhou.protocol import receipts
 from tianzhou.protocol.bodies import decode_request_steps
 from tianzhou.protocol.bodies.queues import BatchAck, BatchAckMessageBody
 from tianzhou.protocol.codes import ResponseCode
@@ -24,7 +23,8 @@ from tianzhou.protocol.headers.pop import (
     ChangeInvisibleTimeRequest,
     ChangeInvisibleTimeResponse,
 )
-from tianzhou.protocol.receipts import ORDERED_REVIVE_QUEUE
+from tianzhou.protocol.records import receipts
+from tianzhou.protocol.records.receipts import ORDERED_REVIVE_QUEUE
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.slices import Steps, sliced
 

@@ -14,14 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tianzhou.broker import checks, cold
-from tianzhou.broker.clients import ConsumerTable, Subscription, make_subscription
+from tianzhou.broker import validation
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.groups import GroupTable
-from tianzhou.broker.longpoll import Parked, ParkedPulls
-from tianzhou.broker.offsets import OffsetTable
-from tianzhou.broker.stats import Stats
-from tianzhou.broker.topics import TopicTable
+from tianzhou.broker.longpoll.parked_pulls import Parked, ParkedPulls
+from tianzhou.broker.statistics.counters import Stats
+from tianzhou.broker.storing import disk_prefetch
+from tianzhou.broker.tables.clients import ConsumerTable, Subscription, make_subscription
+from tianzhou.broker.tables.groups import GroupTable
+from tianzhou.broker.tables.offsets import OffsetTable
+from tianzhou.broker.tables.topics import TopicTable
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError
@@ -65,8 +66,8 @@ def refuse_waiting(topic: str, group: str) -> RequestError:
     """The right to consume was taken away while a request waited."""
     return RequestError(
         ResponseCode.NO_PERMISSION,
-        f"access denied: group {checks.shorten(group)} may no longer read topic "
-        f"{checks.shorten(topic)}",
+        f"access denied: group {validation.shorten(group)} may no longer read topic "
+        f"{validation.shorten(topic)}",
     )
 
 
@@ -128,7 +129,9 @@ def pull_message(parts: PullParts, connection: Connection, request: Command) -> 
         return moved
     asked = Asked(connection, request, header, group, subscription, connection.account)
     count = min(header.max_msg_count, config.pull_batch_max_message_count)
-    if cold.needs_disk(parts.store, header.topic, header.queue_id, header.queue_offset, count):
+    if disk_prefetch.needs_disk(
+        parts.store, header.topic, header.queue_id, header.queue_offset, count
+    ):
         return _pull_from_disk(parts, asked)
     return _pull(parts, asked)
 
@@ -138,7 +141,9 @@ async def _pull_from_disk(parts: PullParts, asked: Asked) -> Command | None:
     topic, queue_id = asked.header.topic, asked.header.queue_id
     queue_offset = asked.header.queue_offset
     try:
-        await asyncio.to_thread(cold.warm_ahead, parts.store, topic, queue_id, queue_offset)
+        await asyncio.to_thread(
+            disk_prefetch.warm_ahead, parts.store, topic, queue_id, queue_offset
+        )
     except OSError as e:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
@@ -178,7 +183,7 @@ def _check_allowed(
         raise RequestError(
             ResponseCode.NO_PERMISSION,
             f"broker {config.broker_name} gives no messages: brokerPermission is "
-            f"{checks.describe_permission(config.broker_permission)}",
+            f"{validation.describe_permission(config.broker_permission)}",
         )
     group = parts.groups.find(
         header.consumer_group, auto_create=config.auto_create_subscription_group
@@ -186,7 +191,8 @@ def _check_allowed(
     if group is None:
         raise RequestError(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f"consumer group {checks.shorten(header.consumer_group)} does not exist: create it, "
+            f"consumer group {validation.shorten(header.consumer_group)} does not exist: "
+            "create it, "
             f"or switch on autoCreateSubscriptionGroup",
         )
     if not group.consume_enable:
@@ -204,13 +210,14 @@ def _check_allowed(
     if topic is None:
         raise RequestError(
             ResponseCode.TOPIC_NOT_EXIST,
-            f"topic {checks.shorten(header.topic)} does not exist on broker {config.broker_name}",
+            f"topic {validation.shorten(header.topic)} does not exist on broker "
+            f"{config.broker_name}",
         )
     if not topic.perm & PERM_READ:
         raise RequestError(
             ResponseCode.NO_PERMISSION,
             f"topic {header.topic} gives no messages: its permission is "
-            f"{checks.describe_permission(topic.perm)}",
+            f"{validation.describe_permission(topic.perm)}",
         )
     if not 0 <= header.queue_id < topic.read_queue_count:
         raise RequestError(

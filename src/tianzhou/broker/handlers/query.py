@@ -13,7 +13,7 @@ from tianzhou.protocol.headers.pull import (
     QueryMessageResponse,
     ViewMessageRequest,
 )
-from tianzhou.protocol.record import decode_record
+from tianzhou.protocol.records.record import decode_record
 from tianzhou.remoting.connection import Connection
 from tianzhou.store.message_store import MessageStore
 

@@ -8,11 +8,11 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.durability import Durability
 from tianzhou.broker.handlers.send import born_host
-from tianzhou.broker.intake import Intake
-from tianzhou.broker.timer import recall_key
-from tianzhou.broker.topics import TopicTable
+from tianzhou.broker.scheduled.timer_rules import recall_key
+from tianzhou.broker.storing.durability import Durability
+from tianzhou.broker.storing.redirects import Intake
+from tianzhou.broker.tables.topics import TopicTable
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import FieldError, RecordError, RequestError, StoreError
@@ -23,7 +23,7 @@ from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import decode, encode
 from tianzhou.protocol.headers.send import RecallMessageRequest, RecallMessageResponse
-from tianzhou.protocol.recall import RecallHandle, decode_handle
+from tianzhou.protocol.records.recall import RecallHandle, decode_handle
 from tianzhou.remoting.connection import Connection
 from tianzhou.store.message_store import Draft
 

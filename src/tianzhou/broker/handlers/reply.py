@@ -7,12 +7,12 @@ property, to the broker that the sender is connected to and to the reply topic o
 import logging
 from dataclasses import dataclass
 
-from tianzhou.broker import checks
-from tianzhou.broker.clients import ProducerTable
+from tianzhou.broker import validation
+from tianzhou.broker.cluster.call_client import call_client
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.handlers import send
 from tianzhou.broker.handlers.send import SendHeader, SendParts
-from tianzhou.broker.relay import call_client
+from tianzhou.broker.tables.clients import ProducerTable
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError
@@ -59,8 +59,8 @@ async def _send_reply(
 ) -> Command:
     config = parts.settings.config
     _check_topic(config, header.topic)
-    checks.check_body_size(len(request.body), config.max_message_size)
-    checks.check_properties(header.properties or "")
+    validation.check_body_size(len(request.body), config.max_message_size)
+    validation.check_properties(header.properties or "")
     failure: RequestError | None = None
     try:
         await _push(parts, connection, request, header)
@@ -89,7 +89,7 @@ def _check_topic(config: BrokerConfig, topic: str) -> None:
     if topic != wanted:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"a reply goes to topic {wanted}, not to {checks.shorten(topic)}",
+            f"a reply goes to topic {wanted}, not to {validation.shorten(topic)}",
         )
 
 
@@ -105,7 +105,7 @@ async def _push(
             f"reply message properties[{properties.REPLY_TO_CLIENT}] is null",
         )
     receiver = parts.producers.find(client_id)
-    who = checks.shorten(client_id)
+    who = validation.shorten(client_id)
     if receiver is None:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR, f"push reply message fail, channel of <{who}> not found."
@@ -136,7 +136,7 @@ async def _push(
     if answer.code != ResponseCode.SUCCESS:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
-            f"push reply message to {who} fail: {checks.shorten(answer.remark or '')}",
+            f"push reply message to {who} fail: {validation.shorten(answer.remark or '')}",
         )
 
 
@@ -150,5 +150,5 @@ async def _store(
         answer = send.store_message(parts.send, connection, request, header)
         return answer if isinstance(answer, Command) else await answer
     except RequestError as e:
-        log.warning("reply to topic %s: not kept: %s", checks.shorten(header.topic), e.remark)
+        log.warning("reply to topic %s: not kept: %s", validation.shorten(header.topic), e.remark)
         return None

@@ -15,32 +15,34 @@ from functools import lru_cache
 
 import msgspec
 
-from tianzhou.broker import checks, timer
-from tianzhou.broker.busy import SendGate
+from tianzhou.broker import validation
+from tianzhou.broker.background.crash_points import Step, unwatched
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.delay import level_of
-from tianzhou.broker.durability import Durability
-from tianzhou.broker.groups import GroupTable
 from tianzhou.broker.handlers.send_back import find_group
-from tianzhou.broker.intake import ODD_PROPERTIES, Intake
-from tianzhou.broker.retry import DLQ_QUEUE_COUNT
-from tianzhou.broker.stats import Stats
-from tianzhou.broker.steps import Step, unwatched
-from tianzhou.broker.topics import TopicTable
+from tianzhou.broker.scheduled import timer_rules
+from tianzhou.broker.scheduled.delay_levels import level_of
+from tianzhou.broker.statistics.counters import Stats
+from tianzhou.broker.storing.durability import Durability
+from tianzhou.broker.storing.overload import SendGate
+from tianzhou.broker.storing.redirects import ODD_PROPERTIES, Intake
+from tianzhou.broker.storing.retry_dlq import DLQ_QUEUE_COUNT
+from tianzhou.broker.tables.groups import GroupTable
+from tianzhou.broker.tables.topics import TopicTable
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RecordError, RequestError, StoreError
 from tianzhou.limits import BATCH_MESSAGES_MAX
 from tianzhou.message import Host
 from tianzhou.names import DLQ_TOPIC_PREFIX, HALF_TOPIC, PERM_WRITE, RETRY_TOPIC_PREFIX
-from tianzhou.protocol import batch, properties, sysflag
+from tianzhou.protocol import properties, sysflag
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.topics import MULTI_TAG, TopicConfig
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import decode
 from tianzhou.protocol.headers.send import SendMessageRequest, SendMessageRequestV2
-from tianzhou.protocol.recall import handle_of
+from tianzhou.protocol.records import batch
+from tianzhou.protocol.records.recall import handle_of
 from tianzhou.remoting import slices
 from tianzhou.remoting.address import parse_address
 from tianzhou.remoting.connection import Connection
@@ -110,7 +112,7 @@ def store_message(
         group = _group_of_retry(parts, config, name, is_batch=is_batch)
     topic = known or _create_topic(parts, config, header)
     queue_id = _choose_queue(config, topic, header)
-    checks.check_properties(header.properties or "")
+    validation.check_properties(header.properties or "")
     found = properties.decode(header.properties or "")
     if not ODD_PROPERTIES.isdisjoint(found):
         is_of_group = name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
@@ -181,8 +183,8 @@ def _too_early(config: BrokerConfig, now_ms: int) -> RequestError:
 def _create_topic(parts: SendParts, config: BrokerConfig, header: SendHeader) -> TopicConfig:
     """The topic that does not exist yet, from its template. Raises RequestError."""
     name = header.topic
-    checks.check_topic_name(name)
-    checks.check_sendable(name)
+    validation.check_topic_name(name)
+    validation.check_sendable(name)
     is_retry = name.startswith(RETRY_TOPIC_PREFIX)
     sys_flag = (_UNIT_SUBSCRIPTION if is_retry else _UNIT) if header.unit_mode else 0
     topic = parts.topics.create_from_template(
@@ -205,19 +207,19 @@ def _create_topic(parts: SendParts, config: BrokerConfig, header: SendHeader) ->
 
 def _choose_queue(config: BrokerConfig, topic: TopicConfig, header: SendHeader) -> int:
     name = header.topic
-    if name in checks.CLOSED_TOPICS:
-        checks.check_sendable(name)
+    if name in validation.CLOSED_TOPICS:
+        validation.check_sendable(name)
     if not config.broker_permission & PERM_WRITE:
         raise RequestError(
             ResponseCode.NO_PERMISSION,
             f"broker {config.broker_name} takes no messages: brokerPermission is "
-            f"{checks.describe_permission(config.broker_permission)}",
+            f"{validation.describe_permission(config.broker_permission)}",
         )
     if not topic.perm & PERM_WRITE:
         raise RequestError(
             ResponseCode.NO_PERMISSION,
             f"topic {name} takes no messages: its permission is "
-            f"{checks.describe_permission(topic.perm)}",
+            f"{validation.describe_permission(topic.perm)}",
         )
     queue_id = header.queue_id
     # While a topic shrinks, producers with an old route still use queues that can be read.
@@ -249,13 +251,13 @@ def _draft(
 ) -> Draft:
     body, sys_flag = request.body, header.sys_flag
     if len(body) > config.max_message_size:
-        checks.check_body_size(len(body), config.max_message_size)
+        validation.check_body_size(len(body), config.max_message_size)
     if sys_flag & ~sysflag.PLAIN:
         _check_flags(sys_flag, found)
     if topic.filter_type == MULTI_TAG:
         sys_flag |= sysflag.MULTI_TAGS
     text = properties.encode_stored(header.properties or "", found, _stamps(config))
-    checks.check_properties(text)
+    validation.check_properties(text)
     return Draft(
         header.topic, queue_id, body, text, header.born_timestamp, born_host(connection.peer),
         parts.store_host, header.flag, sys_flag, header.reconsume_times or 0,
@@ -299,7 +301,7 @@ def _refuse_in_batch(found: dict[str, str]) -> None:
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a batch holds no transactional messages")
     if level_of(found) > 0:
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a batch holds no delayed messages")
-    if timer.is_timed(found):
+    if timer_rules.is_timed(found):
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a batch holds no timed messages")
 
 
@@ -313,7 +315,7 @@ def _group_of_retry(
     if is_batch:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"batch request does not support retry group {checks.shorten(topic)}",
+            f"batch request does not support retry group {validation.shorten(topic)}",
         )
     return find_group(parts.groups, config, topic.removeprefix(RETRY_TOPIC_PREFIX))
 
@@ -383,7 +385,7 @@ def _is_batch(request: Command, header: SendHeader) -> bool:
 
 def _pieces_of(config: BrokerConfig, body: bytes) -> list[bytes]:
     """A batch in pieces that take some milliseconds each to store. Raises RequestError."""
-    checks.check_body_size(len(body), config.max_message_size)
+    validation.check_body_size(len(body), config.max_message_size)
     try:
         items = batch.decode(body)
     except RecordError as e:

@@ -12,15 +12,16 @@ from functools import partial
 
 import msgspec
 
-from tianzhou.broker import checks, retry
+from tianzhou.broker import validation
+from tianzhou.broker.background.crash_points import Step, unwatched
+from tianzhou.broker.background.fair_queue import Turnstile
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.durability import Durability
-from tianzhou.broker.groups import GroupTable
-from tianzhou.broker.intake import Intake
-from tianzhou.broker.stats import Stats
-from tianzhou.broker.steps import Step, unwatched
-from tianzhou.broker.topics import TopicTable
-from tianzhou.broker.turnstile import Turnstile
+from tianzhou.broker.statistics.counters import Stats
+from tianzhou.broker.storing import retry_dlq
+from tianzhou.broker.storing.durability import Durability
+from tianzhou.broker.storing.redirects import Intake
+from tianzhou.broker.tables.groups import GroupTable
+from tianzhou.broker.tables.topics import TopicTable
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RecordError, RequestError, StoreError
 from tianzhou.message import Host
@@ -32,7 +33,7 @@ from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import decode
 from tianzhou.protocol.headers.send import ConsumerSendMsgBackRequest
-from tianzhou.protocol.pure_record import RecordFields
+from tianzhou.protocol.pure.record import RecordFields
 from tianzhou.remoting.connection import Connection
 from tianzhou.store.message_store import MessageStore
 
@@ -93,11 +94,11 @@ def _send_back(parts: SendBackParts, request: Command) -> Command | Awaitable[Co
     times_max = header.max_reconsume_times
     if times_max is None:
         times_max = group.retry_max_times
-    what = retry.fate(group, fields[12], times_max, header.delay_level)
+    what = retry_dlq.fate(group, fields[12], times_max, header.delay_level)
     is_new, topic = _topic(parts, group, what, unit_mode=header.unit_mode)
-    wait = retry.wait_of(what, config.delay_levels_ms, timer_max_ms(config))
-    count = retry.DLQ_QUEUE_COUNT if what.dead else group.retry_queue_count
-    draft, found = retry.sent_back(
+    wait = retry_dlq.wait_of(what, config.delay_levels_ms, timer_max_ms(config))
+    count = retry_dlq.DLQ_QUEUE_COUNT if what.dead else group.retry_queue_count
+    draft, found = retry_dlq.sent_back(
         fields, header.group, what, min(count, topic.write_queue_count), parts.store_host, wait
     )
     parts.step("retry: before the message is stored")
@@ -120,7 +121,7 @@ def find_group(groups: GroupTable, config: BrokerConfig, name: str) -> Subscript
     if group is None:
         raise RequestError(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f"subscription group not exist, {checks.shorten(name)}: create it, or switch on "
+            f"subscription group not exist, {validation.shorten(name)}: create it, or switch on "
             f"autoCreateSubscriptionGroup",
         )
     return group
@@ -131,7 +132,7 @@ def check_broker_writable(config: BrokerConfig) -> None:
         raise RequestError(
             ResponseCode.NO_PERMISSION,
             f"broker {config.broker_name} takes no messages: brokerPermission is "
-            f"{checks.describe_permission(config.broker_permission)}",
+            f"{validation.describe_permission(config.broker_permission)}",
         )
 
 
@@ -149,7 +150,7 @@ def _message(store: MessageStore, log_offset: int) -> RecordFields:
             f"{store.first_log_offset} to {store.end_log_offset}",
         )
     # No consumer gets messages from these, so none can give one back.
-    if fields[0] in checks.CLOSED_TOPICS:
+    if fields[0] in validation.CLOSED_TOPICS:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
             f"look message by offset failed, {log_offset}: that message is not delivered yet",
@@ -158,14 +159,14 @@ def _message(store: MessageStore, log_offset: int) -> RecordFields:
 
 
 def _topic(
-    parts: SendBackParts, group: SubscriptionGroupConfig, what: retry.Fate, *, unit_mode: bool
+    parts: SendBackParts, group: SubscriptionGroupConfig, what: retry_dlq.Fate, *, unit_mode: bool
 ) -> tuple[bool, TopicConfig]:
     """The retry topic or the dead letters, and whether it was made now. Raises RequestError."""
     assert group.group_name is not None, "a group in the table has a name"
-    name = retry.topic_of(group.group_name, dead=what.dead)
+    name = retry_dlq.topic_of(group.group_name, dead=what.dead)
     known = parts.topics.get(name)
     if known is None:
-        count = retry.DLQ_QUEUE_COUNT if what.dead else group.retry_queue_count
+        count = retry_dlq.DLQ_QUEUE_COUNT if what.dead else group.retry_queue_count
         sys_flag = _UNIT_SUBSCRIPTION if unit_mode and not what.dead else 0
         topic = parts.topics.create_for_group(name, count)
         if sys_flag:
@@ -176,7 +177,7 @@ def _topic(
         raise RequestError(
             ResponseCode.NO_PERMISSION,
             f"topic {name} takes no messages: its permission is "
-            f"{checks.describe_permission(known.perm)}",
+            f"{validation.describe_permission(known.perm)}",
         )
     return False, known
 

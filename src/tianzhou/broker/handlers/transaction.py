@@ -5,12 +5,13 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from tianzhou.broker import checks, transactions
+from tianzhou.broker import validation
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.durability import Durability
-from tianzhou.broker.stats import Stats
-from tianzhou.broker.topics import TopicTable
-from tianzhou.broker.transaction_checks import Halves
+from tianzhou.broker.statistics.counters import Stats
+from tianzhou.broker.storing.durability import Durability
+from tianzhou.broker.tables.topics import TopicTable
+from tianzhou.broker.transactions import rules
+from tianzhou.broker.transactions.halves import Halves
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import FieldError, RecordError, RequestError, StoreError
@@ -20,7 +21,7 @@ from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import FLAG_ONEWAY, Command
 from tianzhou.protocol.headers import decode
 from tianzhou.protocol.headers.send import EndTransactionRequest, ResumeCheckHalfMessageRequest
-from tianzhou.protocol.message_id import decode_offset_id
+from tianzhou.protocol.records.message_id import decode_offset_id
 from tianzhou.remoting.connection import Connection
 from tianzhou.store.message_store import MessageStore
 
@@ -66,7 +67,7 @@ def end_transaction(
 
 def _made_topic(parts: TransactionParts, half: StoredMessage) -> bool:
     """The topic of a half is there; whether it had been forgotten."""
-    place = transactions.real_place(half)
+    place = rules.real_place(half)
     return place is not None and parts.topics.restore(*place, parts.settings.config)
 
 
@@ -133,7 +134,7 @@ def _half_of(parts: TransactionParts, header: EndTransactionRequest) -> StoredMe
 
 def _is_too_late(parts: TransactionParts, half: StoredMessage) -> bool:
     """Whether a half with an immunity time of its own is only a check's to end (5.x)."""
-    own_ms = transactions.immunity_ms(half)
+    own_ms = rules.immunity_ms(half)
     if own_ms is None:
         return False
     own_ms = max(own_ms, parts.settings.config.transaction_time_out)
@@ -143,7 +144,7 @@ def _is_too_late(parts: TransactionParts, half: StoredMessage) -> bool:
 def _commit(parts: TransactionParts, half: StoredMessage) -> None:
     began_ms = parts.steady()
     appended = parts.halves.commit(half)
-    place = transactions.real_place(half)
+    place = rules.real_place(half)
     if appended is not None and place is not None:
         took_ms = parts.steady() - began_ms
         parts.stats.stored(place[0], 1, appended.size_bytes, took_ms, place[1])
@@ -151,7 +152,7 @@ def _commit(parts: TransactionParts, half: StoredMessage) -> None:
 
 
 def _roll_back(parts: TransactionParts, half: StoredMessage) -> None:
-    place = transactions.real_place(half)
+    place = rules.real_place(half)
     if parts.halves.roll_back(half) and place is not None:
         parts.stats.rolled_back[place[0]] += 1
 
@@ -161,7 +162,7 @@ def resume_check(
 ) -> Command | Awaitable[Command]:
     """RESUME_CHECK_HALF_MESSAGE: a half that was given up is checked again from the beginning."""
     header = decode(ResumeCheckHalfMessageRequest, request.fields)
-    name = checks.shorten(header.msg_id or "")
+    name = validation.shorten(header.msg_id or "")
     try:
         log_offset = decode_offset_id(header.msg_id or "")[1]
         found = parts.halves.resume(log_offset)

@@ -7,7 +7,7 @@ separates name and value, empty values do not count, and of a repeated name the 
 from collections.abc import Callable
 from functools import partial
 
-from tianzhou.protocol.pure_record import MAGIC_V1, MAGIC_V2
+from tianzhou.protocol.pure.record import MAGIC_V1, MAGIC_V2
 from tianzhou.protocol.sysflag import BORN_HOST_V6, STORE_HOST_V6
 
 # Places in a record, see `record.py`.

@@ -19,7 +19,7 @@ from tianzhou.protocol.command import Command
 from tianzhou.remoting.limits import Limits
 from tianzhou.remoting.quota.buckets import Buckets, Rate
 from tianzhou.remoting.quota.files import ServerRules
-from tianzhou.remoting.repeats import Repeats, and_more
+from tianzhou.remoting.repeated_failures import Repeats, and_more
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from tianzhou.clock import Clock, steady_ms
 from tianzhou.errors import RequestError
 from tianzhou.protocol.codes import ResponseCode
-from tianzhou.remoting.repeats import Repeats, and_more
+from tianzhou.remoting.repeated_failures import Repeats, and_more
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from tianzhou.clock import Clock, wall_ms
 from tianzhou.errors import TianzhouError
 from tianzhou.spark.options import parse_duration_ms, parsed
 from tianzhou.spark.pipelines import tables
+from tianzhou.spark.pipelines.alarm_delivery import Notice, NoticeError, notifiers, tell_all
 from tianzhou.spark.pipelines.alarms import Alarm, Rule, judge, rules_for
 from tianzhou.spark.pipelines.common import NEVER, Outcome, PipelineOptions, plain_failures
-from tianzhou.spark.pipelines.notifier import Notice, NoticeError, notifiers, tell_all
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tianzhou.errors import ConfigError
 from tianzhou.spark.options import parse_names, parse_pattern, parsed
-from tianzhou.spark.parquet import PARQUET
+from tianzhou.spark.parquet_options import PARQUET
 from tianzhou.spark.pipelines.common import NEVER, Outcome, PipelineOptions
 
 if TYPE_CHECKING:

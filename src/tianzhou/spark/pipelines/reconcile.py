@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Engine, TableClause, column, delete, select, table
 from sqlalchemy.exc import SQLAlchemyError
 
-from tianzhou.client import idempotence, outbox, sql
+from tianzhou.client.database import idempotence, outbox, sql
 from tianzhou.clock import wall_ms
 from tianzhou.errors import ConfigError
 from tianzhou.spark import database

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine
-from tests.integration.databases import postgresql
+from tests.support.databases import postgresql
 
 from tianzhou.spark.pipelines import tables
 

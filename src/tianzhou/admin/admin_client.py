@@ -1,0 +1,54 @@
+"""`Admin`: the one door to a cluster, with its rooms by subject."""
+
+from types import TracebackType
+from typing import Self
+
+from tianzhou.admin.acl import Acl
+from tianzhou.admin.brokers import Brokers
+from tianzhou.admin.clusters import Clusters
+from tianzhou.admin.groups import Groups
+from tianzhou.admin.messages import Messages
+from tianzhou.admin.namesrv import Namesrv
+from tianzhou.admin.offsets import Offsets
+from tianzhou.admin.requests import TIMEOUT_MS, Wire
+from tianzhou.admin.topics import Topics
+from tianzhou.protocol.acl import Credentials
+from tianzhou.remoting.tls.contexts import Tls
+
+
+class Admin:
+    """An admin client of the cluster behind some nameservers. Use it on one event loop."""
+
+    def __init__(
+        self,
+        namesrv: str,
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+        credentials: Credentials | None = None,
+        tls: Tls | None = None,
+    ) -> None:
+        """`namesrv` is a list "a:9876;b:9876". Raises AddressError."""
+        self.wire = Wire(namesrv, timeout_ms=timeout_ms, credentials=credentials, tls=tls)
+        self.clusters = Clusters(self.wire)
+        self.topics = Topics(self.wire, self.clusters)
+        self.groups = Groups(self.wire, self.clusters)
+        self.offsets = Offsets(self.wire, self.topics, self.groups)
+        self.messages = Messages(self.wire, self.clusters, self.topics)
+        self.brokers = Brokers(self.wire)
+        self.namesrv = Namesrv(self.wire)
+        self.acl = Acl(self.wire)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.wire.close()

@@ -1,0 +1,89 @@
+"""Copying settings in bulk: topics and consumer groups of one broker to another.
+
+What the target has already is left as it is, whatever its settings. What is the system's own is not
+copied: every broker makes that for itself.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from tianzhou.admin.admin_client import Admin
+from tianzhou.admin.fanout import BrokerAt
+from tianzhou.errors import TianzhouError
+from tianzhou.names import REPLY_TOPIC_SUFFIX, SYSTEM_TOPIC_PREFIX
+
+_RESERVED = ("TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "OFFSET_MOVED_EVENT")
+_RESERVED_PARTS = ("RMQ_SYS_", SYSTEM_TOPIC_PREFIX, "SELF_TEST_", "TRANS_CHECK_MAX_TIME_")
+
+
+@dataclass(slots=True)
+class Copied:
+    """How a copy went."""
+
+    count: int = 0
+    failures: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlan:
+    """What a copy would create."""
+
+    missing: tuple[str, ...]
+    there: int
+    """How many of the source's are on the target already."""
+    create: Callable[[str], Awaitable[None]]
+
+    async def run(self) -> Copied:
+        """Create what is missing, one by one; a failure does not stop the rest."""
+        done = Copied()
+        for name in self.missing:
+            try:
+                await self.create(name)
+            except TianzhouError as e:
+                done.failures[name] = str(e)
+            else:
+                done.count += 1
+        return done
+
+
+async def copy_topics(
+    admin: Admin, source: BrokerAt, target: BrokerAt, wanted: Callable[[str], bool]
+) -> CopyPlan:
+    """Plan to create on `target` what topics it lacks of `source`."""
+    configs = await admin.topics.all_configs(source)
+    there = await admin.topics.all_configs(target)
+    own = {source.name, source.cluster}
+    names = [
+        name
+        for name in sorted(configs)
+        if wanted(name) and not _is_reserved(name) and name not in own
+    ]
+    missing = tuple(name for name in names if name not in there)
+
+    async def create(name: str) -> None:
+        await admin.topics.put(target, configs[name])
+
+    return CopyPlan(missing, len(names) - len(missing), create)
+
+
+async def copy_groups(
+    admin: Admin, source: BrokerAt, target: BrokerAt, wanted: Callable[[str], bool]
+) -> CopyPlan:
+    """Plan to create on `target` what groups it lacks of `source`."""
+    configs = await admin.groups.all_configs(source)
+    there = await admin.groups.all_configs(target)
+    names = [name for name in sorted(configs) if wanted(name)]
+    missing = tuple(name for name in names if name not in there)
+
+    async def create(name: str) -> None:
+        await admin.groups.put(target, configs[name])
+
+    return CopyPlan(missing, len(names) - len(missing), create)
+
+
+def _is_reserved(topic: str) -> bool:
+    return (
+        topic in _RESERVED
+        or topic.startswith(_RESERVED_PARTS)
+        or topic.endswith(REPLY_TOPIC_SUFFIX)
+    )

@@ -1,0 +1,1 @@
+"""Finds the usual faults of a cluster, and brokers that have disappeared."""

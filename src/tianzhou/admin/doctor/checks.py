@@ -1,0 +1,433 @@
+"""The usual faults of a cluster, found from outside, each with what to do about it.
+
+Every check is a function of what was asked; asking and judging are apart, so that the judgement can
+be tested with plain values. A check that cannot be made (a broker away, a request not served) is a
+finding of its own or is left out, never an error.
+"""
+
+import asyncio
+import ipaddress
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tianzhou.admin.admin_client import Admin
+from tianzhou.admin.clusters import choose
+from tianzhou.admin.doctor.findings import Finding, Level
+from tianzhou.admin.doctor.presence import Presence
+from tianzhou.admin.fanout import AT_ONCE_MAX, BrokerAt, Gathered, gather
+from tianzhou.admin.group_overview import GroupPortrait, Member, QueueProgress, portray
+from tianzhou.admin.rates import disk_ratio
+from tianzhou.admin.topics import extents
+from tianzhou.clock import wall_ms
+from tianzhou.errors import TianzhouError
+from tianzhou.names import DLQ_TOPIC_PREFIX
+from tianzhou.protocol.bodies.queues import MessageQueue
+from tianzhou.protocol.bodies.route import ClusterInfo
+from tianzhou.remoting.address import parse_address
+
+SKEW_MS = 5_000
+"""Brokers tell their age in whole seconds, so less cannot be told apart."""
+DISK_WARNING, DISK_ERROR = 0.75, 0.85
+WATCH_S = 6.0
+"""How long queues are watched: clients commit every 5 s."""
+_TURN_MS = 60_000
+"""A member with many queues may work on others for so long before one has its turn."""
+_SLOW_FACTOR = 3
+"""A message may take so many times as long as the others before it counts as stuck."""
+_UP = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
+_ADVERTISED = (
+    "start it if it is down; otherwise it advertises an address that does not lead to it from "
+    "here: set brokerIP1, open the port"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """What one broker told."""
+
+    runtime: Mapping[str, str]
+    settings: Mapping[str, str]
+    asked_ms: int
+    """Our clock, when it answered."""
+
+
+async def examine(
+    admin: Admin,
+    presence: Presence | None = None,
+    *,
+    wait_s: float = WATCH_S,
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> list[Finding]:
+    """Make all checks; `wait_s` is how long queues are watched for standing still, 0: not at all.
+
+    `pause` lets that time pass, if there is a queue to watch. `presence` is what is known of the
+    cluster's brokers; it takes in those that are there now.
+    """
+    findings, info, registered = await _check_namesrvs(admin)
+    if info is None:
+        return findings
+    findings += (presence or Presence()).check(registered, wall_ms())
+    if not info.brokers:
+        return findings
+    brokers = choose(info)
+    findings += check_masters(info)
+    vitals = await _ask_brokers(admin, brokers)
+    namesrv_hosts = [parse_address(each)[0] for each in admin.wire.namesrvs]
+    findings += check_addresses(brokers, vitals.missing, namesrv_hosts)
+    for at in (each for each in brokers if each in vitals.found):
+        told = vitals.found[at]
+        findings += [*check_clock(at, told), *check_disk(at, told), *check_settings(at, told)]
+    findings += check_versions({at: told.runtime for at, told in vitals.found.items()})
+    masters = [at for at in vitals.found if at.is_master]
+    if masters:
+        findings += await _check_groups(admin, masters, wait_s, pause)
+        findings += await _check_dead_letters(admin)
+    return findings
+
+
+# -- nameservers and brokers -----------------------------------------------------------------------
+
+
+async def _check_namesrvs(
+    admin: Admin,
+) -> tuple[list[Finding], ClusterInfo | None, list[BrokerAt]]:
+    """Findings, what one nameserver knows, and the brokers that any of them knows."""
+    views: dict[str, ClusterInfo] = {}
+    findings: list[Finding] = []
+    for address in admin.namesrv.addresses:
+        try:
+            views[address] = await admin.clusters.info_of(address)
+        except TianzhouError as e:
+            advice = "start it, or take it out of the list of nameservers"
+            findings.append(Finding(Level.ERROR, "nameservers", address, str(e), advice))
+    findings += check_views(views)
+    known = [at for info in views.values() if info.brokers for at in choose(info)]
+    # The nameserver that knows most is the one to go on with.
+    widest = max(views.values(), key=lambda info: len(info.brokers), default=None)
+    return findings, widest, known
+
+
+async def registered_brokers(admin: Admin) -> list[BrokerAt]:
+    """The brokers that any nameserver knows. Raises RemotingError if none answers."""
+    _, info, registered = await _check_namesrvs(admin)
+    if info is None:
+        await admin.clusters.info()
+    return registered
+
+
+def check_views(views: Mapping[str, ClusterInfo]) -> list[Finding]:
+    """All nameservers must know the same brokers: they do not tell each other."""
+    everyone = {name for info in views.values() for name in info.brokers}
+    findings = [
+        Finding(
+            Level.ERROR,
+            "nameservers",
+            address,
+            f"does not know {', '.join(sorted(everyone - set(info.brokers)))}",
+            "brokers must list every nameserver in namesrvAddr",
+        )
+        for address, info in views.items()
+        if everyone - set(info.brokers)
+    ]
+    if not findings and views:
+        names = ", ".join(views)
+        known = ", ".join(sorted(everyone)) or "no broker"
+        findings.append(Finding(Level.OK, "nameservers", names, f"know {known}"))
+    return findings
+
+
+def check_masters(info: ClusterInfo) -> list[Finding]:
+    """A broker name without a master takes no messages."""
+    return [
+        Finding(
+            Level.ERROR,
+            "masters",
+            name,
+            "has no master, only slaves: it takes no messages",
+            "start its master, or let a slave become it",
+        )
+        for name, data in sorted(info.brokers.items())
+        if 0 not in (data.addresses or {})
+    ]
+
+
+async def _ask_brokers(admin: Admin, brokers: Sequence[BrokerAt]) -> Gathered[Vitals]:
+    gathered: Gathered[Vitals] = Gathered()
+
+    async def ask(at: BrokerAt) -> None:
+        try:
+            runtime = await admin.brokers.runtime(at)
+            asked_ms = wall_ms()
+            gathered.found[at] = Vitals(runtime, await admin.brokers.settings(at), asked_ms)
+        except TianzhouError as e:
+            gathered.missing[at] = e
+
+    await asyncio.gather(*(ask(at) for at in brokers))
+    return gathered
+
+
+def check_addresses(
+    brokers: Sequence[BrokerAt],
+    missing: Mapping[BrokerAt, TianzhouError],
+    namesrv_hosts: Sequence[str],
+) -> list[Finding]:
+    """Clients connect to the address that a broker advertises, so it must lead to the broker."""
+    findings = [
+        Finding(Level.ERROR, "addresses", f"{at.label} {at.address}", str(why), _ADVERTISED)
+        for at, why in missing.items()
+    ]
+    far = any(not _is_loopback(host) for host in namesrv_hosts)
+    findings += [
+        Finding(
+            Level.WARNING,
+            "addresses",
+            f"{at.label} {at.address}",
+            "advertises a loopback address: clients on other machines cannot reach it",
+            "set brokerIP1 to an address of this machine in the network",
+        )
+        for at in brokers
+        if far and at not in missing and _is_loopback(parse_address(at.address)[0])
+    ]
+    if not findings:
+        text = "every advertised address leads to its broker"
+        findings.append(Finding(Level.OK, "addresses", ", ".join(at.label for at in brokers), text))
+    return findings
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def broker_clock_ms(runtime: Mapping[str, str]) -> int | None:
+    """A broker's own time, as its boot time and its age tell it; None if it does not tell."""
+    age = _UP.search(runtime.get("runtime", ""))
+    boot = runtime.get("bootTimestamp", "")
+    if age is None or not boot.isdecimal():
+        return None
+    days, hours, minutes, seconds = map(int, age.groups())
+    return int(boot) + 1000 * (86_400 * days + 3600 * hours + 60 * minutes + seconds)
+
+
+def check_clock(at: BrokerAt, told: Vitals) -> list[Finding]:
+    """Times of messages, delays and reset by time rest on clocks that agree."""
+    clock_ms = broker_clock_ms(told.runtime)
+    if clock_ms is None:
+        return []
+    # The age is cut to whole seconds: half of one is the best guess for what is cut.
+    skew_ms = clock_ms + 500 - told.asked_ms
+    if abs(skew_ms) <= SKEW_MS:
+        return [Finding(Level.OK, "clocks", at.label, "within 5 s of this machine's")]
+    ahead = "ahead of" if skew_ms > 0 else "behind"
+    what = f"clock is {abs(skew_ms) / 1000:.0f} s {ahead} this machine's"
+    advice = "let both machines keep time by NTP (chronyd, systemd-timesyncd)"
+    return [Finding(Level.ERROR, "clocks", at.label, what, advice)]
+
+
+def check_disk(at: BrokerAt, told: Vitals) -> list[Finding]:
+    """A disk too full costs messages first, then refuses them."""
+    ratio = disk_ratio(told.runtime)
+    if ratio is None:
+        return []
+    what = f"disk is {ratio:.0%} full"
+    if ratio < DISK_WARNING:
+        return [Finding(Level.OK, "disks", at.label, what)]
+    advice = "make room or shorten fileReservedTime: old messages go early, then sends are refused"
+    level = Level.ERROR if ratio >= DISK_ERROR else Level.WARNING
+    return [Finding(level, "disks", at.label, what, advice)]
+
+
+def check_settings(at: BrokerAt, told: Vitals) -> list[Finding]:
+    """Settings that are handy on a desk and dangerous in production."""
+    advice = f"tianzhou broker config {at.name} --set KEY=false"
+    findings = [
+        Finding(Level.WARNING, "settings", at.label, what, advice.replace("KEY", key))
+        for key, what in (
+            ("autoCreateTopicEnable", "makes topics by itself: a typing error becomes a topic"),
+            ("autoCreateSubscriptionGroup", "makes groups by itself: nobody decides who consumes"),
+        )
+        if told.settings.get(key) == "true"
+    ]
+    if told.runtime.get("brokerActive") == "false":
+        what = "is registered, but not active"
+        findings.append(Finding(Level.ERROR, "settings", at.label, what, "look into its log"))
+    return findings or [Finding(Level.OK, "settings", at.label, "fit for production")]
+
+
+def check_versions(runtimes: Mapping[BrokerAt, Mapping[str, str]]) -> list[Finding]:
+    """Brokers of one cluster that differ: fine for the hour of an upgrade."""
+    versions: dict[str, dict[str, list[str]]] = {}
+    for at, told in runtimes.items():
+        by_version = versions.setdefault(at.cluster, {})
+        by_version.setdefault(told.get("brokerVersionDesc", "unknown"), []).append(at.label)
+    return [
+        Finding(
+            Level.WARNING,
+            "versions",
+            cluster,
+            "; ".join(f"{version}: {', '.join(names)}" for version, names in found.items()),
+            "finish the upgrade",
+        )
+        for cluster, found in versions.items()
+        if len(found) > 1
+    ]
+
+
+# -- groups ----------------------------------------------------------------------------------------
+
+
+async def _check_groups(
+    admin: Admin,
+    masters: Sequence[BrokerAt],
+    wait_s: float,
+    pause: Callable[[float], Awaitable[None]],
+) -> list[Finding]:
+    tables = await gather(masters, admin.groups.all_configs)
+    names = sorted({name for table in tables.found.values() for name in table})
+    first = await _portraits(admin, names)
+    lagging = [name for name, each in first.items() if each.lag_count and each.members]
+    second: dict[str, GroupPortrait] = {}
+    if lagging and wait_s > 0:
+        await pause(wait_s)
+        second = await _portraits(admin, lagging)
+    findings: list[Finding] = []
+    for name, each in first.items():
+        findings += [*check_subscriptions(each), *check_backlog(each)]
+        if name in second:
+            findings += check_progress(each, second[name], wait_s * 1000)
+    if not findings:
+        what = "members agree" + (", and no queue stands still" if wait_s > 0 else "")
+        findings.append(Finding(Level.OK, "groups", f"{len(first)} groups", what))
+    return findings
+
+
+async def _portraits(admin: Admin, names: Sequence[str]) -> dict[str, GroupPortrait]:
+    turns = asyncio.Semaphore(AT_ONCE_MAX)
+
+    async def one(name: str) -> GroupPortrait | None:
+        async with turns:
+            try:
+                return await portray(admin.groups, admin.clusters, name)
+            except TianzhouError:
+                # A group may go while we look; and brokers that are away are found elsewhere.
+                return None
+
+    found = zip(names, await asyncio.gather(*map(one, names)), strict=True)
+    return {name: each for name, each in found if each is not None}
+
+
+def check_subscriptions(portrait: GroupPortrait) -> list[Finding]:
+    """Members of a group that subscribe differently take each other's messages."""
+    return [
+        Finding(
+            Level.ERROR,
+            "subscriptions",
+            f"group {portrait.group}",
+            f"members subscribe differently to {each.describe()}",
+            "give these members the same subscriptions, or groups of their own",
+        )
+        for each in portrait.contradictions
+    ]
+
+
+def check_backlog(portrait: GroupPortrait) -> list[Finding]:
+    """Messages that nobody is there to consume."""
+    if portrait.members or not portrait.lag_count:
+        return []
+    topics = ", ".join(sorted({queue.topic for queue in portrait.queues if queue.lag_count}))
+    messages = _several(portrait.lag_count, "message")
+    return [
+        Finding(
+            Level.WARNING,
+            "backlog",
+            f"group {portrait.group}",
+            f"{messages} of {topics} to consume, and nobody is online",
+            f"start its consumers, or `tianzhou group delete {portrait.group}` if it is retired",
+        )
+    ]
+
+
+def check_progress(before: GroupPortrait, after: GroupPortrait, watched_ms: float) -> list[Finding]:
+    """Queues with a backlog that nobody worked on between two looks."""
+    was = {_key(queue): queue for queue in before.queues}
+    still = [
+        queue
+        for queue in after.queues
+        if queue.lag_count
+        and (earlier := was.get(_key(queue))) is not None
+        and earlier.committed_offset == queue.committed_offset
+        and not _is_worked_on(queue, before.members, after.members, watched_ms)
+    ]
+    if not still or not after.members:
+        return []
+    lag = sum(queue.lag_count for queue in still)
+    places = ", ".join(f"{q.topic} {q.broker_name}/{q.queue_id}" for q in still[:4])
+    more = f" and {len(still) - 4} more" if len(still) > 4 else ""
+    what = f"{_several(lag, 'message')} in queues that stand still: {places}{more}"
+    advice = f"see what holds them: tianzhou group members {after.group} --stacks"
+    return [Finding(Level.ERROR, "stuck queues", f"group {after.group}", what, advice)]
+
+
+def _is_worked_on(
+    queue: QueueProgress, before: Sequence[Member], after: Sequence[Member], watched_ms: float
+) -> bool:
+    """Whether the member that holds a queue tells that it consumes, though nothing is committed.
+
+    A queue that has just changed hands is not judged: its new holder begins.
+    """
+    was, now = _holder(queue, before), _holder(queue, after)
+    if now is None:
+        return False
+    if was is None or was.client_id != now.client_id:
+        return True
+    wire = _wire_key(queue)
+    work = now.queues[wire]
+    if work.moved_since(was.queues[wire]):
+        return True
+    if watched_ms < _SLOW_FACTOR * now.consume_ms.get(queue.topic, 0.0):
+        return True
+    # What is consumed in any order stands in line behind the other queues of its member.
+    others_ms = [
+        each.consumed_ms
+        for other, each in now.queues.items()
+        if other in was.queues and each.moved_since(was.queues[other])
+    ]
+    return bool(others_ms) and not work.in_order and max(others_ms) - work.consumed_ms < _TURN_MS
+
+
+def _holder(queue: QueueProgress, members: Sequence[Member]) -> Member | None:
+    wire = _wire_key(queue)
+    return next((member for member in members if wire in member.queues), None)
+
+
+def _wire_key(queue: QueueProgress) -> MessageQueue:
+    return MessageQueue(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id)
+
+
+def _key(queue: QueueProgress) -> tuple[str, str, int]:
+    return queue.topic, queue.broker_name, queue.queue_id
+
+
+async def _check_dead_letters(admin: Admin) -> list[Finding]:
+    findings: list[Finding] = []
+    for name in await admin.topics.names():
+        if not name.startswith(DLQ_TOPIC_PREFIX):
+            continue
+        try:
+            queues = extents(await admin.topics.stats(name))
+        except TianzhouError:
+            continue
+        count = sum(each.max_offset - each.min_offset for _, each in queues)
+        if count:
+            group = name.removeprefix(DLQ_TOPIC_PREFIX)
+            what = _several(count, "dead letter")
+            advice = f"tianzhou dlq list {group}; then dlq resend, or dlq export"
+            findings.append(Finding(Level.WARNING, "dead letters", f"group {group}", what, advice))
+    return findings
+
+
+def _several(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,0 +1,158 @@
+"""Which brokers a cluster had and should have, beside those that are registered now.
+
+A nameserver forgets a broker that is gone, so whoever looks once sees a smaller cluster in which
+all is well. What was seen at earlier looks is therefore an input of every look: a broker that was
+there and is not is an error, until it comes back or its removal is accepted. Brokers may also be
+expected by name or by number.
+
+Values in, values out: where the memory is kept between two looks is the caller's matter.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import msgspec
+
+from tianzhou.admin.doctor.findings import Finding, Level
+from tianzhou.admin.fanout import BrokerAt
+from tianzhou.errors import ConfigError, TargetError
+
+KNOWN_MAX = 4_096
+"""Brokers that are remembered of a cluster; beyond it those seen longest ago are forgotten."""
+BROKERS = "brokers"
+"""The name of the check."""
+FORGET_ALL = "all"
+
+Place = tuple[str, str, int]
+"""Cluster, name and id of a broker."""
+
+
+class KnownBroker(msgspec.Struct, frozen=True):
+    """A broker that was registered at an earlier look."""
+
+    cluster: str
+    name: str
+    broker_id: int
+    address: str
+    seen_ms: int
+
+    @property
+    def place(self) -> Place:
+        return self.cluster, self.name, self.broker_id
+
+    @property
+    def label(self) -> str:
+        return BrokerAt(self.name, self.broker_id, self.address, self.cluster).label
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What must be registered: so many brokers, or one of a name."""
+
+    count: int = 0
+    label: str = ""
+
+
+def expectation(text: str) -> Expected:
+    """Reads "3" (at least so many brokers), "broker-a" or, for a slave, "broker-a[1]".
+
+    Raises ConfigError.
+    """
+    text = text.strip()
+    if text.isascii() and text.isdigit() and int(text) > 0:
+        return Expected(count=int(text))
+    if not text or text.lstrip("-").isdigit():
+        raise ConfigError(
+            f"--expect {text or '(nothing)'}: write a number of brokers (at least 1), a broker's "
+            "name, or NAME[ID] for a slave"
+        )
+    return Expected(label=text.removesuffix("[0]"))
+
+
+@dataclass(slots=True)
+class Presence:
+    """What is known and expected of the brokers of one cluster."""
+
+    known: dict[Place, KnownBroker] = field(default_factory=dict[Place, KnownBroker])
+    expected: Sequence[Expected] = ()
+
+    def check(self, brokers: Iterable[BrokerAt], now_ms: int) -> list[Finding]:
+        """What is missing; what is there is remembered."""
+        there = {(at.cluster, at.name, at.broker_id): at for at in brokers}
+        gone = [each for place, each in sorted(self.known.items()) if place not in there]
+        self.known |= {
+            place: KnownBroker(at.cluster, at.name, at.broker_id, at.address, now_ms)
+            for place, at in there.items()
+        }
+        self._bound()
+        findings = [_gone(each) for each in gone]
+        findings += _unexpected(self.expected, list(there.values()), {each.label for each in gone})
+        if not there and not findings:
+            findings.append(
+                Finding(
+                    Level.ERROR, BROKERS, "cluster", "no broker is registered",
+                    "start one with the address of this nameserver",
+                )
+            )  # fmt: skip
+        return findings
+
+    def missing(self, brokers: Iterable[BrokerAt]) -> list[KnownBroker]:
+        """Those that were there and are not."""
+        there = {(at.cluster, at.name, at.broker_id) for at in brokers}
+        return [each for place, each in sorted(self.known.items()) if place not in there]
+
+    def forget(self, names: Sequence[str], brokers: Iterable[BrokerAt]) -> list[KnownBroker]:
+        """Accept that brokers are gone, by name or label or "all"; gives those that were forgotten.
+
+        Raises TargetError for a name that none of the missing ones has.
+        """
+        missing = self.missing(brokers)
+        chosen: dict[Place, KnownBroker] = {}
+        for name in names:
+            own = [each for each in missing if name in (FORGET_ALL, each.name, each.label)]
+            if not own and name != FORGET_ALL:
+                labels = ", ".join(each.label for each in missing) or "none is"
+                raise TargetError(f"{name} is not a broker that is missing; missing: {labels}")
+            chosen |= {each.place: each for each in own}
+        for place in chosen:
+            del self.known[place]
+        return list(chosen.values())
+
+    def _bound(self) -> None:
+        surplus = len(self.known) - KNOWN_MAX
+        if surplus > 0:
+            for old in sorted(self.known.values(), key=lambda each: each.seen_ms)[:surplus]:
+                del self.known[old.place]
+
+
+def _gone(each: KnownBroker) -> Finding:
+    seen = datetime.fromtimestamp(each.seen_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return Finding(
+        Level.ERROR,
+        BROKERS,
+        f"{each.label} {each.address}",
+        f"is not registered any more; it was at {seen}",
+        f"start it; if it was removed on purpose: tianzhou doctor --forget {each.label}",
+    )
+
+
+def _unexpected(
+    expected: Sequence[Expected], there: Sequence[BrokerAt], told: set[str]
+) -> list[Finding]:
+    """What --expect asks for and is not there; a broker that is told as gone is told once."""
+    labels = {at.label for at in there}
+    findings = [
+        Finding(
+            Level.ERROR, BROKERS, each.label, "is expected, and not registered",
+            "start it, or look into its log why it does not register",
+        )
+        for each in expected
+        if each.label and each.label not in labels | told
+    ]  # fmt: skip
+    most = max((each.count for each in expected), default=0)
+    if len(there) < most:
+        what = f"{most} are expected, {len(there)} registered: {', '.join(sorted(labels)) or '-'}"
+        advice = "start those that are missing"
+        findings.append(Finding(Level.ERROR, BROKERS, "cluster", what, advice))
+    return findings

@@ -1,0 +1,132 @@
+"""Requests of the admin client: one question, one typed answer, and nameservers that stand in.
+
+A nameserver that does not answer is passed over for the next one of the list, and the one that
+answered is asked first from then on. A refusal is an answer: it is raised, not asked elsewhere.
+"""
+
+from collections.abc import Collection
+from typing import TypeVar
+
+from tianzhou.errors import AddressError, ConnectError, NotANameserver, RemotingError, RequestError
+from tianzhou.protocol import bodies, headers
+from tianzhou.protocol.acl import Credentials, sign
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.command import Command, Language
+from tianzhou.remoting.address import format_address, parse_addresses
+from tianzhou.remoting.client import Client
+from tianzhou.remoting.tls.contexts import Tls
+
+TIMEOUT_MS = 5_000
+
+B = TypeVar("B")
+_SUCCESS = (ResponseCode.SUCCESS,)
+
+
+_ROUTES = (
+    RequestCode.GET_ROUTEINFO_BY_TOPIC,
+    RequestCode.GET_BROKER_CLUSTER_INFO,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+)
+"""What every nameserver answers, and no other server."""
+
+
+def not_a_nameserver(address: str) -> NotANameserver:
+    return NotANameserver(
+        f"{address} is not a nameserver but another server, such as a broker; give the "
+        "nameserver's address, whose port is 9876 by default"
+    )
+
+
+class Wire:
+    """Sends requests to nameservers and brokers. Use it on one event loop."""
+
+    def __init__(
+        self,
+        namesrv: str,
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+        credentials: Credentials | None = None,
+        tls: Tls | None = None,
+    ) -> None:
+        """`namesrv` is a list "a:9876;b:9876". Raises AddressError."""
+        self.namesrvs = [format_address(*found) for found in parse_addresses(namesrv)]
+        if not self.namesrvs:
+            raise AddressError("no nameserver given; write host:port, several separated by ';'")
+        self.timeout_ms = timeout_ms
+        self._credentials = credentials
+        self._client = Client(tls=tls)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def ask(
+        self,
+        address: str,
+        code: RequestCode,
+        header: headers.Header | None = None,
+        body: bytes = b"",
+        *,
+        accept: Collection[int] = _SUCCESS,
+        timeout_ms: int | None = None,
+        language: Language = Language.PYTHON,
+    ) -> Command:
+        """The answer of the server at an address.
+
+        Raises RequestError for an answer whose code is not in `accept`, and RemotingError.
+        """
+        request = Command(
+            code=code,
+            ext_fields=headers.encode(header) if header is not None else None,
+            body=body,
+            language=language,
+        )
+        if self._credentials is not None:
+            sign(request, self._credentials)
+        answer = await self._client.request(address, request, timeout_ms or self.timeout_ms)
+        if answer.code not in accept:
+            raise RequestError(answer.code, answer.remark or "refused without a reason")
+        return answer
+
+    async def ask_namesrv(
+        self, code: RequestCode, header: headers.Header | None = None, body: bytes = b""
+    ) -> Command:
+        """The answer of the first nameserver that gives one."""
+        failures: list[str] = []
+        for address in list(self.namesrvs):
+            try:
+                answer = await self.ask(address, code, header, body)
+            except RequestError as e:
+                self._prefer(address)
+                if e.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _ROUTES:
+                    raise not_a_nameserver(address) from e
+                raise
+            except RemotingError as e:
+                failures.append(str(e))
+                continue
+            self._prefer(address)
+            return answer
+        raise ConnectError("no nameserver answers: " + "; ".join(failures))
+
+    def _prefer(self, address: str) -> None:
+        self.namesrvs.remove(address)
+        self.namesrvs.insert(0, address)
+
+    async def read(
+        self,
+        address: str,
+        body_type: type[B],
+        code: RequestCode,
+        header: headers.Header | None = None,
+        body: bytes = b"",
+        *,
+        timeout_ms: int | None = None,
+    ) -> B:
+        """The body of the answer, typed. Raises BodyError, too."""
+        answer = await self.ask(address, code, header, body, timeout_ms=timeout_ms)
+        return bodies.decode(body_type, answer.body or b"{}")
+
+    async def read_namesrv(
+        self, body_type: type[B], code: RequestCode, header: headers.Header | None = None
+    ) -> B:
+        """The body of a nameserver's answer, typed."""
+        return bodies.decode(body_type, (await self.ask_namesrv(code, header)).body or b"{}")

@@ -1,0 +1,206 @@
+"""The broker's side towards the nameservers: registration, kept up for as long as it runs.
+
+Every nameserver is told everything: at the start, every `registerNameServerPeriod`, and at once
+when a topic changes. They know nothing of each other, so one that cannot be reached is told when it
+can, and does not hold up the others.
+"""
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Callable
+
+import msgspec
+
+from tianzhou.broker.config import BrokerConfig, namesrv_addresses
+from tianzhou.broker.tables.topics import TopicTable
+from tianzhou.config.live import LiveSettings
+from tianzhou.errors import ConnectionClosed, TianzhouError
+from tianzhou.limits import FRAME_BYTES_MAX
+from tianzhou.names import PERM_READ, PERM_WRITE
+from tianzhou.protocol.bodies import decode, registration
+from tianzhou.protocol.bodies.registration import RegisterBrokerBody
+from tianzhou.protocol.bodies.topics import KVTable, TopicConfig, TopicConfigTable
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.protocol.headers import encode
+from tianzhou.protocol.headers.namesrv import RegisterBrokerRequest, UnregisterBrokerRequest
+from tianzhou.protocol.version import CURRENT_VERSION
+from tianzhou.remoting import slices
+from tianzhou.remoting.client import Client
+from tianzhou.remoting.slices import Steps
+
+log = logging.getLogger(__name__)
+
+_PERIOD_MIN_MS = 10_000
+_PERIOD_MAX_MS = 60_000
+_RETRY_MS = 3_000
+"""A nameserver that was away is told soon after it is back."""
+_UNREGISTER_TIMEOUT_MS = 3_000
+_PAUSE_FACTOR = 4
+_PAUSE_MAX_S = 2.0
+_READ_WRITE = PERM_READ | PERM_WRITE
+_PLAIN_BYTES_MAX = FRAME_BYTES_MAX // 2
+"""A larger registration is compressed, whatever the settings say."""
+
+
+class Registrar:
+    """Keeps a broker registered with all its nameservers."""
+
+    def __init__(
+        self,
+        settings: LiveSettings[BrokerConfig],
+        topics: TopicTable,
+        client: Client,
+        on_order_topics: Callable[[set[str]], None],
+        *,
+        address: str,
+        ha_address: str,
+    ) -> None:
+        self._settings = settings
+        self._topics = topics
+        self._client = client
+        self._on_order_topics = on_order_topics
+        self._address = address
+        self._ha_address = ha_address
+        self._wanted = asyncio.Event()
+        self._known: set[str] = set()
+        """Nameservers whose last registration succeeded."""
+        self._failed: set[str] = set()
+
+    @property
+    def registered(self) -> frozenset[str]:
+        """The nameservers that know this broker."""
+        return frozenset(self._known)
+
+    def topics_changed(self) -> None:
+        """Register soon; changes that follow each other closely share one registration."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Register again and again, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self._wanted.clear()
+            started_s = loop.time()
+            await self.register()
+            # While topics are made by the thousand, telling them must not become the main work.
+            await asyncio.sleep(min((loop.time() - started_s) * _PAUSE_FACTOR, _PAUSE_MAX_S))
+            config = self._settings.config
+            period_ms = min(max(config.register_name_server_period, _PERIOD_MIN_MS), _PERIOD_MAX_MS)
+            if self._failed.intersection(namesrv_addresses(config)):
+                period_ms = min(period_ms, _RETRY_MS)
+            try:
+                async with asyncio.timeout(period_ms / 1000):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+
+    async def register(self) -> None:
+        """Tell every nameserver now; failures are logged."""
+        config = self._settings.config
+        request = await slices.finish(self._registration(config))
+        addresses = namesrv_addresses(config)
+        self._known.intersection_update(addresses)
+        await asyncio.gather(
+            *(self._register_with(address, request, config) for address in addresses)
+        )
+
+    async def unregister(self) -> None:
+        """Say goodbye to every nameserver that knows this broker."""
+        config = self._settings.config
+        header = UnregisterBrokerRequest(
+            broker_name=config.broker_name,
+            broker_addr=self._address,
+            cluster_name=config.broker_cluster_name,
+            broker_id=config.broker_id,
+        )
+        await asyncio.gather(*(self._unregister_from(each, header) for each in tuple(self._known)))
+
+    # -- one nameserver ----------------------------------------------------------------------------
+
+    async def _register_with(self, address: str, request: Command, config: BrokerConfig) -> None:
+        # Each connection sets an opaque of its own.
+        command = msgspec.structs.replace(request)
+        try:
+            answer = await self._client.request(
+                address, command, config.register_broker_timeout_mills
+            )
+        except ConnectionClosed as e:
+            # A port that takes TLS only closes what is plain without a word.
+            hint = "" if self._client.speaks_tls else "; if it takes TLS only, set useTLS=true"
+            self._note_failure(address, f"{e}{hint}")
+            return
+        except TianzhouError as e:
+            self._note_failure(address, str(e))
+            return
+        if answer.code != ResponseCode.SUCCESS:
+            self._note_failure(address, f"{answer.remark} (response code {answer.code})")
+            return
+        self._failed.discard(address)
+        if address not in self._known:
+            self._known.add(address)
+            log.info("nameserver %s: registered as %s", address, self._address)
+        self._take_order_topics(address, answer)
+
+    def _note_failure(self, address: str, why: str) -> None:
+        self._known.discard(address)
+        if address not in self._failed:
+            self._failed.add(address)
+            log.warning("nameserver %s: not registered, trying again: %s", address, why)
+
+    def _take_order_topics(self, address: str, answer: Command) -> None:
+        if not answer.body:
+            return
+        try:
+            table = decode(KVTable, answer.body).table
+        except TianzhouError as e:
+            log.warning("nameserver %s: its order configuration cannot be read: %s", address, e)
+            return
+        if table:
+            self._on_order_topics(set(table))
+
+    async def _unregister_from(self, address: str, header: UnregisterBrokerRequest) -> None:
+        command = Command(code=RequestCode.UNREGISTER_BROKER, ext_fields=encode(header))
+        try:
+            await self._client.request(address, command, _UNREGISTER_TIMEOUT_MS)
+        except TianzhouError as e:
+            log.warning("nameserver %s: not told that the broker stops: %s", address, e)
+        else:
+            self._known.discard(address)
+
+    # -- what is told ------------------------------------------------------------------------------
+
+    def _registration(self, config: BrokerConfig) -> Steps[Command]:
+        told = RegisterBrokerBody(topic_config=(yield from self._table(config)))
+        compressed, version = config.compressed_register, CURRENT_VERSION
+        body = yield from registration.encode_steps(
+            told, compressed=compressed, broker_version=version
+        )
+        if not compressed and len(body) > _PLAIN_BYTES_MAX:
+            compressed = True
+            body = yield from registration.encode_steps(
+                told, compressed=True, broker_version=version
+            )
+        header = RegisterBrokerRequest(
+            broker_name=config.broker_name,
+            broker_addr=self._address,
+            cluster_name=config.broker_cluster_name,
+            ha_server_addr=self._ha_address,
+            broker_id=config.broker_id,
+            compressed=compressed,
+            body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
+        )
+        return Command(code=RequestCode.REGISTER_BROKER, ext_fields=encode(header), body=body)
+
+    def _table(self, config: BrokerConfig) -> Steps[TopicConfigTable]:
+        """The topics as the whole broker's permission leaves them."""
+        table = self._topics.as_body()
+        if config.broker_permission & _READ_WRITE == _READ_WRITE:
+            return table
+        forbidden = _READ_WRITE & ~config.broker_permission
+        topics: dict[str, TopicConfig] = {}
+        for name, topic in list(table.topics.items()):
+            topics[name] = msgspec.structs.replace(topic, perm=topic.perm & ~forbidden)
+            yield
+        return msgspec.structs.replace(table, topics=topics)

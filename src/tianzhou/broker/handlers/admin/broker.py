@@ -1,0 +1,236 @@
+"""The broker over the wire: reading and changing its settings, and how it is doing."""
+
+import asyncio
+import os
+import shutil
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tianzhou.broker.config import BrokerConfig, check_config
+from tianzhou.broker.statistics.counters import Stats
+from tianzhou.broker.statistics.history import History
+from tianzhou.broker.storing.durability import Durability
+from tianzhou.clock import Clock
+from tianzhou.config.live import LiveSettings, save_pairs
+from tianzhou.config.properties import decode_text, parse_properties
+from tianzhou.errors import ConfigError, RequestError, SettingRefused
+from tianzhou.protocol.bodies import encode as encode_body
+from tianzhou.protocol.bodies.topics import DataVersion, KVTable
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.protocol.headers import encode
+from tianzhou.protocol.headers.admin import GetBrokerConfigResponse
+from tianzhou.protocol.version import CURRENT_VERSION, version_name
+from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.quota.bodies import check_settings_count
+from tianzhou.store.message_store import MessageStore
+
+_ALWAYS_FIXED = ("configBlackList", "brokerConfigPath", "rocketmqHome")
+_NO_TIME = -1
+_FOR_STOCK_TOOLS = f"filterServerNums=0\nclientCallbackExecutorThreads={os.cpu_count() or 1}\n"
+"""Keys that mean nothing here; `exportConfigs` of 4.9 fails without them, `exportMetrics` takes the
+last one for the number of processors."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerParts:
+    """What these requests need of a broker."""
+
+    settings: LiveSettings[BrokerConfig]
+    settings_lock: asyncio.Lock
+    started_ms: int
+    store: MessageStore
+    durability: Durability
+    stats: Stats
+    history: History
+    parked_count: Callable[[], int]
+    waiting: Callable[[], dict[str, str]]
+    """The figures of what waits for its time."""
+    clock: Clock
+    has_accounts: bool
+    """Whether access control checks who sends requests."""
+    on_settings: Callable[[BrokerConfig, BrokerConfig], None]
+    """Told of the settings before and after a change."""
+
+
+# -- settings --------------------------------------------------------------------------------------
+
+
+def fixed_keys(config: BrokerConfig) -> frozenset[str]:
+    """Keys that no request may change."""
+    listed = (key.strip() for key in config.config_black_list.split(";"))
+    return frozenset(key for key in (*_ALWAYS_FIXED, *listed) if key)
+
+
+def get_broker_config(parts: BrokerParts, _: Connection, __: Command) -> Command:
+    """GET_BROKER_CONFIG: all settings as a properties file."""
+    version = encode_body(DataVersion(timestamp=parts.started_ms), standard=True).decode()
+    return Command(
+        code=ResponseCode.SUCCESS,
+        ext_fields=encode(GetBrokerConfigResponse(version=version)),
+        body=f"{parts.settings.as_properties()}{_FOR_STOCK_TOOLS}".encode(),
+    )
+
+
+async def update_broker_config(
+    parts: BrokerParts, connection: Connection, request: Command
+) -> Command:
+    """UPDATE_BROKER_CONFIG: check, save, then apply; a wrong value changes nothing."""
+    check_settings_count(request.body)
+    text, _ = decode_text(request.body)
+    by = f"request of {connection.peer}"
+    try:
+        properties = parse_properties(text, by)
+    except ConfigError as e:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"the properties cannot be read: {e}") from e
+    async with parts.settings_lock:
+        before = parts.settings.config
+        try:
+            prepared = parts.settings.prepare(
+                properties, by,
+                black_list=fixed_keys(before), has_accounts=parts.has_accounts,
+            )  # fmt: skip
+            check_config(prepared.loaded)
+            if prepared.pairs:
+                await asyncio.to_thread(save_pairs, before.broker_config_path, prepared.pairs)
+        except SettingRefused as e:
+            raise RequestError(ResponseCode.NO_PERMISSION, str(e)) from e
+        except ConfigError as e:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(e)) from e
+        parts.settings.adopt(prepared)
+    prepared.log(by)
+    parts.on_settings(before, parts.settings.config)
+    pending = ", ".join(prepared.pending())
+    # Stock tools do not show the remark of a success.
+    remark = f"{pending}: counts after a restart" if pending else None
+    return Command(code=ResponseCode.SUCCESS, remark=remark)
+
+
+# -- how it is doing -------------------------------------------------------------------------------
+
+
+def get_broker_runtime_info(parts: BrokerParts, _: Connection, __: Command) -> Command:
+    """GET_BROKER_RUNTIME_INFO: what `mqadmin brokerStatus` and `clusterList` show."""
+    return Command(code=ResponseCode.SUCCESS, body=encode_body(KVTable(table=runtime_info(parts))))
+
+
+def runtime_info(parts: BrokerParts) -> dict[str, str]:
+    """The figures under RocketMQ's names; those that have no meaning here are neutral."""
+    config, store, stats, now_ms = parts.settings.config, parts.store, parts.stats, parts.clock()
+    parts.history.refresh(now_ms)
+    totals, rates = parts.history.totals, parts.history.rates(now_ms)
+    put_count = stats.put.messages
+    earliest = store.earliest_log_time()
+    ratio, capacity = _disk(config)
+    return {
+        "brokerVersionDesc": version_name(CURRENT_VERSION),
+        "brokerVersion": str(CURRENT_VERSION),
+        "bootTimestamp": str(stats.started_ms),
+        "runtime": _duration(max(now_ms - stats.started_ms, 0)),
+        "msgPutTotalYesterdayMorning": str(totals.yesterday.put),
+        "msgPutTotalTodayMorning": str(totals.today.put),
+        "msgPutTotalTodayNow": str(totals.put),
+        "msgGetTotalYesterdayMorning": str(totals.yesterday.got),
+        "msgGetTotalTodayMorning": str(totals.today.got),
+        "msgGetTotalTodayNow": str(totals.got),
+        "putMessageTimesTotal": str(put_count),
+        "putMessageSizeTotal": str(stats.put.size_bytes),
+        "putMessageAverageSize": f"{stats.put.size_bytes / put_count if put_count else 0.0:.1f}",
+        "putMessageFailedTimes": str(stats.put_failures),
+        "putMessageEntireTimeMax": str(stats.put_slowest_ms),
+        "putMessageDistributeTime": put_times(stats),
+        "putLatency99": f"{put_percentile_ms(stats, 990):.2f}",
+        "putLatency999": f"{put_percentile_ms(stats, 999):.2f}",
+        "getMessageEntireTimeMax": "0",
+        "putTps": _three(rates.put),
+        "getFoundTps": _three(rates.found),
+        "getMissTps": _three(rates.missed),
+        "getTotalTps": _three(map(sum, zip(rates.found, rates.missed, strict=True))),
+        # RocketMQ 4.9 misspells what 5.x writes properly.
+        "getTransferedTps": _three(rates.transferred),
+        "getTransferredTps": _three(rates.transferred),
+        "sendThreadPoolQueueSize": str(parts.durability.waiting_count),
+        "sendThreadPoolQueueCapacity": str(config.send_thread_pool_queue_capacity),
+        "sendThreadPoolQueueHeadWaitTimeMills": "0",
+        "pullThreadPoolQueueSize": str(parts.parked_count()),
+        "pullThreadPoolQueueCapacity": str(config.max_parked_pulls),
+        "pullThreadPoolQueueHeadWaitTimeMills": "0",
+        **_NO_POOLS,
+        "EndTransactionQueueSize": "0",
+        "EndTransactionThreadPoolQueueCapacity": "0",
+        "pageCacheLockTimeMills": "0",
+        "dispatchBehindBytes": "0",
+        "dispatchMaxBuffer": "0",
+        "remainHowManyDataToFlush": f"{store.end_log_offset - store.flushed_log_offset} B",
+        "remainTransientStoreBufferNumbs": "2147483647",
+        "commitLogMinOffset": str(store.first_log_offset),
+        "commitLogMaxOffset": str(store.end_log_offset),
+        "commitLogDiskRatio": ratio,
+        f"commitLogDiskRatio_{config.log_directory}": ratio,
+        "consumeQueueDiskRatio": ratio,
+        "commitLogDirCapacity": capacity,
+        "earliestMessageTimeStamp": str(_NO_TIME if earliest is None else earliest),
+        "startAcceptSendRequestTimeStamp": str(config.start_accept_send_request_time_stamp),
+        "brokerActive": "true",
+        **parts.waiting(),
+    }
+
+
+_NO_POOLS = {
+    f"{pool}ThreadPoolQueue{figure}": "0"
+    for pool in ("query", "ack", "litePull")
+    for figure in ("Size", "Capacity", "HeadWaitTimeMills")
+}
+"""What stock tools show of queues that do not exist here."""
+
+
+def _three(rates: Iterable[float]) -> str:
+    """Over 10, 60 and 600 s, as RocketMQ writes them one after the other."""
+    return " ".join(f"{rate:.2f}" for rate in rates)
+
+
+_PUT_STEPS_MS = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
+_PUT_STEP_NAMES = (
+    "<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s", "1~2s",
+    "2~3s", "3~4s", "4~5s", "5~10s", "10s~",
+)  # fmt: skip
+
+
+def put_times(stats: Stats) -> str:
+    """How many appends took how long, in the steps that RocketMQ has."""
+    counts = [0] * len(_PUT_STEP_NAMES)
+    for took_ms, count in stats.put_times.items():
+        counts[bisect_right(_PUT_STEPS_MS, took_ms)] += count
+    counts[0] = max(stats.put.calls - sum(counts), 0)
+    steps = zip(_PUT_STEP_NAMES, counts, strict=True)
+    return " ".join(f"[{name}]:{count}" for name, count in steps)
+
+
+def put_percentile_ms(stats: Stats, per_mille: int) -> int:
+    """The time within which so many of a thousand appends were done."""
+    beyond = stats.put.calls * (1000 - per_mille) // 1000
+    for took_ms in sorted(stats.put_times, reverse=True):
+        beyond -= stats.put_times[took_ms]
+        if beyond < 0:
+            return took_ms
+    return 0
+
+
+def _duration(up_ms: int) -> str:
+    seconds = up_ms // 1000
+    return (
+        f"[ {seconds // 86_400} days, {seconds // 3600 % 24} hours, "
+        f"{seconds // 60 % 60} minutes, {seconds % 60} seconds ]"
+    )
+
+
+def _disk(config: BrokerConfig) -> tuple[str, str]:
+    try:
+        usage = shutil.disk_usage(config.log_directory)
+    except OSError:
+        return "-1", "unknown"
+    gib = 1024**3
+    capacity = f"Total : {usage.total / gib:.1f} GiB, Free : {usage.free / gib:.1f} GiB."
+    # What is reserved for root is neither used nor free to us, so it does not count.
+    return f"{usage.used / max(usage.used + usage.free, 1):.4f}", capacity

@@ -1,0 +1,177 @@
+"""Consumer groups over the wire: creating, changing, deleting, listing, and how far they are."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from tianzhou.broker import validation
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.handlers.admin.topics import apply_attributes
+from tianzhou.broker.statistics.history import History
+from tianzhou.broker.tables.attributes import added, group_problems
+from tianzhou.broker.tables.clients import ConsumerTable
+from tianzhou.broker.tables.groups import GroupTable, is_system_group
+from tianzhou.broker.tables.offsets import OffsetTable
+from tianzhou.broker.tables.topics import TopicTable
+from tianzhou.clock import Clock
+from tianzhou.config.live import LiveSettings
+from tianzhou.errors import RequestError
+from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from tianzhou.protocol.bodies import decode_request as decode_body
+from tianzhou.protocol.bodies import decode_request_steps, encode_steps
+from tianzhou.protocol.bodies import encode as encode_body
+from tianzhou.protocol.bodies.groups import (
+    GroupForbidden,
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+)
+from tianzhou.protocol.bodies.offsets import ConsumerOffsetTable
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.protocol.headers import decode
+from tianzhou.protocol.headers.groups import (
+    DeleteSubscriptionGroupRequest,
+    GetSubscriptionGroupConfigRequest,
+    UpdateGroupForbiddenRequest,
+)
+from tianzhou.remoting import slices
+from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.slices import Steps, sliced
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupParts:
+    """What these requests need of a broker."""
+
+    settings: LiveSettings[BrokerConfig]
+    topics: TopicTable
+    groups: GroupTable
+    consumers: ConsumerTable[Connection]
+    offsets: OffsetTable
+    history: History
+    clock: Clock
+    saved: Callable[[], Awaitable[bool]]
+    """Waits until the tables are on disk."""
+
+
+async def update_group(parts: GroupParts, connection: Connection, request: Command) -> Command:
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
+    await _update_groups(parts, connection, [decode_body(SubscriptionGroupConfig, request.body)])
+    return Command(code=ResponseCode.SUCCESS)
+
+
+async def update_group_list(parts: GroupParts, connection: Connection, request: Command) -> Command:
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (5.3): all of them or, if one is wrong, none."""
+    body = await slices.finish(decode_request_steps(SubscriptionGroupList, request.body))
+    await _update_groups(parts, connection, body.groups or [])
+    return Command(code=ResponseCode.SUCCESS)
+
+
+async def _update_groups(
+    parts: GroupParts, connection: Connection, groups: list[SubscriptionGroupConfig]
+) -> None:
+    await slices.finish(_update_steps(parts, connection, groups))
+    await _save(parts)
+
+
+def _update_steps(
+    parts: GroupParts, connection: Connection, groups: list[SubscriptionGroupConfig]
+) -> Steps[None]:
+    for group in groups:
+        yield
+        known = parts.groups.get(group.group_name or "") is not None
+        (validation.check_group_name if known else validation.check_new_group)(
+            group.group_name or ""
+        )
+        apply_attributes(None, group.attributes)
+        for problem in group_problems(group, added(group.attributes)):
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"consumer group {group.group_name} is refused: {problem}",
+            )
+    parts.groups.check_room(group.group_name or "" for group in groups)
+    for group in groups:
+        yield
+        name = group.group_name or ""
+        before = parts.groups.get(name)
+        attributes = apply_attributes(before.attributes if before else None, group.attributes)
+        if parts.groups.put(msgspec.structs.replace(group, attributes=attributes)):
+            verb = "changed" if before else "created"
+            log.info("group %s: %s by %s", name, verb, connection.peer)
+
+
+async def delete_group(parts: GroupParts, connection: Connection, request: Command) -> Command:
+    """DELETE_SUBSCRIPTIONGROUP: the group, and its offsets if that is wished."""
+    header = decode(DeleteSubscriptionGroupRequest, request.fields)
+    if is_system_group(header.group_name):
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"consumer group {header.group_name} is the system's and cannot be deleted",
+        )
+    if parts.groups.remove(header.group_name):
+        log.info("group %s: deleted by %s", header.group_name, connection.peer)
+    if header.clean_offset or header.remove_offset:
+        await slices.finish(parts.offsets.remove_group(header.group_name))
+    parts.history.forget_group(header.group_name, parts.clock())
+    for prefix in (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX):
+        parts.topics.remove(prefix + header.group_name)
+    await _save(parts)
+    return Command(code=ResponseCode.SUCCESS)
+
+
+async def _save(parts: GroupParts) -> None:
+    if not await parts.saved():
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            "the change counts now, but it cannot be saved: see the broker's log",
+        )
+
+
+@sliced
+def get_all_groups(parts: GroupParts, _: Connection, __: Command) -> Steps[Command]:
+    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+    body = yield from encode_steps(parts.groups.as_body())
+    return Command(code=ResponseCode.SUCCESS, body=body)
+
+
+@sliced
+def get_group(parts: GroupParts, _: Connection, request: Command) -> Steps[Command]:
+    """GET_SUBSCRIPTIONGROUP_CONFIG (5.x)."""
+    header = decode(GetSubscriptionGroupConfigRequest, request.fields)
+    group = parts.groups.get(header.group)
+    if group is None:
+        raise RequestError(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"consumer group {validation.shorten(header.group)} does not exist",
+        )
+    return Command(code=ResponseCode.SUCCESS, body=(yield from encode_steps(group)))
+
+
+@sliced
+def get_all_offsets(parts: GroupParts, _: Connection, __: Command) -> Steps[Command]:
+    """GET_ALL_CONSUMER_OFFSET."""
+    body = yield from encode_steps(ConsumerOffsetTable(offsets=parts.offsets.by_key))
+    return Command(code=ResponseCode.SUCCESS, body=body)
+
+
+async def update_group_forbidden(
+    parts: GroupParts, connection: Connection, request: Command
+) -> Command:
+    """UPDATE_AND_GET_GROUP_FORBIDDEN (5.x): whether a group may read a topic, told or changed."""
+    header = decode(UpdateGroupForbiddenRequest, request.fields)
+    group, topic = header.group, header.topic
+    validation.check_group_name(group)
+    validation.check_topic_name(topic)
+    if header.readable is not None and parts.groups.forbid(
+        group, topic, forbidden=not header.readable
+    ):
+        verb = "may read" if header.readable else "must not read"
+        log.info("group %s: %s topic %s now, by %s", group, verb, topic, connection.peer)
+        await _save(parts)
+    readable = not parts.groups.is_forbidden(group, topic)
+    body = GroupForbidden(topic=topic, group=group, readable=readable)
+    return Command(code=ResponseCode.SUCCESS, body=encode_body(body))

@@ -1,0 +1,247 @@
+"""Statistics over the wire: how far groups are, how old what they have not read is, and rates."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from tianzhou.broker import validation
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.pop.inflight import Key, PopTable
+from tianzhou.broker.statistics.counters import Stats
+from tianzhou.broker.statistics.history import DAY, HOUR, MINUTE, SEPARATOR, Figures, History
+from tianzhou.broker.tables.clients import ConsumerTable
+from tianzhou.broker.tables.groups import GroupTable
+from tianzhou.broker.tables.offsets import NOT_FOUND, OffsetTable
+from tianzhou.broker.tables.topics import TopicTable
+from tianzhou.clock import Clock
+from tianzhou.config.live import LiveSettings
+from tianzhou.errors import RequestError
+from tianzhou.limits import SHOWN_QUEUES_MAX
+from tianzhou.protocol.bodies import encode as encode_body
+from tianzhou.protocol.bodies import encode_steps
+from tianzhou.protocol.bodies.queues import MessageQueue
+from tianzhou.protocol.bodies.stats import (
+    BrokerStatsData,
+    BrokerStatsItem,
+    ConsumeOffsets,
+    ConsumeStats,
+    ConsumeStatsList,
+    QueryConsumeTimeSpanBody,
+    QueueTimeSpan,
+)
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.protocol.headers import decode
+from tianzhou.protocol.headers.admin import (
+    GetConsumeStatsInBrokerRequest,
+    ViewBrokerStatsDataRequest,
+)
+from tianzhou.protocol.headers.groups import GetConsumeStatsRequest
+from tianzhou.protocol.headers.topics import QueryConsumeTimeSpanRequest
+from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.slices import Steps, sliced
+from tianzhou.store.message_store import MessageStore
+
+_NO_TIME = -1
+
+
+@dataclass(frozen=True, slots=True)
+class StatsParts:
+    """What these requests need of a broker."""
+
+    settings: LiveSettings[BrokerConfig]
+    topics: TopicTable
+    groups: GroupTable
+    consumers: ConsumerTable[Connection]
+    offsets: OffsetTable
+    store: MessageStore
+    history: History
+    clock: Clock
+    address: Callable[[], str]
+    """What clients are told to connect to."""
+    stats: Stats
+    pops: PopTable
+
+
+# -- rates -----------------------------------------------------------------------------------------
+
+
+def view_stats(parts: StatsParts, _: Connection, request: Command) -> Command:
+    """VIEW_BROKER_STATS_DATA: one statistic over the last minute, hour and day."""
+    header = decode(ViewBrokerStatsDataRequest, request.fields)
+    found = parts.history.look_up(header.stats_name, header.stats_key, parts.clock())
+    if found is None:
+        name, key = validation.shorten(header.stats_name), validation.shorten(header.stats_key)
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
+    data = BrokerStatsData(
+        minute=_item(found[MINUTE]), hour=_item(found[HOUR]), day=_item(found[DAY])
+    )
+    return Command(code=ResponseCode.SUCCESS, body=encode_body(data))
+
+
+def _item(figures: Figures) -> BrokerStatsItem:
+    return BrokerStatsItem(sum=figures.sum, tps=figures.per_second, average=figures.per_call)
+
+
+# -- how far groups are ----------------------------------------------------------------------------
+
+
+@sliced
+def get_consume_stats(parts: StatsParts, _: Connection, request: Command) -> Steps[Command]:
+    """GET_CONSUME_STATS: where a group stands in every queue of its topics."""
+    header = decode(GetConsumeStatsRequest, request.fields)
+    group = header.consumer_group
+    # As in RocketMQ a list is taken at its word, and what else is asked for may have been left.
+    topics = list(dict.fromkeys(header.listed_topics))
+    if not topics:
+        named = [header.topic] if header.topic else (yield from parts.offsets.topics_of(group))
+        topics = _still_read(parts, group, sorted(named))
+    stats = yield from _consume_stats(parts, group, topics, SHOWN_QUEUES_MAX)
+    return Command(code=ResponseCode.SUCCESS, body=(yield from encode_steps(stats)))
+
+
+@sliced
+def get_all_consume_stats(parts: StatsParts, _: Connection, request: Command) -> Steps[Command]:
+    """GET_BROKER_CONSUME_STATS: where every group stands in each of its topics."""
+    header = decode(GetConsumeStatsInBrokerRequest, request.fields)
+    stats: list[dict[str, list[ConsumeStats]]] = []
+    total_diff = in_flight = 0
+    left = SHOWN_QUEUES_MAX
+    topics_by_group = yield from _topics_by_group(parts.offsets)
+    for group in sorted(parts.groups.groups):
+        of_group: list[ConsumeStats] = []
+        for name in sorted(topics_by_group.get(group, ())):
+            yield
+            topic = parts.topics.get(name)
+            if topic is None or (header.is_order and not topic.order):
+                continue
+            read = _still_read(parts, group, [name])
+            found = yield from _consume_stats(parts, group, read, left)
+            left -= len(found.offsets)
+            if found.offsets:
+                of_group.append(found)
+            for each in found.offsets.values():
+                total_diff += each.broker_offset - each.consumer_offset
+                in_flight += (each.pull_offset or 0) - each.consumer_offset
+        stats.append({group: of_group})
+    body = ConsumeStatsList(
+        stats=stats,
+        broker_addr=parts.address(),
+        total_diff=total_diff,
+        total_inflight_diff=in_flight,
+    )
+    return Command(code=ResponseCode.SUCCESS, body=(yield from encode_steps(body)))
+
+
+def _topics_by_group(offsets: OffsetTable) -> Steps[dict[str, list[str]]]:
+    found: dict[str, list[str]] = {}
+    for topic, group, _ in offsets.progress():
+        found.setdefault(group, []).append(topic)
+        yield
+    return found
+
+
+def _still_read(parts: StatsParts, group: str, topics: Iterable[str]) -> list[str]:
+    """Those that the group, if it is online, has not left behind."""
+    online = parts.consumers.get(group)
+    return [topic for topic in topics if online is None or not online.has_left(topic)]
+
+
+def _consume_stats(
+    parts: StatsParts, group: str, topics: Iterable[str], queues_max: int
+) -> Steps[ConsumeStats]:
+    broker_name, now_ms = parts.settings.config.broker_name, parts.clock()
+    parts.stats.collect()  # the kernel's pulls
+    table: dict[MessageQueue, ConsumeOffsets] = {}
+    per_second = 0.0
+    for name in topics:
+        topic = parts.topics.get(name)
+        if topic is None:
+            continue
+        if len(table) + topic.read_queue_count > queues_max:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the topics of group {validation.shorten(group)} and those before have more than "
+                f"{SHOWN_QUEUES_MAX} queues, which one answer shows: ask for single topics",
+            )
+        for queue_id in range(topic.read_queue_count):
+            yield
+            queue = MessageQueue(topic=name, broker_name=broker_name, queue_id=queue_id)
+            table[queue] = _queue_stats(parts, group, name, queue_id)
+        per_second += parts.history.per_second("GROUP_GET_NUMS", name + SEPARATOR + group, now_ms)
+    return ConsumeStats(offsets=table, consume_tps=per_second)
+
+
+def _queue_stats(parts: StatsParts, group: str, topic: str, queue_id: int) -> ConsumeOffsets:
+    """Where a group is in a queue: done up to consumerOffset, pulled or popped up to pullOffset."""
+    committed = parts.offsets.find(group, topic, queue_id)
+    place = 0 if committed == NOT_FOUND else committed
+    last_ms = parts.store.store_time(topic, queue_id, place - 1) if place > 0 else None
+    return ConsumeOffsets(
+        broker_offset=parts.store.max_offset(topic, queue_id),
+        consumer_offset=place,
+        pull_offset=max(
+            place,
+            parts.offsets.pulled(group, topic, queue_id),
+            parts.pops.popped_to(Key(group, topic, queue_id)),
+        ),
+        last_timestamp=last_ms or 0,
+    )
+
+
+# -- how old it is ---------------------------------------------------------------------------------
+
+
+@sliced
+def query_time_span(parts: StatsParts, _: Connection, request: Command) -> Steps[Command]:
+    """QUERY_CONSUME_TIME_SPAN: the times of a topic's messages, and of where a group stands."""
+    header = decode(QueryConsumeTimeSpanRequest, request.fields)
+    topic = parts.topics.get(header.topic)
+    if topic is None:
+        raise RequestError(
+            ResponseCode.TOPIC_NOT_EXIST, f"topic {validation.shorten(header.topic)} does not exist"
+        )
+    spans: list[QueueTimeSpan] = []
+    for queue_id in range(topic.write_queue_count):
+        spans.append(_time_span(parts, header.group, header.topic, queue_id))
+        yield
+    body = yield from encode_steps(QueryConsumeTimeSpanBody(spans=spans))
+    return Command(code=ResponseCode.SUCCESS, body=body)
+
+
+def _time_span(parts: StatsParts, group: str, topic: str, queue_id: int) -> QueueTimeSpan:
+    store = parts.store
+    high = store.max_offset(topic, queue_id)
+    first_ms = store.earliest_time(topic, queue_id)
+    last_ms = store.store_time(topic, queue_id, high - 1)
+    committed = parts.offsets.find(group, topic, queue_id)
+    consumed_ms = store.store_time(topic, queue_id, committed - 1) if committed > 0 else first_ms
+    delay_ms = 0
+    if max(committed, 0) < high:
+        next_offset = max(committed, store.min_offset(topic, queue_id))
+        next_ms = store.store_time(topic, queue_id, next_offset)
+        delay_ms = 0 if next_ms is None else max(parts.clock() - next_ms, 0)
+    queue = MessageQueue(
+        topic=topic, broker_name=parts.settings.config.broker_name, queue_id=queue_id
+    )
+    return QueueTimeSpan(
+        queue=queue,
+        min_timestamp=_or_no_time(first_ms),
+        min_timestamp_text=_text(first_ms),
+        max_timestamp=_or_no_time(last_ms),
+        max_timestamp_text=_text(last_ms),
+        consume_timestamp=_or_no_time(consumed_ms),
+        consume_timestamp_text=_text(consumed_ms),
+        delay_time_ms=delay_ms,
+    )
+
+
+def _or_no_time(time_ms: int | None) -> int:
+    return _NO_TIME if time_ms is None else time_ms
+
+
+def _text(time_ms: int | None) -> str:
+    """As RocketMQ writes times for people, in the zone of the broker."""
+    ms = _or_no_time(time_ms)
+    moment = datetime.fromtimestamp(ms // 1000)  # noqa: DTZ006 - local by meaning
+    return f"{moment:%Y-%m-%d#%H:%M:%S}:{ms % 1000:03d}"

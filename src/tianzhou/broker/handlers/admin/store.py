@@ -1,0 +1,207 @@
+"""The store over the wire: cleaning it up, looking into queues, and how it is replicated."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from tianzhou.broker import validation
+from tianzhou.broker.handlers.admin.topics import delete_queues
+from tianzhou.broker.handlers.heartbeat import subscription_body
+from tianzhou.broker.statistics.history import History
+from tianzhou.broker.tables.clients import ConsumerTable, Subscription
+from tianzhou.broker.tables.saver import encode_table
+from tianzhou.broker.tables.topics import TopicTable
+from tianzhou.clock import Clock
+from tianzhou.errors import RequestError, StoreError
+from tianzhou.protocol.bodies import encode as encode_body
+from tianzhou.protocol.bodies.ha import HARuntimeInfo
+from tianzhou.protocol.bodies.queues import ConsumeQueueData, QueryConsumeQueueBody
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.protocol.headers import decode
+from tianzhou.protocol.headers.pull import QueryConsumeQueueRequest
+from tianzhou.remoting import slices
+from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.slices import Steps
+from tianzhou.store.consume_queue import ConsumeQueue
+from tianzhou.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+_ENTRIES_MAX = 1024
+"""Entries that one answer may show."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreParts:
+    """What these requests need of a broker."""
+
+    topics: TopicTable
+    consumers: ConsumerTable[Connection]
+    store: MessageStore
+    history: History
+    clock: Clock
+    delay_offsets: Callable[[], dict[str, object]]
+    """How far the delay levels are, as `delayOffset.json` has it."""
+    timer_check: Callable[[], bytes | None]
+    """How far timed messages are, in the fields of `timercheck`; None if there are none."""
+
+
+# -- cleaning up -----------------------------------------------------------------------------------
+
+
+async def delete_expired_log(parts: StoreParts, connection: Connection, _: Command) -> Command:
+    """DELETE_EXPIRED_COMMITLOG: what has expired goes now, whatever `deleteWhen` says."""
+    try:
+        count = await asyncio.to_thread(parts.store.expire, now=True)
+    except StoreError as e:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, str(e)) from e
+    log.info("store: %d expired log files removed, by %s", count, connection.peer)
+    return Command(code=ResponseCode.SUCCESS)
+
+
+async def clean_unused_topics(parts: StoreParts, connection: Connection, _: Command) -> Command:
+    """CLEAN_UNUSED_TOPIC: queues of topics that are not in the table any more."""
+    unused = [
+        topic
+        for topic in sorted(parts.store.queues.by_topic)
+        if parts.topics.get(topic) is None and not validation.is_system_topic(topic)
+    ]
+    for topic in unused:
+        await delete_queues(parts.store, list(parts.store.queues.by_topic.get(topic, {}).values()))
+        parts.history.forget_topic(topic, parts.clock())
+        log.info("topic %s: its queues are removed as unused, by %s", topic, connection.peer)
+    return Command(code=ResponseCode.SUCCESS)
+
+
+async def clean_expired_queues(parts: StoreParts, connection: Connection, _: Command) -> Command:
+    """CLEAN_EXPIRED_CONSUMEQUEUE: queues that have no message left and that nobody can use.
+
+    RocketMQ removes every queue whose messages have all expired, and a topic in use then begins
+    again at offset 0, below what its groups have committed. A queue that its topic still has is
+    therefore kept; its files beyond the last one go with the log anyway.
+    """
+    expired = await slices.finish(_expired_queues(parts))
+    for queue in expired:
+        log.info(
+            "queue %s/%d: removed as expired, by %s", queue.topic, queue.queue_id, connection.peer
+        )
+    await delete_queues(parts.store, expired)
+    return Command(code=ResponseCode.SUCCESS)
+
+
+def _expired_queues(parts: StoreParts) -> Steps[list[ConsumeQueue]]:
+    found: list[ConsumeQueue] = []
+    for queue in parts.store.queues.all():
+        yield
+        topic = parts.topics.get(queue.topic)
+        queue_count = max(topic.read_queue_count, topic.write_queue_count) if topic else 0
+        if queue.queue_id < queue_count or validation.is_system_topic(queue.topic):
+            continue
+        if _is_expired(queue, parts.store.first_log_offset):
+            found.append(queue)
+    return found
+
+
+def _is_expired(queue: ConsumeQueue, first_log_offset: int) -> bool:
+    last = queue.entry(queue.next_offset - 1) if queue.next_offset else None
+    return last is not None and last[0] < first_log_offset
+
+
+# -- looking into queues ---------------------------------------------------------------------------
+
+
+def query_consume_queue(parts: StoreParts, _: Connection, request: Command) -> Command:
+    """QUERY_CONSUME_QUEUE: entries of a queue as they are, and what a group's filter makes of them.
+
+    An index that does not exist gives no entries; RocketMQ gives no body then, at which its own
+    tool stumbles.
+    """
+    header = decode(QueryConsumeQueueRequest, request.fields)
+    topic = header.topic or ""
+    queue = parts.store.queues.get(topic, header.queue_id)
+    if queue is None:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"{header.queue_id}@{validation.shorten(topic)} is not exist!",
+        )
+    subscription = filter_data = None
+    if header.consumer_group:
+        subscription = parts.consumers.subscription(header.consumer_group, topic)
+        filter_data = _filter_data(header.consumer_group, topic, subscription)
+    low, high = queue.min_offset(parts.store.first_log_offset), queue.next_offset
+    entries: list[ConsumeQueueData] = []
+    remark = None
+    if 0 <= header.index < high:
+        count = min(max(header.count, 0), _ENTRIES_MAX)
+        for log_offset, size_bytes, tags_code in queue.entries(header.index, count):
+            entries.append(_entry(log_offset, size_bytes, tags_code, subscription))
+    else:
+        remark = (
+            f"Index {header.index} of {header.queue_id}@{validation.shorten(topic)} is not exist!"
+        )
+    body = QueryConsumeQueueBody(
+        subscription_data=None if subscription is None else subscription_body(subscription),
+        filter_data=filter_data,
+        entries=entries,
+        max_queue_index=high,
+        min_queue_index=low,
+    )
+    return Command(code=ResponseCode.SUCCESS, remark=remark, body=encode_body(body))
+
+
+def _entry(
+    log_offset: int, size_bytes: int, tags_code: int, subscription: Subscription | None
+) -> ConsumeQueueData:
+    matches = subscription is not None and (
+        not subscription.is_by_tags or subscription.tags.matches(tags_code)
+    )
+    return ConsumeQueueData(
+        log_offset=log_offset, size_bytes=size_bytes, tags_code=tags_code, matches=matches
+    )
+
+
+def _filter_data(group: str, topic: str, subscription: Subscription | None) -> str:
+    """What RocketMQ keeps of an expression; a group that filters by tags has none."""
+    if subscription is None:
+        return f"{validation.shorten(group)}@{validation.shorten(topic)} is not online!"
+    if subscription.is_by_tags:
+        return "null"
+    data = {
+        "consumerGroup": group, "topic": topic, "expression": subscription.expression,
+        "expressionType": subscription.expression_type, "clientVersion": subscription.version,
+        "problem": subscription.problem,
+    }  # fmt: skip
+    return msgspec.json.encode(data).decode()
+
+
+def get_delay_offsets(parts: StoreParts, _: Connection, __: Command) -> Command:
+    """GET_ALL_DELAY_OFFSET."""
+    return Command(code=ResponseCode.SUCCESS, body=encode_table(parts.delay_offsets()))
+
+
+def get_timer_check(parts: StoreParts, _: Connection, __: Command) -> Command:
+    """GET_TIMER_CHECK_POINT."""
+    check = parts.timer_check()
+    if check is None:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR, "The checkpoint is null, timerWheelEnable is false"
+        )
+    return Command(code=ResponseCode.SUCCESS, body=check)
+
+
+# -- replication -----------------------------------------------------------------------------------
+
+
+def get_ha_status(parts: StoreParts, _: Connection, __: Command) -> Command:
+    """GET_BROKER_HA_STATUS (5.x): a master without slaves."""
+    info = HARuntimeInfo(master=True, master_max_offset=parts.store.end_log_offset)
+    return Command(code=ResponseCode.SUCCESS, body=encode_body(info))
+
+
+def reset_master_flush_offset(_: StoreParts, __: Connection, ___: Command) -> Command:
+    """RESET_MASTER_FLUSH_OFFSET (5.x): means something to a slave; a master agrees, as it does."""
+    return Command(code=ResponseCode.SUCCESS)

@@ -1,0 +1,302 @@
+"""Topics over the wire: creating, changing, deleting, listing, and how full their queues are."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from tianzhou.broker import validation
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.statistics.history import History
+from tianzhou.broker.tables.attributes import MIXED, added, topic_problems
+from tianzhou.broker.tables.clients import ConsumerTable
+from tianzhou.broker.tables.offsets import OffsetTable
+from tianzhou.broker.tables.topics import TopicTable, check_queue_counts
+from tianzhou.clock import Clock
+from tianzhou.config.live import LiveSettings
+from tianzhou.errors import RequestError, StoreError
+from tianzhou.protocol.bodies import decode_request_steps, encode_steps
+from tianzhou.protocol.bodies import encode as encode_body
+from tianzhou.protocol.bodies.groups import GroupList
+from tianzhou.protocol.bodies.queues import MessageQueue
+from tianzhou.protocol.bodies.stats import TopicOffset, TopicStatsTable
+from tianzhou.protocol.bodies.topics import (
+    MULTI_TAG,
+    SINGLE_TAG,
+    CreateTopicListBody,
+    TopicConfig,
+    TopicList,
+)
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.protocol.headers import decode
+from tianzhou.protocol.headers.topics import (
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    GetTopicConfigRequest,
+    GetTopicStatsInfoRequest,
+    QueryTopicConsumeByWhoRequest,
+    QueryTopicsByConsumerRequest,
+)
+from tianzhou.remoting import slices
+from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.slices import Steps, sliced
+from tianzhou.store.consume_queue import ConsumeQueue
+from tianzhou.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicParts:
+    """What these requests need of a broker."""
+
+    settings: LiveSettings[BrokerConfig]
+    topics: TopicTable
+    consumers: ConsumerTable[Connection]
+    offsets: OffsetTable
+    store: MessageStore
+    history: History
+    clock: Clock
+    address: Callable[[], str]
+    """What clients are told to connect to."""
+    saved: Callable[[], Awaitable[bool]]
+    """Waits until the tables are on disk."""
+
+
+async def create_topic(parts: TopicParts, connection: Connection, request: Command) -> Command:
+    """UPDATE_AND_CREATE_TOPIC."""
+    header = decode(CreateTopicRequest, request.fields)
+    topic = TopicConfig(
+        topic_name=header.topic,
+        read_queue_count=header.read_queue_count,
+        write_queue_count=header.write_queue_count,
+        perm=header.perm,
+        filter_type=header.filter_type,
+        topic_sys_flag=header.topic_sys_flag or 0,
+        order=header.order,
+        attributes=_parse_attributes(header.attributes),
+    )
+    await _put_topics(parts, connection, [topic])
+    return Command(code=ResponseCode.SUCCESS)
+
+
+async def create_topic_list(parts: TopicParts, connection: Connection, request: Command) -> Command:
+    """UPDATE_AND_CREATE_TOPIC_LIST (5.3): all of them or, if one is wrong, none."""
+    body = await slices.finish(decode_request_steps(CreateTopicListBody, request.body))
+    await _put_topics(parts, connection, body.topics or [])
+    return Command(code=ResponseCode.SUCCESS)
+
+
+async def _put_topics(parts: TopicParts, connection: Connection, topics: list[TopicConfig]) -> None:
+    """Check all, then create or change each; `attributes` are changes, signs before the names."""
+    await slices.finish(_put_steps(parts, connection, topics))
+    await _save(parts)
+
+
+def _put_steps(parts: TopicParts, connection: Connection, topics: list[TopicConfig]) -> Steps[None]:
+    for topic in topics:
+        _check_topic(parts, topic)
+        yield
+    parts.topics.check_room(topic.topic_name or "" for topic in topics)
+    for topic in topics:
+        yield
+        name = topic.topic_name or ""
+        before = parts.topics.get(name)
+        attributes = apply_attributes(before.attributes if before else None, topic.attributes)
+        if parts.topics.put(msgspec.structs.replace(topic, attributes=attributes)):
+            log.info(
+                "topic %s: %s, %d read and %d write queues, permission %s, by %s",
+                name, "changed" if before else "created", topic.read_queue_count,
+                topic.write_queue_count, validation.describe_permission(topic.perm),
+                connection.peer,
+            )  # fmt: skip
+
+
+def _check_topic(parts: TopicParts, topic: TopicConfig) -> None:
+    """Raises RequestError for what no topic can be."""
+    name = topic.topic_name or ""
+    validation.check_topic_name(name)
+    validation.check_changeable(name)
+    if name in parts.topics.system_names:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"the topic {name} is a system topic of this broker and cannot be changed",
+        )
+    check_queue_counts(topic.read_queue_count, topic.write_queue_count)
+    if topic.filter_type not in (SINGLE_TAG, MULTI_TAG):
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"topicFilterType is {validation.shorten(topic.filter_type)}, "
+            f"it must be {SINGLE_TAG} or {MULTI_TAG}",
+        )
+    apply_attributes(None, topic.attributes)
+    wanted = added(topic.attributes)
+    for problem in topic_problems(topic, wanted):
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {name} is refused: {problem}")
+    if wanted.get("message.type") == MIXED and not parts.settings.config.enable_mixed_message_type:
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER,
+            "MIXED message type is not supported, enableMixedMessageType is false",
+        )
+
+
+def _parse_attributes(text: str | None) -> dict[str, str] | None:
+    """Changes of attributes, "+message.type=FIFO,-cleanup.policy", by signed name (5.x)."""
+    if not text:
+        return None
+    changes: dict[str, str] = {}
+    for change in text.split(","):
+        key, equals, value = change.partition("=")
+        if (key.startswith("+") and not value) or (key.startswith("-") and equals):
+            raise _wrong_attribute(change)
+        changes[key] = value
+    return changes
+
+
+def apply_attributes(
+    before: dict[str, str] | None, changes: dict[str, str] | None
+) -> dict[str, str] | None:
+    """Attributes after changes whose names have a sign, + or -. Raises RequestError."""
+    if not changes:
+        return before
+    attributes = dict(before or {})
+    for signed, value in changes.items():
+        sign, name = signed[:1], signed[1:]
+        if sign == "+" and name:
+            attributes[name] = value
+        elif sign == "-" and name:
+            attributes.pop(name, None)
+        else:
+            raise _wrong_attribute(signed)
+    return attributes
+
+
+def _wrong_attribute(change: str) -> RequestError:
+    return RequestError(
+        ResponseCode.SYSTEM_ERROR,
+        f"attribute {validation.shorten(change)} is neither +name=value nor -name",
+    )
+
+
+async def delete_topic(parts: TopicParts, connection: Connection, request: Command) -> Command:
+    """DELETE_TOPIC_IN_BROKER: the topic, its queues and the offsets of groups in it."""
+    header = decode(DeleteTopicRequest, request.fields)
+    if not header.topic.strip():
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "the topic is blank")
+    validation.check_changeable(header.topic)
+    if header.topic in parts.topics.system_names:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"the topic {header.topic} is a system topic of this broker and cannot be deleted",
+        )
+    if parts.topics.remove(header.topic):
+        log.info("topic %s: deleted by %s", header.topic, connection.peer)
+    await slices.finish(parts.offsets.remove_topic(header.topic))
+    parts.history.forget_topic(header.topic, parts.clock())
+    await delete_queues(
+        parts.store, list(parts.store.queues.by_topic.get(header.topic, {}).values())
+    )
+    await _save(parts)
+    return Command(code=ResponseCode.SUCCESS)
+
+
+async def delete_queues(store: MessageStore, queues: list[ConsumeQueue]) -> None:
+    """Remove queues, a few at a time; returns when that would survive a power cut."""
+    try:
+        await slices.finish(_delete_steps(store, queues))
+        # A recovery that began before this moment would bring the queues back.
+        await asyncio.to_thread(store.flush)
+    except StoreError as e:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, str(e)) from e
+
+
+def _delete_steps(store: MessageStore, queues: list[ConsumeQueue]) -> Steps[None]:
+    for queue in queues:
+        store.remove_queues([queue])
+        yield
+
+
+async def _save(parts: TopicParts) -> None:
+    if not await parts.saved():
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            "the change counts now, but it cannot be saved: see the broker's log",
+        )
+
+
+# -- listing ---------------------------------------------------------------------------------------
+
+
+@sliced
+def get_all_topic_config(parts: TopicParts, _: Connection, __: Command) -> Steps[Command]:
+    """GET_ALL_TOPIC_CONFIG."""
+    body = yield from encode_steps(parts.topics.as_body())
+    return Command(code=ResponseCode.SUCCESS, body=body)
+
+
+def get_topic_config(parts: TopicParts, _: Connection, request: Command) -> Command:
+    """GET_TOPIC_CONFIG (5.x)."""
+    header = decode(GetTopicConfigRequest, request.fields)
+    topic = parts.topics.get(header.topic)
+    if topic is None:
+        raise RequestError(
+            ResponseCode.TOPIC_NOT_EXIST, f"topic {validation.shorten(header.topic)} does not exist"
+        )
+    return Command(code=ResponseCode.SUCCESS, body=encode_body(topic))
+
+
+def get_system_topics(parts: TopicParts, _: Connection, __: Command) -> Command:
+    """GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
+    names = sorted(parts.topics.system_names | validation.SYSTEM_TOPICS)
+    return Command(code=ResponseCode.SUCCESS, body=encode_body(TopicList(topics=names)))
+
+
+@sliced
+def query_topic_consume_by_who(
+    parts: TopicParts, _: Connection, request: Command
+) -> Steps[Command]:
+    """QUERY_TOPIC_CONSUME_BY_WHO: groups that subscribe to a topic or have offsets in it."""
+    header = decode(QueryTopicConsumeByWhoRequest, request.fields)
+    groups = parts.consumers.groups_of_topic(header.topic)
+    groups |= yield from parts.offsets.groups_of(header.topic)
+    body = yield from encode_steps(GroupList(groups=sorted(groups)))
+    return Command(code=ResponseCode.SUCCESS, body=body)
+
+
+@sliced
+def query_topics_by_consumer(parts: TopicParts, _: Connection, request: Command) -> Steps[Command]:
+    """QUERY_TOPICS_BY_CONSUMER (5.x): topics in which a group has offsets."""
+    header = decode(QueryTopicsByConsumerRequest, request.fields)
+    topics = sorted((yield from parts.offsets.topics_of(header.group)))
+    body = yield from encode_steps(TopicList(topics=topics, broker_addr=parts.address()))
+    return Command(code=ResponseCode.SUCCESS, body=body)
+
+
+@sliced
+def get_topic_stats(parts: TopicParts, _: Connection, request: Command) -> Steps[Command]:
+    """GET_TOPIC_STATS_INFO: where each queue of a topic begins and ends."""
+    header = decode(GetTopicStatsInfoRequest, request.fields)
+    topic = parts.topics.get(header.topic)
+    if topic is None:
+        raise RequestError(
+            ResponseCode.TOPIC_NOT_EXIST, f"topic {validation.shorten(header.topic)} does not exist"
+        )
+    broker_name = parts.settings.config.broker_name
+    queue_count = max(topic.read_queue_count, topic.write_queue_count)
+    table: dict[MessageQueue, TopicOffset] = {}
+    for queue_id in range(queue_count):
+        queue = MessageQueue(topic=header.topic, broker_name=broker_name, queue_id=queue_id)
+        table[queue] = _queue_stats(parts.store, header.topic, queue_id)
+        yield
+    put_tps = parts.history.per_second("TOPIC_PUT_NUMS", header.topic, parts.clock())
+    body = yield from encode_steps(TopicStatsTable(offsets=table, put_tps=put_tps))
+    return Command(code=ResponseCode.SUCCESS, body=body)
+
+
+def _queue_stats(store: MessageStore, topic: str, queue_id: int) -> TopicOffset:
+    low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+    newest_ms = store.store_time(topic, queue_id, high - 1) if high > low else None
+    return TopicOffset(min_offset=low, max_offset=high, last_update_timestamp=newest_ms or 0)

@@ -1,0 +1,163 @@
+"""Locks of queues, for consumers that consume in order."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tianzhou.broker import validation
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.tables.groups import GroupTable
+from tianzhou.broker.tables.queue_locks import QueueLocks, QueueName
+from tianzhou.broker.tables.topics import TopicTable
+from tianzhou.clock import Clock
+from tianzhou.config.live import LiveSettings
+from tianzhou.errors import RequestError
+from tianzhou.limits import STRAY_LOCKS_MAX
+from tianzhou.protocol.bodies import decode_request_steps, encode_steps
+from tianzhou.protocol.bodies.queues import (
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    MessageQueue,
+    UnlockBatchRequestBody,
+)
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.quota.tables import TableLimits
+from tianzhou.remoting.slices import Steps, sliced
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_TOGETHER = 256
+
+
+@dataclass(frozen=True, slots=True)
+class LockParts:
+    """What these requests need of a broker."""
+
+    settings: LiveSettings[BrokerConfig]
+    topics: TopicTable
+    groups: GroupTable
+    limits: TableLimits
+    locks: QueueLocks
+    strays: QueueLocks
+    """Locks of queues that this broker does not have: few, so that they leave room for others."""
+    steady: Clock
+
+
+@sliced
+def lock_batch(parts: LockParts, _: Connection, request: Command) -> Steps[Command]:
+    """LOCK_BATCH_MQ: the answer lists the queues that are the client's now."""
+    told = yield from decode_request_steps(LockBatchRequestBody, request.body)
+    config = parts.settings.config
+    group, client_id = _owner(told.consumer_group, told.client_id)
+    wanted = yield from _names(told.queues)
+    is_known = parts.groups.get(group) is not None
+    there: list[QueueName] = []
+    strays: list[QueueName] = []
+    for some in _some(wanted):
+        for each in some:
+            (there if is_known and _exists(parts, each) else strays).append(each)
+        yield
+    _check_room(parts, "maxQueueLocks", config.max_queue_locks, parts.locks, group, there)
+    yield
+    _check_room(parts, "unknown queues", STRAY_LOCKS_MAX, parts.strays, group, strays)
+    live_ms = config.rebalance_lock_max_live_time
+    locked: list[QueueName] = []
+    for table, queues in ((parts.locks, there), (parts.strays, strays)):
+        for some in _some(queues):
+            locked += table.lock(group, client_id, some, parts.steady(), live_ms)
+            yield
+    if len(locked) < len(wanted):
+        log.info(
+            "group %s: %s gets %d of %d queues, others hold the rest",
+            validation.shorten(group), validation.shorten(client_id), len(locked), len(wanted),
+        )  # fmt: skip
+    shown: list[MessageQueue] = []
+    for some in _some(locked):
+        shown += [
+            MessageQueue(topic=each.topic, broker_name=each.broker_name, queue_id=each.queue_id)
+            for each in some
+        ]
+        yield
+    body = yield from encode_steps(LockBatchResponseBody(locked=shown))
+    return Command(code=ResponseCode.SUCCESS, body=body)
+
+
+@sliced
+def unlock_batch(parts: LockParts, _: Connection, request: Command) -> Steps[Command]:
+    """UNLOCK_BATCH_MQ: queues that are not the client's are left alone."""
+    told = yield from decode_request_steps(UnlockBatchRequestBody, request.body)
+    group, client_id = _owner(told.consumer_group, told.client_id)
+    wanted = yield from _names(told.queues)
+    for some in _some(wanted):
+        for table in (parts.locks, parts.strays):
+            table.unlock(group, client_id, some)
+        yield
+    return Command(code=ResponseCode.SUCCESS)
+
+
+def is_locked(parts: LockParts, group: str) -> bool:
+    """Whether any consumer of the group holds a queue now."""
+    now_ms, live_ms = parts.steady(), parts.settings.config.rebalance_lock_max_live_time
+    return any(
+        table.owner(group, queue, now_ms, live_ms) is not None
+        for table in (parts.locks, parts.strays)
+        for queue in table.by_group.get(group, {})
+    )
+
+
+def forget_expired(parts: LockParts) -> None:
+    """Make room; called now and then."""
+    now_ms, live_ms = parts.steady(), parts.settings.config.rebalance_lock_max_live_time
+    for table in (parts.locks, parts.strays):
+        table.forget_expired(now_ms, live_ms)
+
+
+def _owner(group: str | None, client_id: str | None) -> tuple[str, str]:
+    if not group or not client_id:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR, "a lock of queues needs consumerGroup and clientId"
+        )
+    return group, client_id
+
+
+def _check_room(
+    parts: LockParts,
+    setting: str,
+    limit: int,
+    table: QueueLocks,
+    group: str,
+    queues: list[QueueName],
+) -> None:
+    """Raises RequestError if a table cannot take the locks that are new."""
+    if new_count := table.new_count(group, queues):
+        what = f"queue {queues[0].queue_id} of topic {validation.shorten(queues[0].topic)}"
+        parts.limits.check(
+            setting, limit, len(table) + new_count - 1,
+            f"{what} cannot be locked for group {validation.shorten(group)}",
+        )  # fmt: skip
+
+
+def _exists(parts: LockParts, queue: QueueName) -> bool:
+    topic = parts.topics.get(queue.topic)
+    if topic is None or queue.broker_name != parts.settings.config.broker_name:
+        return False
+    return 0 <= queue.queue_id < max(topic.read_queue_count, topic.write_queue_count)
+
+
+def _names(queues: list[MessageQueue]) -> Steps[list[QueueName]]:
+    """Each queue once, as RocketMQ's set of them has it."""
+    named: dict[QueueName, None] = {}
+    for some in _some(queues):
+        for each in some:
+            named[QueueName(each.topic or "", each.broker_name or "", each.queue_id)] = None
+        yield
+    return list(named)
+
+
+def _some(items: list[T]) -> Iterator[list[T]]:
+    """A list in pieces that take a fraction of a millisecond each."""
+    return (items[at : at + _TOGETHER] for at in range(0, len(items), _TOGETHER))

@@ -1,0 +1,1 @@
+"""What monitoring reads: Prometheus metrics, the names of rocketmq-exporter, backlogs."""

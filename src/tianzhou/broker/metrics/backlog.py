@@ -1,0 +1,121 @@
+"""Figures of what waits in a broker, under the names of RocketMQ 5.x: halves, timed and popped.
+
+What the store does not keep by topic (open halves, timed messages) is told as one number. Of groups
+only those that pop leave with the broker what they have in hand.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from tianzhou.broker.pop.inflight import PopTable
+from tianzhou.broker.scheduled.timer_stats import TimerFigures
+from tianzhou.broker.statistics.counters import Stats
+from tianzhou.store.message_store import MessageStore
+
+_LOOKS_MAX = 2_000
+"""Records that one page may cost to find out how old the next message to pop is."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingParts:
+    """What these figures are taken from."""
+
+    store: MessageStore
+    stats: Stats
+    open_halves: Callable[[], int]
+    timer: Callable[[], TimerFigures]
+    pops: PopTable
+
+
+@dataclass(slots=True)
+class _Popped:
+    """A topic of a group that pops."""
+
+    flying_count: int = 0
+    ready_count: int = 0
+    oldest_ready_ms: int | None = None
+
+
+def waiting_figures(
+    parts: WaitingParts, labels: list[str], node: list[str], now_ms: int
+) -> Iterator[Metric]:
+    """All of them, for a node with these labels."""
+    yield from _transactions(parts, labels, node)
+    yield from _timed(parts, labels, node)
+    yield from _popped(parts, [*labels, "topic", "consumer_group"], node, now_ms)
+
+
+def _transactions(parts: WaitingParts, labels: list[str], node: list[str]) -> Iterator[Metric]:
+    halves = GaugeMetricFamily("rocketmq_half_messages", "Halves that are open", labels=labels)
+    halves.add_metric(node, parts.open_halves())
+    yield halves
+    for name, meaning, counted in (
+        ("rocketmq_commit_messages", "Halves that were committed", parts.stats.committed),
+        ("rocketmq_rollback_messages", "Halves that were rolled back", parts.stats.rolled_back),
+    ):
+        family = CounterMetricFamily(name, meaning, labels=[*labels, "topic"])
+        for topic, count in counted.items():
+            family.add_metric([*node, topic], count)
+        yield family
+
+
+def _timed(parts: WaitingParts, labels: list[str], node: list[str]) -> Iterator[Metric]:
+    told = parts.timer()
+    gauges = {
+        "rocketmq_timing_messages": ("Messages that wait for their time", told.waiting_count),
+        "rocketmq_timer_enqueue_lag": ("Messages not indexed yet", told.offset_behind),
+        "rocketmq_timer_enqueue_latency": ("Age in ms of the first of them", told.index_behind_ms),
+        "rocketmq_timer_dequeue_lag": ("Messages due and not delivered", told.due_count),
+        "rocketmq_timer_dequeue_latency": ("Ms since the first was due", told.read_behind_ms),
+    }
+    for name, (meaning, value) in gauges.items():
+        gauge = GaugeMetricFamily(name, meaning, labels=labels)
+        gauge.add_metric(node, value)
+        yield gauge
+    for name, meaning, value in (
+        ("rocketmq_timer_enqueue", "Messages that came to wait", told.enqueued_count),
+        ("rocketmq_timer_dequeue", "Messages whose time came", told.dequeued_count),
+    ):
+        counter = CounterMetricFamily(name, meaning, labels=labels)
+        counter.add_metric(node, value)
+        yield counter
+
+
+def _popped(
+    parts: WaitingParts, labels: list[str], node: list[str], now_ms: int
+) -> Iterator[Metric]:
+    flying, ready, queueing = (
+        GaugeMetricFamily(
+            f"rocketmq_consumer_{name}", f"{meaning}, of groups that pop", labels=labels
+        )
+        for name, meaning in (
+            ("inflight_messages", "Messages given and not acknowledged"),
+            ("ready_messages", "Messages not given yet"),
+            ("queueing_latency", "Age in ms of the oldest message not given yet"),
+        )
+    )
+    for (topic, group), found in _pops(parts).items():
+        places = [*node, topic, group]
+        flying.add_metric(places, found.flying_count)
+        ready.add_metric(places, found.ready_count)
+        oldest_ms = found.oldest_ready_ms
+        queueing.add_metric(places, 0 if oldest_ms is None else max(now_ms - oldest_ms, 0))
+    yield from (flying, ready, queueing)
+
+
+def _pops(parts: WaitingParts) -> dict[tuple[str, str], _Popped]:
+    table, store = parts.pops, parts.store
+    found: dict[tuple[str, str], _Popped] = {}
+    for number, key in enumerate(table.places()):
+        each = found.setdefault((key.topic, key.group), _Popped())
+        each.flying_count += table.count(key)
+        next_offset = table.next_offset(key) or 0
+        ready_count = max(store.max_offset(key.topic, key.queue_id) - next_offset, 0)
+        each.ready_count += ready_count
+        if ready_count and number < _LOOKS_MAX:
+            stored_ms = store.store_time(key.topic, key.queue_id, next_offset)
+            if stored_ms is not None:
+                each.oldest_ready_ms = min(each.oldest_ready_ms or stored_ms, stored_ms)
+    return found

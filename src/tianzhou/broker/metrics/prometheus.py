@@ -1,0 +1,220 @@
+"""The broker's figures for Prometheus, and its health.
+
+Names are those of RocketMQ 5.x (`rocketmq_messages_in_total`); those of the older exporter, which
+dashboards ask for, come from `exporter.py`. All is read from the tables when it is asked for;
+nothing is kept. It is collected piece by piece, with turns for others in between, and written in a
+thread: with thousands of topics both take long. Whoever asks meanwhile gets the same page.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tianzhou.broker.acl.guard import Lack
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.metrics.backlog import WaitingParts, waiting_figures
+from tianzhou.broker.metrics.legacy_exporter import A_TURN, ExporterParts, exporter_figures
+from tianzhou.broker.statistics.counters import Counts, Stats
+from tianzhou.broker.tables.clients import ConsumerTable, ProducerTable
+from tianzhou.broker.tables.groups import GroupTable
+from tianzhou.broker.tables.offsets import OffsetTable
+from tianzhou.broker.tables.topics import TopicTable
+from tianzhou.config.live import LiveSettings
+from tianzhou.names import DLQ_TOPIC_PREFIX
+from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.http import Page, Pages
+from tianzhou.store.message_store import MessageStore
+
+
+@dataclass(frozen=True, slots=True)
+class MetricParts:
+    """What the figures are taken from."""
+
+    settings: LiveSettings[BrokerConfig]
+    topics: TopicTable
+    groups: GroupTable
+    offsets: OffsetTable
+    consumers: ConsumerTable[Connection]
+    producers: ProducerTable[Connection]
+    store: MessageStore
+    stats: Stats
+    parked_count: Callable[[], int]
+    quota_refusals: Callable[[], Mapping[str, int]]
+    """How many requests each kind of limit of the quota file refused."""
+    table_refusals: Mapping[str, int]
+    """How many additions were refused because a table is full, by setting."""
+    acl_refusals: Callable[[], Mapping[Lack, int]]
+    """How many requests access control refused, by what they lacked."""
+    waiting: WaitingParts
+    """What the figures of halves, timed and popped messages are taken from."""
+    exporter: ExporterParts
+    """What the figures under the older names are taken from."""
+
+
+class _Collected(Collector):
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+class MetricsPage:
+    """/metrics, made once for all who ask at the same time."""
+
+    def __init__(self, parts: MetricParts) -> None:
+        self._parts = parts
+        self._making: asyncio.Task[Page] | None = None
+
+    def __call__(self) -> Awaitable[Page]:
+        if self._making is None or self._making.done():
+            self._making = asyncio.get_running_loop().create_task(self._make())
+            # Whoever asked may be gone, as when the broker stops: then nobody else looks at it.
+            self._making.add_done_callback(lambda made: made.cancelled() or made.exception())
+        return asyncio.shield(self._making)
+
+    async def _make(self) -> Page:
+        families: list[Metric] = []
+        for family in _figures(self._parts):
+            if family is None:
+                await asyncio.sleep(0)
+            else:
+                families.append(family)
+        text = await asyncio.to_thread(generate_latest, _Collected(families))  # pyright: ignore[reportArgumentType] - it asks for `collect` only
+        return Page(text, CONTENT_TYPE_LATEST)
+
+
+def _figures(parts: MetricParts) -> Iterator[Metric | None]:
+    """All of them, with None where others may have a turn."""
+    for some in (_throughput(parts), _backlog(parts), _state(parts)):
+        yield from some
+        yield None
+    node = _labels(parts.settings.config)
+    yield from waiting_figures(parts.waiting, _NODE, node, parts.exporter.clock())
+    yield None
+    yield from exporter_figures(parts.exporter)
+
+
+def pages(parts: MetricParts) -> Pages:
+    """Everything that is served over HTTP."""
+    return {"/metrics": MetricsPage(parts), "/health": lambda: health_page(parts.store)}
+
+
+def health_page(store: MessageStore) -> Page:
+    """/health: 200 while messages are taken, 503 with the reason while they are not."""
+    refusal = store.refusal
+    if refusal is None:
+        return Page(b"ok\n")
+    return Page(f"takes no messages: {refusal}\n".encode(), status=HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+def _labels(config: BrokerConfig) -> list[str]:
+    return [config.broker_cluster_name, "broker", config.broker_name]
+
+
+_NODE = ["cluster", "node_type", "node_id"]
+
+
+def _throughput(parts: MetricParts) -> Iterator[Metric]:
+    node = _labels(parts.settings.config)
+    topic, group = [*_NODE, "topic"], [*_NODE, "topic", "consumer_group"]
+    came: dict[str, Counts] = {}
+    for (name, _), counts in parts.stats.by_queue.items():
+        _add(came.setdefault(name, Counts()), counts)
+    went: dict[tuple[str, str], Counts] = {}
+    for (name, _, reader), counts in parts.stats.by_group.items():
+        _add(went.setdefault((name, reader), Counts()), counts)
+    messages_in = CounterMetricFamily("rocketmq_messages_in", "Messages stored", labels=topic)
+    bytes_in = CounterMetricFamily("rocketmq_throughput_in", "Bytes stored", labels=topic)
+    for name, counts in came.items():
+        messages_in.add_metric([*node, name], counts.messages)
+        bytes_in.add_metric([*node, name], counts.size_bytes)
+    messages_out = CounterMetricFamily("rocketmq_messages_out", "Messages given", labels=group)
+    bytes_out = CounterMetricFamily("rocketmq_throughput_out", "Bytes given", labels=group)
+    for (name, reader), counts in went.items():
+        messages_out.add_metric([*node, name, reader], counts.messages)
+        bytes_out.add_metric([*node, name, reader], counts.size_bytes)
+    dead = CounterMetricFamily("rocketmq_send_to_dlq_messages", "Dead letters", labels=group)
+    for (name, reader), count in parts.stats.dead.items():
+        dead.add_metric([*node, name, reader], count)
+    refused = CounterMetricFamily(
+        "tianzhou_messages_refused", "Messages that could not be stored", labels=_NODE
+    )
+    refused.add_metric(node, parts.stats.put_failures)
+    above = CounterMetricFamily(
+        "tianzhou_quota_refusals", "Requests above a limit of quotaFile", labels=[*_NODE, "limit"]
+    )
+    for name, count in parts.quota_refusals().items():
+        above.add_metric([*node, name], count)
+    full = CounterMetricFamily(
+        "tianzhou_table_refusals", "Additions to a full table", labels=[*_NODE, "limit"]
+    )
+    for name, count in parts.table_refusals.items():
+        full.add_metric([*node, name], count)
+    denied = CounterMetricFamily(
+        "tianzhou_acl_refusals", "Requests that access control refused", labels=[*_NODE, "lack"]
+    )
+    for name, count in parts.acl_refusals().items():
+        denied.add_metric([*node, name], count)
+    yield from (messages_in, bytes_in, messages_out, bytes_out, dead, refused, above, full, denied)
+
+
+def _add(total: Counts, counts: Counts) -> None:
+    total.messages += counts.messages
+    total.size_bytes += counts.size_bytes
+
+
+def _backlog(parts: MetricParts) -> Iterator[Metric | None]:
+    """What consumers still have before them."""
+    node = _labels(parts.settings.config)
+    lag = GaugeMetricFamily(
+        "rocketmq_consumer_lag_messages", "Messages not consumed yet",
+        labels=[*_NODE, "topic", "consumer_group"],
+    )  # fmt: skip
+    for number, (topic, group, queues) in enumerate(list(parts.offsets.progress()), 1):
+        if not number % A_TURN:
+            yield None
+        if topic.startswith(DLQ_TOPIC_PREFIX):
+            continue  # whoever reads dead letters does not make them fewer
+        behind = sum(
+            max(0, parts.store.max_offset(topic, queue_id) - queue_offset)
+            for queue_id, queue_offset in queues.copy().items()
+        )
+        lag.add_metric([*node, topic, group], behind)
+    yield lag
+
+
+def _state(parts: MetricParts) -> Iterator[Metric]:
+    config, store = parts.settings.config, parts.store
+    node = _labels(config)
+    earliest = store.earliest_log_time()
+    figures = {
+        "rocketmq_broker_permission": ("Permission bits", config.broker_permission),
+        "rocketmq_topic_number": ("Topics", len(parts.topics.topics)),
+        "rocketmq_consumer_group_number": ("Consumer groups", len(parts.groups.groups)),
+        "rocketmq_producer_connections": (
+            "Producers", sum(map(len, parts.producers.groups.values()))),
+        "rocketmq_consumer_connections": (
+            "Consumers", sum(len(each.members) for each in parts.consumers.groups.values())),
+        "rocketmq_storage_size": (
+            "Bytes in the log", store.end_log_offset - store.first_log_offset),
+        "rocketmq_storage_flush_behind_bytes": (
+            "Bytes not flushed yet", store.end_log_offset - store.flushed_log_offset),
+        "rocketmq_storage_dispatch_behind_bytes": ("Bytes not in their queues yet", 0),
+        "rocketmq_storage_message_reserve_time": (
+            "Age of the first message, ms",
+            None if earliest is None else max(parts.exporter.clock() - earliest, 0)),
+        "tianzhou_earliest_message_timestamp_ms": ("Store time of the first message", earliest),
+        "tianzhou_waiting_pulls": ("Pulls that wait for messages", parts.parked_count()),
+        "tianzhou_takes_messages": ("1 while messages are taken", int(store.refusal is None)),
+    }  # fmt: skip
+    for name, (meaning, value) in figures.items():
+        if value is not None:
+            family = GaugeMetricFamily(name, meaning, labels=_NODE)
+            family.add_metric(node, value)
+            yield family

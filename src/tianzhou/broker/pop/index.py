@@ -1,0 +1,165 @@
+"""What pop consumption must remember, on disk: one SQLite file, `pop/inflight.sqlite` of the store.
+
+    places   id  grp  topic  queue_id  next_offset  batch      where each group is in each queue
+    flying   place  queue_offset  pop_time_ms  invisible_time_ms          what consumers have
+
+A change is in the file when `write` returns, so a killed broker knows it. Commits are not synced:
+after a power cut the file may be a moment old, which delivers some messages again and loses none,
+because what consumers still have is never committed in `consumerOffset.json`. For the same reason a
+file that cannot be read is removed: then groups go on from there, and get again what was in flight.
+"""
+
+import contextlib
+import logging
+import sqlite3
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from tianzhou.broker.background import sqlite_file
+from tianzhou.broker.pop.inflight import Batch, Change, Flying, Key
+from tianzhou.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+_LOG_BYTES_MAX = 16 * 1024**2
+_VERSION = 1
+_SCHEMA = """
+    CREATE TABLE places (
+        id INTEGER PRIMARY KEY, grp TEXT NOT NULL, topic TEXT NOT NULL, queue_id INTEGER NOT NULL,
+        next_offset INTEGER NOT NULL, batch BLOB, UNIQUE (grp, topic, queue_id)
+    );
+    CREATE TABLE flying (
+        place INTEGER, queue_offset INTEGER, pop_time_ms INTEGER, invisible_time_ms INTEGER,
+        PRIMARY KEY (place, queue_offset)
+    ) WITHOUT ROWID;
+    PRAGMA user_version = 1;
+"""
+_BATCHES = msgspec.json.Decoder(Batch, strict=False)
+
+
+class PopIndex:
+    """An open file; everything but `checkpoint` belongs to one thread."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self._path = path
+        self._connection = connection
+        self._known: dict[Key, tuple[int, int]] = {}
+        """The id of each place, and its next offset."""
+        try:
+            self._found = list(self._read())
+        except BaseException:
+            connection.close()
+            raise
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Opens it; what cannot be read is removed and begun anew. Raises StoreError."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                return cls(path, sqlite_file.connect(path, _SCHEMA, _VERSION))
+            except (sqlite3.DatabaseError, msgspec.MsgspecError) as e:
+                log.warning(
+                    "pop index %s: cannot be read (%s); what consumers had is delivered again",
+                    path, e,
+                )  # fmt: skip
+                sqlite_file.remove(path)
+                return cls(path, sqlite_file.connect(path, _SCHEMA, _VERSION))
+        except (OSError, sqlite3.Error) as e:
+            raise StoreError(f"the pop index {path} cannot be opened: {e}") from e
+
+    def _read(self) -> Iterator[Change]:
+        rows: dict[int, list[Flying]] = {}
+        for place, *row in self._connection.execute(
+            "SELECT place, queue_offset, pop_time_ms, invisible_time_ms FROM flying "
+            "ORDER BY place, queue_offset"
+        ):
+            rows.setdefault(place, []).append(Flying(*row))
+        for ident, group, topic, queue_id, next_offset, batch in self._connection.execute(
+            "SELECT id, grp, topic, queue_id, next_offset, batch FROM places"
+        ):
+            key = Key(group, topic, queue_id)
+            self._known[key] = (ident, next_offset)
+            yield Change(
+                key,
+                next_offset,
+                put=tuple(rows.get(ident, ())),
+                batch=None if batch is None else _BATCHES.decode(batch),
+            )
+
+    def found(self) -> list[Change]:
+        """What was in the file when it was opened; once."""
+        found, self._found = self._found, []
+        return found
+
+    # -- changing ----------------------------------------------------------------------------------
+
+    def write(self, changes: Iterable[Change]) -> None:
+        """All of them or, if it raises sqlite3.Error, none."""
+        before: dict[Key, tuple[int, int] | None] = {}
+        try:
+            for change in changes:
+                before.setdefault(change.key, self._known.get(change.key))
+                self._write(change)
+            self._connection.commit()
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.rollback()
+            for key, known in before.items():
+                self._known.pop(key, None)
+                if known is not None:
+                    self._known[key] = known
+            raise
+
+    def _write(self, change: Change) -> None:
+        run, key = self._connection.execute, change.key
+        ident, next_offset = self._known.get(key, (None, None))
+        if ident is not None and (change.clear or change.gone):
+            run("DELETE FROM flying WHERE place = ?", (ident,))
+            run("DELETE FROM places WHERE id = ?", (ident,))
+            ident = None
+            del self._known[key]
+        if change.gone:
+            return
+        batch = None if change.batch is None else msgspec.json.encode(change.batch)
+        if ident is None:
+            ident = run(
+                "INSERT INTO places (grp, topic, queue_id, next_offset, batch) "
+                "VALUES (?, ?, ?, ?, ?)",
+                (*key, change.next_offset, batch),
+            ).lastrowid
+            assert ident is not None, "an insertion has an id"
+        elif batch is not None:
+            run(
+                "UPDATE places SET next_offset = ?, batch = ? WHERE id = ?",
+                (change.next_offset, batch, ident),
+            )
+        elif next_offset != change.next_offset:
+            run("UPDATE places SET next_offset = ? WHERE id = ?", (change.next_offset, ident))
+        self._known[key] = (ident, change.next_offset)
+        if change.put:
+            self._connection.executemany(
+                "INSERT OR REPLACE INTO flying VALUES (?, ?, ?, ?)",
+                [(ident, *row) for row in change.put],
+            )
+        if change.drop:
+            self._connection.executemany(
+                "DELETE FROM flying WHERE place = ? AND queue_offset = ?",
+                [(ident, queue_offset) for queue_offset in change.drop],
+            )
+
+    # -- keeping -----------------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """Move what was committed into the main file; for another thread, it syncs the disk."""
+        sqlite_file.checkpoint(self._path)
+
+    def shorten_log(self) -> None:
+        """Begin SQLite's own log anew if it has become long; soon after a `checkpoint`."""
+        sqlite_file.shorten_log(self._path, self._connection, _LOG_BYTES_MAX)
+
+    def close(self) -> None:
+        self._connection.close()

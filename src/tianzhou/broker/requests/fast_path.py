@@ -1,0 +1,414 @@
+"""The feed in the broker: which requests it may take, and what it is owed.
+
+    receive buffer -> kernel feed -> sends stored and answered, pulls answered: one block of answers
+                   -> anything else, frame by frame: the handlers, in order
+
+What the buffers of one turn of the event loop have brought, of all connections, is written to the
+log at once, at the end of the turn or before anyone else comes to write; only then do the answers
+leave. If it cannot be written, all of these senders are told.
+
+The handlers in `handlers/send.py` and `handlers/pull.py` are the reference and the twin: the feed
+takes a request only if it would do to the byte what they do, and hands it back without a trace
+otherwise. An ordinary send goes
+
+- to a topic and a queue that the feed knows: the topic exists, may be written to, is none of the
+  broker's own and none of a group's, and the queue has had a message from the handlers,
+- without a property that makes it a message of another kind (`intake.ODD_PROPERTIES`),
+- with a header in its usual form, sizes within their limits, and room in the current files.
+
+An ordinary pull finds messages by tags, for a group to which the handlers have given messages of
+that topic, under tables that have not changed since, and none of them has to come from the disk.
+Its answer is written straight from the mapped log to the socket, as much as that takes.
+
+What can forbid all of them (settings, a full disk, a broker that cannot follow) is looked at here,
+once per turn. Tables are not pushed to the feed: they are compared when their version has moved,
+what changed is forgotten, and learned anew from the next request that the handlers answer.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import lru_cache
+
+from tianzhou.broker import validation
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.handlers.pull import HAS_SUBSCRIPTION, PullParts
+from tianzhou.broker.handlers.send import SendParts, born_host
+from tianzhou.broker.requests.busy_poll import Vigil
+from tianzhou.broker.storing import disk_prefetch
+from tianzhou.broker.storing.durability import refused_sends
+from tianzhou.broker.storing.redirects import ODD_PROPERTIES
+from tianzhou.broker.tables.clients import Subscription
+from tianzhou.errors import StoreError, TianzhouError
+from tianzhou.limits import BATCH_MESSAGES_MAX
+from tianzhou.names import DLQ_TOPIC_PREFIX, PERM_READ, PERM_WRITE, RETRY_TOPIC_PREFIX
+from tianzhou.protocol import host
+from tianzhou.protocol.bodies.topics import MULTI_TAG, TopicConfig
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.headers.pull import PullMessageRequest
+from tianzhou.protocol.kernel import Feed
+from tianzhou.protocol.version import CURRENT_VERSION
+from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.write_buffer import NO_SOCKET
+
+log = logging.getLogger(__name__)
+
+_TOPIC_LENGTH_MAX = 127
+
+Granted = tuple[str, str]
+"""Topic and group."""
+
+_Owed = tuple[Connection, bytes, int]
+"""Answers that leave at the end of the turn, and how many sends there are among them."""
+
+
+class HotPath:
+    """One feed, on one store."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        parts: SendParts,
+        pulls: PullParts,
+        frame_max_bytes: int,
+        is_free_topic: Callable[[str], bool] = lambda _: True,
+        is_awaited: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`is_free_topic` tells whether requests for a topic may pass the handlers by.
+
+        `is_awaited` tells whether others than pulls wait for messages.
+        """
+        self._is_free_topic = is_free_topic
+        self._is_awaited = is_awaited
+        self._feed = feed
+        self._parts = parts
+        self._pulls = pulls
+        self._frame_max_bytes = frame_max_bytes
+        self._is_broken = False
+        self._config: BrokerConfig | None = None
+        self._may_store = self._may_read = self._waits = False
+        self._versions: tuple[object, object, int] = (None, None, 0)
+        self._known: dict[str, TopicConfig] = {}
+        self._inline: set[Granted] = set()
+        self._registered: dict[Granted, Subscription] = {}
+        self._lending = parts.store.lend_to(feed, self._admit)
+        self._lending.settle = self.settle
+        parts.stats.collect = self._collect
+        self._loop = asyncio.get_running_loop()
+        self._vigil = Vigil(self._loop.call_soon)
+        self._in_turn = self._is_scheduled = False
+        self._now_ms = self._budget = 0
+        self._owed: list[_Owed] = []
+        self._last: Connection | None = None
+        """Who came last."""
+
+    def take(self, connection: Connection, view: memoryview, at: int) -> tuple[int, int] | None:
+        """Handle the ordinary requests at the front; see `remoting.connection.Feed`."""
+        if self._is_broken:
+            return None
+        try:
+            if not self._in_turn and not self._begin_turn():
+                return None
+            host_bytes = packed_host(connection.peer)
+            if (socket := connection.socket) == NO_SOCKET:
+                start, stop, answers, send_count, commits = self._feed.feed(
+                    view, at, host_bytes, self._now_ms, self._budget
+                )
+            else:
+                start, stop, answers, send_count, commits, written_bytes = self._feed.feed_to(
+                    view, at, host_bytes, self._now_ms, self._budget, socket
+                )
+                connection.wrote(written_bytes)
+        except Exception:  # the feed's own bug; nothing that it did in this turn counts
+            log.exception("the kernel's feed failed; the broker goes on without it")
+            self._break_off()
+            return None
+        if send_count:
+            self._owed.append((connection, answers, send_count))
+            connection.owed_by = self.settle
+        elif answers:
+            if connection.owed_by is not None and not self._waits:
+                self._owed.append((connection, answers, 0))  # so that they leave in their order
+            else:
+                connection.send_frames(answers)
+                connection.begin_direct()
+        if commits is not None:
+            for topic, group, queue_id, queue_offset in commits:
+                self._pulls.offsets.commit(group, topic, queue_id, queue_offset)
+        if start != stop:
+            # The handlers go on, or the feed does when there is room again.
+            self.settle()
+        elif not self._is_scheduled:
+            if connection is self._last:
+                # It seems to be alone: nobody is worth waiting for.
+                self.settle()
+                self._vigil.asked()
+            else:
+                self._is_scheduled = True
+                self._loop.call_soon(self._end_turn)
+        self._last = connection
+        return start, stop
+
+    # -- turns ------------------------------------------------------------------------------------
+
+    def _begin_turn(self) -> bool:
+        """Whether the feed can work; if no file can be mapped now, the handlers do."""
+        now_ms = self._now_ms = self._parts.clock()
+        self._budget = self._room(now_ms)
+        try:
+            self._lending.renew()
+        except OSError as error:
+            log.debug("the kernel's feed cannot work now: %s", error)
+            return False
+        self._in_turn = True
+        return True
+
+    def _end_turn(self) -> None:
+        self._is_scheduled = False
+        self.settle()
+
+    def settle(self) -> None:
+        """Write what was taken in this turn, and let the answers leave; the turn is over."""
+        self._in_turn = False
+        owed = self._owed
+        if not owed:
+            return
+        self._owed = []
+        parts, store = self._parts, self._parts.store
+        started_ms = parts.steady()
+        try:
+            done = self._feed.settle()
+            assert done is not None
+            # Only those who wait want to know of ordinary messages.
+            is_awaited = len(self._pulls.parked) > 0 or self._is_awaited()
+            store.settle(done, self._now_ms, tell=is_awaited)
+        except StoreError as error:
+            log.warning("what was fed could not be stored: %s", error)
+            self._lending.end()
+            self._refuse(owed, error)
+            return
+        except Exception:  # as above
+            log.exception("the kernel's feed failed; the broker goes on without it")
+            self._owed = owed
+            self._break_off()
+            return
+        took_ms = parts.steady() - started_ms
+        if took_ms > 0:
+            parts.gate.note_append(parts.settings.config, started_ms, started_ms + took_ms)
+            parts.stats.took(took_ms)
+        if not self._waits:
+            for connection, answers, _ in owed:
+                connection.pay(answers)
+            return
+        for connection, answers, send_count in owed:
+            connection.pay(b"")
+            if answers:
+                # As with handlers, each send counts as one that waits.
+                parts.durability.hold(connection, answers, send_count, store.end_log_offset)
+
+    def _refuse(self, owed: list[_Owed], error: StoreError) -> None:
+        for connection, answers, send_count in owed:
+            self._parts.stats.put_failures += send_count
+            connection.pay(refused_sends(answers, error))
+
+    def _break_off(self) -> None:
+        self._is_broken = True
+        owed, self._owed = self._owed, []
+        self._lending.end()
+        self._refuse(owed, StoreError("the kernel's feed failed"))
+
+    # -- whether ----------------------------------------------------------------------------------
+
+    def _room(self, now_ms: int) -> int:
+        """How many sends may be taken now."""
+        parts, pulls = self._parts, self._pulls
+        config = parts.settings.config
+        if config is not self._config:
+            self._configure(config)
+        topics, groups, consumers = self._versions
+        if (
+            parts.topics.data_version is not topics
+            or pulls.groups.data_version is not groups
+            or pulls.consumers.version != consumers
+        ):
+            self._forget_changed()
+        if not self._may_store or now_ms < config.start_accept_send_request_time_stamp:
+            return 0
+        if parts.store.refusal is not None:
+            return 0
+        # The clock costs as much as the rest of this, for every turn of the loop.
+        steady_ms = parts.steady() if parts.gate.was_slow else 0
+        return parts.gate.room(config, steady_ms, parts.durability.waiting_count)
+
+    def _configure(self, config: BrokerConfig) -> None:
+        parts, store = self._parts, self._parts.store
+        self._config = config
+        code = parts.durability.code_at_once(wait_stored=True)
+        self._may_store = (
+            bool(config.broker_permission & PERM_WRITE) and code == ResponseCode.SUCCESS
+        )
+        self._may_read = (
+            bool(config.broker_permission & PERM_READ)
+            and not config.reject_pull_consumer_enable
+            and not config.slave_read_enable
+        )
+        self._waits = parts.durability.must_wait(wait_stored=True)
+        self._feed.set_hot_bytes(disk_prefetch.HOT_BYTES)
+        self._feed.configure(
+            self._frame_max_bytes,
+            config.max_message_size,
+            BATCH_MESSAGES_MAX,
+            config.message_index_enable,
+            self._waits,
+            host.pack(parts.store_host),
+            parts.id_prefix,
+            config.broker_cluster_name,
+            sorted(ODD_PROPERTIES),
+            config.region_id,
+            config.trace_on,
+            CURRENT_VERSION,
+            self._may_read,
+            config.lite_pull_message_enable,
+            (
+                config.pull_batch_max_message_count,
+                config.max_transfer_count_on_message_in_memory,
+                config.max_transfer_count_on_message_in_disk,
+                config.max_transfer_bytes_on_message_in_memory,
+                config.max_transfer_bytes_on_message_in_disk,
+                store.memory_bytes,
+                store.checked_from,
+            ),
+        )
+
+    def _forget_changed(self) -> None:
+        """Tables have changed: forget what is not what it was. The handlers show it again."""
+        topics, groups, consumers = self._parts.topics, self._pulls.groups, self._pulls.consumers
+        seen_topics, seen_groups, _ = self._versions
+        self._versions = (topics.data_version, groups.data_version, consumers.version)
+        if topics.data_version is not seen_topics:
+            gone = [name for name, known in self._known.items() if topics.get(name) is not known]
+            if gone:
+                self._collect()
+            for name in gone:
+                del self._known[name]
+                self._feed.drop_topic(name)
+        if topics.data_version is not seen_topics or groups.data_version is not seen_groups:
+            self._collect()
+            self._feed.revoke_all()
+            self._inline.clear()
+            self._registered.clear()
+        stale = [
+            (topic, group)
+            for (topic, group), subscription in self._registered.items()
+            if not self._is_registered(group, subscription)
+        ]
+        if stale:
+            self._collect()
+        for granted in stale:
+            del self._registered[granted]
+            self._inline.discard(granted)
+            self._feed.revoke(*granted)
+
+    def forget_all(self) -> None:
+        """Whether topics are free has changed: the handlers show all of them again."""
+        if self._is_broken:
+            return
+        self.settle()
+        self._collect()
+        for name in self._known:
+            self._feed.drop_topic(name)
+        self._known.clear()
+        self._feed.revoke_all()
+        self._inline.clear()
+        self._registered.clear()
+
+    # -- topics -----------------------------------------------------------------------------------
+
+    def _admit(self, name: str) -> bool:
+        """Whether sends to a topic can be ordinary ones; then the feed knows it."""
+        if not self._is_free_topic(name):
+            return False
+        topic = self._know(name)
+        return topic is not None and _is_writable(name, topic)
+
+    def _know(self, name: str) -> TopicConfig | None:
+        """Make a topic known to the feed; None if there is no such topic."""
+        topic = self._known.get(name)
+        if topic is None:
+            topic = self._parts.topics.get(name)
+            if topic is None:
+                return None
+            self._known[name] = topic
+            queue_count = max(topic.write_queue_count, topic.read_queue_count)
+            self._feed.put_topic(
+                name,
+                queue_count if _is_writable(name, topic) else 0,
+                topic.read_queue_count if topic.perm & PERM_READ else 0,
+                topic.filter_type == MULTI_TAG,
+            )
+        return topic
+
+    # -- pulls ------------------------------------------------------------------------------------
+
+    def pull_found(
+        self, header: PullMessageRequest, subscription: Subscription, next_offset: int
+    ) -> None:
+        """The handlers have answered a pull: the feed may answer the next one like it."""
+        if self._is_broken or not self._may_read or not subscription.is_by_tags:
+            return
+        topic, group = granted = (header.topic, header.consumer_group)
+        queue = self._parts.store.queues.get(topic, header.queue_id)
+        if queue is None or not self._is_free_topic(topic) or self._know(topic) is None:
+            return
+        if header.sys_flag & HAS_SUBSCRIPTION:
+            if granted not in self._inline:
+                self._inline.add(granted)
+                self._feed.grant(topic, group, None, None)
+        elif self._registered.get(granted) is not subscription:
+            if not self._is_registered(group, subscription):
+                return  # a pull that was parked under an older one
+            self._registered[granted] = subscription
+            tags = subscription.tags
+            codes = None if tags.selects_all else list(tags.codes)
+            self._feed.grant(topic, group, subscription.version, codes)
+        self._lending.lend_reading(queue, next_offset)
+        self._feed.note_pull(topic, group, header.queue_id, next_offset)
+
+    def _is_registered(self, group: str, subscription: Subscription) -> bool:
+        """Whether this is what the heartbeats of a group say, and the group shares its messages."""
+        members = self._pulls.consumers.get(group)
+        return (
+            members is not None
+            and not members.is_broadcasting
+            and members.subscriptions.get(subscription.topic) is subscription
+        )
+
+    # -- figures ----------------------------------------------------------------------------------
+
+    def _collect(self) -> None:
+        stats = self._parts.stats
+        stats.stored_many(self._feed.take_counts())
+        for topic, group, queue_id, done, next_offset in self._feed.take_delivered():
+            stats.delivered_by(topic, group, queue_id, *done)
+            self._pulls.offsets.note_pull(group, topic, queue_id, next_offset)
+
+
+def _is_writable(name: str, topic: TopicConfig) -> bool:
+    return (
+        bool(topic.perm & PERM_WRITE)
+        and name.isascii()
+        and len(name) <= _TOPIC_LENGTH_MAX
+        and not validation.is_system_topic(name)
+        and name not in validation.CLOSED_TOPICS
+        and not name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
+    )
+
+
+@lru_cache(maxsize=65_536)
+def packed_host(peer: str) -> bytes:
+    """The address of a connection as records hold it; nothing if it has none, and then the feed
+    stores nothing."""
+    try:
+        return host.pack(born_host(peer))
+    except TianzhouError:
+        return b""

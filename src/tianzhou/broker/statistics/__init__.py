@@ -1,0 +1,1 @@
+"""Counters of the broker, and their history as RocketMQ reports it."""

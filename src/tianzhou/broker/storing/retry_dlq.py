@@ -1,0 +1,122 @@
+"""Messages that a consumer could not handle: again later, and in the end to the dead letters.
+
+    failed           ->  %RETRY%group, delayed: level 3, 4, 5 ... or as the group's policy says
+    failed too often ->  %DLQ%group, where it stays until somebody looks
+
+Values in, values out. What a stock consumer relies on: RETRY_TOPIC is the topic that the message
+was first in, ORIGIN_MESSAGE_ID the id it had there, and the count of its deliveries grows by one.
+"""
+
+import random
+from typing import NamedTuple
+
+from tianzhou.broker.storing.redraft import redraft
+from tianzhou.message import Host
+from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from tianzhou.protocol import properties
+from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
+from tianzhou.protocol.pure.record import RecordFields
+from tianzhou.protocol.records.message_id import encode_offset_id
+from tianzhou.store.message_store import Draft
+
+DLQ_QUEUE_COUNT = 1
+_STALE = (
+    properties.DELAY_LEVEL, properties.TIMER_OUT_MS, properties.TIMER_DEL_UNIQKEY,
+    properties.POP_CK, *properties.TIMER_REQUESTS,
+)  # fmt: skip
+"""How the message waited before, and how an older broker may have stored that it was popped."""
+_FIRST_LEVEL = 3
+_TIMES_MAX = 32
+"""RocketMQ's bound for the exponent of a policy."""
+
+
+class Fate(NamedTuple):
+    """Where a message goes that was not handled."""
+
+    dead: bool
+    level: int = 0
+    """The delay level, unless there is a delay."""
+    delay_ms: int | None = None
+
+
+def fate(group: SubscriptionGroupConfig, times: int, times_max: int, asked_level: int) -> Fate:
+    """What becomes of a message that was delivered anew `times` times already.
+
+    `asked_level` is the consumer's: below 0 it gives the message up, 0 leaves the delay to us.
+    """
+    if asked_level < 0 or times >= times_max:
+        return Fate(dead=True)
+    if asked_level > 0:
+        return Fate(dead=False, level=asked_level)
+    delay_ms = policy_delay_ms(group, times)
+    return Fate(dead=False, level=_FIRST_LEVEL + times, delay_ms=delay_ms)
+
+
+def policy_delay_ms(group: SubscriptionGroupConfig, times: int) -> int | None:
+    """The delay that the group's own policy asks for; None if it has none."""
+    policy = group.retry_policy
+    if policy is None:
+        return None
+    times = min(max(times, 0), _TIMES_MAX)
+    if policy.kind == "EXPONENTIAL" and policy.exponential is not None:
+        growing = policy.exponential
+        factor = int(growing.multiplier**times)
+        return max(min(growing.max_ms, growing.initial_ms * factor), 0)
+    if policy.kind == "CUSTOMIZED" and policy.customized is not None:
+        # RocketMQ begins with the third, where the first retry by delay levels is.
+        delays_ms = policy.customized.next_ms
+        return max(delays_ms[min(times + 2, len(delays_ms) - 1)], 0) if delays_ms else None
+    return None
+
+
+def topic_of(group: str, *, dead: bool) -> str:
+    return (DLQ_TOPIC_PREFIX if dead else RETRY_TOPIC_PREFIX) + group
+
+
+def sent_back(
+    fields: RecordFields,
+    group: str,
+    what: Fate,
+    queue_count: int,
+    store_host: Host,
+    wait: dict[str, str],
+) -> tuple[Draft, dict[str, str]]:
+    """The draft for the retry topic or the dead letters, and its properties.
+
+    `wait` are the properties of its delay.
+    """
+    found = dict(fields[2])
+    found.setdefault(properties.RETRY_TOPIC, fields[0])
+    if not found.get(properties.ORIGIN_MESSAGE_ID, "").strip():
+        found[properties.ORIGIN_MESSAGE_ID] = encode_offset_id(fields[11], fields[5])
+    for stale in _STALE:
+        found.pop(stale, None)
+    if wait:
+        # Where it waited last; where it waits next is noted anew.
+        found.pop(properties.REAL_TOPIC, None)
+        found.pop(properties.REAL_QUEUE_ID, None)
+        found |= wait
+    queue_id = random.randrange(queue_count) if queue_count > 1 else 0  # noqa: S311 - spreads load only
+    draft = redraft(
+        fields, topic_of(group, dead=what.dead), queue_id, found, fields[12] + 1, store_host
+    )
+    return draft, found
+
+
+def wait_of(what: Fate, levels_ms: tuple[int, ...], timer_max_ms: int) -> dict[str, str]:
+    """The properties that make a message wait; `timer_max_ms` is 0 if there is no timer."""
+    if what.dead:
+        return {}
+    level = what.level
+    if what.delay_ms is not None:
+        exact = levels_ms.index(what.delay_ms) + 1 if what.delay_ms in levels_ms else None
+        if exact is None and what.delay_ms <= timer_max_ms:
+            return {properties.TIMER_DELAY_MS: str(what.delay_ms)}
+        level = exact or nearest_level(what.delay_ms, levels_ms)
+    return {properties.DELAY_LEVEL: str(level)}
+
+
+def nearest_level(delay_ms: int, levels_ms: tuple[int, ...]) -> int:
+    """The first level that waits at least so long, else the longest."""
+    enough = [level for level, ms in enumerate(levels_ms, 1) if ms >= delay_ms]
+    return min(enough, key=lambda level: levels_ms[level - 1], default=len(levels_ms))

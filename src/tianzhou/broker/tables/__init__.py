@@ -1,0 +1,1 @@
+"""What a broker knows: topics, groups, offsets, clients, queue locks; and their files."""

@@ -1,0 +1,172 @@
+"""The consumer groups that a broker knows, and what each may do.
+
+A group is made by an administrator or, where that is allowed, by its first consumer. Like the topic
+table this one has a version, and tells `on_change` when it has to be saved.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from tianzhou.broker.tables.attributes import group_problems
+from tianzhou.broker.tables.saver import EncodedBodies, encode_body
+from tianzhou.broker.validation import check_new_group
+from tianzhou.clock import Clock
+from tianzhou.errors import BodyError
+from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from tianzhou.protocol.bodies.topics import DataVersion
+
+log = logging.getLogger(__name__)
+
+_TOOLS = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP")
+_BROADCAST = ("CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_ONSAPI_PULL", "CID_ONS-HTTP-PROXY")
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+FORBIDDEN_READ = 1 << 2
+"""The bit by which 5.x notes that a group must not read a topic."""
+SYSTEM_GROUPS = frozenset((*_TOOLS, *_BROADCAST, "CID_RMQ_SYS_TRANS"))
+
+
+def is_system_group(group: str) -> bool:
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
+
+
+class GroupTable:
+    """All consumer groups by name."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        on_change: Callable[[], None] = lambda: None,
+        check_room: Callable[[int, str], None] = lambda count, what: None,
+        check_rules: Callable[[int, str], None] = lambda count, what: None,
+    ) -> None:
+        """`check_room` raises RequestError if the table must not grow beyond so many groups, and
+        `check_rules` if there must not be more than so many forbidden topics.
+        """
+        self.groups: dict[str, SubscriptionGroupConfig] = {
+            name: SubscriptionGroupConfig(group_name=name) for name in sorted(SYSTEM_GROUPS)
+        }
+        self.forbidden: dict[str, dict[str, int]] = {}
+        """Bits of forbidden operations by group, then by topic (5.x)."""
+        self._keeps_forbidden = False
+        self.data_version = DataVersion(timestamp=clock(), counter=0)
+        self._clock = clock
+        self._on_change = on_change
+        self._check_room = check_room
+        self._check_rules = check_rules
+        self._others: dict[str, object] = {}
+        self._encoded = EncodedBodies()
+
+    def get(self, name: str) -> SubscriptionGroupConfig | None:
+        return self.groups.get(name)
+
+    def find(self, name: str, *, auto_create: bool) -> SubscriptionGroupConfig | None:
+        """The group, made with the default settings if it is new and may be; else None.
+
+        Raises RequestError for a name that no group can have, and if the table is full.
+        """
+        group = self.groups.get(name)
+        if group is None and (auto_create or is_system_group(name)):
+            check_new_group(name)
+            group = SubscriptionGroupConfig(group_name=name)
+            self.check_room((name,))
+            self.put(group)
+        return group
+
+    def put(self, group: SubscriptionGroupConfig) -> bool:
+        """Create a group or replace it; False if it was the same already."""
+        name = group.group_name
+        assert name is not None, "a group in the table has a name"
+        if self.groups.get(name) == group:
+            return False
+        self.groups[name] = group
+        self._changed()
+        return True
+
+    def remove(self, name: str) -> bool:
+        """Forget a group; False if there was none."""
+        if self.groups.pop(name, None) is None:
+            return False
+        self._changed()
+        return True
+
+    def check_room(self, names: Iterable[str]) -> None:
+        """Raises RequestError if those of the names that are new are too many for the table."""
+        new = [name for name in dict.fromkeys(names) if name not in self.groups]
+        if new:
+            count = len(self.groups) + len(new) - 1
+            self._check_room(count, f"consumer group {new[0]} cannot be created")
+
+    def forbid(self, group: str, topic: str, *, forbidden: bool) -> bool:
+        """Forbid a group to read a topic, or allow it again; False if that was so already.
+
+        Raises RequestError if too much is forbidden.
+        """
+        if self.is_forbidden(group, topic) == forbidden:
+            return False
+        if forbidden:
+            count = sum(map(len, self.forbidden.values()))
+            self._check_rules(count, f"topic {topic} cannot be forbidden to group {group}")
+        bits = self.forbidden.get(group, {}).get(topic, 0) ^ FORBIDDEN_READ
+        topics = {
+            name: each for name, each in self.forbidden.get(group, {}).items() if name != topic
+        }
+        if bits:
+            topics[topic] = bits
+        self.forbidden.pop(group, None)
+        if topics:
+            self.forbidden[group] = topics
+        self._keeps_forbidden = True
+        self._changed()
+        return True
+
+    def is_forbidden(self, group: str, topic: str) -> bool:
+        """Whether the group must not read the topic."""
+        return bool(self.forbidden) and bool(
+            self.forbidden.get(group, {}).get(topic, 0) & FORBIDDEN_READ
+        )
+
+    def _changed(self) -> None:
+        counter = (self.data_version.counter or 0) + 1
+        self.data_version = msgspec.structs.replace(
+            self.data_version, timestamp=self._clock(), counter=counter
+        )
+        self._on_change()
+
+    # -- on the wire and on disk -------------------------------------------------------------------
+
+    def as_body(self) -> SubscriptionGroupTable:
+        return SubscriptionGroupTable(
+            groups=self.groups,
+            forbidden=self.forbidden or None,
+            data_version=self.data_version,
+        )
+
+    def as_file(self) -> dict[str, object]:
+        """What `subscriptionGroup.json` holds; parts that only other versions know are kept."""
+        return {
+            **self._others,
+            "dataVersion": encode_body(self.data_version),
+            **({"forbiddenTable": self.forbidden} if self._keeps_forbidden else {}),
+            "subscriptionGroupTable": self._encoded.of(self.groups),
+        }
+
+    def load(self, found: dict[str, object]) -> None:
+        """Take over the content of a file. Raises BodyError and changes nothing if it is wrong."""
+        try:
+            table = msgspec.convert(found, SubscriptionGroupTable, strict=False)
+        except msgspec.ValidationError as e:
+            raise BodyError(f"the consumer groups cannot be read: {e}") from e
+        for name, group in table.groups.items():
+            for problem in group_problems(group, group.attributes or {}):
+                log.warning("consumer group %s: %s; the value is kept", name, problem)
+            self.groups[name] = msgspec.structs.replace(group, group_name=name)
+        self.forbidden = table.forbidden or {}
+        self._keeps_forbidden = table.forbidden is not None
+        self.data_version = table.data_version
+        self._others = {
+            key: value
+            for key, value in found.items()
+            if key not in ("dataVersion", "forbiddenTable", "subscriptionGroupTable")
+        }

@@ -1,0 +1,253 @@
+"""The topics of a broker: their queues, permissions and flags.
+
+The table has a version that every change moves on; nameservers and slaves learn from it whether
+they are up to date. Nothing here waits or writes: `on_change` is told, and whoever owns the table
+saves and registers it.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.tables.attributes import topic_problems
+from tianzhou.broker.tables.saver import EncodedBodies, encode_body
+from tianzhou.broker.validation import check_derived_topic
+from tianzhou.clock import Clock
+from tianzhou.errors import BodyError, RequestError
+from tianzhou.limits import TOPIC_QUEUES_MAX
+from tianzhou.names import (
+    AUTO_CREATE_TOPIC,
+    BENCHMARK_TOPIC,
+    DLQ_TOPIC_PREFIX,
+    HALF_OP_TOPIC,
+    HALF_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    RETRY_TOPIC_PREFIX,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    TIMER_TOPIC,
+    reply_topic,
+)
+from tianzhou.protocol.bodies.topics import DataVersion, TopicConfig, TopicConfigTable
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.derived import is_topic_name
+
+log = logging.getLogger(__name__)
+
+READ_WRITE = PERM_READ | PERM_WRITE
+SCHEDULE_QUEUE_COUNT = 18
+BENCHMARK_QUEUE_COUNT = 1024
+
+
+def system_topics(config: BrokerConfig) -> list[TopicConfig]:
+    """The topics that every broker has, whatever its table says."""
+    cluster_perm = PERM_INHERIT | (READ_WRITE if config.cluster_topic_enable else 0)
+    broker_perm = PERM_INHERIT | (READ_WRITE if config.broker_topic_enable else 0)
+    topics = [
+        _topic(SELF_TEST_TOPIC, 1),
+        _topic(BENCHMARK_TOPIC, BENCHMARK_QUEUE_COUNT),
+        _topic(config.broker_cluster_name, 16, cluster_perm),
+        _topic(config.broker_name, 1, broker_perm),
+        _topic(OFFSET_MOVED_TOPIC, 1),
+        _topic(SCHEDULE_TOPIC, SCHEDULE_QUEUE_COUNT),
+        _topic(reply_topic(config.broker_cluster_name), 1),
+        _topic(HALF_TOPIC, 1),
+        _topic(HALF_OP_TOPIC, 1),
+    ]
+    if config.auto_create_topic_enable:
+        queue_count = config.default_topic_queue_nums
+        topics.append(_topic(AUTO_CREATE_TOPIC, queue_count, READ_WRITE | PERM_INHERIT))
+    if config.timer_wheel_enable:
+        topics.append(_topic(TIMER_TOPIC, 1))
+    if config.trace_topic_enable:
+        topics.append(_topic(config.msg_trace_topic_name, 1))
+    return topics
+
+
+def _topic(name: str, queue_count: int, perm: int = READ_WRITE) -> TopicConfig:
+    return TopicConfig(
+        topic_name=name, read_queue_count=queue_count, write_queue_count=queue_count, perm=perm
+    )
+
+
+class TopicTable:
+    """All topics by name."""
+
+    def __init__(
+        self,
+        system: Iterable[TopicConfig],
+        clock: Clock,
+        on_change: Callable[[], None] = lambda: None,
+        check_room: Callable[[int, str], None] = lambda count, what: None,
+    ) -> None:
+        """`check_room` raises RequestError if the table must not grow beyond so many topics."""
+        self.topics: dict[str, TopicConfig] = {
+            topic.topic_name: topic for topic in system if topic.topic_name is not None
+        }
+        self.system_names = frozenset(self.topics)
+        self.data_version = DataVersion(timestamp=clock(), counter=0)
+        self._clock = clock
+        self._on_change = on_change
+        self._check_room = check_room
+        self._others: dict[str, object] = {}
+        self._encoded = EncodedBodies()
+
+    def get(self, name: str) -> TopicConfig | None:
+        return self.topics.get(name)
+
+    # -- changes -----------------------------------------------------------------------------------
+
+    def check_room(self, names: Iterable[str]) -> None:
+        """Raises RequestError if those of the names that are new are too many for the table."""
+        new = [name for name in dict.fromkeys(names) if name not in self.topics]
+        if new:
+            count = len(self.topics) + len(new) - 1
+            self._check_room(count, f"topic {new[0]} cannot be created")
+
+    def put(self, topic: TopicConfig) -> bool:
+        """Create a topic or replace it; False if it was the same already."""
+        name = topic.topic_name
+        assert name is not None, "a topic in the table has a name"
+        if self.topics.get(name) == topic:
+            return False
+        self.topics[name] = topic
+        self._changed()
+        return True
+
+    def remove(self, name: str) -> bool:
+        """Forget a topic; False if there was none."""
+        if self.topics.pop(name, None) is None:
+            return False
+        self._changed()
+        return True
+
+    def create_from_template(
+        self,
+        name: str,
+        template_name: str,
+        queue_count: int,
+        *,
+        auto_create: bool,
+        sys_flag: int = 0,
+    ) -> TopicConfig | None:
+        """The topic that a send to an unknown one creates; None if no template allows it.
+
+        `queue_count` is what the producer wants; the template's own count is the most it gets.
+        Raises RequestError if the table is full.
+        """
+        template = self.topics.get(template_name)
+        if template is None or (template_name == AUTO_CREATE_TOPIC and not auto_create):
+            return None
+        if not template.perm & PERM_INHERIT:
+            return None
+        if not name.startswith(RETRY_TOPIC_PREFIX):  # those are as many as there are groups
+            self.check_room((name,))
+        granted = max(min(queue_count, template.write_queue_count), 0)
+        topic = TopicConfig(
+            topic_name=name,
+            read_queue_count=granted,
+            write_queue_count=granted,
+            perm=template.perm & ~PERM_INHERIT,
+            filter_type=template.filter_type,
+            topic_sys_flag=sys_flag,
+        )
+        self.put(topic)
+        return topic
+
+    def create_for_group(self, name: str, queue_count: int, perm: int = READ_WRITE) -> TopicConfig:
+        """The retry or dead-letter topic of a group, made on first need. Raises RequestError."""
+        topic = self.topics.get(name)
+        if topic is None:
+            check_derived_topic(name)
+            topic = _topic(name, queue_count, perm)
+            self.put(topic)
+        return topic
+
+    def restore(self, name: str, queue_id: int, config: BrokerConfig) -> bool:
+        """Have the topic that a stored message is for; whether it was missing and is made.
+
+        A message may be in the log whose topic a crash forgot before it was saved. Where topics
+        are not made by sending, whoever deleted it meant it.
+        """
+        if name in self.topics or not is_topic_name(name):
+            return False
+        of_group = name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
+        if not (of_group or config.auto_create_topic_enable):
+            return False
+        queue_count = 1 if of_group else config.default_topic_queue_nums
+        self.put(_topic(name, max(queue_count, queue_id + 1)))
+        return True
+
+    def mark_ordered(self, names: Iterable[str]) -> None:
+        """Set the order flag of topics that the nameserver's configuration lists as ordered."""
+        unmarked = [
+            topic
+            for topic in (self.topics.get(name) for name in names)
+            if topic is not None and not topic.order
+        ]
+        for topic in unmarked:
+            assert topic.topic_name is not None, "a topic in the table has a name"
+            self.topics[topic.topic_name] = msgspec.structs.replace(topic, order=True)
+        if unmarked:
+            self._changed()
+
+    def touch(self) -> None:
+        """Count as changed: what is told about the topics depends on more than this table."""
+        self._changed()
+
+    def _changed(self) -> None:
+        counter = (self.data_version.counter or 0) + 1
+        self.data_version = msgspec.structs.replace(
+            self.data_version, timestamp=self._clock(), counter=counter
+        )
+        self._on_change()
+
+    # -- on the wire and on disk -------------------------------------------------------------------
+
+    def as_body(self) -> TopicConfigTable:
+        return TopicConfigTable(topics=self.topics, data_version=self.data_version)
+
+    def as_file(self) -> dict[str, object]:
+        """What `topics.json` holds; parts that only other versions know are kept."""
+        return {
+            **self._others,
+            "dataVersion": encode_body(self.data_version),
+            "topicConfigTable": self._encoded.of(self.topics),
+        }
+
+    def load(self, found: dict[str, object]) -> None:
+        """Take over the content of a file. Raises BodyError and changes nothing if it is wrong."""
+        try:
+            table = msgspec.convert(found, TopicConfigTable, strict=False)
+        except msgspec.ValidationError as e:
+            raise BodyError(f"the topics cannot be read: {e}") from e
+        # The broker's own settings decide about its system topics, not the last run's.
+        named = {
+            name: msgspec.structs.replace(topic, topic_name=name)
+            for name, topic in table.topics.items()
+            if name not in self.system_names
+        }
+        for name, topic in named.items():
+            for problem in topic_problems(topic, topic.attributes or {}):
+                log.warning("topic %s: %s; the value is kept", name, problem)
+        self.topics.update(named)
+        self.data_version = table.data_version
+        self._others = {
+            key: value
+            for key, value in found.items()
+            if key not in ("dataVersion", "topicConfigTable")
+        }
+
+
+def check_queue_counts(read_count: int, write_count: int) -> None:
+    """Raises RequestError for counts that no topic can have."""
+    for name, count in (("readQueueNums", read_count), ("writeQueueNums", write_count)):
+        if not 1 <= count <= TOPIC_QUEUES_MAX:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"{name} is {count}, it must be 1 to {TOPIC_QUEUES_MAX}"
+            )

@@ -1,0 +1,1 @@
+"""Transactional messages: half messages, their end, and the check-back of open ones."""

@@ -1,0 +1,295 @@
+"""Transactions: what half messages and their ends are, and what becomes of a half that stays open.
+
+    send     -> half    RMQ_SYS_TRANS_HALF_TOPIC, queue 0; real topic and queue in its properties
+    commit   -> the message itself, under its real topic; then an end of the half
+    rollback -> an end of the half
+    check    -> a producer of the group is asked; the half is stored again with its count of checks
+                one higher, and the old one ended, so that the queue of halves always moves on
+    give up  -> a copy in TRANS_CHECK_MAX_TIME_TOPIC, and an end of the half
+
+An end is a message in RMQ_SYS_TRANS_OP_HALF_TOPIC, queue 0, with tag "d" and the queue offsets of
+one or more halves as text, separated by commas. RocketMQ 5.x writes and reads several, 4.9 one.
+
+This module decides and builds; `transaction_checks.py` does.
+"""
+
+from collections.abc import Iterable, Iterator
+from enum import Enum, auto
+from typing import NamedTuple
+
+import msgspec
+
+from tianzhou.broker import validation
+from tianzhou.errors import RequestError
+from tianzhou.message import Host, StoredMessage
+from tianzhou.names import CHECK_MAX_TOPIC, HALF_OP_TOPIC, HALF_TOPIC
+from tianzhou.protocol import properties, sysflag
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.store.message_store import Draft
+
+GROUP = "CID_RMQ_SYS_TRANS"
+"""Under this consumer group the progress of the checks is kept, as in RocketMQ."""
+QUEUE_ID = 0
+END_TAG = "d"
+_SEPARATOR = ","
+_ROOM_FOR_CHECKS = " " * 64
+"""A half must have room for the properties that checks add to it."""
+_DELAYS = (
+    properties.DELAY_LEVEL, properties.TIMER_DELAY_MS, properties.TIMER_DELAY_SEC,
+    properties.TIMER_DELIVER_MS,
+)  # fmt: skip
+_OF_HALVES = (properties.REAL_TOPIC, properties.REAL_QUEUE_ID, properties.TRANSACTION_PREPARED)
+_DIGITS_MAX = 18
+_FULL = b"\xff" * 512
+_TRIM_BYTES = 4096
+
+
+# -- halves ----------------------------------------------------------------------------------------
+
+
+def is_half(draft: Draft, found: dict[str, str]) -> bool:
+    """Whether a message may be delivered only after its transaction has committed."""
+    if found.get(properties.TRANSACTION_PREPARED, "").lower() != "true":
+        return False
+    # Consumers before 4.6.1 send a committed message back for a retry with this property on it.
+    return not (draft.reconsume_count > 0 and _is_delayed(found))
+
+
+def as_half(draft: Draft, found: dict[str, str]) -> Draft:
+    """The half to store instead of a transactional message. Raises RequestError."""
+    if _is_delayed(found):
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "a transactional message cannot be delayed: its transaction decides when it is due",
+        )
+    if not found.get(properties.PRODUCER_GROUP):
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"a transactional message names its producer group in {properties.PRODUCER_GROUP}",
+        )
+    named = properties.decode(draft.properties_text)
+    if unique := named.get(properties.UNIQUE_KEY):
+        named[properties.TRANSACTION_ID] = unique
+    named[properties.REAL_TOPIC] = draft.topic
+    named[properties.REAL_QUEUE_ID] = str(draft.queue_id)
+    text = properties.encode(named)
+    validation.check_properties(text + _ROOM_FOR_CHECKS)
+    return msgspec.structs.replace(
+        draft,
+        topic=HALF_TOPIC,
+        queue_id=QUEUE_ID,
+        properties_text=text,
+        sys_flag=sysflag.with_transaction_state(draft.sys_flag, sysflag.TRANSACTION_NONE),
+    )
+
+
+def _is_delayed(found: dict[str, str]) -> bool:
+    return any(found.get(name, "0") not in ("", "0") for name in _DELAYS)
+
+
+def real_place(half: StoredMessage) -> tuple[str, int] | None:
+    """The topic and queue that a half is meant for; None if it does not say."""
+    topic = half.properties.get(properties.REAL_TOPIC)
+    queue_id = _number(half.properties.get(properties.REAL_QUEUE_ID, ""))
+    return (topic, queue_id) if topic and queue_id is not None else None
+
+
+def committed(half: StoredMessage, topic: str, queue_id: int, store_host: Host) -> Draft:
+    """The message that consumers get."""
+    named = {name: value for name, value in half.properties.items() if name not in _OF_HALVES}
+    return _copy(
+        half, topic, queue_id, named, store_host,
+        sysflag.with_transaction_state(half.sys_flag, sysflag.TRANSACTION_COMMIT), half.log_offset,
+    )  # fmt: skip
+
+
+def renewed(half: StoredMessage, check_count: int, store_host: Host) -> Draft:
+    """The half again, checked so many times."""
+    named = half.properties | {properties.TRANSACTION_CHECK_TIMES: str(check_count)}
+    return _copy(half, HALF_TOPIC, QUEUE_ID, named, store_host, half.sys_flag)
+
+
+def given_up(half: StoredMessage, store_host: Host) -> Draft:
+    """What is kept of a half that nobody has ended in time."""
+    named = half.properties
+    return _copy(half, CHECK_MAX_TOPIC, QUEUE_ID, named, store_host, half.sys_flag)
+
+
+def _copy(
+    half: StoredMessage,
+    topic: str,
+    queue_id: int,
+    named: dict[str, str],
+    store_host: Host,
+    sys_flag: int,
+    prepared_log_offset: int = 0,
+) -> Draft:
+    return Draft(
+        topic=topic,
+        queue_id=queue_id,
+        body=half.body,
+        properties_text=properties.encode(named),
+        born_time_ms=half.born_time_ms,
+        born_host=half.born_host,
+        store_host=store_host,
+        flag=half.flag,
+        sys_flag=sys_flag,
+        reconsume_count=half.reconsume_count,
+        prepared_log_offset=prepared_log_offset,
+    )
+
+
+# -- ends ------------------------------------------------------------------------------------------
+
+
+def end_drafts(
+    queue_offsets: Iterable[int], size_max_bytes: int, now_ms: int, store_host: Host
+) -> Iterator[tuple[Draft, int]]:
+    """Messages that end halves, as few as their size allows, each with how many it ends."""
+    text, count = "", 0
+    for queue_offset in queue_offsets:
+        if count and len(text) >= size_max_bytes:
+            yield _end_draft(text, now_ms, store_host), count
+            text, count = "", 0
+        text = f"{text}{_SEPARATOR}{queue_offset}" if count else str(queue_offset)
+        count += 1
+    if count:
+        yield _end_draft(text, now_ms, store_host), count
+
+
+def _end_draft(text: str, now_ms: int, store_host: Host) -> Draft:
+    return Draft(
+        topic=HALF_OP_TOPIC,
+        queue_id=QUEUE_ID,
+        body=text.encode(),
+        properties_text=properties.encode({properties.TAGS: END_TAG}),
+        born_time_ms=now_ms,
+        born_host=store_host,
+        store_host=store_host,
+    )
+
+
+def ended_by(end: StoredMessage) -> list[int]:
+    """The queue offsets of the halves that a message ends; what makes no sense is left out."""
+    if end.tags != END_TAG:
+        return []
+    numbers = map(_number, end.body.decode("ascii", "replace").split(_SEPARATOR))
+    return [number for number in numbers if number is not None]
+
+
+def _number(text: str) -> int | None:
+    is_number = text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
+    return int(text) if is_number else None
+
+
+# -- what to do with an open half ------------------------------------------------------------------
+
+
+class Verdict(Enum):
+    """What becomes of a half that nobody has ended yet."""
+
+    WAIT = auto()
+    CHECK = auto()
+    GIVE_UP = auto()
+
+
+class Rules(NamedTuple):
+    """The settings that decide."""
+
+    timeout_ms: int
+    check_max: int
+    reserved_ms: int
+
+
+def judge(half: StoredMessage, age_ms: int, rules: Rules) -> Verdict:
+    """Decide by the age of a half, which counts from the moment that its producer names.
+
+    A half from the future was sent by a clock that is wrong; it is checked at once, as RocketMQ
+    does, for nobody knows how long it would wait.
+    """
+    if check_count(half) >= rules.check_max or age_ms > rules.reserved_ms:
+        return Verdict.GIVE_UP
+    own_ms = immunity_ms(half)
+    if own_ms is not None:
+        return Verdict.WAIT if age_ms <= own_ms else Verdict.CHECK
+    return Verdict.WAIT if 0 <= age_ms <= rules.timeout_ms else Verdict.CHECK
+
+
+def check_count(half: StoredMessage) -> int:
+    """How often producers have been asked about a half."""
+    return _number(half.properties.get(properties.TRANSACTION_CHECK_TIMES, "")) or 0
+
+
+def immunity_ms(half: StoredMessage) -> int | None:
+    """For how long after its birth a half must not be checked, if it says so itself."""
+    seconds = _number(half.properties.get(properties.CHECK_IMMUNITY_SECONDS, ""))
+    return None if seconds is None else seconds * 1000
+
+
+# -- which halves are open -------------------------------------------------------------------------
+
+
+class SettledHalves:
+    """Which halves need no more attention: one bit for each from the first that does.
+
+    A million open halves take 125 kB.
+    """
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        """All halves before this one are settled."""
+        self._origin = first
+        self._bits = bytearray()
+
+    def __contains__(self, queue_offset: int) -> bool:
+        if queue_offset < self.first:
+            return True
+        index, bit = divmod(queue_offset - self._origin, 8)
+        return index < len(self._bits) and bool(self._bits[index] >> bit & 1)
+
+    def add(self, queue_offset: int) -> bool:
+        """False if it was settled already."""
+        if queue_offset in self:
+            return False
+        index, bit = divmod(queue_offset - self._origin, 8)
+        if index >= len(self._bits):
+            self._bits.extend(bytes(index + 1 - len(self._bits)))
+        self._bits[index] |= 1 << bit
+        return True
+
+    def open_count(self, stop: int) -> int:
+        """How many before a place are open."""
+        settled = int.from_bytes(self._bits, "little") >> (self.first - self._origin)
+        return max(stop - self.first - settled.bit_count(), 0)
+
+    def next_open(self, queue_offset: int, stop: int) -> int:
+        """The first open one from a place on, `stop` if there is none before that."""
+        at, bits = max(queue_offset, self.first), self._bits
+        while at < stop:
+            index, bit = divmod(at - self._origin, 8)
+            if index >= len(bits):
+                return at
+            if bit == 0 and bits.startswith(_FULL, index):
+                at += 8 * len(_FULL)
+            elif bit == 0 and bits[index] == 0xFF:
+                at += 8
+            elif bits[index] >> bit & 1:
+                at += 1
+            else:
+                return at
+        return stop
+
+    def advance(self, stop: int) -> int:
+        """Move `first` over what is settled, not beyond `stop`, and forget it; returns `first`."""
+        self.first = max(self.next_open(self.first, stop), self.first)
+        done_bytes = min((self.first - self._origin) // 8, len(self._bits))
+        if done_bytes == len(self._bits):
+            self._origin, self._bits = self.first, bytearray()
+        elif done_bytes >= _TRIM_BYTES:
+            del self._bits[:done_bytes]
+            self._origin += 8 * done_bytes
+        return self.first
+
+    def drop_before(self, queue_offset: int) -> None:
+        """What lies before is gone from the store."""
+        self.first = max(self.first, queue_offset)

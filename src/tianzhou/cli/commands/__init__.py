@@ -1,0 +1,1 @@
+"""The commands of `tianzhou`, one module per noun."""

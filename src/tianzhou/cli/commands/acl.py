@@ -1,0 +1,195 @@
+"""`tianzhou acl`: accounts and white lists of brokers that check access by plain_acl.yml."""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+import msgspec
+import typer
+
+from tianzhou.admin.fanout import BrokerAt, gather
+from tianzhou.cli.shared.command import Session, verb
+from tianzhou.cli.shared.common_options import BrokerOption, ClusterOption, masters
+from tianzhou.cli.shared.output import Shown, moment, several, table
+from tianzhou.errors import RequestError
+from tianzhou.protocol.bodies.auth import PlainAccessConfig
+
+app = typer.Typer(name="acl", no_args_is_help=True, help="Look after accounts.")
+
+Account = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Access key of the account.")]
+
+
+@verb(app, "list", reads=True, examples=["tianzhou acl list", "tianzhou acl list -b broker-a"])
+async def list_accounts(
+    session: Session, cluster: ClusterOption = None, broker: BrokerOption = None
+) -> Shown:
+    """List the accounts of each broker and what they may do; secrets are not shown."""
+    told = await gather(await masters(session, cluster, broker), session.admin.acl.config)
+    data = {
+        at.name: {
+            "white_list": config.global_white_addrs or [],
+            "accounts": [
+                {
+                    "account": each.access_key, "admin": each.admin,
+                    "white_address": each.white_remote_address,
+                    "default_topic": each.default_topic_perm,
+                    "default_group": each.default_group_perm,
+                    "topics": each.topic_perms or [], "groups": each.group_perms or [],
+                }
+                for each in config.accounts or ()
+            ],
+        }
+        for at, config in told.found.items()
+    }  # fmt: skip
+    shown = table(
+        ["!broker", "account", "admin", "address", "default", "topics", "groups"],
+        (
+            (
+                at.name, each.access_key, each.admin, each.white_remote_address,
+                f"{each.default_topic_perm or '-'} / {each.default_group_perm or '-'}",
+                ", ".join(each.topic_perms or ()) or None,
+                ", ".join(each.group_perms or ()) or None,
+            )
+            for at, config in told.found.items()
+            for each in config.accounts or ()
+        ),
+    )  # fmt: skip
+    notes = [
+        f"{at.name} asks no account of: {', '.join(config.global_white_addrs)}"
+        for at, config in told.found.items()
+        if config.global_white_addrs
+    ]
+    return Shown(data, [shown], told.warnings, notes=notes)
+
+
+@verb(app, "versions", reads=True, examples=["tianzhou acl versions"])
+async def show_versions(
+    session: Session, cluster: ClusterOption = None, broker: BrokerOption = None
+) -> Shown:
+    """Show when the accounts of each broker last changed: brokers that differ need a look."""
+    brokers = await masters(session, cluster, broker)
+    told = await gather(brokers, session.admin.acl.versions)
+    rows = [
+        (at.name, file or None, version.counter, version.timestamp)
+        for at, files in told.found.items()
+        for file, version in sorted(files.items())
+    ]
+    keys = ("broker", "file", "counter", "changed_ms")
+    data = [dict(zip(keys, row, strict=True)) for row in rows]
+    shown = table(
+        ["!broker", "file", ">changes", "last change"], ((*row[:3], moment(row[3])) for row in rows)
+    )
+    return Shown(data, [shown], told.warnings)
+
+
+@verb(
+    app, "put", destroys=True,
+    examples=[
+        "tianzhou acl put billing --secret 12345678 --topic orders=SUB --group billing=SUB --yes",
+        "tianzhou acl put operations --secret 12345678 --admin --yes",
+    ],
+)  # fmt: skip
+async def put_account(
+    session: Session,
+    account: Account,
+    secret: Annotated[
+        str | None, typer.Option("--secret", metavar="KEY", help="Its secret, 7 letters or more.")
+    ] = None,
+    white_address: Annotated[
+        str | None, typer.Option("--white-address", metavar="IP", help="Trusted address.")
+    ] = None,
+    admin: Annotated[
+        bool | None, typer.Option("--admin/--no-admin", help="May it administer?")
+    ] = None,
+    default_topic: Annotated[
+        str | None, typer.Option("--default-topic", metavar="PERM", help="DENY, PUB, SUB, PUB|SUB.")
+    ] = None,
+    default_group: Annotated[
+        str | None, typer.Option("--default-group", metavar="PERM", help="DENY or SUB.")
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", metavar="NAME=PERM", help="On one topic; may be repeated."),
+    ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option("--group", metavar="NAME=PERM", help="On one group; may be repeated."),
+    ] = None,
+    cluster: ClusterOption = None,
+    broker: BrokerOption = None,
+) -> None:
+    """Create an account, or change one; what is not named stays as it is."""
+    config = PlainAccessConfig(
+        access_key=account,
+        secret_key=secret,
+        white_remote_address=white_address,
+        admin=bool(admin),
+        default_topic_perm=default_topic,
+        default_group_perm=default_group,
+        topic_perms=topic,
+        group_perms=group,
+    )
+    brokers = await masters(session, cluster, broker)
+    acl = session.admin.acl
+
+    async def put(at: BrokerAt) -> None:
+        # The request always says whether the account may administer, so what is there is asked.
+        kept = admin is None and await _is_admin(session, at, account)
+        await acl.put(at, msgspec.structs.replace(config, admin=True) if kept else config)
+
+    await _do(session, f"put account {account}", brokers, put)
+
+
+async def _is_admin(session: Session, at: BrokerAt, account: str) -> bool:
+    try:
+        known = (await session.admin.acl.config(at)).accounts or ()
+    except RequestError:
+        return False  # Apache's brokers do not tell since 4.9.8; then it is as with `mqadmin`.
+    return any(each.access_key == account and each.admin for each in known)
+
+
+@verb(app, "delete", destroys=True, examples=["tianzhou acl delete billing --yes"])
+async def delete_account(
+    session: Session, account: Account, cluster: ClusterOption = None, broker: BrokerOption = None
+) -> None:
+    """Delete an account."""
+    brokers = await masters(session, cluster, broker)
+    acl = session.admin.acl
+    await _do(session, f"delete account {account}", brokers, lambda at: acl.delete(at, account))
+
+
+@verb(
+    app, "white-list", destroys=True,
+    examples=["tianzhou acl white-list '10.10.1.*,192.168.0.0/24' --yes"],
+)  # fmt: skip
+async def set_white_list(
+    session: Session,
+    addresses: Annotated[str, typer.Argument(metavar="ADDRESSES", help="By commas.")],
+    file: Annotated[
+        str | None, typer.Option("--file", metavar="FILE", help="Which file on the broker.")
+    ] = None,
+    cluster: ClusterOption = None,
+    broker: BrokerOption = None,
+) -> None:
+    """Set the addresses from which no account is asked for."""
+    brokers = await masters(session, cluster, broker)
+    acl = session.admin.acl
+    await _do(
+        session,
+        f"ask no account of {addresses}",
+        brokers,
+        lambda at: acl.set_white_addresses(at, addresses, file),
+    )
+
+
+async def _do(
+    session: Session,
+    what: str,
+    brokers: list[BrokerAt],
+    ask: Callable[[BrokerAt], Awaitable[None]],
+) -> None:
+    if not session.agreed(f"{what} on {', '.join(at.name for at in brokers)}"):
+        return
+    done = await gather(brokers, ask)
+    for warning in done.warnings:
+        session.warn(f"warning: {warning}")
+    session.say(f"{what}: done on {several(len(done.found), 'broker')}")

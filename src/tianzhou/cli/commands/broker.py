@@ -1,0 +1,357 @@
+"""`tianzhou broker VERB`: look at running brokers, change their settings, ask for chores.
+
+Without a verb `tianzhou broker` starts one (`broker`).
+"""
+
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.text import Text
+
+from tianzhou.admin.fanout import BrokerAt, gather
+from tianzhou.admin.rates import rates_of
+from tianzhou.cli.shared.bulk_change import tell_done, warn_all
+from tianzhou.cli.shared.command import Session, verb
+from tianzhou.cli.shared.common_options import (
+    BrokerOption,
+    Changes,
+    ClusterOption,
+    KeyPattern,
+    like,
+    masters,
+    named,
+    pairs_of,
+)
+from tianzhou.cli.shared.output import Shown, facts, moment, several, span, table
+from tianzhou.errors import TargetError
+
+app = typer.Typer(name="broker", no_args_is_help=True, help="Look after running brokers.")
+
+Broker = Annotated[
+    str,
+    typer.Argument(metavar="BROKER", help="Its name or address, or a cluster.", show_default=False),
+]
+_SECRET_WORDS = ("secret", "password", "accesskey")
+
+
+class Chore(StrEnum):
+    """What a broker can be asked to tidy up."""
+
+    LOG = "log"
+    QUEUES = "queues"
+    TOPICS = "topics"
+
+
+@verb(
+    app, "list", reads=True, watches=True,
+    examples=["tianzhou broker list", "tianzhou broker list --watch"],
+)  # fmt: skip
+async def list_brokers(session: Session, cluster: ClusterOption = None) -> Shown:
+    """List the brokers: where they are, which version, and whether they answer."""
+    brokers = await session.admin.clusters.brokers(cluster=cluster)
+    told = await gather(brokers, lambda at: rates_of(session.admin.brokers, at))
+    rows = [
+        (
+            at.cluster, at.name, str(at.broker_id), at.address, told.found[at].version,
+            Text("answers", style="green"), told.found[at].answer_ms,
+        )
+        if at in told.found
+        else (
+            at.cluster, at.name, str(at.broker_id), at.address, None, Text("away", style="red"),
+            None,
+        )
+        for at in brokers
+    ]  # fmt: skip
+    data = [
+        {
+            "cluster": at.cluster, "broker": at.name, "id": at.broker_id, "address": at.address,
+            "version": told.found[at].version if at in told.found else None,
+            "answers": at in told.found,
+        }
+        for at in brokers
+    ]  # fmt: skip
+    columns = ["!cluster", "!broker", ">id", "!address", "version", "state", ">ms"]
+    return Shown(data, [table(columns, rows)], told.warnings)
+
+
+@verb(
+    app, "show", reads=True, watches=True,
+    examples=["tianzhou broker show broker-a", "tianzhou broker show 10.0.0.7:10911"],
+)  # fmt: skip
+async def show_broker(session: Session, broker: Broker) -> Shown:
+    """Show how a broker is doing: rates, latency, what waits, disk, what its log holds."""
+    brokers = await named(session, broker)
+    told = await gather(brokers, session.admin.brokers.runtime)
+    rates = await gather(brokers, lambda at: rates_of(session.admin.brokers, at))
+    data = [asdict(each) for each in rates.found.values()]
+    parts = [
+        facts(
+            [
+                ("address", each.address),
+                ("version", each.version),
+                ("up", span(max(session.now_ms - each.boot_ms, 0)) if each.boot_ms else None),
+                ("in", f"{each.in_tps or 0:,.1f}/s, {each.in_today or 0:,} today"),
+                ("out", f"{each.out_tps or 0:,.1f}/s, {each.out_today or 0:,} today"),
+                ("slowest put", _ms(each.put_max_ms)),
+                ("waiting", f"{several(each.waiting_sends or 0, 'send')}, "
+                            f"{several(each.waiting_pulls or 0, 'pull')}"),
+                ("disk", None if each.disk_ratio is None else f"{each.disk_ratio:.0%} full"),
+                ("log", f"{told.found[at].get('commitLogMinOffset', '?')} to "
+                        f"{told.found[at].get('commitLogMaxOffset', '?')}"),
+                ("oldest message", moment(int(_digits(
+                    told.found[at].get("earliestMessageTimeStamp"))))),
+            ],
+            title=f"Broker {at.label}",
+        )
+        for at, each in rates.found.items() if at in told.found
+    ]  # fmt: skip
+    return Shown(data, parts, rates.warnings)
+
+
+def _ms(value: float | None) -> str | None:
+    return None if value is None else f"{value:,.1f} ms"
+
+
+def _digits(text: str | None) -> str:
+    return text if text and text.lstrip("-").isdecimal() else "0"
+
+
+@verb(
+    app, "runtime", reads=True, watches=True,
+    examples=["tianzhou broker runtime broker-a", "tianzhou broker runtime broker-a '*Tps'"],
+)  # fmt: skip
+async def show_runtime(
+    session: Session,
+    broker: Broker,
+    pattern: Annotated[
+        str | None, typer.Argument(metavar="[PATTERN]", help="Only names like this: '*Tps'.")
+    ] = None,
+) -> Shown:
+    """Show all figures that a broker tells, under RocketMQ's names."""
+    brokers = await named(session, broker)
+    told = await gather(brokers, session.admin.brokers.runtime)
+    chosen = {
+        at.label: {name: figures[name] for name in like(figures, pattern)}
+        for at, figures in told.found.items()
+    }
+    parts = [facts(figures.items(), title=f"Broker {name}") for name, figures in chosen.items()]
+    return Shown(chosen, parts, told.warnings)
+
+
+@verb(
+    app, "lag", reads=True, watches=True,
+    examples=["tianzhou broker lag broker-a", "tianzhou broker lag broker-a --min-lag 1000"],
+)  # fmt: skip
+async def show_lag(
+    session: Session,
+    broker: Broker,
+    min_lag: Annotated[
+        int, typer.Option("--min-lag", min=0, help="Only queues with such a lag or more.")
+    ] = 1,
+    orderly: Annotated[bool, typer.Option("--orderly", help="Only orderly consumption.")] = False,
+) -> Shown:
+    """Show the lag of every group on a broker, queue by queue."""
+    brokers = await named(session, broker, only_masters=True)
+    told = await gather(
+        brokers, lambda at: session.admin.brokers.consume_stats(at, orderly=orderly)
+    )
+    rows = [
+        (group, queue.topic, at.name, queue.queue_id, each.broker_offset, each.consumer_offset,
+         each.broker_offset - each.consumer_offset)
+        for at, stats in told.found.items()
+        for by_group in stats.stats
+        for group, few in sorted(by_group.items())
+        for one in few
+        for queue, each in sorted(
+            one.offsets.items(), key=lambda pair: (pair[0].topic or "", pair[0].queue_id)
+        )
+        if each.broker_offset - each.consumer_offset >= min_lag
+    ]  # fmt: skip
+    keys = ("group", "topic", "broker", "queue", "end", "committed", "lag")
+    data = [dict(zip(keys, row, strict=True)) for row in rows]
+    total = sum(stats.total_diff for stats in told.found.values())
+    columns = ["group", "topic", "!broker", ">queue", ">end", ">committed", ">lag"]
+    notes = [f"{several(total, 'message')} to consume on {', '.join(a.name for a in told.found)}"]
+    return Shown(data, [table(columns, rows)] if rows else [], told.warnings, notes=notes)
+
+
+@verb(
+    app, "config", reads=True, destroys=True,
+    examples=[
+        "tianzhou broker config broker-a",
+        "tianzhou broker config broker-a 'flush*'",
+        "tianzhou broker config broker-a --set pullBatchMaxMessageCount=320 --yes",
+    ],
+)  # fmt: skip
+async def config(
+    session: Session,
+    broker: Broker,
+    pattern: KeyPattern = None,
+    changes: Changes = None,
+    only_masters: Annotated[
+        bool, typer.Option("--masters", help="Of a cluster: not its slaves.")
+    ] = False,
+) -> Shown | None:
+    """Show the settings of a broker, or change some of them while it runs."""
+    brokers = await named(session, broker, only_masters=only_masters)
+    told = await gather(brokers, session.admin.brokers.settings)
+    if changes:
+        await _change(session, told.found, pairs_of(changes))
+        return None
+    chosen = {
+        at.label: {key: _hide(key, settings[key]) for key in like(settings, pattern)}
+        for at, settings in told.found.items()
+    }
+    if not any(chosen.values()):
+        raise TargetError(f"{broker} has no setting like {pattern!r}")
+    parts = [facts(pairs.items(), title=f"Broker {name}") for name, pairs in chosen.items()]
+    return Shown(chosen, parts, told.warnings)
+
+
+def _hide(key: str, value: str) -> str:
+    return "***" if value and any(word in key.lower() for word in _SECRET_WORDS) else value
+
+
+async def _change(
+    session: Session, now: dict[BrokerAt, dict[str, str]], changes: dict[str, str]
+) -> None:
+    for at, settings in now.items():
+        unknown = [key for key in changes if key not in settings]
+        if unknown:
+            raise TargetError(
+                f"{at.label} has no setting {', '.join(unknown)}; "
+                f"`tianzhou broker config {at.name}` shows them"
+            )
+        for key, value in changes.items():
+            session.say(f"  {at.label}: {key} {_hide(key, settings[key])} -> {_hide(key, value)}")
+    names = ", ".join(at.label for at in now)
+    if not session.agreed(f"change {several(len(changes), 'setting')} of {names}"):
+        return
+    done = await gather(now, lambda at: session.admin.brokers.change_settings(at, changes))
+    warn_all(session, done.warnings)
+    session.say(f"changed on {', '.join(at.label for at in done.found)}")
+    for at, remark in done.found.items():
+        if remark:
+            session.say(f"  {at.label}: {remark}")
+
+
+@verb(
+    app, "stats", reads=True,
+    examples=[
+        "tianzhou broker stats TOPIC_PUT_NUMS orders",
+        "tianzhou broker stats GROUP_GET_NUMS orders@billing",
+    ],
+)  # fmt: skip
+async def show_statistic(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Such as TOPIC_PUT_NUMS.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="A topic, or topic@group.")],
+    broker: BrokerOption = None,
+) -> Shown:
+    """Show one of the statistics that brokers keep: last minute, hour and day."""
+    brokers = await masters(session, broker=broker)
+    told = await gather(brokers, lambda at: session.admin.brokers.statistic(at, name, key))
+    rows = [
+        (at.name, period, each.sum, each.tps, each.average)
+        for at, data in told.found.items()
+        if data is not None
+        for period, each in (("minute", data.minute), ("hour", data.hour), ("day", data.day))
+        if each is not None
+    ]
+    keys = ("broker", "period", "sum", "tps", "average")
+    data = [dict(zip(keys, row, strict=True)) for row in rows]
+    notes = [] if rows else [f"no broker has counted {name} of {key}"]
+    columns = ["!broker", "last", ">sum", ">per second", ">average"]
+    return Shown(data, [table(columns, rows)] if rows else [], told.warnings, notes=notes)
+
+
+@verb(
+    app, "clean", destroys=True,
+    examples=[
+        "tianzhou broker clean log --broker broker-a --yes",
+        "tianzhou broker clean topics --dry-run",
+    ],
+)  # fmt: skip
+async def clean(
+    session: Session,
+    what: Annotated[
+        Chore,
+        typer.Argument(help="Expired log files, expired queue files, or queues of lost topics."),
+    ],
+    cluster: ClusterOption = None,
+    broker: BrokerOption = None,
+) -> None:
+    """Let brokers tidy up now what they would tidy up later."""
+    brokers = await masters(session, cluster, broker)
+    actions = {
+        Chore.LOG: ("delete expired log files", session.admin.brokers.clean_log),
+        Chore.QUEUES: ("delete expired queue files", session.admin.brokers.clean_queues),
+        Chore.TOPICS: ("delete queues of topics that are gone", session.admin.brokers.clean_topics),
+    }
+    words, ask = actions[what]
+    names = ", ".join(at.name for at in brokers)
+    if not session.agreed(f"{words} on {names}"):
+        return
+    done = await gather(brokers, ask)
+    warn_all(session, done.warnings)
+    session.say(f"{', '.join(at.name for at in done.found)}: asked to {words}")
+
+
+@verb(
+    app, "ha", reads=True, watches=True,
+    examples=["tianzhou broker ha broker-a", "tianzhou broker ha broker-a --watch"],
+)  # fmt: skip
+async def show_ha(session: Session, broker: Broker) -> Shown:
+    """Show how brokers replicate (5.x): the slaves of a master, or the master of a slave."""
+    told = await gather(await named(session, broker), session.admin.brokers.ha_status)
+    if not told.found:
+        raise TargetError(f"{broker} tells nothing of replication: {'; '.join(told.warnings)}")
+    data = {at.label: msgspec.to_builtins(info) for at, info in told.found.items()}
+    rows = [
+        row
+        for at, info in told.found.items()
+        for row in (
+            [
+                (at.label, "master of", slave.addr, info.master_max_offset, slave.slave_ack_offset,
+                 slave.diff, slave.in_sync)
+                for slave in info.connections
+            ]
+            if info.master
+            else [
+                (at.label, "slave of", info.client.master_addr, info.client.max_offset,
+                 info.client.master_flush_offset, None, None)
+            ]
+        )
+    ]  # fmt: skip
+    alone = [
+        f"{at.label} is a master without slaves, its log ends at {info.master_max_offset:,}"
+        for at, info in told.found.items()
+        if info.master and not info.connections
+    ]
+    columns = ["!broker", "role", "!of", ">log ends", ">confirmed", ">behind", "in sync"]
+    return Shown(data, [table(columns, rows)] if rows else [], told.warnings, notes=alone)
+
+
+@verb(
+    app, "flush-offset", destroys=True,
+    examples=["tianzhou broker flush-offset 10.0.0.8:10911 0 --yes"],
+)  # fmt: skip
+async def set_flush_offset(
+    session: Session,
+    broker: Broker,
+    log_offset: Annotated[
+        int, typer.Argument(metavar="BYTES", min=0, help="An offset in the master's log.")
+    ],
+) -> None:
+    """Tell a slave how far its master's log is on disk (5.x); a master takes no notice."""
+    brokers = await named(session, broker)
+    names = ", ".join(at.label for at in brokers)
+    if not session.agreed(f"set the flush offset of the master to {log_offset:,} on {names}"):
+        return
+    done = await gather(
+        brokers, lambda at: session.admin.brokers.set_master_flush_offset(at, log_offset)
+    )
+    tell_done(session, f"flush offset of the master: set to {log_offset:,}", done)

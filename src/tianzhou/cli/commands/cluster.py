@@ -1,0 +1,405 @@
+"""`tianzhou cluster`: clusters and their brokers, and what they do right now."""
+
+import asyncio
+import itertools
+import json
+import time
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from tianzhou.admin import export
+from tianzhou.admin.doctor.changes import CAME, WATCH, Change, changes, with_unseen
+from tianzhou.admin.doctor.checks import WATCH_S, examine
+from tianzhou.admin.doctor.findings import Finding, Level
+from tianzhou.admin.fanout import BrokerAt
+from tianzhou.admin.rates import BrokerRates, GroupBacklog, Snapshot, snapshot
+from tianzhou.admin.store_latency import LatePuts
+from tianzhou.cli.commands.doctor import ExpectOption, Memory
+from tianzhou.cli.shared.command import Session, print_json, verb
+from tianzhou.cli.shared.common_options import BrokerOption, ClusterOption, is_system_group, masters
+from tianzhou.cli.shared.output import Shown, alarming, moment, several, span, table
+from tianzhou.config.files import replace_file
+from tianzhou.errors import ConfigError, TargetError, TianzhouError
+from tianzhou.protocol.bodies.route import ClusterInfo
+
+if TYPE_CHECKING:
+    from tianzhou.client import Producer
+
+app = typer.Typer(name="cluster", no_args_is_help=True, help="Look at clusters.")
+
+
+@verb(app, "list", reads=True, examples=["tianzhou cluster list"])
+async def list_clusters(session: Session) -> Shown:
+    """List the clusters that the nameserver knows, and their brokers."""
+    info: ClusterInfo = await session.admin.clusters.info()
+    data = [
+        {
+            "cluster": name,
+            "brokers": {
+                broker: {
+                    str(key): address
+                    for key, address in sorted((info.brokers[broker].addresses or {}).items())
+                }
+                for broker in sorted(names)
+                if broker in info.brokers
+            },
+        }
+        for name, names in sorted(info.clusters.items())
+    ]
+    rows = (
+        (name, broker, str(key), address)
+        for name, names in sorted(info.clusters.items())
+        for broker in sorted(names)
+        if broker in info.brokers
+        for key, address in sorted((info.brokers[broker].addresses or {}).items())
+    )
+    notes = [f"{several(len(info.clusters), 'cluster')}, {several(len(info.brokers), 'broker')}"]
+    return Shown(data, [table(["!cluster", "!broker", ">id", "!address"], rows)], notes=notes)
+
+
+@verb(
+    app, "show", reads=True, watches=True,
+    examples=["tianzhou cluster show", "tianzhou cluster show --cluster DefaultCluster --watch"],
+)  # fmt: skip
+async def show_cluster(session: Session, cluster: ClusterOption = None) -> Shown:
+    """Show each broker: version, rates, totals of today, disk, how long it runs."""
+    admin = session.admin
+    told = await snapshot(
+        admin.brokers, admin.groups, admin.clusters, cluster=cluster, backlog=False
+    )
+    names = dict.fromkeys(each.cluster for each in told.brokers)
+    parts = [
+        _cluster_table(name, [each for each in told.brokers if each.cluster == name], session)
+        for name in names
+    ]
+    return Shown([asdict(each) for each in told.brokers], parts, told.warnings)
+
+
+def _cluster_table(name: str, brokers: list[BrokerRates], session: Session) -> RenderableType:
+    now_ms = session.now_ms
+    return table(
+        ["!broker", ">id", "!address", "version", ">in/s", ">out/s", ">in today", ">out today",
+         ">disk", ">up"],
+        (
+            (
+                each.broker, str(each.broker_id), each.address, each.version, each.in_tps,
+                each.out_tps, each.in_today, each.out_today, _disk(each),
+                span(max(now_ms - each.boot_ms, 0)) if each.boot_ms else None,
+            )
+            for each in brokers
+        ),
+        title=f"Cluster {name}",
+    )  # fmt: skip
+
+
+@verb(
+    app, "top", reads=True, live=True,
+    examples=[
+        "tianzhou cluster top", "tianzhou cluster top --every 5",
+        "tianzhou cluster top --once --json",
+    ],
+)  # fmt: skip
+async def top(
+    session: Session,
+    cluster: ClusterOption = None,
+    count: Annotated[int, typer.Option("--groups", min=0, help="Groups to show.")] = 10,
+) -> Shown:
+    """Watch a cluster live: rates in and out, latency, what waits, and the largest backlogs.
+
+    Latency (p99, max) is that of messages stored since the last look, in steps of 0, 10, 50, 100 ms
+    and so on; the first look, and the only one with --once, has it as the broker reckons it.
+    """
+    admin = session.admin
+    told = await snapshot(admin.brokers, admin.groups, admin.clusters, cluster=cluster)
+    late = session.kept(LatePuts)
+    since = "the last look" if late.has_looked else "the start of the broker"
+    told = replace(told, brokers=late.look(told.brokers))
+    groups = [each for each in told.groups if not is_system_group(each.group) or each.lag]
+    in_tps = sum(each.in_tps or 0 for each in told.brokers)
+    out_tps = sum(each.out_tps or 0 for each in told.brokers)
+    lag = sum(each.lag for each in told.groups)
+    head = Text.assemble(
+        ("in ", "dim"), (f"{in_tps:,.1f}/s", "bold green"),
+        ("   out ", "dim"), (f"{out_tps:,.1f}/s", "bold green"),
+        ("   backlog ", "dim"), (f"{lag:,}", "bold yellow" if lag else "bold green"),
+        ("   brokers ", "dim"), (f"{len(told.brokers)}", "bold"),
+        (f"   latency since {since}", "dim"),
+    )  # fmt: skip
+    data = {
+        "in_tps": in_tps,
+        "out_tps": out_tps,
+        "backlog": lag,
+        "latency_since": since,
+        "brokers": [asdict(each) for each in told.brokers],
+        "groups": [asdict(each) for each in groups[:count]],
+    }
+    parts: list[RenderableType] = [head, _top_brokers(told)]
+    if groups and count:
+        parts.append(_top_groups(groups[:count]))
+    return Shown(data, parts, told.warnings)
+
+
+def _top_brokers(told: Snapshot) -> RenderableType:
+    return table(
+        ["!broker", ">id", ">in/s", ">out/s", ">p99 ms", ">max ms", ">answer ms",
+         ">sends", ">pulls", ">disk"],
+        (
+            (
+                each.broker, str(each.broker_id), each.in_tps, each.out_tps, each.put_p99_ms,
+                each.put_max_ms, each.answer_ms, each.waiting_sends, each.waiting_pulls,
+                _disk(each),
+            )
+            for each in told.brokers
+        ),
+    )  # fmt: skip
+
+
+def _top_groups(groups: list[GroupBacklog]) -> RenderableType:
+    return table(
+        ["group", ">backlog", ">consumed/s"],
+        ((each.group, alarming(each.lag), each.consume_tps) for each in groups),
+    )
+
+
+def _disk(each: BrokerRates) -> Text | None:
+    if each.disk_ratio is None:
+        return None
+    style = "red" if each.disk_ratio >= 0.85 else "yellow" if each.disk_ratio >= 0.75 else ""
+    return Text(f"{each.disk_ratio:.0%}", style=style)
+
+
+# -- measuring, watching, exporting ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How long one broker takes to store a message."""
+
+    cluster: str
+    broker: str
+    mean_ms: float | None
+    max_ms: float | None
+    stored: int
+    failed: int
+    first_error: str | None
+
+
+@verb(
+    app, "latency", reads=True, live=True,
+    examples=[
+        "tianzhou cluster latency --once", "tianzhou cluster latency --count 1000 --size 1024",
+        "tianzhou cluster latency --lines --room fra1 >> latency.log",
+    ],
+)  # fmt: skip
+async def latency(
+    session: Session,
+    cluster: ClusterOption = None,
+    count: Annotated[
+        int, typer.Option("--count", min=1, max=1_000_000, help="Messages for each broker.")
+    ] = 100,
+    size_bytes: Annotated[
+        int, typer.Option("--size", min=1, max=4 * 1024 * 1024, help="Bytes of a body.")
+    ] = 128,
+    as_lines: Annotated[
+        bool, typer.Option("--lines", help="A line for each broker: time|room|cluster|broker|ms.")
+    ] = False,
+    room: Annotated[
+        str, typer.Option("--room", metavar="NAME", help="With --lines: where this is measured.")
+    ] = "noname",
+) -> Shown:
+    """Measure how long each broker takes to store a message: one after the other, to its own topic.
+
+    Every master has a topic of its own name, which nobody consumes. The first message, which opens
+    the connection, is not counted in the times.
+    """
+    from tianzhou.client import Producer  # Only this verb needs a client.
+
+    body = b"a" * size_bytes
+    async with Producer("tianzhou_latency", settings=session.client_settings()) as producer:
+        brokers = await masters(session, cluster)
+        rows = [await _latency_of(producer, at, count, body) for at in brokers]
+    shown = table(
+        ["cluster", "!broker", ">mean ms", ">max ms", ">stored", ">failed", "first failure"],
+        (
+            (
+                each.cluster, each.broker, each.mean_ms, each.max_ms, each.stored,
+                alarming(each.failed), each.first_error,
+            )
+            for each in rows
+        ),
+    )  # fmt: skip
+    failed = not any(each.stored for each in rows)
+    if as_lines:
+        now = moment(session.now_ms)
+        lines = [
+            f"{now}|{room}|{each.cluster}|{each.broker}|"
+            + ("" if each.mean_ms is None else f"{each.mean_ms:.0f}")
+            for each in rows
+        ]
+        return Shown([asdict(each) for each in rows], notes=lines, exit_code=1 if failed else 0)
+    return Shown([asdict(each) for each in rows], [shown], exit_code=1 if failed else 0)
+
+
+async def _latency_of(producer: "Producer", at: BrokerAt, count: int, body: bytes) -> Latency:
+    took_ms: list[float] = []
+    failed, first_error = 0, None
+    for number in range(count):
+        started_s = time.perf_counter()
+        try:
+            await producer.send(at.name, body)
+        except TianzhouError as e:
+            failed += 1
+            first_error = first_error or str(e)
+            continue
+        if number or count == 1:
+            took_ms.append((time.perf_counter() - started_s) * 1000)
+    mean_ms = sum(took_ms) / len(took_ms) if took_ms else None
+    stored = count - failed
+    return Latency(
+        at.cluster, at.name, mean_ms, max(took_ms, default=None), stored, failed, first_error
+    )
+
+
+@verb(
+    app, "watch", reads=True, endless=True,
+    examples=["tianzhou cluster watch", "tianzhou cluster watch --every 10 --json"],
+)  # fmt: skip
+async def watch(
+    session: Session,
+    every: Annotated[
+        float, typer.Option("--every", metavar="SECONDS", min=0.2, help="How often to look.")
+    ] = 60.0,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", min=1, help="End after so many looks.")
+    ] = None,
+    wait_s: Annotated[
+        float,
+        typer.Option(
+            "--wait",
+            metavar="SECONDS",
+            min=0,
+            max=300,
+            help="How long to watch queues that have a backlog; 0 does not look for stuck ones.",
+        ),
+    ] = WATCH_S,
+    expect: ExpectOption = None,
+) -> None:
+    """Watch a cluster for faults, until Ctrl-C: tell each one when it comes and when it is gone.
+
+    Looks for what `tianzhou doctor` looks for, again and again, brokers that are gone included. One
+    line for each change, for a terminal, a log, or with --json for a program that raises alarms.
+    """
+    before: list[Finding] = []
+    memory = Memory(session, expect)
+    for number in itertools.count(1):
+        try:
+            found = await examine(session.admin, memory.presence, wait_s=wait_s)
+        except TianzhouError as e:
+            what, advice = str(e), "it is tried again"
+            found = [Finding(Level.ERROR, WATCH, session.target.namesrv, what, advice)]
+        memory.save()
+        after = with_unseen(before, found)
+        for change in changes(before, after):
+            _tell_change(session, change)
+        before = after
+        if number == rounds:
+            return
+        await asyncio.sleep(every)
+
+
+def _tell_change(session: Session, change: Change) -> None:
+    now_ms = session.now_ms
+    found = change.finding
+    if session.options.as_json:
+        print_json({"time_ms": now_ms, "change": change.kind, **asdict(found)}, lines=True)
+        return
+    came = change.kind == CAME
+    style = ("bold red" if found.level is Level.ERROR else "yellow") if came else "green"
+    line = Text.assemble(
+        (f"{moment(now_ms)} ", "dim"), (f"{found.level if came else 'solved':8}", style),
+        (f"{found.check}: ", "dim"), (f"{found.subject}: ", "bold"), found.what,
+        (f" -> {found.advice}" if came and found.advice else "", "cyan"),
+    )  # fmt: skip
+    session.out.print(line, soft_wrap=True)
+
+
+class What(StrEnum):
+    """What can be exported."""
+
+    METADATA = "metadata"
+    CONFIGS = "configs"
+    METRICS = "metrics"
+
+
+@verb(
+    app, "export", reads=True,
+    examples=[
+        "tianzhou cluster export metadata --folder backup",
+        "tianzhou cluster export metadata --only topics --special",
+        "tianzhou cluster export configs --cluster DefaultCluster",
+        "tianzhou cluster export metrics --json        to standard output, no file",
+    ],
+)  # fmt: skip
+async def export_cluster(
+    session: Session,
+    what: Annotated[What, typer.Argument(metavar="WHAT", help="metadata, configs or metrics.")],
+    cluster: ClusterOption = None,
+    broker: BrokerOption = None,
+    folder: Annotated[
+        Path, typer.Option("--folder", metavar="FOLDER", help="Where the file goes.")
+    ] = Path(),
+    only: Annotated[
+        str | None, typer.Option("--only", help="Of the metadata: topics, or groups.")
+    ] = None,
+    special: Annotated[
+        bool, typer.Option("--special", help="Also retry topics and dead letters.")
+    ] = False,
+) -> Shown:
+    """Export a cluster as JSON, in the layout of `mqadmin`: its topics and groups, settings, rates.
+
+    The file is metadata.json (topic.json, subscriptionGroup.json with --only), configs.json or
+    metrics.json. Queues of a topic that is on several brokers are added up.
+    """
+    if only not in (None, *_ONLY) or (what is not What.METADATA and (only or special)):
+        raise ConfigError("--only takes topics or groups; it and --special are for metadata")
+    admin = session.admin
+    brokers = await admin.clusters.brokers(cluster=cluster, broker=broker)
+    if what is What.METADATA:
+        chosen = [at for at in brokers if at.is_master] or brokers
+        told = await export.metadata(
+            admin, chosen, is_system_group, special=special, now_ms=session.now_ms
+        )
+    elif what is What.CONFIGS:
+        told = await export.configs(admin, brokers)
+    else:
+        told = await export.metrics(admin, brokers, is_system_group)
+    document, name = told.document, f"{what}.json"
+    if only is not None:
+        table_name, name = _ONLY[only]
+        document = {key: document[key] for key in (table_name, "exportTime")}
+    if session.options.as_json:
+        return Shown(document, [], told.warnings)
+    path = _write_document(folder / name, document)
+    return Shown(document, [], told.warnings, notes=[f"export {path} success"])
+
+
+_ONLY = {
+    "topics": ("topicConfigTable", "topic.json"),
+    "groups": ("subscriptionGroupTable", "subscriptionGroup.json"),
+}
+"""What --only takes: the table that stays, and the file."""
+
+
+def _write_document(path: Path, document: export.Document) -> Path:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n")
+    except OSError as e:
+        raise TargetError(f"{path} cannot be written: {e.strerror or e}") from e
+    return path

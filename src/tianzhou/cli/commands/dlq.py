@@ -1,0 +1,225 @@
+"""`tianzhou dlq`: dead letters, the messages that a group gave up on.
+
+They lie in the topic %DLQ%group. Sending them again goes to the retry topic of that group, so that
+no other group gets them a second time; their consumers see the original topic.
+"""
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Group as Below
+from rich.progress import Progress
+
+from tianzhou.admin.messages import QueueAt, body_of
+from tianzhou.admin.topics import extents
+from tianzhou.cli.commands.message_output import message_data, message_line
+from tianzhou.cli.shared.command import Session, verb
+from tianzhou.cli.shared.common_options import Group
+from tianzhou.cli.shared.output import Shown, alarming, moment, several, table
+from tianzhou.cli.shared.times import parse_time
+from tianzhou.errors import ConfigError, TargetError, TianzhouError
+from tianzhou.message import Message, StoredMessage
+from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from tianzhou.protocol import properties
+from tianzhou.protocol.records.message_id import id_of, offset_id_of
+
+app = typer.Typer(name="dlq", no_args_is_help=True, help="Look after dead letters.")
+
+Since = Annotated[
+    str | None, typer.Option("--since", metavar="TIME", help="Only those since then.")
+]
+Ids = Annotated[
+    list[str] | None, typer.Option("--id", metavar="ID", help="Only this one; may be repeated.")
+]
+_NOT_SENT_AGAIN = {
+    properties.WAIT_STORED, properties.DELAY_LEVEL, properties.REAL_TOPIC,
+    properties.REAL_QUEUE_ID, properties.MIN_OFFSET, properties.MAX_OFFSET, properties.KEYS,
+    properties.TAGS, properties.UNIQUE_KEY, properties.MSG_REGION, properties.CLUSTER,
+    properties.RECONSUME_TIME, properties.MAX_RECONSUME_TIMES, properties.CONSUME_START_TIME,
+    properties.TRACE_SWITCH, properties.CRC32, properties.POP_CK,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class DeadRow:
+    """The dead letters of one group."""
+
+    group: str
+    count: int
+    last_ms: int
+
+
+@verb(
+    app, "list", reads=True,
+    examples=["tianzhou dlq list", "tianzhou dlq list billing --since 1d"],
+)  # fmt: skip
+async def list_dead(
+    session: Session,
+    group: Annotated[
+        str | None, typer.Argument(metavar="[GROUP]", help="Its dead letters, one by one.")
+    ] = None,
+    since: Since = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 64,
+) -> Shown:
+    """List the groups that have dead letters, or the dead letters of one group."""
+    if group is None:
+        return await _list_groups(session)
+    found = [each async for each in _dead(session, group, since, None, limit)]
+    lines = [message_line(message, at.broker.name) for at, message in found]
+    data = [message_data(message, at.broker.name) for at, message in found]
+    notes = [several(len(found), "dead letter")]
+    return Shown(data, [Below(*lines)] if lines else [], notes=notes)
+
+
+async def _list_groups(session: Session) -> Shown:
+    topics = session.admin.topics
+    await session.admin.clusters.brokers()  # without a broker nothing can be said
+    names = [name for name in await topics.names() if name.startswith(DLQ_TOPIC_PREFIX)]
+    rows: list[DeadRow] = []
+    warnings: list[str] = []
+    for name in names:
+        stats = await topics.stats(name)
+        warnings += stats.warnings
+        queues = [each for _, each in extents(stats)]
+        count = sum(each.max_offset - each.min_offset for each in queues)
+        last_ms = max((each.last_update_timestamp for each in queues), default=0)
+        if count:
+            rows.append(DeadRow(name.removeprefix(DLQ_TOPIC_PREFIX), count, last_ms))
+    shown = table(
+        ["group", ">dead letters", "last"],
+        ((row.group, alarming(row.count), moment(row.last_ms)) for row in rows),
+    )
+    notes = [f"{several(len(rows), 'group')} with dead letters"]
+    return Shown([asdict(row) for row in rows], [shown] if rows else [], warnings, notes=notes)
+
+
+async def _dead(
+    session: Session, group: str, since: str | None, ids: list[str] | None, limit: int | None
+) -> AsyncGenerator[tuple[QueueAt, StoredMessage]]:
+    messages, offsets = session.admin.messages, session.admin.offsets
+    begin_ms = parse_time(since, session.now_ms) if since else 0
+    topic = DLQ_TOPIC_PREFIX + group
+    try:
+        queues = await messages.read_queues(topic)
+    except TargetError as e:
+        raise TargetError(f"group {group!r} has no dead letters") from e
+    wanted = set(ids or ())
+    count = 0
+    for at in queues:
+        start = await offsets.begin(at.broker, topic, at.queue_id)
+        end = await offsets.end(at.broker, topic, at.queue_id)
+        async with aclosing(messages.walk(at, start, end)) as walking:
+            async for message in walking:
+                named = not wanted or wanted & {id_of(message), offset_id_of(message)}
+                if named and message.store_time_ms >= begin_ms:
+                    yield at, message
+                    count += 1
+                    if limit is not None and count >= limit:
+                        return
+
+
+@verb(
+    app, "resend", reads=True, destroys=True,
+    examples=[
+        "tianzhou dlq resend billing --dry-run",
+        "tianzhou dlq resend billing --since 1h --yes",
+        "tianzhou dlq resend billing --id AC14000100002A139A5C0D1F7E5A0001 --yes",
+        "tianzhou dlq resend billing --to-topic orders --yes      every group of it gets them",
+    ],
+)  # fmt: skip
+async def resend(
+    session: Session,
+    group: Group,
+    since: Since = None,
+    ids: Ids = None,
+    to_topic: Annotated[
+        str | None,
+        typer.Option("--to-topic", metavar="TOPIC", help="Send there, not to the group alone."),
+    ] = None,
+) -> Shown | None:
+    """Send dead letters again, to the group that gave them up. They also stay where they are."""
+    found = [each async for each in _dead(session, group, since, ids, None)]
+    if ids and len(found) < len(ids):
+        raise TargetError(f"only {len(found)} of {len(ids)} ids are dead letters of {group}")
+    if not found:
+        return Shown([], notes=["there is nothing to send"])
+    goal = to_topic or RETRY_TOPIC_PREFIX + group
+    if not session.agreed(f"send {several(len(found), 'dead letter')} to {goal}"):
+        return None
+    queues = await session.admin.messages.write_queues(goal)
+    if not queues:
+        raise TargetError(f"no broker takes messages of {goal} now")
+    done: list[dict[str, str]] = []
+    failures: list[str] = []
+    with Progress(console=session.err, transient=True, disable=not session.err.is_terminal) as bar:
+        task = bar.add_task("sending", total=len(found))
+        for number, (_, message) in enumerate(found):
+            fresh = again(message, goal, to_group=to_topic is None)
+            try:
+                sent = await session.admin.messages.send(fresh, queue=queues[number % len(queues)])
+                done.append({"id": id_of(message), "sent_as": sent.message_id})
+            except TianzhouError as e:
+                failures.append(f"{id_of(message)}: {e}")
+            bar.advance(task)
+    notes = [f"{several(len(done), 'message')} sent to {goal}"]
+    return Shown(done, warnings=failures, exit_code=1 if failures else 0, notes=notes)
+
+
+def again(message: StoredMessage, topic: str, *, to_group: bool) -> Message:
+    """A dead letter as a message to send; for the group alone it names its original topic."""
+    kept = {
+        name: value for name, value in message.properties.items() if name not in _NOT_SENT_AGAIN
+    }
+    origin = (
+        kept.pop(properties.RETRY_TOPIC, None)
+        or message.properties.get(properties.DLQ_ORIGIN_TOPIC)
+        or message.topic
+    )
+    if to_group:
+        kept[properties.RETRY_TOPIC] = origin
+    kept.setdefault(properties.ORIGIN_MESSAGE_ID, id_of(message))
+    return Message(
+        topic,
+        body_of(message),
+        tags=message.tags,
+        keys=tuple(message.keys),
+        flag=message.flag,
+        properties=kept,
+    )
+
+
+@verb(
+    app, "export", reads=True,
+    examples=["tianzhou dlq export billing --to dead.jsonl", "tianzhou dlq export billing --to -"],
+)  # fmt: skip
+async def export(
+    session: Session,
+    group: Group,
+    to: Annotated[
+        str, typer.Option("--to", metavar="FILE", help="A file, one JSON object a line; - stdout.")
+    ],
+    since: Since = None,
+) -> Shown | None:
+    """Write the dead letters of a group into a file, as JSON lines."""
+    letters = _dead(session, group, since, None, None)
+    found = [message_data(message, at.broker.name) async for at, message in letters]
+    lines = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in found)
+    if to == "-":
+        session.out.file.write(lines)
+        return None
+    _write(Path(to), lines)
+    notes = [f"{several(len(found), 'dead letter')} written to {to}"]
+    return Shown({"count": len(found), "file": to}, notes=notes)
+
+
+def _write(path: Path, text: str) -> None:
+    """A whole file; the command has nothing else to do meanwhile. Raises ConfigError."""
+    try:
+        path.write_text(text)
+    except OSError as e:
+        raise ConfigError(f"{path}: {e.strerror}") from e

@@ -1,0 +1,115 @@
+"""`tianzhou doctor`: the usual faults of a cluster, and what to do about each."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from tianzhou.admin.doctor.checks import WATCH_S, examine, registered_brokers
+from tianzhou.admin.doctor.findings import Finding, Level
+from tianzhou.admin.doctor.presence import Presence, expectation
+from tianzhou.cli.shared.command import Session, verb
+from tianzhou.cli.shared.context_file import contexts_path
+from tianzhou.cli.shared.output import Shown, several
+from tianzhou.cli.shared.seen_brokers import SeenBrokers
+from tianzhou.cli.shared.tables import Facts
+
+app = typer.Typer(name="doctor", add_completion=False)
+
+_MARKS = {
+    Level.OK: ("ok", "green"),
+    Level.WARNING: ("warning", "yellow"),
+    Level.ERROR: ("ERROR", "bold red"),
+}
+
+
+ExpectOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--expect",
+        metavar="BROKER",
+        help="A broker that must be registered, NAME or NAME[ID] for a slave, or a number: at "
+        "least so many. Again for another one.",
+    ),
+]
+
+
+class Memory:
+    """What a verb knows of the brokers of its cluster, kept in a file between two runs."""
+
+    def __init__(self, session: Session, expect: list[str] | None) -> None:
+        """Raises ConfigError for an expectation that cannot be read."""
+        self._session = session
+        self._seen = SeenBrokers(contexts_path().parent, session.admin.namesrv.addresses)
+        expected = [expectation(each) for each in expect or ()]
+        known, warning = self._seen.load()
+        self.presence = Presence(known, expected)
+        self._warn(warning)
+
+    def save(self) -> None:
+        self._warn(self._seen.save(self.presence.known))
+
+    def _warn(self, warning: str | None) -> None:
+        if warning is not None:
+            self._session.warn(f"warning: {warning}")
+
+
+@verb(
+    app, "", reads=True,
+    examples=[
+        "tianzhou doctor", "tianzhou doctor --json", "tianzhou doctor --wait 10",
+        "tianzhou doctor --expect broker-a --expect broker-b",
+        "tianzhou doctor --expect 3",
+        "tianzhou doctor --forget broker-b        it was removed on purpose",
+    ],
+)  # fmt: skip
+async def doctor(
+    session: Session,
+    wait_s: Annotated[
+        float,
+        typer.Option(
+            "--wait",
+            metavar="SECONDS",
+            min=0,
+            max=300,
+            help="How long to watch queues that have a backlog; 0 does not look for stuck ones.",
+        ),
+    ] = WATCH_S,
+    expect: ExpectOption = None,
+    forget: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--forget",
+            metavar="BROKER",
+            help="Accept that a broker is gone, by its name; `all` for every one that is missing.",
+        ),
+    ] = None,
+) -> Shown:
+    """Find the usual faults of a cluster, and say what to do.
+
+    Looks for: brokers that were there at an earlier look and are gone, nameservers that are away or
+    disagree, advertised addresses that lead nowhere, clocks that differ, full disks, members that
+    subscribe differently, queues that stand still, dead letters, topics and groups that are created
+    by themselves. Exit code 1 if there is an error.
+    """
+    memory = Memory(session, expect)
+    if forget:
+        for gone in memory.presence.forget(forget, await registered_brokers(session.admin)):
+            session.say(f"{gone.label} ({gone.address}) is forgotten")
+    findings = await examine(session.admin, memory.presence, wait_s=wait_s)
+    memory.save()
+    lines = Facts(map(_line, findings))
+    errors = sum(each.level is Level.ERROR for each in findings)
+    warnings = sum(each.level is Level.WARNING for each in findings)
+    notes = [f"{several(errors, 'error')}, {several(warnings, 'warning')}"]
+    data = [asdict(each) for each in findings]
+    return Shown(data, [lines], exit_code=1 if errors else 0, notes=notes)
+
+
+def _line(each: Finding) -> tuple[Text, Text]:
+    word, style = _MARKS[each.level]
+    text = Text.assemble((f"{each.subject}: ", "bold"), each.what)
+    if each.advice:
+        text.append(f"\n-> {each.advice}", style="cyan")
+    return Text.assemble((f"{word:9}", style), (each.check, "dim")), text

@@ -1,0 +1,523 @@
+"""`tianzhou group`: consumer groups, their members, their lag, and their settings."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from tianzhou.admin.copy_settings import copy_groups
+from tianzhou.admin.fanout import BrokerAt, gather
+from tianzhou.admin.group_overview import merge_progress, portray
+from tianzhou.cli.commands.group_members import running_data, running_tables
+from tianzhou.cli.commands.group_options import GroupOptions
+from tianzhou.cli.commands.group_overview import (
+    head,
+    lag_table,
+    members_table,
+    model_name,
+    portrait_data,
+)
+from tianzhou.cli.shared.bulk_change import (
+    From,
+    FromDefaults,
+    OrCreate,
+    SettingsFile,
+    To,
+    apply_settings,
+    copy_settings,
+    read_settings,
+    refuse_if_there,
+    refuse_removals,
+    tell_changed,
+    tell_done,
+    warn_all,
+)
+from tianzhou.cli.shared.command import Session, verb
+from tianzhou.cli.shared.common_options import (
+    BrokerOption,
+    ClusterOption,
+    Group,
+    Pattern,
+    Through,
+    Topic,
+    is_system_group,
+    like,
+    masters,
+)
+from tianzhou.cli.shared.output import Shown, alarming, moment, several, table
+from tianzhou.errors import ConfigError, RequestError, TargetError
+from tianzhou.protocol.bodies.clients import ConsumerConnection
+from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
+from tianzhou.protocol.bodies.queues import SetMessageRequestModeBody
+
+app = typer.Typer(name="group", no_args_is_help=True, help="Look after consumer groups.")
+
+TopicOption = Annotated[
+    str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A line of `group list`."""
+
+    group: str
+    members: int
+    model: str | None
+    topics: list[str]
+    lag: int
+    consume_tps: float
+    brokers: list[str]
+
+
+@verb(
+    app, "list", reads=True, watches=True,
+    examples=["tianzhou group list", "tianzhou group list 'order*' --watch"],
+)  # fmt: skip
+async def list_groups(
+    session: Session,
+    pattern: Pattern = None,
+    cluster: ClusterOption = None,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Also the system's own.")] = False,
+) -> Shown:
+    """List the groups: members online, what they consume, how far they lag behind."""
+    groups = session.admin.groups
+    brokers = await masters(session, cluster)
+    tables = await gather(brokers, groups.all_configs)
+    known = like({name for table in tables.found.values() for name in table}, pattern)
+    names = [name for name in known if everything or not is_system_group(name)]
+    rows: list[GroupRow] = []
+    warnings = list(tables.warnings)
+    for name in names:
+        on = [at for at, table in tables.found.items() if name in table]
+        rows.append(await _group_row(session, name, on, warnings))
+    shown = table(
+        ["group", ">members", "model", "topics", ">lag", ">consumed/s", "brokers"],
+        (
+            (
+                row.group, row.members, row.model, ", ".join(row.topics) or None,
+                alarming(row.lag), row.consume_tps, ", ".join(row.brokers),
+            )
+            for row in rows
+        ),
+    )  # fmt: skip
+    hidden = len(known) - len(rows)
+    notes = [several(len(rows), "group") + (f"; {hidden} more with --all" if hidden else "")]
+    unique = list(dict.fromkeys(warnings))
+    return Shown(rows, [shown] if rows else [], unique, notes=notes)
+
+
+async def _group_row(
+    session: Session, name: str, brokers: list[BrokerAt], warnings: list[str]
+) -> GroupRow:
+    groups = session.admin.groups
+    online = await gather(brokers, lambda at: groups.connection(at, name))
+    progress = await gather(brokers, lambda at: groups.progress_on(at, name))
+    warnings += [*online.warnings, *progress.warnings]
+    told: list[ConsumerConnection] = [each for each in online.found.values() if each is not None]
+    clients = {connection.client_id for each in told for connection in each.connections}
+    offsets = merge_progress(progress.found.values())
+    return GroupRow(
+        group=name,
+        members=len(clients),
+        model=model_name(told[0].message_model) if told else None,
+        topics=sorted({queue.topic or "" for queue in offsets if not _is_retry(queue.topic)}),
+        lag=sum(max(each.broker_offset - each.consumer_offset, 0) for each in offsets.values()),
+        consume_tps=sum(each.consume_tps for each in progress.found.values()),
+        brokers=[at.name for at in brokers],
+    )
+
+
+def _is_retry(topic: str | None) -> bool:
+    return (topic or "").startswith("%RETRY%")
+
+
+# -- show ------------------------------------------------------------------------------------------
+
+
+@verb(
+    app, "show", reads=True, watches=True,
+    examples=[
+        "tianzhou group show billing",
+        "tianzhou group show billing --topic orders --watch",
+        "tianzhou group show billing --json | jq .lag",
+    ],
+)  # fmt: skip
+async def show_group(
+    session: Session,
+    group: Group,
+    topic: TopicOption = None,
+    cluster: ClusterOption = None,
+    broker: BrokerOption = None,
+    through: Through = None,
+) -> Shown:
+    """Show a group: its members, what they subscribe to, and the lag of each queue.
+
+    Members that subscribe differently lose messages; they are named, both sides.
+    """
+    admin = session.admin
+    brokers = await masters(session, cluster, broker)
+    if through is not None:
+        on = {at.name for at in await admin.topics.brokers(topic or "", through)}
+        brokers = [at for at in brokers if at.name in on]
+    portrait = await portray(admin.groups, admin.clusters, group, topic, brokers=brokers)
+    contradictions = [
+        f"members subscribe differently to {each.describe()}" for each in portrait.contradictions
+    ]
+    warnings = [*portrait.warnings, *contradictions]
+    parts = [head(portrait)]
+    if portrait.members:
+        parts.append(members_table(portrait))
+    if portrait.queues:
+        parts.append(lag_table(portrait.queues, session.now_ms))
+    notes = [] if portrait.members else ["nobody is online"]
+    return Shown(portrait_data(portrait), parts, warnings, notes=notes)
+
+
+@verb(
+    app, "members", reads=True,
+    examples=["tianzhou group members billing", "tianzhou group members billing --stacks"],
+)  # fmt: skip
+async def show_members(
+    session: Session,
+    group: Group,
+    client_id: Annotated[
+        str | None, typer.Option("--client", metavar="ID", help="Only this member.")
+    ] = None,
+    stacks: Annotated[
+        bool, typer.Option("--stacks", help="Also the stacks of its threads.")
+    ] = False,
+    broker: BrokerOption = None,
+) -> Shown:
+    """Ask each member what it does: queues with what waits in them, rates, settings."""
+    groups = session.admin.groups
+    brokers = await masters(session, broker=broker)
+    online = await gather(brokers, lambda at: groups.connection(at, group))
+    through = {
+        connection.client_id: at
+        for at, told in online.found.items()
+        if told is not None
+        for connection in told.connections
+        if connection.client_id and client_id in (None, connection.client_id)
+    }
+    if not through:
+        who = f"{client_id} of {group}" if client_id else f"nobody of {group}"
+        raise TargetError(f"{who} is not online" if client_id else f"{who} is online")
+    parts: list[RenderableType] = []
+    data: list[object] = []
+    warnings = list(online.warnings)
+    for name, at in sorted(through.items()):
+        try:
+            info = await groups.running_info(at, group, name, stacks=stacks)
+        except RequestError as e:
+            warnings.append(f"{name}: {e}")
+            continue
+        data.append(running_data(name, info))
+        parts += running_tables(name, info)
+        if info.jstack:
+            parts.append(Text(info.jstack))
+    return Shown(data, parts, warnings)
+
+
+@verb(
+    app, "producers", reads=True,
+    examples=["tianzhou group producers", "tianzhou group producers shop --topic orders"],
+)  # fmt: skip
+async def show_producers(
+    session: Session,
+    pattern: Pattern = None,
+    broker: BrokerOption = None,
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", "-t", metavar="TOPIC", help="Only on the brokers that have it."),
+    ] = None,
+) -> Shown:
+    """List the producers that are connected, by their group."""
+    groups = session.admin.groups
+    brokers = await masters(session, broker=broker)
+    if topic is not None:
+        on = {at.name for at in await session.admin.topics.brokers(topic)}
+        brokers = [at for at in brokers if at.name in on]
+    told = await gather(brokers, groups.producers)
+    rows = [
+        (name, producer.client_id, producer.remote_ip, producer.language, at.name,
+         producer.last_update_timestamp)
+        for at, each in told.found.items()
+        for name, producers in sorted((each.data or {}).items())
+        if name in like([name], pattern)
+        for producer in producers
+    ]  # fmt: skip
+    keys = ("group", "client_id", "address", "language", "broker", "last_seen_ms")
+    data = [dict(zip(keys, row, strict=True)) for row in rows]
+    shown = table(
+        ["group", "client id", "address", "language", "broker", "last seen"],
+        ((*row[:5], moment(row[5])) for row in rows),
+    )
+    return Shown(
+        data, [shown] if rows else [], told.warnings, notes=[several(len(rows), "producer")]
+    )
+
+
+@verb(
+    app, "allocate", reads=True,
+    examples=[
+        "tianzhou group allocate orders 10.0.0.1 10.0.0.2 10.0.0.3",
+        "tianzhou group allocate orders a b --strategy circle",
+    ],
+)  # fmt: skip
+async def allocate(
+    session: Session,
+    topic: Topic,
+    members: Annotated[
+        list[str],
+        typer.Argument(metavar="MEMBER...", help="Client ids, or stand-ins such as addresses."),
+    ],
+    strategy: Annotated[
+        str, typer.Option("--strategy", help="How members divide: average, circle or hash.")
+    ] = "average",
+) -> Shown:
+    """Show which queues of a topic each member of a group would get, if these were its members.
+
+    Members sort queues and ids and compute their shares themselves; this computes the same.
+    """
+    from tianzhou.client.group import rebalance  # Only this verb needs it.
+    from tianzhou.client.queues import Queue, java_order
+
+    strategies = {
+        "average": rebalance.averagely,
+        "circle": rebalance.averagely_by_circle,
+        "hash": rebalance.consistent_hash(),
+    }
+    if strategy not in strategies:
+        raise ConfigError(f"--strategy {strategy!r} is none of: {', '.join(strategies)}")
+    names = [name.strip() for name in members if name.strip()]
+    if not names or len(set(names)) != len(names):
+        raise ConfigError("members must be named, each once")
+    found = await session.admin.messages.read_queues(topic)
+    queues = [Queue(topic, at.broker.name, at.queue_id) for at in found]
+    if not queues:
+        raise TargetError(f"topic {topic} has no queue to read")
+    own = {
+        name: java_order(rebalance.shares(strategies[strategy], "", name, queues, names))
+        for name in names
+    }
+    data = {
+        "result": {
+            name: [
+                {"topic": topic, "brokerName": each.broker_name, "queueId": each.queue_id}
+                for each in mine
+            ]
+            for name, mine in own.items()
+        }
+    }
+    shown = table(
+        ["member", ">queues", "which"],
+        (
+            (name, len(mine), ", ".join(f"{q.broker_name}/{q.queue_id}" for q in mine) or None)
+            for name, mine in own.items()
+        ),
+    )
+    return Shown(data, [shown], notes=[several(len(queues), "queue")])
+
+
+# -- changing --------------------------------------------------------------------------------------
+
+
+@verb(
+    app, "create",
+    examples=["tianzhou group create billing", "tianzhou group create billing --retries 3"],
+)  # fmt: skip
+async def create_group(
+    session: Session,
+    group: Group,
+    cluster: ClusterOption = None,
+    broker: BrokerOption = None,
+    settings: GroupOptions = GroupOptions(),  # noqa: B008 - frozen
+) -> None:
+    """Create a group on all brokers, or on those that are named."""
+    refuse_removals(settings.remove_attribute, "group")
+    brokers = await masters(session, cluster, broker)
+    tables = await gather(brokers, session.admin.groups.all_configs)
+    refuse_if_there("group", group, (at for at in tables.found if group in tables.found[at]))
+    config = settings.of(SubscriptionGroupConfig(group_name=group))
+    done = await gather(brokers, lambda at: session.admin.groups.put(at, config))
+    tell_done(session, f"group {group}: created", done)
+
+
+@verb(
+    app, "update",
+    examples=[
+        "tianzhou group update billing --retries 3",
+        "tianzhou group update billing --no-consume    stop it everywhere, for now",
+    ],
+)  # fmt: skip
+async def update_group(
+    session: Session,
+    group: Group,
+    cluster: ClusterOption = None,
+    broker: BrokerOption = None,
+    settings: GroupOptions = GroupOptions(),  # noqa: B008 - frozen
+    or_create: OrCreate = False,
+    from_defaults: FromDefaults = False,
+) -> None:
+    """Change a group where it exists; what is not named stays as it is."""
+    if not (or_create or from_defaults) and settings == GroupOptions():
+        raise ConfigError("nothing to change; say --consume, --retries, --broadcast, ...")
+    groups = session.admin.groups
+    tables = await gather(await masters(session, cluster, broker), groups.all_configs)
+    plain = SubscriptionGroupConfig(group_name=group)
+    there = {
+        at: plain if from_defaults else configs.get(group, plain)
+        for at, configs in tables.found.items()
+        if group in configs or or_create
+    }
+    if not there:
+        raise TargetError(f"there is no group {group!r}; `tianzhou group create {group}` makes it")
+    done = await gather(there, lambda at: groups.put(at, settings.of(there[at])))
+    warn_all(session, (*tables.warnings, *done.warnings))
+    tell_changed(session, f"group {group}", done.found, lambda at: group in tables.found[at])
+
+
+@verb(
+    app, "delete", destroys=True,
+    examples=["tianzhou group delete billing --dry-run", "tianzhou group delete billing --yes"],
+)  # fmt: skip
+async def delete_group(
+    session: Session,
+    group: Group,
+    cluster: ClusterOption = None,
+    broker: BrokerOption = None,
+    keep_offsets: Annotated[
+        bool, typer.Option("--keep-offsets", help="Keep how far it has consumed.")
+    ] = False,
+) -> None:
+    """Delete a group, its retry topic and its dead letters."""
+    groups = session.admin.groups
+    tables = await gather(await masters(session, cluster, broker), groups.all_configs)
+    there = [at for at, configs in tables.found.items() if group in configs]
+    if not there:
+        raise TargetError(f"there is no group {group!r}; `tianzhou group list` shows them")
+    online = await gather(there, lambda at: groups.connection(at, group))
+    members = {
+        connection.client_id
+        for told in online.found.values()
+        if told is not None
+        for connection in told.connections
+    }
+    who = f" although {len(members)} members are online" if members else ""
+    names = ", ".join(at.name for at in there)
+    if not session.agreed(f"delete group {group} and its dead letters on {names}{who}"):
+        return
+    done = await groups.delete(group, there, offsets_too=not keep_offsets)
+    tell_done(session, f"group {group}: deleted", done)
+
+
+@verb(
+    app, "apply", destroys=True,
+    examples=[
+        "tianzhou group apply groups.json --dry-run",
+        "tianzhou group apply groups.json --cluster DefaultCluster --yes",
+    ],
+)  # fmt: skip
+async def apply(
+    session: Session,
+    file: SettingsFile,
+    cluster: ClusterOption = None,
+    broker: BrokerOption = None,
+) -> None:
+    """Create or change all groups of a file: a JSON list of RocketMQ's group settings.
+
+    A broker takes all of them or, if one is wrong, none; one of 4.9 takes them one by one.
+    """
+    configs = read_settings(file, list[SubscriptionGroupConfig])
+    names = sorted(config.group_name or "" for config in configs)
+    if not all(names):
+        raise ConfigError(f"{file}: each group needs a groupName")
+    brokers = await masters(session, cluster, broker)
+    put_all = session.admin.groups.put_all
+    await apply_settings(session, "group", names, brokers, lambda at: put_all(at, configs))
+
+
+@verb(
+    app, "copy", destroys=True,
+    examples=[
+        "tianzhou group copy --from broker-a --to broker-c --dry-run",
+        "tianzhou group copy --from broker-a --yes     to all that lack them",
+    ],
+)  # fmt: skip
+async def copy(session: Session, source: From, targets: To = None, pattern: Pattern = None) -> None:
+    """Copy the settings of groups, not their offsets, from one broker to new ones."""
+
+    def is_wanted(name: str) -> bool:
+        return bool(like([name], pattern)) and not is_system_group(name)
+
+    await copy_settings(
+        session, "group", source, targets,
+        lambda origin, goal: copy_groups(session.admin, origin, goal, is_wanted),
+    )  # fmt: skip
+
+
+class Mode(StrEnum):
+    """How consumers get messages."""
+
+    PULL = "PULL"
+    POP = "POP"
+
+
+@verb(
+    app, "mode", reads=True,
+    examples=[
+        "tianzhou group mode billing",
+        "tianzhou group mode billing orders POP",
+        "tianzhou group mode billing orders POP --share 2    two neighbours share each queue",
+        "tianzhou group mode billing orders PULL --broker broker-a",
+    ],
+)  # fmt: skip
+async def mode(
+    session: Session,
+    group: Group,
+    topic: Annotated[
+        str | None, typer.Argument(metavar="[TOPIC]", help="A topic it consumes.")
+    ] = None,
+    wanted: Annotated[
+        Mode | None,
+        typer.Argument(metavar="[MODE]", case_sensitive=False, help="PULL or POP, to set it."),
+    ] = None,
+    share: Annotated[
+        int,
+        typer.Option(
+            "--share", min=-1, help="With POP: how many others share a queue; 0 or less: all."
+        ),
+    ] = 0,
+    cluster: ClusterOption = None,
+    broker: BrokerOption = None,
+) -> Shown | None:
+    """Show or set whether a group pulls or pops a topic (5.x), for clients that let brokers decide.
+
+    Such clients ask the broker for their queues; all others pull, whatever is set here.
+    """
+    groups, brokers = session.admin.groups, await masters(session, cluster, broker)
+    if wanted is not None and topic is not None:
+        body = SetMessageRequestModeBody(
+            topic=topic, consumer_group=group, mode=wanted.value, pop_share_queue_count=share
+        )
+        done = await gather(brokers, lambda at: groups.set_mode(at, body))
+        tell_done(session, f"group {group}: topic {topic} is for {wanted.value}", done)
+        return None
+    told = await gather(brokers, groups.modes)
+    rows = [
+        (name, at.name, each[group].mode, each[group].pop_share_queue_count)
+        for at, table in told.found.items()
+        for name, each in sorted(table.items())
+        if group in each and topic in (None, name)
+    ]
+    keys = ("topic", "broker", "mode", "share")
+    data = [dict(zip(keys, row, strict=True)) for row in rows]
+    notes = (
+        [] if rows else [f"nothing is set for {group}; brokers' defaultMessageRequestMode counts"]
+    )
+    shown = [table(["topic", "!broker", "mode", ">share"], rows)] if rows else []
+    return Shown(data, shown, told.warnings, notes=notes)

@@ -1,0 +1,128 @@
+"""A consumer group, for programs and for people."""
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from tianzhou.admin.group_overview import GroupPortrait, QueueProgress
+from tianzhou.cli.shared.output import alarming, facts, span, table
+
+
+def model_name(text: str | None) -> str | None:
+    return {"CLUSTERING": "clustering", "BROADCASTING": "broadcasting"}.get(text or "", text)
+
+
+def portrait_data(portrait: GroupPortrait) -> dict[str, object]:
+    """A group for programs."""
+    return {
+        "group": portrait.group,
+        "lag": portrait.lag_count,
+        "consume_tps": portrait.consume_tps,
+        "model": model_name(portrait.message_model),
+        "consume_type": portrait.consume_type,
+        "consume_from": portrait.consume_from,
+        "subscriptions": dict(portrait.subscriptions),
+        "members": [
+            {
+                "client_id": member.client_id, "address": member.address,
+                "language": member.language, "version": member.version,
+                "brokers": list(member.brokers),
+                "subscriptions": None if member.subscriptions is None
+                else dict(member.subscriptions),
+                "queues": len(member.queues),
+            }
+            for member in portrait.members
+        ],
+        "contradictions": [
+            {"topic": each.topic, "sides": {what: list(who) for what, who in each.sides.items()}}
+            for each in portrait.contradictions
+        ],
+        "queues": [
+            {
+                "topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id,
+                "end": queue.end_offset, "committed": queue.committed_offset,
+                "lag": queue.lag_count, "last_time_ms": queue.last_time_ms,
+                "client_id": queue.client_id,
+            }
+            for queue in portrait.queues
+        ],
+        "settings": {
+            name: {
+                "consume": config.consume_enable, "broadcast": config.consume_broadcast_enable,
+                "from_min": config.consume_from_min_enable, "retries": config.retry_max_times,
+                "retry_queues": config.retry_queue_count, "broker_id": config.broker_id,
+                "broker_id_when_slow": config.which_broker_when_consume_slowly,
+                "orderly": config.consume_orderly,
+                "notify": config.notify_consumer_ids_changed_enable,
+                "attributes": config.attributes or {},
+            }
+            for name, config in portrait.configs.items()
+        },
+    }  # fmt: skip
+
+
+def head(portrait: GroupPortrait) -> RenderableType:
+    settings = {
+        f"up to {config.retry_max_times} retries"
+        + ("" if config.consume_enable else ", may not consume")
+        for config in portrait.configs.values()
+    }
+    subscriptions = (f"{topic} [{text}]" for topic, text in portrait.subscriptions.items())
+    model = model_name(portrait.message_model)
+    return facts(
+        [
+            ("lag", alarming(portrait.lag_count)),
+            ("consumed", f"{portrait.consume_tps:,.1f}/s"),
+            ("members", len(portrait.members)),
+            ("model", f"{model}, {portrait.consume_from}" if model else None),
+            ("subscriptions", ", ".join(subscriptions) or None),
+            ("settings", "; ".join(sorted(settings)) or "none: created by its first consumer"),
+            ("brokers", ", ".join(portrait.configs) or None),
+        ],
+        title=f"Group {portrait.group}",
+    )
+
+
+def members_table(portrait: GroupPortrait) -> RenderableType:
+    disputed = {each.topic for each in portrait.contradictions}
+
+    def filters(subscriptions: dict[str, str] | None) -> Text | None:
+        if subscriptions is None:
+            return None
+        lines = Text()
+        for topic, text in subscriptions.items():
+            style = "bold red" if topic in disputed else ""
+            lines.append(("\n" if lines else "") + f"{topic} [{text}]", style=style)
+        return lines
+
+    return table(
+        ["client id", "address", "language", "version", ">queues", "subscribes to"],
+        (
+            (
+                member.client_id, member.address, member.language.lower(), member.version,
+                len(member.queues),
+                filters(None if member.subscriptions is None else dict(member.subscriptions)),
+            )
+            for member in portrait.members
+        ),
+    )  # fmt: skip
+
+
+def lag_table(queues: tuple[QueueProgress, ...], now_ms: int) -> RenderableType:
+    return table(
+        ["topic", "!broker", ">queue", ">end", ">committed", ">lag", ">behind", "held by"],
+        (
+            (
+                queue.topic, queue.broker_name, queue.queue_id, queue.end_offset,
+                queue.committed_offset, alarming(queue.lag_count), _behind(queue, now_ms),
+                queue.client_id,
+            )
+            for queue in queues
+        ),
+    )  # fmt: skip
+
+
+def _behind(queue: QueueProgress, now_ms: int) -> str | None:
+    """How long ago the last consumed message was stored, where others wait behind it."""
+    if not queue.lag_count or queue.last_time_ms <= 0:
+        return None
+    return span(max(now_ms - queue.last_time_ms, 0))

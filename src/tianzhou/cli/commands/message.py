@@ -1,0 +1,615 @@
+"""`tianzhou message`: send, show, query, tail and trace messages."""
+
+import asyncio
+import sys
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.progress import track
+from rich.text import Text
+
+from tianzhou.admin.fanout import gather
+from tianzhou.admin.group_overview import merge_progress
+from tianzhou.admin.messages import TOOLS_GROUP, QueueAt, Sent, matching
+from tianzhou.admin.trace import TraceEvent, trace
+from tianzhou.cli.commands.message_output import (
+    ALL_TAGS,
+    UTF_8,
+    Charset,
+    Grep,
+    Sql,
+    Tag,
+    build_matches,
+    message_data,
+    message_facts,
+    message_line,
+)
+from tianzhou.cli.commands.message_search import (
+    Begin,
+    End,
+    KeyType,
+    Look,
+    Search,
+    by_time,
+    show_found,
+    stretch,
+)
+from tianzhou.cli.commands.redelivery import CONSUMED, Member, Put, push_one, resendable, tracing
+from tianzhou.cli.shared.command import Session, print_json, verb
+from tianzhou.cli.shared.common_options import Through, Topic, pairs_of
+from tianzhou.cli.shared.output import Shown, moment, moment_ms, several, table
+from tianzhou.cli.shared.times import parse_time
+from tianzhou.errors import ConfigError, TargetError
+from tianzhou.message import Message, StoredMessage
+from tianzhou.names import TRACE_TOPIC
+from tianzhou.protocol.records.message_id import id_of
+from tianzhou.remoting.address import format_address
+
+app = typer.Typer(name="message", no_args_is_help=True, help="Send and look at messages.")
+
+MessageId = Annotated[
+    str, typer.Argument(metavar="ID", help="The producer's or the broker's id.", show_default=False)
+]
+MessageIds = Annotated[
+    list[str],
+    typer.Argument(metavar="ID...", help="Producers' or brokers' ids.", show_default=False),
+]
+TopicOfId = Annotated[
+    str | None,
+    typer.Option("--topic", "-t", metavar="TOPIC", help="Its topic, for a producer's id."),
+]
+BrokerOfId = Annotated[
+    str | None,
+    typer.Option(
+        "--broker", "-b", metavar="NAME|ADDR",
+        help="Ask this broker, not the one in a broker's id; for one that has moved.",
+    ),
+]  # fmt: skip
+QueueOption = Annotated[int | None, typer.Option("--queue", min=0, help="Only this queue.")]
+BrokerName = Annotated[
+    str | None, typer.Option("--broker", "-b", metavar="NAME|ADDR", help="Only this broker.")
+]
+BODY_BYTES_MAX = 64 * 1024 * 1024
+
+
+# -- send ------------------------------------------------------------------------------------------
+
+
+@verb(
+    app, "send", reads=True,
+    examples=[
+        "tianzhou message send orders 'hello'",
+        "tianzhou message send orders 'paid' --tag paid --key order-7 --property region=eu",
+        "tianzhou message send orders --file body.json",
+        "cat lines.txt | tianzhou message send orders --lines     a message for each line",
+        "tianzhou message send orders 'later' --delay-level 3",
+    ],
+)  # fmt: skip
+async def send(
+    session: Session,
+    topic: Topic,
+    body: Annotated[
+        str | None, typer.Argument(metavar="[BODY]", help="The body; - reads standard input.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="FILE", help="The body is in this file.")
+    ] = None,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="A message for each line of the file or the input.")
+    ] = False,
+    tag: Annotated[str | None, typer.Option("--tag", help="Its tag.")] = None,
+    key: Annotated[
+        list[str] | None, typer.Option("--key", help="A key to find it by; may be repeated.")
+    ] = None,
+    prop: Annotated[
+        list[str] | None,
+        typer.Option("--property", metavar="KEY=VALUE", help="A property; may be repeated."),
+    ] = None,
+    delay_level: Annotated[
+        int, typer.Option("--delay-level", min=0, max=18, help="1 (1 s) to 18 (2 h); 0 at once.")
+    ] = 0,
+    count: Annotated[int, typer.Option("--count", min=1, help="Send it so many times.")] = 1,
+    queue: QueueOption = None,
+    broker: BrokerName = None,
+    traced: Annotated[
+        bool, typer.Option("--trace", help="Also write a trace, for `message trace`.")
+    ] = False,
+) -> Shown:
+    """Send messages: from the command line, a file or standard input."""
+    messages = session.admin.messages
+    queues = choose_queues(await messages.write_queues(topic), queue, broker)
+    bodies = read_bodies(body, file, lines=lines)
+    properties = pairs_of(prop or [])
+    everything = [each for each in bodies for _ in range(count)]
+    sent: list[Sent] = []
+    async with AsyncExitStack() as stack:
+        put: Put = messages.send
+        if traced:
+            put = await stack.enter_async_context(tracing(session.client_settings()))
+        for number, content in enumerate(
+            track(everything, "sending", console=session.err, transient=True,
+                  disable=not session.err.is_terminal or len(everything) < 100)
+        ):  # fmt: skip
+            message = Message(
+                topic, content, tags=tag, keys=tuple(key or ()), delay_level=delay_level,
+                properties=properties,
+            )  # fmt: skip
+            try:
+                sent.append(await put(message, queue=queues[number % len(queues)]))
+            except BaseException:
+                if len(everything) > 1:
+                    session.err.print(
+                        f"{len(sent)} of {len(everything)} messages were acknowledged before it "
+                        "ended; whether the next one has arrived is not known"
+                    )
+                raise
+    doubts = [each for each in sent if each.status != "SEND_OK"]
+    shown = table(
+        ["!id", "broker", ">queue", ">offset", "status"],
+        (
+            (each.message_id, each.broker_name, each.queue_id, each.queue_offset, each.status)
+            for each in sent[:20]
+        ),
+    )
+    notes = [f"{several(len(sent), 'message')} sent"] if len(sent) != 1 else []
+    warnings = [f"{each.message_id}: {each.status}" for each in doubts]
+    return Shown([asdict(each) for each in sent], [shown], warnings, notes=notes)
+
+
+def read_bodies(body: str | None, file: Path | None, *, lines: bool) -> list[bytes]:
+    """The bodies to send. Raises ConfigError."""
+    if body not in (None, "-") and (file is not None or lines):
+        raise ConfigError("give either a body, or --file, or --lines from standard input")
+    if body not in (None, "-"):
+        assert body is not None
+        return [body.encode()]
+    if file is not None:
+        try:
+            content = file.read_bytes()
+        except OSError as e:
+            raise ConfigError(f"{file}: {e.strerror}") from e
+    else:
+        if sys.stdin.isatty() and body is None:
+            raise ConfigError("there is no body: write one, name a --file, or pipe one in")
+        content = sys.stdin.buffer.read(BODY_BYTES_MAX + 1)
+    if len(content) > BODY_BYTES_MAX:
+        raise ConfigError(f"more than {BODY_BYTES_MAX} bytes; send it in parts")
+    if not lines:
+        return [content]
+    found = [line for line in content.splitlines() if line]
+    if not found:
+        raise ConfigError("there is no line to send")
+    return found
+
+
+def choose_queues(queues: list[QueueAt], queue_id: int | None, broker: str | None) -> list[QueueAt]:
+    """The queues that are meant. Raises TargetError."""
+    chosen = [
+        at
+        for at in queues
+        if queue_id in (None, at.queue_id) and broker in (None, at.broker.name, at.broker.address)
+    ]
+    if not chosen:
+        there = sorted({f"{at.broker.name}/{at.queue_id}" for at in queues})
+        raise TargetError(f"there is no such queue; there are: {', '.join(there) or 'none'}")
+    return chosen
+
+
+# -- show ------------------------------------------------------------------------------------------
+
+
+@verb(
+    app, "show", reads=True,
+    examples=[
+        "tianzhou message show 7F0000010000E1A800000000000000FF",
+        "tianzhou message show AC14000100002A139A5C0D1F7E5A0001 --topic orders",
+    ],
+)  # fmt: skip
+async def show_message(
+    session: Session,
+    message_ids: MessageIds,
+    topic: TopicOfId = None,
+    charset: Charset = UTF_8,
+    through: Through = None,
+    broker: BrokerOfId = None,
+) -> Shown:
+    """Show messages, and which groups have consumed them."""
+    by_id = partial(session.admin.messages.by_any_id, through=through, broker=broker)
+    data: list[dict[str, object]] = []
+    parts: list[RenderableType] = []
+    for message_id in message_ids:
+        message = await by_id(message_id, topic)
+        tracks = await consumption(session, message, through)
+        parts += message_facts(message, charset)
+        if tracks:
+            rows = ((each.group, each.state, each.committed) for each in tracks)
+            parts.append(table(["group", "state", ">committed"], rows, title="Consumed by"))
+        groups = [asdict(each) for each in tracks]
+        data.append(message_data(message, charset=charset) | {"groups": groups})
+    return Shown(data[0] if len(data) == 1 else data, parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """Whether a group has consumed a message."""
+
+    group: str
+    state: str
+    committed: int | None
+
+
+async def consumption(
+    session: Session, message: StoredMessage, through: str | None = None
+) -> list[Track]:
+    """Which groups have passed the message; a group that filters may have passed it over."""
+    admin = session.admin
+    address = format_address(*message.store_host)
+    topic_brokers = await admin.topics.brokers(message.topic, through)
+    brokers = [at for at in topic_brokers if at.address == address]
+    tracks: list[Track] = []
+    for group in await admin.topics.groups(message.topic, through):
+        ask = partial(admin.groups.progress_on, group=group, topic=message.topic)
+        told = await gather(brokers, ask)
+        for queue, offsets in merge_progress(told.found.values()).items():
+            if queue.queue_id == message.queue_id:
+                passed = offsets.consumer_offset > message.queue_offset
+                state = "consumed" if passed else "not yet consumed"
+                tracks.append(Track(group, state, offsets.consumer_offset))
+    return tracks
+
+
+@verb(
+    app, "at", reads=True,
+    examples=["tianzhou message at orders --broker broker-a --queue 0 --offset 1200 --count 5"],
+)  # fmt: skip
+async def show_place(
+    session: Session,
+    topic: Topic,
+    broker: Annotated[str, typer.Option("--broker", "-b", metavar="NAME", help="The broker.")],
+    queue: Annotated[int, typer.Option("--queue", min=0, help="The queue.")],
+    queue_offset: Annotated[int, typer.Option("--offset", min=0, help="The place in it.")],
+    count: Annotated[int, typer.Option("--count", min=1, max=1000, help="So many.")] = 1,
+    charset: Charset = UTF_8,
+    through: Through = None,
+) -> Shown:
+    """Show the messages at a place of a queue."""
+    messages = session.admin.messages
+    (at,) = choose_queues(await messages.read_queues(topic, through), queue, broker)
+    name = at.broker.name
+    if count == 1:
+        message = await messages.at(at, queue_offset)
+        one = message_data(message, name, charset=charset)
+        return Shown(one, message_facts(message, charset))
+    found = [each async for each in messages.walk(at, queue_offset, queue_offset + count)]
+    lines = [message_line(each, name, charset) for each in found]
+    data = [message_data(each, name, charset=charset) for each in found]
+    return Shown(data, notes=[line.plain for line in lines] or ["nothing is there"])
+
+
+@verb(
+    app, "entries", reads=True,
+    examples=["tianzhou message entries orders --broker broker-a --queue 0 --offset 0"],
+)  # fmt: skip
+async def show_entries(
+    session: Session,
+    topic: Topic,
+    queue: Annotated[int, typer.Option("--queue", min=0, help="The queue.")],
+    queue_offset: Annotated[int, typer.Option("--offset", min=0, help="The place in it.")],
+    broker: Annotated[
+        str | None,
+        typer.Option("--broker", "-b", metavar="NAME|ADDR", help="The broker; or else the first."),
+    ] = None,
+    count: Annotated[int, typer.Option("--count", min=1, max=1000, help="So many.")] = 10,
+    group: Annotated[
+        str | None, typer.Option("--group", help="Also whether its filter selects them.")
+    ] = None,
+) -> Shown:
+    """Show the raw entries of a queue: where in the log, how long, which tag hash."""
+    messages = session.admin.messages
+    at, *_ = choose_queues(await messages.read_queues(topic), queue, broker)
+    told = await messages.entries(at, queue_offset, count, group)
+    rows = [
+        (queue_offset + number, each.log_offset, each.size_bytes, each.tags_code, each.matches)
+        for number, each in enumerate(told.entries or ())
+    ]
+    keys = ("queue_offset", "log_offset", "size_bytes", "tags_code", "matches")
+    data = [dict(zip(keys, row, strict=True)) for row in rows]
+    columns = [">offset", ">log offset", ">bytes", ">tag hash", "selected"]
+    notes = [f"the queue holds {told.min_queue_index:,} to {told.max_queue_index:,}"]
+    return Shown(data, [table(columns, rows)] if rows else [], notes=notes)
+
+
+# -- query -----------------------------------------------------------------------------------------
+
+
+@verb(
+    app, "query", reads=True,
+    examples=[
+        "tianzhou message query orders --key order-7",
+        "tianzhou message query orders --unique-key AC14000100002A139A5C0D1F7E5A0001",
+        "tianzhou message query orders --from 10m --sql \"amount > 100\" --limit 20",
+        "tianzhou message query orders --from '2026-01-31 08:00' --to '2026-01-31 09:00'",
+        "tianzhou message query orders --from 1h --count-tags --no-list",
+    ],
+)  # fmt: skip
+async def query(
+    session: Session,
+    topic: Topic,
+    key: Annotated[str | None, typer.Option("--key", help="By a key of the user.")] = None,
+    unique_key: Annotated[
+        str | None, typer.Option("--unique-key", help="By the id that the producer made.")
+    ] = None,
+    key_type: Annotated[
+        KeyType, typer.Option("--key-type", help="What --key names: K a key, T a tag (5.5).")
+    ] = KeyType.KEY,
+    last_key: Annotated[
+        str | None, typer.Option("--last-key", help="With --key: go on behind this one (5.5).")
+    ] = None,
+    begin: Begin = None,
+    end: End = None,
+    tag: Tag = ALL_TAGS,
+    sql: Sql = None,
+    grep: Grep = None,
+    queue: QueueOption = None,
+    broker: BrokerName = None,
+    queue_offset: Annotated[
+        int, typer.Option("--offset", min=0, help="With --from and --queue: not before this place.")
+    ] = 0,
+    group: Annotated[
+        str, typer.Option("--group", metavar="GROUP", help="With --from: read in its name.")
+    ] = TOOLS_GROUP,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 64,
+    through: Through = None,
+    look: Look = Look(),  # noqa: B008 - frozen
+) -> Shown:
+    """Find messages by key, by unique key, or by the time they were stored."""
+    if key is not None and unique_key is not None:
+        raise ConfigError("give either --key or --unique-key")
+    if key is None and unique_key is None and begin is None:
+        raise ConfigError("say how to find them: --key, --unique-key, or --from TIME")
+    messages = session.admin.messages
+    wanted = matching(tag, build_matches(sql, grep))
+    begin_ms, end_ms = stretch(session.now_ms, begin, end)
+    if key is not None or unique_key is not None:
+        result = await messages.by_key(
+            topic, key or unique_key or "", max_count=limit, begin_ms=begin_ms, end_ms=end_ms,
+            unique=unique_key is not None, by_tag=key_type is KeyType.TAG, last_key=last_key,
+            through=through, broker=broker,
+            matches=lambda each: wanted(each) and queue in (None, each.queue_id),
+        )  # fmt: skip
+        by_key = [(format_address(*each.store_host), each) for each in result.messages]
+        return show_found(by_key, look, result.warnings)
+    queues = choose_queues(await messages.read_queues(topic, through), queue, broker)
+    if queue_offset and len(queues) != 1:
+        raise ConfigError("--offset is a place in one queue: add --queue and --broker")
+    search = Search(begin_ms, end_ms, queue_offset, tag, wanted, group)
+    found: list[tuple[str, StoredMessage]] = []
+    async with aclosing(by_time(session, queues, search)) as walking:
+        async for name, message in walking:
+            found.append((name, message))
+            if len(found) >= limit:
+                break
+    return show_found(found, look)
+
+
+# -- again -----------------------------------------------------------------------------------------
+
+
+@verb(
+    app, "resend", reads=True,
+    examples=["tianzhou message resend AC14000100002A139A5C0D1F7E5A0001 --topic orders"],
+)  # fmt: skip
+async def resend(
+    session: Session,
+    message_ids: MessageIds,
+    topic: TopicOfId = None,
+    through: Through = None,
+    broker: BrokerOfId = None,
+) -> Shown:
+    """Send messages once more to their topic, as they are: every group gets them again."""
+    messages = session.admin.messages
+    sent: list[Sent] = []
+    for message_id in message_ids:
+        message = await messages.by_any_id(message_id, topic, through=through, broker=broker)
+        sent.append(await messages.send(resendable(message), message_id=id_of(message)))
+    columns = ["!id", "broker", ">queue", ">offset", "status"]
+    rows = (
+        (each.message_id, each.broker_name, each.queue_id, each.queue_offset, each.status)
+        for each in sent
+    )
+    return Shown([asdict(each) for each in sent], [table(columns, rows)])
+
+
+@verb(
+    app, "recall", destroys=True,
+    examples=["tianzhou message recall AC14000100002A139A5C0D1F7E5A0001 --topic reminders --yes"],
+)  # fmt: skip
+async def recall(
+    session: Session,
+    message_ids: MessageIds,
+    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Their topic.")],
+) -> None:
+    """Take back messages that wait for their time; they are not delivered.
+
+    For messages with a time of their own, on brokers with recallMessageEnable=true.
+    """
+    messages = session.admin.messages
+    found = {each: await messages.waiting(topic, each) for each in message_ids}
+    first = moment(min(each.deliver_ms for each in found.values()))
+    count = several(len(found), "message")
+    if not session.agreed(f"take back {count} of {topic}, due from {first} on"):
+        return
+    for message_id, waiting in found.items():
+        await messages.recall(topic, waiting)
+        session.say(f"{message_id}: taken back on {waiting.broker.name}")
+
+
+@verb(
+    app, "push", reads=True,
+    examples=[
+        "tianzhou message push AC14000100002A139A5C0D1F7E5A0001 --topic orders --group billing "
+        "--client 10.0.0.9@7",
+    ],
+)  # fmt: skip
+async def push(
+    session: Session,
+    message_ids: MessageIds,
+    group: Annotated[str, typer.Option("--group", metavar="GROUP", help="The group.")],
+    client_id: Annotated[
+        str, typer.Option("--client", metavar="ID", help="Its member; `group members` shows them.")
+    ],
+    topic: TopicOfId = None,
+    through: Through = None,
+    broker: BrokerOfId = None,
+) -> Shown:
+    """Let one member of a group consume messages now, and tell how it went.
+
+    Offsets stay where they are, and nobody else gets the messages.
+    """
+    rows = [
+        await push_one(session, Member(group, client_id), message_id, topic, through, broker)
+        for message_id in message_ids
+    ]
+    shown = table(
+        ["!id", "result", ">took ms", "in order", "remark"],
+        ((each.id, each.result, each.took_ms, each.ordered, each.remark) for each in rows),
+        title=f"{group}, {client_id}",
+    )
+    is_done = all(each.result in CONSUMED for each in rows)
+    return Shown([asdict(each) for each in rows], [shown], exit_code=0 if is_done else 1)
+
+
+# -- tail ------------------------------------------------------------------------------------------
+
+
+@verb(
+    app, "tail", reads=True, endless=True,
+    examples=[
+        "tianzhou message tail orders",
+        "tianzhou message tail orders --tag 'paid || sent' --grep 'order-[0-9]+'",
+        "tianzhou message tail orders --sql \"amount > 100 AND region = 'eu'\" --json",
+        "tianzhou message tail orders --since 10m --count 100",
+    ],
+)  # fmt: skip
+async def tail(
+    session: Session,
+    topic: Topic,
+    tag: Tag = ALL_TAGS,
+    sql: Sql = None,
+    grep: Grep = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Begin with this time; 'earliest' with all."),
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", min=1, help="End after so many messages.")
+    ] = None,
+    idle_s: Annotated[
+        float | None,
+        typer.Option("--idle", metavar="SECONDS", min=0.1, help="End when nothing comes."),
+    ] = None,
+    queue: QueueOption = None,
+    broker: BrokerName = None,
+) -> None:
+    """Watch messages as they arrive. No consumer is disturbed, no offset is kept. Ctrl-C ends."""
+    matches = build_matches(sql, grep)
+    messages = session.admin.messages
+    queues = choose_queues(await messages.read_queues(topic), queue, broker)
+    starts = [(at, await start_of(session, at, since)) for at in queues]
+    session.err.print(
+        Text(f"{topic}: {several(len(queues), 'queue')}, Ctrl-C ends", style="dim"), soft_wrap=True
+    )
+    shown = 0
+    async with aclosing(messages.follow(starts, tags=tag, matches=matches)) as arriving:
+        while count is None or shown < count:
+            try:
+                async with asyncio.timeout(idle_s):
+                    at, message = await anext(arriving)
+            except TimeoutError:
+                break
+            shown += 1
+            if session.options.as_json:
+                print_json(message_data(message, at.broker.name), lines=True)
+            else:
+                session.out.print(message_line(message, at.broker.name), soft_wrap=True)
+
+
+async def start_of(session: Session, at: QueueAt, since: str | None) -> int:
+    """Where to begin in a queue."""
+    offsets = session.admin.offsets
+    if since is None:
+        return await offsets.end(at.broker, at.topic, at.queue_id)
+    if since == "earliest":
+        return await offsets.begin(at.broker, at.topic, at.queue_id)
+    time_ms = parse_time(since, session.now_ms)
+    return await offsets.at_time(at.broker, at.topic, at.queue_id, time_ms)
+
+
+# -- trace -----------------------------------------------------------------------------------------
+
+
+@verb(
+    app, "trace", reads=True, examples=["tianzhou message trace AC14000100002A139A5C0D1F7E5A0001"]
+)
+async def show_trace(
+    session: Session,
+    message_id: MessageId,
+    trace_topic: Annotated[
+        str, typer.Option("--trace-topic", metavar="TOPIC", help="Where clients write traces.")
+    ] = TRACE_TOPIC,
+    begin: Begin = None,
+    end: End = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Trace records at most.")] = 64,
+) -> Shown:
+    """Show the life of a message as clients traced it: who sent it, who consumed it, when."""
+    begin_ms, end_ms = stretch(session.now_ms, begin, end)
+    try:
+        events = await trace(
+            session.admin.messages, message_id, topic=trace_topic, max_count=limit,
+            begin_ms=begin_ms, end_ms=end_ms,
+        )  # fmt: skip
+    except TargetError as e:
+        raise TargetError(
+            f"no broker has the topic {trace_topic}: traceTopicEnable=true gives it to one; "
+            "--trace-topic names another"
+        ) from e
+    if not events:
+        raise TargetError(
+            f"no trace of {message_id} in {trace_topic}: either its clients do not trace, or the "
+            "traces are not there yet"
+        )
+    shown = table(
+        ["time", "what", "group", "client", ">took ms", "result", "more"],
+        (
+            (
+                moment_ms(event.time_ms), _KINDS.get(event.kind, event.kind), event.group,
+                event.client, event.cost_ms, _result(event), _more(event),
+            )
+            for event in events
+        ),
+    )  # fmt: skip
+    return Shown([asdict(event) for event in events], [shown])
+
+
+_KINDS = {
+    "Pub": "sent", "SubBefore": "consuming", "SubAfter": "consumed",
+    "EndTransaction": "transaction ended", "Recall": "recalled",
+}  # fmt: skip
+
+
+def _result(event: TraceEvent) -> Text | None:
+    if event.success is None:
+        return None
+    return Text("ok", style="green") if event.success else Text("failed", style="red")
+
+
+def _more(event: TraceEvent) -> str | None:
+    told = [f"retry {event.retries}" if event.retries else "", event.keys or ""]
+    if event.kind == "EndTransaction":
+        told.append(event.detail or "")
+    return ", ".join(each for each in told if each) or None

@@ -1,0 +1,142 @@
+"""`tianzhou namesrv VERB`: settings, KV pairs and write permission of running nameservers.
+
+Without a verb `tianzhou namesrv` starts one (`namesrv`). Nameservers do not know each other: what
+is changed is changed on each of the list.
+"""
+
+import time
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from tianzhou.cli.shared.command import Session, verb
+from tianzhou.cli.shared.common_options import Changes, KeyPattern, like, pairs_of
+from tianzhou.cli.shared.output import Cell, Shown, facts, several, table
+from tianzhou.errors import ConfigError, TargetError, TianzhouError
+
+app = typer.Typer(name="namesrv", no_args_is_help=True, help="Look after running nameservers.")
+kv = typer.Typer(name="namesrv kv", no_args_is_help=True, help="KV pairs of nameservers.")
+app.add_typer(kv, name="kv")
+
+Namespace = Annotated[str, typer.Argument(metavar="NAMESPACE", help="The namespace.")]
+Key = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
+
+
+@verb(app, "list", reads=True, examples=["tianzhou namesrv list -n 'ns1:9876;ns2:9876'"])
+async def list_namesrvs(session: Session) -> Shown:
+    """List the nameservers, and whether each answers."""
+    rows: list[list[Cell]] = []
+    data: list[dict[str, object]] = []
+    for address in session.admin.namesrv.addresses:
+        started_s = time.perf_counter()
+        try:
+            await session.admin.namesrv.settings(address)
+        except TianzhouError as e:
+            rows.append([address, Text("away", style="red"), None, str(e)])
+            data.append({"address": address, "answers": False, "why": str(e)})
+        else:
+            took_ms = (time.perf_counter() - started_s) * 1000
+            rows.append([address, Text("answers", style="green"), took_ms, None])
+            data.append({"address": address, "answers": True, "why": None})
+    failed = all(not each["answers"] for each in data)
+    shown = table(["nameserver", "state", ">ms", "why"], rows)
+    return Shown(data, [shown], exit_code=1 if failed else 0)
+
+
+@verb(
+    app, "config", reads=True, destroys=True,
+    examples=["tianzhou namesrv config", "tianzhou namesrv config --set orderMessageEnable=true"],
+)  # fmt: skip
+async def config(
+    session: Session,
+    pattern: KeyPattern = None,
+    changes: Changes = None,
+) -> Shown | None:
+    """Show the settings of the nameservers, or change some of them while they run."""
+    namesrv = session.admin.namesrv
+    if changes:
+        wanted = pairs_of(changes)
+        names = ", ".join(namesrv.addresses)
+        if session.agreed(f"set {', '.join(changes)} on {names}"):
+            for address in namesrv.addresses:
+                await namesrv.change_settings(address, wanted)
+            session.say(f"changed on {names}")
+        return None
+    data: dict[str, dict[str, str]] = {}
+    warnings: list[str] = []
+    for address in namesrv.addresses:
+        try:
+            settings = await namesrv.settings(address)
+        except TianzhouError as e:
+            warnings.append(f"{address}: {e}")
+            continue
+        data[address] = {key: settings[key] for key in like(settings, pattern)}
+    if not data:
+        raise TargetError(f"no nameserver answers: {'; '.join(warnings)}")
+    parts = [facts(pairs.items(), title=f"Nameserver {name}") for name, pairs in data.items()]
+    return Shown(data, parts, warnings)
+
+
+@verb(
+    app, "write-permission", destroys=True,
+    examples=[
+        "tianzhou namesrv write-permission broker-a off --yes   before a broker is taken away",
+        "tianzhou namesrv write-permission broker-a on --yes",
+    ],
+)  # fmt: skip
+async def write_permission(
+    session: Session,
+    broker: Annotated[str, typer.Argument(metavar="BROKER", help="Name of the broker.")],
+    state: Annotated[str, typer.Argument(metavar="on|off", help="May clients send to it?")],
+) -> None:
+    """Let clients send to a broker, or keep them away from it, by way of the routes."""
+    if state not in ("on", "off"):
+        raise ConfigError(f"{state!r}: write on or off")
+    await session.admin.clusters.brokers(broker=broker)
+    namesrv = session.admin.namesrv
+    doing = "let clients send to" if state == "on" else "keep clients from sending to"
+    if not session.agreed(f"{doing} {broker}"):
+        return
+    ask = namesrv.add_write_permission if state == "on" else namesrv.wipe_write_permission
+    for address in namesrv.addresses:
+        count = await ask(address, broker)
+        session.say(f"{address}: {several(count, 'topic')} changed")
+
+
+@verb(kv, "list", reads=True, examples=["tianzhou namesrv kv list ORDER_TOPIC_CONFIG"])
+async def list_pairs(session: Session, namespace: Namespace) -> Shown:
+    """List the pairs of a namespace."""
+    pairs = await session.admin.namesrv.pairs(namespace)
+    notes = [several(len(pairs), "pair")]
+    shown = table(["key", "value"], sorted(pairs.items()))
+    return Shown(pairs, [shown] if pairs else [], notes=notes)
+
+
+@verb(kv, "get", reads=True, examples=["tianzhou namesrv kv get ORDER_TOPIC_CONFIG orders"])
+async def get_pair(session: Session, namespace: Namespace, key: Key) -> Shown:
+    """Show one value."""
+    value = await session.admin.namesrv.value(namespace, key)
+    if value is None:
+        raise TargetError(f"there is no {key!r} in namespace {namespace!r}")
+    return Shown({"namespace": namespace, "key": key, "value": value}, notes=[value])
+
+
+@verb(kv, "put", examples=["tianzhou namesrv kv put ORDER_TOPIC_CONFIG orders 'broker-a:4'"])
+async def put_pair(
+    session: Session,
+    namespace: Namespace,
+    key: Key,
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="The value.")],
+) -> None:
+    """Set a value on every nameserver."""
+    await session.admin.namesrv.put(namespace, key, value)
+    session.say(f"{namespace} {key}: {value}")
+
+
+@verb(kv, "delete", destroys=True, examples=["tianzhou namesrv kv delete NS KEY --yes"])
+async def delete_pair(session: Session, namespace: Namespace, key: Key) -> None:
+    """Delete a value on every nameserver."""
+    if session.agreed(f"delete {key} of namespace {namespace}"):
+        await session.admin.namesrv.remove(namespace, key)
+        session.say(f"{namespace} {key}: deleted")

@@ -1,0 +1,242 @@
+"""`tianzhou offset`: where consumer groups are, and moving them."""
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+
+from tianzhou.admin.fanout import BrokerAt, gather
+from tianzhou.admin.group_overview import merge_progress, queue_progress
+from tianzhou.admin.offsets import EARLIEST_MS, LATEST_MS, Goal, Move
+from tianzhou.cli.shared.command import Session, print_json, verb
+from tianzhou.cli.shared.common_options import BrokerOption, Group, Through, Topic, masters
+from tianzhou.cli.shared.output import Shown, alarming, moment, several, table
+from tianzhou.cli.shared.times import parse_time
+from tianzhou.errors import ConfigError, TargetError
+
+app = typer.Typer(name="offset", no_args_is_help=True, help="Show and move consumer offsets.")
+
+TopicOption = Annotated[
+    str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A line of what a move did, or would do."""
+
+    topic: str
+    broker: str
+    queue: int
+    before: int | None
+    after: int
+    change: int | None
+
+
+@verb(
+    app, "show", reads=True, watches=True,
+    examples=["tianzhou offset show billing", "tianzhou offset show billing --topic orders -w"],
+)  # fmt: skip
+async def show_offsets(session: Session, group: Group, topic: TopicOption = None) -> Shown:
+    """Show how far a group has consumed each queue."""
+    told = await session.admin.groups.progress(group, topic)
+    rows = queue_progress(merge_progress(told.found.values()))
+    if not rows:
+        raise TargetError(
+            f"group {group!r} has consumed nothing yet; `tianzhou group list` shows the groups"
+        )
+    data = [
+        {
+            "topic": row.topic, "broker": row.broker_name, "queue": row.queue_id,
+            "end": row.end_offset, "committed": row.committed_offset, "lag": row.lag_count,
+            "last_time_ms": row.last_time_ms,
+        }
+        for row in rows
+    ]  # fmt: skip
+    shown = table(
+        ["topic", "!broker", ">queue", ">end", ">committed", ">lag", "last consumed"],
+        (
+            (
+                row.topic, row.broker_name, row.queue_id, row.end_offset, row.committed_offset,
+                alarming(row.lag_count), moment(row.last_time_ms),
+            )
+            for row in rows
+        ),
+    )  # fmt: skip
+    lag = sum(row.lag_count for row in rows)
+    notes = [f"{several(lag, 'message')} to consume in {several(len(rows), 'queue')}"]
+    return Shown(data, [shown], told.warnings, notes=notes)
+
+
+@verb(
+    app, "reset", reads=True, destroys=True,
+    examples=[
+        "tianzhou offset reset billing orders --to earliest --dry-run",
+        "tianzhou offset reset billing orders --to latest --yes",
+        "tianzhou offset reset billing orders --to '2026-01-31 08:00' --yes",
+        "tianzhou offset reset billing orders --to 30m --yes               30 minutes ago",
+        "tianzhou offset reset billing orders --to-offset 1200 --queue 3 --broker broker-a --yes",
+    ],
+)  # fmt: skip
+async def reset(
+    session: Session,
+    group: Group,
+    topic: Topic,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to", metavar="earliest|latest|TIME", help="Or a time: '2026-01-31 08:00', 30m (ago)."
+        ),
+    ] = None,
+    to_offset: Annotated[
+        int | None, typer.Option("--to-offset", min=0, help="A number; needs --queue.")
+    ] = None,
+    queue: Annotated[int | None, typer.Option("--queue", min=0, help="Only this queue.")] = None,
+    broker: BrokerOption = None,
+    only_back: Annotated[
+        bool, typer.Option("--only-back", help="Never go ahead, so that nothing is skipped.")
+    ] = False,
+    for_cpp: Annotated[
+        bool, typer.Option("--cpp", help="The consumers are C++ clients, on brokers of Apache's.")
+    ] = False,
+    through: Through = None,
+) -> None:
+    """Move a group to a time, to the oldest or the newest message, or to a number.
+
+    Consumers may be online: brokers tell them where to go on. A group that never consumed begins a
+    young topic with its first message, whatever its clients ask for; moved to the latest before its
+    first start, it begins at the end.
+    """
+    goal = replace(read_goal(session, to, to_offset, queue, broker), for_cpp=for_cpp)
+    await move(session, group, topic, goal, broker, force=not only_back, through=through)
+
+
+def read_goal(
+    session: Session, to: str | None, to_offset: int | None, queue: int | None, broker: str | None
+) -> Goal:
+    """Where to go. Raises ConfigError."""
+    if (to is None) == (to_offset is None):
+        raise ConfigError("say where to: --to earliest, --to latest, --to TIME, or --to-offset N")
+    if to_offset is not None:
+        if queue is None or broker is None:
+            raise ConfigError("a number means one queue of one broker: add --queue and --broker")
+        return Goal(queue_id=queue, queue_offset=to_offset)
+    assert to is not None
+    times = {"earliest": EARLIEST_MS, "latest": LATEST_MS}
+    time_ms = times[to] if to in times else parse_time(to, session.now_ms)
+    return Goal(time_ms=time_ms, queue_id=queue)
+
+
+async def move(
+    session: Session,
+    group: str,
+    topic: str,
+    goal: Goal,
+    broker: str | None,
+    *,
+    force: bool = True,
+    through: str | None = None,
+) -> None:
+    """Show what will be done, ask, do it, and show what was done."""
+    offsets = session.admin.offsets
+    on = {at.name for at in await session.admin.topics.brokers(topic, through)}
+    brokers = [at for at in await masters(session, broker=broker) if at.name in on]
+    if not brokers:
+        raise TargetError(f"topic {topic} is not on broker {broker}")
+    planned = await gather(brokers, lambda at: offsets.plan(at, group, topic, goal))
+    for warning in planned.warnings:
+        session.warn(f"warning: {warning}")
+    moves = [each for few in planned.found.values() for each in few]
+    if not session.options.as_json:
+        session.out.print(_moves_table(moves))
+    count = several(len(moves), "queue")
+    if not session.agreed(f"move {group} in {count} of {topic}"):
+        if session.options.as_json:
+            print_json([_row(each) for each in moves])
+        return
+
+    async def run(at: BrokerAt) -> list[Move]:
+        return await offsets.move(at, group, topic, goal, force=force)
+
+    done = await gather(planned.found, run)
+    finished = [each for few in done.found.values() for each in few]
+    for warning in done.warnings:
+        session.warn(f"warning: {warning}")
+    if session.options.as_json:
+        print_json([_row(each) for each in finished])
+        return
+    pushed = any(each.pushed for each in finished)
+    told = "; the consumers that are online are told" if pushed else "; no consumer is online"
+    session.say(f"group {group}: moved in {several(len(finished), 'queue')}{told}")
+
+
+def _row(each: Move) -> Moved:
+    change = None if each.before is None else each.after - each.before
+    queue = each.queue
+    return Moved(
+        queue.topic or "", queue.broker_name or "", queue.queue_id, each.before, each.after, change
+    )
+
+
+def _moves_table(moves: list[Move]) -> RenderableType:
+    rows = [_row(each) for each in moves]
+    return table(
+        ["topic", "!broker", ">queue", ">now at", ">goes to", ">change"],
+        (
+            (
+                row.topic, row.broker, row.queue, row.before, row.after,
+                None if row.change is None else f"{row.change:+,}",
+            )
+            for row in rows
+        ),
+    )  # fmt: skip
+
+
+@verb(
+    app, "skip", reads=True, destroys=True,
+    examples=["tianzhou offset skip billing orders --dry-run"],
+)  # fmt: skip
+async def skip(
+    session: Session,
+    group: Group,
+    topic: Topic,
+    broker: BrokerOption = None,
+    through: Through = None,
+) -> None:
+    """Give up what a group has not consumed yet: go on with the next message that is sent."""
+    await move(session, group, topic, Goal(time_ms=LATEST_MS), broker, through=through)
+
+
+@verb(
+    app, "clone", destroys=True,
+    examples=["tianzhou offset clone billing billing2 orders --dry-run"],
+)  # fmt: skip
+async def clone(
+    session: Session,
+    source: Annotated[str, typer.Argument(metavar="FROM", help="The group whose place is taken.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="The group that is moved there.")],
+    topic: Topic,
+    online_too: Annotated[
+        bool, typer.Option("--online-too", help="Even while consumers of TO are online.")
+    ] = False,
+) -> None:
+    """Let one group go on where another one is."""
+    admin = session.admin
+    brokers = await admin.topics.brokers(topic)
+    online = await gather(brokers, lambda at: admin.groups.connection(at, target))
+    if any(told is not None and told.connections for told in online.found.values()):
+        if not online_too:
+            raise TargetError(
+                f"consumers of {target} are online and would commit their own place over it; "
+                "stop them, or add --online-too"
+            )
+        session.warn(f"warning: consumers of {target} are online and may commit over it")
+    names = ", ".join(at.name for at in brokers)
+    if not session.agreed(f"move {target} to where {source} is in {topic} on {names}"):
+        return
+    done = await gather(brokers, lambda at: admin.offsets.clone(at, source, target, topic))
+    for warning in done.warnings:
+        session.warn(f"warning: {warning}")
+    names = ", ".join(at.name for at in done.found)
+    session.say(f"group {target}: now where {source} is in {topic}, on {names}")

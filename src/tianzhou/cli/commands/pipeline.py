@@ -1,0 +1,237 @@
+"""`tianzhou pipeline`: the standard Spark jobs over topics, and what became of their runs."""
+
+import asyncio
+import logging
+import signal
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from tianzhou.cli.shared.command import Options, Session, credentials_of, verb
+from tianzhou.cli.shared.context_file import Context
+from tianzhou.cli.shared.output import Shown, facts, moment, several, size, span, table
+from tianzhou.cli.shared.terminal import FAILED, OK
+from tianzhou.errors import ConfigError
+
+app = typer.Typer(name="pipeline", no_args_is_help=True, help="Run Spark jobs over topics.")
+
+Database = Annotated[
+    str | None,
+    typer.Option(
+        "--database", metavar="URL", help="Where results are: sqlite:///... or postgresql://"
+    ),
+]
+
+
+@verb(app, "list", reads=True, examples=["tianzhou pipeline list", "tianzhou pipeline list --json"])
+async def list_pipelines(session: Session) -> Shown:
+    """List the pipelines."""
+    with _extra():
+        from tianzhou.spark.pipelines import catalog
+
+    rows = [
+        {"name": name, "summary": each.summary, "streams": each.streams}
+        for name, each in catalog.PIPELINES.items()
+    ]
+    shown = table(
+        ["!name", "what", "runs"],
+        (
+            (name, each.summary, "until stopped" if each.streams else "to its end")
+            for name, each in catalog.PIPELINES.items()
+        ),
+    )
+    note = "`tianzhou pipeline options NAME` shows what can be set"
+    return Shown(rows, [shown], notes=[note])
+
+
+@verb(app, "options", reads=True, examples=["tianzhou pipeline options topic-stats"])
+async def options(
+    session: Session, name: Annotated[str, typer.Argument(metavar="NAME", help="The pipeline.")]
+) -> Shown:
+    """Show the options of a pipeline and their defaults."""
+    with _extra():
+        from tianzhou.spark.pipelines import catalog
+
+    found = {key: _text(value) for key, value in catalog.option_defaults(name).items()}
+    meanings = catalog.option_meanings(name)
+    rows = ((key, value, meanings.get(key)) for key, value in found.items())
+    return Shown(found, [table(["!option", "default", "what"], rows)])
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] - of texts
+    return "" if value is None else str(value)
+
+
+@verb(
+    app, "run",
+    examples=[
+        "tianzhou pipeline run topic-stats",
+        "tianzhou pipeline run topic-stats --set days=2024-02-29 --set zone=Asia/Shanghai",
+        "tianzhou pipeline run topic-stats --set midnight=true --database postgresql://db/stats",
+        "tianzhou pipeline run backlog-alarm --set threshold=1000 --set notify=https://hooks/x",
+    ],
+)  # fmt: skip
+async def run(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The pipeline.")],
+    given: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", metavar="OPTION=VALUE", help="An option; may be repeated."),
+    ] = None,
+    database: Database = None,
+) -> Shown:
+    """Run a pipeline. What is wrong with its options is told before Spark is started.
+
+    Ctrl-C and SIGTERM end it in good order. Exit code 0 means that nothing is left to do, or that
+    it was one which runs until it is stopped; 1 that it failed or was stopped before its end.
+    """
+    with _extra():
+        from tianzhou.spark.pipelines import catalog, runner
+    pairs = cluster_pairs(session.target, session.options) | catalog.parse_pairs(given or [])
+    if database is not None:
+        pairs["database"] = database
+    runner.check(name, pairs)
+
+    def tell(line: str) -> None:
+        session.err.print(Text(f"{name}: {line}", style="dim"), soft_wrap=True)
+
+    _show_notices()
+    stop = threading.Event()
+
+    def end() -> None:
+        if not stop.is_set():
+            tell("stopping")
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with suppress(RuntimeError, ValueError):  # outside of the main thread there are no signals
+            asyncio.get_running_loop().add_signal_handler(number, end)
+    work = asyncio.ensure_future(asyncio.to_thread(runner.run, name, pairs, tell=tell, stop=stop))
+    try:
+        outcome = await asyncio.shield(work)
+    except asyncio.CancelledError:
+        # Whoever called ends: so does the run, and is recorded as stopped.
+        stop.set()
+        await asyncio.gather(work, return_exceptions=True)
+        raise
+    more = [outcome.note] if outcome.note else []
+    if stop.is_set() and outcome.is_whole:
+        more.append("stopped")
+    note = f"{name}: {several(outcome.row_count, 'row')}" + (
+        f" ({'; '.join(more)})" if more else ""
+    )
+    code = OK if outcome.is_whole else FAILED
+    return Shown(asdict(outcome), notes=[note], exit_code=code)
+
+
+def _show_notices() -> None:
+    """What the notifier `log` gets is for the eyes of whoever runs the pipeline."""
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    logging.getLogger("tianzhou.spark.pipelines").setLevel(logging.INFO)
+
+
+@contextmanager
+def _extra() -> Generator[None]:
+    """For imports of what only the extra brings. Raises ConfigError."""
+    try:
+        yield
+    except ModuleNotFoundError as e:
+        raise ConfigError(f"pipelines need the extra: pip install 'tianzhou[spark]' ({e})") from e
+
+
+def cluster_pairs(target: Context, options: Options) -> dict[str, str]:
+    """The cluster of this command, as options of a pipeline."""
+    pairs = {"nameServer": target.namesrv}
+    account = credentials_of(target, options)
+    if account is not None:
+        pairs |= {"accessKey": account.access_key, "secretKey": account.secret_key}
+    if target.tls:
+        pairs["tls"] = "true"
+        if target.tls_ca:
+            pairs["tlsTrusted"] = target.tls_ca
+    return pairs
+
+
+@verb(
+    app, "package", reads=True,
+    examples=[
+        "tianzhou pipeline package --out ship",
+        "tianzhou pipeline package --out ship --with psycopg --without pyarrow",
+        "tianzhou pipeline package --out ship --pure",
+    ],
+)  # fmt: skip
+async def package(
+    session: Session,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where files are put.")],
+    pure: Annotated[
+        bool, typer.Option("--pure", help="A zip of the package alone, for --py-files.")
+    ] = False,
+    more: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="NAME", help="A distribution that is packed, too."),
+    ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option("--without", metavar="NAME", help="One that the machines have."),
+    ] = None,
+) -> Shown:
+    """Pack Tianzhou for a Spark cluster: files for spark-submit, and the command to use them."""
+    with _extra():
+        from tianzhou.spark.cluster_package import PYTHON, write_archive, write_zip
+    if pure and (more or without):
+        raise ConfigError("--with and --without are for archives; a zip has the package alone")
+    if pure:
+        made = await asyncio.to_thread(write_zip, out)
+    else:
+        made = await asyncio.to_thread(write_archive, out, more=more or (), without=without or ())
+    told = facts(
+        [
+            ("file", str(made.path)),
+            ("size", size(made.size_bytes)),
+            ("kernel", "included" if made.has_kernel else "not included: its pure twin serves"),
+            ("machines need", ", ".join(["Spark", f"Python {PYTHON}", *made.needs])),
+        ]
+    )
+    data = asdict(made) | {"path": str(made.path), "program": str(made.program)}
+    return Shown(data, [told], notes=["", *made.commands])
+
+
+@verb(app, "status", reads=True, watches=True, examples=["tianzhou pipeline status --watch"])
+async def status(
+    session: Session,
+    database: Database = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many runs.")] = 20,
+) -> Shown:
+    """Show the last runs, the newest first."""
+    with _extra():
+        from tianzhou.spark.pipelines import runner
+        from tianzhou.spark.pipelines.common import DATABASE
+
+    found = await asyncio.to_thread(runner.status, database or DATABASE, limit=limit)
+    rows = (
+        (
+            each.pipeline,
+            each.state,
+            moment(each.started_ms),
+            span((each.ended_ms or session.now_ms) - each.started_ms),
+            each.row_count,
+            each.note,
+        )
+        for each in found
+    )
+    shown = table(["!pipeline", "state", "!started", ">took", ">rows", "note"], rows)
+    return Shown(
+        [asdict(each) for each in found],
+        [shown] if found else [],
+        notes=[several(len(found), "run")],
+    )

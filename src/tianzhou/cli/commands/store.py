@@ -1,0 +1,251 @@
+"""`tianzhou store`: look into a store directory, check it, mend it.
+
+`stats`, `dump` and `verify` only read. `rebuild` and `truncate` change files, ask first, and
+refuse a directory that a broker has open.
+"""
+
+import base64
+import json
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tianzhou.cli.shared.output import bar_width, console, table
+from tianzhou.errors import StoreError
+from tianzhou.message import StoredMessage
+from tianzhou.store.message_store import MessageStore
+from tianzhou.store.offline.inspect import Progress as Told
+from tianzhou.store.offline.inspect import StoreDirectory
+from tianzhou.store.offline.repair import truncate_log
+from tianzhou.store.offline.verify import verify as verify_store
+
+app = typer.Typer(no_args_is_help=True, help="Look into a store directory, check it, mend it.")
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="storePathRootDir of a broker.")]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+_out = Console(soft_wrap=True)
+_err = Console(stderr=True, soft_wrap=True)
+
+
+@contextmanager
+def _progress(what: str) -> Generator[Told]:
+    """A bar on stderr; nothing where stderr is no terminal."""
+    columns = (
+        TextColumn(what),
+        BarColumn(bar_width(_err)),
+        TextColumn("{task.percentage:>3.0f} %"),
+    )
+    with Progress(
+        *columns, TimeRemainingColumn(), console=_err, disable=not _err.is_terminal
+    ) as progress:
+        task = progress.add_task(what, total=None)
+
+        def told(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+
+        yield told
+
+
+@contextmanager
+def _in_words() -> Generator[None]:
+    """An error of the store is one line on stderr and exit code 1."""
+    try:
+        yield
+    except StoreError as e:
+        _err.print(f"tianzhou store: {e}", markup=False)
+        raise typer.Exit(1) from e
+    except OSError as e:
+        _err.print(f"tianzhou store: {e.filename}: {e.strerror}", markup=False)
+        raise typer.Exit(1) from e
+
+
+def _print_json(value: object) -> None:
+    typer.echo(json.dumps(value, ensure_ascii=False))
+
+
+@app.command()
+def stats(directory: Directory, as_json: AsJson = False) -> None:
+    """Show what is in a store: files, queues, index, checkpoint."""
+    with _in_words():
+        facts = StoreDirectory(directory).facts()
+    if as_json:
+        _print_json(asdict(facts) | {"root": str(facts.root)})
+        return
+    last = "clean" if facts.clean else "not clean, or still open (abort exists)"
+    _out.print(f"{facts.root}: last stop {last}", markup=False)
+    _out.print(
+        f"log: {facts.log_files} files of {facts.log_file_bytes:,} bytes from "
+        f"{facts.first_log_offset:,} on; index: {facts.index_items:,} items in "
+        f"{facts.index_files} files"
+    )
+    shown = table(
+        ["!topic", ">queue", ">min", ">next", ">messages", ">files"],
+        (
+            (
+                queue.topic, str(queue.queue_id), queue.min_offset, queue.next_offset,
+                queue.next_offset - queue.min_offset, queue.files,
+            )
+            for queue in facts.queues
+        ),
+    )  # fmt: skip
+    console().print(shown)
+
+
+@app.command()
+def verify(directory: Directory, as_json: AsJson = False) -> None:
+    """Check every message, queue entry and index item; exit code 1 if something is wrong."""
+    with _in_words(), _progress("verify") as told:
+        verdict = verify_store(StoreDirectory(directory), told)
+    if as_json:
+        _print_json(asdict(verdict))
+    else:
+        for finding in verdict.findings:
+            _out.print(finding, markup=False)
+        if verdict.running:
+            _out.print(
+                "a broker has the store open: what it wrote after its last checkpoint was left out"
+            )
+        _out.print(
+            f"{verdict.messages:,} messages, {verdict.log_bytes:,} bytes, log ends at "
+            f"{verdict.end_log_offset:,}: "
+            + (f"{len(verdict.findings)} findings" if verdict.findings else "sound")
+        )
+    raise typer.Exit(1 if verdict.findings else 0)
+
+
+@app.command()
+def dump(
+    directory: Directory,
+    topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
+    queue_id: Annotated[int | None, typer.Option("--queue", help="Only this queue.")] = None,
+    from_log_offset: Annotated[
+        int, typer.Option("--from", help="Begin at this log offset, which begins a record.", min=0)
+    ] = 0,
+    limit: Annotated[int, typer.Option(help="Messages to show.", min=1)] = 100,
+    bodies: Annotated[bool, typer.Option("--bodies", help="Show bodies, too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show messages in the order of the log, one line each."""
+    with _in_words():
+        shown = 0
+        for message in StoreDirectory(directory).messages(from_log_offset):
+            if topic not in (None, message.topic) or queue_id not in (None, message.queue_id):
+                continue
+            shown += 1
+            if as_json:
+                _print_json(_as_dict(message, bodies=bodies))
+            else:
+                typer.echo(_as_line(message, bodies=bodies))
+            if shown >= limit:
+                break
+
+
+def _as_dict(message: StoredMessage, *, bodies: bool) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "log_offset": message.log_offset, "topic": message.topic, "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset, "size_bytes": message.size_bytes,
+        "store_time_ms": message.store_time_ms, "born_time_ms": message.born_time_ms,
+        "born_host": list(message.born_host), "store_host": list(message.store_host),
+        "flag": message.flag, "sys_flag": message.sys_flag,
+        "reconsume_count": message.reconsume_count,
+        "prepared_log_offset": message.prepared_log_offset, "properties": message.properties,
+    }  # fmt: skip
+    if bodies:
+        shown["body_base64"] = base64.b64encode(message.body).decode()
+    return shown
+
+
+def _as_line(message: StoredMessage, *, bodies: bool) -> str:
+    line = (
+        f"{message.log_offset} {message.topic}/{message.queue_id}@{message.queue_offset} "
+        f"{message.size_bytes} bytes, tags {message.tags or '-'}, keys "
+        f"{' '.join(message.keys) or '-'}"
+    )
+    return f"{line}: {message.body[:200]!r}" if bodies else line
+
+
+def _agree(what: str, *, dry_run: bool, yes: bool) -> None:
+    """Ends the command if something that destroys is not to be done. `what` begins with a verb."""
+    if dry_run:
+        _out.print(f"would {what}; nothing was changed", markup=False)
+        raise typer.Exit
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        _err.print(
+            f"tianzhou store: to {what} needs your word: add --yes, or --dry-run to only look",
+            markup=False,
+        )
+        raise typer.Exit(2)
+    typer.confirm(f"{what[0].upper()}{what[1:]}?", abort=True, err=True)
+
+
+@app.command()
+def rebuild(
+    directory: Directory, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
+) -> None:
+    """Make all queues and the index again from the log."""
+    with _in_words():
+        store_directory = StoreDirectory(directory)
+        config, facts = store_directory.inferred_config(), store_directory.facts()
+        what = f"{len(facts.queues)} queues and {facts.index_files} files of the index"
+        _agree(f"remove and rebuild {what} of {directory}", dry_run=dry_run, yes=yes)
+        with _progress("rebuild") as told:
+            store = MessageStore.open(config, background=False, rebuild=True, progress=told)
+            report = store.report
+            store.close()
+    _tell(report.replayed_count, report.end_log_offset, report.notes, as_json=as_json)
+
+
+def _lost_count(directory: StoreDirectory, log_offset: int) -> int:
+    """How many sound messages there are from a place on. Raises StoreError if it is no border."""
+    count, is_border = 0, log_offset == directory.facts().first_log_offset
+    for message in directory.messages():
+        start = message.log_offset
+        is_border = is_border or log_offset in (start, start + message.size_bytes)
+        count += start >= log_offset
+    if not is_border:
+        raise StoreError(f"no sound record begins or ends at log offset {log_offset}")
+    return count
+
+
+@app.command()
+def truncate(
+    directory: Directory,
+    log_offset: Annotated[
+        int, typer.Option("--at", help="The log ends here; must be the begin of a record.", min=0)
+    ],
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give up everything from a log offset on; queues and index follow."""
+    with _in_words():
+        store_directory = StoreDirectory(directory)
+        config = store_directory.inferred_config()
+        if dry_run or not yes:
+            lost = f"{_lost_count(store_directory, log_offset):,} messages of {directory}"
+            what = f"give up {lost} from log offset {log_offset} on, for ever"
+            _agree(what, dry_run=dry_run, yes=yes)
+        with _progress("truncate") as told:
+            report = truncate_log(config, log_offset, told)
+    _tell(report.replayed_count, report.end_log_offset, report.notes, as_json=as_json)
+
+
+def _tell(messages: int, end_log_offset: int, notes: list[str], *, as_json: bool) -> None:
+    if as_json:
+        _print_json({"messages": messages, "end_log_offset": end_log_offset, "notes": notes})
+        return
+    for note in notes:
+        _out.print(note, markup=False)
+    _out.print(f"{messages:,} messages, the log ends at {end_log_offset:,}")

@@ -1,0 +1,585 @@
+"""`tianzhou topic`: list, show, create, update, delete and copy topics."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+
+from tianzhou.admin.copy_settings import copy_topics
+from tianzhou.admin.fanout import BrokerAt, gather
+from tianzhou.admin.group_overview import merge_progress
+from tianzhou.admin.topics import QUEUE_COUNT, extents, perm_text
+from tianzhou.cli.shared.bulk_change import (
+    Attributes,
+    From,
+    FromDefaults,
+    OrCreate,
+    RemovedAttributes,
+    SettingsFile,
+    To,
+    apply_settings,
+    attribute_changes,
+    copy_settings,
+    read_settings,
+    refuse_if_there,
+    refuse_removals,
+    tell_changed,
+    tell_done,
+    warn_all,
+)
+from tianzhou.cli.shared.command import Bundle, Session, verb
+from tianzhou.cli.shared.common_options import (
+    BrokerOption,
+    ClusterOption,
+    Pattern,
+    Through,
+    Topic,
+    kind_of_topic,
+    like,
+    masters,
+    parse_perm,
+)
+from tianzhou.cli.shared.output import Cell, Shown, moment, several, table
+from tianzhou.errors import ConfigError, TargetError
+from tianzhou.names import ORDER_TOPIC_NAMESPACE
+from tianzhou.protocol.bodies.route import TopicRouteData
+from tianzhou.protocol.bodies.topics import TopicConfig
+
+app = typer.Typer(name="topic", no_args_is_help=True, help="Look after topics.")
+
+_UNIT, _UNIT_SUB = 1, 2
+"""System flags of a topic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicOptions(Bundle):
+    """The settings of a topic; None leaves one as it is."""
+
+    queues: Annotated[
+        int | None,
+        typer.Option("--queues", min=1, max=4096, help="Queues per broker, to read and to write."),
+    ] = None
+    read_queues: Annotated[
+        int | None, typer.Option("--read-queues", min=0, max=4096, help="Only queues to read.")
+    ] = None
+    write_queues: Annotated[
+        int | None, typer.Option("--write-queues", min=0, max=4096, help="Only queues to write.")
+    ] = None
+    perm: Annotated[
+        str | None, typer.Option("--perm", metavar="rw|r|w|none", help="What clients may do.")
+    ] = None
+    ordered: Annotated[
+        bool | None,
+        typer.Option("--ordered/--not-ordered", help="Whether its messages are ordered."),
+    ] = None
+    unit: Annotated[
+        bool | None, typer.Option("--unit/--no-unit", help="Whether it belongs to a unit.")
+    ] = None
+    unit_sub: Annotated[
+        bool | None,
+        typer.Option("--unit-sub/--no-unit-sub", help="Whether units subscribe to it."),
+    ] = None
+    attribute: Attributes = None
+    remove_attribute: RemovedAttributes = None
+
+    def of(self, before: TopicConfig) -> TopicConfig:
+        """A topic with what is given changed, and the rest as it was. Raises ConfigError."""
+        read_count = self.queues if self.read_queues is None else self.read_queues
+        write_count = self.queues if self.write_queues is None else self.write_queues
+        return TopicConfig(
+            topic_name=before.topic_name,
+            read_queue_count=before.read_queue_count if read_count is None else read_count,
+            write_queue_count=before.write_queue_count if write_count is None else write_count,
+            perm=before.perm if self.perm is None else parse_perm(self.perm),
+            filter_type=before.filter_type,
+            topic_sys_flag=self._flags(before.topic_sys_flag),
+            order=before.order if self.ordered is None else self.ordered,
+            attributes=attribute_changes(self.attribute, self.remove_attribute),
+        )
+
+    def _flags(self, before: int) -> int:
+        for bit, wanted in ((_UNIT, self.unit), (_UNIT_SUB, self.unit_sub)):
+            if wanted is not None:
+                before = before | bit if wanted else before & ~bit
+        return before
+
+
+def plain_topic(name: str) -> TopicConfig:
+    """A topic of which nothing is said."""
+    return TopicConfig(topic_name=name, read_queue_count=QUEUE_COUNT, write_queue_count=QUEUE_COUNT)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """A line of `topic list`."""
+
+    topic: str
+    kind: str
+    brokers: list[str]
+    read_queues: int
+    write_queues: int
+    perm: str
+    clusters: list[str] | None = None
+    groups: list[str] | None = None
+    """Who consumes it, if that was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRates:
+    """What a group takes out of a topic."""
+
+    group: str
+    out_tps: float
+    out_day: int
+    lag: int
+    """What it still has before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRates:
+    """What goes into a topic, and out of it."""
+
+    topic: str
+    in_tps: float
+    in_day: int
+    groups: list[GroupRates]
+
+
+@verb(
+    app, "list", reads=True,
+    examples=[
+        "tianzhou topic list", "tianzhou topic list 'order*' --json", "tianzhou topic list --all",
+        "tianzhou topic list --groups",
+    ],
+)  # fmt: skip
+async def list_topics(
+    session: Session,
+    pattern: Pattern = None,
+    cluster: ClusterOption = None,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Also retry, dead-letter and system topics.")
+    ] = False,
+    with_groups: Annotated[
+        bool, typer.Option("--groups", help="Also in which clusters they are, and who consumes.")
+    ] = False,
+) -> Shown:
+    """List the topics: where they are, how many queues they have, what clients may do."""
+    admin = session.admin
+    brokers = await admin.clusters.brokers(cluster=cluster, masters=True)
+    names, tables = await asyncio.gather(
+        admin.topics.names_of_cluster(cluster) if cluster else admin.topics.names(),
+        gather(brokers, admin.topics.all_configs),
+    )
+    clusters, broker_names = {at.cluster for at in brokers}, {at.name for at in brokers}
+    rows: list[TopicRow] = []
+    for name in like(names, pattern):
+        kind = kind_of_topic(name, clusters, broker_names)
+        if kind != "normal" and not everything:
+            continue
+        on = {at: configs[name] for at, configs in tables.found.items() if name in configs}
+        perms = sorted({perm_text(config.perm) for config in on.values()})
+        rows.append(
+            TopicRow(
+                topic=name,
+                kind=kind,
+                brokers=[at.name for at in on],
+                read_queues=sum(config.read_queue_count for config in on.values()),
+                write_queues=sum(config.write_queue_count for config in on.values()),
+                perm="/".join(perms),
+                clusters=sorted({at.cluster for at in on}) if with_groups else None,
+                groups=await _groups_of(session, name) if with_groups else None,
+            )
+        )
+    hidden = len(like(names, pattern)) - len(rows)
+    shown = _topics_table(rows, with_groups=with_groups)
+    notes = [several(len(rows), "topic") + (f"; {hidden} more with --all" if hidden else "")]
+    data = [
+        {name: value for name, value in asdict(row).items() if value is not None} for row in rows
+    ]
+    return Shown(data, [shown] if rows else [], tables.warnings, notes=notes)
+
+
+async def _groups_of(session: Session, topic: str) -> list[str]:
+    try:
+        return await session.admin.topics.groups(topic)
+    except TargetError:
+        # It has gone since it was listed, or no broker of it is there.
+        return []
+
+
+def _topics_table(rows: list[TopicRow], *, with_groups: bool) -> RenderableType:
+    columns = ["topic", "kind", "brokers", ">read queues", ">write queues", "perm"]
+    cells: list[list[Cell]] = [
+        [row.topic, row.kind, ", ".join(row.brokers), row.read_queues, row.write_queues, row.perm]
+        for row in rows
+    ]
+    if with_groups:
+        columns += ["clusters", "groups"]
+        for row, line in zip(rows, cells, strict=True):
+            line += [", ".join(row.clusters or ()), ", ".join(row.groups or ()) or None]
+    return table(columns, cells)
+
+
+@verb(
+    app, "show", reads=True, watches=True,
+    examples=["tianzhou topic show orders", "tianzhou topic show orders --watch"],
+)  # fmt: skip
+async def show_topic(session: Session, topic: Topic, through: Through = None) -> Shown:
+    """Show a topic: settings on each broker, the extent of each queue, and who consumes it."""
+    topics = session.admin.topics
+    route = await topics.route(topic) if through is None else TopicRouteData()
+    configs, stats, groups = await asyncio.gather(
+        topics.configs(topic, through), topics.stats(topic, through), topics.groups(topic, through)
+    )
+    queues = extents(stats)
+    total = sum(each.max_offset - each.min_offset for _, each in queues)
+    data = {
+        "topic": topic,
+        "order": route.order_conf,
+        "brokers": [
+            {
+                "broker": at.name, "address": at.address, "read_queues": config.read_queue_count,
+                "write_queues": config.write_queue_count, "perm": perm_text(config.perm),
+                "ordered": config.order, "attributes": config.attributes or {},
+            }
+            for at, config in configs.found.items() if config is not None
+        ],
+        "queues": [
+            {
+                "broker": queue.broker_name, "queue": queue.queue_id, "begin": each.min_offset,
+                "end": each.max_offset, "messages": each.max_offset - each.min_offset,
+                "updated_ms": each.last_update_timestamp,
+            }
+            for queue, each in queues
+        ],
+        "groups": groups,
+        "messages": total,
+    }  # fmt: skip
+    brokers = table(
+        ["!broker", "!address", ">read queues", ">write queues", "perm", "ordered", "attributes"],
+        (
+            (
+                at.name, at.address, config.read_queue_count, config.write_queue_count,
+                perm_text(config.perm), config.order,
+                " ".join(f"{k}={v}" for k, v in (config.attributes or {}).items()) or None,
+            )
+            for at, config in configs.found.items() if config is not None
+        ),
+        title=f"Topic {topic}",
+    )  # fmt: skip
+    extent = table(
+        ["!broker", ">queue", ">begin", ">end", ">messages", "last message"],
+        (
+            (
+                queue.broker_name, queue.queue_id, each.min_offset, each.max_offset,
+                each.max_offset - each.min_offset, moment(each.last_update_timestamp),
+            )
+            for queue, each in queues
+        ),
+    )  # fmt: skip
+    notes = [
+        f"{total:,} messages in {len(queues)} queues; consumed by "
+        + (", ".join(groups) if groups else "no group")
+    ]
+    warnings = [*configs.warnings, *stats.warnings]
+    return Shown(data, [brokers, extent], list(dict.fromkeys(warnings)), notes=notes)
+
+
+@verb(app, "route", reads=True, examples=["tianzhou topic route orders"])
+async def show_route(session: Session, topic: Topic) -> Shown:
+    """Show where a topic is, as clients are told by the nameserver."""
+    route = await session.admin.topics.route(topic)
+    addresses = {data.broker_name: data.addresses or {} for data in route.brokers}
+    clusters = {data.broker_name: data.cluster for data in route.brokers}
+    data = [
+        {
+            "broker": each.broker_name, "cluster": clusters.get(each.broker_name),
+            "read_queues": each.read_queue_count, "write_queues": each.write_queue_count,
+            "perm": perm_text(each.perm),
+            "addresses": {str(k): v for k, v in addresses.get(each.broker_name, {}).items()},
+        }
+        for each in route.queues
+    ]  # fmt: skip
+    rows = (
+        (
+            each.broker_name, clusters.get(each.broker_name), each.read_queue_count,
+            each.write_queue_count, perm_text(each.perm),
+            "  ".join(f"{k}: {v}" for k, v in sorted(addresses.get(each.broker_name, {}).items())),
+        )
+        for each in sorted(route.queues, key=lambda each: each.broker_name or "")
+    )  # fmt: skip
+    columns = ["broker", "cluster", ">read queues", ">write queues", "perm", "id: address"]
+    notes = [f"order: {route.order_conf}"] if route.order_conf else []
+    return Shown(data, [table(columns, rows)], notes=notes)
+
+
+@verb(
+    app, "stats", reads=True, watches=True,
+    examples=[
+        "tianzhou topic stats", "tianzhou topic stats 'order*' --watch --every 5",
+        "tianzhou topic stats --active",
+    ],
+)  # fmt: skip
+async def show_stats(
+    session: Session,
+    pattern: Pattern = None,
+    active: Annotated[
+        bool, typer.Option("--active", help="Only where something came or went in the last day.")
+    ] = False,
+) -> Shown:
+    """Show what went in and out of each topic, by group, and what each still has before it.
+
+    Rates are those of the last minute, totals those of the last day.
+    """
+    admin = session.admin
+    brokers = await masters(session)
+    broker_names, clusters = {at.name for at in brokers}, {at.cluster for at in brokers}
+    names = [
+        name
+        for name in like(await admin.topics.names(), pattern)
+        if pattern or kind_of_topic(name, clusters, broker_names) == "normal"
+    ]
+
+    async def rates(name: str) -> TopicRates:
+        in_tps, in_day = await _sum_statistic(session, brokers, "TOPIC_PUT_NUMS", name)
+        groups: list[GroupRates] = []
+        for group in await admin.topics.groups(name):
+            key = f"{name}@{group}"
+            out_tps, out_day = await _sum_statistic(session, brokers, "GROUP_GET_NUMS", key)
+            lag = await _lag(session, brokers, group, name)
+            groups.append(GroupRates(group, out_tps, out_day, lag))
+        return TopicRates(name, in_tps, in_day, groups)
+
+    data = [await rates(name) for name in names]
+    if active:
+        data = [_only_active(each) for each in data if _is_active(each)]
+    rows: list[list[Cell]] = []
+    for each in data:
+        first: list[Cell] = [each.topic, each.in_tps, each.in_day]
+        for group in each.groups:
+            rows.append([*first, group.group, group.lag, group.out_tps, group.out_day])
+            first = ["", "", ""]
+        if not each.groups:
+            rows.append([*first, None, None, None, None])
+    columns = ["topic", ">in/s", ">in, last day", "group", ">lag", ">out/s", ">out, last day"]
+    return Shown(data, [table(columns, rows)])
+
+
+def _is_active(topic: TopicRates) -> bool:
+    return topic.in_day > 0 or any(group.out_day for group in topic.groups)
+
+
+def _only_active(topic: TopicRates) -> TopicRates:
+    """Where messages came in, every group counts: one that takes none is what is looked for."""
+    groups = [group for group in topic.groups if topic.in_day or group.out_day]
+    return replace(topic, groups=groups)
+
+
+async def _lag(session: Session, brokers: list[BrokerAt], group: str, topic: str) -> int:
+    groups = session.admin.groups
+    told = await gather(brokers, lambda at: groups.progress_on(at, group, topic))
+    queues = merge_progress(told.found.values()).values()
+    return max(sum(each.broker_offset - each.consumer_offset for each in queues), 0)
+
+
+async def _sum_statistic(
+    session: Session, brokers: list[BrokerAt], name: str, key: str
+) -> tuple[float, int]:
+    told = await gather(brokers, lambda at: session.admin.brokers.statistic(at, name, key))
+    rate, total = 0.0, 0
+    for each in told.found.values():
+        if each is not None:
+            rate += each.minute.tps if each.minute else 0.0
+            total += each.day.sum if each.day else 0
+    return rate, total
+
+
+# -- changing --------------------------------------------------------------------------------------
+
+
+@verb(
+    app, "create",
+    examples=[
+        "tianzhou topic create orders",
+        "tianzhou topic create orders --queues 16 --cluster DefaultCluster",
+        "tianzhou topic create orders --attribute message.type=FIFO    (5.x)",
+    ],
+)  # fmt: skip
+async def create_topic(
+    session: Session,
+    topic: Topic,
+    cluster: ClusterOption = None,
+    broker: BrokerOption = None,
+    settings: TopicOptions = TopicOptions(),
+) -> None:
+    """Create a topic on all brokers, or on those that are named; 8 queues on each by default."""
+    refuse_removals(settings.remove_attribute, "topic")
+    brokers = await masters(session, cluster, broker)
+    wanted = settings.of(plain_topic(topic))
+    tables = await gather(brokers, session.admin.topics.all_configs)
+    refuse_if_there("topic", topic, (at for at in tables.found if topic in tables.found[at]))
+    done = await gather(brokers, lambda at: session.admin.topics.put(at, wanted))
+    tell_done(session, f"topic {topic}: created", done)
+    session.say(
+        f"  {wanted.read_queue_count} queues to read and {wanted.write_queue_count} to write on "
+        f"each, permission {perm_text(wanted.perm)}"
+    )
+    await _keep_order(session, wanted, brokers)
+    await _await_routes(session, [topic], done.found)
+
+
+@verb(
+    app, "update",
+    examples=[
+        "tianzhou topic update orders --queues 16",
+        "tianzhou topic update orders --write-queues 4    shrink: first what is written ...",
+        "tianzhou topic update orders --read-queues 4     ... then what is read, once drained",
+        "tianzhou topic update orders --perm r --broker broker-a",
+    ],
+)  # fmt: skip
+async def update_topic(
+    session: Session,
+    topic: Topic,
+    cluster: ClusterOption = None,
+    broker: BrokerOption = None,
+    settings: TopicOptions = TopicOptions(),
+    or_create: OrCreate = False,
+    from_defaults: FromDefaults = False,
+) -> None:
+    """Change a topic where it exists; what is not named stays as it is."""
+    if not (or_create or from_defaults) and settings == TopicOptions():
+        raise ConfigError("nothing to change; say --queues, --perm, --ordered, --attribute, ...")
+    admin = session.admin
+    chosen = await masters(session, cluster, broker)
+    found = await gather(chosen, lambda at: admin.topics.config(at, topic))
+    there = {
+        at: config or plain_topic(topic)
+        for at, config in found.found.items()
+        if config is not None or or_create
+    }
+    if not there:
+        raise TargetError(
+            f"there is no topic {topic!r} there; `tianzhou topic create {topic}` makes it"
+        )
+    after = {
+        at: settings.of(plain_topic(topic) if from_defaults else config)
+        for at, config in there.items()
+    }
+    if settings.ordered is False:
+        # First of all: brokers mark every topic as ordered that the nameserver lists.
+        await session.admin.namesrv.remove(ORDER_TOPIC_NAMESPACE, topic)
+    done = await gather(there, lambda at: admin.topics.put(at, after[at]))
+    warn_all(session, (*found.warnings, *done.warnings))
+    tell_changed(session, f"topic {topic}", done.found, lambda at: found.found[at] is not None)
+    for at, config in after.items():
+        before = there[at]
+        if found.found[at] is None:
+            session.say(
+                f"  {at.name}: {config.read_queue_count} queues to read and "
+                f"{config.write_queue_count} to write, permission {perm_text(config.perm)}"
+            )
+            continue
+        session.say(
+            f"  {at.name}: read queues {before.read_queue_count} -> {config.read_queue_count}, "
+            f"write queues {before.write_queue_count} -> {config.write_queue_count}, permission "
+            f"{perm_text(before.perm)} -> {perm_text(config.perm)}"
+        )
+    if settings.ordered is not None:
+        await _keep_order(session, next(iter(after.values())), sorted(there))
+
+
+async def _await_routes(
+    session: Session, topics: Iterable[str], brokers: Iterable[BrokerAt]
+) -> None:
+    """The next command shall find what this one has made."""
+    on = list(brokers)
+    for topic in topics:
+        late = await session.admin.topics.await_route(topic, on)
+        if late:
+            session.warn(
+                f"warning: the nameserver does not tell of {topic} on {', '.join(sorted(late))} "
+                "yet; brokers register every 30 s at the latest"
+            )
+
+
+async def _keep_order(session: Session, config: TopicConfig, brokers: list[BrokerAt]) -> None:
+    """Ordered topics have their queues listed in the nameserver, for consumers to agree on."""
+    if config.order and config.topic_name:
+        text = ";".join(f"{at.name}:{config.write_queue_count}" for at in brokers)
+        await session.admin.namesrv.put(ORDER_TOPIC_NAMESPACE, config.topic_name, text)
+        session.say(f"  order of queues kept in the nameserver: {text}")
+
+
+@verb(
+    app, "delete", destroys=True,
+    examples=["tianzhou topic delete orders --dry-run", "tianzhou topic delete orders --yes"],
+)  # fmt: skip
+async def delete_topic(session: Session, topic: Topic, cluster: ClusterOption = None) -> None:
+    """Delete a topic and its messages on all its brokers, and its routes."""
+    admin = session.admin
+    on = {at.name for at in await admin.topics.brokers(topic)}
+    brokers = [at for at in await masters(session, cluster) if at.name in on]
+    if not brokers:
+        raise TargetError(f"topic {topic} is not in cluster {cluster}")
+    groups = await admin.topics.groups(topic)
+    used = f", which {', '.join(groups)} consume" if groups else ""
+    names = ", ".join(at.name for at in brokers)
+    if not session.agreed(f"delete topic {topic} with all its messages on {names}{used}"):
+        return
+    done = await admin.topics.delete(topic, brokers)
+    tell_done(session, f"topic {topic}: deleted", done)
+
+
+@verb(
+    app, "apply", destroys=True,
+    examples=[
+        "tianzhou topic apply topics.json --dry-run",
+        "tianzhou topic apply topics.json --cluster DefaultCluster --yes",
+    ],
+)  # fmt: skip
+async def apply(
+    session: Session,
+    file: SettingsFile,
+    cluster: ClusterOption = None,
+    broker: BrokerOption = None,
+) -> None:
+    """Create or change all topics of a file: a JSON list of RocketMQ's topic settings.
+
+    A broker takes all of them or, if one is wrong, none; one of 4.9 takes them one by one.
+    """
+    configs = read_settings(file, list[TopicConfig])
+    names = sorted(config.topic_name or "" for config in configs)
+    if not all(names):
+        raise ConfigError(f"{file}: each topic needs a topicName")
+    brokers = await masters(session, cluster, broker)
+    put_all = session.admin.topics.put_all
+    done = await apply_settings(session, "topic", names, brokers, lambda at: put_all(at, configs))
+    if done:
+        # Brokers register their topics in order, so with the last one all are known.
+        await _await_routes(session, names[-1:], done)
+
+
+@verb(
+    app, "copy", destroys=True,
+    examples=[
+        "tianzhou topic copy --from broker-a --to broker-c --dry-run",
+        "tianzhou topic copy 'order*' --from broker-a --to broker-c --to broker-d --yes",
+        "tianzhou topic copy --from broker-a --yes     to all that lack them",
+    ],
+)  # fmt: skip
+async def copy(session: Session, source: From, targets: To = None, pattern: Pattern = None) -> None:
+    """Copy the settings of topics, not their messages, from one broker to new ones."""
+
+    def is_wanted(name: str) -> bool:
+        return bool(like([name], pattern))
+
+    made = await copy_settings(
+        session, "topic", source, targets,
+        lambda origin, goal: copy_topics(session.admin, origin, goal, is_wanted),
+    )  # fmt: skip
+    # Brokers register their topics in order, so with the last one all are known.
+    for goal, names in made.items():
+        await _await_routes(session, names[-1:], [goal])

@@ -1,0 +1,42 @@
+"""The picture of the demonstration: messages per second, and latency, over the same time."""
+# matplotlib leaves its keyword arguments untyped.
+# pyright: reportUnknownMemberType=false
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tianzhou.cli.demo.figures import Slot
+
+_SENT, _RECEIVED, _MEDIAN, _SLOWEST = "#7f8c8d", "#c0392b", "#2c7fb8", "#a6bddb"
+
+
+def save(path: Path, slots: Sequence[Slot], title: str) -> None:
+    """Write the PNG. Raises ImportError where matplotlib is not installed, and OSError."""
+    # Not `pyplot`, which is for windows and keeps every figure.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 6), dpi=110)
+    FigureCanvasAgg(figure)
+    rate, latency = figure.subplots(2, 1, sharex=True)
+    at_s = [slot.at_s for slot in slots]
+    rate.plot(at_s, [slot.sent_per_s for slot in slots], color=_SENT, label="sent")
+    rate.plot(at_s, [slot.received_per_s for slot in slots], color=_RECEIVED, label="received")
+    rate.set_ylabel("messages per second")
+    rate.set_title(title, loc="left")
+    seen = [slot for slot in slots if slot.median_ms is not None]
+    seen_s = [slot.at_s for slot in seen]
+    slowest = [slot.p99_ms or 0.0 for slot in seen]
+    latency.plot(seen_s, slowest, color=_SLOWEST, label="99 of 100 below")
+    latency.plot(seen_s, [slot.median_ms or 0.0 for slot in seen], color=_MEDIAN, label="median")
+    latency.set_ylabel("ms from producer to consumer")
+    latency.set_xlabel("seconds")
+    for axes in (rate, latency):
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.25)
+        axes.legend(frameon=False, loc="upper left")
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)

@@ -1,0 +1,1 @@
+"""`mqadmin` and the other stock command names, translated to our commands."""

@@ -1,0 +1,63 @@
+"""The stock command names, with RocketMQ's own options: mqnamesrv, mqbroker, mqadmin, mqshutdown.
+
+They read like the original's, so that scripts written for it go on working. They load as little as
+they can: a server's start should not pay for tables and colours.
+"""
+
+import sys
+from pathlib import Path
+
+from tianzhou.cli.shared.arguments import Arguments
+from tianzhou.cli.shared.terminal import OK, WRONG_USE, complain, say
+from tianzhou.errors import ConfigError
+
+
+def mqnamesrv(arguments: list[str] | None = None) -> int:
+    """`mqnamesrv [-c FILE] [-n ADDR] [-p]`."""
+    parser = Arguments(
+        "mqnamesrv", "Start a nameserver. `tianzhou namesrv --help` shows more options."
+    )
+    add = parser.add_argument
+    add("-c", "--configFile", type=Path, metavar="FILE", help="configuration properties file")
+    add("-n", "--namesrvAddr", metavar="ADDR", help="accepted; the original ignores it, too")
+    add("-p", "--printConfigItem", action="store_true", help="print all settings and exit")
+    options = parser.parse_args(arguments)
+    from tianzhou.cli.serve import (
+        namesrv,  # After the options, so that --help and mistakes are quick.
+    )
+
+    try:
+        loaded = namesrv.load_settings(options.configFile, [])
+    except ConfigError as e:
+        complain("mqnamesrv", e)
+        return WRONG_USE
+    if options.printConfigItem:
+        say(namesrv.as_properties(loaded))
+        return OK
+    return namesrv.serve(loaded, options.configFile)
+
+
+def mqshutdown(arguments: list[str] | None = None) -> int:
+    """`mqshutdown namesrv|broker`."""
+    parser = Arguments(
+        "mqshutdown", "Ask the servers that you run to stop. Apache's own are left alone."
+    )
+    parser.add_argument("program", choices=("namesrv", "broker"))
+    options = parser.parse_args(arguments)
+    from tianzhou.cli.serve.stop import stop_all
+
+    return stop_all("mqshutdown", options.program, wait_s=0)
+
+
+def mqbroker(arguments: list[str] | None = None) -> int:
+    """`mqbroker [-n ADDR] [-c FILE] [-p] [-m]`."""
+    from tianzhou.cli.serve import broker
+
+    return broker.mqbroker(arguments)
+
+
+def mqadmin(arguments: list[str] | None = None) -> int:
+    """`mqadmin SUBCOMMAND [-n ADDR] ...`."""
+    from tianzhou.cli.mqadmin import command
+
+    return command.run(sys.argv[1:] if arguments is None else arguments)

@@ -1,0 +1,1 @@
+"""Commands that run a server in the foreground, and those that stop one."""

@@ -1,0 +1,77 @@
+"""Running a server in the foreground: signals, the event loop, one-line errors."""
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Protocol
+
+from tianzhou.cli.serve.pidfiles import announced
+from tianzhou.cli.shared.terminal import FAILED, OK, complain, say
+from tianzhou.descriptors import log_descriptor_limit, raise_descriptor_limit
+from tianzhou.errors import TianzhouError
+from tianzhou.remoting import event_loop
+from tianzhou.remoting.address import format_address
+from tianzhou.remoting.event_loop import spare_collections
+
+log = logging.getLogger(__name__)
+
+_SWITCH_INTERVAL_S = 0.0005
+"""For so long another thread may keep the interpreter from the event loop. Python's own 5 ms are
+what the slowest in a hundred requests would wait for a thread that flushes or saves tables."""
+
+
+class Program(Protocol):
+    """A server that can be started and stopped once."""
+
+    async def start(self) -> tuple[str, int]: ...
+
+    async def stop(self) -> None: ...
+
+
+def run(name: str, make: Callable[[], Program], on_started: Callable[[str], str]) -> int:
+    """Run a program until it is told to stop; returns the exit code.
+
+    `on_started` makes the line that tells the user where it listens. SIGTERM and SIGINT stop it in
+    good order; a second one does not wait for that.
+    """
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    raise_descriptor_limit()
+    try:
+        event_loop.run(_run(name, make, on_started))
+    except (TianzhouError, OSError) as e:
+        complain(name, e)
+        return FAILED
+    except KeyboardInterrupt:
+        return FAILED
+    return OK
+
+
+async def _run(name: str, make: Callable[[], Program], on_started: Callable[[str], str]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGTERM, signal.SIGINT)
+
+    def asked_to_stop(number: signal.Signals) -> None:
+        log.info("%s: stopping on %s", name, number.name)
+        stop.set()
+        for each in signals:
+            loop.remove_signal_handler(each)
+
+    for each in signals:
+        loop.add_signal_handler(each, asked_to_stop, each)
+    program = make()
+    # It is findable until it has stopped: whoever waits for its end sees the end.
+    with ExitStack() as stack:
+        try:
+            address = format_address(*await program.start())
+            stack.enter_context(announced(name, address))
+            say(on_started(address))
+            log_descriptor_limit()
+            spare_collections()
+            await stop.wait()
+        finally:
+            await program.stop()
+    log.info("%s: stopped", name)

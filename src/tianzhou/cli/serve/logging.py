@@ -1,0 +1,124 @@
+"""The log of a server: for people or for programs, on standard error or in files that take turns.
+
+    2026-01-31 12:00:00,000 WARNING tianzhou.broker.workers - slow request: SEND_MESSAGE_V2 ...
+    {"time": "2026-01-31T12:00:00.000+00:00", "level": "WARNING",
+     "logger": "tianzhou.broker.workers",
+     "message": "slow request: ...", "code": 310, "took_ms": 1200}
+
+What the caller of a logger gives as `extra` becomes fields of the JSON object. A file that has
+reached its size becomes NAME.1, NAME.1 becomes NAME.2, and the oldest is removed. A message cannot
+forge a line: what breaks lines in it is written out.
+"""
+
+import json
+import logging
+import sys
+from argparse import ArgumentParser, Namespace
+from datetime import UTC, datetime
+from logging.handlers import RotatingFileHandler
+from typing import Any
+
+from tianzhou.config.log_settings import LogLevel, LogSettings
+from tianzhou.config.settings import Given
+from tianzhou.errors import ConfigError
+
+_TEXT = "%(asctime)s %(levelname)s %(name)s - %(message)s"
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""What every record has; the rest is what the caller gave as `extra`."""
+_BREAKS = {ord("\n"): "\\n", ord("\r"): "\\r", 0x85: "\\x85", 0x2028: "\\u2028", 0x2029: "\\u2029"}
+_JSON_BREAKS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
+"""JSON lets these stand as they are, and some readers of lines break lines at them."""
+_FLAGS = {
+    "log_level": "logLevel",
+    "log_file": "logFile",
+    "log_json": "logJson",
+    "log_file_size": "logFileSize",
+    "log_file_count": "logFileCount",
+}
+
+
+class TextLines(logging.Formatter):
+    """A line a record; the trace of an error follows on lines of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(_TEXT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = record.message.translate(_BREAKS)
+        return super().formatMessage(record)
+
+
+class JsonLines(logging.Formatter):
+    """A JSON object a line, traces included."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = datetime.fromtimestamp(record.created, UTC)
+        told: dict[str, Any] = {
+            "time": when.isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        for name, value in vars(record).items():
+            if name not in _OWN:
+                # No field of a caller takes the place of one of ours.
+                told[f"_{name}" if name in told else name] = value
+        if record.exc_info:
+            told["error"] = self.formatException(record.exc_info)
+        return json.dumps(told, ensure_ascii=False, default=str).translate(_JSON_BREAKS)
+
+
+def set_up(settings: LogSettings) -> None:
+    """Begin to log. Raises ConfigError if the file cannot be written."""
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        root.removeHandler(handler)
+        handler.close()
+    for handler in _handlers(settings):
+        handler.setFormatter(JsonLines() if settings.log_json else TextLines())
+        root.addHandler(handler)
+    root.setLevel(settings.log_level.upper())
+
+
+def _handlers(settings: LogSettings) -> list[logging.Handler]:
+    screen = logging.StreamHandler(sys.stderr)
+    if settings.log_file is None:
+        return [screen]
+    screen.setLevel(logging.ERROR)
+    try:
+        settings.log_file.parent.mkdir(parents=True, exist_ok=True)
+        file = RotatingFileHandler(
+            settings.log_file,
+            maxBytes=settings.log_file_size,
+            backupCount=settings.log_file_count - 1,
+            encoding="utf-8",
+            errors="backslashreplace",
+        )
+    except OSError as e:
+        raise ConfigError(f"logFile {settings.log_file} cannot be written: {e}") from e
+    return [screen, file]
+
+
+# -- flags -----------------------------------------------------------------------------------------
+
+
+def add_flags(parser: ArgumentParser, default_level: LogLevel = LogLevel.INFO) -> None:
+    """The flags of every server."""
+    add = parser.add_argument
+    add("--log-level", choices=[each.value for each in LogLevel],
+        help=f"what is logged, {default_level} by default (logLevel)")  # fmt: skip
+    add("--log-file", metavar="FILE",
+        help="log into FILE; standard error gets errors only (logFile)")  # fmt: skip
+    add("--log-json", action="store_const", const="true", help="log JSON lines (logJson)")
+    add("--log-file-size", metavar="SIZE",
+        help="a new file is begun after so much, 64M by default (logFileSize)")  # fmt: skip
+    add("--log-file-count", metavar="N", help="files kept, 10 by default (logFileCount)")
+
+
+def given_by(options: Namespace) -> list[Given]:
+    """The settings that the flags give."""
+    return [
+        Given(key, getattr(options, name), f"flag --{name.replace('_', '-')}")
+        for name, key in _FLAGS.items()
+        if getattr(options, name) is not None
+    ]

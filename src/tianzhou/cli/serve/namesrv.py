@@ -1,0 +1,158 @@
+"""`tianzhou namesrv`: its settings from every source, printed or served."""
+
+import json
+import logging
+import os
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tianzhou.cli.serve import foreground
+from tianzhou.cli.serve import logging as logs
+from tianzhou.cli.shared import terminal
+from tianzhou.cli.shared.arguments import Arguments
+from tianzhou.config.live import LiveSettings
+from tianzhou.config.settings import (
+    Given,
+    Loaded,
+    from_environment,
+    from_file,
+    load,
+    render_properties,
+    render_table,
+    show,
+)
+from tianzhou.errors import ConfigError
+from tianzhou.namesrv.config import ENVIRONMENT_PREFIX, INERT, NamesrvConfig
+
+log = logging.getLogger(__name__)
+
+PROGRAM = "namesrv"
+COMMAND = "tianzhou namesrv"
+
+_DESCRIPTION = """\
+Start a nameserver. Ctrl-C or SIGTERM stops it.
+
+Every setting has RocketMQ's own key. It is taken from the first of these that has it:
+  a flag                   --port 9877, or for any key --set orderMessageEnable=true
+  the environment          TIANZHOU_NAMESRV_LISTEN_PORT=9877 for listenPort
+  the configuration file   listenPort=9877 in a .properties file, RocketMQ's own included
+  the default
+"""
+_EPILOG = """\
+examples:
+  tianzhou namesrv
+  tianzhou namesrv --config namesrv.properties --port 9877
+  tianzhou namesrv --print-config             every key, its value, where it is from, its meaning
+  tianzhou stop namesrv
+running nameservers: tianzhou namesrv list | config | kv | write-permission
+"""
+_FLAG_KEYS = {"port": "listenPort", "listen": "bindAddress", "kv_config": "kvConfigPath"}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        loaded = load_settings(options.config, _flags(options))
+    except (ConfigError, ValueError) as e:
+        terminal.complain(COMMAND, e)
+        return terminal.WRONG_USE
+    if options.print_config:
+        terminal.say(as_json(loaded) if options.json else as_table(loaded))
+        return terminal.OK
+    return serve(loaded, options.config)
+
+
+def _parser() -> Arguments:
+    parser = Arguments(COMMAND, _DESCRIPTION, _EPILOG)
+    add = parser.add_argument
+    add("-c", "--config", type=Path, metavar="FILE", help="configuration, a .properties file")
+    add("--port", metavar="PORT", help="TCP port, 9876 by default (listenPort)")
+    add(
+        "--listen",
+        "--bind-address",
+        metavar="ADDRESS",
+        help="address to listen on, every interface by default (bindAddress)",
+    )
+    add(
+        "--kv-config",
+        metavar="FILE",
+        help="KV configuration, ~/namesrv/kvConfig.json by default (kvConfigPath)",
+    )
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="any key; may be repeated")
+    add("-p", "--print-config", action="store_true", help="show all settings and exit")
+    add("--json", action="store_true", help="show them as JSON")
+    logs.add_flags(parser)
+    return parser
+
+
+def _flags(options: Namespace) -> list[Given]:
+    given = [_pair_flag(pair) for pair in options.set] + logs.given_by(options)
+    for name, key in _FLAG_KEYS.items():
+        value = getattr(options, name)
+        if value is not None:
+            given.append(Given(key, value, f"flag --{name.replace('_', '-')}"))
+    return given
+
+
+def _pair_flag(text: str) -> Given:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ValueError(f"--set {text}: write KEY=VALUE")
+    return Given(key.strip(), value, "flag --set", deliberate=True)
+
+
+def load_settings(
+    config_file: Path | None, flags: Sequence[Given], environ: Mapping[str, str] = os.environ
+) -> Loaded[NamesrvConfig]:
+    """Flags beat environment beats file beats default. Raises ConfigError."""
+    sources: list[Given] = []
+    if config_file is not None:
+        sources += from_file(config_file)
+        # As RocketMQ has it: what is changed at run time goes into the file it was started with.
+        sources.append(Given("configStorePath", str(config_file.absolute()), str(config_file)))
+    sources += from_environment(NamesrvConfig, environ, ENVIRONMENT_PREFIX)
+    sources += flags
+    return load(NamesrvConfig, sources, INERT)
+
+
+def as_properties(loaded: Loaded[NamesrvConfig]) -> str:
+    return render_properties(loaded).rstrip("\n")
+
+
+def as_table(loaded: Loaded[NamesrvConfig]) -> str:
+    return render_table(loaded).rstrip("\n")
+
+
+def as_json(loaded: Loaded[NamesrvConfig]) -> str:
+    return json.dumps([row._asdict() for row in show(loaded)], indent=2, ensure_ascii=False)
+
+
+def serve(loaded: Loaded[NamesrvConfig], config_file: Path | None) -> int:
+    """Serve until told to stop; returns the exit code."""
+    from tianzhou.namesrv.server import NameServer  # Printing the settings needs none of it.
+
+    try:
+        logs.set_up(loaded.config)
+    except ConfigError as e:
+        terminal.complain(COMMAND, e)
+        return terminal.WRONG_USE
+    if config_file is not None:
+        terminal.say(f"load config properties file OK, {config_file}")
+    for warning in loaded.warnings:
+        log.warning("%s", warning)
+    for note in loaded.notes:
+        log.info("%s", note)
+    return foreground.run(
+        PROGRAM, lambda: NameServer(LiveSettings(loaded)), lambda address: _started(loaded, address)
+    )
+
+
+def _started(loaded: Loaded[NamesrvConfig], address: str) -> str:
+    """RocketMQ's own line: scripts wait for it. It names the address as it was configured."""
+    port = address.rpartition(":")[2]
+    return (
+        "The Name Server boot success. serializeType=JSON, "
+        f"address {loaded.config.bind_address}:{port}"
+    )

@@ -1,0 +1,154 @@
+"""`tianzhou up`: a nameserver and a broker in one process, with their data in one folder."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from tianzhou.broker.config import load_broker_config
+from tianzhou.broker.server import Broker
+from tianzhou.cli.demo.run import keep_running
+from tianzhou.cli.serve import foreground, logging
+from tianzhou.cli.shared import terminal
+from tianzhou.cli.shared.arguments import Arguments
+from tianzhou.config.live import LiveSettings
+from tianzhou.config.log_settings import LogLevel
+from tianzhou.config.settings import Given, load
+from tianzhou.errors import ConfigError
+from tianzhou.namesrv.config import NamesrvConfig
+from tianzhou.namesrv.server import NameServer
+from tianzhou.remoting.address import format_address, is_every_interface
+
+COMMAND = "tianzhou up"
+
+
+def _given(pairs: dict[str, object]) -> list[Given]:
+    return [Given(key, str(value), COMMAND) for key, value in pairs.items()]
+
+
+class Up:
+    """Both servers as one program; the broker can filter by SQL92 without being told."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        namesrv_port: int,
+        broker_port: int,
+        listen: str,
+        more: Sequence[Given] = (),
+        demo: bool = False,
+    ) -> None:
+        """`more` are settings of the broker; `demo` lets messages flow. Raises ConfigError."""
+        namesrv = _given(
+            {
+                "listenPort": namesrv_port,
+                "bindAddress": listen,
+                "kvConfigPath": folder / "namesrv" / "kvConfig.json",
+                "configStorePath": folder / "namesrv" / "namesrv.properties",
+            }
+        )
+        self._namesrv = NameServer(LiveSettings(load(NamesrvConfig, namesrv)))
+        self._defaults = _given(
+            {
+                "listenPort": broker_port,
+                "bindAddress": listen,
+                "brokerName": "broker-a",
+                "storePathRootDir": folder / "store",
+                "brokerConfigPath": folder / "broker.properties",
+                "enablePropertyFilter": "true",
+            }
+        )
+        self._more = more
+        self._folder = folder
+        self._broker: Broker | None = None
+        self._with_demo = demo
+        self._demo: asyncio.Task[None] | None = None
+        load_broker_config(environ={}, defaults=self._defaults, flags=more)
+        self.namesrv_address = ""
+        self.broker_address = ""
+
+    async def start(self) -> tuple[str, int]:
+        """Start both; returns the address of the nameserver."""
+        host, port = await self._namesrv.start()
+        self.namesrv_address = format_address(
+            "127.0.0.1" if is_every_interface(host) else host, port
+        )
+        defaults = [*self._defaults, *_given({"namesrvAddr": self.namesrv_address})]
+        loaded = load_broker_config(environ={}, defaults=defaults, flags=self._more)
+        self._broker = Broker(LiveSettings(loaded))
+        await self._broker.start()
+        self.broker_address = self._broker.address
+        if self._with_demo:
+            self._demo = asyncio.create_task(
+                keep_running(self.namesrv_address, self._folder, terminal.say)
+            )
+        return host, port
+
+    async def stop(self) -> None:
+        """Stop both, the broker first; safe after a failed `start`."""
+        if self._demo is not None:
+            self._demo.cancel()
+            await asyncio.gather(self._demo, return_exceptions=True)
+        if self._broker is not None:
+            await self._broker.stop()
+        await self._namesrv.stop()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        more = [*logging.given_by(options), *map(_pair, options.set)]
+        level = Given("logLevel", LogLevel.WARNING, COMMAND)
+        logging.set_up(load_broker_config(environ={}, defaults=[level], flags=more).config)
+    except ConfigError as e:
+        terminal.complain(COMMAND, e)
+        return terminal.WRONG_USE
+    programs: list[Up] = []
+
+    def make() -> Up:
+        programs.append(
+            Up(
+                options.data.absolute(),
+                namesrv_port=options.namesrv_port,
+                broker_port=options.port,
+                listen=options.listen,
+                more=more,
+                demo=options.demo,
+            )
+        )
+        return programs[0]
+
+    def started(_: str) -> str:
+        (program,) = programs
+        return (
+            f"nameserver {program.namesrv_address}, broker {program.broker_address}, "
+            f"data in {options.data}; Ctrl-C stops"
+        )
+
+    return foreground.run("up", make, started)
+
+
+def _parser() -> Arguments:
+    parser = Arguments(COMMAND, "Start a nameserver and a broker here. Ctrl-C stops both.")
+    add = parser.add_argument
+    add("--data", type=Path, default=Path("data"), metavar="FOLDER", help="./data by default")
+    add("--namesrv-port", type=int, default=9876, metavar="PORT", help="9876 by default")
+    add("--port", type=int, default=10911, metavar="PORT", help="the broker's, 10911 by default")
+    add("--listen", default="127.0.0.1", metavar="ADDRESS",
+        help="address to listen on; 127.0.0.1 by default, 0.0.0.0 for every interface")  # fmt: skip
+    add(
+        "--demo",
+        action="store_true",
+        help="send and receive messages, measure them, show what they become",
+    )
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the broker")
+    logging.add_flags(parser, LogLevel.WARNING)
+    return parser
+
+
+def _pair(text: str) -> Given:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {text}: write KEY=VALUE")
+    return Given(key.strip(), value, "flag --set", deliberate=True)

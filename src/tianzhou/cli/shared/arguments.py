@@ -1,0 +1,37 @@
+"""Argument parsing for the commands that start quickly: argparse, with errors in one line."""
+
+import argparse
+from collections.abc import Sequence
+from typing import NoReturn
+
+from tianzhou.cli.shared.terminal import WRONG_USE, complain
+
+SERVER_VERBS = {
+    "broker": (
+        "list", "show", "config", "runtime", "lag", "stats", "clean", "ha", "flush-offset",
+    ),
+    "namesrv": ("list", "config", "kv", "write-permission"),
+}  # fmt: skip
+"""Words behind `tianzhou broker` and `tianzhou namesrv` that look after running servers."""
+
+
+def is_verb(program: str, arguments: Sequence[str]) -> bool:
+    """Whether `tianzhou broker ARGUMENTS` looks after brokers, and does not start one."""
+    return bool(arguments) and arguments[0] in SERVER_VERBS[program]
+
+
+class Arguments(argparse.ArgumentParser):
+    """A parser whose options must be written out, and whose errors are one line."""
+
+    def __init__(self, prog: str, description: str, epilog: str | None = None) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        complain(self.prog, f"{message}; {self.prog} --help shows the options")
+        raise SystemExit(WRONG_USE)

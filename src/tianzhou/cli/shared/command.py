@@ -1,0 +1,469 @@
+"""A verb of the command line: its options, the connection it is given, its result, its errors.
+
+    @verb(app, "list", reads=True, examples=["tianzhou topic list"])
+    async def list_topics(session: Session, pattern: Annotated[str, typer.Argument()]) -> Shown: ...
+
+Options that several verbs share are fields of one dataclass, which each takes as a parameter:
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class TopicOptions(Bundle):
+        queues: Annotated[int | None, typer.Option(help="Queues per broker.")] = None
+
+Every verb gets the options that say which cluster is meant. One that reads also gets --json, one
+that can be looked at for long --watch (or --once, if that is its point), one that destroys
+--dry-run and --yes. Exit codes: 0 done, 1 failed, 2 used wrongly. An error is one line on standard
+error that says what to do next.
+"""
+
+import asyncio
+import inspect
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_type_hints
+
+import msgspec
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+from typer.core import TyperCommand
+
+from tianzhou.admin import Admin
+from tianzhou.cli.shared.context_file import Context, contexts_path, load_contexts, resolve
+from tianzhou.cli.shared.output import Shown, console
+from tianzhou.cli.shared.terminal import FAILED, OK, WRONG_USE, complain
+from tianzhou.clock import wall_ms
+from tianzhou.errors import (
+    AddressError,
+    ConfigError,
+    ConnectError,
+    FilterError,
+    RequestError,
+    RequestTimeout,
+    TargetError,
+    TianzhouError,
+)
+from tianzhou.protocol.acl import Credentials
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.remoting import event_loop
+from tianzhou.remoting.tls.contexts import Tls
+
+if TYPE_CHECKING:
+    from tianzhou.client import ClientSettings
+
+_CLUSTER = "Which cluster"
+_OUTPUT = "Output"
+_SAFETY = "Safety"
+
+Result = Shown | None
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What every verb may be given."""
+
+    namesrv: str | None = None
+    context: str | None = None
+    access_key: str | None = None
+    secret_key: str | None = None
+    timeout_s: float = 5.0
+    as_json: bool = False
+    watch: bool = False
+    every_s: float = 2.0
+    dry_run: bool = False
+    yes: bool = False
+    once: bool | None = None
+    """None for a verb that does not go on by itself."""
+    as_lines: bool = False
+    """What is shown again and again stays, one below the other."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the result is shown again and again."""
+        return self.watch or self.once is False
+
+
+class Session:
+    """What a verb works with: the cluster, the screen, and the user's consent."""
+
+    def __init__(self, command: str, options: Options, admin: Admin, target: Context) -> None:
+        self.command = command
+        self.target = target
+        self.options = options
+        self.admin = admin
+        self.out = console()
+        self.err = console(stderr=True)
+        self._kept: dict[type, object] = {}
+
+    def kept(self, kind: type[T]) -> T:
+        """What a verb that is shown again and again keeps from one look to the next."""
+        return cast("T", self._kept.setdefault(kind, kind()))
+
+    @property
+    def now_ms(self) -> int:
+        return wall_ms()
+
+    def client_settings(self) -> "ClientSettings":
+        """Settings of a client of the same cluster, for verbs that send or consume."""
+        from tianzhou.client import ClientSettings  # Few verbs need a client.
+
+        return ClientSettings(
+            namesrv=self.target.namesrv,
+            credentials=credentials_of(self.target, self.options),
+            tls=tls_of(self.target),
+        )
+
+    def say(self, text: str) -> None:
+        """A line for people; with --json there is none."""
+        if not self.options.as_json:
+            self.out.print(Text(text), soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        """A line on standard error."""
+        self.err.print(Text(f"{self.command}: {text}", style="yellow"), soft_wrap=True)
+
+    def agreed(self, what: str) -> bool:
+        """Whether to go on with something that destroys: asks, unless --yes or --dry-run is given.
+
+        `what` begins with a verb: "delete topic t on 2 brokers".
+        """
+        if self.options.dry_run:
+            self.say(f"would {what}; nothing was changed")
+            return False
+        if self.options.yes:
+            return True
+        if not sys.stdin.isatty():
+            raise ConfigError(f"to {what} needs your word: add --yes, or --dry-run to only look")
+        if typer.confirm(f"{what[0].upper()}{what[1:]}?", err=True):
+            return True
+        self.say("nothing was changed")
+        return False
+
+
+# -- declaring verbs -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """Options that several verbs share; each field is one, and has a default."""
+
+
+def _is_bundle(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Bundle)
+
+
+def _fields(kind: type[Bundle]) -> list[inspect.Parameter]:
+    hints = get_type_hints(kind, include_extras=True)
+    return [
+        inspect.Parameter(
+            each.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=each.default,
+            annotation=hints[each.name],
+        )
+        for each in fields(kind)
+    ]
+
+
+class Verb(TyperCommand):
+    """A command whose help ends with examples."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - typer's click or click's
+        super().format_help(ctx, formatter)
+        examples: Sequence[str] = getattr(self.callback, "examples", ())
+        if examples:
+            screen = console()
+            screen.print(Text("Examples", style="bold"))
+            for example in examples:
+                screen.print(Text(f"  {example}"), soft_wrap=True)
+            screen.print()
+
+
+def _option(
+    name: str,
+    kind: object,
+    default: object,
+    *flags: str,
+    help_text: str,
+    panel: str,
+    **more: Any,  # noqa: ANN401 - what typer.Option takes
+) -> inspect.Parameter:
+    declared = typer.Option(*flags, help=help_text, rich_help_panel=panel, **more)
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind, declared],  # pyright: ignore[reportInvalidTypeForm] - made at run time
+    )
+
+
+def _complete_context(incomplete: str) -> list[str]:
+    with suppress(ConfigError):
+        known = load_contexts(contexts_path()).contexts
+        return sorted(name for name in known if name.startswith(incomplete))
+    return []
+
+
+def _cluster_options() -> list[inspect.Parameter]:
+    return [
+        _option(
+            "namesrv", str | None, None, "--namesrv", "-n", metavar="ADDR", panel=_CLUSTER,
+            help_text="Nameservers, separated by ';'. Otherwise --context, NAMESRV_ADDR, the "
+            "current context, 127.0.0.1:9876.",
+        ),
+        _option(
+            "context", str | None, None, "--context", "-C", metavar="NAME", panel=_CLUSTER,
+            help_text="A named cluster; `tianzhou context list` shows them.",
+            autocompletion=_complete_context,
+        ),
+        _option(
+            "access_key", str | None, None, "--access-key", metavar="KEY", panel=_CLUSTER,
+            help_text="Account, where the cluster checks access.", envvar="TIANZHOU_ACCESS_KEY",
+            show_envvar=True,
+        ),
+        _option(
+            "secret_key", str | None, None, "--secret-key", metavar="KEY", panel=_CLUSTER,
+            help_text="Its secret; better given by the environment.",
+            envvar="TIANZHOU_SECRET_KEY", show_envvar=True,
+        ),
+        _option(
+            "timeout_s", float, 5.0, "--timeout", metavar="SECONDS", panel=_CLUSTER, min=0.1,
+            help_text="How long to wait for each answer.",
+        ),
+    ]  # fmt: skip
+
+
+_JSON = _option("as_json", bool, False, "--json", panel=_OUTPUT, help_text="As JSON, for programs.")
+_WATCH = [
+    _option(
+        "watch", bool, False, "--watch", "-w", panel=_OUTPUT,
+        help_text="Show it again and again, until Ctrl-C.",
+    ),
+    _option(
+        "every_s", float, 2.0, "--every", metavar="SECONDS", panel=_OUTPUT, min=0.2,
+        help_text="How often, with --watch.",
+    ),
+]  # fmt: skip
+_ONCE = _option("once", bool, False, "--once", panel=_OUTPUT, help_text="Show it once, and end.")
+_DESTROYS = [
+    _option(
+        "dry_run", bool, False, "--dry-run", panel=_SAFETY,
+        help_text="Say what would be done, and do nothing.",
+    ),
+    _option("yes", bool, False, "--yes", "-y", panel=_SAFETY, help_text="Do not ask."),
+]  # fmt: skip
+
+
+def verb(
+    app: typer.Typer,
+    name: str,
+    *,
+    reads: bool = False,
+    watches: bool = False,
+    live: bool = False,
+    destroys: bool = False,
+    endless: bool = False,
+    examples: Sequence[str] = (),
+) -> Callable[[Callable[..., Awaitable[Result]]], Callable[..., Awaitable[Result]]]:
+    """Make an async function a verb of a noun; its first parameter is the session.
+
+    An endless one is meant to be ended by Ctrl-C, which is no failure then.
+    """
+
+    def declare(action: Callable[..., Awaitable[Result]]) -> Callable[..., Awaitable[Result]]:
+        signature = inspect.signature(action, eval_str=True)
+        taken = list(signature.parameters.values())[1:]
+        bundles = {each.name: each.annotation for each in taken if _is_bundle(each.annotation)}
+        own = [
+            part.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for each in taken
+            for part in (_fields(bundles[each.name]) if each.name in bundles else [each])
+        ]
+        more = _cluster_options()
+        more += [_JSON] if reads else []
+        more += _WATCH if watches else []
+        more += [_ONCE, _WATCH[1]] if live else []
+        more += _DESTROYS if destroys else []
+        names = {each.name for each in more}
+
+        def command(**given: Any) -> None:  # noqa: ANN401 - typer has checked each of them
+            options = Options(
+                **{key: given.pop(key) for key in names}, as_lines=given.get("as_lines", False)
+            )
+            for bundle, kind in bundles.items():
+                given[bundle] = kind(**{each.name: given.pop(each.name) for each in fields(kind)})
+            words = f"tianzhou {app.info.name} {name}".rstrip()
+            call = partial(action, **given)
+            raise typer.Exit(run(words, options, call, endless=endless))
+
+        command.__doc__ = action.__doc__
+        command.__name__ = action.__name__
+        parameters = [*own, *more]
+        vars(command)["__signature__"] = inspect.Signature(parameters)
+        command.__annotations__ = {each.name: each.annotation for each in parameters}
+        vars(command)["examples"] = tuple(examples)
+        app.command(name or str(app.info.name), cls=Verb)(command)
+        return action
+
+    return declare
+
+
+# -- running them ----------------------------------------------------------------------------------
+
+
+def run(
+    command: str,
+    options: Options,
+    action: Callable[[Session], Awaitable[Result]],
+    *,
+    endless: bool = False,
+) -> int:
+    """Run a verb; returns the exit code."""
+    try:
+        return event_loop.run(_run(command, options, action))
+    except (ConfigError, AddressError, FilterError) as e:
+        complain(command, e)
+        return WRONG_USE
+    except TianzhouError as e:
+        complain(command, f"{e}{hint(e)}")
+        return FAILED
+    except BrokenPipeError:
+        # The reader of our output has gone, such as `head`; it wanted no more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except KeyboardInterrupt:
+        return OK if options.goes_on or endless else FAILED
+
+
+async def _run(
+    command: str, options: Options, action: Callable[[Session], Awaitable[Result]]
+) -> int:
+    target = resolve(options.namesrv, options.context, os.environ, load_contexts(contexts_path()))
+    async with open_admin(target, options) as admin:
+        session = Session(command, options, admin, target)
+        if options.goes_on:
+            return await _watch(session, action)
+        return tell(session, await action(session))
+
+
+def open_admin(target: Context, options: Options) -> Admin:
+    """An admin client of a cluster. Raises AddressError, ConfigError."""
+    return Admin(
+        target.namesrv,
+        timeout_ms=int(options.timeout_s * 1000),
+        credentials=credentials_of(target, options),
+        tls=tls_of(target),
+    )
+
+
+def tls_of(target: Context) -> Tls | None:
+    """How to connect; None for plain connections."""
+    if not target.tls:
+        return None
+    return Tls(
+        certificate=Path(target.tls_cert) if target.tls_cert else None,
+        key=Path(target.tls_key) if target.tls_key else None,
+        trusted=Path(target.tls_ca) if target.tls_ca else None,
+    )
+
+
+def credentials_of(target: Context, options: Options) -> Credentials | None:
+    """The account to use. Raises ConfigError if only half of it is given."""
+    access_key = options.access_key or target.access_key
+    secret_key = options.secret_key or target.secret_key
+    if access_key is None and secret_key is None:
+        return None
+    if access_key is None or secret_key is None:
+        raise ConfigError("an account needs both --access-key and --secret-key")
+    return Credentials(access_key, secret_key)
+
+
+def tell(session: Session, shown: Result) -> int:
+    """Print a result; returns the exit code."""
+    if shown is None:
+        return OK
+    for warning in shown.warnings:
+        session.warn(f"warning: {warning}")
+    if session.options.as_json:
+        sys.stdout.write(
+            json.dumps(msgspec.to_builtins(shown.data, str_keys=True), indent=2, ensure_ascii=False)
+            + "\n"
+        )
+        sys.stdout.flush()
+        return shown.exit_code
+    for number, part in enumerate(shown.parts):
+        if number:
+            session.out.print()
+        session.out.print(part)
+    for note in shown.notes:
+        session.out.print(Text(note), soft_wrap=True)
+    return shown.exit_code
+
+
+def print_json(data: object, *, lines: bool = False) -> None:
+    """Print a value as JSON: readable, or on one line where many follow each other."""
+    plain = msgspec.to_builtins(data, str_keys=True)
+    sys.stdout.write(json.dumps(plain, indent=None if lines else 2, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+async def pause(seconds: float) -> None:
+    """Between two looks."""
+    await asyncio.sleep(seconds)
+
+
+async def _watch(session: Session, action: Callable[[Session], Awaitable[Result]]) -> int:
+    """Show a result again and again; where nobody looks at a screen, one after the other."""
+    options = session.options
+    if options.as_json or options.as_lines or not session.out.is_terminal:
+        while True:
+            tell(session, await action(session))
+            await pause(session.options.every_s)
+    with Live(console=session.out, screen=True, auto_refresh=False) as live:
+        while True:
+            try:
+                live.update(_screen(session, await action(session)), refresh=True)
+            except TianzhouError as e:
+                # A screen that someone watches at night outlives a restart of the cluster.
+                live.update(Text(f"{session.command}: {e}", style="red"), refresh=True)
+            await pause(session.options.every_s)
+
+
+def _screen(session: Session, shown: Result) -> Group:
+    every = f"every {session.options.every_s:g} s, Ctrl-C ends"
+    head = Text(f"{session.command}   {every}", style="dim")
+    if shown is None:
+        return Group(head)
+    warnings = (Text(f"warning: {each}", style="yellow") for each in shown.warnings)
+    parts = (each for part in shown.parts for each in (Text(), part))
+    return Group(head, *parts, *(Text(note) for note in shown.notes), *warnings)
+
+
+def hint(error: TianzhouError) -> str:
+    """What to do next, where the error itself does not say."""
+    if isinstance(error, ConnectError) and "nameserver" in str(error):
+        return ". Start one with `tianzhou up`, or name another with --namesrv or --context"
+    if isinstance(error, RequestTimeout):
+        return ". Try a longer --timeout"
+    if isinstance(error, TargetError) and str(error).startswith("there is no topic"):
+        if ";" in str(error):
+            return ""
+        return "; `tianzhou topic list` shows them, `tianzhou topic create` makes one"
+    if isinstance(error, TargetError) and str(error).startswith("there is no consumer group"):
+        return "; `tianzhou group list` shows them"
+    if isinstance(error, RequestError) and error.code == ResponseCode.NO_PERMISSION:
+        # No account helps with a setting that only the server's own machine changes.
+        is_setting = "restart the server" in error.remark
+        return (
+            ""
+            if is_setting
+            else ". Give an account that may do this: --access-key and --secret-key"
+        )
+    return ""

@@ -1,0 +1,121 @@
+"""Options that many verbs share: which topic, which group, which brokers, how many queues."""
+
+import fnmatch
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+
+from tianzhou.admin.clusters import choose
+from tianzhou.admin.fanout import BrokerAt
+from tianzhou.cli.shared.command import Session
+from tianzhou.errors import ConfigError
+from tianzhou.names import (
+    DLQ_TOPIC_PREFIX,
+    PERM_READ,
+    PERM_WRITE,
+    REPLY_TOPIC_SUFFIX,
+    RETRY_TOPIC_PREFIX,
+    SYSTEM_TOPIC_PREFIX,
+)
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)]
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group.", show_default=False)]
+ClusterOption = Annotated[
+    str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Only this cluster.")
+]
+BrokerOption = Annotated[
+    str | None,
+    typer.Option("--broker", "-b", metavar="NAME|ADDR", help="Only this broker."),
+]
+Through = Annotated[
+    str | None,
+    typer.Option(
+        "--through",
+        metavar="CLUSTER|TOPIC",
+        help="Ask the brokers of this one, for a topic without a route (LMQ).",
+    ),
+]
+Pattern = Annotated[
+    str | None,
+    typer.Argument(metavar="[PATTERN]", help="Only names like this: 'order*'.", show_default=False),
+]
+KeyPattern = Annotated[
+    str | None, typer.Argument(metavar="[PATTERN]", help="Only keys like this: 'flush*'.")
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
+]
+
+_PERMS = {
+    "r": PERM_READ, "w": PERM_WRITE, "rw": PERM_READ | PERM_WRITE, "none": 0,
+    "4": PERM_READ, "2": PERM_WRITE, "6": PERM_READ | PERM_WRITE,
+}  # fmt: skip
+_SYSTEM_TOPICS = (
+    "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC",
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
+    "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
+)  # fmt: skip
+_SYSTEM_GROUPS = (
+    "DEFAULT_CONSUMER", "DEFAULT_PRODUCER", "TOOLS_CONSUMER", "SCHEDULE_CONSUMER",
+    "FILTERSRV_CONSUMER", "__MONITOR_CONSUMER", "SELF_TEST_C_GROUP", "SELF_TEST_P_GROUP",
+    "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_ONSAPI_PULL",
+    "CID_SYS_RMQ_TRANS", "CID_DefaultHeartBeatSyncerTopic",
+)  # fmt: skip
+
+
+async def masters(
+    session: Session, cluster: str | None = None, broker: str | None = None
+) -> list[BrokerAt]:
+    """The masters that are meant; all of them if neither is given."""
+    return await session.admin.clusters.brokers(cluster=cluster, broker=broker, masters=True)
+
+
+async def named(session: Session, text: str, *, only_masters: bool = False) -> list[BrokerAt]:
+    """The brokers that a word means: a broker's name or address, or else a cluster."""
+    info = await session.admin.clusters.info()
+    if text in info.clusters and text not in info.brokers:
+        return choose(info, cluster=text, masters=only_masters)
+    return choose(info, broker=text, masters=only_masters)
+
+
+def parse_perm(text: str) -> int:
+    """The permission that "rw", "r", "w", "none" or RocketMQ's number means. Raises ConfigError."""
+    try:
+        return _PERMS[text.lower()]
+    except KeyError:
+        raise ConfigError(f"permission {text!r} is none of: rw, r, w, none") from None
+
+
+def kind_of_topic(name: str, clusters: Iterable[str] = (), brokers: Iterable[str] = ()) -> str:
+    """normal, retry, dead letters or system."""
+    if name.startswith(RETRY_TOPIC_PREFIX):
+        return "retry"
+    if name.startswith(DLQ_TOPIC_PREFIX):
+        return "dead letters"
+    reserved = name in _SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
+    # A broker has a topic of its own name, one of its cluster's, and one for replies.
+    of_the_cluster = name in {*clusters, *brokers} or name.endswith(REPLY_TOPIC_SUFFIX)
+    return "system" if reserved or of_the_cluster else "normal"
+
+
+def is_system_group(name: str) -> bool:
+    """Whether a group is RocketMQ's own."""
+    return name in _SYSTEM_GROUPS or name.startswith("CID_RMQ_SYS_")
+
+
+def like(names: Iterable[str], pattern: str | None) -> list[str]:
+    """The names that match a shell pattern, sorted."""
+    return sorted(fnmatch.filter(names, pattern) if pattern else names)
+
+
+def pairs_of(texts: Iterable[str]) -> dict[str, str]:
+    """Names and values of "key=value" texts. Raises ConfigError."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"{text!r}: write KEY=VALUE")
+        pairs[key.strip()] = value
+    return pairs

@@ -1,0 +1,139 @@
+"""How results look: tables for people, JSON for programs, warnings beside them.
+
+A command returns a `Shown`; whether it becomes tables or JSON, once or again and again, is decided
+in `session`. Numbers have thousands separators and stand right; nothing is cut off: what does not
+fit beside the rest stands below it (`tables`).
+"""
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from tianzhou.cli.shared.tables import Column, Facts, WholeTable
+
+PIPE_WIDTH = 160
+"""Columns where output goes into a file or a pipe, and COLUMNS says nothing."""
+
+Cell = str | int | float | None | Text
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The result of a command."""
+
+    data: object
+    """What --json prints."""
+    parts: Sequence[RenderableType] = ()
+    """What people see."""
+    warnings: Sequence[str] = ()
+    """One line each, for standard error."""
+    exit_code: int = 0
+    notes: Sequence[str] = field(default=())
+    """Lines below the tables, for people only."""
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console on the streams of this moment."""
+    stream = sys.stderr if stderr else sys.stdout
+    piped = not stream.isatty() and not os.environ.get("COLUMNS")
+    return Console(file=stream, width=PIPE_WIDTH if piped else None, highlight=False)
+
+
+def bar_width(screen: Console) -> int:
+    """How long a progress bar may be, so that the figures beside it are not cut."""
+    return max(min(screen.width - 50, 40), 5)
+
+
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, title: str | None = None
+) -> RenderableType:
+    """A table; a column ">lag" stands right, and one "!id" is not wrapped."""
+    heads = [
+        Column(each.lstrip(">!"), right=">" in each[:2], whole="!" in each[:2]) for each in columns
+    ]
+    return titled(title, WholeTable(heads, (tuple(map(cell, row)) for row in rows)))
+
+
+def titled(title: str | None, made: RenderableType) -> RenderableType:
+    """A table below its title, which may be wider."""
+    return Group(Text(title, style="bold"), made) if title else made
+
+
+def facts(pairs: Iterable[tuple[str, Cell]], *, title: str | None = None) -> RenderableType:
+    """Names and values, one pair a line."""
+    return titled(title, Facts((Text(name, style="dim"), cell(value)) for name, value in pairs))
+
+
+def cell(value: Cell) -> Text:
+    """A value as it stands in a table; markup in it means nothing."""
+    if isinstance(value, Text):
+        return value
+    if value is None:
+        return Text("-", style="dim")
+    if isinstance(value, bool):
+        return Text("yes" if value else "no")
+    if isinstance(value, int):
+        return Text(f"{value:,}")
+    if isinstance(value, float):
+        return Text(f"{value:,.1f}")
+    return Text(value)
+
+
+def alarming(value: int, *, above: int = 0) -> Text:
+    """A number that should be small."""
+    return Text(f"{value:,}", style="yellow" if value > above else "")
+
+
+def several(count: int, noun: str) -> str:
+    """ "1 topic", "2 topics"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+# -- units -----------------------------------------------------------------------------------------
+
+
+def moment(time_ms: int | None) -> str | None:
+    """A time of day in local time, "2026-01-31 23:59:59"; None if there is none."""
+    if time_ms is None or time_ms <= 0:
+        return None
+    return datetime.fromtimestamp(time_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def moment_ms(time_ms: int) -> str:
+    """The same to the millisecond, where messages are told apart."""
+    return f"{moment(time_ms) or '-'}.{time_ms % 1000:03d}"
+
+
+def span(length_ms: int) -> str:
+    """A length of time with two units: "3 d 4 h", "2.5 s".
+
+    >>> span(2500), span(90_000), span(100_000_000)
+    ('2.5 s', '1 min 30 s', '1 d 3 h')
+    """
+    seconds = length_ms // 1000
+    if seconds < 60:
+        return f"{length_ms / 1000:.1f} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    if seconds < 86_400:
+        return f"{seconds // 3600} h {seconds // 60 % 60} min"
+    return f"{seconds // 86_400} d {seconds // 3600 % 24} h"
+
+
+def size(count_bytes: int | float) -> str:
+    """Bytes in the largest unit that fits: "1.5 GiB".
+
+    >>> size(1536), size(100)
+    ('1.5 KiB', '100 B')
+    """
+    amount = float(count_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(amount) < 1024 or unit == "TiB":
+            break
+        amount /= 1024
+    return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"

@@ -1,0 +1,94 @@
+"""The brokers that `doctor` and `cluster watch` saw, kept from one run to the next.
+
+    ~/.config/tianzhou/seen/127.0.0.1_9876.json
+    {"namesrv": "127.0.0.1:9876", "brokers": [{"cluster": "c", "name": "broker-a", ...}]}
+
+One file for each list of nameservers, in the folder `seen` beside the contexts, replaced in one
+step. At most `FILES_MAX` are kept; those not used for longest go first. A file that cannot be read
+or written costs the memory, never the command.
+"""
+
+import hashlib
+import re
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from tianzhou.admin.doctor.presence import KnownBroker, Place
+from tianzhou.config.files import replace_file
+
+FILES_MAX = 64
+_NAME_MAX = 80
+_SAVE_AGAIN_MS = 60_000
+"""The time at which a broker was seen is saved so often."""
+
+
+class _File(msgspec.Struct, frozen=True):
+    namesrv: str
+    brokers: list[KnownBroker]
+
+
+class SeenBrokers:
+    """The memory of one cluster."""
+
+    def __init__(self, folder: Path, namesrvs: list[str]) -> None:
+        """`folder` is that of the contexts."""
+        self._namesrv = ";".join(sorted(namesrvs))
+        self._path = folder / "seen" / f"{_file_name(self._namesrv)}.json"
+        self._saved: dict[Place, KnownBroker] = {}
+
+    def load(self) -> tuple[dict[Place, KnownBroker], str | None]:
+        """What was seen, and a warning if the file cannot be read."""
+        try:
+            found = msgspec.json.decode(self._path.read_bytes(), type=_File)
+        except FileNotFoundError:
+            return {}, None
+        except (OSError, msgspec.DecodeError) as e:
+            return {}, f"{self._path} cannot be read, earlier looks are forgotten: {e}"
+        self._saved = {each.place: each for each in found.brokers}
+        return dict(self._saved), None
+
+    def save(self, known: dict[Place, KnownBroker]) -> str | None:
+        """Keep what is known, if it is news; a warning if that fails."""
+        if not self._is_news(known):
+            return None
+        brokers = [known[place] for place in sorted(known)]
+        data = msgspec.json.format(msgspec.json.encode(_File(self._namesrv, brokers)), indent=2)
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_file(self._path, data + b"\n")
+            _drop_oldest(self._path.parent)
+        except OSError as e:
+            reason = e.strerror or e
+            return f"{self._path} cannot be written, the next look will not know this one: {reason}"
+        self._saved = dict(known)
+        return None
+
+    def _is_news(self, known: dict[Place, KnownBroker]) -> bool:
+        return known.keys() != self._saved.keys() or any(
+            each.address != self._saved[place].address
+            or each.seen_ms - self._saved[place].seen_ms >= _SAVE_AGAIN_MS
+            for place, each in known.items()
+        )
+
+
+def _file_name(namesrv: str) -> str:
+    plain = re.sub(r"[^A-Za-z0-9.-]+", "_", namesrv)
+    if len(plain) <= _NAME_MAX:
+        return plain
+    return f"{plain[:40]}-{hashlib.sha256(namesrv.encode()).hexdigest()[:16]}"
+
+
+def _drop_oldest(folder: Path) -> None:
+    files = sorted(folder.glob("*.json"), key=_modified_s)
+    for old in files[:-FILES_MAX]:
+        with suppress(OSError):
+            old.unlink()
+
+
+def _modified_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

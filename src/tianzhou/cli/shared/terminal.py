@@ -1,0 +1,17 @@
+"""Lines for the terminal, and exit codes: 0 done, 1 failed, 2 used or configured wrongly."""
+
+import sys
+
+OK, FAILED, WRONG_USE = 0, 1, 2
+
+
+def say(text: str) -> None:
+    """Print a line for the user at once, also when it goes into a pipe."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def complain(command: str, error: object) -> None:
+    """Print an error in one line."""
+    text = " ".join(str(error).split())
+    sys.stderr.write(f"{command}: {text}\n")

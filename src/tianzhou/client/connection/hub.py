@@ -1,0 +1,695 @@
+"""The hub: what all clients of one cluster share within one process and one event loop.
+
+    connections   one per broker and nameserver, dialled when needed, given up with backoff
+    routes        cached, asked for again every 30 s, on request, and by whoever meets an error
+    heartbeats    every 30 s to all brokers of the routes, and at once when a member joins, a broker
+                  appears or a connection is lost
+    requests      of brokers (transaction checks, rebalance notices, resets, replies), handed to the
+                  member they are meant for
+
+`acquire` gives the hub for some settings and counts its users; the last `release` stops it, and
+nothing is left: no task, no socket. A forked child never sees the hubs of its parent.
+
+Names of topics and groups here are those on the wire, with their namespace.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from tianzhou.client.connection import routes
+from tianzhou.client.connection.broker_error import broker_error
+from tianzhou.client.connection.dead_connections import Doubts
+from tianzhou.client.connection.dial_backoff import Backoff
+from tianzhou.client.connection.nameservers import Nameservers
+from tianzhou.client.connection.retry_policy import ONCE, After, Pauses, after
+from tianzhou.client.connection.routes import Addresses, TopicRoute
+from tianzhou.client.identity import new_client_id
+from tianzhou.client.settings import DEFAULT_INSTANCE, ClientSettings
+from tianzhou.errors import (
+    BrokersAway,
+    ClientClosed,
+    ConfigError,
+    ConnectError,
+    NameserverAway,
+    NotANameserver,
+    RecordError,
+    RemotingError,
+    RequestTimeout,
+    RouteNotFound,
+    TianzhouError,
+)
+from tianzhou.names import AUTO_CREATE_TOPIC, MASTER_ID, PERM_WRITE, RETRY_TOPIC_PREFIX
+from tianzhou.protocol import bodies, headers, properties
+from tianzhou.protocol.acl import sign
+from tianzhou.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.protocol.headers.clients import UnregisterClientRequest
+from tianzhou.protocol.records.record import decode_record
+from tianzhou.remoting import error_responses
+from tianzhou.remoting.client import Client
+from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.pending_requests import Waiter
+from tianzhou.remoting.repeated_failures import Repeats, and_more
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+Reply = Command | Awaitable[Command | None] | None
+
+_ROUTE_AGE_S = 1.0
+"""How young a route may be that is asked for again because of doubt: that of a template, since a
+topic has its own soon after its first message, or one that led to an error."""
+_HEARTBEAT_RETRY_MS = 500
+
+
+class Member(Protocol):
+    """A producer or consumer that has joined a hub."""
+
+    @property
+    def group(self) -> str:
+        """The group on the wire."""
+        ...
+
+    def heartbeat(self) -> ProducerData | ConsumerData:
+        """What brokers are told about this member."""
+        ...
+
+    def topics(self) -> Iterable[str]:
+        """Topics whose routes it needs, now; they are asked for again and again."""
+        ...
+
+    def on_route(self, route: TopicRoute) -> None:
+        """The route of a topic has changed; called for every topic of the hub."""
+        ...
+
+    def on_request(self, connection: Connection, request: Command) -> Reply:
+        """Answer a broker's request to the group; what it raises is answered as an error."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatFailure:
+    """A broker that did not take a heartbeat."""
+
+    broker_name: str
+    address: str
+    error: TianzhouError
+
+
+class Hub:
+    """Connections, routes and heartbeats of the clients of one cluster."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        """Use `acquire`. Raises ConfigError."""
+        self.settings = settings
+        self.client_id = new_client_id(settings)
+        self.broker_versions: dict[str, int] = {}
+        """Version ordinals of brokers by address, from their answers to heartbeats."""
+        self.replies: dict[str, asyncio.Future[Command]] = {}
+        """Who waits for PUSH_REPLY_MESSAGE_TO_CLIENT, by correlation id."""
+        self._pid = os.getpid()
+        self.loop = asyncio.get_running_loop()
+        self.namesrvs = Nameservers(
+            settings.namesrv_addresses(), self.request, self._complain, settings.api_timeout_ms
+        )
+        self._client = Client(tls=settings.tls, handle=self._on_request, on_closed=self._on_closed)
+        self._routes: dict[str, TopicRoute] = {}
+        self._route_times_s: dict[str, float] = {}
+        self._fetches: dict[str, asyncio.Task[TopicRoute]] = {}
+        self._brokers: dict[str, Addresses] = {}
+        self._backoff = Backoff(settings.reconnect_min_ms, settings.reconnect_max_ms)
+        self._producers: list[Member] = []
+        self._consumers: dict[str, Member] = {}
+        self.user_count = 0
+        """How many hold this hub; kept by `acquire` and `release`."""
+        self.reserved_groups: set[str] = set()
+        """Groups whose consumer holds this hub."""
+        self._doubts = Doubts()
+        self._heartbeat_wanted = asyncio.Event()
+        self._repeats = Repeats()
+        self._closed = False
+        self._tasks = (
+            self.loop.create_task(self._poll_routes(), name=f"routes {self.client_id}"),
+            self.loop.create_task(self._beat(), name=f"heartbeats {self.client_id}"),
+        )
+
+    def __repr__(self) -> str:
+        return f"<Hub {self.client_id} of {self.namesrvs}>"
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
+        """Send a signed request and wait for the answer, whatever its code. Raises RemotingError.
+
+        An address that refused connections lately is not dialled again at once: ConnectError.
+        """
+        self._backoff.check(address, self.loop.time())
+        self._prepare(command)
+        before = self._client.opened(address)
+        received_bytes = before.received_bytes if before else 0
+        try:
+            return await self._client.request(address, command, timeout_ms)
+        except ConnectError as error:
+            self._backoff.failed(address, self.loop.time(), error)
+            raise
+        except RequestTimeout:
+            now = self._client.opened(address)
+            if now is not None and before in (now, None):
+                now_s = self.loop.time()
+                reason = self._doubts.reason_to_give_up(
+                    address, now, received_bytes, timeout_ms, now_s
+                )
+                if reason is not None:
+                    now.abort(reason)
+            raise
+
+    async def ask(
+        self, address: str, command: Command, timeout_ms: int | None = None, *, subject: str = ""
+    ) -> Command:
+        """The answer to a request that must succeed. Raises RemotingError and BrokerError.
+
+        `subject` says in the error's text what the request was about.
+        """
+        answer = await self.request(address, command, timeout_ms or self.settings.api_timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise broker_error(answer, subject or f"request {command.code} to {address}")
+        return answer
+
+    async def insist(self, attempt: Callable[[], Awaitable[R]], topic: str, deadline_s: float) -> R:
+        """What `attempt` gives, called again until the time is up while it sends nothing.
+
+        For requests to the broker of one queue of a topic, which may restart.
+        """
+        pauses = Pauses()
+        while True:
+            try:
+                return await attempt()
+            except TianzhouError as error:
+                left_s = deadline_s - self.loop.time()
+                if after(error, ONCE, has_other_broker=False) is not After.NOT_SENT or left_s <= 0:
+                    raise
+                self.refresh_soon(topic)
+                await asyncio.sleep(min(pauses.after_failure(1), left_s))
+
+    async def oneway(self, address: str, command: Command, timeout_ms: int | None = None) -> None:
+        """Send a signed request that wants no answer. Raises RemotingError."""
+        self._backoff.check(address, self.loop.time())
+        self._prepare(command)
+        try:
+            await self._client.oneway(address, command, timeout_ms or self.settings.api_timeout_ms)
+        except ConnectError as error:
+            self._backoff.failed(address, self.loop.time(), error)
+            raise
+
+    def oneway_on(self, connection: Connection, command: Command) -> None:
+        """Send a signed request that wants no answer back to where one came from.
+
+        Raises RemotingError.
+        """
+        self._prepare(command)
+        connection.oneway(command)
+
+    def post(
+        self, address: str, command: Command, waiter: Waiter, timeout_ms: int, deadline_s: float
+    ) -> bool:
+        """Send a signed request without a task; see `Connection.post`. False: use `request`."""
+        connection = self._client.opened(address)
+        if connection is None:
+            return False
+        self._prepare(command)
+        return connection.post(command, waiter, timeout_ms, deadline_s)
+
+    def suspect(self, address: str) -> None:
+        """A request without a task got no answer: find out soon whether the broker lives."""
+        if self._client.opened(address) is not None:
+            self._heartbeat_wanted.set()
+
+    def dial_pause_s(self, broker_name: str) -> float:
+        """How long the master of a broker is not dialled, because it refused connections."""
+        address = self.master_address(broker_name)
+        return self._backoff.left_s(address, self.loop.time()) if address else 0.0
+
+    def _prepare(self, command: Command) -> None:
+        command.encoding = self.settings.header_encoding
+        if self.settings.credentials is not None:
+            sign(command, self.settings.credentials)
+
+    # -- addresses ---------------------------------------------------------------------------------
+
+    def master_address(self, broker_name: str) -> str | None:
+        """The address of a master, as far as the cached routes know it."""
+        return self._brokers.get(broker_name, {}).get(MASTER_ID)
+
+    def read_address(
+        self, broker_name: str, broker_id: int = MASTER_ID, *, only_this: bool = False
+    ) -> tuple[str, bool] | None:
+        """The address to read from and whether it is a slave's; see `address_for_reading`."""
+        addresses = self._brokers.get(broker_name, {})
+        return routes.address_for_reading(addresses, broker_id, only_this=only_this)
+
+    def topic_addresses(self, topic: str) -> list[str]:
+        """One address of each broker that has the topic, masters before slaves."""
+        route = self._routes.get(topic)
+        if route is None:
+            return []
+        tables = routes.broker_addresses(route.data).values()
+        return [table[min(table)] for table in tables if table]
+
+    # -- routes ------------------------------------------------------------------------------------
+
+    def cached_route(self, topic: str) -> TopicRoute | None:
+        """The route as it is known, that of a template included; nothing is asked."""
+        return self._routes.get(topic)
+
+    async def route(self, topic: str, *, refresh: bool = False) -> TopicRoute:
+        """The route of a topic that exists, cached unless `refresh` asks for news.
+
+        Raises RouteNotFound if no nameserver knows it, RemotingError if none can be asked.
+        """
+        route = self._routes.get(topic)
+        if route is not None and not refresh and not route.is_template:
+            return route
+        return await self._fetch(topic)
+
+    async def publish_route(
+        self, topic: str, *, template: str = AUTO_CREATE_TOPIC, queue_count: int = 4
+    ) -> TopicRoute:
+        """The route to send to: the topic's own, or that of the template it will be made from.
+
+        Raises RouteNotFound if there is no queue to write to, RemotingError.
+        """
+        route = self._routes.get(topic)
+        if route is not None and route.writable:
+            if route.is_template:
+                self.refresh_soon(topic)
+            return route
+        try:
+            route = await self._fetch(topic)
+        except RouteNotFound:
+            route = await self._template_route(topic, template, queue_count)
+        if not route.writable:
+            if any(queue.perm & PERM_WRITE for queue in route.data.queues):
+                raise BrokersAway(f"topic {topic}: the master of its broker is not registered")
+            raise RouteNotFound(f"topic {topic}: no broker gives permission to write to it")
+        return route
+
+    async def refresh_routes(self, topics: Iterable[str]) -> list[TianzhouError]:
+        """Ask for routes again; failures are logged and returned, what is known stays."""
+        failures: list[TianzhouError] = []
+        for topic in topics:
+            try:
+                await self._fetch(topic)
+            except RouteNotFound as error:
+                failures.append(error)
+                again_s = self.settings.poll_namesrv_ms / 1000
+                self._complain_of(
+                    topic, f"topic {topic} does not exist yet; it is looked for every {again_s:g} s"
+                )
+            except TianzhouError as error:
+                failures.append(error)
+                self._complain_of(topic, f"topic {topic}: where it is cannot be asked: {error}")
+        return failures
+
+    async def _fetch(self, topic: str) -> TopicRoute:
+        """Ask a nameserver; callers at the same time share the answer."""
+        self._check_open()
+        fetch = self._fetches.get(topic) or self._start_fetch(topic)
+        await asyncio.wait((fetch,))
+        if fetch.cancelled():
+            raise ClientClosed(f"topic {topic}: the client is closed")
+        error = fetch.exception()
+        if error is None:
+            return fetch.result()
+        if isinstance(error, RouteNotFound | RemotingError):
+            # Each caller gets an exception of its own: a shared one would collect tracebacks.
+            raise type(error)(*error.args) from error.__cause__
+        raise error
+
+    def _fetched(self, topic: str, fetch: asyncio.Task[TopicRoute]) -> None:
+        del self._fetches[topic]
+        if not fetch.cancelled():
+            fetch.exception()  # looked at, even if everyone who waited has gone
+
+    async def _ask_route(self, topic: str) -> TopicRoute:
+        route = routes.route_of(topic, await self.namesrvs.route(topic))
+        self._take_route(route)
+        return route
+
+    async def _template_route(self, topic: str, template: str, queue_count: int) -> TopicRoute:
+        data = await self.namesrvs.template_route(topic, template)
+        route = routes.template_route(topic, data, queue_count)
+        self._take_route(route)
+        return route
+
+    def refresh_soon(self, topic: str) -> None:
+        """Ask for a route again in the background, because an error casts doubt on it."""
+        now_s = self.loop.time()
+        asked_s = self._route_times_s.get(topic, 0.0)
+        if self._closed or now_s - asked_s < _ROUTE_AGE_S or topic in self._fetches:
+            return
+        self._route_times_s[topic] = now_s
+        self._start_fetch(topic)
+
+    def _start_fetch(self, topic: str) -> "asyncio.Task[TopicRoute]":
+        fetch = self.loop.create_task(self._ask_route(topic), name=f"route of {topic}")
+        self._fetches[topic] = fetch
+        fetch.add_done_callback(lambda done: self._fetched(topic, done))
+        return fetch
+
+    def _take_route(self, route: TopicRoute) -> None:
+        self._route_times_s[route.topic] = self.loop.time()
+        old = self._routes.get(route.topic)
+        if old == route:
+            return
+        self._routes[route.topic] = route
+        self._take_brokers(routes.broker_addresses(route.data))
+        if old is not None:
+            log.info(
+                "topic %s: route changed, %d queues to write", route.topic, len(route.writable)
+            )
+        for member in (*self._producers, *self._consumers.values()):
+            member.on_route(route)
+
+    def _take_brokers(self, brokers: dict[str, Addresses]) -> None:
+        known = self._broker_addresses()
+        self._brokers |= brokers
+        if self._broker_addresses() - known:
+            self._heartbeat_wanted.set()
+
+    def _broker_addresses(self) -> set[str]:
+        return {address for table in self._brokers.values() for address in table.values()}
+
+    async def _poll_routes(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.poll_namesrv_ms / 1000)
+            members = (*self._producers, *self._consumers.values())
+            wanted = {topic for member in members for topic in member.topics()}
+            for topic in set(self._routes) - wanted:
+                del self._routes[topic]
+            self._route_times_s = {
+                topic: asked_s
+                for topic, asked_s in self._route_times_s.items()
+                if topic in self._routes
+            }
+            await self.refresh_routes(sorted(wanted))
+            self._forget_brokers()
+
+    def _forget_brokers(self) -> None:
+        """Keep only the brokers that some route names."""
+        self._brokers = {}
+        for route in self._routes.values():
+            self._brokers |= routes.broker_addresses(route.data)
+
+    # -- members -----------------------------------------------------------------------------------
+
+    def join(self, member: Member) -> None:
+        """Tell brokers about a member from now on, and hand it their requests.
+
+        Raises ConfigError for a second consumer of one group.
+        """
+        self._check_open()
+        if isinstance(member.heartbeat(), ProducerData):
+            self._producers.append(member)
+        elif member.group in self._consumers:
+            raise ConfigError(
+                f"group {member.group}: the client {self.client_id} has a consumer of it already; "
+                "give the second one another instance_name"
+            )
+        else:
+            self._consumers[member.group] = member
+        self._heartbeat_wanted.set()
+
+    async def leave(self, member: Member) -> None:
+        """Tell all brokers that a member is gone. Failures are logged: it will expire there."""
+        if member in self._producers:
+            self._producers.remove(member)
+            if any(other.group == member.group for other in self._producers):
+                return
+            header = UnregisterClientRequest(client_id=self.client_id, producer_group=member.group)
+        elif self._consumers.get(member.group) is member:
+            del self._consumers[member.group]
+            header = UnregisterClientRequest(client_id=self.client_id, consumer_group=member.group)
+        else:
+            return
+        fields = headers.encode(header)
+        await asyncio.gather(
+            *(self._unregister(address, fields, member.group) for address in self._told())
+        )
+
+    def _told(self) -> list[str]:
+        """Brokers that took a heartbeat of ours."""
+        return [each for each in self._broker_addresses() if each in self.broker_versions]
+
+    async def _unregister(self, address: str, fields: dict[str, str], group: str) -> None:
+        command = Command(code=RequestCode.UNREGISTER_CLIENT, ext_fields=dict(fields))
+        try:
+            await self.ask(address, command)
+        except TianzhouError as error:
+            log.info("group %s: broker %s not told that it leaves: %s", group, address, error)
+
+    # -- heartbeats --------------------------------------------------------------------------------
+
+    async def heartbeat(self) -> list[HeartbeatFailure]:
+        """Tell all brokers of the routes who is here, now; slaves only if there are consumers."""
+        data = HeartbeatData(
+            client_id=self.client_id,
+            producers=self._producer_data(),
+            consumers=[
+                told
+                for told in (member.heartbeat() for member in self._consumers.values())
+                if isinstance(told, ConsumerData)
+            ],
+        )
+        if not data.producers and not data.consumers:
+            return []
+        body = bodies.encode(data)
+        targets = [
+            (name, address)
+            for name, addresses in self._brokers.items()
+            for broker_id, address in addresses.items()
+            if broker_id == MASTER_ID or data.consumers
+        ]
+        results = await asyncio.gather(*(self._beat_one(*each, body) for each in targets))
+        return [result for result in results if result is not None]
+
+    async def introduce(self, topic: str) -> None:
+        """See that the brokers of a topic have heard of the members of this hub."""
+        if not all(each in self.broker_versions for each in self.topic_addresses(topic)):
+            await self.heartbeat()
+
+    def _producer_data(self) -> list[ProducerData]:
+        groups = dict.fromkeys(member.group for member in self._producers)
+        return [ProducerData(group_name=group) for group in groups]
+
+    async def _beat_one(self, name: str, address: str, body: bytes) -> HeartbeatFailure | None:
+        command = Command(code=RequestCode.HEART_BEAT, body=body)
+        try:
+            answer = await self.ask(address, command, subject=f"heartbeat to {name} ({address})")
+        except TianzhouError as error:
+            self.broker_versions.pop(address, None)
+            self._complain(("heartbeat", address), f"broker {name}: no heartbeat: {error}")
+            return HeartbeatFailure(name, address, error)
+        self.broker_versions[address] = answer.version
+        return None
+
+    async def _beat(self) -> None:
+        """Send heartbeats for ever: regularly, when wanted, and sooner again after a failure."""
+        pause_ms = self.settings.heartbeat_ms
+        while True:
+            try:
+                async with asyncio.timeout(pause_ms / 1000):
+                    await self._heartbeat_wanted.wait()
+            except TimeoutError:
+                pass
+            self._heartbeat_wanted.clear()
+            failures = await self.heartbeat()
+            if not failures:
+                pause_ms = self.settings.heartbeat_ms
+            elif pause_ms >= self.settings.heartbeat_ms:
+                pause_ms = min(_HEARTBEAT_RETRY_MS, pause_ms)
+            else:
+                pause_ms = min(pause_ms * 2, self.settings.heartbeat_ms)
+
+    def _on_closed(self, connection: Connection) -> None:
+        # A broker forgets the members of a connection that ends; it must hear of them again.
+        if not self._closed:
+            log.info("connection to %s: %s", connection.peer, connection.reason)
+            self._heartbeat_wanted.set()
+
+    # -- requests of brokers -----------------------------------------------------------------------
+
+    def _on_request(self, connection: Connection, request: Command) -> Reply:
+        code = request.code
+        if code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            return self._on_reply(request)
+        if code == RequestCode.CHECK_TRANSACTION_STATE:
+            return self._on_check(connection, request)
+        field = _GROUP_FIELDS.get(code)
+        if field is None:
+            return error_responses.not_supported(request)
+        group = request.fields.get(field, "")
+        member = self._consumers.get(group)
+        if member is None:
+            return Command(
+                code=ResponseCode.SYSTEM_ERROR,
+                remark=f"The Consumer Group <{group}> not exist in this consumer",
+            )
+        return member.on_request(connection, request)
+
+    def _on_reply(self, request: Command) -> Command:
+        found = properties.decode(request.fields.get("properties", ""))
+        waiter = self.replies.get(found.get(properties.CORRELATION_ID, ""))
+        if waiter is None or waiter.done():
+            log.info(
+                "the reply %s is dropped: it came after the time of its request",
+                found.get(properties.CORRELATION_ID, "without a correlation id"),
+            )
+        else:
+            waiter.set_result(request)
+        return Command(code=ResponseCode.SUCCESS)
+
+    def _on_check(self, connection: Connection, request: Command) -> Reply:
+        try:
+            half = decode_record(request.body, read_body=False)
+        except RecordError as error:
+            log.warning(
+                "broker %s: its transaction check cannot be read: %s", connection.peer, error
+            )
+            return None
+        group = half.properties.get(properties.PRODUCER_GROUP, "")
+        for member in self._producers:
+            if member.group == group:
+                return member.on_request(connection, request)
+        log.info("group %s: asked for a transaction, but no producer is here", group)
+        return None
+
+    # -- life --------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    async def release(self, consumer_group: str | None = None) -> None:
+        """Give up one use of the hub; the last one stops it. Pass what `acquire` was given."""
+        if consumer_group is not None:
+            self.reserved_groups.discard(consumer_group)
+        self.user_count -= 1
+        if self.user_count == 0:
+            _forget(self)
+            await self._close()
+
+    async def _close(self) -> None:
+        self._closed = True
+        tasks = (*self._tasks, *self._fetches.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        for waiter in self.replies.values():
+            waiter.cancel()
+        await self._client.close()
+        for (_, subject), count in self._untold():
+            log.info("%s: %d more complaints went untold", subject, count)
+
+    def _untold(self) -> list[tuple[tuple[str, str], int]]:
+        return [(kind, count) for kind, count in self._repeats.untold() if isinstance(kind, tuple)]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosed("the client is closed")
+        if self._pid != os.getpid():
+            raise ClientClosed(
+                "this client was started before the process forked; start another one in the child"
+            )
+
+    def _complain_of(self, topic: str, text: str) -> None:
+        """Retry topics exist once something has failed, so nothing is wrong without them."""
+        if not topic.startswith(RETRY_TOPIC_PREFIX):
+            self._complain(("route", topic), text)
+
+    def _complain(self, kind: tuple[str, str], text: str) -> None:
+        untold_count = self._repeats.note(kind, self.loop.time())
+        if untold_count is not None:
+            log.warning("%s%s", text, and_more(untold_count))
+
+
+def is_told_by_hub(error: TianzhouError) -> bool:
+    """Whether `refresh_routes` logs such an error, so that nobody else needs to."""
+    return isinstance(error, RouteNotFound | NameserverAway | NotANameserver)
+
+
+_GROUP_FIELDS: dict[int, str] = {
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: "consumerGroup",
+    RequestCode.GET_CONSUMER_RUNNING_INFO: "consumerGroup",
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: "consumerGroup",
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: "group",
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: "group",
+}
+"""Where requests to a consumer name its group."""
+
+
+# -- the hubs of this process ----------------------------------------------------------------------
+
+_hubs: list[Hub] = []
+_abandoned: list[list[Hub]] = []
+
+
+def acquire(settings: ClientSettings, consumer_group: str | None = None) -> Hub:
+    """The hub of the running event loop for these settings; each call needs its `release`.
+
+    A consumer names its group (as on the wire): two consumers of a group get different hubs, since
+    brokers tell members apart by their client ids. Raises ConfigError.
+    """
+    loop = asyncio.get_running_loop()
+    wanted = settings.shared()
+    for hub in _hubs:
+        if hub.settings != wanted or not _belongs(hub, loop):
+            continue
+        if consumer_group is None or consumer_group not in hub.reserved_groups:
+            break
+        if wanted.instance_name != DEFAULT_INSTANCE:
+            raise ConfigError(
+                f"group {consumer_group}: instance {wanted.instance_name} has a consumer of it in "
+                "this process already; give the second one another instance_name"
+            )
+    else:
+        hub = Hub(wanted)
+        _hubs.append(hub)
+    hub.user_count += 1
+    if consumer_group is not None:
+        hub.reserved_groups.add(consumer_group)
+    return hub
+
+
+def hubs_of(loop: asyncio.AbstractEventLoop) -> list[Hub]:
+    """The hubs that run on a loop, for whoever looks after it."""
+    return [hub for hub in _hubs if _belongs(hub, loop)]
+
+
+def _belongs(hub: Hub, loop: asyncio.AbstractEventLoop) -> bool:
+    return hub.loop is loop and not hub.closed
+
+
+def _forget(hub: Hub) -> None:
+    if hub in _hubs:
+        _hubs.remove(hub)
+    # Loops that ended without closing their clients leave nothing to share.
+    _hubs[:] = [other for other in _hubs if not other.loop.is_closed()]
+
+
+def _abandon() -> None:
+    """Leave the hubs to the parent process.
+
+    They are kept, untouched: to destroy them would take the parent's sockets out of the poll set
+    that both processes share.
+    """
+    _abandoned.append(_hubs.copy())
+    _hubs.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_abandon)

@@ -1,0 +1,167 @@
+"""Handlers: what a program does with messages, and what it says about the result.
+
+A handler gets one message, or a list of them (a batch handler). It is a function, run in a thread,
+or a coroutine function, run on the event loop. What it returns decides:
+
+    None, True               done
+    False, an exception      not done: the message comes again
+    Later(...)               the same, with a wish about when, or about the rest of a batch
+    Decision.COMMIT          ordered without auto_commit: all since the last commit are done
+    Decision.ROLLBACK        ordered without auto_commit: all since the last commit come again
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, cast
+
+from tianzhou.client.message import ReceivedMessage
+from tianzhou.client.observe.telemetry import Telemetry
+from tianzhou.client.observe.trace import ConsumeReturn, Tracer
+from tianzhou.errors import ConfigError
+from tianzhou.remoting.repeated_failures import Repeats, and_more
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[ReceivedMessage], object]
+BatchHandler = Callable[[list[ReceivedMessage]], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """The message, or what is left of a batch, shall come again."""
+
+    delay_level: int = 0
+    """0: the broker chooses, longer each time; 1 to 18: a level; -1: a dead letter at once."""
+    done_count: int = 0
+    """Of a batch, so many from its beginning are done all the same."""
+    suspend_ms: int | None = None
+    """Ordered: how long the queue waits, 10 ms to 30 s; None: as the settings say."""
+
+
+class Decision(Enum):
+    """What a handler that commits by itself may say."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a call."""
+
+    later: Later | None = None
+    """None: done."""
+    decision: Decision | None = None
+    error: BaseException | None = None
+
+
+DONE = Outcome()
+
+
+@dataclass(frozen=True, slots=True)
+class BoundHandler:
+    """A handler and what it was registered for."""
+
+    topic: str
+    call: Callable[..., object]
+    takes_list: bool
+    batch_size: int
+    is_async: bool
+
+    async def run(self, messages: list[ReceivedMessage], executor: Executor) -> object:
+        """Call it, in a thread unless it is a coroutine function."""
+        argument = messages if self.takes_list else messages[0]
+        if self.is_async:
+            return await cast("Awaitable[object]", self.call(argument))
+        loop = asyncio.get_running_loop()
+        result = await loop.run_in_executor(executor, self.call, argument)
+        return await result if inspect.isawaitable(result) else result
+
+
+def bind(
+    topic: str, call: Callable[..., object], *, takes_list: bool, batch_size: int
+) -> BoundHandler:
+    """A handler for a topic. Raises ConfigError for what cannot be called."""
+    if not callable(call):
+        raise ConfigError(f"topic {topic}: the handler {call!r} cannot be called")
+    is_async = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(
+        getattr(call, "__call__", None)  # noqa: B004 - an object may have an async __call__
+    )
+    return BoundHandler(topic, call, takes_list, batch_size if takes_list else 1, is_async)
+
+
+class Caller:
+    """Calls handlers for a group and tells their failures, each kind once in a while."""
+
+    def __init__(self, group: str, executor: Executor) -> None:
+        self._group = group
+        self._executor = executor
+        self._repeats = Repeats()
+        self.tracer: Tracer | None = None
+        """Set if calls shall be traced."""
+        self.telemetry: Telemetry | None = None
+        """Set if calls shall have spans and be counted."""
+
+    def call(
+        self, handler: BoundHandler, messages: list[ReceivedMessage]
+    ) -> Coroutine[Any, Any, Outcome]:
+        """Awaited, it never raises, unless the consumer cancels it."""
+        if self.tracer is not None:
+            return self._traced(self.tracer, handler, messages)
+        return self._call(handler, messages)
+
+    async def _call(self, handler: BoundHandler, messages: list[ReceivedMessage]) -> Outcome:
+        try:
+            if self.telemetry is None:
+                returned = await handler.run(messages, self._executor)
+            else:
+                with self.telemetry.processing(handler.topic, messages):
+                    returned = await handler.run(messages, self._executor)
+        except Exception as error:  # noqa: BLE001 - whatever it raises, the message comes again
+            self._tell(handler, messages, error)
+            return Outcome(Later(), error=error)
+        return outcome_of(returned)
+
+    async def _traced(
+        self, tracer: Tracer, handler: BoundHandler, messages: list[ReceivedMessage]
+    ) -> Outcome:
+        handling = tracer.begin(messages)
+        outcome = await self._call(handler, messages)
+        handling.end(_told(outcome))
+        return outcome
+
+    def _tell(
+        self, handler: BoundHandler, messages: list[ReceivedMessage], error: Exception
+    ) -> None:
+        now_s = asyncio.get_running_loop().time()
+        untold = self._repeats.note((handler.topic, type(error)), now_s)
+        if untold is None:
+            return
+        log.warning(
+            "group %s, topic %s: the handler failed with message %s%s",
+            self._group, handler.topic, messages[0].msg_id, and_more(untold), exc_info=error,
+        )  # fmt: skip
+
+
+def _told(outcome: Outcome) -> ConsumeReturn:
+    if outcome.error is not None:
+        return ConsumeReturn.EXCEPTION
+    return ConsumeReturn.SUCCESS if outcome.later is None else ConsumeReturn.FAILED
+
+
+def outcome_of(returned: object) -> Outcome:
+    """What a returned value means; anything but the values above means done."""
+    if returned is None or returned is True:
+        return DONE
+    if returned is False:
+        return Outcome(Later())
+    if isinstance(returned, Later):
+        return Outcome(returned)
+    if isinstance(returned, Decision):
+        return Outcome(decision=returned)
+    return DONE

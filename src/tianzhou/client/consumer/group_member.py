@@ -1,0 +1,561 @@
+"""A member of a consumer group: its subscriptions, its share of the queues, and their pulling.
+
+    start -> heartbeat -> rebalance ──┬─> claim queue ─> pull, pull, pull ... ─> give up queue
+                 ^                    │
+       every 20 s, on a broker's notice, on a changed route
+
+Push and lite pull consumers are both built on this. It decides nothing itself: the division of
+queues is `rebalance`'s, the bookkeeping of a queue `processqueue`'s. A queue that is claimed has
+one task that pulls it, one pull at a time; a queue that is given up has none, and its offset has
+been saved. Whatever a broker does, the tasks go on until the member is closed.
+"""
+
+import asyncio
+import logging
+from abc import abstractmethod
+from datetime import datetime
+from functools import partial
+
+from tianzhou.client.connection.hub import Hub, Reply, is_told_by_hub
+from tianzhou.client.consumer.offsets import (
+    InTurn,
+    LocalOffsets,
+    OffsetStore,
+    RemoteOffsets,
+    directory_from,
+)
+from tianzhou.client.consumer.process_queue import FlowLimits, ProcessQueue, limits_per_queue
+from tianzhou.client.consumer.rates import Rates
+from tianzhou.client.group.broker_calls import Pulled, PullLimits, PullStatus
+from tianzhou.client.group.membership import Membership, success
+from tianzhou.client.group.rebalance import shares
+from tianzhou.client.group.settings import ConsumerSettings
+from tianzhou.client.message import ReceivedMessage, ms_of
+from tianzhou.client.queues import Queue, from_wire
+from tianzhou.clock import steady_ms, wall_ms
+from tianzhou.errors import (
+    BodyError,
+    BrokerError,
+    RemotingError,
+    RouteNotFound,
+    TianzhouError,
+)
+from tianzhou.names import RETRY_TOPIC_PREFIX
+from tianzhou.protocol import bodies
+from tianzhou.protocol.bodies.clients import (
+    ConsumerRunningInfo,
+    ProcessQueueInfo,
+)
+from tianzhou.protocol.bodies.offsets import (
+    ConsumerStatusBody,
+    ResetOffsetBody,
+    ResetOffsetBodyForC,
+)
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.remoting.connection import Connection
+
+log = logging.getLogger(__name__)
+
+_FIRST_ERROR_PAUSE_MS = 100
+_FLOW_CONTROL_PAUSE_MS = 20
+_UNSETTLED_PAUSE_MS = 500
+"""Until the next rebalance if a queue could not be claimed."""
+_LOOK_AGAIN_S = 1.0
+"""A pull task that waits for room or for `resume` looks this often, which also shows it alive."""
+
+
+class HeldQueue:
+    """A queue that this member consumes."""
+
+    __slots__ = ("full_count", "more_waits", "paused", "queue", "state", "task", "told", "wake")
+
+    def __init__(self, queue: Queue, state: ProcessQueue) -> None:
+        self.queue = queue
+        self.state = state
+        self.wake = asyncio.Event()
+        """Set when there may be room again, or the pause may be over."""
+        self.paused = False
+        self.full_count = 0
+        self.more_waits = False
+        """Whether messages lay behind the last ones, so that the next pull is answered at once."""
+        self.told: int | None = None
+        """The last offset that a pull has carried to the broker."""
+        self.task: asyncio.Task[None] | None = None
+
+
+class GroupMember(Membership):
+    """What push and lite pull consumers share; see the module."""
+
+    _inline_subscription = False
+
+    def __init__(self, group: str, settings: ConsumerSettings) -> None:
+        super().__init__(group, settings, settings.start, broadcasting=settings.broadcasting)
+        self._base = settings
+        self._retry_topic = RETRY_TOPIC_PREFIX + self._wire_group
+        self._held: dict[Queue, HeldQueue] = {}
+        self._offsets_or_none: OffsetStore | None = None
+        self._commits = InTurn()
+        self._rebalance_wanted = asyncio.Event()
+        self._rebalance_turn = asyncio.Lock()
+        self._unsettled_pause_ms = 0
+        """Until the next rebalance if the last one could not finish, 0 if it could."""
+        self._suspended = False
+        self._rates = Rates()
+        self._pull_limits = PullLimits(
+            settings.pull_batch_size,
+            settings.pull_batch_bytes,
+            settings.pull_suspend_ms,
+            settings.pull_timeout_ms,
+        )
+        self._flow = FlowLimits(
+            settings.queue_messages_max, settings.queue_mib_max, settings.queue_span_max
+        )
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "running" if self._hub else "new"
+        return f"<{type(self).__name__} {self._name}, {state}, {len(self._held)} queues>"
+
+    # -- what the kinds of consumers add -----------------------------------------------------------
+
+    @abstractmethod
+    def _new_state(self, queue_offset: int) -> ProcessQueue:
+        """The books of a queue that is consumed from an offset on."""
+
+    @abstractmethod
+    def _on_pulled(self, held: HeldQueue, messages: list[ReceivedMessage]) -> None:
+        """Take what was pulled; the next pull goes on behind it."""
+
+    async def _may_claim(self, queue: Queue) -> bool:
+        del queue
+        return True
+
+    async def _may_pull(self, held: HeldQueue) -> bool:
+        del held
+        return True
+
+    async def _quieten(self, held: HeldQueue) -> None:
+        """Wait for a handler that must not run beside its successor."""
+        del held
+
+    async def _on_given_up(self, held: HeldQueue) -> None:
+        """The queue is another's; its offset has been saved."""
+        del held
+
+    # -- names -------------------------------------------------------------------------------------
+
+    @property
+    def assignment(self) -> frozenset[Queue]:
+        """The queues that are consumed now, under their names on the wire."""
+        return frozenset(self._held)
+
+    @property
+    def _offsets(self) -> OffsetStore:
+        assert self._offsets_or_none is not None
+        return self._offsets_or_none
+
+    # -- life --------------------------------------------------------------------------------------
+
+    def _prepare(self, hub: Hub) -> None:
+        self._offsets_or_none = self._new_offsets(hub)
+
+    def _begin(self) -> None:
+        """Start the tasks of the consumer."""
+        self._run(self._rebalance_forever(), "rebalance")
+        self._run(self._persist_forever(), "offsets")
+        self._rebalance_wanted.set()
+
+    def _new_offsets(self, hub: Hub) -> OffsetStore:
+        if self._base.broadcasting:
+            directory = directory_from(self._base.offsets_dir)
+            return LocalOffsets(directory, hub.client_id, self._wire_group)
+        # Whoever names a moment wants it; the others begin as RocketMQ's clients do.
+        exact = isinstance(self._base.start, datetime)
+        query = partial(self._calls.committed, exact=exact)
+        return RemoteOffsets(self._wire_group, query, self._commit)
+
+    async def _commit(self, queue: Queue, queue_offset: int) -> None:
+        await self._commits.run(queue, lambda: self._calls.commit(queue, queue_offset))
+
+    async def _stop_tasks(self) -> None:
+        """Stop rebalance, pulling and whatever else runs in the background."""
+        tasks = [*self._tasks, *(held.task for held in self._held.values() if held.task)]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _leave(self) -> None:
+        """Save all offsets and leave group and hub."""
+        try:
+            await self._offsets.persist(self._held)
+        finally:
+            for held in self._held.values():
+                held.state.dropped = True
+            self._held.clear()
+            await self._leave_hub()
+
+    # -- for the hub -------------------------------------------------------------------------------
+
+    def _on_subscriptions(self) -> None:
+        self._rebalance_wanted.set()
+
+    def on_request(self, connection: Connection, request: Command) -> Reply:
+        """Answer a broker."""
+        code = request.code
+        if code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            self._rebalance_wanted.set()
+            return None
+        if code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
+            return success(bodies.encode(self._status(request.fields.get("topic", ""))))
+        if code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+            return self._on_reset(request)
+        return super().on_request(connection, request)
+
+    def _status(self, topic: str) -> ConsumerStatusBody:
+        table = self._offsets.of_topic(topic)
+        return ConsumerStatusBody(offsets={queue.to_wire(): at for queue, at in table.items()})
+
+    async def _on_reset(self, request: Command) -> Command | None:
+        wanted = _reset_offsets(request.body)
+        log.info("group %s: a broker resets %d offsets", self._name, len(wanted))
+        async with self._rebalance_turn:
+            for queue, queue_offset in wanted.items():
+                await self._move(queue, queue_offset)
+        return None if request.is_oneway else success(b"")
+
+    async def _move(self, queue: Queue, queue_offset: int) -> None:
+        """Go on at another offset; what is in flight of the queue is forgotten."""
+        held = self._held.get(queue)
+        if held is None:
+            return
+        await self._stop_pulling(held)
+        await self._quieten(held)
+        self._offsets.update(queue, queue_offset, may_fall=True)
+        await self._offsets.persist((queue,))
+        if not self._closed and self._held.get(queue) is held:
+            self._hold(queue, queue_offset, locked=held.state.locked)
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """What this consumer is doing, as `mqadmin consumerStatus` shows it."""
+        now_ms = steady_ms()
+        return ConsumerRunningInfo(
+            properties=self._info_properties(),
+            subscriptions=[each.to_wire() for each in self._subscriptions.values()],
+            queues={queue.to_wire(): self._info(held) for queue, held in self._held.items()},
+            statuses={topic: self._rates.status(topic, now_ms) for topic in self._subscriptions},
+        )
+
+    def _info(self, held: HeldQueue) -> ProcessQueueInfo:
+        state = held.state
+        ahead_ms = wall_ms() - steady_ms()
+        committed = self._offsets.read(held.queue)
+        return ProcessQueueInfo(
+            commit_offset=-1 if committed is None else committed,
+            cached_min_offset=max(state.progress, 0) if state.message_count else 0,
+            cached_max_offset=state.max_offset if state.message_count else 0,
+            cached_count=state.message_count,
+            cached_size_mib=state.size_bytes // (1024 * 1024),
+            locked=state.locked,
+            last_lock_timestamp=state.last_lock_ms + ahead_ms,
+            dropped=state.dropped,
+            last_pull_timestamp=state.last_pull_ms + ahead_ms,
+            last_consume_timestamp=state.last_consume_ms + ahead_ms,
+        )
+
+    # -- rebalance ---------------------------------------------------------------------------------
+
+    async def _rebalance_forever(self) -> None:
+        while True:
+            pause_ms = self._unsettled_pause_ms or self._base.rebalance_ms
+            await _wait(self._rebalance_wanted, min(pause_ms, self._base.rebalance_ms) / 1000)
+            self._rebalance_wanted.clear()
+            try:
+                async with self._rebalance_turn:
+                    settled = await self._rebalance()
+            except Exception:  # the loop must go on, whatever a strategy of the user raises
+                log.exception("group %s: rebalance failed", self._name)
+                settled = False
+            self._unsettled_pause_ms = (
+                0 if settled else max(self._unsettled_pause_ms * 3 // 2, _UNSETTLED_PAUSE_MS)
+            )
+
+    async def _rebalance(self) -> bool:
+        """Divide all topics; whether every one of them could be."""
+        settled = True
+        for held in tuple(self._held.values()):
+            if held.queue.topic not in self._subscriptions:
+                await self._give_up(held)
+        changed = False
+        for topic in tuple(self._subscriptions):
+            if topic not in self._announced:
+                continue  # its route came before the heartbeat; `_announce` will be back
+            try:
+                own, is_listed = await self._own_queues(topic)
+                did_change, complete = await self._adjust(topic, own)
+            except TianzhouError as error:
+                settled = False
+                if not is_told_by_hub(error) and not topic.startswith(RETRY_TOPIC_PREFIX):
+                    self._complain(("rebalance", topic), f"topic {topic}: not divided: {error}")
+                continue
+            settled = settled and complete and is_listed
+            if did_change and topic in self._subscriptions:
+                changed = True
+                self._subscriptions[topic] = self._subscriptions[topic].renewed(wall_ms())
+        if changed:
+            await self._tell_brokers()
+        return settled
+
+    async def _own_queues(self, topic: str) -> tuple[frozenset[Queue], bool]:
+        """The share of this member, and whether the broker knows that it is one.
+
+        Raises TianzhouError while it cannot be told.
+        """
+        try:
+            queues = await self._calls.queues(topic)
+        except RouteNotFound:
+            if topic == self._retry_topic:
+                return frozenset(), False  # brokers make it when they hear of the group
+            raise
+        if self._base.broadcasting:
+            return frozenset(queues), True
+        await self._calls.hub.introduce(topic)
+        members = await self._calls.members(topic)
+        client_id = self._calls.hub.client_id
+        if client_id not in members:
+            # The broker has lost the connection that told it of us, and dropped us with it.
+            await self._tell_brokers()
+            members = await self._calls.members(topic)
+        strategy = self._base.strategy()
+        own = shares(strategy, self._wire_group, client_id, queues, members)
+        return own, client_id in members
+
+    async def _adjust(self, topic: str, own: frozenset[Queue]) -> tuple[bool, bool]:
+        """Give up and claim queues of a topic; whether any changed, and whether all are claimed."""
+        now_ms = steady_ms()
+        gone = [
+            held
+            for held in self._held.values()
+            if held.queue.topic == topic and (held.queue not in own or held.state.silent(now_ms))
+        ]
+        for held in gone:
+            await self._give_up(held)
+        new = [queue for queue in own if queue not in self._held]
+        claimed = await asyncio.gather(*(self._claim(queue) for queue in new))
+        if gone or any(claimed):
+            count = sum(queue.topic == topic for queue in self._held)
+            log.info("group %s, topic %s: %d queues are ours now", self._name, topic, count)
+        return bool(gone) or any(claimed), all(claimed)
+
+    async def _claim(self, queue: Queue) -> bool:
+        try:
+            if not await self._may_claim(queue):
+                return False
+            self._offsets.forget(queue)
+            queue_offset = await self._start_offset(queue)
+        except TianzhouError as error:
+            self._complain(("claim", queue), f"queue {queue}: not claimed: {error}")
+            return False
+        if self._closed:
+            return False
+        self._hold(queue, queue_offset, locked=True)
+        return True
+
+    def _hold(self, queue: Queue, queue_offset: int, *, locked: bool) -> HeldQueue:
+        state = self._new_state(queue_offset)
+        state.locked = locked
+        held = HeldQueue(queue, state)
+        self._held[queue] = held
+        name = f"pull {self._name} {queue}"
+        held.task = asyncio.get_running_loop().create_task(self._pull_forever(held), name=name)
+        return held
+
+    async def _give_up(self, held: HeldQueue) -> None:
+        """Stop consuming a queue and save how far it is."""
+        await self._stop_pulling(held)
+        if self._held.get(held.queue) is held:
+            del self._held[held.queue]
+        await self._offsets.persist((held.queue,))
+        await self._on_given_up(held)
+        self._offsets.forget(held.queue)
+        self._calls.forget(held.queue)
+
+    async def _stop_pulling(self, held: HeldQueue) -> None:
+        held.state.dropped = True
+        held.wake.set()
+        if held.task is not None:
+            held.task.cancel()
+            await asyncio.wait((held.task,))
+
+    async def _start_offset(self, queue: Queue) -> int:
+        """Where to begin: where the group is, or where it shall begin if it is nowhere."""
+        kept = await self._offsets.load(queue)
+        if kept is not None:
+            return kept
+        start = self._base.start
+        if queue.topic == self._retry_topic:
+            return await self._calls.max_offset(queue) if isinstance(start, datetime) else 0
+        if isinstance(start, datetime):
+            return await self._calls.search_offset(queue, ms_of(start))
+        if start == "first":
+            return await self._calls.min_offset(queue)
+        return await self._calls.max_offset(queue)
+
+    # -- pulling -----------------------------------------------------------------------------------
+
+    async def _pull_forever(self, held: HeldQueue) -> None:
+        pause_ms = _FIRST_ERROR_PAUSE_MS
+        while not held.state.dropped:
+            held.state.last_pull_ms = steady_ms()
+            if not await self._wait_for_room(held):
+                continue
+            try:
+                if not await self._may_pull(held):
+                    continue
+                pulled = await self._pull(held)
+            except TianzhouError as error:
+                pause_ms = await self._rest_after(error, held, pause_ms)
+            except Exception:  # a queue must never fall silent
+                log.exception("group %s, queue %s: pull failed", self._name, held.queue)
+                await asyncio.sleep(self._base.pull_error_pause_ms / 1000)
+            else:
+                pause_ms = _FIRST_ERROR_PAUSE_MS
+                if not held.state.dropped:
+                    await self._take(held, pulled)
+
+    async def _wait_for_room(self, held: HeldQueue) -> bool:
+        """Whether there is room for more and nobody wants a pause; waits a while otherwise."""
+        if self._suspended or held.paused:
+            held.wake.clear()
+            await _wait(held.wake, _LOOK_AGAIN_S)
+            return False
+        reason = held.state.full(self._limits())
+        if reason is None:
+            return True
+        if held.full_count % 1000 == 0:
+            log.info("group %s, queue %s: pulling pauses: %s", self._name, held.queue, reason)
+        held.full_count += 1
+        held.wake.clear()
+        await _wait(held.wake, _LOOK_AGAIN_S)
+        return False
+
+    def _limits(self) -> FlowLimits:
+        base = self._base
+        if base.topic_messages_max == -1 and base.topic_mib_max == -1:
+            return self._flow
+        return limits_per_queue(
+            self._flow, base.topic_messages_max, base.topic_mib_max, len(self._held)
+        )
+
+    async def _pull(self, held: HeldQueue) -> Pulled:
+        queue = held.queue
+        progress = self._progress_to_tell(held)
+        pull = partial(
+            self._calls.pull,
+            queue,
+            held.state.next_offset,
+            self._pull_limits,
+            subscription=self._announced.get(queue.topic),
+            inline=self._inline_subscription,
+            commit_offset=progress,
+        )
+        started_ms = steady_ms()
+        pulled = await (pull() if progress is None else self._commits.run(queue, pull))
+        held.told = progress or held.told
+        held.more_waits = bool(pulled.messages) and pulled.max_offset > pulled.next_offset
+        if pulled.messages:
+            self._rates.pulled(queue.topic, len(pulled.messages), started_ms, steady_ms())
+        return pulled
+
+    def _progress_to_tell(self, held: HeldQueue) -> int | None:
+        """The offset that the next pull carries, so that little is done again after a crash.
+
+        Only pulls that are answered at once carry one: commits wait for them.
+        """
+        if self._base.broadcasting or not held.more_waits:
+            return None
+        progress = self._offsets.read(held.queue)
+        if not progress or progress == held.told or not self._commits.is_free(held.queue):
+            return None
+        return progress
+
+    async def _take(self, held: HeldQueue, pulled: Pulled) -> None:
+        state = held.state
+        if pulled.status is PullStatus.OFFSET_ILLEGAL:
+            await self._correct(held, pulled)
+            return
+        state.next_offset = max(pulled.next_offset, state.next_offset)
+        if pulled.messages:
+            self._on_pulled(held, pulled.messages)
+            if self._base.pull_interval_ms:
+                await asyncio.sleep(self._base.pull_interval_ms / 1000)
+        elif not state.message_count:
+            # What the filter skipped needs no handler and counts as consumed.
+            self._offsets.update(held.queue, state.next_offset)
+
+    async def _correct(self, held: HeldQueue, pulled: Pulled) -> None:
+        """Go on where the broker says: what lay here is gone, or has never been."""
+        log.warning(
+            "group %s, queue %s: nothing at offset %d (%d to %d), going on at %d",
+            self._name, held.queue, held.state.next_offset, pulled.min_offset, pulled.max_offset,
+            pulled.next_offset,
+        )  # fmt: skip
+        if held.state.message_count:
+            # What is in flight ends first; the offset must not be moved under it.
+            held.wake.clear()
+            await _wait(held.wake, _LOOK_AGAIN_S)
+            return
+        held.state.next_offset = pulled.next_offset
+        self._offsets.update(held.queue, pulled.next_offset, may_fall=True)
+        await self._offsets.persist((held.queue,))
+
+    async def _rest_after(self, error: TianzhouError, held: HeldQueue, pause_ms: int) -> int:
+        """Sleep after a failed pull; gives the length of the next pause."""
+        queue = held.queue
+        if not queue.topic.startswith(RETRY_TOPIC_PREFIX):
+            self._complain(("pull", queue), f"queue {queue}: pull failed: {error}")
+        # A slave may be behind with topics and groups; the master is asked next.
+        self._calls.forget(queue)
+        code = error.code if isinstance(error, BrokerError) else None
+        if code == ResponseCode.FLOW_CONTROL:
+            await asyncio.sleep(_FLOW_CONTROL_PAUSE_MS / 1000)
+            return pause_ms
+        if code in _NOT_TOLD:
+            await self._tell_brokers()
+        elif isinstance(error, RemotingError | RouteNotFound):
+            await self._calls.hub.refresh_routes([queue.topic])
+        await asyncio.sleep(pause_ms / 1000)
+        return min(pause_ms * 2, self._base.pull_error_pause_ms)
+
+    # -- offsets -----------------------------------------------------------------------------------
+
+    async def _persist_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._base.persist_offsets_ms / 1000)
+            await self._offsets.persist(tuple(self._held))
+
+
+_NOT_TOLD = frozenset((
+    ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST,
+))  # fmt: skip
+"""A broker has not heard of this member, or not of its newest subscription."""
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        pass
+
+
+def _reset_offsets(body: bytes) -> dict[Queue, int]:
+    try:
+        table = bodies.decode(ResetOffsetBody, body).offsets
+        return {from_wire(queue): at for queue, at in table.items()}
+    except BodyError:
+        rows = bodies.decode(ResetOffsetBodyForC, body).offsets or []
+        return {
+            Queue(row.topic or "", row.broker_name or "", row.queue_id): row.queue_offset
+            for row in rows
+        }

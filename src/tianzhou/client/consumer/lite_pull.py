@@ -1,0 +1,423 @@
+"""Consumers that are asked for messages: lite pull, and the plain reader of queues.
+
+`LitePullConsumer` fetches in the background what `poll` then hands out:
+
+    async with LitePullConsumer("audit", namesrv="localhost:9876") as consumer:
+        await consumer.subscribe("orders")            # queues are shared with the group, or
+        await consumer.assign(queues)                 # exactly these, whoever else has them
+        for message in await consumer.poll():
+            ...
+
+What was polled counts as consumed, and is saved every five seconds (`auto_commit`) or by `commit`.
+
+`QueueReader` reads from (queue, offset) and keeps nothing: for programs that know where they are,
+such as data pipelines and tools.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Unpack
+
+from tianzhou.client import namespaces
+from tianzhou.client.connection.hub import Hub, acquire
+from tianzhou.client.consumer.group_member import GroupMember, HeldQueue
+from tianzhou.client.consumer.offsets import commit_all
+from tianzhou.client.consumer.process_queue import Batch, ConcurrentQueue, ProcessQueue
+from tianzhou.client.group.broker_calls import BrokerCalls, Pulled, PullLimits
+from tianzhou.client.group.settings import LitePullOptions, LitePullSettings
+from tianzhou.client.group.subscriptions import subscription_of
+from tianzhou.client.lifetime import Lifetime
+from tianzhou.client.message import ReceivedMessage, ms_of, time_of
+from tianzhou.client.observe.telemetry import telemetry_of
+from tianzhou.client.observe.trace import ConsumeReturn, Tracer
+from tianzhou.client.queues import Queue
+from tianzhou.client.settings import ClientOptions, ClientSettings, settings_from
+from tianzhou.clock import steady_ms, wall_ms
+from tianzhou.errors import ClientClosed, ConfigError
+
+log = logging.getLogger(__name__)
+
+_Found = tuple[HeldQueue, Batch[ReceivedMessage]]
+
+
+class LitePullConsumer(GroupMember):
+    """A consumer that is asked for messages. Settings are those of `LitePullSettings`."""
+
+    consume_type = "CONSUME_ACTIVELY"
+    _inline_subscription = True
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        settings: ClientSettings | None = None,
+        **options: Unpack[LitePullOptions],
+    ) -> None:
+        """Nothing is connected yet. Raises ConfigError."""
+        self._settings = settings_from(LitePullSettings, settings, options)
+        super().__init__(group, self._settings)
+        self._found: deque[_Found] = deque()
+        self._arrived = asyncio.Event()
+        self._assigned = False
+        self._paused: set[Queue] = set()
+        self._closing = False
+        self._telemetry = telemetry_of(self._settings, group)
+        self._tracer: Tracer | None = None
+
+    # -- life --------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if self._settings.trace:
+            self._tracer = Tracer(self._wire_group, "CONSUME", self._settings)
+            self._tracer.start(self._calls.hub)
+        super()._begin()
+
+    async def close(self) -> None:
+        """Save what was polled (with auto_commit) and leave the group."""
+        if self._closing:
+            return
+        self._closing = True
+        self._arrived.set()
+        if self._hub is not None and not self._closed:
+            await self._stop_tasks()
+            if not self._settings.auto_commit:
+                for queue in tuple(self._held):
+                    self._offsets.forget(queue)
+            if self._tracer is not None:
+                await self._tracer.close()
+            await self._leave()
+        self._closed = True
+
+    # -- which queues ------------------------------------------------------------------------------
+
+    async def subscribe(self, topic: str, *, tags: str = "*", sql: str | None = None) -> None:
+        """Consume a topic together with the group. Raises ConfigError, BrokerError.
+
+        Returns when the first division of its queues was tried, so `assignment` may be looked at.
+        """
+        if self._assigned:
+            raise ConfigError(f"group {self._name}: its queues are assigned, it cannot subscribe")
+        subscription = self._add_subscription(topic, tags, sql)
+        if self._hub is not None:
+            await self._announce(subscription.topic)
+            await self._calls.check_subscription(subscription)
+            async with self._rebalance_turn:
+                await self._rebalance()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Consume a topic no more."""
+        self._remove_subscription(topic)
+        if self._hub is not None:
+            async with self._rebalance_turn:
+                await self._rebalance()
+
+    async def queues(self, topic: str) -> list[Queue]:
+        """All queues of a topic. Raises RouteNotFound, RemotingError."""
+        return await self._calls.queues(self._wire_topic(topic), refresh=True)
+
+    async def assign(
+        self, queues: Iterable[Queue], *, tags: str = "*", sql: str | None = None
+    ) -> None:
+        """Consume exactly these queues, instead of those assigned before. Raises ConfigError."""
+        if self._subscriptions and not self._assigned:
+            raise ConfigError(f"group {self._name}: it subscribes, queues cannot be assigned")
+        wanted = [self._wire_queue(queue) for queue in queues]
+        self._assigned = True
+        self._subscriptions = {
+            queue.topic: subscription_of(queue.topic, tags, sql, wall_ms()) for queue in wanted
+        }
+        self._announced = dict(self._subscriptions)
+        await self._calls.hub.refresh_routes(self.topics())
+        await self._tell_brokers()
+        async with self._rebalance_turn:
+            await self._take_over(frozenset(wanted))
+
+    async def _take_over(self, wanted: frozenset[Queue]) -> None:
+        for held in tuple(self._held.values()):
+            if held.queue not in wanted:
+                await self._give_up(held)
+        new = [queue for queue in wanted if queue not in self._held]
+        claimed = await asyncio.gather(*(self._claim(queue) for queue in new))
+        if not all(claimed):
+            missing = next(queue for queue, done in zip(new, claimed, strict=True) if not done)
+            raise ConfigError(
+                f"group {self._name}: queue {missing} cannot be consumed, see the log"
+            )
+
+    async def _rebalance(self) -> bool:
+        return True if self._assigned else await super()._rebalance()
+
+    def _wire_queue(self, queue: Queue) -> Queue:
+        return queue._replace(topic=self._wire_topic(queue.topic))
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def _new_state(self, queue_offset: int) -> ProcessQueue:
+        return ConcurrentQueue[ReceivedMessage](queue_offset, steady_ms())
+
+    def _on_pulled(self, held: HeldQueue, messages: list[ReceivedMessage]) -> None:
+        state = _state_of(held)
+        self._found += [(held, batch) for batch in state.put(messages, len(messages))]
+        self._arrived.set()
+
+    async def poll(self, timeout_ms: int | None = None) -> list[ReceivedMessage]:
+        """The next messages, all of one queue; an empty list if none came in time.
+
+        Raises ClientClosed.
+        """
+        timeout_ms = self._settings.poll_timeout_ms if timeout_ms is None else timeout_ms
+        began_s = time.monotonic()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                messages = await self._next()
+        except TimeoutError:
+            return []
+        if self._telemetry is not None:
+            self._telemetry.received(messages, began_s)
+        if self._tracer is not None:
+            self._tracer.begin(messages).end(ConsumeReturn.SUCCESS)
+        return messages
+
+    async def _next(self) -> list[ReceivedMessage]:
+        while True:
+            if self._closing or self._hub is None:
+                raise ClientClosed(f"group {self._name}: the consumer is not running")
+            for _ in range(len(self._found)):
+                held, batch = self._found.popleft()
+                if held.state.dropped or batch.finished:
+                    continue
+                if held.paused:
+                    self._found.append((held, batch))
+                    continue
+                return self._hand_out(held, batch)
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def _hand_out(self, held: HeldQueue, batch: Batch[ReceivedMessage]) -> list[ReceivedMessage]:
+        state = _state_of(held)
+        state.finish(batch, steady_ms())
+        self._offsets.update(held.queue, state.progress)
+        held.wake.set()
+        return batch.messages
+
+    # -- offsets -----------------------------------------------------------------------------------
+
+    async def _persist_forever(self) -> None:
+        if self._settings.auto_commit:
+            await super()._persist_forever()
+
+    async def _pull(self, held: HeldQueue) -> Pulled:
+        return await self._calls.pull(
+            held.queue,
+            held.state.next_offset,
+            self._pull_limits,
+            subscription=self._announced.get(held.queue.topic),
+            inline=True,
+        )
+
+    async def _give_up(self, held: HeldQueue) -> None:
+        if not self._settings.auto_commit:
+            self._offsets.forget(held.queue)
+        await super()._give_up(held)
+
+    async def commit(self, offsets: dict[Queue, int] | None = None) -> None:
+        """Save the offsets of what was polled, or these. Raises RemotingError, BrokerError."""
+        if offsets is None:
+            wanted = {
+                queue: at for queue in self._held if (at := self._offsets.read(queue)) is not None
+            }
+        else:
+            wanted = {self._wire_queue(queue): at for queue, at in offsets.items()}
+        for queue, queue_offset in wanted.items():
+            self._offsets.update(queue, queue_offset, may_fall=True)
+        if self._settings.broadcasting:
+            await self._offsets.persist(wanted)
+            return
+        await commit_all(self._commit, wanted)
+
+    def commit_later(self, offsets: dict[Queue, int] | None = None) -> asyncio.Task[None]:
+        """Commit in the background; the task tells how it went, and logs a failure by itself."""
+        return self._run(self.commit(offsets), "commit")
+
+    async def committed(self, queue: Queue) -> int | None:
+        """The offset that is saved for the group, None if there is none."""
+        if self._settings.broadcasting:
+            return self._offsets.read(self._wire_queue(queue))
+        return await self._calls.committed(self._wire_queue(queue))
+
+    def position(self, queue: Queue) -> int | None:
+        """The offset of the next message that `poll` gives, None before the queue is ours."""
+        held = self._held.get(self._wire_queue(queue))
+        return None if held is None else held.state.progress
+
+    async def seek(self, queue: Queue, queue_offset: int) -> None:
+        """Go on at another offset. Raises ConfigError for one that the queue does not have."""
+        queue = self._wire_queue(queue)
+        if queue not in self._held:
+            raise ConfigError(f"group {self._name}: queue {queue} is not assigned to it")
+        lowest = await self._calls.min_offset(queue)
+        highest = await self._calls.max_offset(queue)
+        if not lowest <= queue_offset <= highest:
+            raise ConfigError(
+                f"queue {queue}: offset {queue_offset} is not between {lowest} and {highest}"
+            )
+        async with self._rebalance_turn:
+            await self._jump(queue, queue_offset)
+
+    async def seek_to_begin(self, queue: Queue) -> None:
+        """Go on with the lowest message."""
+        await self.seek(queue, await self._calls.min_offset(self._wire_queue(queue)))
+
+    async def seek_to_end(self, queue: Queue) -> None:
+        """Go on with the next message to come."""
+        await self.seek(queue, await self._calls.max_offset(self._wire_queue(queue)))
+
+    async def offset_for_timestamp(self, queue: Queue, moment: datetime) -> int:
+        """The offset of the first message stored at that time or later."""
+        return await self._calls.search_offset(self._wire_queue(queue), ms_of(moment))
+
+    async def _jump(self, queue: Queue, queue_offset: int) -> None:
+        held = self._held.get(queue)
+        if held is None:
+            return
+        await self._stop_pulling(held)
+        _state_of(held).clear()
+        self._offsets.update(queue, queue_offset, may_fall=True)
+        self._hold(queue, queue_offset, locked=True).paused = queue in self._paused
+
+    # -- pauses ------------------------------------------------------------------------------------
+
+    def pause(self, queues: Iterable[Queue]) -> None:
+        """Hand out nothing of these queues until `resume`."""
+        for queue in map(self._wire_queue, queues):
+            self._paused.add(queue)
+            if (held := self._held.get(queue)) is not None:
+                held.paused = True
+
+    def resume(self, queues: Iterable[Queue]) -> None:
+        """Hand out messages of these queues again."""
+        for queue in map(self._wire_queue, queues):
+            self._paused.discard(queue)
+            if (held := self._held.get(queue)) is not None:
+                held.paused = False
+                held.wake.set()
+        self._arrived.set()
+
+
+def _state_of(held: HeldQueue) -> ConcurrentQueue[ReceivedMessage]:
+    state: ConcurrentQueue[ReceivedMessage] = held.state  # type: ignore[assignment]  # made here
+    return state
+
+
+# -- plain reading ---------------------------------------------------------------------------------
+
+
+class QueueReader(Lifetime):
+    """Reads messages by queue and offset, and tells offsets. It joins no group.
+
+    The name of a group is needed all the same: brokers count, limit and permit by group.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        settings: ClientSettings | None = None,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        """Nothing is connected yet. Raises ConfigError."""
+        self._settings = settings_from(ClientSettings, settings, options)
+        self._name = group
+        self._telemetry = telemetry_of(self._settings, group)
+        self._hub: Hub | None = None
+        self._calls_or_none: BrokerCalls | None = None
+
+    async def start(self) -> None:
+        """Connections are made when they are needed. Raises ConfigError."""
+        if self._hub is not None:
+            raise ClientClosed("a reader is started once")
+        self._hub = acquire(self._settings)
+        group = namespaces.wrap(self._settings.namespace, self._name)
+        self._calls_or_none = BrokerCalls(self._hub, group, self._settings)
+
+    async def close(self) -> None:
+        """Give up the connections."""
+        self._calls_or_none = None
+        if self._hub is not None:
+            hub, self._hub = self._hub, None
+            await hub.release()
+
+    @property
+    def _calls(self) -> BrokerCalls:
+        if self._calls_or_none is None:
+            raise ClientClosed(f"group {self._name}: the reader is not running")
+        return self._calls_or_none
+
+    def _wire(self, queue: Queue) -> Queue:
+        return queue._replace(topic=namespaces.wrap(self._settings.namespace, queue.topic))
+
+    async def queues(self, topic: str) -> list[Queue]:
+        """All queues of a topic that can be read. Raises RouteNotFound, RemotingError."""
+        wire_topic = namespaces.wrap(self._settings.namespace, topic)
+        return await self._calls.queues(wire_topic, refresh=True)
+
+    async def pull(
+        self,
+        queue: Queue,
+        queue_offset: int,
+        *,
+        message_count: int = 32,
+        tags: str = "*",
+        sql: str | None = None,
+        wait_ms: int = 0,
+        timeout_ms: int = 10_000,
+    ) -> Pulled:
+        """Messages from an offset on; `next_offset` of the answer says where to read on.
+
+        `wait_ms` lets the broker hold the request while there is none. Raises RemotingError,
+        BrokerError, RouteNotFound, ConfigError, and RecordError for a message that came damaged.
+        """
+        wire_queue = self._wire(queue)
+        limits = PullLimits(
+            message_count, PullLimits().size_bytes, wait_ms, timeout_ms=timeout_ms + wait_ms
+        )
+        began_s = time.monotonic()
+        pulled = await self._calls.pull(
+            wire_queue,
+            queue_offset,
+            limits,
+            subscription=subscription_of(wire_queue.topic, tags, sql, wall_ms()),
+            inline=True,
+            leave_out_damaged=False,
+        )
+        if self._telemetry is not None and pulled.messages:
+            self._telemetry.received(pulled.messages, began_s)
+        return pulled
+
+    async def min_offset(self, queue: Queue) -> int:
+        """The lowest offset that has a message."""
+        return await self._calls.min_offset(self._wire(queue))
+
+    async def max_offset(self, queue: Queue) -> int:
+        """The offset that the next message will get."""
+        return await self._calls.max_offset(self._wire(queue))
+
+    async def search_offset(self, queue: Queue, moment: datetime) -> int:
+        """The offset of the first message stored at that time or later."""
+        return await self._calls.search_offset(self._wire(queue), ms_of(moment))
+
+    async def earliest_store_time(self, queue: Queue) -> datetime:
+        """When the lowest message of a queue was stored, in UTC."""
+        return time_of(await self._calls.earliest_store_time_ms(self._wire(queue)))
+
+    async def committed(self, queue: Queue) -> int | None:
+        """How far the group is in a queue, None if nobody knows."""
+        return await self._calls.committed(self._wire(queue))
+
+    async def commit(self, queue: Queue, queue_offset: int) -> None:
+        """Save how far the group is in a queue."""
+        await self._calls.commit(self._wire(queue), queue_offset)

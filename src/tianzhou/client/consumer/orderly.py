@@ -1,0 +1,153 @@
+"""Consuming in order: one batch of a queue at a time, by whoever holds the broker's lock.
+
+The lock of a queue is taken before it is claimed, renewed every 20 s, and looked at before every
+call of a handler; one that was not renewed for 30 s counts as lost, long before the broker gives
+it to another (60 s). What a handler was not happy with is tried again here after a pause, the
+queue waits; after the last try it becomes a dead letter. A queue that is given up is unlocked when
+its running handler has ended, so the next owner begins where this one stopped.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from itertools import groupby
+from typing import cast
+
+from tianzhou.client.consumer.callbacks import Decision, Later, Outcome
+from tianzhou.client.consumer.concurrent import again
+from tianzhou.client.consumer.group_member import HeldQueue
+from tianzhou.client.consumer.process_queue import OrderedQueue
+from tianzhou.client.group.broker_calls import BrokerCalls
+from tianzhou.client.group.settings import PushSettings
+from tianzhou.client.message import ReceivedMessage
+from tianzhou.client.queues import Queue
+from tianzhou.clock import steady_ms
+from tianzhou.errors import TianzhouError
+
+log = logging.getLogger(__name__)
+
+NO_LIMIT = 2**31 - 1
+_SUSPEND_MIN_MS, _SUSPEND_MAX_MS = 10, 30_000
+
+State = OrderedQueue[ReceivedMessage]
+
+
+def state_of(held: HeldQueue) -> State:
+    return cast("State", held.state)
+
+
+def pause_ms(later: Later | None, settings: PushSettings) -> int:
+    """How long a queue waits after a failure."""
+    wanted = settings.suspend_ms
+    if later is not None and later.suspend_ms is not None:
+        wanted = later.suspend_ms
+    return min(max(wanted, _SUSPEND_MIN_MS), _SUSPEND_MAX_MS)
+
+
+async def settle(
+    held: HeldQueue,
+    messages: list[ReceivedMessage],
+    outcome: Outcome,
+    calls: BrokerCalls,
+    settings: PushSettings,
+) -> bool:
+    """Do with the messages taken last what the handler said; whether the next may be taken."""
+    state = state_of(held)
+    if outcome.later is not None:
+        failed = messages[max(outcome.later.done_count, 0) :]
+        rest = await _tried_again(failed, calls, settings)
+        state.give_back(len(failed), rest)
+        if settings.auto_commit:
+            state.commit()
+        return not rest
+    if settings.auto_commit or outcome.decision is Decision.COMMIT:
+        state.commit()
+    elif outcome.decision is Decision.ROLLBACK:
+        state.roll_back()
+        return False
+    return True
+
+
+async def _tried_again(
+    failed: list[ReceivedMessage], calls: BrokerCalls, settings: PushSettings
+) -> list[ReceivedMessage]:
+    """Those that have tries left, counted once more; the others become dead letters."""
+    times = settings.max_reconsume_times
+    times_max = NO_LIMIT if times == -1 else times
+    return [
+        again(message)
+        for message in failed
+        if message.reconsume_times < times_max or not await _bury(message, calls, times_max)
+    ]
+
+
+async def _bury(message: ReceivedMessage, calls: BrokerCalls, times_max: int) -> bool:
+    try:
+        await calls.resend(
+            message,
+            delay_level=0,
+            reconsume_count=message.reconsume_times,
+            max_reconsume_times=times_max,
+        )
+    except TianzhouError as error:
+        log.warning(
+            "group %s, message %s: no dead letter yet: %s", calls.group, message.msg_id, error
+        )
+        return False
+    log.info("group %s, message %s: is a dead letter now", calls.group, message.msg_id)
+    return True
+
+
+# -- locks -----------------------------------------------------------------------------------------
+
+
+async def lock_one(calls: BrokerCalls, queue: Queue) -> bool:
+    """Whether the lock of a queue is ours now; False as well if nobody can tell."""
+    try:
+        return queue in await calls.lock(queue.broker_name, (queue,))
+    except TianzhouError as error:
+        log.warning("group %s, queue %s: not locked: %s", calls.group, queue, error)
+        return False
+
+
+async def renew(calls: BrokerCalls, helds: Iterable[HeldQueue]) -> None:
+    """Renew the locks of all queues; what is refused is lost at once, what fails stays a while."""
+    by_broker = _by_broker(helds)
+    await asyncio.gather(*(_renew_at(calls, name, group) for name, group in by_broker.items()))
+
+
+async def _renew_at(calls: BrokerCalls, broker_name: str, helds: list[HeldQueue]) -> None:
+    try:
+        locked = await calls.lock(broker_name, [held.queue for held in helds])
+    except TianzhouError as error:
+        log.warning("group %s, broker %s: locks not renewed: %s", calls.group, broker_name, error)
+        return
+    now_ms = steady_ms()
+    for held in helds:
+        if held.state.locked and held.queue not in locked:
+            log.warning("group %s, queue %s: its lock is lost", calls.group, held.queue)
+        held.state.set_lock(held.queue in locked, now_ms)
+
+
+async def unlock(calls: BrokerCalls, helds: Iterable[HeldQueue]) -> None:
+    """Let others have the queues; if it fails, the locks run out by themselves."""
+    by_broker = _by_broker(helds)
+    await asyncio.gather(*(_unlock_at(calls, name, group) for name, group in by_broker.items()))
+
+
+async def _unlock_at(calls: BrokerCalls, broker_name: str, helds: list[HeldQueue]) -> None:
+    for held in helds:
+        held.state.locked = False
+    try:
+        await calls.unlock(broker_name, [held.queue for held in helds])
+    except TianzhouError as error:
+        log.info("group %s, broker %s: queues not unlocked: %s", calls.group, broker_name, error)
+
+
+def _by_broker(helds: Iterable[HeldQueue]) -> dict[str, list[HeldQueue]]:
+    ordered = sorted(helds, key=lambda held: held.queue)
+    groups = groupby(ordered, key=lambda held: held.queue.broker_name)
+    found: dict[str, list[HeldQueue]] = {}
+    for name, group in groups:
+        found.setdefault(name, []).extend(group)
+    return found

@@ -1,0 +1,663 @@
+"""The push consumer: it pulls, and calls your handlers.
+
+    consumer = PushConsumer("billing", namesrv="localhost:9876")
+
+    @consumer.handler("orders", tags="paid || refunded")
+    async def bill(message: ReceivedMessage) -> None:
+        ...
+
+    async with consumer:
+        await consumer.closed()
+
+At least once is the promise: a message is done when its handler has returned, and offsets are saved
+afterwards, so whatever was in flight at a crash comes again. After `close` has returned no handler
+runs, and none is called after it has begun. Without handlers, `async for message in consumer` gives
+the messages; one is done when the next is asked for.
+
+How messages travel: pull task (`group`) -> work queue -> a worker, one of `consume_threads` -> the
+handler -> `concurrently.settle` or `ordered.settle`.
+"""
+
+import asyncio
+import logging
+import sys
+import traceback
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar, Unpack
+
+import msgspec
+
+from tianzhou.client import namespaces
+from tianzhou.client.connection.hub import Reply
+from tianzhou.client.consumer import concurrent, orderly
+from tianzhou.client.consumer.callbacks import (
+    BatchHandler,
+    BoundHandler,
+    Caller,
+    Decision,
+    Handler,
+    Later,
+    Outcome,
+    bind,
+)
+from tianzhou.client.consumer.concurrent import Redelivery
+from tianzhou.client.consumer.group_member import GroupMember, HeldQueue
+from tianzhou.client.consumer.process_queue import (
+    Batch,
+    ConcurrentQueue,
+    OrderedQueue,
+    ProcessQueue,
+)
+from tianzhou.client.group.settings import PushOptions, PushSettings
+from tianzhou.client.group.subscriptions import by_tags
+from tianzhou.client.message import ReceivedMessage
+from tianzhou.client.observe.telemetry import Span, telemetry_of
+from tianzhou.client.observe.trace import ConsumeReturn, Handling, Tracer
+from tianzhou.client.queues import Queue
+from tianzhou.client.settings import ClientSettings, settings_from
+from tianzhou.clock import steady_ms, wall_ms
+from tianzhou.errors import ClientClosed, ConfigError
+from tianzhou.protocol import bodies, headers
+from tianzhou.protocol.bodies.clients import ConsumeMessageDirectlyResult
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.protocol.headers.clients import (
+    ConsumeMessageDirectlyRequest,
+    GetConsumerRunningInfoRequest,
+)
+from tianzhou.protocol.records.record import decode_record
+from tianzhou.remoting.connection import Connection
+
+log = logging.getLogger(__name__)
+
+H = TypeVar("H", bound=Handler)
+B = TypeVar("B", bound=BatchHandler)
+
+_TURN_S = 0.01
+"""A worker lets others have the event loop after so long, even if its handlers never wait."""
+_CONTINUOUSLY_S = 60.0
+"""Ordered: a queue that always has messages lets others have the worker after so long."""
+_QUIETEN_S = 10.0
+"""Ordered: a reset waits so long for the handler that runs."""
+_LOCK_AGAIN_MS = 100
+_LOCK_REFUSED_MS = 3_000
+
+_Work = tuple[HeldQueue, Batch[ReceivedMessage] | None]
+_Turn = tuple[tuple[Span, float] | None, Handling | None]
+
+
+class PushConsumer(GroupMember):
+    """A consumer that calls handlers. Settings are those of `PushSettings`, as keywords."""
+
+    def __init__(
+        self, group: str, *, settings: ClientSettings | None = None, **options: Unpack[PushOptions]
+    ) -> None:
+        """Nothing is connected yet. Raises ConfigError."""
+        self._settings = settings_from(PushSettings, settings, options)
+        super().__init__(group, self._settings)
+        self._handlers: dict[str, BoundHandler] = {}
+        self._work: asyncio.Queue[_Work | None] = asyncio.Queue()
+        self._executor = ThreadPoolExecutor(
+            self._settings.consume_threads, thread_name_prefix=f"consume {group}"
+        )
+        self._caller = Caller(group, self._executor)
+        self._caller.telemetry = telemetry_of(self._settings, group)
+        self._redelivery: Redelivery | None = None
+        self._workers: list[asyncio.Task[None]] = []
+        self._lock_task: asyncio.Task[None] | None = None
+        self._running: set[HeldQueue] = set()
+        self._running_count = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._leaving: dict[Queue, HeldQueue] = {}
+        self._open: dict[ReceivedMessage, tuple[HeldQueue, Batch[ReceivedMessage]]] = {}
+        self._turns: dict[ReceivedMessage, _Turn] = {}
+        """What is watched of the messages that are open."""
+        self._closing = False
+        self._close_task: asyncio.Task[None] | None = None
+        self._ended_event = asyncio.Event()
+
+    # -- handlers ----------------------------------------------------------------------------------
+
+    def handler(self, topic: str, *, tags: str = "*", sql: str | None = None) -> Callable[[H], H]:
+        """Decorate a function that gets the messages of a topic one by one."""
+
+        def register(call: H) -> H:
+            self.subscribe(topic, call, tags=tags, sql=sql)
+            return call
+
+        return register
+
+    def batch_handler(
+        self, topic: str, *, size: int | None = None, tags: str = "*", sql: str | None = None
+    ) -> Callable[[B], B]:
+        """Decorate a function that gets lists of messages, of at most `size` (see batch_size)."""
+
+        def register(call: B) -> B:
+            self.subscribe_batches(topic, call, size=size, tags=tags, sql=sql)
+            return call
+
+        return register
+
+    def subscribe(
+        self, topic: str, handler: Handler | None = None, *, tags: str = "*", sql: str | None = None
+    ) -> None:
+        """Consume a topic, also while running. Raises ConfigError.
+
+        `tags` is `*`, or tags joined by `||`; `sql` is a condition over properties instead. Without
+        a handler the messages are for `async for`.
+        """
+        if handler is not None:
+            bound = bind(topic, handler, takes_list=False, batch_size=1)
+            self._subscribe(topic, tags, sql, bound)
+        else:
+            self._subscribe(topic, tags, sql, None)
+
+    def subscribe_batches(
+        self,
+        topic: str,
+        handler: BatchHandler,
+        *,
+        size: int | None = None,
+        tags: str = "*",
+        sql: str | None = None,
+    ) -> None:
+        """Consume a topic in lists of at most `size` messages. Raises ConfigError."""
+        size = self._settings.batch_size if size is None else size
+        if size < 1:
+            raise ConfigError(f"topic {topic}: a batch has at least 1 message, not {size}")
+        self._subscribe(topic, tags, sql, bind(topic, handler, takes_list=True, batch_size=size))
+
+    def _subscribe(
+        self, topic: str, tags: str, sql: str | None, handler: BoundHandler | None
+    ) -> None:
+        topic = namespaces.strip(self._settings.namespace, topic) if topic else topic
+        if handler is None and self._handlers:
+            raise ConfigError(f"topic {topic}: the others have handlers, this one needs one, too")
+        if handler is not None and self._subscriptions and not self._handlers:
+            raise ConfigError(f"topic {topic}: the others have no handlers, so this one cannot")
+        self._add_subscription(topic, tags, sql)
+        if handler is not None:
+            self._handlers[topic] = handler
+
+    def unsubscribe(self, topic: str) -> None:
+        """Consume a topic no more; its queues are given up."""
+        self._remove_subscription(topic)
+        self._handlers.pop(namespaces.strip(self._settings.namespace, topic), None)
+
+    # -- life --------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Join the group and begin. Raises ConfigError, RemotingError, BrokerError.
+
+        A topic that does not exist yet is no error: its messages come when it does.
+        """
+        if not self._subscriptions:
+            raise ConfigError(f"group {self._name}: nothing is subscribed")
+        if self._settings.ordered and not self._handlers:
+            raise ConfigError(f"group {self._name}: ordered messages need a handler")
+        if not self._settings.broadcasting:
+            self._subscriptions[self._retry_topic] = by_tags(self._retry_topic, "*", wall_ms())
+        await super().start()
+
+    def _begin(self) -> None:
+        settings = self._settings
+        if not settings.broadcasting:
+            self._redelivery = Redelivery(self._calls, settings)
+        if settings.trace:
+            self._caller.tracer = Tracer(self._wire_group, "CONSUME", settings)
+            self._caller.tracer.start(self._calls.hub)
+        if self._handlers:
+            loop = asyncio.get_running_loop()
+            self._workers = [
+                loop.create_task(self._work_forever(), name=f"consume {self._name} {number}")
+                for number in range(settings.consume_threads)
+            ]
+        if self._ordered_with_locks:
+            self._lock_task = self._run(self._renew_forever(), "locks")
+            # It outlives the other tasks: while a handler runs, nobody else may have its queue.
+            self._tasks.discard(self._lock_task)
+        if not settings.ordered and self._redelivery is not None:
+            self._run(self._expire_forever(), "overdue")
+        super()._begin()
+
+    async def close(self) -> None:
+        """Finish what is running, save offsets, unlock queues, leave the group.
+
+        No handler is called any more. Those that run get `close_timeout_ms`; then coroutines are
+        cancelled, and threads, which cannot be, are left to end by themselves, uncommitted. Called
+        from within a coroutine handler it returns at once, and the end comes after that handler.
+        """
+        if asyncio.current_task() in self._workers:
+            self._close_task = asyncio.create_task(self.close(), name=f"close {self._name}")
+            return
+        if self._closing:
+            await self._ended_event.wait()
+            return
+        self._closing = True
+        self._wake_streams()
+        try:
+            if self._hub is not None and not self._closed:
+                await self._close_running()
+        finally:
+            self._closed = True
+            if self._lock_task is not None:
+                self._lock_task.cancel()
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            self._ended_event.set()
+
+    async def _close_running(self) -> None:
+        await self._stop_tasks()
+        try:
+            async with asyncio.timeout(self._settings.close_timeout_ms / 1000):
+                await self._quiet.wait()
+        except TimeoutError:
+            log.warning(
+                "group %s: %d handlers do not end, their messages will come again",
+                self._name, self._running_count,
+            )  # fmt: skip
+        for worker in self._workers:
+            worker.cancel()
+        if self._workers:
+            await asyncio.wait(self._workers)
+        if self._lock_task is not None:
+            self._lock_task.cancel()
+            await asyncio.wait((self._lock_task,))
+            await self._offsets.persist([*self._held, *self._leaving])
+            await orderly.unlock(self._calls, [*self._held.values(), *self._leaving.values()])
+        for message in tuple(self._turns):
+            self._end_turn(message, done=False)
+        if self._caller.tracer is not None:
+            await self._caller.tracer.close()
+        await self._leave()
+
+    async def closed(self) -> None:
+        """Wait until somebody closes the consumer."""
+        await self._ended_event.wait()
+
+    def suspend(self) -> None:
+        """Pull nothing more until `resume`; what was pulled is still handled."""
+        self._suspended = True
+
+    def resume(self) -> None:
+        """Pull again."""
+        self._suspended = False
+        for held in self._held.values():
+            held.wake.set()
+
+    @property
+    def _ordered_with_locks(self) -> bool:
+        return self._settings.ordered and not self._settings.broadcasting
+
+    # -- work --------------------------------------------------------------------------------------
+
+    def _new_state(self, queue_offset: int) -> ProcessQueue:
+        if self._settings.ordered:
+            return OrderedQueue[ReceivedMessage](queue_offset, steady_ms())
+        return ConcurrentQueue[ReceivedMessage](queue_offset, steady_ms())
+
+    def _on_pulled(self, held: HeldQueue, messages: list[ReceivedMessage]) -> None:
+        if self._settings.ordered:
+            line = orderly.state_of(held)
+            line.put(messages)
+            if not line.consuming:
+                line.consuming = True
+                self._work.put_nowait((held, None))
+            return
+        state = concurrent.state_of(held)
+        if held.queue.topic == self._retry_topic:
+            batches = concurrent.cut_by_topic(state, messages, self._batch_size)
+        else:
+            batches = state.put(messages, self._batch_size(messages[0].topic))
+        for batch in batches:
+            self._work.put_nowait((held, batch))
+
+    def _batch_size(self, topic: str) -> int:
+        handler = self._handlers.get(topic)
+        return handler.batch_size if handler else 1
+
+    async def _work_forever(self) -> None:
+        loop = asyncio.get_running_loop()
+        turn_s = loop.time()
+        while True:
+            work = await self._work.get()
+            if work is None or self._closing:
+                continue
+            held, batch = work
+            if held.state.dropped:
+                continue
+            self._enter()
+            try:
+                if batch is None:
+                    await self._consume_in_order(held)
+                elif not batch.finished:
+                    await self._consume(held, batch)
+            except Exception:  # a worker must go on
+                log.exception("group %s, queue %s: consuming failed", self._name, held.queue)
+            finally:
+                self._exit()
+            if loop.time() - turn_s > _TURN_S:
+                await asyncio.sleep(0)
+                turn_s = loop.time()
+
+    def _enter(self) -> None:
+        self._running_count += 1
+        self._quiet.clear()
+
+    def _exit(self) -> None:
+        self._running_count -= 1
+        if not self._running_count:
+            self._quiet.set()
+
+    async def _call(self, topic: str, messages: list[ReceivedMessage]) -> Outcome:
+        """Call the handler of a topic; a topic without one is not subscribed any more."""
+        handler = self._handlers.get(topic)
+        if handler is None:
+            return Outcome(Later())
+        started_ms = steady_ms()
+        outcome = await self._caller.call(handler, messages)
+        done = len(messages) if outcome.later is None else outcome.later.done_count
+        self._rates.consumed(
+            messages[0].stored.topic, done, len(messages) - done, started_ms, steady_ms()
+        )
+        return outcome
+
+    def _later(self, delay_ms: int, work: _Work) -> None:
+        """Put work into the queue after a while, if the consumer is still there."""
+        asyncio.get_running_loop().call_later(delay_ms / 1000, self._put, work)
+
+    def _put(self, work: _Work) -> None:
+        if not self._closing:
+            self._work.put_nowait(work)
+
+    # -- in any order ------------------------------------------------------------------------------
+
+    async def _consume(self, held: HeldQueue, batch: Batch[ReceivedMessage]) -> None:
+        batch.started_ms = steady_ms()
+        outcome = await self._call(batch.messages[0].topic, batch.messages)
+        if outcome.later is None and not (held.state.dropped or batch.finished):
+            # As `_settle` does, without its awaits: most messages end here.
+            concurrent.state_of(held).finish(batch, steady_ms())
+            self._offsets.update(held.queue, held.state.progress)
+            held.wake.set()
+        else:
+            await self._settle(held, batch, outcome)
+
+    async def _settle(
+        self, held: HeldQueue, batch: Batch[ReceivedMessage], outcome: Outcome
+    ) -> None:
+        if held.state.dropped or batch.finished:
+            return  # another has the queue, or the message has been sent back for taking too long
+        if not await concurrent.settle(held, batch, outcome, self._redelivery):
+            self._later(self._settings.local_retry_ms, (held, batch))
+        if not held.state.dropped:
+            self._offsets.update(held.queue, held.state.progress)
+            held.wake.set()
+
+    async def _expire_forever(self) -> None:
+        timeout_ms = self._settings.consume_timeout_ms
+        assert self._redelivery is not None
+        while True:
+            await asyncio.sleep(min(timeout_ms, 60_000) / 1000)
+            for held in tuple(self._held.values()):
+                await concurrent.send_back_overdue(held, self._redelivery, timeout_ms)
+                if not held.state.dropped:
+                    self._offsets.update(held.queue, held.state.progress)
+                    held.wake.set()
+
+    # -- in order ----------------------------------------------------------------------------------
+
+    async def _consume_in_order(self, held: HeldQueue) -> None:
+        """Call the handler until the queue is empty, or has to wait; then somebody else goes on."""
+        loop = asyncio.get_running_loop()
+        state = orderly.state_of(held)
+        began_s = loop.time()
+        self._running.add(held)
+        try:
+            while not (state.dropped or self._closing):
+                if self._ordered_with_locks and not state.lock_holds(steady_ms()):
+                    self._run(self._lock_again(held), "lock")
+                    return
+                if loop.time() - began_s > _CONTINUOUSLY_S:
+                    self._later(10, (held, None))
+                    return
+                if not await self._consume_next(held):
+                    return
+        finally:
+            self._running.discard(held)
+            held.wake.set()
+
+    async def _consume_next(self, held: HeldQueue) -> bool:
+        """Call the handler with the next messages; False if nothing more can be done now."""
+        state = orderly.state_of(held)
+        first = state.take(1, steady_ms())
+        if not first:
+            state.consuming = False
+            return False
+        topic = first[0].topic
+        messages = first
+        if (size := self._batch_size(topic)) > 1:
+            state.give_back(1, first)
+            messages = self._take_of_topic(state, size, topic)
+        outcome = await self._call(topic, messages)
+        goes_on = await orderly.settle(held, messages, outcome, self._calls, self._settings)
+        if self._held.get(held.queue) is held or held.queue in self._leaving:
+            self._offsets.update(held.queue, state.progress)
+        if not goes_on:
+            pause_ms = orderly.pause_ms(outcome.later, self._settings)
+            self._later(pause_ms, (held, None))
+        return goes_on
+
+    def _take_of_topic(self, state: orderly.State, size: int, topic: str) -> list[ReceivedMessage]:
+        """At most `size` messages that go to the same handler; retry topics have mixed ones."""
+        messages = state.take(size, steady_ms())
+        same = next((at for at, each in enumerate(messages) if each.topic != topic), len(messages))
+        if same < len(messages):
+            state.give_back(len(messages) - same, messages[same:])
+        return messages[:same]
+
+    async def _may_claim(self, queue: Queue) -> bool:
+        if queue in self._leaving:
+            return False
+        return not self._ordered_with_locks or await orderly.lock_one(self._calls, queue)
+
+    async def _may_pull(self, held: HeldQueue) -> bool:
+        if not self._ordered_with_locks or held.state.lock_holds(steady_ms()):
+            return True
+        held.wake.clear()
+        await asyncio.sleep(_LOCK_AGAIN_MS / 1000)
+        return False
+
+    async def _lock_again(self, held: HeldQueue) -> None:
+        """Get a lost lock back, then go on with the queue."""
+        while not (held.state.dropped or self._closing):
+            if await orderly.lock_one(self._calls, held.queue):
+                held.state.set_lock(True, steady_ms())
+                self._work.put_nowait((held, None))
+                return
+            await asyncio.sleep(_LOCK_REFUSED_MS / 1000)
+
+    async def _renew_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.lock_ms / 1000)
+            await orderly.renew(self._calls, [*self._held.values(), *self._leaving.values()])
+
+    async def _on_given_up(self, held: HeldQueue) -> None:
+        if not self._ordered_with_locks:
+            return
+        self._leaving[held.queue] = held
+        if held in self._running:
+            self._run(self._unlock_when_done(held), "unlock")
+        else:
+            await self._unlock(held)
+
+    async def _unlock_when_done(self, held: HeldQueue) -> None:
+        while held in self._running:
+            held.wake.clear()
+            await held.wake.wait()
+        await self._unlock(held)
+
+    async def _quieten(self, held: HeldQueue) -> None:
+        try:
+            async with asyncio.timeout(_QUIETEN_S):
+                while held in self._running:
+                    held.wake.clear()
+                    await held.wake.wait()
+        except TimeoutError:
+            log.warning("group %s, queue %s: its handler still runs", self._name, held.queue)
+
+    async def _unlock(self, held: HeldQueue) -> None:
+        """Save what the last handler has done and let the next owner have the queue."""
+        self._offsets.update(held.queue, held.state.progress)
+        await self._offsets.persist((held.queue,))
+        if held.queue not in self._held:
+            self._offsets.forget(held.queue)
+        await orderly.unlock(self._calls, (held,))
+        self._leaving.pop(held.queue, None)
+        self._rebalance_wanted.set()
+
+    # -- async for ---------------------------------------------------------------------------------
+
+    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        """The messages, for consumers without handlers; see the module."""
+        if self._handlers:
+            raise ConfigError(f"group {self._name}: the messages go to its handlers")
+        return _Stream(self)
+
+    async def ack(self, message: ReceivedMessage) -> None:
+        """The message is done, before the next one is asked for. Doing it twice is harmless."""
+        if (found := self._open.pop(message, None)) is not None:
+            self._end_turn(message, done=True)
+            await self._settle(*found, Outcome())
+
+    async def retry(self, message: ReceivedMessage, delay_level: int = 0) -> None:
+        """The message shall come again; see `Later` for the level."""
+        if (found := self._open.pop(message, None)) is not None:
+            self._end_turn(message, done=False)
+            await self._settle(*found, Outcome(Later(delay_level)))
+
+    def _begin_turn(self, message: ReceivedMessage) -> None:
+        """Watch what a program does with a message of a stream, if it is watched."""
+        tracer, telemetry = self._caller.tracer, self._caller.telemetry
+        if tracer is not None or telemetry is not None:
+            self._turns[message] = (
+                telemetry.begin_turn(message) if telemetry else None,
+                tracer.begin((message,)) if tracer else None,
+            )
+
+    def _end_turn(self, message: ReceivedMessage, *, done: bool) -> None:
+        span, handling = self._turns.pop(message, (None, None))
+        if span is not None and self._caller.telemetry is not None:
+            self._caller.telemetry.end_turn(span, message.topic, done=done)
+        if handling is not None:
+            handling.end(ConsumeReturn.SUCCESS if done else ConsumeReturn.FAILED)
+
+    async def next_message(self) -> ReceivedMessage | None:
+        """The next message, open until `ack` or `retry`; None once the consumer is closed."""
+        while not self._closing:
+            if self._hub is None:
+                raise ClientClosed(f"group {self._name}: the consumer was not started")
+            work = await self._work.get()
+            if work is None or work[1] is None or work[0].state.dropped or work[1].finished:
+                continue
+            held, batch = work
+            assert batch is not None
+            batch.started_ms = steady_ms()
+            message = batch.messages[0]
+            self._open[message] = (held, batch)
+            self._begin_turn(message)
+            return message
+        self._wake_streams()
+        return None
+
+    def _wake_streams(self) -> None:
+        self._work.put_nowait(None)
+
+    # -- for brokers -------------------------------------------------------------------------------
+
+    def on_request(self, connection: Connection, request: Command) -> Reply:
+        """Answer a broker."""
+        if request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
+            return self._consume_directly(request)
+        if request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+            header = headers.decode(GetConsumerRunningInfoRequest, request.fields)
+            info = self.running_info()
+            if header.jstack_enable:
+                info = msgspec.structs.replace(info, jstack=_stacks())
+            return Command(code=ResponseCode.SUCCESS, body=bodies.encode(info))
+        return super().on_request(connection, request)
+
+    async def _consume_directly(self, request: Command) -> Command:
+        """Call the handler with a message that an operator chose, and tell what it said."""
+        header = headers.decode(ConsumeMessageDirectlyRequest, request.fields)
+        message = ReceivedMessage(
+            decode_record(request.body),
+            broker_name=header.broker_name or "",
+            namespace=self._settings.namespace,
+            unpacked_bytes_max=self._settings.unpacked_bytes_max,
+        )
+        started_ms = steady_ms()
+        result, remark = await self._try_directly(message)
+        body = ConsumeMessageDirectlyResult(
+            order=self._settings.ordered,
+            auto_commit=self._settings.auto_commit,
+            consume_result=result,
+            remark=remark,
+            spent_time_ms=steady_ms() - started_ms,
+        )
+        return Command(code=ResponseCode.SUCCESS, body=bodies.encode(body))
+
+    async def _try_directly(self, message: ReceivedMessage) -> tuple[str, str | None]:
+        if message.topic not in self._handlers or self._closing:
+            return "CR_RETURN_NULL", f"no handler for topic {message.topic}"
+        self._enter()
+        try:
+            return _direct_result(await self._call(message.topic, [message]))
+        finally:
+            self._exit()
+
+    def _info_properties(self) -> dict[str, str]:
+        return super()._info_properties() | {
+            "PROP_CONSUMEORDERLY": "true" if self._settings.ordered else "false",
+            "PROP_THREADPOOL_CORE_SIZE": str(self._settings.consume_threads),
+        }
+
+
+class _Stream:
+    """One `async for` over a consumer; each has a message of its own open."""
+
+    def __init__(self, consumer: PushConsumer) -> None:
+        self._consumer = consumer
+        self._last: ReceivedMessage | None = None
+
+    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        if self._last is not None:
+            last, self._last = self._last, None
+            await self._consumer.ack(last)
+        message = await self._consumer.next_message()
+        if message is None:
+            raise StopAsyncIteration
+        self._last = message
+        return message
+
+
+def _direct_result(outcome: Outcome) -> tuple[str, str | None]:
+    if outcome.error is not None:
+        return "CR_THROW_EXCEPTION", f"{type(outcome.error).__name__}: {outcome.error}"
+    if outcome.decision is not None:
+        return ("CR_COMMIT" if outcome.decision is Decision.COMMIT else "CR_ROLLBACK"), None
+    return ("CR_SUCCESS" if outcome.later is None else "CR_LATER"), None
+
+
+def _stacks() -> str:
+    """What the threads and tasks of this process are doing."""
+    parts = [
+        f"thread {identity}\n{''.join(traceback.format_stack(frame))}"
+        for identity, frame in sys._current_frames().items()  # pyright: ignore[reportPrivateUsage]  # documented, in spite of its name
+    ]
+    parts += [f"task {task.get_name()}: {task.get_coro()}\n" for task in asyncio.all_tasks()]
+    return "\n".join(parts)

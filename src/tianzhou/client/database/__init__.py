@@ -1,0 +1,1 @@
+"""Messages and databases: transactional outbox, idempotent consumption."""

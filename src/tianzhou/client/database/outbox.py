@@ -1,0 +1,431 @@
+"""Sending what a database transaction decided, neither more nor less.
+
+The message is written as a row in the transaction of the business; a relay sends the rows that are
+committed, marks what was sent and tries again what was not. So a message goes out if and only if
+the transaction was committed, at least once.
+
+    outbox = Outbox()
+    with engine.begin() as transaction:
+        transaction.execute(...)                                     # the business
+        outbox.put(transaction, Message("orders", b"...", keys="42"))
+
+    async with OutboxRelay(outbox, engine.begin, producer):          # in one process or in many
+        ...
+
+    new --sent--> sent        --after keep--> deleted
+     |  ^
+     |  '-- not sent, tried again after 1, 2, 4 ... 60 s
+     '--after tries_max--> failed: reported, stays until `retry` or `delete`
+
+A broker may store a message with a doubt: not yet on disk, or not on a replica, as it is set up to.
+Such a row is sent again, for consumers stand a second copy better than a lost message. After
+`doubt_tries_max` tries it counts as sent, and keeps the doubt as its error: a cluster that is short
+of a replica for hours shall not get every message again and again.
+
+Rows of one shard are sent in the order of their ids: the next one waits for the one before. Each
+message carries its row as property OUTBOX_ID, by which a consumer can recognise a second copy.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import msgspec
+
+from tianzhou.client.database import sql
+from tianzhou.client.message import Message, time_of
+from tianzhou.client.sending.send_request import SendResult, SendStatus
+from tianzhou.clock import Clock, wall_ms
+from tianzhou.errors import MessageRefused
+
+log = logging.getLogger(__name__)
+
+TABLE = "tianzhou_outbox"
+OUTBOX_ID = "OUTBOX_ID"
+"""The property that names the row of a message."""
+NEW, SENT, FAILED = "new", "sent", "failed"
+_PAUSE_MAX_MS = 60_000
+_PURGE_ROWS = 10_000
+_IDS = {
+    sql.SQLITE: "INTEGER PRIMARY KEY AUTOINCREMENT",
+    sql.POSTGRESQL: "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+}
+_BYTES = {sql.SQLITE: "BLOB", sql.POSTGRESQL: "BYTEA"}
+_SKIP_LOCKED = {sql.SQLITE: "", sql.POSTGRESQL: "FOR UPDATE SKIP LOCKED"}
+
+
+class _Saved(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a row keeps of a message beside its body."""
+
+    topic: str
+    tags: str | None = None
+    keys: tuple[str, ...] = ()
+    properties: dict[str, str] = {}
+    delay_level: int = 0
+    delay_ms: int | None = None
+    deliver_at: datetime | None = None
+    shard: str | None = None
+    wait_stored: bool = True
+    flag: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxRow:
+    """One row, with the message that it holds."""
+
+    row_id: int
+    message: Message
+    state: str
+    try_count: int
+    created_ms: int
+    error: str | None
+
+
+class Outbox:
+    """The table. Every method runs in the transaction of the connection it is given."""
+
+    def __init__(self, name: str = TABLE, *, clock: Clock = wall_ms) -> None:
+        """Raises ConfigError for what cannot be the name of a table."""
+        self.name = sql.checked_table(name)
+        self.clock = clock
+
+    def create(self, connection: sql.Connection) -> None:
+        """Create the table and its index if they are missing."""
+        dialect = sql.dialect_of(connection)
+        sql.run(
+            connection,
+            f"CREATE TABLE IF NOT EXISTS {self.name} (id {_IDS[dialect]}, "
+            f"message TEXT NOT NULL, body {_BYTES[dialect]} NOT NULL, shard VARCHAR(255), "
+            "state VARCHAR(8) NOT NULL, try_count INTEGER NOT NULL, due_ms BIGINT NOT NULL, "
+            "created_ms BIGINT NOT NULL, sent_ms BIGINT, msg_id VARCHAR(64), error TEXT)",
+        )
+        index = f"{self.name.replace('.', '_')}_due"
+        sql.run(
+            connection, f"CREATE INDEX IF NOT EXISTS {index} ON {self.name} (state, due_ms, id)"
+        )
+
+    def put(self, connection: sql.Connection, *messages: Message) -> None:
+        """Write messages into the caller's transaction; they are sent after its commit."""
+        now_ms = self.clock()
+        for message in messages:
+            if OUTBOX_ID in message.properties:
+                raise MessageRefused(f"property {OUTBOX_ID} is the outbox's own")
+            sql.run(
+                connection,
+                f"INSERT INTO {self.name} "  # noqa: S608 - a checked name
+                "(message, body, shard, state, try_count, due_ms, created_ms) "
+                "VALUES (:message, :body, :shard, 'new', 0, :now_ms, :now_ms)",
+                {
+                    "message": _save(message),
+                    "body": message.payload,
+                    "shard": message.shard,
+                    "now_ms": now_ms,
+                },
+            )
+
+    # -- for the relay -----------------------------------------------------------------------------
+
+    def take(self, connection: sql.Connection, row_max: int, lease_ms: int) -> list[OutboxRow]:
+        """Rows to send now, kept from other relays for the lease."""
+        now_ms = self.clock()
+        dialect = sql.dialect_of(connection)
+        # Of a shard only rows without an unsent one before them, and of those the first is enough.
+        found = sql.run(
+            connection,
+            f"SELECT id, message, body, state, try_count, created_ms, error FROM {self.name} r "  # noqa: S608 - a checked name
+            "WHERE state = 'new' AND due_ms <= :now_ms AND (shard IS NULL OR NOT EXISTS "
+            f"(SELECT 1 FROM {self.name} b WHERE b.shard = r.shard AND b.id < r.id "
+            "AND b.state <> 'sent')) "
+            f"ORDER BY id LIMIT :row_max {_SKIP_LOCKED[dialect]}",
+            {"now_ms": now_ms, "row_max": row_max},
+        )
+        rows = [_row(each) for each in found.rows]
+        for row in rows:
+            sql.run(
+                connection,
+                f"UPDATE {self.name} SET due_ms = :due_ms WHERE id = :row_id",  # noqa: S608 - a checked name
+                {"due_ms": now_ms + lease_ms, "row_id": row.row_id},
+            )
+        return rows
+
+    def mark_sent(
+        self, connection: sql.Connection, row_id: int, msg_id: str, doubt: str | None = None
+    ) -> None:
+        """The broker has it; `doubt` says what it is not sure of."""
+        sql.run(
+            connection,
+            f"UPDATE {self.name} SET state = 'sent', sent_ms = :now_ms, msg_id = :msg_id, "  # noqa: S608 - a checked name
+            "error = :doubt, try_count = try_count + 1 WHERE id = :row_id",
+            {"now_ms": self.clock(), "msg_id": msg_id, "doubt": doubt, "row_id": row_id},
+        )
+
+    def mark_unsent(
+        self, connection: sql.Connection, row: OutboxRow, error: str, tries_max: int
+    ) -> bool:
+        """It could not be sent; whether it is given up now."""
+        tries = row.try_count + 1
+        is_given_up = tries >= tries_max
+        pause_ms = min(1000 << min(row.try_count, 16), _PAUSE_MAX_MS)
+        sql.run(
+            connection,
+            f"UPDATE {self.name} SET state = :state, try_count = :try_count, error = :error, "  # noqa: S608 - a checked name
+            "due_ms = :due_ms WHERE id = :row_id",
+            {
+                "state": FAILED if is_given_up else NEW,
+                "try_count": tries,
+                "error": error[:1000],
+                "due_ms": self.clock() + pause_ms,
+                "row_id": row.row_id,
+            },
+        )
+        return is_given_up
+
+    # -- for operators -----------------------------------------------------------------------------
+
+    def counts(self, connection: sql.Connection) -> dict[str, int]:
+        """How many rows are in each state."""
+        found = sql.run(
+            connection,
+            f"SELECT state, COUNT(*) FROM {self.name} GROUP BY state",  # noqa: S608 - a checked name
+        )
+        return {str(state): int(count) for state, count in found.rows}
+
+    def failed(self, connection: sql.Connection, row_max: int = 1000) -> list[OutboxRow]:
+        """Rows that were given up, the oldest first."""
+        found = sql.run(
+            connection,
+            f"SELECT id, message, body, state, try_count, created_ms, error FROM {self.name} "  # noqa: S608 - a checked name
+            "WHERE state = 'failed' ORDER BY id LIMIT :row_max",
+            {"row_max": row_max},
+        )
+        return [_row(each) for each in found.rows]
+
+    def retry(self, connection: sql.Connection, row_ids: Iterable[int]) -> int:
+        """Try given-up rows again, as if they were new; returns how many there were."""
+        count = 0
+        for row_id in row_ids:
+            done = sql.run(
+                connection,
+                f"UPDATE {self.name} SET state = 'new', try_count = 0, due_ms = :now_ms "  # noqa: S608 - a checked name
+                "WHERE id = :row_id AND state = 'failed'",
+                {"now_ms": self.clock(), "row_id": row_id},
+            )
+            count += done.row_count
+        return count
+
+    def delete(self, connection: sql.Connection, row_ids: Iterable[int]) -> int:
+        """Drop given-up rows, so that their shards go on; returns how many there were."""
+        return sum(
+            sql.run(
+                connection,
+                f"DELETE FROM {self.name} WHERE id = :row_id AND state = 'failed'",  # noqa: S608 - a checked name
+                {"row_id": row_id},
+            ).row_count
+            for row_id in row_ids
+        )
+
+    def purge(self, connection: sql.Connection, before_ms: int, row_max: int = _PURGE_ROWS) -> int:
+        """Delete some of the rows that were sent before; returns how many."""
+        done = sql.run(
+            connection,
+            f"DELETE FROM {self.name} WHERE id IN (SELECT id FROM {self.name} "  # noqa: S608 - a checked name
+            "WHERE state = 'sent' AND sent_ms < :before_ms LIMIT :row_max)",
+            {"before_ms": before_ms, "row_max": row_max},
+        )
+        return max(done.row_count, 0)
+
+
+def _save(message: Message) -> str:
+    delay = message.delay
+    if isinstance(delay, timedelta):
+        delay = delay.total_seconds()
+    keys = (message.keys,) if isinstance(message.keys, str) else tuple(message.keys)
+    saved = _Saved(
+        topic=message.topic,
+        tags=message.tags,
+        keys=keys,
+        properties=dict(message.properties),
+        delay_level=message.delay_level,
+        delay_ms=None if delay is None else round(delay * 1000),
+        deliver_at=message.deliver_at,
+        shard=message.shard,
+        wait_stored=message.wait_stored,
+        flag=message.flag,
+    )
+    return msgspec.json.encode(saved).decode()
+
+
+def _row(columns: Any) -> OutboxRow:  # noqa: ANN401 - a row of whatever driver
+    row_id, saved_text, body, state, try_count, created_ms, error = columns
+    saved = msgspec.json.decode(saved_text, type=_Saved)
+    message = Message(
+        saved.topic,
+        bytes(body),
+        tags=saved.tags,
+        keys=saved.keys,
+        properties=saved.properties | {OUTBOX_ID: str(row_id)},
+        delay_level=saved.delay_level,
+        # A delay counts from the moment of the business, not from that of the sending.
+        deliver_at=_deliver_at(saved, int(created_ms)),
+        shard=saved.shard,
+        wait_stored=saved.wait_stored,
+        flag=saved.flag,
+    )
+    return OutboxRow(int(row_id), message, str(state), int(try_count), int(created_ms), error)
+
+
+def _deliver_at(saved: _Saved, created_ms: int) -> datetime | None:
+    if saved.delay_ms is None:
+        return saved.deliver_at
+    return time_of(created_ms + saved.delay_ms)
+
+
+class Sender(Protocol):
+    """What the relay needs of a producer."""
+
+    async def send(self, message: Message, /) -> SendResult: ...
+
+    async def send_ordered(self, message: Message, /) -> SendResult: ...
+
+
+Failed = Callable[[OutboxRow, str], None]
+
+
+class OutboxRelay:
+    """Sends the rows of an outbox for as long as it runs.
+
+    `begin` is as for `Once`; it is called in a thread, so blocking drivers are right. Several
+    relays may share a table: each row is taken by one of them for the time of a lease. After
+    `tries_max` tries a row is given up: `on_failed` gets it with the last error, and the log says
+    so. A row that was stored with a doubt is sent `doubt_tries_max` times at most. Rows that were
+    sent are deleted after `keep`.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        begin: Callable[[], AbstractContextManager[sql.Connection]],
+        producer: Sender,
+        *,
+        interval: timedelta = timedelta(seconds=1),
+        batch: int = 100,
+        lease: timedelta = timedelta(seconds=30),
+        tries_max: int = 16,
+        doubt_tries_max: int = 3,
+        keep: timedelta = timedelta(days=3),
+        on_failed: Failed | None = None,
+    ) -> None:
+        if min(batch, tries_max, doubt_tries_max) < 1:
+            raise ValueError("batch, tries_max and doubt_tries_max are at least 1")
+        self._outbox = outbox
+        self._begin = begin
+        self._producer = producer
+        self._interval_s = interval.total_seconds()
+        self._batch = batch
+        self._lease_ms = round(lease / timedelta(milliseconds=1))
+        self._tries_max = tries_max
+        self._doubt_tries_max = min(doubt_tries_max, tries_max)
+        self._keep_ms = round(keep / timedelta(milliseconds=1))
+        self._on_failed = on_failed
+        self._wanted = asyncio.Event()
+        self._is_stopping = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._is_stopping = False
+        self._task = asyncio.create_task(self._run(), name="outbox relay")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # The round that runs is finished: a send that were cut off would be sent twice.
+        self._is_stopping = True
+        self.wake()
+        if self._task is not None:
+            await self._task
+
+    def wake(self) -> None:
+        """Look at the table now, instead of at the next interval; for right after a commit."""
+        self._wanted.set()
+
+    async def run_once(self) -> int:
+        """Send what is due, one batch of it; returns how many rows were looked at."""
+        rows = await asyncio.to_thread(self._take)
+        # Rows of different shards do not wait for each other.
+        await asyncio.gather(*(self._send(row) for row in rows))
+        return len(rows)
+
+    async def _run(self) -> None:
+        while not self._is_stopping:
+            count = 0
+            try:
+                count = await self.run_once()
+                if count == 0:
+                    await asyncio.to_thread(self._purge)
+            except Exception:  # a database that is away now may be back later
+                log.exception("outbox %s: a round failed", self._outbox.name)
+            if count == 0:
+                await self._pause()
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(self._interval_s):
+                await self._wanted.wait()
+        except TimeoutError:
+            pass
+        self._wanted.clear()
+
+    async def _send(self, row: OutboxRow) -> None:
+        send = self._producer.send if row.message.shard is None else self._producer.send_ordered
+        try:
+            result = await send(row.message)
+        except Exception as e:  # noqa: BLE001 - whatever a producer raises, the row is not sent
+            # What no broker would ever take is not tried again.
+            tries_max = 1 if isinstance(e, MessageRefused) else self._tries_max
+            await asyncio.to_thread(self._mark_unsent, row, str(e), tries_max)
+            return
+        doubt = None if result.status is SendStatus.SEND_OK else f"stored with {result.status}"
+        if doubt is not None and row.try_count + 1 < self._doubt_tries_max:
+            await asyncio.to_thread(self._mark_unsent, row, doubt, self._tries_max)
+        else:
+            await asyncio.to_thread(self._mark_sent, row, result.msg_id, doubt)
+
+    # -- in threads --------------------------------------------------------------------------------
+
+    def _take(self) -> list[OutboxRow]:
+        with sql.transaction(self._begin) as connection:
+            return self._outbox.take(connection, self._batch, self._lease_ms)
+
+    def _mark_sent(self, row: OutboxRow, msg_id: str, doubt: str | None) -> None:
+        with sql.transaction(self._begin) as connection:
+            self._outbox.mark_sent(connection, row.row_id, msg_id, doubt)
+        if doubt is not None:
+            log.warning(
+                "outbox %s: row %d counts as sent: %s", self._outbox.name, row.row_id, doubt
+            )
+
+    def _mark_unsent(self, row: OutboxRow, error: str, tries_max: int) -> None:
+        with sql.transaction(self._begin) as connection:
+            is_given_up = self._outbox.mark_unsent(connection, row, error, tries_max)
+        if not is_given_up:
+            log.warning("outbox %s: row %d not sent yet: %s", self._outbox.name, row.row_id, error)
+            return
+        log.error(
+            "outbox %s: row %d of topic %s given up after %d tries: %s",
+            self._outbox.name, row.row_id, row.message.topic, row.try_count + 1, error,
+        )  # fmt: skip
+        if self._on_failed is not None:
+            self._on_failed(row, error)
+
+    def _purge(self) -> None:
+        with sql.transaction(self._begin) as connection:
+            self._outbox.purge(connection, self._outbox.clock() - self._keep_ms)

@@ -1,0 +1,252 @@
+"""Membership of a consumer group: its names, its subscriptions, its heartbeats, its start.
+
+Every consumer that joins a group is built on this: those that divide the queues among themselves
+and pull (`group`), and those that share them and pop (`simple`). What brokers have heard of a
+member is kept apart from what it wants: a subscription counts once a heartbeat has told it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from datetime import datetime
+from typing import Any
+
+from tianzhou.client import namespaces
+from tianzhou.client.connection.hub import HeartbeatFailure, Hub, Reply, acquire
+from tianzhou.client.connection.routes import TopicRoute
+from tianzhou.client.group.broker_calls import BrokerCalls
+from tianzhou.client.group.settings import Start
+from tianzhou.client.group.subscriptions import Subscription, subscription_of
+from tianzhou.client.lifetime import Lifetime
+from tianzhou.client.sending import send_request
+from tianzhou.client.settings import ClientSettings
+from tianzhou.clock import wall_ms
+from tianzhou.errors import BrokerError, ClientClosed, ConfigError, MessageRefused, TianzhouError
+from tianzhou.protocol import bodies
+from tianzhou.protocol.bodies.clients import ConsumerData, ConsumerRunningInfo
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.remoting import error_responses
+from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.repeated_failures import Repeats, and_more
+
+log = logging.getLogger(__name__)
+
+
+class Membership(Lifetime):
+    """What all members of consumer groups share; see the module."""
+
+    consume_type = "CONSUME_PASSIVELY"
+
+    def __init__(
+        self, group: str, settings: ClientSettings, start: Start, *, broadcasting: bool = False
+    ) -> None:
+        if not isinstance(group, str):  # pyright: ignore[reportUnnecessaryIsInstance] - not all programs are checked
+            raise ConfigError(f"the group is {group!r}; it takes a text, the name of the group")
+        self._name = group
+        self._own_settings = settings
+        self._start_from = start
+        self._model = "BROADCASTING" if broadcasting else "CLUSTERING"
+        self._wire_group = namespaces.wrap(settings.namespace, group)
+        self._subscriptions: dict[str, Subscription] = {}
+        self._announced: dict[str, Subscription] = {}
+        """What the brokers have heard of; a pull with a newer version would be refused."""
+        self._hub: Hub | None = None
+        self._calls_or_none: BrokerCalls | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._repeats = Repeats()
+        self._closed = False
+        self._started_ms = 0
+
+    # -- what the kinds of consumers add -----------------------------------------------------------
+
+    def _prepare(self, hub: Hub) -> None:
+        """Get ready, before anybody hears of the member. Raises ConfigError."""
+        del hub
+
+    def _begin(self) -> None:
+        """Start the tasks of the consumer, which is a member now."""
+
+    def _on_subscriptions(self) -> None:
+        """Queues or subscriptions have changed."""
+
+    # -- names -------------------------------------------------------------------------------------
+
+    @property
+    def group(self) -> str:
+        """The group on the wire."""
+        return self._wire_group
+
+    @property
+    def client_id(self) -> str:
+        """The id under which brokers know this consumer. Raises ClientClosed before the start."""
+        return self._calls.hub.client_id
+
+    def _wire_topic(self, topic: str) -> str:
+        return namespaces.wrap(self._own_settings.namespace, topic)
+
+    @property
+    def _calls(self) -> BrokerCalls:
+        if self._calls_or_none is None or self._closed:
+            state = "has been closed" if self._closed else "was not started"
+            raise ClientClosed(f"group {self._name}: the consumer {state}")
+        return self._calls_or_none
+
+    # -- life --------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Join the group. Raises ConfigError, RemotingError, BrokerError; then nothing is left."""
+        if self._closed or self._hub is not None:
+            raise ClientClosed(f"group {self._name}: a consumer is started once")
+        if not self._name:
+            raise ConfigError("a consumer needs the name of its group")
+        _check_name(send_request.check_group, self._name)
+        self._hub = hub = acquire(self._own_settings, self._wire_group)
+        self._calls_or_none = BrokerCalls(hub, self._wire_group, self._own_settings)
+        try:
+            self._prepare(hub)
+            _raise_wrong_settings(await hub.refresh_routes(self.topics()))
+            for subscription in tuple(self._subscriptions.values()):
+                await self._calls.check_subscription(subscription)
+            hub.join(self)
+            _raise_refusal(await self._tell_brokers())
+            self._started_ms = wall_ms()
+            self._begin()
+        except BaseException:
+            self._closed = True
+            await hub.leave(self)
+            await hub.release(self._wire_group)
+            raise
+        log.info("group %s: consumer %s has joined", self._name, hub.client_id)
+
+    async def _leave_hub(self) -> None:
+        """Leave the group and give up the hub."""
+        assert self._hub is not None
+        hub, self._hub = self._hub, None
+        await hub.leave(self)
+        await hub.release(self._wire_group)
+        log.info("group %s: consumer %s has left", self._name, hub.client_id)
+
+    def _run(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run something that ends with the consumer at the latest."""
+        task = asyncio.get_running_loop().create_task(work, name=f"{name} {self._name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("group %s: task %s failed", self._name, task.get_name(), exc_info=error)
+
+    def _complain(self, kind: tuple[str, object], text: str) -> None:
+        """Log something that may happen again and again."""
+        untold = self._repeats.note(kind, asyncio.get_running_loop().time())
+        if untold is not None:
+            log.warning("group %s, %s%s", self._name, text, and_more(untold))
+
+    # -- subscriptions -----------------------------------------------------------------------------
+
+    def _add_subscription(self, topic: str, tags: str, sql: str | None) -> Subscription:
+        _check_name(send_request.check_name_of_topic, topic)
+        wire_topic = self._wire_topic(topic)
+        subscription = subscription_of(wire_topic, tags, sql, wall_ms())
+        self._subscriptions[wire_topic] = subscription
+        if self._hub is not None:
+            self._run(self._announce(wire_topic), "announce")
+        return subscription
+
+    def _remove_subscription(self, topic: str) -> None:
+        self._subscriptions.pop(self._wire_topic(topic), None)
+        if self._hub is not None:
+            self._run(self._announce(None), "announce")
+
+    async def _announce(self, topic: str | None) -> None:
+        """Tell the brokers that the subscriptions have changed, then act on it."""
+        hub = self._calls.hub
+        if topic is not None:
+            await hub.refresh_routes([topic])
+        await self._tell_brokers()
+        self._on_subscriptions()
+
+    async def _tell_brokers(self) -> list[HeartbeatFailure]:
+        told = dict(self._subscriptions)
+        failures = await self._calls.hub.heartbeat()
+        self._announced = told
+        return failures
+
+    # -- for the hub -------------------------------------------------------------------------------
+
+    def heartbeat(self) -> ConsumerData:
+        """What brokers are told about this member."""
+        start = self._start_from
+        where = "TIMESTAMP" if isinstance(start, datetime) else f"{start.upper()}_OFFSET"
+        return ConsumerData(
+            group_name=self._wire_group,
+            consume_type=self.consume_type,
+            message_model=self._model,
+            consume_from_where=f"CONSUME_FROM_{where}",
+            subscriptions=[each.to_wire() for each in self._subscriptions.values()],
+            unit_mode=self._own_settings.unit_mode,
+        )
+
+    def topics(self) -> Iterable[str]:
+        """Topics whose routes are needed."""
+        return tuple(self._subscriptions)
+
+    def on_route(self, route: TopicRoute) -> None:
+        """The queues of a topic have changed."""
+        if route.topic in self._subscriptions:
+            self._on_subscriptions()
+
+    def on_request(self, connection: Connection, request: Command) -> Reply:
+        """Answer a broker."""
+        del connection
+        if request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+            return success(bodies.encode(self.running_info()))
+        return error_responses.not_supported(request)
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """What this consumer is doing, as `mqadmin consumerStatus` shows it."""
+        return ConsumerRunningInfo(
+            properties=self._info_properties(),
+            subscriptions=[each.to_wire() for each in self._subscriptions.values()],
+        )
+
+    def _info_properties(self) -> dict[str, str]:
+        return {
+            "PROP_NAMESERVER_ADDR": ";".join(self._own_settings.namesrv_addresses()),
+            "PROP_CONSUME_TYPE": self.consume_type,
+            "PROP_CLIENT_VERSION": "V4_9_7",
+            "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
+        }
+
+
+def _check_name(check: Callable[[str], None], name: str) -> None:
+    """Raises ConfigError for a name that no broker takes."""
+    try:
+        check(name)
+    except MessageRefused as e:
+        raise ConfigError(str(e)) from None
+
+
+def success(body: bytes) -> Command:
+    """The answer to a broker's request that went well."""
+    return Command(code=ResponseCode.SUCCESS, body=body)
+
+
+def _raise_wrong_settings(failures: list[TianzhouError]) -> None:
+    """A nameserver that is away may come back; an address that is none's never answers."""
+    for failure in failures:
+        if isinstance(failure, ConfigError):
+            raise failure
+
+
+def _raise_refusal(failures: list[HeartbeatFailure]) -> None:
+    """A broker that refuses this member will do so again; one that is away may come back."""
+    for failure in failures:
+        error = failure.error
+        if isinstance(error, BrokerError) and (
+            not error.retriable or error.code == ResponseCode.NO_PERMISSION
+        ):
+            raise error

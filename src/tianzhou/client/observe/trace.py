@@ -1,0 +1,394 @@
+"""Message trace: messages about messages, as RocketMQ's own clients send them.
+
+    entry := field { \\x01 field } \\x02
+
+Entries are put together into messages to the trace topic, with the ids and keys of the messages
+they are about as keys, so that tools find them (`mqadmin queryMsgTraceById`). Kinds of entries:
+
+    Pub             a message was stored              SubBefore   a handler is about to be called
+    EndTransaction  a transaction was ended           SubAfter    it has ended
+    Recall          a delayed message was taken back
+
+Tracing never holds up the work: entries wait in a queue with a bound, and what finds it full is
+dropped and counted.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from tianzhou.client import namespaces
+from tianzhou.client.connection.hub import Hub, Reply
+from tianzhou.client.connection.retry_policy import Tries
+from tianzhou.client.connection.routes import TopicRoute
+from tianzhou.client.identity import unique_ids
+from tianzhou.client.message import Message, ReceivedMessage
+from tianzhou.client.sending import send_request
+from tianzhou.client.sending.retrying import Courier
+from tianzhou.client.sending.send_request import Outgoing, SendResult, SendStatus
+from tianzhou.client.sending.settings import ProducerSettings
+from tianzhou.client.settings import ClientSettings, settings_from
+from tianzhou.clock import steady_ms, wall_ms
+from tianzhou.errors import TianzhouError
+from tianzhou.protocol import properties
+from tianzhou.protocol.bodies.clients import ProducerData
+from tianzhou.protocol.command import Command
+from tianzhou.protocol.sysflag import TRANSACTION_PREPARED
+from tianzhou.remoting import error_responses
+from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.repeated_failures import Repeats, and_more
+
+log = logging.getLogger(__name__)
+
+FIELD_SEPARATOR = "\x01"
+ENTRY_SEPARATOR = "\x02"
+DEFAULT_REGION = "DefaultRegion"
+
+_GROUP_PREFIX = "_INNER_TRACE_PRODUCER"
+_MESSAGE_BYTES_MAX = 128_000
+_ENTRIES_PER_MESSAGE = 20
+_WAITING_MAX = 2_048
+_PAUSE_S = 0.5
+_TIMEOUT_MS = 5_000
+_CLOSE_S = 5.0
+
+
+class TracedKind(IntEnum):
+    """Kinds of messages, by RocketMQ's numbers."""
+
+    NORMAL = 0
+    TRANSACTION_HALF = 1
+    TRANSACTION_COMMIT = 2
+    DELAYED = 3
+
+
+class ConsumeReturn(IntEnum):
+    """How the call of a handler ended, by RocketMQ's numbers."""
+
+    SUCCESS = 0
+    TIME_OUT = 1
+    EXCEPTION = 2
+    RETURNED_NULL = 3
+    FAILED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEntry:
+    """Text that ends with its separator, and what it shall be found by."""
+
+    text: str
+    keys: tuple[str, ...]
+
+
+# -- entries ---------------------------------------------------------------------------------------
+
+
+def published(
+    message: Message,
+    result: SendResult,
+    *,
+    group: str,
+    store_host: str,
+    began_ms: int,
+    cost_ms: int,
+    kind: TracedKind = TracedKind.NORMAL,
+) -> TraceEntry:
+    """A message was stored. `group` is its name without namespace."""
+    keys = _keys(message.keys)
+    return _entry(
+        (
+            "Pub", began_ms, result.region_id, group, message.topic, result.msg_id,
+            message.tags, keys, store_host, len(message.payload), cost_ms, kind.value,
+            result.offset_msg_id, result.status is SendStatus.SEND_OK,
+        ),
+        result.msg_id,
+        keys,
+    )  # fmt: skip
+
+
+def traced_kind(message: Message, sys_flag: int) -> TracedKind:
+    """The kind of a message that was sent with this system flag."""
+    if sys_flag & TRANSACTION_PREPARED:
+        return TracedKind.TRANSACTION_HALF
+    return TracedKind.DELAYED if message.is_delayed else TracedKind.NORMAL
+
+
+def transaction_ended(
+    *,
+    group: str,
+    topic: str,
+    msg_id: str,
+    tags: str | None,
+    keys: str | None,
+    store_host: str,
+    transaction_id: str | None,
+    state: str,
+    from_check: bool,
+    now_ms: int,
+    region_id: str = DEFAULT_REGION,
+) -> TraceEntry:
+    """The end of a transaction was told to the broker; `state` is Java's name of it."""
+    return _entry(
+        (
+            "EndTransaction", now_ms, region_id, group, topic, msg_id, tags, keys, store_host,
+            TracedKind.TRANSACTION_COMMIT.value, transaction_id, state, from_check,
+        ),
+        msg_id,
+        keys,
+    )  # fmt: skip
+
+
+def recalled(
+    *, group: str, topic: str, msg_id: str, now_ms: int, region_id: str = DEFAULT_REGION
+) -> TraceEntry:
+    """A message that waited for its time was taken back."""
+    return _entry(("Recall", now_ms, region_id, group, topic, msg_id, True), msg_id, None)
+
+
+def consuming(
+    messages: Iterable[ReceivedMessage], *, group: str, request_id: str, now_ms: int
+) -> list[TraceEntry]:
+    """A handler is about to be called; `request_id` ties what follows to it."""
+    return [
+        _entry(
+            (
+                "SubBefore", now_ms, _region(message), group, request_id, message.msg_id,
+                message.reconsume_times, _received_keys(message),
+            ),
+            message.msg_id,
+            _received_keys(message),
+        )
+        for message in messages
+        if is_traced(message)
+    ]  # fmt: skip
+
+
+def consumed(
+    messages: Sequence[ReceivedMessage],
+    *,
+    group: str,
+    request_id: str,
+    cost_ms: int,
+    success: bool,
+    returned: ConsumeReturn,
+    now_ms: int,
+) -> list[TraceEntry]:
+    """A handler has ended; the time is shared out among its messages."""
+    each_ms = cost_ms // max(len(messages), 1)
+    return [
+        _entry(
+            (
+                "SubAfter", request_id, message.msg_id, each_ms, success,
+                _received_keys(message), returned.value, now_ms, group,
+            ),
+            message.msg_id,
+            _received_keys(message),
+        )
+        for message in messages
+        if is_traced(message)
+    ]  # fmt: skip
+
+
+def is_traced(message: ReceivedMessage) -> bool:
+    """A broker may switch tracing off for a message."""
+    return message.properties.get(properties.TRACE_SWITCH) != "false"
+
+
+def _entry(fields: Iterable[object], msg_id: str, keys: str | None) -> TraceEntry:
+    text = FIELD_SEPARATOR.join(map(_text, fields)) + ENTRY_SEPARATOR
+    return TraceEntry(text, (msg_id, *(keys or "").split()))
+
+
+def _text(value: object) -> str:
+    """A field as Java prints it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _keys(keys: str | Sequence[str]) -> str | None:
+    return (keys if isinstance(keys, str) else " ".join(keys)) or None
+
+
+def _received_keys(message: ReceivedMessage) -> str | None:
+    return message.properties.get(properties.KEYS)
+
+
+def _region(message: ReceivedMessage) -> str:
+    return message.properties.get(properties.MSG_REGION, DEFAULT_REGION)
+
+
+def trace_messages(topic: str, entries: Iterable[TraceEntry]) -> list[Message]:
+    """Entries put together into messages that are not too large."""
+    messages: list[Message] = []
+    texts: list[str] = []
+    keys: dict[str, None] = {}
+    size_bytes = 0
+    for entry in entries:
+        entry_bytes = len(entry.text.encode()) + sum(len(key) + 1 for key in entry.keys)
+        full = size_bytes + entry_bytes > _MESSAGE_BYTES_MAX or len(texts) >= _ENTRIES_PER_MESSAGE
+        if texts and full:
+            messages.append(Message(topic, "".join(texts), keys=tuple(keys)))
+            texts, keys, size_bytes = [], {}, 0
+        texts.append(entry.text)
+        keys |= dict.fromkeys(entry.keys)
+        size_bytes += entry_bytes
+    if texts:
+        messages.append(Message(topic, "".join(texts), keys=tuple(keys)))
+    return messages
+
+
+# -- sending ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """Messages that a program has got and not ended with."""
+
+    _tracer: "Tracer"
+    _messages: Sequence[ReceivedMessage]
+    _request_id: str
+    _began_ms: int
+    """By a steady clock."""
+
+    def end(self, returned: ConsumeReturn) -> None:
+        """The program has ended with them."""
+        self._tracer.add(
+            *consumed(
+                self._messages,
+                group=self._tracer.plain_group,
+                request_id=self._request_id,
+                cost_ms=steady_ms() - self._began_ms,
+                success=returned is ConsumeReturn.SUCCESS,
+                returned=returned,
+                now_ms=wall_ms(),
+            )
+        )
+
+
+class Tracer:
+    """Sends the entries of one producer or consumer in the background; a member of its hub."""
+
+    def __init__(self, group: str, kind: str, settings: ClientSettings) -> None:
+        """`group` is without namespace, `kind` PRODUCE or CONSUME."""
+        self.plain_group = namespaces.strip(settings.namespace, group)
+        own = {"trace": False, "vip_channel": False, "send_timeout_ms": _TIMEOUT_MS}
+        self._settings = settings_from(ProducerSettings, settings, own)
+        self._topic = settings.trace_topic
+        self._group = f"{_GROUP_PREFIX}-{self.plain_group}-{kind}-{unique_ids.next()[-12:]}"
+        self._courier = Courier(self._group, self._settings)
+        self._waiting: deque[TraceEntry] = deque()
+        self._wanted = asyncio.Event()
+        self._repeats = Repeats()
+        self._task: asyncio.Task[None] | None = None
+        self._closing = False
+        self.dropped_count = 0
+        """Entries that found the queue full."""
+
+    def start(self, hub: Hub) -> None:
+        """Begin to send; the hub must be held for as long."""
+        hub.join(self)
+        self._courier.start(hub)
+        self._task = hub.loop.create_task(self._send_on(), name=f"trace of {self.plain_group}")
+
+    def add(self, *entries: TraceEntry) -> None:
+        """Send entries sometime soon; never waits."""
+        for entry in entries:
+            if len(self._waiting) >= _WAITING_MAX:
+                self.dropped_count += 1
+                continue
+            self._waiting.append(entry)
+        if len(self._waiting) >= _ENTRIES_PER_MESSAGE:
+            self._wanted.set()
+
+    def begin(self, messages: Sequence[ReceivedMessage]) -> "Handling":
+        """A program begins with messages; the result is told when it has ended with them."""
+        request_id = unique_ids.next()
+        self.add(
+            *consuming(messages, group=self.plain_group, request_id=request_id, now_ms=wall_ms())
+        )
+        return Handling(self, messages, request_id, steady_ms())
+
+    async def close(self) -> None:
+        """Send what waits, for a few seconds at most, then leave the hub."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        hub = self._courier.hub
+        self._closing = True
+        self._wanted.set()
+        _, late = await asyncio.wait((task,), timeout=_CLOSE_S)
+        if late:
+            task.cancel()
+            await asyncio.wait((task,))
+        if self.dropped_count or self._waiting:
+            log.warning(
+                "group %s: %d trace entries were dropped",
+                self.plain_group, self.dropped_count + len(self._waiting),
+            )  # fmt: skip
+        self._courier.stop()
+        await hub.leave(self)
+
+    async def _send_on(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(_PAUSE_S):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+            self._wanted.clear()
+            closing = self._closing
+            while self._waiting:
+                count = min(len(self._waiting), _ENTRIES_PER_MESSAGE)
+                entries = [self._waiting.popleft() for _ in range(count)]
+                for message in trace_messages(self._topic, entries):
+                    await self._send(message)
+            if closing:
+                return
+
+    async def _send(self, message: Message) -> None:
+        loop = self._courier.hub.loop
+        try:
+            out = self._outgoing(message)
+            await self._courier.deliver(
+                out, Tries(self._settings.async_retry_count), timeout_ms=_TIMEOUT_MS,
+                deadline_s=loop.time() + _TIMEOUT_MS / 1000,
+            )  # fmt: skip
+        except TianzhouError as error:
+            untold = self._repeats.note(type(error).__name__, loop.time())
+            if untold is not None:
+                log.warning(
+                    "group %s: trace not sent: %s%s", self.plain_group, error, and_more(untold)
+                )
+
+    def _outgoing(self, message: Message) -> Outgoing:
+        return send_request.outgoing(
+            message, self._topic, unique_ids.next(), self._settings.packing()
+        )
+
+    # -- for the hub -------------------------------------------------------------------------------
+
+    @property
+    def group(self) -> str:
+        """The group under which traces are sent."""
+        return self._group
+
+    def heartbeat(self) -> ProducerData:
+        """See `hub.Member`."""
+        return ProducerData(group_name=self._group)
+
+    def topics(self) -> Iterable[str]:
+        """See `hub.Member`."""
+        return self._courier.topics
+
+    def on_route(self, route: TopicRoute) -> None:
+        """See `hub.Member`. Nothing is to do."""
+
+    def on_request(self, connection: Connection, request: Command) -> Reply:
+        """See `hub.Member`. Traces know no transactions."""
+        return error_responses.not_supported(request)

@@ -1,0 +1,1 @@
+"""The simple consumer, which uses pop consumption."""

@@ -1,0 +1,314 @@
+"""What consumers that pop ask of brokers: messages, whether there are any, what becomes of them.
+
+A pop never waits. Waiting is done by NOTIFICATION, which takes nothing: a pop that waits cannot be
+called off, and what it finds after its program has gone would be hidden from everybody for the
+invisible time. Names of topics and groups are those on the wire.
+"""
+
+import asyncio
+import base64
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tianzhou.client.connection.broker_error import broker_error
+from tianzhou.client.connection.hub import Hub
+from tianzhou.client.group.broker_calls import BrokerCalls
+from tianzhou.client.group.record_decoding import unwrapped
+from tianzhou.client.group.subscriptions import Subscription
+from tianzhou.client.pop.messages import PoppedMessage, receipt_of, sound_records
+from tianzhou.client.queues import Queue
+from tianzhou.client.settings import ClientSettings
+from tianzhou.errors import BrokerError, HandleExpired, TianzhouError
+from tianzhou.names import MASTER_ID
+from tianzhou.protocol import bodies, headers
+from tianzhou.protocol.bodies.queues import BatchAck, BatchAckMessageBody
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.protocol.headers.pop import (
+    AckMessageRequest,
+    ChangeInvisibleTimeRequest,
+    ChangeInvisibleTimeResponse,
+    NotificationRequest,
+    NotificationResponse,
+    PopMessageRequest,
+    PopMessageResponse,
+)
+from tianzhou.protocol.records import receipts
+
+log = logging.getLogger(__name__)
+
+ANY_QUEUE = -1
+POP_COUNT_MAX = 32
+"""Brokers refuse to give more at a time."""
+
+_FROM_FIRST, _FROM_LAST = 0, 1
+_ACKS_IN_A_REQUEST = 1_024
+_BITS_MAX = 8 * 1_024
+_BROKERS_MAX = 1_024
+_NOW = 0
+"""A time of birth for which brokers put their own: they turn away what their clock calls old, and
+the clocks of two machines differ."""
+_NOTHING_THERE = frozenset((
+    ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND,
+))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PopLimits:
+    """How much a pop may bring, and for how long that is hidden from others."""
+
+    message_count: int
+    invisible_ms: int
+
+
+class PopCalls(BrokerCalls):
+    """Requests in the name of one consumer group; a place is a topic on a broker, all its queues.
+
+    Every method raises RemotingError, BrokerError or RouteNotFound when it cannot be done.
+    """
+
+    def __init__(self, hub: Hub, group: str, settings: ClientSettings, *, from_first: bool) -> None:
+        super().__init__(hub, group, settings)
+        self._init_mode = _FROM_FIRST if from_first else _FROM_LAST
+        self._one_by_one: set[str] = set()
+        """Names of brokers that do not know BATCH_ACK_MESSAGE."""
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    async def pop(
+        self, place: Queue, subscription: Subscription, limits: PopLimits
+    ) -> list[PoppedMessage]:
+        """What a broker has for the group now, messages that come again included.
+
+        A damaged message is left out; it comes again by itself. Raises RecordError.
+        """
+        header = PopMessageRequest(
+            consumer_group=self.group,
+            topic=place.topic,
+            queue_id=ANY_QUEUE,
+            max_msg_count=limits.message_count,
+            invisible_time_ms=limits.invisible_ms,
+            poll_time_ms=0,
+            born_time_ms=_NOW,
+            init_mode=self._init_mode,
+            expression_type=subscription.expression_type,
+            expression=subscription.expression,
+            order=False,
+        )
+        answer = await self._answer(place, RequestCode.POP_MESSAGE, header)
+        if answer.code in _NOTHING_THERE:
+            return []
+        if answer.code != ResponseCode.SUCCESS:
+            raise self._refusal(answer, place, "pop")
+        return self._popped(place, answer)
+
+    def _popped(self, place: Queue, answer: Command) -> list[PoppedMessage]:
+        told = headers.decode(PopMessageResponse, answer.fields)
+        starts = receipts.parse_start_offsets(told.start_offset_info or "")
+        sound, damaged = sound_records(answer.body)
+        for each in damaged:
+            log.error(
+                "group %s, queue %s@%s:%d: the message at offset %d is damaged; it is left out and "
+                "comes again", self.group, each.topic, place.broker_name, each.queue_id,
+                each.queue_offset,
+            )  # fmt: skip
+        namespace, limit = self._settings.namespace, self._settings.unpacked_bytes_max
+        return [
+            PoppedMessage(
+                each, receipt_of(each, told, starts, place.broker_name), place.topic,
+                place.broker_name, namespace, limit,
+            )
+            for each in unwrapped(sound, limit)
+        ]  # fmt: skip
+
+    async def listen(self, place: Queue, subscription: Subscription, wait_ms: int) -> bool:
+        """Wait until there is something to pop; False if nothing came, or too many wait already."""
+        header = NotificationRequest(
+            consumer_group=self.group,
+            topic=place.topic,
+            queue_id=ANY_QUEUE,
+            poll_time_ms=wait_ms,
+            born_time_ms=_NOW,
+            expression_type=subscription.expression_type,
+            expression=subscription.expression,
+        )
+        answer = await self._answer(place, RequestCode.NOTIFICATION, header, wait_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise self._refusal(answer, place, "waiting")
+        return headers.decode(NotificationResponse, answer.fields).has_msg
+
+    # -- what becomes of them ----------------------------------------------------------------------
+
+    async def ack(self, message: PoppedMessage) -> None:
+        """The message is done. Raises HandleExpired."""
+        _check_time(message)
+        place, receipt = _place_of(message), message.receipt
+        header = AckMessageRequest(
+            consumer_group=self.group,
+            topic=receipts.real_topic(place.topic, self.group, receipt.topic_mark),
+            queue_id=receipt.queue_id,
+            extra_info=message.handle,
+            queue_offset=message.place,
+        )
+        answer = await self._insist(place, RequestCode.ACK_MESSAGE, header)
+        self._check_answer(answer, message, "acknowledgement")
+
+    async def change_invisible(self, message: PoppedMessage, invisible_ms: int) -> None:
+        """The message shall come again so long after now; it gets another handle.
+
+        Raises HandleExpired.
+        """
+        _check_time(message)
+        place, receipt = _place_of(message), message.receipt
+        header = ChangeInvisibleTimeRequest(
+            consumer_group=self.group,
+            topic=receipts.real_topic(place.topic, self.group, receipt.topic_mark),
+            queue_id=receipt.queue_id,
+            extra_info=message.handle,
+            queue_offset=message.place,
+            invisible_time_ms=invisible_ms,
+        )
+        answer = await self._insist(place, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
+        self._check_answer(answer, message, "change of its invisible time")
+        message.renew(headers.decode(ChangeInvisibleTimeResponse, answer.fields))
+
+    async def ack_many(self, messages: Sequence[PoppedMessage]) -> list[TianzhouError | None]:
+        """Acknowledge all that can be; tells what went wrong with each message."""
+        outcomes: list[TianzhouError | None] = [None] * len(messages)
+        by_broker: dict[str, list[int]] = {}
+        for at, message in enumerate(messages):
+            if message.is_expired:
+                outcomes[at] = _expired(message)
+            else:
+                by_broker.setdefault(message.broker_name, []).append(at)
+        parts = [
+            places[start : start + _ACKS_IN_A_REQUEST]
+            for places in by_broker.values()
+            for start in range(0, len(places), _ACKS_IN_A_REQUEST)
+        ]
+        told = await asyncio.gather(
+            *(self._ack_part([messages[at] for at in places]) for places in parts)
+        )
+        for places, errors in zip(parts, told, strict=True):
+            for at, error in zip(places, errors, strict=True):
+                outcomes[at] = error
+        return outcomes
+
+    async def _ack_part(self, messages: list[PoppedMessage]) -> list[TianzhouError | None]:
+        """Acknowledge messages of one broker, in one request where it knows that."""
+        broker_name = messages[0].broker_name
+        may_share = broker_name not in self._one_by_one and all(map(_fits_bits, messages))
+        if len(messages) > 1 and may_share:
+            try:
+                if await self._ack_together(messages):
+                    return [None] * len(messages)
+            except TianzhouError as error:
+                return [error] * len(messages)
+            if len(self._one_by_one) >= _BROKERS_MAX:
+                self._one_by_one.clear()
+            self._one_by_one.add(broker_name)
+        return list(await asyncio.gather(*(self._tried_ack(each) for each in messages)))
+
+    async def _ack_together(self, messages: list[PoppedMessage]) -> bool:
+        """False if the broker does not know such requests."""
+        place = _place_of(messages[0])
+        body = BatchAckMessageBody(
+            broker_name=place.broker_name, acks=batch_acks(self.group, messages)
+        )
+        command = Command(code=RequestCode.BATCH_ACK_MESSAGE, body=bodies.encode(body))
+        answer = await self._insisting(place, command)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return False
+        if answer.code != ResponseCode.SUCCESS:
+            raise self._refusal(answer, place, "acknowledgements")
+        return True
+
+    async def _tried_ack(self, message: PoppedMessage) -> TianzhouError | None:
+        try:
+            await self.ack(message)
+        except TianzhouError as error:
+            return error
+        return None
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    async def _answer(
+        self, place: Queue, code: int, header: headers.Header, wait_ms: int = 0
+    ) -> Command:
+        return await self._send(
+            place, Command(code=code, ext_fields=headers.encode(header)), wait_ms
+        )
+
+    async def _insist(self, place: Queue, code: int, header: headers.Header) -> Command:
+        return await self._insisting(place, Command(code=code, ext_fields=headers.encode(header)))
+
+    async def _insisting(self, place: Queue, command: Command) -> Command:
+        """The answer of a broker that may be restarting; the time-out covers all tries."""
+        deadline_s = self.hub.loop.time() + self.hub.settings.api_timeout_ms / 1000
+        return await self.hub.insist(lambda: self._send(place, command), place.topic, deadline_s)
+
+    async def _send(self, place: Queue, command: Command, wait_ms: int = 0) -> Command:
+        address = await self._master(place)
+        timeout_ms = wait_ms + self.hub.settings.api_timeout_ms
+        return await self._request(place, MASTER_ID, address, command, timeout_ms)
+
+    def _check_answer(self, answer: Command, message: PoppedMessage, what: str) -> None:
+        if answer.code == ResponseCode.NO_MESSAGE:
+            raise _expired(message)
+        if answer.code != ResponseCode.SUCCESS:
+            raise self._refusal(answer, _place_of(message), what)
+
+    def _refusal(self, answer: Command, place: Queue, what: str) -> BrokerError:
+        subject = f"group {self.group}, topic {place.topic}, broker {place.broker_name}: {what}"
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            subject += ": it cannot be popped from; RocketMQ 5.0 and newer can, and Tianzhou"
+        return broker_error(answer, subject)
+
+
+def batch_acks(group: str, messages: Iterable[PoppedMessage]) -> list[BatchAck]:
+    """Acknowledgements put together: one for each pop and queue, with a bit for each message."""
+    bits: dict[tuple[str, receipts.Receipt], int] = {}
+    for message in messages:
+        pop = receipts.without_message(message.receipt)
+        key = (message.wire_topic, pop)
+        bits[key] = bits.get(key, 0) | 1 << message.place - pop.start_offset
+    return [
+        BatchAck(
+            consumer_group=group,
+            topic=topic,
+            retry=pop.topic_mark,
+            start_offset=pop.start_offset,
+            queue_id=pop.queue_id,
+            revive_queue_id=pop.revive_queue_id,
+            pop_time_ms=pop.pop_time_ms,
+            invisible_time_ms=pop.invisible_time_ms,
+            bit_set=base64.b64encode(
+                found.to_bytes((found.bit_length() + 7) // 8, "little")
+            ).decode(),
+        )
+        for (topic, pop), found in bits.items()
+    ]
+
+
+def _fits_bits(message: PoppedMessage) -> bool:
+    """A filter may have passed over very many messages before this one of its pop."""
+    return 0 <= message.place - message.receipt.start_offset < _BITS_MAX
+
+
+def _place_of(message: PoppedMessage) -> Queue:
+    """Where its handle is known. The topic is the subscribed one: that has a route."""
+    return Queue(message.wire_topic, message.broker_name, ANY_QUEUE)
+
+
+def _check_time(message: PoppedMessage) -> None:
+    if message.is_expired:
+        raise _expired(message)
+
+
+def _expired(message: PoppedMessage) -> HandleExpired:
+    return HandleExpired(
+        f"message {message.msg_id} of topic {message.topic}: its handle is worth nothing any more; "
+        f"it was acknowledged, or its invisible time ended at {message.visible_at:%H:%M:%S} by the "
+        "broker's clock and others get it"
+    )

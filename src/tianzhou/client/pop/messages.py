@@ -1,0 +1,143 @@
+"""Messages that were popped, and how they are read from a broker's answer.
+
+A popped message has a handle (POP_CK), by which it is acknowledged or kept for longer. It is made
+as the Java client makes it: of the place where the pop began in the message's queue, the times of
+the pop, and the message's own place. Messages that came back lie in a retry topic of their group;
+the broker shows them under the topic they were sent to, with the handle among their properties, or
+(popResponseReturnActualRetryTopic) under the retry topic's name. Programs see the topic that they
+subscribed to in either case.
+"""
+
+import time
+from dataclasses import replace
+from datetime import datetime
+
+from tianzhou.client import namespaces
+from tianzhou.client.message import ReceivedMessage, time_of
+from tianzhou.errors import FieldError, RecordError
+from tianzhou.message import StoredMessage
+from tianzhou.protocol import properties
+from tianzhou.protocol.headers.pop import ChangeInvisibleTimeResponse, PopMessageResponse
+from tianzhou.protocol.records import receipts
+from tianzhou.protocol.records.receipts import Receipt
+from tianzhou.protocol.records.record import body_crc, decode_records
+
+
+class PoppedMessage(ReceivedMessage):
+    """A message that is this consumer's until its invisible time is over."""
+
+    __slots__ = ("_expires_s", "_receipt", "_subscribed")
+
+    def __init__(
+        self,
+        stored: StoredMessage,
+        receipt: Receipt,
+        subscribed: str,
+        broker_name: str,
+        namespace: str,
+        unpacked_bytes_max: int,
+    ) -> None:
+        """`subscribed` is the topic on the wire that was popped."""
+        super().__init__(stored, broker_name, namespace, unpacked_bytes_max)
+        self._subscribed = subscribed
+        self._take(receipt)
+
+    def _take(self, receipt: Receipt) -> None:
+        self._receipt = receipt
+        # Counted here from the arrival of the answer, for the clocks of two machines may differ;
+        # the broker counts from a moment before.
+        self._expires_s = time.monotonic() + receipt.invisible_time_ms / 1000
+
+    @property
+    def topic(self) -> str:
+        """The topic that was subscribed to, without its namespace."""
+        return namespaces.strip(self._namespace, self._subscribed)
+
+    @property
+    def wire_topic(self) -> str:
+        """The topic that was subscribed to, as brokers know it."""
+        return self._subscribed
+
+    @property
+    def handle(self) -> str:
+        """By which the message is acknowledged; another one after each change of its time."""
+        return str(self._receipt)
+
+    @property
+    def receipt(self) -> Receipt:
+        """The handle, taken apart."""
+        return self._receipt
+
+    @property
+    def visible_at(self) -> datetime:
+        """When others get the message unless it is acknowledged, by the broker's clock, in UTC."""
+        return time_of(self._receipt.pop_time_ms + self._receipt.invisible_time_ms)
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether the invisible time is over, as far as can be told without the broker."""
+        return time.monotonic() >= self._expires_s
+
+    def renew(self, told: ChangeInvisibleTimeResponse) -> None:
+        """The broker has given the message another time, and with it another handle."""
+        self._take(
+            replace(
+                self._receipt,
+                start_offset=self.place,
+                pop_time_ms=told.pop_time_ms,
+                invisible_time_ms=told.invisible_time_ms,
+                revive_queue_id=told.revive_queue_id,
+                queue_offset=self.place,
+            )
+        )
+
+    @property
+    def place(self) -> int:
+        """The queue offset that the handle is about."""
+        at = self._receipt.queue_offset
+        return self.stored.queue_offset if at is None else at
+
+
+def sound_records(body: bytes) -> tuple[list[StoredMessage], list[StoredMessage]]:
+    """The records of an answer: those whose bodies are what was stored, and the others.
+
+    Raises RecordError if they cannot be told apart.
+    """
+    try:
+        return decode_records(body, check_crc=True), []
+    except RecordError:
+        found = decode_records(body, check_crc=False)
+    sound = [each for each in found if body_crc(each.body) == each.body_crc]
+    return sound, [each for each in found if body_crc(each.body) != each.body_crc]
+
+
+def _receipt_in(stored: StoredMessage) -> Receipt | None:
+    try:
+        return receipts.parse_receipt(stored.properties.get(properties.POP_CK, ""))
+    except FieldError:
+        return None
+
+
+def receipt_of(
+    stored: StoredMessage,
+    told: PopMessageResponse,
+    starts: dict[tuple[str, int], int],
+    broker_name: str,
+) -> Receipt:
+    """The handle of a message. Raises RecordError if the answer does not speak of its queue."""
+    given = _receipt_in(stored)
+    # Any other was in the message when it was sent, and belongs to the message it was made from.
+    if given is not None and given.pop_time_ms == told.pop_time_ms:
+        return given
+    mark = receipts.mark_of(stored.topic)
+    # Brokers of the first 5.x name no starts; then each message is its own.
+    start = starts.get((mark, stored.queue_id)) if starts else stored.queue_offset
+    if start is None:
+        raise RecordError(
+            f"a message of {stored.topic[:64]} {stored.queue_id} came, of which the answer to the "
+            "pop says nothing"
+        )
+    return Receipt(
+        start, told.pop_time_ms, told.invisible_time_ms, told.revive_queue_id, mark, broker_name,
+        stored.queue_id, stored.queue_offset,
+    )  # fmt: skip

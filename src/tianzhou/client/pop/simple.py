@@ -1,0 +1,352 @@
+"""The simple consumer: it pops, and any number of them share a queue.
+
+    async with SimpleConsumer("billing", namesrv="localhost:9876") as consumer:
+        await consumer.subscribe("orders", tags="paid")
+        for message in await consumer.receive(16, invisible=30):
+            ...
+            await consumer.ack(message)
+
+What is received is hidden from the others of the group for the invisible time. What is not
+acknowledged within it comes again, to any of them, with a higher `reconsume_times`. The broker
+keeps all offsets; no queue belongs to anybody, so nothing is divided and nothing handed over.
+
+How a message travels: `lookout` names a place that may have something -> `popping` pops there, by
+`pop_calls` -> `receive` gives it out.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Iterable
+from datetime import timedelta
+from typing import Unpack
+
+from tianzhou.client.connection.hub import Hub, Reply
+from tianzhou.client.group.membership import Membership
+from tianzhou.client.group.settings import SimpleOptions, SimpleSettings
+from tianzhou.client.message import duration_ms
+from tianzhou.client.observe.telemetry import telemetry_of
+from tianzhou.client.observe.trace import ConsumeReturn, Tracer
+from tianzhou.client.pop.calls import ANY_QUEUE, POP_COUNT_MAX, PopCalls, PopLimits
+from tianzhou.client.pop.messages import PoppedMessage
+from tianzhou.client.pop.pending import Popping
+from tianzhou.client.pop.poll_scheduler import Lookout
+from tianzhou.client.queues import Queue
+from tianzhou.client.settings import ClientSettings, settings_from
+from tianzhou.errors import (
+    AckManyError,
+    ClientClosed,
+    ConfigError,
+    HandleExpired,
+    RemotingError,
+    RouteNotFound,
+    TianzhouError,
+)
+from tianzhou.protocol.codes import RequestCode
+from tianzhou.protocol.command import Command
+from tianzhou.remoting.connection import Connection
+
+log = logging.getLogger(__name__)
+
+_LISTEN_MS = 5_000
+"""Then the place is asked all the same: what a broker tells listeners is a hint, not a promise."""
+_ROUTE_LOOK_S = 1.0
+"""How often a receiver looks whether a topic has a broker by now."""
+
+_Errors = dict[Queue, TianzhouError]
+
+
+class SimpleConsumer(Membership):
+    """A consumer that pops. Settings are those of `SimpleSettings`, as keywords.
+
+    Brokers are told what Java's pop clients tell them: a consumer that is served passively.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        settings: ClientSettings | None = None,
+        **options: Unpack[SimpleOptions],
+    ) -> None:
+        """Nothing is connected yet. Raises ConfigError."""
+        self._settings = settings_from(SimpleSettings, settings, options)
+        super().__init__(group, self._settings, self._settings.start)
+        self._telemetry = telemetry_of(self._settings, group)
+        self._tracer: Tracer | None = None
+        self._pops_or_none: PopCalls | None = None
+        self._popping_or_none: Popping | None = None
+        self._lookout = Lookout(self._listen, group)
+        self._closing = False
+        self._ended_event = asyncio.Event()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "running" if self._hub else "new"
+        return f"<SimpleConsumer {self._name}, {state}, {len(self._subscriptions)} topics>"
+
+    # -- life --------------------------------------------------------------------------------------
+
+    def _prepare(self, hub: Hub) -> None:
+        first = self._settings.start == "first"
+        self._pops_or_none = PopCalls(hub, self._wire_group, self._settings, from_first=first)
+        self._popping_or_none = Popping(self._pops_or_none, self._name)
+
+    def _begin(self) -> None:
+        if self._settings.trace:
+            self._tracer = Tracer(self._wire_group, "CONSUME", self._settings)
+            self._tracer.start(self._calls.hub)
+        self._on_subscriptions()
+
+    async def close(self) -> None:
+        """Leave the group. Who waits in `receive` gets ClientClosed, and what is on its way to them
+        is given back to the broker. Messages that were received should be acknowledged before.
+        """
+        if self._closing:
+            await self._ended_event.wait()
+            return
+        self._closing = True
+        ending: list[asyncio.Task[None]] = self._lookout.close()
+        try:
+            if self._hub is not None and not self._closed:
+                await self._finish_work(ending)
+                if self._tracer is not None:
+                    await self._tracer.close()
+                await self._leave_hub()
+        finally:
+            self._closed = True
+            self._ended_event.set()
+
+    async def _finish_work(self, ending: list[asyncio.Task[None]]) -> None:
+        await self._popping.close()
+        ending += self._tasks
+        if ending:
+            await asyncio.wait(ending)
+
+    @property
+    def _pops(self) -> PopCalls:
+        if self._pops_or_none is None or self._closing or self._closed:
+            state = "has been closed" if self._closing or self._closed else "was not started"
+            raise ClientClosed(f"group {self._name}: the consumer {state}")
+        return self._pops_or_none
+
+    @property
+    def _popping(self) -> Popping:
+        assert self._popping_or_none is not None
+        return self._popping_or_none
+
+    # -- subscriptions -----------------------------------------------------------------------------
+
+    async def subscribe(self, topic: str, *, tags: str = "*", sql: str | None = None) -> None:
+        """Receive the messages of a topic, too. Raises ConfigError, BrokerError.
+
+        `tags` is `*`, or tags joined by `||`; `sql` is a condition over properties instead.
+        """
+        subscription = self._add_subscription(topic, tags, sql)
+        if self._hub is not None:
+            await self._announce(subscription.topic)
+            await self._calls.check_subscription(subscription)
+            self._lookout.renew(subscription.topic)
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Receive the messages of a topic no more."""
+        self._remove_subscription(topic)
+        self._on_subscriptions()
+
+    def _on_subscriptions(self) -> None:
+        if self._hub is None or self._closing:
+            return
+        self._lookout.update(
+            Queue(topic, broker_name, ANY_QUEUE)
+            for topic in self._subscriptions
+            for broker_name in self._broker_names(self._hub, topic)
+        )
+
+    @staticmethod
+    def _broker_names(hub: Hub, topic: str) -> set[str]:
+        route = hub.cached_route(topic)
+        if route is None or route.is_template:
+            return set()
+        return {queue.broker_name for queue in route.readable}
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    async def receive(
+        self,
+        max_count: int = POP_COUNT_MAX,
+        *,
+        invisible: float | timedelta | None = None,
+        wait: float | timedelta | None = None,
+    ) -> list[PoppedMessage]:
+        """The next messages, all of one topic and broker; an empty list if none came in time.
+
+        They are hidden from others for `invisible` (seconds, or a timedelta; else `invisible_ms`).
+        `wait` (else `wait_ms`) is how long to wait for the first one; 0 asks every broker once.
+        Raises ConfigError, ClientClosed, BrokerError if a broker refuses, and RemotingError if none
+        could be asked until the end.
+        """
+        limits = self._limits(max_count, invisible)
+        wait_ms = self._settings.wait_ms if wait is None else duration_ms(wait)
+        if wait_ms < 0:
+            raise ConfigError(f"wait is {wait}, it cannot be negative")
+        began_s = time.monotonic()
+        if wait_ms:
+            messages = await self._receive_within(limits, wait_ms / 1000)
+        else:
+            messages = await self._receive_now(limits)
+        if messages and self._telemetry is not None:
+            self._telemetry.received(messages, began_s)
+        if messages and self._tracer is not None:
+            self._tracer.begin(messages).end(ConsumeReturn.SUCCESS)
+        return messages
+
+    def _limits(self, max_count: int, invisible: float | timedelta | None) -> PopLimits:
+        invisible_ms = self._settings.invisible_ms if invisible is None else duration_ms(invisible)
+        if not 1 <= max_count <= POP_COUNT_MAX:
+            raise ConfigError(f"max_count is {max_count}, 1 to {POP_COUNT_MAX} are possible")
+        if invisible_ms < 1:
+            raise ConfigError(f"invisible is {invisible}, at least a millisecond is needed")
+        if not self._subscriptions:
+            raise ConfigError(f"group {self._name}: nothing is subscribed")
+        return PopLimits(max_count, invisible_ms)
+
+    async def _receive_now(self, limits: PopLimits) -> list[PoppedMessage]:
+        errors: _Errors = {}
+        self._find_routes()
+        for place in self._lookout.places:
+            if messages := await self._try(place, limits, errors):
+                return messages
+        self._tell(errors)
+        return []
+
+    async def _receive_within(self, limits: PopLimits, wait_s: float) -> list[PoppedMessage]:
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + wait_s
+        errors: _Errors = {}
+        while (left_s := ends_s - loop.time()) > 0:
+            is_complete = self._find_routes()
+            place = await self._lookout.take(left_s if is_complete else min(left_s, _ROUTE_LOOK_S))
+            if place is not None and (messages := await self._try(place, limits, errors)):
+                return messages
+        self._tell(errors)
+        return []
+
+    def _find_routes(self) -> bool:
+        """Whether every topic has a broker; the routes of others are asked for."""
+        hub = self._pops.hub
+        missing = [each for each in self._subscriptions if not self._broker_names(hub, each)]
+        for topic in missing:
+            hub.refresh_soon(topic)
+        return not missing
+
+    async def _try(
+        self, place: Queue, limits: PopLimits, errors: _Errors
+    ) -> list[PoppedMessage] | None:
+        """What a place has; an error that may pass is noted. Raises those that will not."""
+        try:
+            messages = await self._ask(place, limits)
+        except TianzhouError as error:
+            self._lookout.failed(place)
+            if not error.retriable:
+                raise
+            errors[place] = error
+            self._complain(("pop", place), f"topic {place.topic}, {place.broker_name}: {error}")
+            if isinstance(error, RemotingError | RouteNotFound):
+                self._pops.hub.refresh_soon(place.topic)
+            return None
+        errors.pop(place, None)
+        return messages
+
+    def _tell(self, errors: _Errors) -> None:
+        """Raise the error of a place if there is no place without one."""
+        _ = self._pops
+        if errors and all(place in errors for place in self._lookout.places):
+            raise next(iter(errors.values()))
+
+    async def _ask(self, place: Queue, limits: PopLimits) -> list[PoppedMessage]:
+        """Pop at a place, and let the lookout know how it was."""
+        popping, subscription = self._popping, self._subscriptions.get(place.topic)
+        messages = await popping.pop(place, subscription, limits) if subscription else []
+        if messages:
+            self._lookout.found(place)
+        else:
+            self._lookout.empty(place)
+        return messages
+
+    async def _listen(self, place: Queue) -> bool:
+        subscription = self._subscriptions.get(place.topic)
+        return subscription is not None and await self._pops.listen(place, subscription, _LISTEN_MS)
+
+    # -- what becomes of them ----------------------------------------------------------------------
+
+    async def ack(self, message: PoppedMessage) -> None:
+        """The message is done and does not come again; saying so twice does no harm.
+
+        Raises HandleExpired if its invisible time is over, RemotingError, BrokerError.
+        """
+        await self._pops.ack(message)
+
+    async def ack_many(self, messages: Iterable[PoppedMessage]) -> None:
+        """The messages are done. Each broker gets one request, if it knows such (RocketMQ 5.1).
+
+        Raises AckManyError if some could not be acknowledged; the others are.
+        """
+        wanted = list(messages)
+        outcomes = await self._pops.ack_many(wanted)
+        failures = [each for each in outcomes if each is not None]
+        if failures:
+            raise AckManyError(
+                f"group {self._name}: {len(failures)} of {len(wanted)} messages were not "
+                f"acknowledged; the first: {failures[0]}",
+                outcomes=outcomes,
+            ) from failures[0]
+
+    async def change_invisible(self, message: PoppedMessage, duration: float | timedelta) -> str:
+        """The message shall come again so long after now (seconds, or a timedelta), not as said.
+
+        0 gives it back at once. The message keeps the new handle, which is returned; the old one is
+        worth nothing any more. Raises HandleExpired, ConfigError, RemotingError, BrokerError.
+        """
+        invisible_ms = duration_ms(duration)
+        if invisible_ms < 0:
+            raise ConfigError(f"the duration is {duration}, it cannot be negative")
+        await self._pops.change_invisible(message, invisible_ms)
+        return message.handle
+
+    # -- a stream ----------------------------------------------------------------------------------
+
+    async def __aiter__(self) -> AsyncGenerator[PoppedMessage]:
+        """The messages one by one; each is acknowledged when the next one is asked for.
+
+        A loop that is left keeps its last message open, and it comes again. The end is `close`.
+        """
+        while not self._closing:
+            for message in await self._receive_for_stream():
+                yield message
+                await self._end_turn(message)
+
+    async def _receive_for_stream(self) -> list[PoppedMessage]:
+        try:
+            # One at a time: the invisible time of others would run while they wait here.
+            return await self.receive(1, wait=max(self._settings.wait_ms / 1000, _ROUTE_LOOK_S))
+        except ClientClosed:
+            if self._closing:
+                return []
+            raise
+        except TianzhouError as error:
+            if not error.retriable:
+                raise
+            return []  # `receive` has logged it, and taken its time
+
+    async def _end_turn(self, message: PoppedMessage) -> None:
+        try:
+            await self.ack(message)
+        except HandleExpired as error:
+            self._complain(("expired", message.topic), f"it took too long: {error}")
+
+    # -- for the hub -------------------------------------------------------------------------------
+
+    def on_request(self, connection: Connection, request: Command) -> Reply:
+        """Answer a broker; that others join or leave the group matters to nobody here."""
+        if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            return None
+        return super().on_request(connection, request)

@@ -1,0 +1,1 @@
+"""Producers, plain and transactional."""

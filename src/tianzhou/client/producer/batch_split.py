@@ -1,0 +1,119 @@
+"""Many messages cut into requests, and their results put together again.
+
+Messages of one topic that wait in the same way share a batch, up to a size; what no batch takes
+goes alone. Where queues are chosen a batch is for one of them, and the requests for a queue form a
+lane: they follow each other, so that its messages keep their order. Values in, values out.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from tianzhou.client.identity import unique_ids
+from tianzhou.client.message import Message
+from tianzhou.client.queues import Queue
+from tianzhou.client.sending import send_request
+from tianzhou.client.sending.send_request import Outgoing, Packing, SendResult
+from tianzhou.errors import SendManyError, TianzhouError
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one request carries."""
+
+    places: Sequence[int]
+    """Which of the messages."""
+    batch: Outgoing | None = None
+    """None: it is one message, sent like any other."""
+    queue: Queue | None = None
+    """The one that was chosen for all of them, on the wire."""
+
+
+Fate = SendResult | BaseException
+"""What became of one message."""
+_Kind = tuple[str, bool, Queue | None]
+
+
+def cut(
+    messages: Sequence[Message],
+    wire_topic: Callable[[str], str],
+    packing: Packing,
+    *,
+    namespace: str,
+    batch_bytes: int,
+    batch_count: int,
+    queues: Sequence[Queue] | None = None,
+) -> list[Part]:
+    """The requests that messages take; `queues` are chosen for each. Raises MessageRefused."""
+    kinds, alone = _kinds(messages, queues)
+    parts = [Part((at,), queue=queues[at] if queues else None) for at in alone]
+    for (name, wait_stored, queue), places in kinds.items():
+        topic = wire_topic(name)
+        ids = unique_ids.take(len(places))
+        items = [
+            send_request.item_pieces(messages[at], unique_id, namespace)
+            for at, unique_id in zip(places, ids, strict=True)
+        ]
+        sizes_bytes = [len(head) + len(body) + len(tail) for head, body, tail in items]
+        for stretch in send_request.split(sizes_bytes, batch_bytes, batch_count):
+            own = slice(stretch.start, stretch.stop)
+            if len(stretch) == 1:
+                parts.append(Part(places[own], queue=queue))  # alone it may be compressed
+                continue
+            batch = send_request.outgoing_batch(
+                topic, chain.from_iterable(items[own]), ids[own], packing, wait_stored=wait_stored
+            )
+            parts.append(Part(places[own], batch, queue))
+    return parts
+
+
+def _kinds(
+    messages: Sequence[Message], queues: Sequence[Queue] | None
+) -> tuple[dict[_Kind, list[int]], list[int]]:
+    """Which messages may share a batch, by topic, way of waiting and queue; which go alone."""
+    kinds: dict[_Kind, list[int]] = {}
+    alone: list[int] = []
+    last: _Kind = ("", False, None)
+    places = alone
+    for at, message in enumerate(messages):
+        if not send_request.may_batch(message):
+            alone.append(at)
+            continue
+        kind = (message.topic, message.wait_stored, queues[at] if queues else None)
+        if kind != last:
+            last, places = kind, kinds.setdefault(kind, [])
+        places.append(at)
+    return kinds, alone
+
+
+def lanes(parts: Sequence[Part]) -> list[list[int]]:
+    """Which parts follow each other: those of one chosen queue. All else travels side by side."""
+    found: dict[Queue, list[int]] = {}
+    free: list[list[int]] = []
+    for number in sorted(range(len(parts)), key=lambda at: parts[at].places[0]):
+        queue = parts[number].queue
+        if queue is None:
+            free.append([number])
+        else:
+            found.setdefault(queue, []).append(number)
+    return [*free, *found.values()]
+
+
+def merged(
+    group: str, count: int, parts: Sequence[Part], fates: Sequence[Sequence[Fate]]
+) -> list[SendResult]:
+    """Results in the order of the messages. Raises SendManyError if one is missing."""
+    found: list[Fate | None] = [None] * count
+    for part, own in zip(parts, fates, strict=True):
+        for at, fate in zip(part.places, own, strict=True):
+            found[at] = fate
+    results = [each for each in found if isinstance(each, SendResult)]
+    if len(results) == count:
+        return results
+    errors = [each for each in found if isinstance(each, BaseException)]
+    raise SendManyError(
+        f"group {group}: {len(errors)} of {count} messages are not stored, the first because: "
+        f"{errors[0]}",
+        outcomes=list[object](found),
+        retriable=all(isinstance(each, TianzhouError) and each.retriable for each in errors),
+    ) from errors[0]

@@ -1,0 +1,480 @@
+"""The inner part of a producer: its life, and how messages get from it to a broker.
+
+    room      wait until not too much is on its way (`flow`)
+    launch    the first try without a task (`flight`), further ones in a task (`courier`)
+    finish    read the answer, free the room, give the program its result, trace
+
+Messages that linger wait on piles and leave as batches.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, Unpack
+
+from tianzhou.client import namespaces
+from tianzhou.client.connection import hub as hubs
+from tianzhou.client.connection.hub import Reply
+from tianzhou.client.connection.retry_policy import ONCE, RETRY_CODES, Tries
+from tianzhou.client.connection.routes import TopicRoute
+from tianzhou.client.identity import unique_ids
+from tianzhou.client.lifetime import Lifetime
+from tianzhou.client.message import Message
+from tianzhou.client.observe import trace
+from tianzhou.client.observe.telemetry import Telemetry, telemetry_of
+from tianzhou.client.observe.trace import Tracer
+from tianzhou.client.producer.in_flight import Flight
+from tianzhou.client.producer.in_flight_limit import Flow
+from tianzhou.client.producer.linger_batches import Pile, Piles
+from tianzhou.client.queues import Queue
+from tianzhou.client.sending import send_request
+from tianzhou.client.sending.retrying import Courier, Delivery, FirstTry, TimeLimit
+from tianzhou.client.sending.send_request import STATUSES, Outgoing, SendResult
+from tianzhou.client.sending.settings import ProducerOptions, ProducerSettings
+from tianzhou.client.settings import ClientSettings, settings_from
+from tianzhou.clock import wall_ms
+from tianzhou.errors import (
+    ClientClosed,
+    ConfigError,
+    RemoteBusy,
+    RequestTimeout,
+    SendTimeout,
+    TianzhouError,
+)
+from tianzhou.protocol.bodies.clients import ProducerData
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.remoting import error_responses
+from tianzhou.remoting.connection import Connection
+
+log = logging.getLogger(__name__)
+
+_GRAIN_S = 0.001
+"""Messages of a pile whose times end so close to each other are told together."""
+
+
+class Sender(Lifetime):
+    """What every producer is made of; `Producer` adds what programs call."""
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        settings: ClientSettings | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        """Settings are those given, changed by the options. Raises ConfigError, MessageRefused."""
+        self.settings = settings_from(ProducerSettings, settings, options)
+        send_request.check_group(group)
+        self._namespace = self.settings.namespace
+        self._group = namespaces.wrap(self._namespace, group)
+        self._packing = self.settings.packing()
+        self._courier = Courier(self._group, self.settings)
+        self._flow = Flow(self.settings.in_flight_count, self.settings.in_flight_bytes)
+        self._piles = self._new_piles() if self.settings.linger_ms else None
+        self._awaited = Tries(
+            self.settings.retry_count, RETRY_CODES, insists=self.settings.retry_when_not_stored
+        )
+        self._submitted = Tries(self.settings.async_retry_count)
+        self._tracer = (
+            Tracer(self._group, "PRODUCE", self.settings) if self.settings.trace else None
+        )
+        self._telemetry = telemetry_of(self.settings, self._group)
+        self._wire_topics: dict[str, str] = {}
+        self._pile_topics: dict[str, str] = {}
+        """Those whose messages may share batches."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._running = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._group}{'' if self._running else ', not running'}>"
+
+    # -- life --------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Join the hub of the running event loop; brokers are dialled when there is a message."""
+        if self._running:
+            raise ClientClosed(f"group {self._group}: the producer is started already")
+        hub = hubs.acquire(self.settings)
+        hub.join(self)
+        self._courier.start(hub)
+        if self._tracer is not None:
+            self._tracer.start(hub)
+        self._running = True
+
+    async def close(self) -> None:
+        """Wait for what is on its way (`close_timeout_ms`), then leave. Twice does no harm."""
+        if not self._running:
+            return
+        self._running = False
+        if self._piles is not None:
+            self._piles.send_all()
+        if not await self._flow.emptied(self.settings.close_timeout_ms):
+            log.warning("group %s: closed with %d sends unanswered", self._group, self._flow.count)
+        hub = self._courier.hub
+        self._courier.stop()
+        if self._tracer is not None:
+            await self._tracer.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks))
+        await hub.leave(self)
+        await hub.release()
+
+    # -- one message -------------------------------------------------------------------------------
+
+    async def _send(
+        self,
+        message: Message,
+        limit: TimeLimit,
+        queue: Queue | None = None,
+        extra: dict[str, str] | None = None,
+    ) -> SendResult:
+        """An awaited send."""
+        tries = self._awaited if queue is None else ONCE
+        return await (await self._set_off(message, tries, limit, queue, extra))
+
+    async def _set_off(
+        self,
+        message: Message,
+        tries: Tries,
+        limit: TimeLimit,
+        queue: Queue | None = None,
+        extra: dict[str, str] | None = None,
+    ) -> asyncio.Future[SendResult]:
+        """Wait for room, and put the message on its way; the future gives its result."""
+        self._check_running()
+        if self._telemetry is not None:
+            return await self._observed(self._telemetry, message, tries, limit, queue, extra)
+        out = self._outgoing(message, extra)
+        return await self._launch(message, out, tries, limit, queue)
+
+    async def _observed(
+        self,
+        telemetry: Telemetry,
+        message: Message,
+        tries: Tries,
+        limit: TimeLimit,
+        queue: Queue | None,
+        extra: dict[str, str] | None,
+    ) -> asyncio.Future[SendResult]:
+        """The same with a span around it, whose identity travels with the message."""
+        carrier: dict[str, str] = {}
+        topic, began_s = message.topic, time.monotonic()
+        span = telemetry.begin_send(topic, len(message.payload), carrier)
+        try:
+            out = self._outgoing(message, carrier | (extra or {}))
+            future = await self._launch(message, out, tries, limit, queue)
+        except BaseException:
+            span.end()
+            raise
+        future.add_done_callback(lambda done: telemetry.end_send(span, topic, began_s, done))
+        return future
+
+    async def _launch(
+        self,
+        message: Message,
+        out: Outgoing,
+        tries: Tries,
+        limit: TimeLimit,
+        queue: Queue | None,
+    ) -> asyncio.Future[SendResult]:
+        size_bytes = len(out.body)
+        timeout_ms, deadline_s = limit
+        await self._enter(size_bytes, limit)
+        flight = Flight(self, message, out, tries, timeout_ms, deadline_s, queue)
+        try:
+            flight.queue = self._courier.post(out, queue, flight, timeout_ms, deadline_s)
+        except TianzhouError as error:
+            self._flow.leave(size_bytes)
+            flight.future.set_exception(error)
+            return flight.future
+        if flight.queue is None:
+            self._run(self._bring(flight, None))
+        return flight.future
+
+    def landed(self, flight: Flight, answer: Command) -> None:
+        """The first try was answered."""
+        queue = flight.queue
+        assert queue is not None
+        tries = flight.tries
+        if answer.code not in STATUSES:
+            self.crashed(flight, self._courier.refusal(answer, queue))
+        elif not self._courier.is_running:
+            self._finish(flight, answer, queue)
+        elif tries.insists and answer.code != ResponseCode.SUCCESS and tries.retry_count:
+            late = Delivery(answer, queue)
+            self._run(self._bring(flight, FirstTry(queue.broker_name, late=late)))
+        else:
+            self._finish(flight, answer, queue)
+
+    def crashed(self, flight: Flight, error: TianzhouError) -> None:
+        """The first try failed."""
+        queue = flight.queue
+        assert queue is not None
+        if not self._courier.is_running:  # closed without waiting any longer for this one
+            self._flow.leave(len(flight.out.body))
+            fail((flight.future,), error)
+            return
+        if isinstance(error, RequestTimeout):
+            self._courier.suspect(queue)
+        self._run(self._bring(flight, FirstTry(queue.broker_name, error)))
+
+    async def _bring(self, flight: Flight, first: FirstTry | None) -> None:
+        """All tries, or those after the first."""
+        try:
+            delivery = await self._courier.deliver(
+                flight.out, flight.tries, timeout_ms=flight.timeout_ms,
+                deadline_s=flight.deadline_s, queue=flight.chosen, first=first,
+            )  # fmt: skip
+        except BaseException as error:
+            self._flow.leave(len(flight.out.body))
+            fail((flight.future,), error)
+            if not isinstance(error, TianzhouError):
+                raise
+        else:
+            self._finish(flight, delivery.answer, delivery.queue)
+
+    def _finish(self, flight: Flight, answer: Command, queue: Queue) -> None:
+        """A broker has the message."""
+        out, future = flight.out, flight.future
+        self._flow.leave(len(out.body))
+        if future.done():
+            return
+        try:
+            result = send_request.result_of(answer, out, flight.message.topic, queue.broker_name)
+        except TianzhouError as error:
+            future.set_exception(error)
+            return
+        future.set_result(result)
+        if self._tracer is not None and self._courier.is_running:
+            took_ms = flight.timeout_ms - (flight.deadline_s - self._courier.hub.loop.time()) * 1000
+            self._trace(self._tracer, (flight.message,), (result,), int(took_ms), out.sys_flag)
+
+    def _trace(
+        self,
+        tracer: Tracer,
+        messages: Sequence[Message],
+        results: Sequence[SendResult],
+        took_ms: int,
+        sys_flag: int = 0,
+    ) -> None:
+        store_host = self._courier.hub.master_address(results[0].queue.broker_name) or ""
+        began_ms = wall_ms() - took_ms
+        for message, result in zip(messages, results, strict=True):
+            if result.trace_on:
+                kind = trace.traced_kind(message, sys_flag)
+                tracer.add(
+                    trace.published(
+                        message, result, group=tracer.plain_group, store_host=store_host,
+                        began_ms=began_ms, cost_ms=took_ms, kind=kind,
+                    )
+                )  # fmt: skip
+
+    def _outgoing(self, message: Message, extra: dict[str, str] | None = None) -> Outgoing:
+        return send_request.outgoing(
+            message, self._wire_topic(message.topic), unique_ids.next(), self._packing,
+            namespace=self._namespace, extra=extra,
+        )  # fmt: skip
+
+    def _wire_topic(self, topic: str) -> str:
+        wire_topic = self._wire_topics.get(topic)
+        if wire_topic is None:
+            wire_topic = namespaces.wrap(self._namespace, topic)
+            send_request.check_topic(wire_topic)
+            self._wire_topics[topic] = wire_topic
+        return wire_topic
+
+    # -- batches -----------------------------------------------------------------------------------
+
+    async def _deliver_batch(
+        self,
+        batch: Outgoing,
+        messages: Sequence[Message],
+        limit: TimeLimit,
+        queue: Queue | None = None,
+    ) -> list[SendResult]:
+        if self._telemetry is not None:
+            with self._telemetry.sending_batch(messages):
+                return await self._deliver_plainly(batch, messages, limit, queue)
+        return await self._deliver_plainly(batch, messages, limit, queue)
+
+    async def _deliver_plainly(
+        self, batch: Outgoing, messages: Sequence[Message], limit: TimeLimit, queue: Queue | None
+    ) -> list[SendResult]:
+        began_s = time.monotonic()
+        tries = self._awaited if queue is None else ONCE
+        delivery = await self._courier.deliver(
+            batch, tries, timeout_ms=limit.timeout_ms, deadline_s=limit.deadline_s, queue=queue
+        )
+        name = messages[0].topic
+        results = send_request.results_of(delivery.answer, batch, name, delivery.queue.broker_name)
+        if self._tracer is not None:
+            took_ms = int((time.monotonic() - began_s) * 1000)
+            self._trace(self._tracer, messages, results, took_ms)
+        return results
+
+    # -- piles -------------------------------------------------------------------------------------
+
+    def _new_piles(self) -> Piles:
+        settings = self.settings
+        return Piles(
+            self._send_pile,
+            linger_ms=settings.linger_ms,
+            batch_bytes=settings.batch_bytes,
+            batch_count=settings.batch_count,
+        )
+
+    def _pile_now(
+        self, piles: Piles, message: Message, timeout_ms: int
+    ) -> asyncio.Future[SendResult] | None:
+        """Put a message on its pile; None if that is not all there is to do."""
+        flow = self._flow
+        topic = self._pile_topics.get(message.topic)
+        if (
+            topic is None or flow.is_full or not self._running or self._telemetry is not None
+            or message.delay_level or message.delay is not None or message.deliver_at is not None
+        ):  # fmt: skip
+            return None
+        unique_id = unique_ids.next()
+        pieces = send_request.item_pieces(message, unique_id, self._namespace)
+        size_bytes = len(pieces[0]) + len(pieces[1]) + len(pieces[2])
+        if size_bytes > self.settings.batch_bytes:
+            return None
+        flow.enter(size_bytes)
+        deadline_s = self._courier.hub.loop.time() + timeout_ms / 1000
+        return piles.add(topic, message, pieces, size_bytes, unique_id, deadline_s)
+
+    async def _pile_up(
+        self, piles: Piles, message: Message, limit: TimeLimit
+    ) -> asyncio.Future[SendResult]:
+        """The same where there is something to wait for, or to be observed."""
+        self._check_running()
+        topic = self._pile_topics[message.topic] = self._wire_topic(message.topic)
+        unique_id = unique_ids.next()
+        pieces = send_request.item_pieces(message, unique_id, self._namespace)
+        if sum(map(len, pieces)) > self.settings.batch_bytes:
+            return await self._set_off(message, self._submitted, limit)
+        if self._telemetry is not None:
+            message = self._telemetry.created(message)
+            pieces = send_request.item_pieces(message, unique_id, self._namespace)
+        size_bytes = sum(map(len, pieces))
+        await self._enter(size_bytes, limit)
+        return piles.add(topic, message, pieces, size_bytes, unique_id, limit.deadline_s)
+
+    def _send_pile(self, pile: Pile) -> None:
+        self._run(self._bring_pile(pile))
+
+    async def _bring_pile(self, pile: Pile) -> None:
+        """Deliver for as long as one of the messages has time; each is told when its own is up."""
+        last_s = pile.last_deadline_s
+        left_ms = max(round((last_s - asyncio.get_running_loop().time()) * 1000), 1)
+        self._watch_deadlines(pile)
+        try:
+            batch = send_request.outgoing_batch(
+                pile.topic, pile.pieces, pile.unique_ids, self._packing,
+                wait_stored=pile.wait_stored,
+            )  # fmt: skip
+            limit = TimeLimit(left_ms, last_s)
+            results = await self._deliver_batch(batch, pile.messages, limit)
+        except BaseException as error:
+            fail(pile.futures, error)
+            if not isinstance(error, TianzhouError):
+                raise
+        else:
+            for future, result in zip(pile.futures, results, strict=True):
+                if not future.done():
+                    future.set_result(result)
+        finally:
+            if pile.timer is not None:
+                pile.timer.cancel()
+            self._flow.leave(pile.size_bytes, len(pile.futures))
+
+    def _watch_deadlines(self, pile: Pile) -> None:
+        """Tell those whose time is up, and look again when the next one's is.
+
+        The last ones are told by the delivery itself, which knows what was tried.
+        """
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        for future in pile.overdue(now_s):
+            future.set_exception(
+                SendTimeout(
+                    f"topic {pile.topic}, group {self._group}: the time is up, and the batch of "
+                    f"{len(pile.futures)} messages has no answer",
+                    try_count=1, retriable=True,
+                )
+            )  # fmt: skip
+        next_s = pile.next_deadline_s(now_s) + _GRAIN_S
+        is_last = next_s >= pile.last_deadline_s
+        pile.timer = None if is_last else loop.call_at(next_s, self._watch_deadlines, pile)
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _check_running(self) -> None:
+        if not self._running:
+            raise ClientClosed(f"group {self._group}: the producer is not started, or closed")
+
+    def _limit(self, timeout_ms: int | None) -> TimeLimit:
+        """The time of a send that begins now. Raises ConfigError for what is no time."""
+        if timeout_ms is not None and (not isinstance(timeout_ms, int) or timeout_ms < 0):  # pyright: ignore[reportUnnecessaryIsInstance] - not all programs are checked
+            raise ConfigError(f"timeout_ms is {timeout_ms!r}; it takes a number of milliseconds")
+        timeout_ms = timeout_ms or self.settings.send_timeout_ms
+        return TimeLimit(timeout_ms, asyncio.get_running_loop().time() + timeout_ms / 1000)
+
+    async def _enter(self, size_bytes: int, limit: TimeLimit) -> None:
+        """Wait for room. Raises SendTimeout; nothing has been sent then."""
+        flow = self._flow
+        if not flow.is_full:
+            flow.enter(size_bytes)
+            return
+        try:
+            await flow.room(limit.left_ms(asyncio.get_running_loop().time()))
+        except RemoteBusy as e:
+            raise SendTimeout(
+                f"group {self._group}: nothing was sent: {e}", try_count=0, retriable=True
+            ) from e
+        flow.enter(size_bytes, 0)
+        if not self._running:
+            flow.leave(size_bytes)
+            self._check_running()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- for the hub -------------------------------------------------------------------------------
+
+    @property
+    def group(self) -> str:
+        """The group as brokers know it, with its namespace."""
+        return self._group
+
+    def heartbeat(self) -> ProducerData:
+        """See `hub.Member`."""
+        return ProducerData(group_name=self._group)
+
+    def topics(self) -> Iterable[str]:
+        """See `hub.Member`."""
+        return self._courier.topics
+
+    def on_route(self, route: TopicRoute) -> None:
+        """See `hub.Member`. The route is looked up anew for every send, so nothing is to do."""
+
+    def on_request(self, connection: Connection, request: Command) -> Reply:
+        """See `hub.Member`. A producer without transactions has nothing to tell."""
+        log.info("group %s: asked about a transaction by %s", self._group, connection.peer)
+        return error_responses.not_supported(request)
+
+
+def fail(futures: Iterable[asyncio.Future[SendResult]], error: BaseException) -> None:
+    """Give an error to all who wait."""
+    if isinstance(error, asyncio.CancelledError):
+        # Whoever waits was not cancelled; the producer was closed.
+        error = ClientClosed("closed before the broker answered; the message may have been stored")
+    for future in futures:
+        if not future.done():
+            future.set_exception(error)

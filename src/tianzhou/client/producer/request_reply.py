@@ -1,0 +1,94 @@
+"""Request and reply: what the two messages carry, and what becomes of an answer.
+
+A request is a message with a correlation id and the client id of who waits. Whoever consumes it
+sends a reply to the reply topic of the broker's cluster, and the broker pushes that to the client
+that waits (PUSH_REPLY_MESSAGE_TO_CLIENT). Values in, values out.
+"""
+
+from tianzhou.client.message import ReceivedMessage
+from tianzhou.errors import AddressError, MessageRefused
+from tianzhou.message import Host, StoredMessage
+from tianzhou.names import reply_topic as reply_topic_of
+from tianzhou.protocol import headers, properties
+from tianzhou.protocol.command import Command
+from tianzhou.protocol.headers.send import PushReplyMessageRequest
+from tianzhou.protocol.records.record import body_crc
+from tianzhou.remoting.address import parse_address
+
+_REPLY = "reply"
+_OF_A_REQUEST = (properties.CORRELATION_ID, properties.REPLY_TO_CLIENT, properties.CLUSTER)
+_NOWHERE: Host = ("0.0.0.0", 0)  # noqa: S104 - an unknown address, nothing is bound to it
+
+
+def request_properties(correlation_id: str, client_id: str, ttl_ms: int) -> dict[str, str]:
+    """What makes a message a request."""
+    return {
+        properties.CORRELATION_ID: correlation_id,
+        properties.REPLY_TO_CLIENT: client_id,
+        properties.TTL: str(ttl_ms),
+    }
+
+
+def is_request(message: ReceivedMessage) -> bool:
+    """Whether a reply to a message can find who waits for it."""
+    return all(name in message.properties for name in _OF_A_REQUEST)
+
+
+def reply_timeout_ms(request: ReceivedMessage, timeout_ms: int) -> int:
+    """How long a reply is worth sending: no longer than its receiver waits in all."""
+    ttl = request.properties.get(properties.TTL, "")
+    return min(timeout_ms, int(ttl)) if ttl.isdecimal() and int(ttl) > 0 else timeout_ms
+
+
+def reply_properties(request: ReceivedMessage) -> dict[str, str]:
+    """What makes a message the reply to a request. Raises MessageRefused if that is none."""
+    given = request.properties
+    names = (properties.CORRELATION_ID, properties.REPLY_TO_CLIENT, properties.TTL)
+    missing = [name for name in _OF_A_REQUEST if name not in given]
+    if missing:
+        raise MessageRefused(
+            f"message {request.msg_id} of topic {request.topic} is no request, it has no "
+            f"{', '.join(missing)}"
+        )
+    reply = {name: given[name] for name in names if name in given}
+    reply[properties.MESSAGE_TYPE] = _REPLY
+    return reply
+
+
+def reply_topic(request: ReceivedMessage) -> str:
+    """The topic that replies of the broker's cluster go to."""
+    return reply_topic_of(request.properties[properties.CLUSTER])
+
+
+def reply_from(pushed: Command, unpacked_bytes_max: int, arrived_ms: int) -> ReceivedMessage:
+    """The message that a broker pushed. Raises FieldError."""
+    header = headers.decode(PushReplyMessageRequest, pushed.fields)
+    carried = properties.decode(header.properties or "")
+    carried[properties.ARRIVE_TIME] = str(arrived_ms)
+    stored = StoredMessage(
+        topic=header.topic,
+        body=pushed.body,
+        properties=carried,
+        queue_id=header.queue_id,
+        queue_offset=0,
+        log_offset=0,
+        flag=header.flag,
+        sys_flag=header.sys_flag,
+        born_time_ms=header.born_timestamp,
+        born_host=_host(header.born_host),
+        store_time_ms=header.store_timestamp,
+        store_host=_host(header.store_host),
+        reconsume_count=header.reconsume_times or 0,
+        prepared_log_offset=0,
+        body_crc=body_crc(pushed.body),
+        size_bytes=len(pushed.body),
+    )
+    return ReceivedMessage(stored, unpacked_bytes_max=unpacked_bytes_max)
+
+
+def _host(address: str) -> Host:
+    """An address as RocketMQ writes it, "1.2.3.4:5" or "/1.2.3.4:5"."""
+    try:
+        return parse_address(address.rpartition("/")[2])
+    except AddressError:
+        return _NOWHERE

@@ -1,0 +1,286 @@
+"""The transactional producer: a message that is delivered if, and only if, local work succeeded.
+
+    half message sent  ->  local work  ->  commit or rollback
+                                       ->  not known yet: the broker asks again, and any producer of
+                                           the group answers by its listener's `check`
+
+The half message is stored where consumers do not see it. The end of a transaction is told without
+waiting for an answer; if that is lost, or the program dies, the broker's question decides. So
+`check` must be able to say what became of the local work from what that work left behind.
+
+The listener's methods may be `async def`, or plain functions, which run in a thread.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol, Unpack, cast
+
+from tianzhou.client.connection.hub import Reply
+from tianzhou.client.message import Message, ReceivedMessage
+from tianzhou.client.observe import trace
+from tianzhou.client.producer.producer import Producer
+from tianzhou.client.sending.send_request import SendResult, SendStatus
+from tianzhou.client.sending.settings import ProducerOptions
+from tianzhou.client.settings import ClientSettings
+from tianzhou.clock import wall_ms
+from tianzhou.errors import MessageRefused, RecordError, RemotingError, RouteNotFound, SendError
+from tianzhou.protocol import headers, properties, sysflag
+from tianzhou.protocol.codes import RequestCode
+from tianzhou.protocol.command import Command
+from tianzhou.protocol.headers.send import CheckTransactionStateRequest, EndTransactionRequest
+from tianzhou.protocol.records.message_id import decode_offset_id
+from tianzhou.protocol.records.record import decode_record
+from tianzhou.remoting.connection import Connection
+
+log = logging.getLogger(__name__)
+
+
+class TransactionState(Enum):
+    """What became of the local work."""
+
+    COMMIT = sysflag.TRANSACTION_COMMIT
+    ROLLBACK = sysflag.TRANSACTION_ROLLBACK
+    UNKNOWN = sysflag.TRANSACTION_NONE
+    """Not known yet: the broker asks again later."""
+
+
+_JAVA_STATES = {
+    TransactionState.COMMIT: "COMMIT_MESSAGE",
+    TransactionState.ROLLBACK: "ROLLBACK_MESSAGE",
+    TransactionState.UNKNOWN: "UNKNOW",
+}
+
+StateOrLater = TransactionState | Awaitable[TransactionState]
+
+
+class TransactionListener(Protocol):
+    """The program's side of transactions."""
+
+    def execute(self, message: Message, transaction_id: str) -> StateOrLater:
+        """Do the local work, now that the half message is stored.
+
+        An exception leaves the transaction open: `check` will be asked.
+        """
+        ...
+
+    def check(self, message: ReceivedMessage) -> StateOrLater:
+        """Tell what became of the local work of a message that was sent before."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionResult:
+    """Where the half message was stored, and how its transaction ended."""
+
+    sent: SendResult
+    state: TransactionState
+
+
+@dataclass(slots=True)
+class Transaction:
+    """A transaction within `TransactionProducer.transaction`."""
+
+    id: str
+    sent: SendResult
+    state: TransactionState = TransactionState.COMMIT
+    """What will be told at the end of the block, unless it raises."""
+
+
+class TransactionProducer(Producer):
+    """A producer whose messages can take part in local transactions."""
+
+    def __init__(
+        self,
+        group: str,
+        listener: TransactionListener,
+        *,
+        settings: ClientSettings | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        super().__init__(group, settings=settings, **options)
+        self._listener = listener
+
+    async def send_in_transaction(
+        self, message: Message, /, *, timeout_ms: int | None = None
+    ) -> TransactionResult:
+        """Send a half message, let the listener do the local work, tell the broker how it went.
+
+        Raises what `send` raises for the half message; the local work has not begun then.
+        """
+        sent = await self._send_half(message, timeout_ms)
+        if sent.status is not SendStatus.SEND_OK:
+            await self._end(message, sent, TransactionState.ROLLBACK)
+            return TransactionResult(sent, TransactionState.ROLLBACK)
+        try:
+            state = await _call(self._listener.execute, message, sent.msg_id)
+        except Exception:
+            log.exception(
+                "topic %s, group %s: the local work of transaction %s failed, the broker will ask",
+                message.topic, self._group, sent.msg_id,
+            )  # fmt: skip
+            state = TransactionState.UNKNOWN
+        await self._end(message, sent, state)
+        return TransactionResult(sent, state)
+
+    @asynccontextmanager
+    async def transaction(
+        self, message: Message, /, *, timeout_ms: int | None = None
+    ) -> AsyncGenerator[Transaction]:
+        """Local work as a block: its end commits the message, an exception rolls it back.
+
+        Set `state` of what it yields to decide otherwise. Raises SendError if the half message is
+        stored with a doubt; then it is rolled back before the block begins.
+        """
+        sent = await self._send_half(message, timeout_ms)
+        if sent.status is not SendStatus.SEND_OK:
+            await self._end(message, sent, TransactionState.ROLLBACK)
+            raise SendError(
+                f"topic {message.topic}, group {self._group}: the half message is stored with "
+                f"status {sent.status}, the transaction is rolled back",
+                try_count=1, retriable=True,
+            )  # fmt: skip
+        transaction = Transaction(sent.msg_id, sent)
+        try:
+            yield transaction
+        except BaseException:
+            await self._end(message, sent, TransactionState.ROLLBACK)
+            raise
+        await self._end(message, sent, transaction.state)
+
+    async def _send_half(self, message: Message, timeout_ms: int | None) -> SendResult:
+        if message.is_delayed:
+            raise MessageRefused(f"topic {message.topic}: a transaction cannot be delayed")
+        extra = {
+            properties.TRANSACTION_PREPARED: "true",
+            properties.PRODUCER_GROUP: self._group,
+        }
+        return await self._send(message, self._limit(timeout_ms), extra=extra)
+
+    async def _end(self, message: Message, sent: SendResult, state: TransactionState) -> None:
+        """Tell the broker of the half message. A failure is logged: the broker will ask."""
+        topic = message.topic
+        _, log_offset = decode_offset_id(sent.offset_msg_id)
+        wire_topic = self._wire_topic(topic)
+        header = EndTransactionRequest(
+            topic=wire_topic,
+            producer_group=self._group,
+            queue_offset=sent.queue_offset,
+            log_offset=log_offset,
+            commit_or_rollback=state.value,
+            from_transaction_check=False,
+            msg_id=sent.msg_id,
+            transaction_id=sent.transaction_id,
+            target_broker=sent.queue.broker_name,
+        )
+        command = Command(code=RequestCode.END_TRANSACTION, ext_fields=headers.encode(header))
+        try:
+            queue = sent.queue._replace(topic=wire_topic)
+            limit = self._limit(None)
+            address = await self._courier.hub.insist(
+                lambda: self._courier.tell(queue, command, limit), wire_topic, limit.deadline_s
+            )
+        except (RemotingError, RouteNotFound) as error:
+            log.warning(
+                "topic %s, group %s: the end of transaction %s is not told, the broker will ask: "
+                "%s", topic, self._group, sent.msg_id, error,
+            )  # fmt: skip
+            return
+        keys = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
+        self._trace_end(
+            topic, sent.msg_id, message.tags, keys or None, address, sent.transaction_id, state,
+            from_check=False,
+        )  # fmt: skip
+
+    def _trace_end(
+        self,
+        topic: str,
+        msg_id: str,
+        tags: str | None,
+        keys: str | None,
+        address: str,
+        transaction_id: str | None,
+        state: TransactionState,
+        *,
+        from_check: bool,
+    ) -> None:
+        if self._tracer is not None:
+            self._tracer.add(
+                trace.transaction_ended(
+                    group=self._tracer.plain_group, topic=topic, msg_id=msg_id, tags=tags,
+                    keys=keys, store_host=address, transaction_id=transaction_id,
+                    state=_JAVA_STATES[state], from_check=from_check, now_ms=wall_ms(),
+                )
+            )  # fmt: skip
+
+    # -- the broker's question ---------------------------------------------------------------------
+
+    def on_request(self, connection: Connection, request: Command) -> Reply:
+        """See `hub.Member`: CHECK_TRANSACTION_STATE, answered by END_TRANSACTION."""
+        return self._check(connection, request)
+
+    async def _check(self, connection: Connection, request: Command) -> None:
+        header = headers.decode(CheckTransactionStateRequest, request.fields)
+        try:
+            half = decode_record(request.body)
+        except RecordError as error:
+            log.warning("group %s: a half message cannot be read: %s", self._group, error)
+            return
+        message = ReceivedMessage(
+            half,
+            broker_name=header.target_broker or "",
+            namespace=self.settings.namespace,
+            unpacked_bytes_max=self.settings.unpacked_bytes_max,
+        )
+        state = await self._checked(message)
+        end = EndTransactionRequest(
+            topic=half.topic,
+            producer_group=self._group,
+            queue_offset=header.queue_offset,
+            log_offset=header.log_offset,
+            commit_or_rollback=state.value,
+            from_transaction_check=True,
+            msg_id=message.msg_id,
+            transaction_id=header.transaction_id,
+            target_broker=header.target_broker,
+        )
+        command = Command(code=RequestCode.END_TRANSACTION, ext_fields=headers.encode(end))
+        try:
+            self._courier.hub.oneway_on(connection, command)
+        except RemotingError as error:
+            log.warning(
+                "topic %s, group %s: transaction %s: answer not sent, the broker will ask again: "
+                "%s", message.topic, self._group, message.msg_id, error,
+            )  # fmt: skip
+            return
+        self._trace_end(
+            message.topic, message.msg_id, message.tags, message.properties.get(properties.KEYS),
+            connection.peer, header.transaction_id, state, from_check=True,
+        )  # fmt: skip
+
+    async def _checked(self, message: ReceivedMessage) -> TransactionState:
+        try:
+            return await _call(self._listener.check, message)
+        except Exception:
+            log.exception(
+                "topic %s, group %s: transaction %s cannot be checked, the broker will ask again",
+                message.topic, self._group, message.msg_id,
+            )  # fmt: skip
+            return TransactionState.UNKNOWN
+
+
+async def _call(call: Callable[..., StateOrLater], *arguments: Any) -> TransactionState:  # noqa: ANN401 - whatever the listener's method takes
+    """Call a listener's method, in a thread unless it is a coroutine function."""
+    if inspect.iscoroutinefunction(call):
+        found: object = await cast("Awaitable[object]", call(*arguments))
+    else:
+        found = await asyncio.to_thread(call, *arguments)
+        if inspect.isawaitable(found):
+            found = cast("object", await found)
+    if isinstance(found, TransactionState):
+        return found
+    raise TypeError(f"a TransactionState is expected, {found!r} was returned")

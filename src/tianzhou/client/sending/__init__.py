@@ -1,0 +1,1 @@
+"""One message to a broker: the request, the choice of a queue, retries."""

@@ -1,0 +1,459 @@
+"""The courier: brings one outgoing message to a broker, in as many tries as it may take.
+
+    a send may choose    a queue of its own for every try, away from the broker that just failed
+    its queue is fixed   every try goes there
+
+The time of a send is for all of its tries together. Which failures are followed by another try,
+and after which pause, is said in `retries`: what was certainly not sent is tried until the time is
+up, so a broker that restarts costs time and no error. What was stored with a doubt (flush or
+replica late) is a result like another, unless `retry_when_not_stored` asks for more.
+
+A broker that does not have the queue shows that the route is old: a topic was made with fewer
+queues than its template has, or has shrunk. Nothing is stored then, so the route is asked for at
+once and the send gets one more try, whatever its kind.
+"""
+
+import asyncio
+import random
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tianzhou.client.connection.broker_error import broker_error
+from tianzhou.client.connection.hub import Hub
+from tianzhou.client.connection.retry_policy import (
+    ONCE,
+    After,
+    Pauses,
+    Tries,
+    after,
+    doubts_route,
+    is_outside,
+)
+from tianzhou.client.connection.routes import TopicRoute, vip_address
+from tianzhou.client.queues import Queue
+from tianzhou.client.sending import send_request
+from tianzhou.client.sending.picker import Picker
+from tianzhou.client.sending.send_request import STATUSES, Outgoing
+from tianzhou.client.sending.settings import ProducerSettings
+from tianzhou.clock import steady_ms, wall_ms
+from tianzhou.errors import (
+    AddressError,
+    BrokerError,
+    BrokersAway,
+    ClientClosed,
+    RemotingError,
+    RequestTimeout,
+    RouteNotFound,
+    SendError,
+    SendTimeout,
+    TianzhouError,
+)
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.remoting.pending_requests import Waiter
+
+_TEMPLATES_MAX = 65_536
+
+
+class TimeLimit(NamedTuple):
+    """How long a send may take, and when that is over on the loop's clock."""
+
+    timeout_ms: int
+    deadline_s: float
+
+    def left_ms(self, now_s: float) -> float:
+        return (self.deadline_s - now_s) * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class FirstTry:
+    """How a first try ended that was not good enough: with an error, or stored with a doubt."""
+
+    broker_name: str
+    error: TianzhouError | None = None
+    late: "Delivery | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The answer to a send that a broker stored."""
+
+    answer: Command
+    queue: Queue
+
+
+class _Course:
+    """How far the tries of one send have come."""
+
+    __slots__ = ("counted", "last_broker", "pauses", "renewed", "try_count")
+
+    def __init__(self, first: FirstTry | None) -> None:
+        self.try_count = 1 if first else 0
+        self.last_broker = first.broker_name if first else None
+        self.counted = 1 if first is not None and first.late is not None else 0
+        """Tries after which the message may be stored."""
+        self.renewed = False
+        """Whether the route was asked for because a queue is not there."""
+        self.pauses = Pauses()
+
+
+class Courier:
+    """Delivers for one producer."""
+
+    __slots__ = ("_group", "_headers", "_hub", "_picker", "_settings", "_topics")
+
+    def __init__(self, group: str, settings: ProducerSettings) -> None:
+        self._group = group
+        self._settings = settings
+        self._hub: Hub | None = None
+        self._picker = Picker(
+            use_faults=settings.send_latency_fault,
+            first_turn=random.randrange(1 << 16),  # noqa: S311 - spreads load
+        )
+        self._headers: dict[Queue, dict[str, str]] = {}
+        self._topics: dict[str, None] = {}
+
+    # -- life --------------------------------------------------------------------------------------
+
+    @property
+    def hub(self) -> Hub:
+        """Raises ClientClosed while the producer is not running."""
+        if self._hub is None:
+            raise ClientClosed(f"group {self._group}: the producer is not started, or closed")
+        return self._hub
+
+    @property
+    def is_running(self) -> bool:
+        return self._hub is not None
+
+    def start(self, hub: Hub) -> None:
+        self._hub = hub
+
+    def stop(self) -> None:
+        self._hub = None
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that were sent to."""
+        return tuple(self._topics)
+
+    # -- delivering --------------------------------------------------------------------------------
+
+    def post(
+        self, out: Outgoing, queue: Queue | None, waiter: Waiter, timeout_ms: int, deadline_s: float
+    ) -> Queue | None:
+        """Send the first try without a task, if that is possible at once; returns where to.
+
+        None where something has to be waited for, or measured: then `deliver` does it all.
+        """
+        hub, settings = self.hub, self._settings
+        route = hub.cached_route(out.topic)
+        if route is None or route.is_template or not route.writable or self._picker.faults:
+            return None
+        if out.topic not in self._topics:
+            self._topics[out.topic] = None
+        chosen = queue or self._picker.pick(out.topic, route.writable, 0)
+        address = hub.master_address(chosen.broker_name)
+        if address is None:
+            return None
+        if settings.vip_channel:
+            address = vip_address(address)
+        if settings.try_timeout_ms:
+            return None
+        command = self._command(out, chosen)
+        return chosen if hub.post(address, command, waiter, timeout_ms, deadline_s) else None
+
+    async def deliver(
+        self,
+        out: Outgoing,
+        tries: Tries,
+        *,
+        timeout_ms: int,
+        deadline_s: float,
+        queue: Queue | None = None,
+        first: FirstTry | None = None,
+    ) -> Delivery:
+        """Bring a message to a broker; see the module's text. `first` is a try that was made.
+
+        Raises RouteNotFound, BrokerError for an answer that ends the tries, SendTimeout when the
+        time is up, SendError when the tries are.
+        """
+        limit = TimeLimit(timeout_ms, deadline_s)
+        course = _Course(first)
+        error = first.error if first else None
+        late = first.late if first else None
+        if error is not None and not await self._goes_on(course, out, queue, tries, error, limit):
+            raise self._failure(out.topic, error, course, limit)
+        route = await self.route_within(out.topic, limit)
+        while (left_ms := limit.left_ms(self.hub.loop.time())) > 0:
+            route = self._newest(route)
+            chosen = queue or self._picker.pick(
+                out.topic, route.writable, steady_ms(), course.last_broker
+            )
+            course.try_count += 1
+            try_ms = self._try_ms(left_ms, last=course.counted >= tries.retry_count)
+            try:
+                delivery = await self._try(self.hub, out, chosen, try_ms)
+            except (RemotingError, RouteNotFound, BrokerError) as failure:
+                error = failure
+                course.last_broker = chosen.broker_name
+                if not await self._goes_on(course, out, queue, tries, failure, limit):
+                    break
+            else:
+                if delivery.answer.code == ResponseCode.SUCCESS or not tries.insists:
+                    return delivery
+                late = delivery
+                course.last_broker = chosen.broker_name
+                course.counted += 1
+                if course.counted > tries.retry_count:
+                    break
+        if late is not None:
+            return late
+        raise self._failure(out.topic, error, course, limit)
+
+    def _newest(self, route: TopicRoute) -> TopicRoute:
+        """What is known of a topic by now; the older route while there is no queue to write to."""
+        newest = self.hub.cached_route(route.topic)
+        return newest if newest is not None and newest.writable else route
+
+    async def _goes_on(
+        self,
+        course: _Course,
+        out: Outgoing,
+        queue: Queue | None,
+        tries: Tries,
+        error: TianzhouError,
+        limit: TimeLimit,
+    ) -> bool:
+        """Whether another try follows a failure; returns when it is time for it."""
+        hub = self.hub
+        if queue is None and not course.renewed and is_outside(error):
+            course.renewed = True
+            await self.renew_route(out.topic, limit.deadline_s)
+            return True
+        if doubts_route(error):
+            hub.refresh_soon(out.topic)
+        broker_count = 1 if queue else self._broker_count(out.topic)
+        verdict = after(error, tries, has_other_broker=broker_count > 1)
+        if verdict is After.COUNTED:
+            course.counted += 1
+        if verdict is After.FINAL or course.counted > tries.retry_count:
+            return False
+        pause_s = course.pauses.after_failure(broker_count)
+        if pause_s and course.last_broker is not None:
+            pause_s = max(pause_s, hub.dial_pause_s(course.last_broker))
+        await self._pause(pause_s, limit)
+        return True
+
+    async def _pause(self, pause_s: float, limit: TimeLimit) -> None:
+        """Wait, but not past the end of the time."""
+        if pause_s:
+            left_s = limit.left_ms(self.hub.loop.time()) / 1000
+            await asyncio.sleep(max(min(pause_s, left_s), 0))
+
+    def _broker_count(self, topic: str) -> int:
+        route = self.hub.cached_route(topic)
+        return len({queue.broker_name for queue in route.writable}) if route else 1
+
+    def _try_ms(self, left_ms: float, *, last: bool) -> int:
+        limit_ms = self._settings.try_timeout_ms
+        if limit_ms and not last:
+            left_ms = min(left_ms, limit_ms)
+        return max(int(left_ms), 1)
+
+    async def _try(self, hub: Hub, out: Outgoing, queue: Queue, timeout_ms: int) -> Delivery:
+        faults = self._picker.faults
+        began_s = hub.loop.time()
+        address = await self._address_within(queue, began_s + timeout_ms / 1000)
+        # A look-up takes of the same time.
+        timeout_ms = max(int(timeout_ms - (hub.loop.time() - began_s) * 1000), 1)
+        command = self._command(out, queue)
+        if faults is None:
+            answer = await hub.request(address, command, timeout_ms)
+        else:
+            answer = await self._timed(hub, address, command, timeout_ms, queue.broker_name)
+        if answer.code in STATUSES:
+            return Delivery(answer, queue)
+        raise self.refusal(answer, queue)
+
+    def refusal(self, answer: Command, queue: Queue) -> BrokerError:
+        """The error of an answer that is none of STATUSES."""
+        address = self._hub.master_address(queue.broker_name) if self._hub else "?"
+        return broker_error(
+            answer,
+            f"topic {queue.topic}, group {self._group}: broker {queue.broker_name} ({address})",
+        )
+
+    async def _timed(
+        self, hub: Hub, address: str, command: Command, timeout_ms: int, broker_name: str
+    ) -> Command:
+        """A request that leaves its latency in the fault table."""
+        faults = self._picker.faults
+        assert faults is not None
+        began_ms = steady_ms()
+        failed = True
+        try:
+            answer = await hub.request(address, command, timeout_ms)
+            failed = answer.code not in STATUSES
+        finally:
+            now_ms = steady_ms()
+            faults.note(broker_name, now_ms - began_ms, now_ms, failed=failed)
+        return answer
+
+    async def oneway(self, out: Outgoing, limit: TimeLimit, queue: Queue | None = None) -> Queue:
+        """Send without an answer; returns where to.
+
+        Raises RouteNotFound, RemotingError, and SendTimeout when the time is up.
+        """
+        route = await self.route_within(out.topic, limit)
+        course = _Course(None)
+        while True:
+            route = self._newest(route)
+            chosen = queue or self._picker.pick(
+                out.topic, route.writable, steady_ms(), course.last_broker
+            )
+            course.try_count += 1
+            try:
+                await self.tell(chosen, self._command(out, chosen), limit)
+            except (RemotingError, RouteNotFound) as error:
+                course.last_broker = chosen.broker_name
+                if not await self._goes_on(course, out, queue, ONCE, error, limit):
+                    if isinstance(error, RequestTimeout):
+                        raise self._failure(out.topic, error, course, limit) from error
+                    raise
+                if limit.left_ms(self.hub.loop.time()) <= 0:
+                    raise self._failure(out.topic, error, course, limit) from error
+            else:
+                return chosen
+
+    async def tell(self, queue: Queue, command: Command, limit: TimeLimit) -> str:
+        """One request without an answer to the master of a queue; returns its address.
+
+        Raises RouteNotFound and RemotingError.
+        """
+        address = await self._address_within(queue, limit.deadline_s)
+        left_ms = max(int(limit.left_ms(self.hub.loop.time())), 1)
+        await self.hub.oneway(address, command, left_ms)
+        return address
+
+    def _failure(
+        self, topic: str, error: TianzhouError | None, course: _Course, limit: TimeLimit
+    ) -> TianzhouError:
+        if isinstance(error, BrokerError):
+            return error
+        late = self.hub.loop.time() >= limit.deadline_s
+        subject = f"topic {topic}, group {self._group}"
+        last = f", the last one: {error}" if error else ""
+        count = course.try_count
+        failure: SendError
+        if late or isinstance(error, RequestTimeout):
+            what = "not stored" if course.counted else "not sent"
+            failure = SendTimeout(
+                f"{subject}: {what} within {limit.timeout_ms} ms in {count} tries{last}",
+                try_count=count, retriable=True,
+            )  # fmt: skip
+        else:
+            failure = SendError(
+                f"{subject}: not stored in {count} tries{last}",
+                try_count=count, retriable=error is None or error.retriable,
+            )  # fmt: skip
+        failure.__cause__ = error
+        return failure
+
+    def suspect(self, queue: Queue) -> None:
+        """A first try got no answer in time."""
+        address = self.hub.master_address(queue.broker_name)
+        if address is not None:
+            self.hub.suspect(address)
+
+    # -- where to ----------------------------------------------------------------------------------
+
+    async def route(self, topic: str) -> TopicRoute:
+        """The route to send to. Raises RouteNotFound and RemotingError."""
+        self._topics[topic] = None
+        settings = self._settings
+        return await self.hub.publish_route(
+            topic, template=settings.template_topic, queue_count=settings.template_queue_count
+        )
+
+    async def route_within(self, topic: str, limit: TimeLimit) -> TopicRoute:
+        """The route to send to; asked for again while no nameserver or no broker is there.
+
+        Raises RouteNotFound, RemotingError, and SendTimeout in time.
+        """
+        route = self.hub.cached_route(topic)
+        if route is not None and route.writable and not route.is_template:
+            self._topics[topic] = None
+            return route
+        pauses = Pauses()
+        failure: TianzhouError | None = None
+        try:
+            async with asyncio.timeout_at(limit.deadline_s):
+                while True:
+                    try:
+                        return await self.route(topic)
+                    except (RemotingError, BrokersAway) as error:
+                        if isinstance(error, AddressError):
+                            raise
+                        failure = error
+                    await asyncio.sleep(pauses.after_failure(1))
+        except TimeoutError:
+            if failure is not None:
+                raise failure from None
+            raise SendTimeout(
+                f"topic {topic}, group {self._group}: no nameserver told its route within "
+                f"{limit.timeout_ms} ms, nothing was sent",
+                try_count=0, retriable=True,
+            ) from None  # fmt: skip
+
+    async def renew_route(self, topic: str, deadline_s: float) -> None:
+        """Ask for a route that is known to be old; what is known stays if nobody tells."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline_s):
+                await self.hub.refresh_routes((topic,))
+
+    async def address(self, queue: Queue) -> str:
+        """The address of a queue's master. Raises RouteNotFound if there is none."""
+        hub = self.hub
+        address = hub.master_address(queue.broker_name)
+        if address is None:
+            await hub.route(queue.topic, refresh=True)
+            address = hub.master_address(queue.broker_name)
+        if address is None:
+            raise BrokersAway(
+                f"topic {queue.topic}, group {self._group}: no master of broker "
+                f"{queue.broker_name} is known to the nameserver"
+            )
+        return vip_address(address) if self._settings.vip_channel else address
+
+    async def _address_within(self, queue: Queue, deadline_s: float) -> str:
+        """The same within a time. Raises RequestTimeout, too."""
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                return await self.address(queue)
+        except TimeoutError:
+            raise RequestTimeout(
+                f"no nameserver told the address of broker {queue.broker_name} in time"
+            ) from None
+
+    def _command(self, out: Outgoing, queue: Queue) -> Command:
+        template = self._headers.get(queue)
+        if template is None:
+            template = self._new_template(queue)
+        fields = send_request.fields_of(template, out, wall_ms())
+        return Command(code=out.code, ext_fields=fields, body=out.body)
+
+    def _new_template(self, queue: Queue) -> dict[str, str]:
+        settings = self._settings
+        template = send_request.header_template(
+            self._group,
+            queue,
+            settings.template_topic,
+            settings.template_queue_count,
+            unit_mode=settings.unit_mode,
+        )
+        if len(self._headers) >= _TEMPLATES_MAX:
+            self._headers.clear()
+        self._headers[queue] = template
+        return template

@@ -1,0 +1,67 @@
+"""Telling brokers that the lowest id of their group has changed (5.x, slaves that act as master).
+
+A broker takes the notice on the port it serves, so it is sent on a connection of our own. It is
+sent once and wants no answer: a broker that misses it finds out with its next heartbeat.
+"""
+
+import asyncio
+import logging
+
+from tianzhou.errors import RemotingError
+from tianzhou.namesrv.registrations import MinIdNotice
+from tianzhou.protocol import headers
+from tianzhou.protocol.codes import RequestCode
+from tianzhou.protocol.command import Command
+from tianzhou.protocol.headers.ha import NotifyMinBrokerIdChangeRequest
+from tianzhou.remoting.client import Client
+from tianzhou.remoting.tls.contexts import Tls
+
+log = logging.getLogger(__name__)
+
+SEND_TIMEOUT_MS = 300
+NOTICES_MAX = 1_000
+"""Notices under way at one time; more are not sent."""
+
+
+class Notices:
+    """Sends notices in the background."""
+
+    def __init__(self, tls: Tls | None = None) -> None:
+        """Raises ConfigError if certificates cannot be loaded."""
+        self._client = Client(tls=tls)
+        self.reload_tls = self._client.reload_tls
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def send(self, notice: MinIdNotice) -> None:
+        """Send a notice to everyone it is for; returns at once."""
+        header = NotifyMinBrokerIdChangeRequest(
+            min_broker_id=notice.min_id,
+            min_broker_addr=notice.min_addr,
+            offline_broker_addr=notice.offline_addr,
+            ha_broker_addr=notice.ha_addr,
+        )
+        log.info(
+            "lowest broker id is now %d at %s, telling %s",
+            notice.min_id, notice.min_addr, ", ".join(notice.targets),
+        )  # fmt: skip
+        for target in notice.targets:
+            if len(self._tasks) >= NOTICES_MAX:
+                log.warning("broker %s: not told, %d notices are under way", target, NOTICES_MAX)
+                return
+            task = asyncio.create_task(self._send(target, headers.encode(header)))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, target: str, ext_fields: dict[str, str]) -> None:
+        request = Command(code=RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, ext_fields=ext_fields)
+        try:
+            await self._client.oneway(target, request, SEND_TIMEOUT_MS)
+        except RemotingError as e:
+            log.warning("broker %s: not told about the lowest broker id: %s", target, e)
+
+    async def close(self) -> None:
+        """Drop what has not been sent."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._client.close()

@@ -1,0 +1,1 @@
+"""Messages as bytes: records, batches, ids, handles, compressed bodies."""

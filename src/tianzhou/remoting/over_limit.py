@@ -1,0 +1,104 @@
+"""A newcomer above the limit of connections is told so: its first request is answered SYSTEM_BUSY.
+
+Clients take that for a reason to try another server, or the same one later, where a connection that
+is closed without a word looks like a fault of the network. It costs little: only the head of the
+first frame is kept, whatever body it announces; the rest of what comes is thrown away. The end of
+the stream follows the answer, and the connection is cut when the peer has ended it, too, or its
+time is up: closing at once, with bytes unread, would make the kernel drop the answer.
+"""
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import cast
+
+from tianzhou.errors import ProtocolError
+from tianzhou.protocol.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, decode, encode
+from tianzhou.remoting import error_responses
+
+_WORDS = struct.Struct(">II")
+_HEAD_LENGTH_MASK = 0xFFFFFF
+_LENGTH_BYTES = 4
+HEAD_MAX_BYTES = 64 * 1024
+"""A head that is longer is not waited for."""
+
+
+class Turnaway(asyncio.Protocol):
+    """One connection that is not to be; `on_gone` is told when it has ended."""
+
+    __slots__ = ("_head", "_on_gone", "_remark", "_timer", "_transport", "_wait_s")
+
+    _transport: asyncio.Transport
+
+    def __init__(self, remark: str, wait_s: float, on_gone: "Callable[[Turnaway], None]") -> None:
+        self._remark = remark
+        self._wait_s = wait_s
+        self._on_gone = on_gone
+        self._head: bytearray | None = bytearray()
+        """What has come of the first frame; None when that is answered."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A socket's transport reads and writes; the base class is for pipes and datagrams, too.
+        self._transport = cast("asyncio.Transport", transport)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._wait_s, self._transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        if self._head is None:
+            return
+        self._head += data
+        try:
+            request = read_head(self._head)
+        except ProtocolError:
+            self.cut()
+            return
+        if request is not None:
+            self._head = None
+            self._answer(request)
+
+    def eof_received(self) -> None:
+        self.cut()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._on_gone(self)
+
+    def cut(self) -> None:
+        """End it now."""
+        self._transport.abort()
+
+    def _answer(self, request: Command) -> None:
+        if request.flag & (FLAG_ONEWAY | FLAG_RESPONSE):
+            self.cut()
+            return
+        answer = error_responses.turned_away(self._remark)
+        answer.opaque, answer.encoding, answer.flag = (
+            request.opaque,
+            request.encoding,
+            FLAG_RESPONSE,
+        )
+        self._transport.write(encode(answer))
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()  # TLS says goodbye by itself
+
+
+def read_head(received: bytes | bytearray) -> Command | None:
+    """The first request without its body; None if its head is not there yet.
+
+    Raises ProtocolError for what is no frame, or for a head that is too long.
+    """
+    if len(received) < _WORDS.size:
+        return None
+    length_bytes, word = _WORDS.unpack_from(received)
+    head_bytes = word & _HEAD_LENGTH_MASK
+    if head_bytes > HEAD_MAX_BYTES or head_bytes + _LENGTH_BYTES > length_bytes:
+        raise ProtocolError(f"a head of {head_bytes} bytes in a frame of {length_bytes}")
+    end = _WORDS.size + head_bytes
+    if len(received) < end:
+        return None
+    whole = _WORDS.pack(_LENGTH_BYTES + head_bytes, word) + received[_WORDS.size : end]
+    return decode(whole)

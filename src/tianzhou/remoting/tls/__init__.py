@@ -1,0 +1,1 @@
+"""TLS: contexts, settings, and certificates that are renewed while a server runs."""

@@ -1,0 +1,1 @@
+"""Records as Arrow columns, by the kernel or by numpy."""

@@ -1,0 +1,436 @@
+"""Bytes of records to Arrow batches: the wanted columns only, at most 8,192 rows each.
+
+The compiled kernel fills the buffers of the arrays; where it declines, or is not there, the twin
+(`twin.py`) does the same with numpy. What both leave alone is done here: unpacking compressed
+bodies, numbers that lie in properties as text, and the column `value`. A value that cannot be made
+is null in its row, and counted (`malformed.py`).
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tianzhou.client.queues import Queue
+from tianzhou.errors import BodyError
+from tianzhou.protocol import kernel
+from tianzhou.protocol.filter.tags import parse_tags
+from tianzhou.protocol.pure.frames import Buffer
+from tianzhou.protocol.records.compression import plain_body
+from tianzhou.protocol.sysflag import (
+    COMPRESSED,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
+from tianzhou.spark import schema
+from tianzhou.spark.columns import without_kernel
+from tianzhou.spark.columns.malformed import Tally
+from tianzhou.spark.options import ReadingOptions, ValueFormat
+from tianzhou.spark.push_down import NOTHING_PUSHED, Pushed
+
+ROWS_MAX = 8192
+BATCH_BYTES = 3 * 1024 * 1024
+"""Records are gathered up to about this size before they become a batch.
+
+With bodies of 1 KiB a batch takes a sixth more in Arrow, and Spark's Arrow keeps memory for pieces
+of up to 4 MiB; a larger one is got from the system each time. Smaller batches cost Python more.
+"""
+_UNPACKED_BYTES_MAX = 64 * 1024 * 1024
+"""A body that unpacks to more is not given, as consumers do."""
+_GROUP_BYTES_MAX = 256 * 1024 * 1024
+"""A batch is divided if its unpacked bodies are larger together."""
+
+Longs = without_kernel.Longs
+Arrays = dict[str, pa.Array]
+
+_TIMES = ("bornTimestamp", "storeTimestamp")
+_TIME_MIN_US = -62_135_510_400_000_000
+_TIME_MAX_US = 253_402_128_000_000_000
+"""The second day of year 1 and the last of 9999: Python knows no other years, in any zone."""
+_INT_NAMES = ("queueId", "reconsumeTimes", "sysFlag", "flag", "storeSize", "bodyCrc")
+_LONG_NAMES = ("queueOffset", "physicalOffset", "preparedOffset", *_TIMES)
+_STATES = {
+    TRANSACTION_PREPARED: "prepared",
+    TRANSACTION_COMMIT: "commit",
+    TRANSACTION_ROLLBACK: "rollback",
+}
+_UTC_US = pa.timestamp("us", tz="UTC")
+_OFFSET_MAX = 2**63 - 1
+_WHOLE = "^-?[0-9]{1,18}$"
+
+
+# -- arrays ----------------------------------------------------------------------------------------
+
+
+def decode_arrays(
+    buffer: Buffer, starts: Longs | None, names: list[str], *, check_crc: bool = True
+) -> list[pa.Array]:
+    """One array for each name of the contract in `twin.py`. Raises RecordError."""
+    raw_starts = None if starts is None else starts.astype(np.int64).tobytes()
+    found = kernel.decode_columns(buffer, raw_starts, names, check_crc)
+    if found is None:
+        return without_kernel.columns(buffer, starts, names, check_crc)
+    count, parts = found
+    return [_array(name, part, count) for name, part in zip(names, parts, strict=True)]
+
+
+def _array(name: str, part: Any, count: int) -> pa.Array:  # noqa: ANN401 - bytes or a tuple of them
+    if name in _INT_NAMES:
+        return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(part)])
+    if name in _LONG_NAMES:
+        return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(part)])
+    if name == "keys":
+        ends, *texts = part
+        values = _texts(pa.string(), (None, *texts))
+        return pa.ListArray.from_arrays(_ends(ends), values)
+    if name == "properties":
+        ends, name_ends, names, value_ends, values = part
+        keys = _texts(pa.string(), (None, name_ends, names))
+        items = _texts(pa.string(), (None, value_ends, values))
+        return pa.MapArray.from_arrays(_ends(ends), keys, items)
+    return _texts(pa.binary() if name == "body" else pa.string(), part)
+
+
+def _texts(kind: pa.DataType, part: tuple[bytes | None, bytes, bytes]) -> pa.Array:
+    bits, ends, data = part
+    mask = None if bits is None else pa.py_buffer(bits)
+    buffers = [mask, pa.py_buffer(ends), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(ends) // 4 - 1, buffers)
+
+
+def _ends(raw: bytes) -> pa.Array:
+    return pa.Array.from_buffers(pa.int32(), len(raw) // 4, [None, pa.py_buffer(raw)])
+
+
+# -- batches ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Makes batches of one schema; it travels from the driver to the executors."""
+
+    schema_json: str
+    value_format: ValueFormat | None = None
+    only_tags: frozenset[str] | None = None
+    """Rows with other tags are left out: brokers compare hashes only."""
+    only_keys: frozenset[str] | None = None
+    """Rows without any of these keys are left out."""
+    first_ms: int | None = None
+    """Rows stored before are left out: a clock that was put back mixes times."""
+    stop_ms: int | None = None
+    """And those stored at this time or later."""
+    fail_on_malformed: bool = False
+    with_places: bool = False
+    """Whether `arrays` has physicalOffset also where it is not wanted."""
+
+    @staticmethod
+    def of(
+        wanted: StructType, options: ReadingOptions, pushed: Pushed = NOTHING_PUSHED
+    ) -> "Decoder":
+        """Raises ConfigError if the schema asks for what there is not."""
+        schema.check_projection(wanted, options)
+        return Decoder(
+            wanted.json(),
+            options.value_format,
+            wanted_tags(options, pushed),
+            frozenset(options.keys) or None,
+            pushed.first_ms,
+            pushed.stop_ms,
+            options.fail_on_malformed,
+        )
+
+    @cached_property
+    def arrow_schema(self) -> pa.Schema:
+        return to_arrow_schema(StructType.fromJson(json.loads(self.schema_json)), timezone="UTC")
+
+    def narrowed(self, first_ms: int | None, stop_ms: int | None) -> "Decoder":
+        """The same for rows stored from one time to before another only; None changes nothing."""
+        firsts = [each for each in (self.first_ms, first_ms) if each is not None]
+        stops = [each for each in (self.stop_ms, stop_ms) if each is not None]
+        return replace(self, first_ms=max(firsts, default=None), stop_ms=min(stops, default=None))
+
+    @property
+    def _has_times(self) -> bool:
+        return self.first_ms is not None or self.stop_ms is not None
+
+    @cached_property
+    def sources(self) -> list[str]:
+        """What has to be decoded for the wanted columns."""
+        names = {"queueOffset", "physicalOffset"} if self.with_places else {"queueOffset"}
+        wanted = set(self.arrow_schema.names)
+        if self.only_tags is not None:
+            wanted.add("tags")
+        if self._has_times:
+            wanted.add("storeTimestamp")
+        if wanted & {"body", schema.VALUE, *_TIMES}:
+            names |= {"topic", "queueId"}  # to name a message that is malformed
+        for name in wanted:
+            if name in ("body", schema.VALUE):
+                names |= {"body", "sysFlag"}
+            elif name == "transactionState":
+                names.add("sysFlag")
+            elif name == "brokerName":
+                continue
+            elif schema.BY_NAME[name].properties:
+                names |= {
+                    without_kernel.PROPERTY + each for each in schema.BY_NAME[name].properties
+                }
+            else:
+                names.add(name)
+        return sorted(names)
+
+    def arrays(self, buffer: Buffer, starts: Longs | None = None) -> Arrays:
+        """The raw columns of records. Raises RecordError.
+
+        Checksums are those of bodies: who does not want bodies does not have them read.
+        """
+        if self.only_keys is not None:
+            starts = with_keys(buffer, starts, self.only_keys)
+        names = self.sources
+        found = decode_arrays(buffer, starts, names, check_crc=self.checks_bodies)
+        return dict(zip(names, found, strict=True))
+
+    @property
+    def checks_bodies(self) -> bool:
+        return "body" in self.sources
+
+    def batches(
+        self,
+        arrays: Arrays,
+        broker_name: str,
+        *,
+        first: int = 0,
+        stop: int = _OFFSET_MAX,
+        queue_offset_delta: int = 0,
+        tally: Tally | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Batches of the rows whose queue offset is from `first` to before `stop`.
+
+        Raises BodyError for what is malformed, if the options say so.
+        """
+        tally = Tally(self.fail_on_malformed) if tally is None else tally
+        if queue_offset_delta:
+            arrays = arrays | {"queueOffset": pc.add(arrays["queueOffset"], queue_offset_delta)}
+        arrays = self._kept(arrays, first, stop)
+        for part in _parts(arrays, broker_name, tally):
+            yield self._batch(part, broker_name, tally)
+
+    def _kept(self, arrays: Arrays, first: int, stop: int) -> Arrays:
+        if (first, stop) == (0, _OFFSET_MAX) and self.only_tags is None and not self._has_times:
+            return arrays
+        offsets = arrays["queueOffset"].to_numpy()
+        keep = (offsets >= first) & (offsets < stop)
+        if self.only_tags is not None:
+            tags = arrays[without_kernel.PROPERTY + "TAGS"]
+            accepted = pa.array(sorted(self.only_tags), pa.string())
+            keep &= pc.is_in(tags, value_set=accepted).to_numpy(zero_copy_only=False)
+        if self._has_times:
+            keep &= _stored_between(arrays["storeTimestamp"], self.first_ms, self.stop_ms)
+        if keep.all():
+            return arrays
+        mask = pa.array(keep)
+        return {name: array.filter(mask) for name, array in arrays.items()}
+
+    def _batch(self, arrays: Arrays, broker_name: str, tally: Tally) -> pa.RecordBatch:
+        count = len(arrays["queueOffset"])
+        for name in _TIMES:
+            if name in arrays and name in self.arrow_schema.names:
+                arrays = arrays | {name: times_of(arrays, name, broker_name, tally)}
+        columns = [self._column(field, arrays, broker_name, count) for field in self.arrow_schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
+
+    def _column(self, field: pa.Field, arrays: Arrays, broker_name: str, count: int) -> pa.Array:
+        name = field.name
+        if name == "brokerName":
+            return pa.repeat(pa.scalar(broker_name, pa.string()), count)
+        if name == "transactionState":
+            return transaction_states(arrays["sysFlag"])
+        if name == schema.VALUE:
+            return values_of(arrays["body"], self.value_format, field.type)
+        if name in _TIMES:
+            return arrays[name]
+        found = schema.BY_NAME[name].properties
+        if not found:
+            return arrays[name].cast(field.type) if name in ("keys", "properties") else arrays[name]
+        texts = [arrays[without_kernel.PROPERTY + each] for each in found]
+        some = [each for each in texts if each.null_count < count] or texts[:1]
+        text = some[0] if len(some) == 1 else pc.coalesce(*some)
+        return text if pa.types.is_string(field.type) else number_of(text, field.type)
+
+
+def with_keys(buffer: Buffer, starts: Longs | None, wanted: frozenset[str]) -> Longs:
+    """Where those records begin that have one of the wanted keys. Raises RecordError.
+
+    Nothing else is decoded of the other records, and their bodies are not read.
+    """
+    keys, sizes = decode_arrays(buffer, starts, ["keys", "storeSize"], check_crc=False)
+    if starts is None:
+        ends = np.cumsum(sizes.to_numpy(), dtype=np.int64)
+        starts = np.concatenate([np.zeros(1, np.int64), ends])[: len(ends)]
+    fits = pc.is_in(keys.flatten(), value_set=pa.array(sorted(wanted), pa.string()))
+    parents = pc.list_parent_indices(keys).filter(fits)
+    found: Longs = starts[np.unique(parents.to_numpy())]
+    return found
+
+
+def wanted_tags(options: ReadingOptions, pushed: Pushed) -> frozenset[str] | None:
+    """The tags that rows may have, None if any will do."""
+    if options.tags and not (given := parse_tags(options.tags)).selects_all:
+        return frozenset(given.tags)
+    return pushed.tags
+
+
+def _stored_between(
+    times_us: pa.Array, first_ms: int | None, stop_ms: int | None
+) -> npt.NDArray[np.bool_]:
+    """Which rows were stored from one time to before another."""
+    us = times_us.to_numpy()
+    keep = np.ones(len(us), np.bool_)
+    if first_ms is not None:
+        keep &= us >= first_ms * 1000
+    if stop_ms is not None:
+        keep &= us < stop_ms * 1000
+    return keep
+
+
+def _parts(arrays: Arrays, broker_name: str, tally: Tally) -> Iterator[Arrays]:
+    """Rows in groups that make good batches, bodies unpacked."""
+    count = len(arrays["queueOffset"])
+    for at in range(0, count, ROWS_MAX):
+        part = arrays
+        if count > ROWS_MAX:
+            part = {name: array.slice(at, ROWS_MAX) for name, array in arrays.items()}
+        flags = part.get("sysFlag")
+        if "body" in part and flags is not None and (flags.to_numpy() & COMPRESSED).any():
+            yield from _unpacked(part, broker_name, tally)
+        else:
+            yield part
+
+
+def _unpacked(arrays: Arrays, broker_name: str, tally: Tally) -> Iterator[Arrays]:
+    """The same rows with plain bodies, in several groups if they are large.
+
+    A body that cannot be unpacked, or to too much, is null.
+    """
+    bodies: list[bytes | None] = []
+    begin, total = 0, 0
+    pairs = zip(arrays["body"].to_pylist(), arrays["sysFlag"].to_pylist(), strict=True)
+    for row, (body, flag) in enumerate(pairs):
+        plain: bytes | None = body
+        if body:  # consumers do not unpack an empty one, whatever its flag says
+            try:
+                plain = plain_body(body, flag, _UNPACKED_BYTES_MAX)
+            except BodyError as e:
+                plain = None
+                tally.add(place_of(arrays, row, broker_name), e)
+        size = len(plain or b"")
+        if total + size > _GROUP_BYTES_MAX:
+            yield _with_bodies(arrays, begin, bodies)
+            begin, bodies, total = row, [], 0
+        bodies.append(plain)
+        total += size
+    yield _with_bodies(arrays, begin, bodies)
+
+
+def _with_bodies(arrays: Arrays, begin: int, bodies: list[bytes | None]) -> Arrays:
+    part = {name: array.slice(begin, len(bodies)) for name, array in arrays.items()}
+    return part | {"body": pa.array(bodies, pa.binary())}
+
+
+def place_of(arrays: Arrays, row: int, broker_name: str) -> str:
+    """Where a message is, for people."""
+    topic, queue_id, place = (
+        arrays[name][row].as_py() for name in ("topic", "queueId", "queueOffset")
+    )
+    return f"queue {Queue(topic, broker_name, queue_id)}, offset {place}"
+
+
+# -- columns that are made -------------------------------------------------------------------------
+
+
+def times_of(arrays: Arrays, name: str, broker_name: str, tally: Tally) -> pa.Array:
+    """A column of times; null where one lies outside of the years that Python and Spark know."""
+    us = arrays[name].to_numpy()
+    if not len(us) or (us.min() >= _TIME_MIN_US and us.max() <= _TIME_MAX_US):
+        return arrays[name].view(_UTC_US)
+    wrong = (us < _TIME_MIN_US) | (us > _TIME_MAX_US)
+    for row in np.flatnonzero(wrong).tolist():
+        why = f"{name} is outside of the years 1 to 9999"
+        tally.add(place_of(arrays, row, broker_name), why)
+    return pc.if_else(pa.array(~wrong), arrays[name], None).view(_UTC_US)
+
+
+def transaction_states(flags: pa.Array) -> pa.Array:
+    """The words for the transaction bits of system flags, null outside transactions."""
+    bits = flags.to_numpy() & TRANSACTION_MASK
+    if not bits.any():
+        return pa.nulls(len(flags), pa.string())
+    return pa.array([_STATES.get(each) for each in bits.tolist()], pa.string())
+
+
+def number_of(text: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Numbers, or times from milliseconds, that properties hold as text; null where it is none."""
+    if text.null_count == len(text):
+        return pa.nulls(len(text), kind)
+    whole = pc.match_substring_regex(text, pattern=_WHOLE)
+    numbers = pc.if_else(whole, text, None).cast(pa.int64())
+    if pa.types.is_timestamp(kind):
+        ms = pc.if_else(pc.less_equal(numbers, _TIME_MAX_US // 1000), numbers, None)
+        ms = pc.if_else(pc.less_equal(pa.scalar(_TIME_MIN_US // 1000, pa.int64()), ms), ms, None)
+        return pc.multiply(ms, 1000).view(_UTC_US).cast(kind)
+    most = 2**31 - 1
+    small = pc.if_else(pc.less_equal(pc.abs(numbers), most), numbers, None)
+    return small.cast(kind)
+
+
+def values_of(bodies: pa.Array, value_format: ValueFormat | None, kind: pa.DataType) -> pa.Array:
+    """The column `value`: bodies as text, or as the values that their JSON holds.
+
+    Bytes that are not UTF-8 are replaced; a body that is no JSON, or does not fit the schema, is
+    null, so that one odd message does not stop a job.
+    """
+    if value_format is ValueFormat.TEXT:
+        try:
+            return bodies.cast(pa.string())
+        except pa.ArrowInvalid:
+            texts = [
+                None if each is None else str(each, "utf-8", "replace")
+                for each in bodies.to_pylist()
+            ]
+            return pa.array(texts, pa.string())
+    documents = [_json(each) for each in bodies.to_pylist()]
+    try:
+        return pa.array(documents, kind)
+    except _UNFIT:
+        return pa.array([_fitting(each, kind) for each in documents], kind)
+
+
+_UNFIT = (pa.ArrowException, ArithmeticError, ValueError, TypeError, RecursionError)
+"""What Arrow raises for values that do not fit a type, such as half a surrogate pair in a text."""
+
+
+def _json(body: bytes | None) -> object:
+    try:
+        found: object = None if body is None else json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    # Arrow takes lists of pairs for structs, too, but not beside dictionaries.
+    return cast(dict[str, object], found) if isinstance(found, dict) else None
+
+
+def _fitting(document: object, kind: pa.DataType) -> object:
+    try:
+        pa.array([document], kind)
+    except _UNFIT:
+        return None
+    return document

@@ -1,0 +1,295 @@
+"""`format("rocketmq-store")`: the same columns from a store directory, without a broker.
+
+    spark.read.format("rocketmq-store").option("subscribe", "orders").load("/var/rocketmq/store")
+
+A partition is what the queues have of a stretch of the log (`splitBy=queue`; a range of one queue,
+if it is said how many there shall be), or a file of the log (`splitBy=log`). Queues lead straight
+to the wanted messages. Our own running broker keeps the newest entries of its queues
+in memory for up to a minute; what only the log has of the wanted queues is read from there.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from tianzhou.client.queues import Queue
+from tianzhou.errors import ConfigError
+from tianzhou.spark import offsets, push_down, schema
+from tianzhou.spark.columns.arrow import Decoder, wanted_tags
+from tianzhou.spark.columns.malformed import Tally
+from tianzhou.spark.offline.rows import LogPartition, QueuesPartition, RowReader, may_match
+from tianzhou.spark.offline.spans import spans
+from tianzhou.spark.offline.store_files import StoreFiles
+from tianzhou.spark.offsets import AtTime, Bounds, Edge, Places, Range, Wish, Wishes
+from tianzhou.spark.options import SplitBy, StoreOptions, read_options
+from tianzhou.spark.push_down import NOTHING_PUSHED
+from tianzhou.spark.python_worker import Travelling, settle_in
+from tianzhou.spark.source.batch import narrowed
+from tianzhou.spark.source.pulling import report_loss
+from tianzhou.store.files.checkpoint import read_checkpoint
+from tianzhou.store.files.disk import RealDisk
+
+__all__ = ["LogPartition", "PushingReader", "QueuesPartition", "StoreReader", "StoreSource"]
+
+_LOOKS, _LOOK_COUNT = 8, 512
+_SHARE_WITHOUT_BODY = 0.25
+"""Of the time that a message takes, when nobody wants its body."""
+_NOTHING_OF_IT = 2**63 - 1
+
+
+class StoreSource(DataSource):
+    """The data source; see the module. Options are those of `StoreOptions`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq-store"
+
+    def schema(self) -> str:
+        return schema.full_schema(read_options(StoreOptions, self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        settle_in()
+        options = read_options(StoreOptions, self.options)
+        if not options.pushes_down:
+            return StoreReader(options, schema)
+        push_down.warn_if_wrong()
+        return PushingReader(options, schema)
+
+
+class StoreReader(Travelling, DataSourceReader):
+    """Plans on the driver, reads where the executors see the same files."""
+
+    def __init__(self, options: StoreOptions, wanted: StructType) -> None:
+        """Raises ConfigError."""
+        options.check_batch()
+        self._options = options
+        self._wanted = wanted
+        self._pushed = NOTHING_PUSHED
+        Decoder.of(wanted, options)
+        self._assigned = offsets.assigned(options.assign) if options.assign else frozenset[Queue]()
+        self._starting = offsets.starting(options, Edge.EARLIEST)
+        self._ending = offsets.ending(options)
+
+    def _files(self) -> StoreFiles:
+        assert self._options.path is not None  # the options insist on it
+        return StoreFiles(self._options.path)
+
+    # -- planning ----------------------------------------------------------------------------------
+
+    def partitions(self) -> Sequence[InputPartition]:
+        files = self._files()
+        queues = self._queues(files)
+        if not files.is_open:
+            # Where a broker still writes, the log may have queues that have no files yet.
+            for wishes in (self._starting, self._ending):
+                offsets.check_named(wishes, queues)
+        queues = [queue for queue in queues if self._pushed.wants(queue)]
+        bounds = {queue: files.bounds(queue.topic, queue.queue_id) for queue in queues}
+        start = resolve(files, self._starting, bounds)
+        end = resolve(files, self._ending, bounds)
+        ranges = self._planned(files, bounds, start, end)
+        parts: list[InputPartition]
+        if self._options.split_by is SplitBy.LOG:
+            wanted = _by_queue(ranges)
+            parts = [LogPartition(first, wanted) for first in _log_files(files, ranges)]
+        else:
+            parts = [QueuesPartition(span) for span in self._spans(files, ranges)]
+        parts += self._tail(files, bounds)
+        files.close()
+        return parts
+
+    def _spans(self, files: StoreFiles, ranges: list[Range]) -> list[tuple[Range, ...]]:
+        """What is read together."""
+        least, most = self._options.min_partitions, self._options.max_records_per_partition
+        if least or most:
+            return [(each,) for each in offsets.split(ranges, least, most)]
+        return spans(files, ranges, self._read_share(files, ranges))
+
+    def _read_share(self, files: StoreFiles, ranges: list[Range]) -> float:
+        """How much of the messages will be read, about, by a few entries of each range."""
+        share = 1.0 if "body" in self._decoder().sources else _SHARE_WITHOUT_BODY
+        if self._only_tags is None:
+            return share
+        wanted = total = 0.0
+        for each in ranges:
+            for first in range(each.first, each.stop, -(-each.count // _LOOKS)):
+                stop = min(first + _LOOK_COUNT, each.stop)
+                found = files.entries(each.queue.topic, each.queue.queue_id, first, stop)
+                total += len(found)
+                wanted += int(np.count_nonzero(may_match(found, self._only_tags)))
+        return share * wanted / max(total, 1.0)
+
+    def _queues(self, files: StoreFiles) -> list[Queue]:
+        options = self._options
+        there = files.topics()
+        if options.subscribe_pattern:
+            pattern = re.compile(options.subscribe_pattern)
+            topics = [topic for topic in there if pattern.fullmatch(topic)]
+        else:
+            topics = list(options.subscribe) or sorted({queue.topic for queue in self._assigned})
+            missing = [topic for topic in topics if topic not in there]
+            if missing and not files.is_open:
+                raise ConfigError(f"topic {missing[0]}: {options.path} has no queue of it")
+        queues = [
+            Queue(topic, options.broker_name, queue_id)
+            for topic in topics
+            for queue_id in files.queue_ids(topic)
+        ]
+        return [queue for queue in queues if not self._assigned or queue in self._assigned]
+
+    def _planned(
+        self, files: StoreFiles, bounds: dict[Queue, Bounds], start: Places, end: Places
+    ) -> list[Range]:
+        kept, lost = offsets.clip(offsets.ranges_between(start, end), bounds, start)
+        if not files.is_open:
+            lost += offsets.beyond(self._starting, bounds)
+        report_loss(lost, fail=self._options.fail_on_data_loss)
+
+        def by_time(held: dict[Queue, Bounds], time_ms: int) -> Places:
+            return resolve(files, Wishes(AtTime(time_ms), {}), held)
+
+        return narrowed(kept, self._pushed, by_time, bounds)
+
+    def _tail(self, files: StoreFiles, bounds: dict[Queue, Bounds]) -> list[LogPartition]:
+        """What the log has and the queues do not have yet, where the end is open."""
+        times_ms = _tail_times_ms(self._starting, self._ending)
+        if times_ms is None or not files.is_open or not files.log_firsts:
+            return []
+        derived = read_checkpoint(RealDisk(), files.root / "checkpoint").derived
+        if derived is None:
+            return []
+        pushed = self._pushed
+        known = dict.fromkeys([*self._starting.named, *self._assigned], 0) | {
+            queue: held.high for queue, held in bounds.items()
+        }
+        wanted = {
+            (queue.topic, queue.queue_id): (
+                max(high, pushed.first_offset, _tail_first(self._starting.of(queue))),
+                pushed.stop_offset,
+            )
+            for queue, high in known.items()
+            if pushed.wants(queue) and (queue in bounds or self._chooses(queue))
+        }
+        topics, pattern = self._tail_topics()
+        others, ids = (pushed.first_offset, pushed.stop_offset), pushed.queue_ids
+        return [
+            LogPartition(
+                max(first, derived.log_offset), wanted, topics, others, pattern, times_ms, ids
+            )
+            for first in files.log_firsts
+            if first + files.log_file_bytes > derived.log_offset and (wanted or topics or pattern)
+        ]  # fmt: skip
+
+    def _chooses(self, queue: Queue) -> bool:
+        """Whether the options choose a queue that has no files yet."""
+        options = self._options
+        if queue.broker_name != options.broker_name:
+            return False
+        if options.subscribe_pattern:
+            return re.fullmatch(options.subscribe_pattern, queue.topic) is not None
+        return queue in self._assigned or queue.topic in options.subscribe
+
+    def _tail_topics(self) -> tuple[frozenset[str], str]:
+        """The topics, or a pattern for them, whose queues may be known to the log only.
+
+        Of which numbers such queues are cannot be told before the log is read.
+        """
+        options, pushed = self._options, replace(self._pushed, queue_ids=None)
+        if options.subscribe_pattern and pushed.topics is None:
+            anything = pushed.wants(Queue("", options.broker_name, 0))
+            return frozenset(), options.subscribe_pattern if anything else ""
+        named = (
+            Queue(topic, options.broker_name, 0) for topic in pushed.topics or options.subscribe
+        )
+        wanted = (queue for queue in named if not self._assigned and self._chooses(queue))
+        return frozenset(queue.topic for queue in wanted if pushed.wants(queue)), ""
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        settle_in()
+        rows = RowReader(
+            self._files(), self._decoder(), self._options, Tally(self._options.fail_on_malformed)
+        )
+        if isinstance(partition, QueuesPartition):
+            return rows.of_queues(partition.ranges)
+        if isinstance(partition, LogPartition):
+            return rows.of_log(partition)
+        return iter(())  # what Spark makes of no partitions at all
+
+    @property
+    def _only_tags(self) -> frozenset[str] | None:
+        return wanted_tags(self._options, self._pushed)
+
+    def _decoder(self) -> Decoder:
+        return replace(Decoder.of(self._wanted, self._options, self._pushed), with_places=True)
+
+
+class PushingReader(StoreReader):
+    """The same with filters; a class of its own because Spark refuses it where they are off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._pushed, remaining = push_down.push(filters, tags=not self._options.tags)
+        return remaining
+
+
+# -- inside ----------------------------------------------------------------------------------------
+
+
+def resolve(files: StoreFiles, wishes: Wishes, bounds: dict[Queue, Bounds]) -> Places:
+    """The places that are wished for in queues."""
+    places: Places = {}
+    for queue, held in bounds.items():
+        wish = wishes.of(queue)
+        if isinstance(wish, AtTime):
+            places[queue] = files.time_offset(queue.topic, queue.queue_id, held, wish.time_ms)
+        elif isinstance(wish, int):
+            places[queue] = wish
+        else:
+            places[queue] = held.low if wish is Edge.EARLIEST else held.high
+    return places
+
+
+def _tail_times_ms(starting: Wishes, ending: Wishes) -> tuple[int | None, int | None] | None:
+    """The store times that the tail of the log is to have; None if the tail is not wanted.
+
+    Places that are named for single queues are looked up in the files of these queues only.
+    """
+    if ending.named or any(isinstance(wish, AtTime) for wish in starting.named.values()):
+        return None
+    first, stop = starting.others, ending.others
+    if stop is not Edge.LATEST and not isinstance(stop, AtTime):
+        return None
+    return (
+        first.time_ms if isinstance(first, AtTime) else None,
+        stop.time_ms if isinstance(stop, AtTime) else None,
+    )
+
+
+def _tail_first(wish: Wish) -> int:
+    """Where the wanted part begins of what only the log has of a queue."""
+    if wish is Edge.LATEST:
+        return _NOTHING_OF_IT
+    return wish if isinstance(wish, int) else 0
+
+
+def _by_queue(ranges: list[Range]) -> dict[tuple[str, int], tuple[int, int]]:
+    return {(each.queue.topic, each.queue.queue_id): (each.first, each.stop) for each in ranges}
+
+
+def _log_files(files: StoreFiles, ranges: list[Range]) -> list[int]:
+    """The log files, by where they begin, between the first and the last message of ranges."""
+    edges = [
+        edge
+        for each in ranges
+        for edge in files.log_edges(each.queue.topic, each.queue.queue_id, each.first, each.stop)
+    ]
+    if not edges:
+        return []
+    low, high = min(edges) - files.log_file_bytes, max(edges)
+    return [first for first in files.log_firsts if low < first <= high]

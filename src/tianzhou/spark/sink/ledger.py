@@ -1,0 +1,308 @@
+"""Exactly once: which batches of which query are to be seen, and making them seen.
+
+    tasks     send halves, which no consumer sees           nothing is decided
+    driver    writes (query, batch) and its halves          decided: from here on it must be seen
+    driver    tells brokers to commit each half             seen
+    driver    marks the batch                               done
+
+A crash before the row leaves halves that nobody ever commits. A crash after it leaves a decided
+batch, which the next commit of the query finishes first. Spark repeats a batch that it does not
+know to be committed; the row says that it is, and the halves of the repetition are rolled back.
+
+A commit whose answer did not come may have been obeyed. Brokers of Apache obey a second one as
+well, so the topic is asked first, by the id of the message, whether it is there.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple
+
+import msgspec
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Engine,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    delete,
+    select,
+    update,
+)
+
+from tianzhou.client.connection.broker_error import broker_error
+from tianzhou.client.connection.hub import Hub, acquire
+from tianzhou.clock import wall_ms
+from tianzhou.errors import RemotingError, RouteNotFound, TianzhouError
+from tianzhou.protocol import headers, sysflag
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.protocol.headers.pull import QueryMessageRequest
+from tianzhou.protocol.headers.send import EndTransactionRequest
+from tianzhou.protocol.records.message_id import id_of
+from tianzhou.protocol.records.record import decode_records
+from tianzhou.spark import database
+from tianzhou.spark.sink.options import SinkOptions
+from tianzhou.spark.sink.tasks import Half, insist
+
+log = logging.getLogger(__name__)
+
+DECIDED, DONE = "decided", "done"
+_VERSION = 1
+_HALVES_A_ROW = 10_000
+_ENDS_AT_ONCE = 64
+_FOREVER_MS = (1 << 63) - 1
+_SETTLE_S = 1.0
+"""After a lost answer: the broker finishes what it had read, and its index learns of it."""
+
+
+metadata = MetaData()
+
+versions = Table("tianzhou_sink_schema", metadata, Column("version", Integer, primary_key=True))
+
+sink_batches = Table(
+    "tianzhou_sink_batches",
+    metadata,
+    Column("query", String(200), primary_key=True),
+    Column("batch", BigInteger, primary_key=True, autoincrement=False),
+    # "decided": its messages are to be seen; "done": they can be seen.
+    Column("state", String(8), nullable=False),
+    Column("decided_ms", BigInteger, nullable=False),
+)
+
+sink_halves = Table(
+    "tianzhou_sink_halves",
+    metadata,
+    Column("query", String(200), primary_key=True),
+    Column("batch", BigInteger, primary_key=True, autoincrement=False),
+    Column("part", Integer, primary_key=True, autoincrement=False),
+    Column("halves", LargeBinary, nullable=False),
+)
+
+
+class Batch(NamedTuple):
+    """A batch of a query."""
+
+    query: str
+    batch: int
+
+
+# -- the ledger ------------------------------------------------------------------------------------
+
+
+class Ledger:
+    """The rows. Every method is one transaction."""
+
+    def __init__(self, url: str) -> None:
+        """Raises ConfigError."""
+        self._engine: Engine = database.open_database(url, metadata, versions, _VERSION)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def decide(self, batch: Batch, halves: list[Half]) -> bool:
+        """Write that a batch is to be seen; False if that was decided before."""
+        with self._engine.begin() as connection:
+            row = batch._asdict() | {"state": DECIDED, "decided_ms": wall_ms()}
+            if not database.insert_new(connection, sink_batches, row):
+                return False
+            for part, start in enumerate(range(0, len(halves), _HALVES_A_ROW)):
+                packed = msgspec.msgpack.encode(halves[start : start + _HALVES_A_ROW])
+                more = {"part": part, "halves": packed}
+                database.insert_new(connection, sink_halves, batch._asdict() | more)
+        return True
+
+    def is_decided(self, batch: Batch) -> bool:
+        """Whether a batch is to be seen, or can be."""
+        rows = sink_batches
+        mine = (rows.c.query == batch.query) & (rows.c.batch == batch.batch)
+        with self._engine.connect() as connection:
+            return connection.execute(select(rows.c.state).where(mine)).first() is not None
+
+    def unfinished(self, query: str) -> list[tuple[Batch, list[Half]]]:
+        """Batches of a query that are decided and perhaps not seen, the oldest first."""
+        rows, parts = sink_batches, sink_halves
+        found: list[tuple[Batch, list[Half]]] = []
+        with self._engine.connect() as connection:
+            wanted = (rows.c.query == query) & (rows.c.state == DECIDED)
+            numbers = connection.execute(select(rows.c.batch).where(wanted).order_by(rows.c.batch))
+            for (number,) in numbers.all():
+                mine = (parts.c.query == query) & (parts.c.batch == number)
+                packed = connection.execute(select(parts.c.halves).where(mine)).all()
+                halves = [
+                    half
+                    for (each,) in packed
+                    for half in msgspec.msgpack.decode(each, type=list[Half])
+                ]
+                found.append((Batch(query, number), halves))
+        return found
+
+    def finish(self, batch: Batch) -> None:
+        """Write that a batch can be seen; where its halves lay is not needed any more."""
+        rows, parts = sink_batches, sink_halves
+        with self._engine.begin() as connection:
+            mine = (rows.c.query == batch.query) & (rows.c.batch == batch.batch)
+            connection.execute(update(rows).where(mine).values(state=DONE))
+            of_it = (parts.c.query == batch.query) & (parts.c.batch == batch.batch)
+            connection.execute(delete(parts).where(of_it))
+
+
+# -- on the driver ---------------------------------------------------------------------------------
+
+
+def commit(batch: Batch, halves: list[Half], options: SinkOptions) -> bool:
+    """Make a batch seen; False if it was decided before, and these halves are a repetition.
+
+    Raises TianzhouError if brokers cannot be reached; doing it again goes on where it ended.
+    """
+    ledger = Ledger(options.ledger)
+    try:
+        for before, left in ledger.unfinished(batch.query):
+            log.warning(
+                "query %s: batch %d was decided and not finished, %d messages are looked at",
+                before.query, before.batch, len(left),
+            )  # fmt: skip
+            asyncio.run(_end(left, options, _commit_if_unseen))
+            ledger.finish(before)
+        if not ledger.decide(batch, halves):
+            log.warning("query %s: batch %d is repeated and dropped", *batch)
+            roll_back(halves, options)
+            return False
+        asyncio.run(_end(halves, options, _commit))
+        ledger.finish(batch)
+    finally:
+        ledger.close()
+    return True
+
+
+def abort(batch: Batch, halves: list[Half], options: SinkOptions) -> None:
+    """Have brokers forget the halves of a batch that failed.
+
+    Spark also aborts a batch whose commit failed. If that was after the decision, its halves are
+    needed: the next commit finishes them.
+    """
+    ledger = Ledger(options.ledger)
+    try:
+        decided = ledger.is_decided(batch)
+    finally:
+        ledger.close()
+    if not decided:
+        roll_back(halves, options)
+
+
+def roll_back(halves: list[Half], options: SinkOptions) -> None:
+    """Have brokers forget halves. What cannot be told is logged: they are never seen anyway."""
+    try:
+        asyncio.run(_end(halves, options, _roll_back))
+    except TianzhouError as e:
+        log.warning("%d halves are not rolled back, brokers will drop them: %s", len(halves), e)
+
+
+class _Ends(NamedTuple):
+    hub: Hub
+    options: SinkOptions
+
+
+_End = Callable[[_Ends, Half], Awaitable[None]]
+
+
+async def _end(halves: Iterable[Half], options: SinkOptions, end: _End) -> None:
+    hub = acquire(options.client_settings())
+    parts = _Ends(hub, options)
+    waiting = iter(halves)
+
+    async def work() -> None:
+        for half in waiting:
+            await end(parts, half)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_ENDS_AT_ONCE):
+                group.create_task(work())
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    finally:
+        await hub.release()
+
+
+async def _commit(parts: _Ends, half: Half) -> None:
+    try:
+        await _tell(parts, half, sysflag.TRANSACTION_COMMIT)
+    except (RemotingError, RouteNotFound):
+        await asyncio.sleep(_SETTLE_S)
+        await _commit_if_unseen(parts, half)
+
+
+async def _commit_if_unseen(parts: _Ends, half: Half) -> None:
+    async def once() -> None:
+        try:
+            if not await _is_seen(parts, half):
+                await _tell(parts, half, sysflag.TRANSACTION_COMMIT)
+        except (RemotingError, RouteNotFound):
+            await asyncio.sleep(_SETTLE_S)
+            raise
+
+    await insist(once, parts.options.retry_for)
+
+
+async def _roll_back(parts: _Ends, half: Half) -> None:
+    await _tell(parts, half, sysflag.TRANSACTION_ROLLBACK)
+
+
+async def _is_seen(parts: _Ends, half: Half) -> bool:
+    """Whether the message of a half is in its topic, by the broker that has the half."""
+    header = QueryMessageRequest(
+        topic=half.topic, key=half.msg_id, max_count=32, begin_timestamp=0,
+        end_timestamp=_FOREVER_MS, unique_key=True,
+    )  # fmt: skip
+    command = Command(code=RequestCode.QUERY_MESSAGE, ext_fields=headers.encode(header))
+    timeout_ms = parts.options.request_timeout
+    answer = await parts.hub.request(await _address(parts, half), command, timeout_ms)
+    if answer.code == ResponseCode.QUERY_NOT_FOUND:
+        return False
+    if answer.code != ResponseCode.SUCCESS:
+        raise broker_error(answer, f"topic {half.topic}: looking for message {half.msg_id}")
+    return any(id_of(message) == half.msg_id for message in decode_records(answer.body))
+
+
+async def _address(parts: _Ends, half: Half) -> str:
+    hub, topic = parts.hub, half.topic
+    # The broker may have another address since the half was stored.
+    await hub.route(topic, refresh=hub.cached_route(topic) is None)
+    address = hub.master_address(half.broker_name)
+    if address is None:
+        await hub.route(topic, refresh=True)
+        address = hub.master_address(half.broker_name)
+    if address is None:
+        raise RouteNotFound(f"topic {half.topic}: broker {half.broker_name} has no master now")
+    return address
+
+
+async def _tell(parts: _Ends, half: Half, state: int) -> None:
+    """Send END_TRANSACTION and wait for the answer. Raises BrokerError, RemotingError."""
+    options = parts.options
+    header = EndTransactionRequest(
+        topic=half.topic,
+        producer_group=options.group,
+        queue_offset=half.queue_offset,
+        log_offset=half.log_offset,
+        commit_or_rollback=state,
+        from_transaction_check=False,
+        msg_id=half.msg_id,
+        transaction_id=half.transaction_id,
+        target_broker=half.broker_name,
+    )
+    command = Command(code=RequestCode.END_TRANSACTION, ext_fields=headers.encode(header))
+    try:
+        await parts.hub.ask(
+            await _address(parts, half),
+            command,
+            options.request_timeout,
+            subject=f"topic {half.topic}: the end of transaction {half.msg_id}",
+        )
+    except RemotingError:
+        parts.hub.refresh_soon(half.topic)
+        raise

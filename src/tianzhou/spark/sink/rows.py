@@ -1,0 +1,179 @@
+"""Rows of a data frame made messages, a record batch at a time.
+
+`messages_of` makes them one by one. Where nothing about the rows is unusual, `items_of` makes the
+items of batches (`protocol/records/batch.py`) out of the buffers of the columns, many at once, in
+the kernel; both give the same bytes.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import RecordBatch
+
+from tianzhou.client.identity import unique_ids
+from tianzhou.client.message import Message
+from tianzhou.errors import MessageRefused
+from tianzhou.names import RETRY_TOPIC_PREFIX
+from tianzhou.protocol import kernel, properties
+
+Rows = npt.NDArray[np.int32]
+"""Numbers of rows in a record batch."""
+
+_DELAYS = ("delayMs", "deliverAt")
+_ODD_NAMES = sorted(properties.RESERVED | {properties.SHARDING_KEY})
+_NO_SHARD = -1
+
+
+class Items(NamedTuple):
+    """Items of a batch behind each other, and where each ends."""
+
+    data: bytes
+    ends: npt.NDArray[np.int32]
+
+
+# -- many at once ----------------------------------------------------------------------------------
+
+
+def may_be_items(batch: RecordBatch) -> bool:
+    """Whether the rows can be taken at once: none is delayed, no property is ours."""
+    names = batch.schema.names
+    if any(name in names for name in _DELAYS):
+        return False
+    maps = batch.column("properties") if "properties" in names else None
+    if not isinstance(maps, pa.MapArray):
+        return True
+    used = pc.unique(maps.keys)
+    return not pc.any(pc.is_in(used, value_set=pa.array(_ODD_NAMES, pa.string()))).as_py()
+
+
+def rows_by_topic(batch: RecordBatch, topic: str) -> list[tuple[str, Rows]]:
+    """Which rows go to which topic; `topic` is of rows that name none."""
+    everything = np.arange(batch.num_rows, dtype=np.int32)
+    if "topic" not in batch.schema.names:
+        return [(topic, everything)]
+    coded = pc.fill_null(batch.column("topic"), "").dictionary_encode()
+    codes = coded.indices.to_numpy(zero_copy_only=False)
+    names: list[str] = coded.dictionary.to_pylist()
+    found: dict[str, list[Rows]] = {}
+    for code, name in enumerate(names):
+        found.setdefault(name or topic, []).append(everything[codes == code])
+    return [(name, np.sort(np.concatenate(parts))) for name, parts in found.items()]
+
+
+def may_go_together(topic: str) -> bool:
+    """Whether brokers take batches for a topic."""
+    return not topic.startswith(RETRY_TOPIC_PREFIX)
+
+
+def rows_by_place(batch: RecordBatch, rows: Rows, queue_count: int) -> list[tuple[int, Rows]]:
+    """Which rows go to which queue, by the hash of their order key; -1 for rows without one."""
+    coded = batch.column("orderKey").dictionary_encode()
+    keys: list[str] = coded.dictionary.to_pylist()
+    places = np.array(
+        [*(abs(properties.java_hash(key)) % queue_count for key in keys), _NO_SHARD], np.int64
+    )
+    codes = pc.fill_null(coded.indices, len(keys)).to_numpy(zero_copy_only=False)
+    place_of_rows = places[codes[rows]]
+    return [
+        (int(place), rows[place_of_rows == place]) for place in np.unique(place_of_rows).tolist()
+    ]
+
+
+def items_of(batch: RecordBatch, rows: Rows) -> Items | None:
+    """The items of some rows; None where they have to be looked at one by one."""
+    columns = {name: batch.column(at) for at, name in enumerate(batch.schema.names)}
+    keys = columns.get("keys")
+    is_text = keys is not None and pa.types.is_string(keys.type)
+    parts = (
+        _texts(columns["body"]),
+        _texts(columns.get("tags")),
+        _texts(keys) if is_text else None,
+        None if is_text else _lists(keys),
+        _map(columns.get("properties")),
+        _texts(columns.get("orderKey")),
+    )
+    ids = "".join(unique_ids.take(len(rows))).encode()
+    found = kernel.encode_rows(parts, rows.astype(np.int32).tobytes(), ids)
+    return None if found is None else Items(found[0], np.frombuffer(found[1], np.int32))
+
+
+def _view(buffer: pa.Buffer | None) -> memoryview | None:
+    return None if buffer is None else memoryview(buffer).cast("B")
+
+
+def _texts(array: pa.Array | None) -> tuple[object, ...] | None:
+    if array is None:
+        return None
+    if not (pa.types.is_string(array.type) or pa.types.is_binary(array.type)):
+        array = array.cast(pa.binary())  # Spark's large types, if it is set to use them
+    bits, ends, data = array.buffers()
+    return _view(bits), array.offset, _view(ends) or b"", _view(data) or b""
+
+
+def _lists(array: pa.Array | None) -> tuple[object, ...] | None:
+    if not isinstance(array, pa.ListArray):
+        return None
+    bits, ends = array.buffers()[:2]
+    return _view(bits), array.offset, _view(ends) or b"", _texts(array.values)
+
+
+def _map(array: pa.Array | None) -> tuple[object, ...] | None:
+    if not isinstance(array, pa.MapArray):
+        return None
+    bits, ends = array.buffers()[:2]
+    return (
+        _view(bits), array.offset, _view(ends) or b"", _texts(array.keys), _texts(array.items),
+    )  # fmt: skip
+
+
+# -- one by one ------------------------------------------------------------------------------------
+
+
+def messages_of(batch: RecordBatch, topic: str) -> Iterator[Message]:
+    """The messages of a record batch, in its order; `topic` is of rows that name none.
+
+    Raises MessageRefused for a row that cannot be one.
+    """
+    columns: dict[str, list[Any]] = {
+        name: batch.column(place).to_pylist() for place, name in enumerate(batch.schema.names)
+    }
+    nothing: list[Any] = [None] * batch.num_rows
+    topics = columns.get("topic", nothing)
+    tags = columns.get("tags", nothing)
+    keys = columns.get("keys", nothing)
+    maps = columns.get("properties", nothing)
+    shards = columns.get("orderKey", nothing)
+    delays = columns.get("delayMs", nothing)
+    times = columns.get("deliverAt", nothing)
+    for at, body in enumerate(columns["body"]):
+        if body is None:
+            raise MessageRefused(f"topic {topics[at] or topic}: the body of a row is null")
+        yield Message(
+            topics[at] or topic,
+            body,
+            tags[at] or None,
+            _keys(keys[at]),
+            _properties(maps[at]),
+            delay=_delay_s(delays[at]),
+            deliver_at=times[at],
+            shard=shards[at],
+        )
+
+
+def _keys(value: Any) -> str | tuple[str, ...]:  # noqa: ANN401 - text, a list or nothing
+    if not value:
+        return ()
+    return value if isinstance(value, str) else tuple(each for each in value if each)
+
+
+def _delay_s(value: int | None) -> float | None:
+    return None if value is None or value <= 0 else value / 1000
+
+
+def _properties(value: list[tuple[str, str | None]] | None) -> dict[str, str]:
+    """A property that is null is none."""
+    return {name: text for name, text in value or () if text is not None}

@@ -1,0 +1,144 @@
+"""The sink of `format("rocketmq")`: rows of a data frame, in batches and streams, into topics.
+
+    frame.select("topic", "body").write.format("rocketmq").mode("append") \
+        .option("nameServer", "127.0.0.1:9876").save()
+
+By default every row is written at least once: a task that fails is repeated by Spark from its
+beginning. With `exactlyOnce` a batch is seen whole and once, or not at all (`sink_ledger`).
+"""
+
+import logging
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pyarrow import RecordBatch
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from tianzhou.spark.python_worker import Travelling, settle_in
+from tianzhou.spark.sink import tasks
+from tianzhou.spark.sink.options import SinkOptions, read_sink_options
+from tianzhou.spark.sink.tasks import Half
+
+log = logging.getLogger(__name__)
+
+_QUERY_ID = "sql.streaming.queryId"
+"""The local property under which Spark tells tasks the query that they work for."""
+
+
+@dataclass
+class TaskDone(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    query: str
+    row_count: int
+    doubt_count: int
+    halves: list[Half] = field(default_factory=list[Half])
+
+
+def batch_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> DataSourceArrowWriter:
+    """The writer of `DataFrame.write`. Raises ConfigError."""
+    return BatchWriter(read_sink_options(options, schema, overwrite=overwrite, streaming=False))
+
+
+def stream_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> DataSourceStreamArrowWriter:
+    """The writer of `DataFrame.writeStream`. Raises ConfigError."""
+    # Output mode "complete" would be an overwriting; append and update both add messages.
+    return StreamWriter(read_sink_options(options, schema, overwrite=overwrite, streaming=True))
+
+
+class BatchWriter(Travelling, DataSourceArrowWriter):
+    """Writes a data frame."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._write_id = options.transaction_id or str(uuid.uuid4())
+
+    def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]  # as in PySpark
+        """On an executor: send the rows of a partition."""
+        return _write(iterator, self._options, self._write_id)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver: all tasks have ended well."""
+        _commit(messages, self._write_id, 0, self._options)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver: some task has failed for good, or the commit."""
+        _abort(messages, self._write_id, 0, self._options)
+
+
+class StreamWriter(Travelling, DataSourceStreamArrowWriter):
+    """Writes the micro-batches of a stream."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]  # as in PySpark
+        """On an executor: send the rows of a partition."""
+        context = TaskContext.get()
+        query = context.getLocalProperty(_QUERY_ID) if context is not None else None
+        if self._options.exactly_once and not query:
+            raise RuntimeError("Spark does not tell the id of the query, so nothing was written")
+        return _write(iterator, self._options, query or "")
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """On the driver: all tasks of a micro-batch have ended well."""
+        for query in _queries(messages):
+            _commit(messages, query, batchId, self._options)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """On the driver: some task of a micro-batch has failed for good, or the commit."""
+        for query in _queries(messages):
+            _abort(messages, query, batchId, self._options)
+
+
+def _write(iterator: Iterator[RecordBatch], options: SinkOptions, query: str) -> TaskDone:
+    settle_in()
+    written = tasks.write(iterator, options)
+    return TaskDone(query, written.row_count, written.doubt_count, written.halves)
+
+
+def _done(messages: list[WriterCommitMessage | None]) -> list[TaskDone]:
+    return [each for each in messages if isinstance(each, TaskDone)]
+
+
+def _queries(messages: list[WriterCommitMessage | None]) -> set[str]:
+    """The query that all tasks work for; none if no task has ended."""
+    queries = {each.query for each in _done(messages)}
+    if len(queries) > 1:
+        raise RuntimeError(f"tasks of one batch tell of several queries: {queries}")
+    return queries
+
+
+def _commit(
+    messages: list[WriterCommitMessage | None], query: str, batch: int, options: SinkOptions
+) -> None:
+    done = _done(messages)
+    doubts = sum(each.doubt_count for each in done)
+    if doubts:
+        log.warning("%d messages are stored, not as safely as brokers are set up to", doubts)
+    if options.exactly_once:
+        from tianzhou.spark.sink import ledger  # Only this needs a database.
+
+        halves = [half for each in done for half in each.halves]
+        ledger.commit(ledger.Batch(query, batch), halves, options)
+
+
+def _abort(
+    messages: list[WriterCommitMessage | None], query: str, batch: int, options: SinkOptions
+) -> None:
+    if options.exactly_once:
+        from tianzhou.spark.sink import ledger  # Only this needs a database.
+
+        halves = [half for each in _done(messages) for half in each.halves]
+        ledger.abort(ledger.Batch(query, batch), halves, options)

@@ -1,0 +1,376 @@
+"""What a task of the sink does: takes record batches from Spark and brings them to brokers.
+
+    rows without orderKey   batches by topic, each to the next queue; another broker stands in
+    rows with orderKey      batches by queue, one after the other
+    delayed rows            alone, as brokers take them
+    transactional rows      alone, as halves that nobody sees yet
+
+At least once: a failed send is tried again for `retryFor`, then the task fails and Spark repeats
+it. All tries of a message carry the same id.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+from pyarrow import RecordBatch
+
+from tianzhou.client.connection.retry_policy import Tries
+from tianzhou.client.identity import unique_ids
+from tianzhou.client.message import Message
+from tianzhou.client.producer.producer import Producer
+from tianzhou.client.producer.selectors import by_hash
+from tianzhou.client.queues import Queue
+from tianzhou.client.sending.send_request import (
+    Outgoing,
+    SendResult,
+    SendStatus,
+    batch_item,
+    may_batch,
+    outgoing_batch,
+)
+from tianzhou.errors import RemotingError, RouteNotFound, TianzhouError
+from tianzhou.protocol import properties
+from tianzhou.protocol.codes import ResponseCode
+from tianzhou.protocol.records.message_id import decode_offset_id
+from tianzhou.spark.sink.options import SinkOptions
+from tianzhou.spark.sink.rows import (
+    Items,
+    Rows,
+    items_of,
+    may_be_items,
+    may_go_together,
+    messages_of,
+    rows_by_place,
+    rows_by_topic,
+)
+
+T = TypeVar("T")
+
+_PAUSE_S, _PAUSE_MAX_S = 0.1, 2.0
+_BEHIND_MAX_S = 0.1
+_ONCE = Tries(0)
+
+
+class Half(msgspec.Struct, frozen=True, array_like=True):
+    """Where a half message lies, and what it will be."""
+
+    broker_name: str
+    topic: str
+    queue_offset: int
+    log_offset: int
+    msg_id: str
+    transaction_id: str | None = None
+
+
+@dataclass(slots=True)
+class Written:
+    """What a task has done."""
+
+    row_count: int = 0
+    doubt_count: int = 0
+    """Messages that are stored, but not as safely as the broker is set up to."""
+    halves: list[Half] = field(default_factory=list[Half])
+
+
+def write(batches: Iterator[RecordBatch], options: SinkOptions) -> Written:
+    """Send all rows. Raises TianzhouError; some of them have been sent then."""
+    return asyncio.run(_write(batches, options))
+
+
+async def _write(batches: Iterator[RecordBatch], options: SinkOptions) -> Written:
+    pace = Pace(options.max_rows_per_second) if options.max_rows_per_second else None
+    async with SinkProducer(options) as producer:
+        task = SinkTask(producer, options)
+        # Rows that go one by one anyway, or not all at once, are not worth taking together.
+        together = pace is None and not options.exactly_once
+        while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+            if together and await task.add_rows(batch):
+                continue
+            for message in messages_of(batch, options.topic):
+                if pace is not None:
+                    await pace.turn()
+                await task.add(message)
+        await task.finish()
+        return task.written
+
+
+class Pace:
+    """Lets so many rows pass in a second."""
+
+    def __init__(self, rows_per_second: int) -> None:
+        self._pause_s = 1 / rows_per_second
+        self._next_s = time.monotonic()
+
+    async def turn(self) -> None:
+        """Wait until the next row may pass."""
+        now_s = time.monotonic()
+        # What was missed while brokers were away is not made up for all at once.
+        self._next_s = max(self._next_s, now_s - _BEHIND_MAX_S) + self._pause_s
+        ahead_s = self._next_s - now_s
+        if ahead_s > 0:
+            await asyncio.sleep(ahead_s)
+
+
+class SinkProducer(Producer):
+    """A producer that can send a batch to a queue, and halves of transactions."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        super().__init__(
+            options.group,
+            settings=options.client_settings(),
+            send_timeout_ms=options.request_timeout,
+            in_flight_count=max(options.at_once * options.batch_count, 1024),
+        )
+        self._half_extra = {
+            properties.TRANSACTION_PREPARED: "true",
+            properties.PRODUCER_GROUP: self._group,
+            # The batch is decided by the driver; a broker that asks too early would get no answer.
+            properties.CHECK_IMMUNITY_SECONDS: str(options.transaction_timeout // 1000),
+        }
+
+    @property
+    def has_namespace(self) -> bool:
+        """Whether messages carry a namespace."""
+        return bool(self._namespace)
+
+    def item(self, message: Message) -> bytes:
+        """A message as a batch holds it. Raises MessageRefused."""
+        return batch_item(message, unique_ids.next(), self._namespace)
+
+    def pack(self, topic: str, items: list[bytes]) -> Outgoing:
+        """A batch made ready. Raises MessageRefused."""
+        return outgoing_batch(self._wire_topic(topic), items, (), self._packing, wait_stored=True)
+
+    async def deliver(self, batch: Outgoing, queue: Queue | None) -> int:
+        """Bring a batch to a queue, or to any; the code of the broker's answer."""
+        timeout_ms = self.settings.send_timeout_ms
+        deadline_s = self._courier.hub.loop.time() + timeout_ms / 1000
+        wire = None if queue is None else queue._replace(topic=batch.topic)
+        tries = self._submitted if queue is None else _ONCE
+        delivery = await self._courier.deliver(
+            batch, tries, timeout_ms=timeout_ms, deadline_s=deadline_s, queue=wire
+        )
+        return delivery.answer.code
+
+    async def half(self, message: Message, queue: Queue | None) -> SendResult:
+        """Send the half of a transaction."""
+        wire = None
+        if queue is not None:
+            wire = queue._replace(topic=self._wire_topic(message.topic))
+        return await self._send(message, self._limit(None), wire, self._half_extra)
+
+
+@dataclass(slots=True)
+class _Pile:
+    """Messages that will travel together."""
+
+    topic: str
+    queue: Queue | None
+    items: list[bytes] = field(default_factory=list[bytes])
+    """Each one message or several."""
+    count: int = 0
+    size_bytes: int = 0
+
+
+class SinkTask:
+    """The sending of one task: piles that grow, sends on their way."""
+
+    def __init__(self, producer: SinkProducer, options: SinkOptions) -> None:
+        self._producer = producer
+        self._options = options
+        self._room = asyncio.Semaphore(options.at_once)
+        self._piles: dict[tuple[str, Queue | None], _Pile] = {}
+        self._queues: dict[str, list[Queue]] = {}
+        self._last: dict[Queue, asyncio.Task[None]] = {}
+        self._sends: set[asyncio.Task[None]] = set()
+        self._failure: BaseException | None = None
+        self.written = Written()
+
+    async def add(self, message: Message) -> None:
+        """Take a row; waits while too much is on its way. Raises what a send raised."""
+        queue = None
+        if message.shard is not None:
+            queue = await self._queue_of(message)
+        self.written.row_count += 1
+        if self._options.exactly_once:
+            await self._launch(lambda: self._send_half(message, queue), queue)
+        elif not may_batch(message):
+            await self._launch(lambda: self._send_alone(message, queue), queue)
+        else:
+            await self._pile_up(message, queue)
+
+    async def add_rows(self, batch: RecordBatch) -> bool:
+        """Take the rows of a record batch together; False if they have to go one by one."""
+        if self._producer.has_namespace or not may_be_items(batch):
+            return False
+        made: list[tuple[str, Queue | None, Items]] = []
+        for topic, rows in rows_by_topic(batch, self._options.topic):
+            if not may_go_together(topic):
+                return False
+            for queue, some in await self._rows_by_queue(batch, topic, rows):
+                items = items_of(batch, some)
+                if items is None:
+                    return False
+                made.append((topic, queue, items))
+        for topic, queue, items in made:
+            self.written.row_count += len(items.ends)
+            await self._pile_all(topic, queue, items)
+        return True
+
+    async def _rows_by_queue(
+        self, batch: RecordBatch, topic: str, rows: Rows
+    ) -> list[tuple[Queue | None, Rows]]:
+        if "orderKey" not in batch.schema.names:
+            return [(None, rows)]
+        queues = await self._queues_of(topic)
+        return [
+            (None if place < 0 else queues[place], some)
+            for place, some in rows_by_place(batch, rows, len(queues))
+        ]
+
+    async def finish(self) -> None:
+        """Send what is left and wait for all. Raises what a send raised."""
+        for pile in list(self._piles.values()):
+            await self._send_pile(pile)
+        if self._sends:
+            await asyncio.wait(self._sends)
+        self._check()
+
+    # -- piles -------------------------------------------------------------------------------------
+
+    async def _pile_up(self, message: Message, queue: Queue | None) -> None:
+        item = self._producer.item(message)
+        pile = await self._pile_with_room(message.topic, queue, len(item))
+        await self._put(pile, item, 1)
+
+    async def _pile_all(self, topic: str, queue: Queue | None, items: Items) -> None:
+        data, ends = memoryview(items.data), items.ends
+        at = start = 0
+        while at < len(ends):
+            pile = await self._pile_with_room(topic, queue, int(ends[at]) - start)
+            fitting = start + self._options.batch_bytes - pile.size_bytes
+            stop = int(np.searchsorted(ends, fitting, "right"))
+            # The first one goes into an empty pile, however large it is.
+            stop = min(max(stop, at + 1), at + self._options.pile_count - pile.count)
+            end = int(ends[stop - 1])
+            await self._put(pile, bytes(data[start:end]), stop - at)
+            at, start = stop, end
+
+    async def _pile_with_room(self, topic: str, queue: Queue | None, size_bytes: int) -> _Pile:
+        """The pile of a topic and queue, sent and begun anew if it has no room."""
+        key = (topic, queue)
+        pile = self._piles.get(key)
+        if pile is not None and pile.size_bytes + size_bytes > self._options.batch_bytes:
+            await self._send_pile(pile)
+            pile = None
+        if pile is None:
+            pile = self._piles[key] = _Pile(topic, queue)
+        return pile
+
+    async def _put(self, pile: _Pile, items: bytes, count: int) -> None:
+        pile.items.append(items)
+        pile.count += count
+        pile.size_bytes += len(items)
+        if pile.count >= self._options.pile_count:
+            await self._send_pile(pile)
+
+    async def _send_pile(self, pile: _Pile) -> None:
+        self._piles.pop((pile.topic, pile.queue), None)
+        batch = self._producer.pack(pile.topic, pile.items)
+        await self._launch(lambda: self._send_batch(batch, pile), pile.queue)
+
+    # -- sends -------------------------------------------------------------------------------------
+
+    async def _launch(
+        self, work: Callable[[], Coroutine[Any, Any, None]], queue: Queue | None
+    ) -> None:
+        """Begin a send when there is room; those of one ordered queue follow each other."""
+        await self._room.acquire()
+        try:
+            self._check()
+        except BaseException:
+            self._room.release()
+            raise
+        before = None if queue is None else self._last.get(queue)
+
+        async def run() -> None:
+            try:
+                if before is not None and not before.done():
+                    await asyncio.wait((before,))
+                if self._failure is None:
+                    await work()
+            except BaseException as e:  # noqa: BLE001 - raised again by _check, in the task's own call
+                self._failure = self._failure or e
+            finally:
+                self._room.release()
+
+        send = asyncio.get_running_loop().create_task(run())
+        self._sends.add(send)
+        send.add_done_callback(self._sends.discard)
+        if queue is not None:
+            self._last[queue] = send
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    async def _send_batch(self, batch: Outgoing, pile: _Pile) -> None:
+        code = await self._insist(lambda: self._producer.deliver(batch, pile.queue))
+        if code != ResponseCode.SUCCESS:
+            self.written.doubt_count += pile.count
+
+    async def _send_alone(self, message: Message, queue: Queue | None) -> None:
+        result = await self._insist(lambda: self._producer.send(message, queue=queue))
+        if result.status is not SendStatus.SEND_OK:
+            self.written.doubt_count += 1
+
+    async def _send_half(self, message: Message, queue: Queue | None) -> None:
+        sent = await self._insist(lambda: self._producer.half(message, queue))
+        if sent.status is not SendStatus.SEND_OK:
+            self.written.doubt_count += 1
+        _, log_offset = decode_offset_id(sent.offset_msg_id)
+        self.written.halves.append(
+            Half(
+                sent.queue.broker_name, message.topic, sent.queue_offset, log_offset, sent.msg_id,
+                sent.transaction_id,
+            )
+        )  # fmt: skip
+
+    async def _queue_of(self, message: Message) -> Queue:
+        queues = await self._queues_of(message.topic)
+        assert message.shard is not None
+        return by_hash(message.shard)(queues, message)
+
+    async def _queues_of(self, topic: str) -> list[Queue]:
+        queues = self._queues.get(topic)
+        if queues is None:
+            found = await self._insist(lambda: self._producer.queues(topic))
+            queues = self._queues[topic] = list(found)
+        return queues
+
+    async def _insist(self, send: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return await insist(send, self._options.retry_for)
+
+
+async def insist(send: Callable[[], Coroutine[Any, Any, T]], retry_for_ms: int) -> T:
+    """Try until it is done, the time is over, or an error says that trying again is useless."""
+    deadline_s = time.monotonic() + retry_for_ms / 1000
+    pause_s = _PAUSE_S
+    while True:
+        try:
+            return await send()
+        except TianzhouError as e:
+            if not is_passing(e) or time.monotonic() + pause_s > deadline_s:
+                raise
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 2, _PAUSE_MAX_S)
+
+
+def is_passing(error: TianzhouError) -> bool:
+    """Whether an error may go away by itself."""
+    return error.retriable or isinstance(error, (RemotingError, RouteNotFound))

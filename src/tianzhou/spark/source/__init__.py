@@ -1,0 +1,1 @@
+"""`format("rocketmq")`: topics as a table and as a stream."""

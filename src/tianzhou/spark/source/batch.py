@@ -1,0 +1,163 @@
+"""`format("rocketmq")` as a table: planned on the driver, read on executors.
+
+Readers are sent to executors, so they hold values only and connect where they work.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.types import StructType
+
+from tianzhou.client.queues import Queue
+from tianzhou.errors import RecordError
+from tianzhou.spark import offsets, push_down
+from tianzhou.spark.columns.arrow import BATCH_BYTES, Arrays, Decoder
+from tianzhou.spark.columns.malformed import Gaps, Tally, queue_offset_at, walk
+from tianzhou.spark.offsets import Bounds, Edge, Lost, Range
+from tianzhou.spark.options import SourceOptions
+from tianzhou.spark.push_down import NOTHING_PUSHED, Pushed
+from tianzhou.spark.python_worker import Travelling, settle_in
+from tianzhou.spark.source.pulling import ClusterReader, report_loss, wanted_queues
+
+
+@dataclass
+class RangePartition(InputPartition):
+    """A range of one queue, read by one task."""
+
+    range: Range
+
+
+class BatchReader(Travelling, DataSourceReader):
+    """Plans on the driver, reads on executors."""
+
+    def __init__(self, options: SourceOptions, wanted: StructType) -> None:
+        """Raises ConfigError."""
+        options.client_settings()
+        self._options = options
+        self._wanted = wanted
+        self._pushed = NOTHING_PUSHED
+        Decoder.of(wanted, options)
+        self._assigned = offsets.assigned(options.assign) if options.assign else frozenset[Queue]()
+        self._starting = offsets.starting(options, Edge.EARLIEST)
+        self._ending = offsets.ending(options)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with ClusterReader(self._options, tags=_broker_tags(self._pushed)) as reader:
+            queues = wanted_queues(reader, self._options, self._assigned)
+            for wishes in (self._starting, self._ending):
+                offsets.check_named(wishes, queues)
+            bounds = reader.bounds(queue for queue in queues if self._pushed.wants(queue))
+            start = reader.resolve(self._starting, bounds)
+            end = reader.resolve(self._ending, bounds)
+            kept, lost = offsets.clip(offsets.ranges_between(start, end), bounds, start)
+            lost += offsets.beyond(self._starting, bounds)
+            report_loss(lost, fail=self._options.fail_on_data_loss)
+            kept = narrowed(kept, self._pushed, reader.time_offsets, bounds)
+            share = reader.matching_share(kept)
+        least, most = self._options.min_partitions, self._options.max_records_per_partition
+        return [RangePartition(part) for part in offsets.split(kept, least, most, share)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, RangePartition):
+            return iter(())  # what Spark makes of no partitions at all
+        return read_range(self._options, self._wanted, self._pushed, partition.range)
+
+
+class PushingReader(BatchReader):
+    """The same with filters; a class of its own because Spark refuses it where they are off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        by_tags = not self._options.tags and not self._options.sql
+        self._pushed, remaining = push_down.push(filters, tags=by_tags)
+        return remaining
+
+
+def narrowed(
+    ranges: list[Range],
+    pushed: Pushed,
+    time_offsets: Callable[[dict[Queue, Bounds], int], Mapping[Queue, int]],
+    bounds: Mapping[Queue, Bounds],
+) -> list[Range]:
+    """The parts of ranges that can hold rows which pass the filters."""
+    held = {each.queue: bounds[each.queue] for each in ranges}
+    nowhere: Mapping[Queue, int] = {}
+    first = nowhere if pushed.first_ms is None else time_offsets(held, pushed.first_ms)
+    stop = nowhere if pushed.stop_ms is None else time_offsets(held, pushed.stop_ms)
+    found = [
+        Range(
+            each.queue,
+            max(each.first, pushed.first_offset, first.get(each.queue, 0)),
+            min(each.stop, pushed.stop_offset, stop.get(each.queue, each.stop)),
+        )
+        for each in ranges
+    ]
+    return [each for each in found if each.count]
+
+
+def read_range(
+    options: SourceOptions, wanted: StructType, pushed: Pushed, part: Range
+) -> Iterator[pa.RecordBatch]:
+    """The batches of one range. Raises DataLost, RemotingError, BrokerError, BodyError."""
+    settle_in()
+    decoder, tally = Decoder.of(wanted, options, pushed), Tally(options.fail_on_malformed)
+    gaps = Gaps(part)
+    is_whole = decoder.only_keys is None and decoder.only_tags is None and not options.sql
+
+    def batches(records: bytes, delta: int) -> Iterator[pa.RecordBatch]:
+        arrays = sound_arrays(decoder, records, part, delta, fail=options.fail_on_data_loss)
+        if is_whole:
+            gaps.note(arrays["queueOffset"].to_numpy() + delta)
+        edges = {"first": part.first, "stop": part.stop, "queue_offset_delta": delta}
+        return decoder.batches(arrays, part.queue.broker_name, tally=tally, **edges)
+
+    with closing(tally), closing(gaps), ClusterReader(options, tags=_broker_tags(pushed)) as reader:
+        gathered: list[bytes] = []
+        size, delta = 0, 0
+        for block in reader.read(part):
+            for records, block_delta in block.replies:
+                if gathered and (size >= BATCH_BYTES or block_delta != delta):
+                    yield from batches(b"".join(gathered), delta)
+                    gathered, size = [], 0
+                gathered.append(records)
+                size, delta = size + len(records), block_delta
+        if gathered:
+            yield from batches(b"".join(gathered), delta)
+        if is_whole:
+            gaps.end()
+
+
+def _broker_tags(pushed: Pushed) -> str:
+    """Tags as brokers are asked for them."""
+    return " || ".join(sorted(pushed.tags or ()))
+
+
+def sound_arrays(
+    decoder: Decoder, records: bytes, part: Range, delta: int = 0, *, fail: bool
+) -> Arrays:
+    """The columns of replies; what is damaged in them is lost. Raises DataLost."""
+    try:
+        return decoder.arrays(records)
+    except RecordError:
+        pass  # at least one of the records; the others are good
+    starts: list[int] = []
+    lost: list[Lost] = []
+    following = part.first
+    for start, wrong in walk(records, check_crc=decoder.checks_bodies):
+        place = queue_offset_at(records, start) + delta
+        if wrong is None:
+            starts.append(start)
+        else:
+            if not part.first <= place < part.stop:
+                place = following  # what the record says of itself is damaged as well
+            lost.append(Lost(part.queue, place, place + 1, f"cannot be read: {wrong}"))
+        following = place + 1
+    report_loss(lost, fail=fail)
+    return decoder.arrays(records, np.array(starts, np.int64))

@@ -1,0 +1,414 @@
+"""The log: every message of every topic, one record after the other, in files of one size.
+
+    00000000000000000000          00000000001073741824
+    | record | record | filler |  | record | record | zeros ... |
+                                                    ^ written
+
+One thread writes. It copies a whole record into mapped memory and then moves `written`; whoever
+reads goes no further than that, so no reader waits and none sees half a record. A record never
+crosses the end of a file: at least 8 bytes are kept free for the filler that says "go on in the
+next file".
+
+The compiled kernel may do the copying: `place` names the spot, `tail` gives the memory, `advance`
+publishes.
+
+With a staging pool the records go into a buffer instead, and readers go no further than `readable`,
+which `commit` moves: it copies what waits to the file. Any thread may commit.
+"""
+
+import threading
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+from tianzhou.errors import RecordError, StoreError
+from tianzhou.protocol import kernel
+from tianzhou.protocol.pure.record import RecordFields
+from tianzhou.protocol.pure.walk import has_lost_sector, text_places
+from tianzhou.protocol.records.record import (
+    BLANK_BYTES_MIN,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    SIZE_MIN,
+    encode_blank,
+)
+from tianzhou.store.files.disk import DiskFile
+from tianzhou.store.files.mapped_file import MappedFile
+from tianzhou.store.files.segments import Segments
+from tianzhou.store.files.staging import Part, StagingPool
+
+_MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
+_BLANK = MAGIC_BLANK.to_bytes(4, "big")
+_SEARCH_BYTES = 1 << 20
+_ROOM_BYTES_MIN = 1 << 20
+_ROOM_BYTES_MAX = 32 << 20
+
+# Indexes into the fields of a decoded record.
+TOPIC: Final = 0
+PROPERTIES: Final = 2
+QUEUE_ID: Final = 3
+QUEUE_OFFSET: Final = 4
+LOG_OFFSET: Final = 5
+SYS_FLAG: Final = 7
+STORE_TIME: Final = 10
+PREPARED: Final = 13
+SIZE: Final = 15
+
+
+Window = tuple[int, int, memoryview]
+"""Where a file begins, up to where it may be read, and its bytes."""
+
+
+class Supply(Protocol):
+    """Where the next file comes from."""
+
+    def take(self, first: int, room_bytes: int) -> MappedFile:
+        """The file that begins at `first`, mapped, with disk blocks for its first bytes.
+
+        Raises OSError, and can be asked again.
+        """
+        ...
+
+    def wrote(self, file: MappedFile, position: int) -> int:
+        """Told how far `file` is written; answers from where on it wants to hear again."""
+        ...
+
+
+def log_room_ahead(position: int) -> int:
+    """How many bytes behind a position get disk blocks before they are written."""
+    return min(max(position, _ROOM_BYTES_MIN), _ROOM_BYTES_MAX)
+
+
+def make_log_room(file: MappedFile, position: int, end: int) -> None:
+    """Gives disk blocks to a log file that is written up to a position. Raises OSError."""
+    file.make_room(position, end, more=log_room_ahead(position))
+
+
+class CommitLog:
+    """The writer's end, and what readers need."""
+
+    __slots__ = (
+        "_changing", "_committed", "_committing", "_file", "_handle", "_parts", "_pool",
+        "_position", "_room_end", "_supply", "_tail", "_tell_at", "last_store_time_ms", "segments",
+        "written",
+    )  # fmt: skip
+
+    def __init__(self, segments: Segments, supply: Supply, pool: StagingPool | None = None) -> None:
+        self.segments = segments
+        self._supply = supply
+        self._pool = pool
+        self._parts: tuple[Part, ...] = ()
+        """Files with staged ends, oldest first; replaced as a whole."""
+        self._committed = 0
+        self._committing = threading.Lock()
+        self._changing = threading.Lock()
+        """Held while the tuple of parts is replaced, which writer and committer do."""
+        self._file: MappedFile | None = None
+        self._handle: DiskFile | None = None
+        """The same file, open for `write`."""
+        self._tail = memoryview(b"")
+        self._position = 0
+        self._room_end = 0
+        """Position in the last file up to which it has disk blocks."""
+        self._tell_at = 0
+        self.written = 0
+        """Log offset behind the last record."""
+        self.last_store_time_ms = 0
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def start_at(self, log_offset: int) -> None:
+        """The log ends here; the next record goes here. Files beyond were removed before."""
+        self.written = self._committed = log_offset
+        self._drop_parts()
+        file = self.segments.find(log_offset)
+        self._use(file, log_offset - file.first if file else 0)
+
+    def _use(self, file: MappedFile | None, position: int) -> None:
+        if self._handle is not None and file is not self._file:
+            self._handle.close()
+            self._handle = None
+        self._file = file
+        self._tail = self._memory(file) if file else memoryview(b"")
+        self._position = position
+        self._room_end = file.reserved_bytes if file else 0
+        self._tell_at = self._supply.wrote(file, position) if file else 0
+
+    def _memory(self, file: MappedFile) -> memoryview:
+        """Where the records of a file are written."""
+        if self._pool is None:
+            return file.view()
+        buffer = self._pool.borrow()
+        with self._changing:
+            self._parts = (*self._parts, Part(file, buffer))
+        return file.view() if buffer is None else buffer
+
+    def _drop_parts(self) -> None:
+        parts, self._parts = self._parts, ()
+        for part in parts:
+            self._give_back(part)
+
+    def _give_back(self, part: Part) -> None:
+        if part.buffer is not None and self._pool is not None:
+            self._pool.give_back(part.buffer)
+
+    def release(self) -> None:
+        """Lets go of the mappings; nothing is written any more."""
+        self._use(None, 0)
+        with self._committing:
+            self._drop_parts()
+        for file in self.segments.files:
+            file.unmap()
+
+    def place(self, size_bytes: int) -> int:
+        """The log offset at which a record of this size will lie; rolls to a new file if it must.
+
+        Raises StoreError if no file can hold it, OSError if there is no room for a new file; then
+        nothing has changed.
+        """
+        end = self._position + size_bytes + BLANK_BYTES_MIN
+        if end > self._room_end:
+            if end <= len(self._tail):
+                self._make_room(end)
+            elif size_bytes + BLANK_BYTES_MIN > self.segments.size_bytes:
+                raise StoreError(
+                    f"a record of {size_bytes} bytes does not fit a log file of "
+                    f"{self.segments.size_bytes} (mappedFileSizeCommitLog)"
+                )
+            else:
+                self._roll(size_bytes + BLANK_BYTES_MIN)
+        assert self._file is not None
+        return self._file.first + self._position
+
+    def _make_room(self, end: int) -> None:
+        """Has disk blocks up to a position of the last file; else a mapped write could be fatal."""
+        file = self._file
+        assert file is not None
+        make_log_room(file, self._position, end)
+        self._room_end = file.reserved_bytes
+
+    def tail(self) -> tuple[memoryview, int]:
+        """The memory of the last file, and the position in it where the next record goes.
+
+        There is none to be had while it is staged.
+        """
+        return (self._tail if self._pool is None else memoryview(b"")), self._position
+
+    def advance(self, size_bytes: int, store_time_ms: int) -> None:
+        """What was written at the tail counts from now on."""
+        self._position += size_bytes
+        self.last_store_time_ms = store_time_ms
+        self.written += size_bytes
+        if self._position >= self._tell_at and self._file is not None:
+            self._tell_at = self._supply.wrote(self._file, self._position)
+
+    def write(self, records: memoryview, store_time_ms: int) -> None:
+        """Puts many records at the tail, where there is room for them. Raises OSError.
+
+        A call that writes them costs less than the first touch of so many mapped pages.
+        """
+        assert self._file is not None
+        if self._handle is None:
+            self._handle = self._file.open()
+        end = self._position + len(records) + BLANK_BYTES_MIN
+        if end > self._room_end:
+            self._make_room(end)
+        self._handle.write(self._position, records)
+        self.advance(len(records), store_time_ms)
+
+    def append(self, record: bytes | bytearray, store_time_ms: int) -> None:
+        """Puts a record at the place that `place` named for its size."""
+        size_bytes, position = len(record), self._position
+        end = position + size_bytes
+        self._tail[position:end] = record
+        # As `advance` does, which is one call more for every message.
+        self._position = end
+        self.last_store_time_ms = store_time_ms
+        self.written += size_bytes
+        if end >= self._tell_at and self._file is not None:
+            self._tell_at = self._supply.wrote(self._file, end)
+
+    def _roll(self, room_bytes: int) -> None:
+        # The new file comes first: if there is no room for it the old one stays as it is.
+        old = self._file
+        if old is not None:
+            self._make_room(self._position + BLANK_BYTES_MIN)
+        following = self._supply.take(old.stop if old else self.written, room_bytes)
+        if old is not None:
+            left = old.size_bytes - self._position
+            self._tail[self._position : self._position + BLANK_BYTES_MIN] = encode_blank(left)
+            if self._parts:
+                self._parts[-1].end = old.first + self._position + BLANK_BYTES_MIN
+        self.segments.add(following)
+        self.written = following.first
+        self._use(following, 0)
+
+    # -- committing -----------------------------------------------------------------------------
+
+    @property
+    def readable(self) -> int:
+        """Log offset behind the last record that may be read."""
+        return self.written if self._pool is None else self._committed
+
+    def commit(self) -> int:
+        """Copies what is staged to the files; answers up to where all may be read. Raises OSError.
+
+        What a roll adds meanwhile lies behind the place that was read first.
+        """
+        if self._pool is None:
+            return self.written
+        with self._committing:
+            written, start = self.written, self._committed
+            for part in self._parts:
+                stop = written if part.end is None else min(part.end, written)
+                part.commit(max(start, part.file.first), min(stop, part.file.stop))
+            done = [part for part in self._parts if part.end and part.file.stop <= written]
+            self._committed = written
+            with self._changing:
+                self._parts = self._parts[len(done) :]
+            for part in done:
+                self._give_back(part)
+            return written
+
+    # -- reading --------------------------------------------------------------------------------
+
+    @property
+    def first(self) -> int:
+        """The oldest log offset that is still there."""
+        files = self.segments.files
+        return files[0].first if files else self.written
+
+    def slice(self, log_offset: int, size_bytes: int) -> memoryview | None:
+        """A piece of the log without copying; None if it is gone, not there yet or in two files."""
+        if size_bytes < 0 or log_offset + size_bytes > self.readable:
+            return None
+        file = self.segments.find(log_offset)
+        if file is None or log_offset + size_bytes > file.stop:
+            return None
+        try:
+            view = file.view()
+        except FileNotFoundError:  # Deleted by retention after it was found.
+            return None
+        start = log_offset - file.first
+        return view[start : start + size_bytes].toreadonly()
+
+    def window(self, log_offset: int) -> Window | None:
+        """What may be read of the file that holds a log offset; None if that is gone, or not there.
+
+        For whoever reads many records that lie next to each other.
+        """
+        readable = self.readable
+        file = self.segments.find(log_offset)
+        if file is None or log_offset >= readable:
+            return None
+        try:
+            view = file.view()
+        except FileNotFoundError:  # Deleted by retention after it was found.
+            return None
+        return file.first, min(file.stop, readable), view.toreadonly()
+
+    def record(self, log_offset: int) -> memoryview | None:
+        """The record that begins at a log offset; None if no whole record is announced there."""
+        head = self.slice(log_offset, 8)
+        if head is None or bytes(head[4:]) not in _MAGICS:
+            return None
+        size_bytes = int.from_bytes(head[:4], "big")
+        return self.slice(log_offset, size_bytes) if size_bytes >= SIZE_MIN else None
+
+    def decode(
+        self, log_offset: int, *, check_crc: bool = True, read_body: bool = False
+    ) -> RecordFields | None:
+        """The fields of a record; None unless a sound record that names this place lies there."""
+        record = self.record(log_offset)
+        if record is None:
+            return None
+        try:
+            fields = kernel.decode_record(record, 0, check_crc, read_body)
+        except RecordError:
+            return None
+        return fields if fields[LOG_OFFSET] == log_offset else None
+
+
+# -- walking -------------------------------------------------------------------------------------
+
+
+class Stop(Exception):
+    """A walk over one file ended before the file did."""
+
+    def __init__(self, position: int, why: str, *, unused: bool) -> None:
+        super().__init__(why)
+        self.position = position
+        self.why = why
+        self.unused = unused
+        """Nothing was ever written here; the ordinary end of a log."""
+
+
+def walk(
+    view: memoryview, first: int, position: int, *, check_crc: bool, torn: bool = False
+) -> Iterator[RecordFields]:
+    """The records of one file from a position on, bodies left out.
+
+    Ends at the filler; raises Stop where no sound record lies. With `torn` a record of which the
+    disk kept some sectors and lost others is not sound either, wherever they lie in it.
+    """
+    decode = kernel.decode_record
+    size_bytes = len(view)
+    while True:
+        try:
+            fields = decode(view, position, check_crc, False)
+        except RecordError as e:
+            if bytes(view[position + 4 : position + 8]) == _BLANK and _is_filler(view, position):
+                return
+            unused = not any(view[position : position + 8])
+            raise Stop(position, str(e), unused=unused) from e
+        if fields[LOG_OFFSET] != first + position:
+            why = f"record at {position}: says it lies at {fields[LOG_OFFSET]} of the log"
+            raise Stop(position, why, unused=False)
+        if torn and _lost_text(view, position, fields):
+            raise Stop(position, f"record at {position}: a part of it was lost", unused=False)
+        yield fields
+        position += fields[SIZE]
+        if position + BLANK_BYTES_MIN > size_bytes:
+            raise Stop(position, f"record at {position}: no room for a filler", unused=False)
+
+
+def _lost_text(view: memoryview, position: int, fields: RecordFields) -> bool:
+    """Whether sectors with topic or properties are missing, of which no checksum tells.
+
+    A sector that never arrived reads as zeros. Lost parts before the text are found by the lengths
+    and the CRC.
+    """
+    # The lengths themselves may be zero, and are right, or the record would not add up.
+    places = text_places(view, position, fields[SIZE], fields[SYS_FLAG])
+    return any(has_lost_sector(view, at, end) for at, end in places)
+
+
+def _is_filler(view: memoryview, position: int) -> bool:
+    return int.from_bytes(view[position : position + 4], "big") == len(view) - position
+
+
+def find_record(view: memoryview, first: int, position: int, stop: int) -> int | None:
+    """Where the next sound record begins, at or after a position; None if there is none.
+
+    A record names its own place in the log, so bytes of a body do not pass for one.
+    """
+    while position < stop:
+        chunk = bytes(view[position : min(position + _SEARCH_BYTES, stop)])
+        at = min((hit for hit in map(chunk.find, _MAGICS) if hit >= 0), default=-1)
+        if at < 0:
+            # The magic may lie across two chunks.
+            position += max(len(chunk) - 3, 1) if len(chunk) == _SEARCH_BYTES else len(chunk)
+            continue
+        candidate = position + at - 4
+        if candidate >= 0 and _sound(view, first, candidate):
+            return candidate
+        position += at + 1
+    return None
+
+
+def _sound(view: memoryview, first: int, position: int) -> bool:
+    try:
+        fields = kernel.decode_record(view, position, True, False)
+    except RecordError:
+        return False
+    return fields[LOG_OFFSET] == first + position

@@ -1,0 +1,529 @@
+"""A consume queue: for each message of one queue, in order, where it lies in the log.
+
+    entry := log offset:i64  record size:i32  tags code:i64            20 bytes, big-endian
+
+The tags code is the hash of the tags, or the time of delivery for delayed messages. A queue whose
+beginning is gone starts inside a file; the places before it hold blanks (log offset 0, size
+2^31-1), as RocketMQ writes them. After the last entry there are zeros.
+
+Entries are derived from the log. One thread writes; `next_offset` moves after the entry is there.
+
+A new file begins in memory (see `mapped_file`): the flush writes its entries to the disk, and the
+writer goes over to the file itself when the stage is full. Until a checkpoint vouches for them the
+log can make the entries again.
+"""
+
+import contextlib
+import errno
+import struct
+import threading
+from bisect import bisect_left
+from collections.abc import Iterator
+from pathlib import Path
+
+from tianzhou.store.config import ENTRY_BYTES
+from tianzhou.store.consume_queue_ext import QueueExt, is_address
+from tianzhou.store.files.disk import PAGE_BYTES, Disk, explained
+from tianzhou.store.files.mapped_file import MappedFile
+from tianzhou.store.files.segments import Segments
+
+ENTRY = struct.Struct(">qiq")
+assert ENTRY.size == ENTRY_BYTES
+_write_entry = ENTRY.pack_into
+
+BLANK_SIZE = 2**31 - 1
+_GAP_CODE = -1
+"""Tags code of a blank between messages; RocketMQ has blanks only before the first one."""
+_BEFORE = ENTRY.pack(0, BLANK_SIZE, 0)
+_GAP = ENTRY.pack(0, BLANK_SIZE, _GAP_CODE)
+
+_RESERVE_BYTES_MAX = 16 * PAGE_BYTES
+_LOW_COUNT = 1_024
+_LOAD_COUNT = PAGE_BYTES // ENTRY_BYTES
+_LOAD_BYTES = _LOAD_COUNT * ENTRY_BYTES
+_ZEROS = bytes(PAGE_BYTES)
+_STAGE_BYTES = 32 * ENTRY_BYTES
+_STAGE_BYTES_MAX = 2048 * ENTRY_BYTES
+_STAGE_AGAIN_BYTES_MAX = 256 * ENTRY_BYTES
+
+Entry = tuple[int, int, int]
+"""Log offset, record size, tags code."""
+
+
+class MappingLimit:
+    """Keeps the number of mapped queue files below a limit by letting go of those not in use.
+
+    Linux allows 65,530 mappings a process, and each holds a file descriptor.
+    """
+
+    __slots__ = ("_changing", "_files", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._changing = threading.Lock()
+        self._files: list[MappedFile] = []
+
+    def mapped(self, file: MappedFile) -> None:
+        """Told of each new mapping."""
+        with self._changing:
+            self._files.append(file)
+            if len(self._files) > self.limit:
+                self._sweep()
+
+    def release_unused(self) -> None:
+        """Lets go of what was not used since the last time."""
+        with self._changing:
+            self._files = self._used()
+
+    def _used(self) -> list[MappedFile]:
+        """Second chance: what was used since the last look stays; the others are let go of."""
+        kept = list[MappedFile]()
+        for file in self._files:
+            if file.mapped and file.touched:
+                file.touched = False
+                kept.append(file)
+            else:
+                file.unmap()
+        return kept
+
+    def _sweep(self) -> None:
+        kept = self._used()
+        surplus = max(len(kept) - self.limit * 3 // 4, 0)
+        for file in kept[:surplus]:
+            file.unmap()
+        self._files = kept[surplus:]
+
+
+class ConsumeQueue:
+    """The entries of one queue of one topic."""
+
+    __slots__ = (
+        "_bare_behind", "_limit", "_min", "_reserved", "end_log_offset", "ext", "flushed_offset",
+        "low_offset", "next_offset", "queue_id", "segments", "topic", "writes_ext",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        disk: Disk,
+        root: Path,
+        topic: str,
+        queue_id: int,
+        file_bytes: int,
+        limit: MappingLimit,
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.segments = Segments(disk, root.joinpath(topic, str(queue_id)), file_bytes)
+        self._limit = limit
+        self.ext: QueueExt | None = None
+        """The units that entries may point to, where there are such files."""
+        self.writes_ext = False
+        self._bare_behind = False
+        """Nothing was ever written behind the last entry that was loaded."""
+        self._reserved = 0
+        """Byte position up to which the last file has disk blocks for certain."""
+        self.low_offset = 0
+        """Queue offset from which on little room is left of what was lent last."""
+        self.next_offset = 0
+        """Queue offset that the next message gets."""
+        self._min = (-1, 0)
+        """First log offset, and the smallest queue offset that goes with it."""
+        self.flushed_offset = 0
+        self.end_log_offset = 0
+        """Where the record of the last entry ends."""
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def make_room(self, count: int) -> None:
+        """Makes sure that `count` more entries can be written without asking the disk.
+
+        Raises OSError; then nothing has changed that a reader could see.
+        """
+        stop = (self.next_offset + count) * ENTRY_BYTES
+        if stop > self._reserved:
+            self._reserve(stop)
+
+    def extend(self) -> None:
+        """Gives the last file more room than it has, in memory or on the disk. Raises OSError.
+
+        New files are for `make_room`.
+        """
+        file = self.segments.find(self.next_offset * ENTRY_BYTES)
+        if file is not None and self._reserved < file.stop:
+            self._reserve(self._reserved + ENTRY_BYTES)
+
+    def _reserve(self, stop: int) -> None:
+        position = self.next_offset * ENTRY_BYTES
+        while position < stop:
+            file = self.segments.find(position) or self._add_file(position)
+            if file.staged or self._stages_again(file, position - file.first):
+                end = self._grow_stage(file, min(stop, file.stop) - file.first)
+            else:
+                # Small queues take a page at a time, busy ones more.
+                wanted = max(stop, position + min(position - file.first, _RESERVE_BYTES_MAX))
+                end = min(-(-wanted // PAGE_BYTES) * PAGE_BYTES, file.stop)
+                file.reserve(position - file.first, end - position)
+            self._reserved = position = end
+
+    def _add_file(self, position: int) -> MappedFile:
+        file = self.segments.file_at(position - position % self.segments.size_bytes)
+        file.stage(0)
+        self.segments.add(file)
+        return file
+
+    def _stages_again(self, file: MappedFile, used_bytes: int) -> bool:
+        """A short file that is not in use goes on in memory, like a new one."""
+        if file.mapped or used_bytes > _STAGE_AGAIN_BYTES_MAX:
+            return False
+        size_bytes = min(used_bytes + _STAGE_BYTES, file.size_bytes)
+        return file.stage_again(used_bytes, size_bytes)
+
+    def _grow_stage(self, file: MappedFile, wanted_bytes: int) -> int:
+        """Gives more memory to a stage, or ends it; answers up to which position there is room."""
+        size_bytes = len(file.view())
+        if size_bytes >= wanted_bytes:
+            return file.first + size_bytes
+        if file.made or wanted_bytes > _STAGE_BYTES_MAX:
+            file.settle(size_bytes)
+            self._limit.mapped(file)
+            return file.first + size_bytes
+        while size_bytes < wanted_bytes:
+            size_bytes = size_bytes * 4 or _STAGE_BYTES
+        size_bytes = min(size_bytes, _STAGE_BYTES_MAX, file.size_bytes)
+        file.stage(size_bytes)
+        return file.first + size_bytes
+
+    def put(self, log_offset: int, size_bytes: int, tags_code: int) -> None:
+        """Writes the next entry; `make_room` was called before."""
+        next_offset = self.next_offset
+        position = next_offset * ENTRY_BYTES
+        file = self.segments.files[-1]
+        if position < file.first:
+            found = self.segments.find(position)
+            assert found is not None
+            file = found
+        view = file.view() if file.mapped else self._view(file)
+        _write_entry(view, position - file.first, log_offset, size_bytes, tags_code)
+        self.end_log_offset = log_offset + size_bytes
+        self.next_offset = next_offset + 1
+
+    def code_of(self, tags_code: int, store_time_ms: int) -> int:
+        """What the next entry keeps of a tags code: itself, or the address of a unit with it."""
+        if self.ext is None or not self.writes_ext:
+            return tags_code
+        return self.ext.put(tags_code, store_time_ms)
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether the next entries go to memory and not to a mapped file."""
+        file = self.segments.find(self.next_offset * ENTRY_BYTES)
+        return file is not None and file.staged
+
+    def lease(self) -> tuple[memoryview, int, int] | None:
+        """Where the next entries go: a file's memory, the queue offset of its first entry, and of
+        the first entry that has no room; None if there is no room at all."""
+        file = self.segments.find(self.next_offset * ENTRY_BYTES)
+        if file is None:
+            return None
+        limit = min(self._reserved, file.stop) // ENTRY_BYTES
+        if limit <= self.next_offset:
+            return None
+        self.low_offset = limit - min(_LOW_COUNT, (limit - self.next_offset) // 2)
+        return self._view(file), file.first // ENTRY_BYTES, limit
+
+    def reading_lease(self, queue_offset: int) -> tuple[memoryview, int, int] | None:
+        """The memory of the file with a queue offset, the offset of its first entry, and of the
+        first one behind it; None if there is no such file, or its entries mean something else.
+
+        Of a staged file the memory may be left behind by the writer. Entries that are not in it are
+        beyond its end or zero, which no entry is, and the feed hands such a pull back.
+        """
+        file = self.segments.find(queue_offset * ENTRY_BYTES)
+        if file is None or self.ext is not None:
+            return None
+        try:
+            view = self._view(file)
+        except FileNotFoundError:  # Deleted by retention after it was found.
+            return None
+        return view, file.first // ENTRY_BYTES, file.stop // ENTRY_BYTES
+
+    def put_many(self, entries: bytes) -> None:
+        """Writes the next entries, given as they lie in a file; makes room by itself."""
+        while entries:
+            position = self.next_offset * ENTRY_BYTES
+            left = self.segments.size_bytes - position % self.segments.size_bytes
+            piece = entries[:left]
+            self.make_room(len(piece) // ENTRY_BYTES)
+            file = self.segments.find(position)
+            assert file is not None
+            at = position - file.first
+            self._view(file)[at : at + len(piece)] = piece
+            log_offset, size_bytes, _ = ENTRY.unpack_from(piece, len(piece) - ENTRY_BYTES)
+            self.end_log_offset = log_offset + size_bytes
+            self.next_offset += len(piece) // ENTRY_BYTES
+            entries = entries[left:]
+
+    def skip_to(self, queue_offset: int) -> None:
+        """Blanks up to a queue offset: the messages before it are gone."""
+        blank = _GAP
+        if not self.segments.files:
+            # Nothing was ever written: the file that holds the offset is the first one.
+            self._end_at(queue_offset - queue_offset % (self.segments.size_bytes // ENTRY_BYTES))
+            blank = _BEFORE
+        while self.next_offset < queue_offset:
+            self.make_room(1)
+            position = self.next_offset * ENTRY_BYTES
+            file = self.segments.find(position)
+            assert file is not None
+            at = position - file.first
+            self._view(file)[at : at + ENTRY_BYTES] = blank
+            self.next_offset += 1
+        self.make_room(1)
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def _view(self, file: MappedFile) -> memoryview:
+        if file.mapped:
+            return file.view()
+        view = file.view()
+        self._limit.mapped(file)
+        return view
+
+    def entries(self, queue_offset: int, count: int) -> Iterator[Entry]:
+        """Up to `count` entries from a queue offset on, within one file.
+
+        Where an entry points to a unit its tags code is taken from there; the address is left if
+        there is no such unit (`is_address`).
+        """
+        found = self.raw_entries(queue_offset, count)
+        return found if self.ext is None else map(self._resolved, found)
+
+    def _resolved(self, entry: Entry) -> Entry:
+        log_offset, size_bytes, code = entry
+        if self.ext is not None and is_address(code):
+            found = self.ext.tags_code(code)
+            code = code if found is None else found
+        return log_offset, size_bytes, code
+
+    def raw_entries(self, queue_offset: int, count: int) -> Iterator[Entry]:
+        """The same, as they lie in the file."""
+        stop = min(queue_offset + count, self.next_offset)
+        file = self.segments.find(queue_offset * ENTRY_BYTES)
+        if file is None or queue_offset >= stop:
+            return iter(())
+        start = queue_offset * ENTRY_BYTES - file.first
+        end = min(stop * ENTRY_BYTES, file.stop) - file.first
+        try:
+            return ENTRY.iter_unpack(self._view(file)[start:end])
+        except FileNotFoundError:  # Deleted by retention after it was found.
+            return iter(())
+
+    def entry(self, queue_offset: int) -> Entry | None:
+        return next(self.entries(queue_offset, 1), None)
+
+    # -- keeping --------------------------------------------------------------------------------
+
+    def waiting_pages(self) -> int:
+        """Pages with entries that no flush has seen."""
+        return -(-(self.next_offset - self.flushed_offset) * ENTRY_BYTES // PAGE_BYTES)
+
+    def save(self) -> int:
+        """Gives to the files what is only in memory; answers up to which queue offset.
+
+        `sync` makes that durable, and `flushed` is told so once the names of files are, too. One
+        thread does these three. Raises StoreFull if there is no room for a new file; OSError.
+        """
+        target = self.next_offset
+        for file, start, stop in self._waiting(target):
+            with contextlib.suppress(FileNotFoundError):  # Deleted by retention or with its topic.
+                self._save(file, start, stop)
+        return target
+
+    def sync(self, queue_offset: int) -> None:
+        """Puts what was saved up to a queue offset on the disk. Raises OSError."""
+        for file, _, _ in self._waiting(queue_offset):
+            with contextlib.suppress(FileNotFoundError):
+                file.sync()
+
+    def _waiting(self, queue_offset: int) -> list[tuple[MappedFile, int, int]]:
+        """Files with entries that are not on the disk, and between which positions those lie."""
+        start, stop = self.flushed_offset * ENTRY_BYTES, queue_offset * ENTRY_BYTES
+        return [
+            (file, max(start - file.first, 0), min(stop - file.first, file.size_bytes))
+            for file in self.segments.files
+            if file.stop > start and file.first < stop
+        ]
+
+    def new_names(self) -> list[MappedFile]:
+        """Files whose names may not be durable."""
+        return [file for file in self.segments.files if file.new_name]
+
+    def _save(self, file: MappedFile, start: int, stop: int) -> None:
+        try:
+            file.save(start, stop)
+        except OSError as e:
+            if e.errno in (errno.ENOSPC, errno.EDQUOT):
+                # Nothing is lost by this, and later there may be room.
+                raise explained(e, f"make a file of queue {self.topic}/{self.queue_id}") from e
+            raise
+
+    def flushed(self, queue_offset: int, named: list[MappedFile]) -> None:
+        """Entries before `queue_offset` and the names of these files are durable."""
+        for file, _, stop in self._waiting(queue_offset):
+            if file.staged and stop == file.size_bytes:
+                file.end_stage()
+        self.flushed_offset = queue_offset
+        for file in named:
+            file.new_name = False
+
+    def expire(self, first_log_offset: int) -> int:
+        """Removes files whose messages the log no longer has; answers how many.
+
+        The last file stays, for it tells the next queue offset.
+        """
+        files = self.segments.files
+        gone = 0
+        while gone < len(files) - 1:
+            entry = self.entry(files[gone].stop // ENTRY_BYTES - 1)
+            if entry is None or entry[0] >= first_log_offset:
+                break
+            gone += 1
+        if gone:
+            self._min = (first_log_offset, self.min_offset(first_log_offset))
+            self.segments.remove_first(gone)
+            first = next(self.raw_entries(self.min_offset(first_log_offset), 1), None)
+            if self.ext is not None and first is not None and is_address(first[2]):
+                self.ext.expire(first[2])
+        return gone
+
+    def min_offset(self, first_log_offset: int) -> int:
+        """Queue offset of the oldest message that the log still has, if it begins there."""
+        known_for, known = self._min
+        if known_for != first_log_offset:
+            known = self._find_min(first_log_offset)
+            self._min = (first_log_offset, known)
+        return known
+
+    def _find_min(self, first_log_offset: int) -> int:
+        def still_there(queue_offset: int) -> bool:
+            while queue_offset < self.next_offset:
+                entry = self.entry(queue_offset)
+                if entry is None or (entry[1] == BLANK_SIZE and entry[2] == _GAP_CODE):
+                    queue_offset += 1  # Nothing is known of it; the next message decides.
+                    continue
+                return entry[1] != BLANK_SIZE and entry[0] >= first_log_offset
+            return True
+
+        files = self.segments.files
+        first = files[0].first // ENTRY_BYTES if files else self.next_offset
+        candidates = range(first, self.next_offset)
+        return first + bisect_left(candidates, True, key=still_there)
+
+    # -- recovery -------------------------------------------------------------------------------
+
+    def load(self, firsts: list[int], before_log_offset: int, *, look_behind: bool = False) -> None:
+        """Takes over files and finds the end: the first place without an entry below a log offset.
+
+        Reads without mapping, so that many queues load fast. Entries below that log offset must lie
+        without holes; what comes after may be anything. With `look_behind` it is looked at now,
+        which spares `cut` the way to the disk.
+        """
+        self.segments.adopt(firsts)
+        # Whoever made the last file may not have lived to make its name durable.
+        for file in self.segments.files[-1:]:
+            file.new_name = True
+        end = 0
+        for file in reversed(self.segments.files):
+            end = file.first // ENTRY_BYTES
+            count, last, bare = _valid_count(file, before_log_offset, look_behind)
+            if last is not None:
+                self.end_log_offset = last[0] + last[1] if last[1] != BLANK_SIZE else 0
+                end += count
+                self._bare_behind = bare and file is self.segments.files[-1]
+                break
+        self._end_at(end)
+
+    def _end_at(self, queue_offset: int) -> None:
+        self._min = (-1, 0)
+        self.next_offset = self.flushed_offset = queue_offset
+        self._reserved = queue_offset * ENTRY_BYTES
+
+    def cut(self, queue_offset: int) -> bool:
+        """Nothing remains from a queue offset on; False if nothing was there."""
+        if self._bare_behind and queue_offset == self.next_offset:
+            return False
+        self._bare_behind = False
+        position = queue_offset * ENTRY_BYTES
+        files = self.segments.files
+        changed = any(file.first >= position for file in files[1:])
+        self.segments.remove_from(max(position, files[0].first + 1) if files else position)
+        file = self.segments.files[-1] if self.segments.files else None
+        if file is not None and file.has_data(max(position - file.first, 0)):
+            file.cut(max(position - file.first, 0))
+            changed = True
+        self._end_at(queue_offset)
+        return changed
+
+    def step_back(self) -> None:
+        """The last entry does not count."""
+        self._bare_behind = False
+        self._end_at(self.next_offset - 1)
+        last = self.entry(self.next_offset - 1)
+        self.end_log_offset = last[0] + last[1] if last and last[1] != BLANK_SIZE else 0
+
+    def remove(self) -> None:
+        """Takes the queue off the disk."""
+        self.segments.remove_first(len(self.segments.files))
+        self.segments.remove_directory()
+        self._end_at(0)
+        self.end_log_offset = 0
+        if self.ext is not None:
+            self.ext.remove()
+
+
+def _valid_count(
+    file: MappedFile, before_log_offset: int, look_behind: bool
+) -> tuple[int, Entry | None, bool]:
+    """How many entries at the beginning of a file are below a log offset, and the last of them.
+
+    With `look_behind` also whether the rest of the file is certainly zero.
+    """
+    count = file.size_bytes // ENTRY_BYTES
+    with file.opened() as handle:
+        # Most queues are short, so one read tells. Of the others the last block that begins well
+        # is searched for.
+        block = handle.read(0, PAGE_BYTES)
+        at, low, high = 0, 0, -(-count // _LOAD_COUNT) - 1
+        if not _is_valid(block, min(count, _LOAD_COUNT) - 1, before_log_offset):
+            high = 0
+        bare = look_behind and high == 0 and not handle.has_data(PAGE_BYTES)
+        while low < high:
+            middle = (low + high + 1) // 2
+            candidate = handle.read(middle * _LOAD_BYTES, PAGE_BYTES)
+            if _is_valid(candidate, 0, before_log_offset):
+                low, block, at = middle, candidate, middle
+            else:
+                high = middle - 1
+    there = min(len(block) // ENTRY_BYTES, count - at * _LOAD_COUNT)
+    low, high = 0, 1
+    while high <= there and _is_valid(block, high - 1, before_log_offset):
+        low, high = high, high * 2
+    inside = range(low, min(high - 1, there))
+    valid = low + bisect_left(
+        inside, True, key=lambda n: not _is_valid(block, n, before_log_offset)
+    )
+    if not valid:
+        return 0, None, False
+    last: Entry = ENTRY.unpack_from(block, (valid - 1) * ENTRY_BYTES)
+    return at * _LOAD_COUNT + valid, last, bare and not _has_data(block[valid * ENTRY_BYTES :])
+
+
+def _has_data(block: bytes) -> bool:
+    return block != _ZEROS[: len(block)]
+
+
+def _is_valid(block: bytes, number: int, before_log_offset: int) -> bool:
+    if (number + 1) * ENTRY_BYTES > len(block):
+        return False
+    log_offset, size_bytes, _ = ENTRY.unpack_from(block, number * ENTRY_BYTES)
+    return bool(size_bytes > 0 and 0 <= log_offset < before_log_offset)

@@ -1,0 +1,168 @@
+"""Beside a consume queue, units of any size that its entries point to: RocketMQ's ConsumeQueueExt.
+
+    unit := size:i16  tags code:i64  store time:i64  bit map size:i16  bit map    20 bytes and more
+
+Units follow each other in files of one size and do not cross their ends; where no further unit fits
+lies the size -1. The entry holds the address of the unit instead of the tags code: its position
+less 2^63, which no tags code is. RocketMQ calls these files weakly reliable, and so they are here:
+an entry whose unit cannot be read matches every filter, and where a unit cannot be written the
+entry holds the tags code itself.
+
+The bit map tells RocketMQ which SQL subscriptions a message matches. None is computed here, so our
+units have none, as RocketMQ's have without `enableCalcFilterBitMap`.
+"""
+
+import logging
+import struct
+from pathlib import Path
+
+from tianzhou.store.files.disk import PAGE_BYTES, Disk
+from tianzhou.store.files.mapped_file import MappedFile
+from tianzhou.store.files.segments import Segments, look
+
+log = logging.getLogger(__name__)
+
+UNIT = struct.Struct(">hqqh")
+assert UNIT.size == 20
+_SIZE = struct.Struct(">h")
+_FULL = _SIZE.pack(-1)
+_END_BYTES = 4
+"""Kept free at the end of a file."""
+_RESERVE_BYTES_MAX = 16 * PAGE_BYTES
+_BASE = -(2**63)
+ADDRESS_MAX = -(2**31) - 1
+_POSITION_MAX = ADDRESS_MAX - _BASE
+
+
+def is_address(tags_code: int) -> bool:
+    """Whether an entry holds the address of a unit in place of a tags code."""
+    return tags_code <= ADDRESS_MAX
+
+
+class QueueExt:
+    """The units of one queue. One thread writes; any may read."""
+
+    __slots__ = ("_disk", "_flushed", "_new_names", "end", "segments")
+
+    def __init__(self, disk: Disk, root: Path, topic: str, queue_id: int, file_bytes: int) -> None:
+        self._disk = disk
+        self.segments = Segments(disk, root.joinpath(topic, str(queue_id)), file_bytes)
+        self.end = 0
+        """Position behind the last unit."""
+        self._flushed = 0
+        self._new_names = False
+
+    def tags_code(self, address: int) -> int | None:
+        """The tags code in a unit; None if there is no such unit."""
+        unit = self._unit(address - _BASE)
+        return None if unit is None else unit[1]
+
+    def _unit(self, position: int) -> tuple[int, int, int, int] | None:
+        file = self.segments.find(position)
+        at = position - file.first if file else 0
+        if file is None or position >= self.end or at + UNIT.size > file.size_bytes:
+            return None
+        try:
+            unit: tuple[int, int, int, int] = UNIT.unpack_from(file.view(), at)
+        except FileNotFoundError:  # Deleted with its topic meanwhile.
+            return None
+        return unit if unit[0] >= UNIT.size else None
+
+    def put(self, tags_code: int, store_time_ms: int) -> int:
+        """Adds a unit; answers what the entry holds: its address, or the code if that failed."""
+        try:
+            file = self._room()
+        except OSError as e:
+            log.warning("%s: no unit could be written: %s", self.segments.directory, e)
+            return tags_code
+        if self.end > _POSITION_MAX:
+            return tags_code
+        UNIT.pack_into(file.view(), self.end - file.first, UNIT.size, tags_code, store_time_ms, 0)
+        address = self.end + _BASE
+        self.end += UNIT.size
+        return address
+
+    def _room(self) -> MappedFile:
+        """The file in which the next unit fits. Raises OSError."""
+        file = self.segments.find(self.end)
+        if file is not None and self.end + UNIT.size + _END_BYTES > file.stop:
+            view, at = file.view(), self.end - file.first
+            if at + _SIZE.size <= len(view):
+                self._make_room(file, at + _SIZE.size)
+                view[at : at + _SIZE.size] = _FULL
+            self.end, file = file.stop, None
+        if file is None:
+            file = self._add_file()
+        self._make_room(file, self.end - file.first + UNIT.size)
+        return file
+
+    def _make_room(self, file: MappedFile, stop: int) -> None:
+        used_bytes = self.end - file.first
+        file.make_room(used_bytes, stop, more=min(used_bytes, _RESERVE_BYTES_MAX))
+
+    def _add_file(self) -> MappedFile:
+        self.segments.make_directory(durable=False)
+        size_bytes = self.segments.size_bytes
+        file = self.segments.file_at(self.end - self.end % size_bytes)
+        file.create(reserve_bytes=0, durable=False)
+        self._new_names = True
+        self.segments.add(file)
+        return file
+
+    # -- keeping --------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Makes all units durable. Raises OSError."""
+        target = self.end
+        for file in self.segments.files:
+            if file.stop > self._flushed and file.first < target:
+                file.sync()
+        if self._new_names and target > self._flushed:
+            self._disk.sync_directory(self.segments.directory)
+            self._disk.sync_directory(self.segments.directory.parent)
+            self._new_names = False
+        self._flushed = target
+
+    def load(self, last_address: int | None) -> None:
+        """Takes over the files; what lies behind the unit of the last entry does not count.
+
+        If the last entry has none (None) nothing is known of the end, and units go on in a new
+        file.
+        """
+        found = look(self._disk, self.segments.directory)
+        size_bytes = self.segments.size_bytes
+        whole = set(found.sizes.values()) <= {size_bytes} and found.gap(size_bytes) is None
+        if not whole or any(first % size_bytes for first in found.sizes):
+            log.warning("%s: files of odd size or place are removed", self.segments.directory)
+            self.segments.adopt(list(found.sizes))
+            self.remove()
+            return
+        self.segments.adopt(list(found.sizes))
+        files = self.segments.files
+        self.end = files[-1].stop if files else 0
+        if last_address is None:
+            self._flushed = self.end
+            return
+        unit = self._unit(last_address - _BASE)
+        self.cut(last_address - _BASE + unit[0] if unit else 0)
+
+    def cut(self, position: int) -> None:
+        """Nothing remains from a position on."""
+        files = self.segments.files
+        first = files[0].first if files else 0
+        self.end = self._flushed = max(position, first)
+        self.segments.remove_from(max(self.end, first + 1))
+        file = self.segments.find(self.end)
+        if file is not None and file.has_data(self.end - file.first):
+            file.cut(self.end - file.first)
+
+    def expire(self, first_address: int) -> None:
+        """Removes files before the unit of the first entry that is left."""
+        gone = [f for f in self.segments.files[:-1] if f.stop < first_address - _BASE]
+        self.segments.remove_first(len(gone))
+
+    def remove(self) -> None:
+        """Takes all units off the disk."""
+        self.segments.remove_first(len(self.segments.files))
+        self.segments.remove_directory()
+        self.end = self._flushed = 0

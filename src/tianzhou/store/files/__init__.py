@@ -1,0 +1,3 @@
+"""Files of the store: the disk behind one interface, mapped files, sequences of them, lock and
+checkpoint.
+"""

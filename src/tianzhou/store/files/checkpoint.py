@@ -1,0 +1,110 @@
+"""The checkpoint: up to where the files are known to be on the disk. One page, in RocketMQ's
+layout.
+
+    0    store time of the last message whose log record is on the disk:i64
+    8    store time of the last message whose queue entry is on the disk:i64
+    16   store time of the last message in an index file that is full and on the disk:i64
+    24   (5.x) offset that the master has flushed:i64, confirmed log offset:i64; kept as found
+    64   our own part: magic "TZ01", then log offset:i64, number of queues:i64, sum of their next
+         offsets:i64, number of index items:i64, then CRC-32 of bytes 0-23 and of our part before it
+
+Times are all that RocketMQ has to find a place to recover from, and clocks jump. Our part says it
+exactly: every queue entry and index item of records before `log_offset` is on the disk, and there
+are so many of them. If RocketMQ wrote the times in between, the CRC no longer fits and our part
+does not count. Both parts lie in one sector, so a torn write has either all of it or nothing.
+"""
+
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from tianzhou.store.files.disk import PAGE_BYTES, Disk
+
+_TIMES = struct.Struct(">qqq")
+_OWN_AT = 64
+_OWN = struct.Struct(">4sqqqq")
+_CRC = struct.Struct(">I")
+_MAGIC = b"TZ01"
+_SLACK_MS = 3000
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """What has been derived from the log before `log_offset`."""
+
+    log_offset: int
+    queue_count: int
+    entry_count: int
+    index_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What the file says."""
+
+    log_time_ms: int = 0
+    queue_time_ms: int = 0
+    index_time_ms: int = 0
+    derived: Derived | None = None
+
+    @property
+    def safe_time_ms(self) -> int:
+        """Before this time all is on the disk in log and queues, as RocketMQ reckons."""
+        return max(min(self.log_time_ms, self.queue_time_ms) - _SLACK_MS, 0)
+
+
+def read_checkpoint(disk: Disk, path: Path) -> Checkpoint:
+    """The checkpoint; one without any promise if the file is missing or too short."""
+    try:
+        handle = disk.open(path, writable=False)
+    except FileNotFoundError:
+        return Checkpoint()
+    try:
+        page = handle.read(0, PAGE_BYTES)
+    finally:
+        handle.close()
+    if len(page) < _TIMES.size:
+        return Checkpoint()
+    log_time_ms, queue_time_ms, index_time_ms = _TIMES.unpack_from(page)
+    return Checkpoint(log_time_ms, queue_time_ms, index_time_ms, _read_own(page))
+
+
+def _read_own(page: bytes) -> Derived | None:
+    if len(page) < _OWN_AT + _OWN.size + _CRC.size:
+        return None
+    magic, log_offset, queue_count, entry_count, index_count = _OWN.unpack_from(page, _OWN_AT)
+    (crc,) = _CRC.unpack_from(page, _OWN_AT + _OWN.size)
+    if magic != _MAGIC or crc != _own_crc(page):
+        return None
+    return Derived(log_offset, queue_count, entry_count, index_count)
+
+
+def _own_crc(page: bytes) -> int:
+    return zlib.crc32(page[_OWN_AT : _OWN_AT + _OWN.size], zlib.crc32(page[: _TIMES.size]))
+
+
+def write_checkpoint(disk: Disk, path: Path, checkpoint: Checkpoint) -> None:
+    """Writes the file and makes it durable."""
+    new = not disk.exists(path)
+    handle = disk.open(path, create=True)
+    try:
+        page = bytearray(handle.read(0, PAGE_BYTES).ljust(PAGE_BYTES, b"\0"))
+        _TIMES.pack_into(
+            page, 0, checkpoint.log_time_ms, checkpoint.queue_time_ms, checkpoint.index_time_ms
+        )
+        own = checkpoint.derived
+        if own is None:
+            page[_OWN_AT : _OWN_AT + _OWN.size + _CRC.size] = bytes(_OWN.size + _CRC.size)
+        else:
+            _OWN.pack_into(
+                page, _OWN_AT, _MAGIC, own.log_offset, own.queue_count, own.entry_count,
+                own.index_count,
+            )  # fmt: skip
+            _CRC.pack_into(page, _OWN_AT + _OWN.size, _own_crc(bytes(page)))
+        handle.write(0, bytes(page))
+        handle.sync()
+    finally:
+        handle.close()
+    if new:
+        disk.sync_directory(path.parent)

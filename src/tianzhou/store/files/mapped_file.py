@@ -1,0 +1,265 @@
+"""One file of the store: a fixed size, a place in a sequence, and a mapping made when it is needed.
+
+The name of a file is the position of its first byte in the sequence, in 20 digits. The mapping is a
+plain memoryview; slices of it keep it alive, so `unmap` only lets go of our own hold.
+
+A file may begin *staged*: its bytes lie in ordinary memory, and nothing is on the disk. Making a
+file and taking the first fault on a page of it cost milliseconds, which the writer of a new queue
+need not wait for. One thread writes into the stage and ends it with `settle`; another may `save`
+what is in it meanwhile.
+"""
+
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import Generator
+from pathlib import Path
+
+from tianzhou.store.files.disk import PAGE_BYTES, Disk, DiskFile
+
+NAME_DIGITS = 20
+
+
+def file_name(first: int) -> str:
+    return f"{first:0{NAME_DIGITS}d}"
+
+
+def parse_name(name: str) -> int | None:
+    """The position in a file's name; None if it is not such a name."""
+    return int(name) if len(name) == NAME_DIGITS and name.isdecimal() and name.isascii() else None
+
+
+def _page_up(position: int) -> int:
+    return -(-position // PAGE_BYTES) * PAGE_BYTES
+
+
+class MappedFile:
+    """Bytes `first` to `stop` of a sequence of files."""
+
+    __slots__ = (
+        "_directory", "_disk", "_gone", "_read_ahead", "_view", "first", "made", "new_name",
+        "reserved_bytes", "size_bytes", "staged", "stop", "touched",
+    )  # fmt: skip
+
+    _making = threading.Lock()
+    """Held while a staged file is made or removed, which two threads may want at a time."""
+    _viewing = threading.Lock()
+    """Held while a file is mapped or let go of, or goes to the stage."""
+
+    def __init__(self, disk: Disk, directory: Path, first: int, size_bytes: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._view: memoryview | None = None
+        self.first = first
+        self.stop = first + size_bytes
+        self.size_bytes = size_bytes
+        self.staged = False
+        """The bytes lie in memory; the file, if there is one, has what was saved."""
+        self.made = True
+        """There is a file; False only while it is staged."""
+        self.new_name = False
+        """It was made, and nobody has made its name durable since."""
+        self._gone = False
+        self._read_ahead = True
+        self.reserved_bytes = 0
+        """Up to here `make_room` has given disk blocks."""
+        self.touched = True
+        """Set on use, cleared by whoever limits the number of mappings."""
+
+    @property
+    def path(self) -> Path:
+        return self._directory / file_name(self.first)
+
+    @property
+    def mapped(self) -> bool:
+        return self._view is not None
+
+    def create(self, *, reserve_bytes: int | None = None, durable: bool = True) -> None:
+        """Makes the file, whole at once; `reserve_bytes` (all, unless said) get disk blocks.
+
+        If it fails nothing is left behind. `durable` makes sure that it survives a power cut.
+        """
+        reserve_bytes = self.size_bytes if reserve_bytes is None else reserve_bytes
+        handle = self._disk.open(self.path, create=True)
+        try:
+            handle.resize(self.size_bytes)
+            if reserve_bytes:
+                handle.reserve(0, reserve_bytes)
+            if durable:
+                handle.sync()
+                self._disk.sync_directory(self.path.parent)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._disk.remove(self.path)
+            raise
+        finally:
+            handle.close()
+
+    def view(self, *, writable: bool = True) -> memoryview:
+        """The whole file. Whoever slices it may keep the slice as long as needed."""
+        view = self._view
+        if view is None:
+            with self._viewing:
+                view = self._view
+                if view is None:
+                    with self.opened(writable=writable) as handle:
+                        view = handle.map()
+                    if not self._read_ahead:
+                        self._disk.read_ahead(view, enabled=False)
+                    self._view = view
+        self.touched = True
+        return view
+
+    def set_read_ahead(self, *, enabled: bool) -> None:
+        """Whether the operating system reads ahead when the file is read."""
+        with self._viewing:
+            self._read_ahead = enabled
+            if self._view is not None and not self.staged:
+                self._disk.read_ahead(self._view, enabled=enabled)
+
+    def unmap(self) -> None:
+        with self._viewing:
+            if not self.staged:
+                self._view = None
+
+    def release(self, start: int, stop: int) -> None:
+        """Takes mapped pages out of this process's memory; they come back when they are touched."""
+        view = self._view
+        if view is not None and not self.staged:
+            self._disk.release(view, start, stop)
+
+    def is_cached(self, start: int, stop: int) -> bool:
+        """Whether a range can be read without waiting for the disk, as far as anyone can tell.
+
+        Raises FileNotFoundError if the file was deleted.
+        """
+        return self.staged or self._disk.is_cached(self.view(), start, stop)
+
+    def reserve(self, position: int, count: int) -> None:
+        """Gives disk blocks to a range of the file."""
+        with self.opened(writable=True) as handle:
+            handle.reserve(position, count)
+
+    def make_room(self, used_bytes: int, stop: int, *, more: int) -> None:
+        """Gives disk blocks to everything from `used_bytes` up to `stop`. Raises OSError.
+
+        So many bytes more get blocks, too; on a disk without room for that, only what is asked for.
+        """
+        if stop <= self.reserved_bytes:
+            return
+        start = max(self.reserved_bytes, used_bytes)
+        needed = min(_page_up(stop), self.size_bytes)
+        wanted = min(_page_up(stop + more), self.size_bytes)
+        with self.opened(writable=True) as handle:
+            try:
+                handle.reserve(start, wanted - start)
+            except OSError as e:
+                if e.errno not in (errno.ENOSPC, errno.EDQUOT) or needed == wanted:
+                    raise
+                wanted = needed
+                handle.reserve(start, wanted - start)
+        self.reserved_bytes = max(self.reserved_bytes, wanted)
+
+    def open(self) -> DiskFile:
+        """The file for whoever closes it again."""
+        return self._disk.open(self.path)
+
+    @contextlib.contextmanager
+    def opened(self, *, writable: bool = False) -> Generator[DiskFile]:
+        """The file for calls that need no mapping."""
+        handle = self._disk.open(self.path, writable=writable)
+        try:
+            yield handle
+        finally:
+            handle.close()
+
+    def has_data(self, position: int) -> bool:
+        """False only if everything from `position` on certainly reads as zero."""
+        with self.opened() as handle:
+            return handle.has_data(position)
+
+    def cut(self, position: int, *, reserve: bool = False) -> None:
+        """Makes everything from `position` on zero, durably. No slice of the mapping may be left.
+
+        The file is short for a moment; a start after a power cut in that moment extends it again.
+        """
+        self.unmap()
+        with self.opened(writable=True) as handle:
+            handle.resize(position)
+            self.reserved_bytes = 0
+            handle.resize(self.size_bytes)
+            if reserve:
+                handle.reserve(0, self.size_bytes)
+            handle.sync()
+
+    def sync(self) -> None:
+        with self.opened(writable=True) as handle:
+            handle.sync()
+
+    def remove(self) -> None:
+        """Takes the name away; mapped memory stays readable while a slice is left."""
+        with self._making:
+            self._gone = True
+            if self.made:
+                self._disk.remove(self.path)
+        self.unmap()
+
+    # -- the stage ------------------------------------------------------------------------------
+
+    def stage(self, size_bytes: int) -> None:
+        """Begins in memory, or goes on in more of it; `size_bytes` of the file have room there."""
+        grown = bytearray(size_bytes)
+        before = self._view if self.staged else None
+        if before is None:
+            self.made = False
+        else:
+            grown[: len(before)] = before
+        self._view, self.staged = memoryview(grown), True
+
+    def stage_again(self, used_bytes: int, size_bytes: int) -> bool:
+        """Takes the beginning of a file that exists back into memory; False if it is mapped."""
+        with self.opened() as handle:
+            content = handle.read(0, used_bytes)
+        grown = bytearray(size_bytes)
+        grown[:used_bytes] = content.ljust(used_bytes, b"\0")
+        with self._viewing:
+            if self._view is not None:
+                return False
+            self._view, self.staged = memoryview(grown), True
+        return True
+
+    def settle(self, used_bytes: int) -> None:
+        """Goes on in the file, which has all that was staged. Raises OSError; then it is staged."""
+        staged = self._view
+        assert self.staged
+        assert staged is not None
+        self._make()
+        with self.opened(writable=True) as handle:
+            handle.write(0, bytes(staged[:used_bytes]))
+            view = handle.map()
+        self._view, self.staged = view, False
+
+    def end_stage(self) -> None:
+        """The file is full and all of it was saved, so the memory can go."""
+        self.staged = False
+        self._view = None
+
+    def save(self, start: int, stop: int) -> None:
+        """Writes a part of what is staged to the file. Raises OSError."""
+        view = self._view
+        if not self.staged or view is None:
+            return
+        content = bytes(view[start:stop])
+        self._make()
+        with self.opened(writable=True) as handle:
+            handle.write(start, content)
+
+    def _make(self) -> None:
+        with self._making:
+            if self._gone:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
+            if not self.made:
+                self._disk.make_directory(self._directory, durable=False)
+                self.create(reserve_bytes=0, durable=False)
+                self.new_name = self.made = True

@@ -1,0 +1,233 @@
+"""The store's housekeeping: queues and index to the disk, checkpoint, old files, room on the disk.
+
+One thread, and whoever calls `checkpoint` or `expire`; a lock lets one of them work at a time. It
+never holds up the writer: what it needs to know of the writer's state it takes as one value.
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from datetime import datetime
+
+from tianzhou.clock import Clock, steady_ms
+from tianzhou.errors import StoreBroken, StoreError, StoreFull
+from tianzhou.store import retention
+from tianzhou.store.commit_log import CommitLog
+from tianzhou.store.config import StoreConfig
+from tianzhou.store.files.checkpoint import Checkpoint, Derived, write_checkpoint
+from tianzhou.store.files.disk import Disk, is_passing
+from tianzhou.store.flush import LogFlush
+from tianzhou.store.index import Index
+from tianzhou.store.memory_advice import release_derived
+from tianzhou.store.queues import QueueTable
+from tianzhou.store.retention import FileAges
+
+log = logging.getLogger(__name__)
+
+Snapshot = tuple[int, int, int, int, int]
+"""What the writer has derived from the log: log offset, number of queues, of entries and of index
+items, and the store time of the last message."""
+
+
+class Keeping:
+    """Everything that happens to a store while nobody asks for it."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        config: StoreConfig,
+        clock: Clock,
+        log_: CommitLog,
+        queues: QueueTable,
+        index: Index,
+        flush: LogFlush,
+        *,
+        snapshot: Callable[[], Snapshot],
+        steady: Clock = steady_ms,
+    ) -> None:
+        self._disk = disk
+        self.config = config
+        """Replaced by `MessageStore.adopt`; retention follows it at once."""
+        self._clock = clock
+        self._file_ages = FileAges(clock, steady, self._last_alive_ms())
+        self._log = log_
+        self._queues = queues
+        self._index = index
+        self._flush = flush
+        self._snapshot = snapshot
+        self._working = threading.RLock()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._written = Checkpoint()
+        self._index_removed = 0
+        """Items of index files that retention removed; the writer does not count them."""
+        self._postponed = False
+        self.refusal: StoreError | None = None
+        """Why the writer must not write; None if it may."""
+
+    def begin(self, before: Checkpoint) -> None:
+        """Writes the first checkpoint and looks at the disk."""
+        self._written = before
+        self.checkpoint()
+        self.look_at_disk()
+
+    def start(self) -> None:
+        self._stopping.clear()
+        self._thread = threading.Thread(target=self._run, name="store-keeping", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        config = self.config
+        beat_ms = min(config.flush_interval_consume_queue, config.clean_resource_interval)
+        next_flush = next_clean = 0
+        next_thorough = config.flush_consume_queue_thorough_interval
+        waited_ms = 0
+        while not self._stopping.wait(beat_ms / 1000):
+            waited_ms += beat_ms
+            try:
+                if waited_ms >= next_thorough:
+                    self.checkpoint()
+                    next_thorough = waited_ms + config.flush_consume_queue_thorough_interval
+                elif waited_ms >= next_flush:
+                    self._flush_queues(config.flush_consume_queue_least_pages)
+                    next_flush = waited_ms + config.flush_interval_consume_queue
+                if waited_ms >= next_clean:
+                    self.expire()
+                    self._release_memory()
+                    next_clean = waited_ms + config.clean_resource_interval
+            except StoreFull as e:
+                # Only writes that can be repeated end like this; the next look at the disk decides.
+                log.warning("store: %s; writing stops", e)
+                self.refusal = e
+            except (OSError, StoreError) as e:
+                if not self._passes(e):
+                    self._broken(e)
+                    return
+            else:
+                self._postponed = False
+
+    def _passes(self, error: Exception) -> bool:
+        """Whether the work can be done later; all that waits for it is in the log."""
+        if not is_passing(error) and error is not self._flush.postponed:
+            return False
+        if not self._postponed:
+            log.warning("store: keeping is postponed and tried again: %s", error)
+        self._postponed = True
+        return True
+
+    def _broken(self, error: Exception) -> None:
+        self.refusal = StoreBroken(
+            f"the store could not be kept ({error}); nothing more is accepted until it is opened "
+            "anew"
+        )
+        log.error("store: keeping failed: %s", error)
+
+    # -- to the disk ----------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """Puts everything on the disk and says so in the checkpoint. Raises OSError, StoreError."""
+        with self._working:
+            log_offset, queue_count, entry_count, index_count, time_ms = self._snapshot()
+            self._flush_queues(0)
+            self._disk.sync_directory(self.config.queue_directory)
+            self._index.flush()
+            self._flush.flush()
+            index_count -= self._index_removed
+            derived = Derived(log_offset, queue_count, entry_count, index_count)
+            checkpoint = Checkpoint(time_ms, time_ms, time_ms, derived)
+            if checkpoint != self._written:
+                path = self.config.root_directory / "checkpoint"
+                write_checkpoint(self._disk, path, checkpoint)
+                self._written = checkpoint
+
+    def _flush_queues(self, least_pages: int) -> None:
+        with self._working:
+            least_pages = max(least_pages, 1)
+            waiting = [q for q in self._queues.all() if q.waiting_pages() >= least_pages]
+            if waiting:
+                self._queues.flush(waiting)
+
+    def _release_memory(self) -> None:
+        with self._working:
+            release_derived(self._queues, self._index)
+
+    # -- old files ------------------------------------------------------------------------------
+
+    def look_at_disk(self) -> float:
+        """How full the disk is; writing stops when it is too full and goes on when it is not."""
+        used = self._disk.used_ratio(self.config.log_directory)
+        verdict = retention.judge(self.config, used, -1)
+        if verdict.refuse_writes and self.refusal is None:
+            log.warning("store: the disk is %.0f %% full, writing stops", used * 100)
+            self.refusal = StoreFull(
+                f"the disk of {self.config.log_directory} is {used:.0%} full, from "
+                f"{self.config.disk_space_warning_level_ratio}% on nothing is written; free some "
+                "space or lower fileReservedTime"
+            )
+        elif not verdict.refuse_writes and isinstance(self.refusal, StoreFull):
+            log.info("store: the disk is %.0f %% full, writing goes on", used * 100)
+            self.refusal = None
+        return used
+
+    def expire(self, *, manual: bool = False) -> int:
+        """Removes what has expired; the number of log files removed."""
+        with self._working:
+            used = self.look_at_disk()
+            now_ms = self._clock()
+            hour = datetime.fromtimestamp(now_ms // 1000).hour  # noqa: DTZ006 - local by meaning
+            verdict = retention.judge(self.config, used, hour, manual=manual)
+            files = self._log.segments.files
+            modified = [self._modified_ms(file.first) for file in files]
+            # Who orders it knows what time it is; otherwise a clock that was set deletes nothing.
+            modified = [now_ms - age for age in self._file_ages.ages_ms(modified, by_wall=manual)]
+            count = retention.expired_count(modified, now_ms, self.config, verdict)
+            if count:
+                self._remove(count)
+            if verdict.delete_young:
+                count += self._remove_young(retention.most_at_once(len(modified)) - count)
+            if count:
+                self.look_at_disk()
+            return count
+
+    def _remove_young(self, count_max: int) -> int:
+        """Files go, the oldest first, until the disk is no longer too full; how many went."""
+        count = 0
+        while count < count_max:
+            used = self._disk.used_ratio(self.config.log_directory)
+            if not retention.judge(self.config, used, -1).delete_young:
+                break
+            log.warning(
+                "store: the disk is %.0f %% full, so a log file goes whatever its age "
+                "(cleanFileForciblyEnable); free some space or lower fileReservedTime",
+                used * 100,
+            )
+            self._remove(1)
+            count += 1
+        return count
+
+    def _last_alive_ms(self) -> int | None:
+        """When the last run of the store was certainly there; None for a new store."""
+        path = self.config.root_directory / "checkpoint"
+        return self._disk.modified_ms(path) if self._disk.exists(path) else None
+
+    def _modified_ms(self, first: int) -> int:
+        file = self._log.segments.find(first)
+        return self._disk.modified_ms(file.path) if file else 0
+
+    def _remove(self, count: int) -> None:
+        self._log.segments.remove_first(count)
+        first = self._log.first
+        log.info("store: %d log files expired, the log begins at %d", count, first)
+        for queue in self._queues.all():
+            with contextlib.suppress(FileNotFoundError):  # Deleted with its topic meanwhile.
+                queue.expire(first)
+        self._index_removed += self._index.expire(first)
+        # The files that went must not be missed by the next start.
+        self.checkpoint()

@@ -1,0 +1,1 @@
+"""Looking into and repairing a store directory without a broker."""

@@ -1,0 +1,29 @@
+"""Access control reads each request into the type that its handler reads it into.
+
+Both name the type in what they say about a request that cannot be read, so a handler must say what
+access control would.
+"""
+
+from pathlib import Path
+
+import pytest
+from tests.support.brokers import cluster
+
+from tianzhou.broker.acl.needs import OPEN_CODES, needs_of
+from tianzhou.errors import ProtocolError
+from tianzhou.protocol.codes import RequestCode
+from tianzhou.protocol.command import Command
+
+_UNREADABLE_BODY = b"[1]"
+
+
+async def test_every_request_is_read_into_the_same_type_by_both(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as it:
+        for code in sorted(OPEN_CODES):
+            request = Command(code=code, ext_fields={}, body=_UNREADABLE_BODY)
+            with pytest.raises(ProtocolError) as refused:
+                needs_of(request, lambda _: None)
+            answer = await it.peer.ask(code, {}, _UNREADABLE_BODY)
+            seen = f"{RequestCode(code).name}: {refused.value}, but {answer.remark}"
+            assert str(refused.value) in (answer.remark or ""), seen
+            assert ": " in str(refused.value), seen

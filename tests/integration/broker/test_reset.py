@@ -1,0 +1,108 @@
+"""Resets that consumers learn of by their next pull, as with RocketMQ 5.x."""
+
+import asyncio
+from pathlib import Path
+
+from tests.integration.broker.test_kinds import filled, reset
+from tests.support.brokers import Cluster, bodies_in, cluster, eventually, peer_of
+from tests.support.pop import ack, pop
+
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+
+
+async def move(it: Cluster, **changes: str) -> None:
+    await it.peer.expect(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(**changes))
+
+
+async def commit(it: Cluster, queue_offset: int) -> str | None:
+    answer = await it.peer.expect(
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        {
+            "consumerGroup": "g", "topic": "t", "queueId": "0",
+            "commitOffset": str(queue_offset),
+        },
+    )  # fmt: skip
+    return answer.remark
+
+
+async def test_the_next_pull_is_told_where_to_go_on_and_commits_do_not_count_before(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path) as it:
+        await filled(it)
+        await it.peer.pull("g", "t", 0, 0)  # from now on pulls are answered by the feed
+        await move(it, queueId="0", offset="1")
+        assert await commit(it, 3) == "Offset has been previously reset"
+        assert it.broker.offsets.find("g", "t", 0) == 1
+        # Committing by a pull does not count either: sysFlag 1.
+        moved = await it.peer.pull("g", "t", 0, 2, sys_flag=5, commit_offset=2)
+        assert (moved.code, moved.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET")
+        assert moved.fields["nextBeginOffset"] == "1"
+        assert it.broker.offsets.find("g", "t", 0) == 1
+        again = await it.peer.pull("g", "t", 0, 1)
+        assert bodies_in(again) == [b"1", b"2"], "told once"
+        assert await commit(it, 3) is None
+        assert it.broker.offsets.find("g", "t", 0) == 3
+
+
+async def test_one_queue_that_was_told_does_not_hide_another_that_was_not(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as it:
+        await filled(it)
+        for number in range(3):
+            await it.peer.send("t", b"%d" % number, queue_id=1)
+        for queue_id in (0, 1):
+            await it.peer.pull("g", "t", queue_id, 0)
+        await move(it)
+        told = await it.peer.pull("g", "t", 0, 3)
+        assert told.code == ResponseCode.PULL_OFFSET_MOVED
+        for _ in range(2):
+            assert (await it.peer.pull("g", "t", 0, 0)).code == ResponseCode.SUCCESS
+        late = await it.peer.pull("g", "t", 1, 1)
+        assert (late.code, late.fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "0")
+
+
+async def test_a_pull_that_waits_is_told_at_once(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as it, peer_of(it.broker.address) as other:
+        await filled(it)
+        await it.peer.heartbeat("c", "g", {"t": "*"})
+        waiting = asyncio.create_task(it.peer.pull("g", "t", 0, 3, sys_flag=6, suspend_ms=30_000))
+        await eventually(lambda: len(it.broker.parked) == 1, "a parked pull")
+        await other.expect(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset())
+        answer = await waiting
+        assert (answer.code, answer.fields["nextBeginOffset"]) == (
+            ResponseCode.PULL_OFFSET_MOVED, "0",
+        )  # fmt: skip
+
+
+async def test_whoever_is_there_already_is_not_sent_away(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as it:
+        await filled(it)
+        await move(it, queueId="0", offset="2")
+        assert bodies_in(await it.peer.pull("g", "t", 0, 2)) == [b"2"]
+        assert await commit(it, 3) is None
+
+
+async def test_an_acknowledgement_does_not_undo_a_reset_for_pops(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as it:
+        for number in range(3):
+            await it.peer.send("t", b"%d" % number)
+        first = await pop(it.peer, queue_id=0)
+        assert [each.body for each in first] == [b"0", b"1", b"2"]
+        await move(it, queueId="0", offset="1")
+        assert (await ack(it.peer, first[0])).code == ResponseCode.SUCCESS
+        again = await pop(it.peer, queue_id=0)
+        assert [each.body for each in again] == [b"1", b"2"]
+
+
+async def test_broadcasting_consumers_are_told_each(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as it:
+        await filled(it)
+        await it.peer.heartbeat("c", "g", {"t": "*"}, model="BROADCASTING")
+        await move(it, queueId="0", offset="1")
+        await eventually(
+            lambda: (
+                RequestCode.RESET_CONSUMER_CLIENT_OFFSET in [each.code for each in it.peer.pushed]
+            ),
+            "the reset",
+        )
+        assert (await it.peer.pull("g", "t", 0, 2)).code == ResponseCode.SUCCESS

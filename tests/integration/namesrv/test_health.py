@@ -1,0 +1,63 @@
+"""/health of a nameserver: it serves, or lets clients wait for brokers."""
+
+import asyncio
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+from tests.support.brokers import LOOPBACK
+
+from tianzhou.config.live import LiveSettings
+from tianzhou.config.settings import Given, load
+from tianzhou.errors import RemotingError
+from tianzhou.namesrv.config import NamesrvConfig
+from tianzhou.namesrv.server import NameServer
+
+
+def made(folder: Path, now_ms: list[int], **settings: object) -> NameServer:
+    pairs: dict[str, object] = {
+        "listenPort": 0, "bindAddress": LOOPBACK, "kvConfigPath": folder / "kv.json",
+        "healthEnable": "true", "healthHost": LOOPBACK, "healthPort": 0,
+    } | settings  # fmt: skip
+    given = [Given(key, str(value), "test") for key, value in pairs.items()]
+    return NameServer(LiveSettings(load(NamesrvConfig, given)), clock=lambda: now_ms[0])
+
+
+async def health(server: NameServer) -> tuple[int, str]:
+    def ask() -> tuple[int, str]:
+        connection = HTTPConnection(LOOPBACK, server.web_port, timeout=60)
+        try:
+            connection.request("GET", "/health")
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+        finally:
+            connection.close()
+
+    return await asyncio.to_thread(ask)
+
+
+async def test_clients_that_wait_for_brokers_are_told_so(tmp_path: Path) -> None:
+    now_ms = [1000]
+    server = made(tmp_path, now_ms, needWaitForService="true", waitSecondsForService=45)
+    await server.start()
+    try:
+        status, text = await health(server)
+        assert (status, "needWaitForService" in text) == (503, True)
+        now_ms[0] += 45_000
+        assert await health(server) == (200, "ok\n")
+    finally:
+        await server.stop()
+    with pytest.raises(ConnectionRefusedError):
+        await health(server)
+
+
+async def test_a_port_in_use_stops_the_start_in_words(tmp_path: Path) -> None:
+    first = made(tmp_path, [0])
+    await first.start()
+    second = made(tmp_path, [0], healthPort=first.web_port)
+    try:
+        with pytest.raises(RemotingError, match="healthPort"):
+            await second.start()
+    finally:
+        await second.stop()
+        await first.stop()

@@ -1,0 +1,62 @@
+"""Limits of a nameserver: what one address may ask for, and how long bodies may be."""
+
+from pathlib import Path
+
+import pytest
+from tests.support.brokers import eventually, peer_of, running_namesrv
+from tests.support.namesrv import Broker, asking
+
+from tianzhou.errors import ConfigError
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+
+CLUSTERS = RequestCode.GET_BROKER_CLUSTER_INFO
+
+
+async def test_an_address_that_asks_too_much_is_refused_and_brokers_stay(tmp_path: Path) -> None:
+    path = tmp_path / "quota.yml"
+    path.write_text("clients: [{address: 127.0.0.1, requestsPerSecond: 0.001}]")
+    async with running_namesrv(tmp_path, quotaFile=path) as namesrv, peer_of(namesrv) as peer:
+        answers = [await peer.ask(CLUSTERS) for _ in range(3)]
+        assert [answer.code for answer in answers] == [
+            ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY, ResponseCode.SYSTEM_BUSY,
+        ]  # fmt: skip
+        assert answers[1].remark == (
+            "nameserver busy: requestsPerSecond of address 127.0.0.1 is 0.001"
+        )
+        async with asking(namesrv) as asker:
+            registered = await Broker().register(asker)
+        assert registered.code == ResponseCode.SUCCESS, "a registration may go into debt"
+        path.write_text("clients: []\nconnections: {perServer: 1}\n")
+
+        async def is_free() -> bool:
+            return (await peer.ask(CLUSTERS)).code == ResponseCode.SUCCESS
+
+        await eventually(is_free, "the changed file")
+        async with peer_of(namesrv) as second:
+            turned_away = await second.ask(CLUSTERS)
+        assert turned_away.code == ResponseCode.SYSTEM_BUSY
+        assert "the limit" in (turned_away.remark or "")
+
+
+async def test_a_file_that_says_nonsense_stops_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "quota.yml"
+    path.write_text("topics: [{topic: t, messagesPerSecond: 1}]")
+    with pytest.raises(ConfigError, match="unknown name 'topics'"):
+        async with running_namesrv(tmp_path, quotaFile=path):
+            pass
+
+
+async def test_bodies_are_bounded_before_anything_reads_them(tmp_path: Path) -> None:
+    async with running_namesrv(tmp_path) as namesrv, peer_of(namesrv) as peer:
+        long = await peer.ask(CLUSTERS, body=b"x" * 65_537)
+        assert (long.code, long.remark) == (
+            ResponseCode.SYSTEM_ERROR,
+            f"request type {CLUSTERS} carries 65537 bytes, 65536 are allowed",
+        )
+        # Object keys take the slow way, which is not for megabytes.
+        hostile = b'{"topicConfigSerializeWrapper":{' + b'{"a":1}:1,' * 100_000 + b"}}"
+        async with asking(namesrv) as asker:
+            answer = await Broker().register(asker, hostile)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "no strict JSON" in (answer.remark or "")
+        assert (await peer.ask(CLUSTERS)).code == ResponseCode.SUCCESS

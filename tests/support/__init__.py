@@ -1,0 +1,1 @@
+"""What tests share: servers, clients, disks and programs that they start."""

@@ -1,0 +1,1 @@
+"""Apache RocketMQ for tests: jars from Maven Central, JVMs, stock clients and tools."""

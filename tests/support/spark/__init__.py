@@ -1,0 +1,1 @@
+"""Spark for tests: sessions, standalone clusters and programs that run in them."""

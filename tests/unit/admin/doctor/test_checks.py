@@ -1,0 +1,183 @@
+"""What the doctor makes of what it is told."""
+
+import pytest
+
+from tianzhou.admin.doctor import checks
+from tianzhou.admin.doctor.checks import Vitals
+from tianzhou.admin.doctor.findings import Finding, Level
+from tianzhou.admin.fanout import BrokerAt
+from tianzhou.admin.group_overview import Contradiction, GroupPortrait, Member, QueueProgress, Work
+from tianzhou.errors import ConnectError
+from tianzhou.protocol.bodies.queues import MessageQueue
+from tianzhou.protocol.bodies.route import BrokerData, ClusterInfo
+
+AT = BrokerAt("broker-a", 0, "10.0.0.7:10911", "c")
+BOOT_MS = 1_700_000_000_000
+
+
+def vitals(asked_ms: int = 0, settings: dict[str, str] | None = None, **runtime: str) -> Vitals:
+    return Vitals(runtime, settings or {}, asked_ms)
+
+
+def portrait(committed: int, members: tuple[Member, ...] = (), end: int = 10) -> GroupPortrait:
+    queue = QueueProgress("t", "broker-a", 0, end, committed, 0, None)
+    return GroupPortrait("g", {}, members, {}, (queue,), (), 0.0, None, None, None)
+
+
+def levels(findings: list[Finding]) -> list[Level]:
+    return [each.level for each in findings]
+
+
+QUEUE, OTHER = (MessageQueue(topic="t", broker_name="broker-a", queue_id=n) for n in (0, 1))
+
+
+def member(
+    *works: Work, queues: tuple[MessageQueue, ...] = (QUEUE, OTHER), consume_ms: float = 0
+) -> tuple[Member, ...]:
+    """The only member, with what it tells of its queues."""
+    held = dict(zip(queues, works, strict=False))
+    return (Member("c1", "", "", "", (), {}, queues=held, consume_ms={"t": consume_ms}),)
+
+
+IDLE = member(Work(3, 100))
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "level"), [(0, Level.OK), (4, Level.OK), (60, Level.ERROR), (-60, Level.ERROR)]
+)
+def test_clocks(ahead_s: int, level: Level) -> None:
+    up = "[ 1 days, 2 hours, 3 minutes, 4 seconds ]"
+    clock_ms = BOOT_MS + 1000 * (86_400 + 7_200 + 180 + 4)
+    told = vitals(clock_ms - ahead_s * 1000, runtime=up, bootTimestamp=str(BOOT_MS))
+    (found,) = checks.check_clock(AT, told)
+    assert found.level is level
+    if level is Level.ERROR:
+        assert ("ahead of" if ahead_s > 0 else "behind") in found.what
+        assert "NTP" in found.advice
+
+
+def test_a_broker_that_tells_no_age_has_no_clock() -> None:
+    assert checks.check_clock(AT, vitals()) == []
+
+
+@pytest.mark.parametrize(
+    ("ratio", "level"), [("0.10", Level.OK), ("0.80", Level.WARNING), ("0.90", Level.ERROR)]
+)
+def test_disks(ratio: str, level: Level) -> None:
+    (found,) = checks.check_disk(AT, vitals(commitLogDiskRatio=ratio))
+    assert found.level is level
+
+
+def test_no_disk_figure_is_no_finding() -> None:
+    assert checks.check_disk(AT, vitals()) == []
+    assert checks.check_disk(AT, vitals(commitLogDiskRatio="-1")) == []
+
+
+def test_what_is_created_by_itself() -> None:
+    careless = {"autoCreateTopicEnable": "true", "autoCreateSubscriptionGroup": "true"}
+    found = checks.check_settings(AT, vitals(settings=careless))
+    assert levels(found) == [Level.WARNING, Level.WARNING]
+    assert found[0].advice == "tianzhou broker config broker-a --set autoCreateTopicEnable=false"
+    careful = {"autoCreateTopicEnable": "false", "autoCreateSubscriptionGroup": "false"}
+    assert levels(checks.check_settings(AT, vitals(settings=careful))) == [Level.OK]
+
+
+def test_a_broker_that_is_not_active() -> None:
+    found = checks.check_settings(AT, vitals(brokerActive="false"))
+    assert levels(found) == [Level.ERROR]
+
+
+def test_an_advertised_address_that_leads_nowhere() -> None:
+    (found,) = checks.check_addresses([AT], {AT: ConnectError("no connection")}, ["10.0.0.1"])
+    assert found.level is Level.ERROR
+    assert "brokerIP1" in found.advice
+
+
+def test_a_loopback_address_is_fine_at_home_only() -> None:
+    home = BrokerAt("b", 0, "127.0.0.1:10911", "c")
+    assert levels(checks.check_addresses([home], {}, ["127.0.0.1", "localhost"])) == [Level.OK]
+    (found,) = checks.check_addresses([home], {}, ["10.0.0.1"])
+    assert found.level is Level.WARNING
+
+
+def test_nameservers_must_know_the_same_brokers() -> None:
+    full = ClusterInfo(brokers={"a": BrokerData(), "b": BrokerData()})
+    poor = ClusterInfo(brokers={"a": BrokerData()})
+    assert levels(checks.check_views({"n1": full, "n2": full})) == [Level.OK]
+    (found,) = checks.check_views({"n1": full, "n2": poor})
+    assert (found.level, found.subject) == (Level.ERROR, "n2")
+    assert "b" in found.what
+
+
+def test_a_name_without_a_master() -> None:
+    info = ClusterInfo(
+        brokers={
+            "a": BrokerData(addresses={0: "h:1"}),
+            "s": BrokerData(addresses={1: "h:2"}),
+        }
+    )
+    (found,) = checks.check_masters(info)
+    assert found.subject == "s"
+
+
+def test_versions_that_differ() -> None:
+    other = BrokerAt("broker-b", 0, "10.0.0.8:10911", "c")
+    same = {AT: {"brokerVersionDesc": "V5"}, other: {"brokerVersionDesc": "V5"}}
+    assert checks.check_versions(same) == []
+    (found,) = checks.check_versions({**same, other: {"brokerVersionDesc": "V4"}})
+    assert found.what == "V5: broker-a; V4: broker-b"
+
+
+def test_queues_that_stand_still() -> None:
+    def judged(
+        before: int, after: int, was: tuple[Member, ...] = IDLE, now: tuple[Member, ...] = IDLE
+    ) -> list[Finding]:
+        return checks.check_progress(portrait(before, was), portrait(after, now), 6000)
+
+    assert judged(3, 5) == []
+    assert judged(10, 10) == []
+    (stuck,) = judged(3, 3)
+    assert (stuck.level, stuck.check) == (Level.ERROR, "stuck queues")
+    assert levels(judged(3, 3, member(), member())) == [Level.ERROR], "nobody holds the queue"
+    assert judged(3, 3, member(), IDLE) == [], "its holder has just begun"
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "is_stuck"),
+    [
+        (member(Work(3, 100)), member(Work(4, 100)), False),
+        (member(Work(3, 100)), member(Work(3, 900)), False),
+        (member(Work(3, 100, in_order=True)), member(Work(3, 900, in_order=True)), True),
+        (member(Work(3, 100, in_order=True)), member(Work(5, 900, in_order=True)), False),
+        (member(Work(3, 100), Work(1, 90)), member(Work(3, 100), Work(1, 9000)), False),
+        (member(Work(3, 100), Work(1, 90)), member(Work(3, 100), Work(1, 90_000)), True),
+        (member(Work(3, 100), Work(1, 90)), member(Work(3, 100), Work(1, 90)), True),
+        (IDLE, member(Work(3, 100), consume_ms=5000), False),
+        (IDLE, member(Work(3, 100), consume_ms=1000), True),
+    ],
+    ids=[
+        "will commit", "finished later ones", "refuses again and again", "goes on in order",
+        "works on another queue", "has left it for long", "does nothing", "takes its time",
+        "took too long",
+    ],
+)  # fmt: skip
+def test_the_holder_of_a_queue_is_asked_before_it_counts_as_stuck(
+    was: tuple[Member, ...], now: tuple[Member, ...], is_stuck: bool
+) -> None:
+    found = checks.check_progress(portrait(3, was), portrait(3, now), 6000)
+    assert bool(found) == is_stuck
+
+
+def test_a_backlog_that_nobody_consumes() -> None:
+    (alone,) = checks.check_backlog(portrait(3))
+    assert (alone.level, alone.check) == (Level.WARNING, "backlog")
+    assert checks.check_backlog(portrait(3, IDLE)) == []
+    assert checks.check_backlog(portrait(10)) == []
+
+
+def test_members_that_subscribe_differently() -> None:
+    contradiction = Contradiction("t", {"x": ("a",), "y": ("b",)})
+    group = GroupPortrait("g", {}, (), {}, (), (contradiction,), 0.0, None, None, None)
+    (found,) = checks.check_subscriptions(group)
+    assert found.level is Level.ERROR
+    assert "a: x; but b: y" in found.what

@@ -1,0 +1,90 @@
+"""Brokers that were there, and brokers that should be."""
+
+import pytest
+
+from tianzhou.admin.doctor.presence import KNOWN_MAX, Presence, expectation
+from tianzhou.admin.fanout import BrokerAt
+from tianzhou.errors import ConfigError, TargetError
+
+A = BrokerAt("broker-a", 0, "10.0.0.1:10911", "c")
+B = BrokerAt("broker-b", 0, "10.0.0.2:10911", "c")
+SLAVE = BrokerAt("broker-b", 1, "10.0.0.3:10911", "c")
+
+
+def expecting(*texts: str) -> Presence:
+    return Presence(expected=[expectation(each) for each in texts])
+
+
+def test_a_broker_that_is_gone_is_an_error_until_it_is_back() -> None:
+    presence = Presence()
+    assert presence.check([A, B, SLAVE], 1_000) == []
+    for now_ms in (2_000, 3_000):
+        (gone,) = presence.check([A, B], now_ms)
+        assert gone.level == "error"
+        assert gone.subject == "broker-b[1] 10.0.0.3:10911"
+        assert "--forget broker-b[1]" in gone.advice
+    assert presence.check([A, B, SLAVE], 4_000) == []
+
+
+def test_a_broker_at_another_address_is_the_same() -> None:
+    presence = Presence()
+    presence.check([A], 1_000)
+    moved = BrokerAt("broker-a", 0, "10.0.0.9:10911", "c")
+    assert presence.check([moved], 2_000) == []
+    assert [each.address for each in presence.known.values()] == ["10.0.0.9:10911"]
+
+
+def test_all_brokers_gone() -> None:
+    presence = Presence()
+    presence.check([A, B], 1_000)
+    assert [each.subject.split()[0] for each in presence.check([], 2_000)] == [A.label, B.label]
+    (nobody,) = Presence().check([], 1_000)
+    assert nobody.level == "error"
+
+
+def test_a_removal_is_accepted_by_name() -> None:
+    presence = Presence()
+    presence.check([A, B, SLAVE], 1_000)
+    assert [each.label for each in presence.forget(["broker-b"], [A])] == [
+        "broker-b",
+        "broker-b[1]",
+    ]
+    assert presence.check([A], 2_000) == []
+    presence.check([A, B, SLAVE], 3_000)
+    assert [each.label for each in presence.forget(["broker-b[1]"], [A])] == ["broker-b[1]"]
+    assert len(presence.check([A], 4_000)) == 1
+    assert [each.label for each in presence.forget(["all"], [A])] == ["broker-b"]
+    assert presence.forget(["all"], [A]) == []
+
+
+def test_only_what_is_missing_can_be_forgotten() -> None:
+    presence = Presence()
+    presence.check([A, B], 1_000)
+    with pytest.raises(TargetError, match=r"broker-a is not .* missing; missing: broker-b"):
+        presence.forget(["broker-a"], [A])
+
+
+def test_expected_by_name_and_by_number() -> None:
+    assert expecting("broker-a", "broker-b[0]", "broker-b[1]", "3").check([A, B, SLAVE], 1) == []
+    subjects = [each.subject for each in expecting("broker-b", "broker-b[1]", "2").check([A], 1)]
+    assert subjects == ["broker-b", "broker-b[1]", "cluster"]
+
+
+def test_a_broker_that_is_expected_and_gone_is_told_once() -> None:
+    presence = expecting("broker-b")
+    presence.check([A, B], 1)
+    assert len(presence.check([A], 2)) == 1
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1"])
+def test_expectations_that_mean_nothing(text: str) -> None:
+    with pytest.raises(ConfigError, match="--expect"):
+        expectation(text)
+
+
+def test_memory_is_bounded() -> None:
+    presence = Presence()
+    presence.check([BrokerAt("oldest", 0, "a:1", "c")], 1)
+    presence.check([BrokerAt(f"b{number}", 0, "a:1", "c") for number in range(KNOWN_MAX)], 2)
+    assert len(presence.known) == KNOWN_MAX
+    assert ("c", "oldest", 0) not in presence.known

@@ -1,0 +1,97 @@
+"""A group from all sides: what is made of the answers of brokers and members."""
+
+from tianzhou.admin.group_overview import (
+    NOT_SUBSCRIBED,
+    Contradiction,
+    Member,
+    Work,
+    contradictions,
+    filter_text,
+    filters_of,
+    merge_progress,
+    queue_progress,
+    subscriptions_of,
+    told_contradictions,
+)
+from tianzhou.protocol.bodies.clients import ConsumerConnection, SubscriptionDifference
+from tianzhou.protocol.bodies.queues import MessageQueue
+from tianzhou.protocol.bodies.stats import ConsumeOffsets, ConsumeStats
+from tianzhou.protocol.bodies.subscription import SubscriptionData
+
+
+def member(client_id: str, subscriptions: dict[str, str] | None) -> Member:
+    return Member(client_id, "127.0.0.1:1", "PYTHON", "V4_9_7", ("b",), subscriptions)
+
+
+def test_members_that_agree_contradict_nobody() -> None:
+    assert contradictions([member("a", {"t": "x"}), member("b", {"t": "x"})]) == ()
+    assert contradictions([]) == ()
+
+
+def test_both_sides_of_a_contradiction_are_named() -> None:
+    found = contradictions(
+        [member("a", {"t": "x", "u": "*"}), member("b", {"t": "y", "u": "*"}), member("c", {})]
+    )
+    assert found == (
+        Contradiction("t", {NOT_SUBSCRIBED: ("c",), "x": ("a",), "y": ("b",)}),
+        Contradiction("u", {"*": ("a", "b"), NOT_SUBSCRIBED: ("c",)}),
+    )
+    assert found[1].describe() == "u: a and b: *; but c: not subscribed"
+
+
+def test_a_member_that_cannot_be_asked_is_no_contradiction() -> None:
+    assert contradictions([member("a", {"t": "x"}), member("b", None)]) == ()
+
+
+def test_tags_in_another_order_are_the_same_filter() -> None:
+    one = SubscriptionData(topic="t", expression="b || a")
+    other = SubscriptionData(topic="t", expression="a||b ")
+    assert filter_text(one) == filter_text(other) == "a || b"
+    assert filter_text(SubscriptionData(topic="t")) == "*"
+    sql = SubscriptionData(topic="t", expression="a > 1", expression_type="SQL92")
+    assert filter_text(sql) == "SQL92 a > 1"
+
+
+def test_the_retry_topic_is_no_subscription() -> None:
+    given = [SubscriptionData(topic="%RETRY%g"), SubscriptionData(topic="t")]
+    assert filters_of(given) == {"t": "*"}
+
+
+def test_the_filters_of_a_group() -> None:
+    told = ConsumerConnection(subscriptions={"t": SubscriptionData(topic="t", expression="z")})
+    assert subscriptions_of([], [told]) == {"t": "z"}
+    assert subscriptions_of([member("a", None)], [told]) == {"t": "z"}
+    two = [member("a", {"t": "y"}), member("b", {"t": "x", "u": "*"})]
+    assert subscriptions_of(two, [told]) == {"t": "x or y", "u": "*"}
+
+
+def test_differences_that_our_brokers_tell() -> None:
+    told = ConsumerConnection(
+        differences=[
+            SubscriptionDifference(
+                topic="t",
+                client_id="a",
+                subscribes="by TAG 'x'",
+                other_client_id="b",
+                other_subscribes="not at all",
+            )
+        ]
+    )
+    (found,) = told_contradictions([told, told])
+    assert found == Contradiction("t", {"by TAG 'x'": ("a",), "not at all": ("b",)})
+    assert told_contradictions([ConsumerConnection()]) == ()
+
+
+def test_progress_names_the_member_that_holds_a_queue() -> None:
+    queue = MessageQueue(topic="t", broker_name="b", queue_id=1)
+    stats = ConsumeStats(offsets={queue: ConsumeOffsets(broker_offset=9, consumer_offset=4)})
+    holder = Member("a", "", "", "", (), {}, queues={queue: Work(4, 0)})
+    (row,) = queue_progress(merge_progress([stats]), [holder])
+    assert (row.lag_count, row.client_id, row.queue_id) == (5, "a", 1)
+
+
+def test_a_group_ahead_of_its_queue_has_no_lag() -> None:
+    queue = MessageQueue(topic="t", broker_name="b", queue_id=0)
+    stats = ConsumeStats(offsets={queue: ConsumeOffsets(broker_offset=3, consumer_offset=8)})
+    (row,) = queue_progress(merge_progress([stats]))
+    assert row.lag_count == 0

@@ -1,0 +1,120 @@
+"""RocketMQ's notes of popped messages: what they say, and which messages they leave open."""
+
+import json
+
+import pytest
+
+from tianzhou.broker.pop.apache_checkpoints import Acks, CheckPoint, Notes, Popped, parse_note
+from tianzhou.broker.pop.inflight import Flying, Key
+from tianzhou.errors import BodyError
+
+POPPED = Popped(Key("g", "t", 3), 100, 5000)
+GRACE_MS = 3000
+
+
+def check_point(**changes: object) -> bytes:
+    """As fastjson writes it."""
+    note: dict[str, object] = {
+        "bm": 0, "bn": "broker-a", "c": "g", "d": [0, 1, 5], "it": 1000, "n": 3, "pt": 5000,
+        "q": 3, "ro": 0, "so": 100, "t": "t",
+    }  # fmt: skip
+    return json.dumps(note | changes).encode()
+
+
+def ack(tag: str, **changes: object) -> Acks:
+    body = {"bn": "broker-a", "c": "g", "pt": 5000, "q": 3, "so": 100, "t": "t"} | changes
+    note = parse_note(tag, json.dumps(body).encode())
+    assert isinstance(note, Acks)
+    return note
+
+
+def point(**changes: object) -> CheckPoint:
+    note = parse_note("ck", check_point(**changes))
+    assert isinstance(note, CheckPoint)
+    return note
+
+
+@pytest.mark.parametrize(
+    ("changes", "queue_offsets"),
+    [
+        ({}, (100, 101, 105)),
+        ({"bm": 0b010}, (100, 105)),
+        ({"bm": -1}, ()),
+        ({"d": None}, (100, 101, 102)),
+        ({"d": [], "n": 2, "bm": 1}, (101,)),
+        ({"n": 2}, (100, 101)),
+    ],
+)
+def test_a_check_point_names_what_is_open(
+    changes: dict[str, object], queue_offsets: tuple[int, ...]
+) -> None:
+    assert point(**changes) == CheckPoint(POPPED, 1000, queue_offsets)
+
+
+def test_its_messages_are_in_flight_as_ours_are() -> None:
+    assert point(n=1).rows() == [Flying(100, 5000, 1000)]
+    assert point().visible_ms == 6000
+
+
+def test_acknowledgements_of_all_forms() -> None:
+    assert ack("ack", ao=101) == Acks(POPPED, (101,))
+    assert ack("bAck", aol=[100, 105], ao=0) == Acks(POPPED, (100, 105))
+    spelled_out = {
+        "ackOffset": 7, "startOffset": 100, "consumerGroup": "g", "topic": "t", "queueId": 3,
+        "popTime": 5000,
+    }  # fmt: skip
+    assert parse_note("ack", json.dumps(spelled_out).encode()) == Acks(POPPED, (7,))
+
+
+def test_other_messages_are_no_notes() -> None:
+    assert parse_note("TagA", b"anything") is None
+    assert parse_note("", b"") is None
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{", b"{}", check_point(n=300), check_point(c=""), check_point(so="x")]
+)
+def test_a_note_that_makes_no_sense_is_refused(body: bytes) -> None:
+    with pytest.raises(BodyError):
+        parse_note("ck", body)
+
+
+def test_what_nobody_acknowledged_is_named_once_after_its_time() -> None:
+    notes = Notes(0)
+    notes.add(0, point())
+    notes.add(1, ack("ack", ao=101))
+    notes.add(2, ack("ack", ao=101, pt=4999))
+    assert notes.take_due(6000) == [], "an acknowledgement may still be under way"
+    assert notes.take_due(6000 + GRACE_MS) == [CheckPoint(POPPED, 1000, (100, 105))]
+    assert notes.take_due(10**12) == []
+
+
+def test_an_acknowledged_pop_leaves_nothing_open() -> None:
+    notes = Notes(0)
+    notes.add(0, point())
+    notes.add(1, ack("bAck", aol=[100, 101, 105]))
+    (done,) = notes.take_due(10_000)
+    assert done.queue_offsets == ()
+
+
+def test_notes_are_done_with_up_to_the_first_open_one() -> None:
+    notes = Notes(7)
+    assert notes.done_offset == 6
+    notes.add(7, point(it=90_000))
+    notes.add(8, point(pt=4000))
+    notes.next_offset = 9
+    assert (len(notes), notes.done_offset) == (2, 6)
+    assert [each.popped.pop_time_ms for each in notes.take_due(8000)] == [4000]
+    assert notes.done_offset == 6, "the first is still open"
+    notes.take_due(10**6)
+    assert notes.done_offset == 8
+
+
+def test_a_check_point_that_was_written_again_counts_with_its_later_time() -> None:
+    notes = Notes(0)
+    notes.add(0, point())
+    notes.add(1, point(it=20_000, rp="1"))
+    notes.add(2, point())
+    assert notes.take_due(10_000) == []
+    (late,) = notes.take_due(5000 + 20_000 + GRACE_MS)
+    assert late.invisible_time_ms == 20_000

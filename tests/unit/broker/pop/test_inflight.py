@@ -1,0 +1,126 @@
+"""What is in flight: the table, and the file that remembers it."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tianzhou.broker.pop.index import PopIndex
+from tianzhou.broker.pop.inflight import Change, Flying, Key, PopTable
+from tianzhou.clock import Moment
+
+KEY = Key("g", "t", 0)
+START = Moment(0, 0)
+
+
+def popped(count: int, at_ms: int = 0, wait_ms: int = 10, first: int = 0) -> Change:
+    rows = tuple(Flying(first + at, at_ms, wait_ms) for at in range(count))
+    return Change(KEY, first + count, put=rows)
+
+
+def test_times_of_acknowledged_messages_do_not_pile_up() -> None:
+    table = PopTable()
+    for at in range(10_000):
+        table.apply(popped(1, wait_ms=60_000, first=at), START)
+        change = table.acked(KEY, at, 0, 60_000)
+        assert change is not None
+        table.apply(change, START)
+    assert table.flying_count == 0
+    assert len(table._times) < 2000  # pyright: ignore[reportPrivateUsage] - memory is the point
+    table.apply(popped(1, wait_ms=1, first=10_000), START)
+    assert table.take_due(1, 10) == [(KEY, Flying(10_000, 0, 1))]
+
+
+def test_a_message_is_due_once_though_its_time_was_set_twice_to_the_same() -> None:
+    table = PopTable()
+    table.apply(popped(1), START)
+    same = table.prolonged(KEY, Flying(0, 0, 10), START, 10)
+    assert same is not None
+    table.apply(same, START)
+    table.apply(Change(KEY, 0, clear=True), START)
+    table.apply(popped(1), START)
+    assert table.take_due(10, 10) == [(KEY, Flying(0, 0, 10))]
+
+
+def test_what_is_acknowledged_while_it_is_revived_is_dropped_once() -> None:
+    table = PopTable()
+    table.apply(popped(2), START)
+    due = table.take_due(10, 10)
+    change = table.acked(KEY, 0, 0, 10)
+    assert change is not None
+    table.apply(change, START)
+    assert table.dealt_with(due) == [Change(KEY, 2, drop=(1,))]
+
+
+def test_a_place_that_is_gone_is_as_new() -> None:
+    table = PopTable()
+    table.apply(popped(3), START)
+    table.apply(Change(KEY, 0, gone=True), START)
+    assert table.next_offset(KEY) is None
+    assert table.committed(KEY) is None
+    assert table.flying_count == 0
+    assert table.take_due(10**6, 10) == []
+
+
+def test_the_file_remembers_and_forgets(tmp_path: Path) -> None:
+    path = tmp_path / "i.sqlite"
+    index, table = PopIndex.open(path), PopTable()
+    batch = table.next_batch(Key("g", "t", 1), [4, 5], "try-1", 100, 50)
+    changes = [
+        popped(3),
+        Change(KEY, 3, drop=(1,)),
+        Change(Key("g", "t", 1), 4, batch=batch),
+        Change(Key("h", "t", 0), 9),
+        Change(Key("h", "t", 0), 0, gone=True),
+    ]
+    index.write(changes)
+    index.checkpoint()
+    index.shorten_log()
+    index.close()
+    index = PopIndex.open(path)
+    assert sorted(index.found()) == [
+        Change(KEY, 3, put=(Flying(0, 0, 10), Flying(2, 0, 10))),
+        Change(Key("g", "t", 1), 4, batch=batch),
+    ]
+    index.close()
+
+
+def test_a_write_that_fails_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "i.sqlite"
+    index = PopIndex.open(path)
+    index.write([popped(1)])
+    too_large = Change(Key("g", "new", 0), 2**64)
+    with pytest.raises((sqlite3.Error, OverflowError)):
+        index.write([Change(KEY, 7), too_large])
+    index.write([Change(Key("g", "new", 0), 5)])
+    index.close()
+    index = PopIndex.open(path)
+    assert sorted((change.key, change.next_offset) for change in index.found()) == [
+        (Key("g", "new", 0), 5), (KEY, 1),
+    ]  # fmt: skip
+    index.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense" * 500, b"SQLite format 3\0" + bytes(100)])
+def test_a_file_that_cannot_be_read_is_begun_anew(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "i.sqlite"
+    path.write_bytes(content)
+    index = PopIndex.open(path)
+    assert index.found() == []
+    index.write([popped(1)])
+    index.close()
+
+
+def test_a_file_of_another_version_or_with_an_odd_batch_is_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "i.sqlite"
+    for damage in ("PRAGMA user_version = 9", "UPDATE places SET batch = 'odd'"):
+        index = PopIndex.open(path)
+        index.write([popped(1)])
+        index.close()
+        connection = sqlite3.connect(path)
+        connection.execute(damage)
+        connection.commit()
+        connection.close()
+        index = PopIndex.open(path)
+        assert index.found() == []
+        index.close()

@@ -1,0 +1,200 @@
+"""Fetching what the loop will look at: from the files, in a thread, before it is looked at."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from tests.support.brokers import eventually
+from tests.support.simulated_disk import SimulatedDisk
+from tests.support.store import BORN, HERE, NOON_MS, open_store, small_config
+
+from tianzhou.broker.config import load_broker_config
+from tianzhou.broker.scheduled import timer_rules
+from tianzhou.broker.scheduled.delay_levels import Delays
+from tianzhou.broker.scheduled.timer_loop import Timer
+from tianzhou.broker.storing import disk_prefetch
+from tianzhou.broker.storing.disk_prefetch import Stretch, warm
+from tianzhou.broker.storing.redirects import Intake
+from tianzhou.broker.tables.offsets import OffsetTable
+from tianzhou.broker.tables.topics import TopicTable
+from tianzhou.broker.transactions.halves import Halves
+from tianzhou.clock import steady_ms
+from tianzhou.config.live import LiveSettings
+from tianzhou.config.settings import Given
+from tianzhou.message import StoredMessage
+from tianzhou.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from tianzhou.protocol import properties
+from tianzhou.store.consume_queue import ConsumeQueue
+from tianzhou.store.files.disk import RealDisk
+from tianzhou.store.message_store import Draft, MessageStore
+
+
+def test_entries_and_records_are_read_from_their_files() -> None:
+    disk = SimulatedDisk()
+    with open_store(small_config(), disk) as store:
+        for _ in range(9):
+            store.append(Draft("t", 0, b"x" * 2000, "", NOON_MS, BORN, HERE))
+        store.flush()
+        before = disk.calls["read"]
+        warm(store, [Stretch("t", 0, range(2, 4)), Stretch("t", 0, range(8, 9))])
+        # Two stretches of entries, three records.
+        assert disk.calls["read"] - before == 5
+
+
+def test_what_is_not_there_is_left_out() -> None:
+    disk = SimulatedDisk()
+    with open_store(small_config(), disk) as store:
+        store.append(Draft("t", 0, b"x", "", NOON_MS, BORN, HERE))
+        store.flush()
+        warm(
+            store,
+            [Stretch("t", 0, range(5, 9)), Stretch("t", 7, range(1)), Stretch("?", 0, range(1))],
+        )
+        for path in disk.files():
+            if "consumequeue" in str(path) or "commitlog" in str(path):
+                disk.damage(path, None)
+        before = disk.calls["read"]
+        warm(store, [Stretch("t", 0, range(1))])
+        assert disk.calls["read"] == before
+
+
+def test_whoever_reads_ahead_does_not_read_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SimulatedDisk()
+    with open_store(small_config(), disk) as store:
+        for _ in range(9):
+            store.append(Draft("t", 0, b"x" * 2000, "", NOON_MS, BORN, HERE))
+        store.flush()
+        for limit_bytes, record_count in ((5000, 2), (1, 1)):
+            monkeypatch.setattr("tianzhou.broker.storing.disk_prefetch._AHEAD_BYTES", limit_bytes)
+            before = disk.calls["read"]
+            disk_prefetch.warm_ahead(store, "t", 0, 3)
+            assert disk.calls["read"] - before == 1 + record_count
+
+
+def test_only_old_messages_that_are_not_cached_need_the_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = SimulatedDisk()
+    with open_store(small_config(), disk) as store:
+        for _ in range(9):
+            store.append(Draft("t", 0, b"x" * 2000, "", NOON_MS, BORN, HERE))
+        store.flush()
+
+        def needed() -> list[bool]:
+            return [disk_prefetch.needs_disk(store, "t", 0, at, 3) for at in (-1, 0, 5, 8, 9, 99)]
+
+        assert needed() == [False] * 6
+        monkeypatch.setattr("tianzhou.broker.storing.disk_prefetch.HOT_BYTES", 5000)
+        assert needed() == [False] * 6
+        # As a real disk does: what is old is not cached, what is new is.
+        new, entries_there = store.end_log_offset - 5000, True
+
+        def is_cached(view: memoryview, start: int, stop: int) -> bool:
+            return start >= new
+
+        def has_entries(queue: ConsumeQueue, queue_offset: int) -> bool:
+            return entries_there
+
+        monkeypatch.setattr(disk, "is_cached", is_cached)
+        monkeypatch.setattr(disk_prefetch, "_has_entries", has_entries)
+        assert needed() == [False, True, True, False, False, False]
+        entries_there = False
+        assert needed() == [False, True, True, True, False, False]
+        assert not disk_prefetch.needs_disk(store, "?", 0, 0, 3)
+
+
+def test_a_real_disk_knows_what_is_cached(tmp_path: Path) -> None:
+    disk, path = RealDisk(), tmp_path / "file"
+    path.write_bytes(bytes(1 << 20))
+    file = disk.open(path)
+    view = file.map()
+    with path.open("rb") as plain:
+        os.fsync(plain.fileno())
+        os.posix_fadvise(plain.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if disk.is_cached(view, 0, 1 << 20):
+        pytest.skip("this file system keeps everything in memory")
+    file.read(0, 1 << 20)
+    assert disk.is_cached(view, 0, 1 << 20)
+    file.close()
+
+
+@pytest.mark.parametrize("hot_bytes", [0, 1 << 20])
+def test_old_messages_that_fall_due_soon_are_named(
+    hot_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tianzhou.broker.storing.disk_prefetch.HOT_BYTES", hot_bytes)
+    with open_store(small_config(), SimulatedDisk(), lambda: NOON_MS) as store:
+        levels = Delays(store, (1000, 60_000))
+        one = Timer(store, tmp_path / "i.sqlite", None, lambda: 1 << 40)
+        intake = Intake(store)
+        intake.redirect_by(levels.redirect)
+        intake.redirect_by(
+            lambda draft, found: timer_rules.timed(
+                draft, found, NOON_MS, enabled=True, max_delay_s=86_400
+            )
+        )
+        for wait in ({"DELAY": "1"}, {"DELAY": "2"}, {"TIMER_DELAY_MS": "9000"}, {"DELAY": "1"},
+                     {"TIMER_DELAY_MS": "500"}):  # fmt: skip
+            intake.append(Draft("t", 0, b"x", properties.encode(wait), NOON_MS, BORN, HERE))
+        one.turn(NOON_MS)
+        soon_ms = NOON_MS + 1000
+        named = levels.soon(soon_ms, 10) + one.soon(soon_ms, 10)
+        assert levels.soon(NOON_MS + 999, 10) == []
+        one.close()
+    if hot_bytes:
+        assert named == [], "what was written just now is in memory"
+    else:
+        assert named == [
+            Stretch(SCHEDULE_TOPIC, 0, range(2)), Stretch(TIMER_TOPIC, 0, range(1, 2)),
+        ]  # fmt: skip
+
+
+async def test_halves_are_fetched_by_a_thread_before_they_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = {
+        "storePathRootDir": tmp_path, "transactionTimeOut": 1, "transactionCheckInterval": 10,
+        "mappedFileSizeCommitLog": 1 << 20, "diskMaxUsedSpaceRatio": 95,
+        "diskSpaceCleanForciblyRatio": 99, "diskSpaceWarningLevelRatio": 100,
+    }  # fmt: skip
+    given = [Given(key, str(value), "test", deliberate=True) for key, value in pairs.items()]
+    settings = LiveSettings(load_broker_config(environ={}, flags=given))
+    happened: list[tuple[str, int, bool]] = []
+    fetch = disk_prefetch.warm
+    loop_thread = threading.get_ident()
+
+    def note(what: str, queue_offset: int) -> None:
+        happened.append((what, queue_offset, threading.get_ident() == loop_thread))
+
+    def fetching(store: MessageStore, stretches: Iterable[Stretch]) -> None:
+        stretches = list(stretches)
+        for topic, _, queue_offsets in stretches:
+            for queue_offset in queue_offsets if topic == HALF_TOPIC else ():
+                note("fetched", queue_offset)
+        fetch(store, stretches)
+
+    def ask(half: StoredMessage) -> bool:
+        note("asked", int(half.body))
+        return True
+
+    monkeypatch.setattr(disk_prefetch, "warm", fetching)
+    with MessageStore.open(settings.config) as store:
+        intake = Intake(store)
+        halves = Halves(
+            settings, store, intake, TopicTable((), lambda: NOON_MS), OffsetTable(),
+            lambda: NOON_MS, steady_ms, HERE, ask,
+        )  # fmt: skip
+        intake.redirect_by(halves.redirect)
+        text = properties.encode({"TRAN_MSG": "true", "PGROUP": "p"})
+        for number in range(3):
+            intake.append(Draft("t", 0, b"%d" % number, text, NOON_MS - 60_000, BORN, HERE))
+        running = asyncio.create_task(halves.run())
+        await eventually(lambda: sum(each[0] == "asked" for each in happened) >= 3, "all asked")
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    for number in range(3):
+        fetched = happened.index(("fetched", number, False))
+        assert fetched < happened.index(("asked", number, True)), happened

@@ -1,0 +1,225 @@
+"""Notices reach a log, a web server and a mail server; failures are told as such."""
+
+import json
+import logging
+import socket
+import ssl
+import threading
+from base64 import b64encode
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from tianzhou.cli.commands.tls import make_certificates
+from tianzhou.errors import ConfigError
+from tianzhou.spark.pipelines.alarm_delivery import Notice, NoticeError, notifiers, tell_all
+
+NOTICE = Notice("backlog", "open", "T", "T_pay", "T_orders", 150, 100, 1_700_000_000_000, "why")
+
+
+@contextmanager
+def web_server(status: int = 200) -> Generator[tuple[str, list[dict[str, object]]]]:
+    taken: list[dict[str, object]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            taken.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/hook", taken
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@dataclass(slots=True)
+class MailServer:
+    """As much of SMTP as one conversation needs, with TLS from the beginning or on request."""
+
+    tls: ssl.SSLContext | None = None
+    tls_first: bool = False
+    said: list[tuple[bool, str]] = field(default_factory=list[tuple[bool, str]])
+    """The lines of the other side, each with whether it came hidden."""
+    mails: list[str] = field(default_factory=list[str])
+
+    def serve(self, connection: socket.socket) -> None:
+        is_hidden = self.tls_first
+        if self.tls_first:
+            connection = self._hidden(connection)
+        self._put(connection, "220 here")
+        while line := self._line(connection):
+            word = line.split()[0].upper()
+            self.said.append((is_hidden, line))
+            if word == "EHLO":
+                offers = ["STARTTLS"] if self.tls and not is_hidden else []
+                offers += ["AUTH PLAIN"]
+                lines = ["250-here", *(f"250-{each}" for each in offers)]
+                self._put(connection, "\r\n".join([*lines, "250 HELP"]))
+            elif word == "STARTTLS":
+                self._put(connection, "220 begin")
+                connection, is_hidden = self._hidden(connection), True
+            elif word == "AUTH":
+                self._put(connection, "235 welcome")
+            elif word == "DATA":
+                self._put(connection, "354 go on")
+                self.mails.append("\n".join(iter(partial(self._line, connection), ".")))
+                self._put(connection, "250 taken")
+            elif word == "QUIT":
+                self._put(connection, "221 bye")
+                break
+            else:
+                self._put(connection, "250 ok")
+        connection.close()
+
+    def words(self) -> list[tuple[bool, str]]:
+        return [(is_hidden, line.split()[0].upper()) for is_hidden, line in self.said]
+
+    def _hidden(self, connection: socket.socket) -> socket.socket:
+        assert self.tls is not None
+        return self.tls.wrap_socket(connection, server_side=True)
+
+    def _put(self, connection: socket.socket, text: str) -> None:
+        connection.sendall(f"{text}\r\n".encode())
+
+    def _line(self, connection: socket.socket) -> str:
+        """Byte by byte: what follows STARTTLS is not for this side's buffer."""
+        read = bytearray()
+        while not read.endswith(b"\r\n"):
+            byte = connection.recv(1)
+            if not byte:
+                return ""
+            read += byte
+        return read[:-2].decode()
+
+
+@contextmanager
+def mail_server(
+    tls: ssl.SSLContext | None = None, *, tls_first: bool = False
+) -> Generator[tuple[int, MailServer]]:
+    """For one conversation, or one that breaks off."""
+    server = MailServer(tls, tls_first)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):  # a client that does not trust us hangs up
+            server.serve(connection)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield listener.getsockname()[1], server
+    finally:
+        thread.join(60)
+        listener.close()
+
+
+@pytest.fixture(scope="module")
+def papers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tls")
+    assert make_certificates(folder, ["127.0.0.1"]) == 0
+    return folder
+
+
+def server_tls(papers: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(papers / "server.pem", papers / "server.key")
+    return context
+
+
+def test_the_log_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        tell_all(NOTICE, notifiers("log"))
+    assert "backlog of group T_pay on topic T_orders: 150, above 100; why" in caplog.text
+
+
+def test_a_webhook_gets_json() -> None:
+    with web_server() as (url, taken):
+        tell_all(NOTICE, notifiers(url))
+    assert taken[0]["group"] == "T_pay"
+    assert taken[0]["text"] == NOTICE.subject
+
+
+def test_a_mail_goes_to_everybody() -> None:
+    with mail_server() as (port, server):
+        tell_all(NOTICE, notifiers(f"smtp://127.0.0.1:{port}?from=a@x.org&to=b@x.org,c@x.org"))
+    said = [line for _, line in server.said]
+    assert "rcpt TO:<b@x.org>" in said
+    assert "rcpt TO:<c@x.org>" in said
+    (mail,) = server.mails
+    assert "Subject: backlog of group T_pay" in mail
+
+
+@pytest.mark.parametrize("kind", ["smtps", "smtp"])
+def test_mails_and_passwords_go_hidden_where_the_server_has_tls(
+    papers: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(papers / "ca.pem"))
+    with mail_server(server_tls(papers), tls_first=kind == "smtps") as (port, server):
+        url = f"{kind}://clerk:pass%40word@127.0.0.1:{port}?from=a@x.org&to=b@x.org"
+        tell_all(NOTICE, notifiers(url))
+    in_the_open = [word for is_hidden, word in server.words() if not is_hidden]
+    assert in_the_open == ([] if kind == "smtps" else ["EHLO", "STARTTLS"])
+    secret = b64encode(b"\0clerk\0pass@word").decode()
+    assert (True, f"AUTH PLAIN {secret}") in server.said
+    (mail,) = server.mails
+    assert "Subject: backlog of group T_pay" in mail
+
+
+@pytest.mark.parametrize("kind", ["smtps", "smtp"])
+def test_a_server_that_nobody_vouches_for_gets_nothing(papers: Path, kind: str) -> None:
+    with mail_server(server_tls(papers), tls_first=kind == "smtps") as (port, server):
+        url = f"{kind}://clerk:secret@127.0.0.1:{port}?from=a@x.org&to=b@x.org"
+        with pytest.raises(NoticeError, match=f"e-mail by 127.0.0.1:{port}: .*certificate"):
+            tell_all(NOTICE, notifiers(url))
+    assert server.mails == []
+    assert not [word for _, word in server.words() if word not in ("EHLO", "STARTTLS")]
+
+
+def test_a_server_without_tls_gets_no_password() -> None:
+    with mail_server() as (port, server):
+        url = f"smtp://clerk:secret@127.0.0.1:{port}?from=a@x.org&to=b@x.org"
+        with pytest.raises(NoticeError, match="offers no TLS, so it gets no password"):
+            tell_all(NOTICE, notifiers(url))
+    assert [word for _, word in server.words() if word != "QUIT"] == ["EHLO"]
+    assert server.mails == []
+
+
+def test_one_that_fails_does_not_keep_the_others_from_it() -> None:
+    with web_server(500) as (bad, _), web_server() as (good, taken):
+        with pytest.raises(NoticeError, match="500"):
+            tell_all(NOTICE, notifiers(f"{bad} {good}"))
+        assert len(taken) == 1
+    with pytest.raises(NoticeError, match="webhook 127"):
+        tell_all(NOTICE, notifiers(good))
+    with pytest.raises(NoticeError, match="e-mail by 127"):
+        tell_all(NOTICE, notifiers("smtp://127.0.0.1:1?from=a@x.org&to=b@x.org"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("pigeon", "is expected"),
+        ("ftp://x/y", "is expected"),
+        ("smtp://u:secret@h?to=b@x.org", "from=ADDRESS"),
+        ("http://h:port/", "Port"),
+    ],
+)
+def test_a_bad_notifier_is_refused_without_its_password(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        notifiers(text)
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,132 @@
+"""Push-down: what the source takes over, what is left to Spark."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra spark is not installed: no pyspark")
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringStartsWith,
+)
+
+from tianzhou.client.queues import Queue
+from tianzhou.spark.push_down import Pushed, is_right_in, push
+
+MOMENT = datetime(2024, 2, 29, 12, 0, 0, 1500, tzinfo=UTC)  # 1.5 ms after the second
+SECOND_MS = 1_709_208_000_000
+
+
+@pytest.mark.parametrize(
+    ("version", "right_from", "is_right"),
+    [
+        ("4.3.0", None, False), ("9.9.9", None, False), ("4.3.9", (4, 4, 0), False),
+        ("4.4.0", (4, 4, 0), True), ("4.10.0", (4, 4, 0), True), ("5.0.0", (4, 4, 1), True),
+        ("4.4.0.dev0", (4, 4, 0), False), ("4.4.0-preview2", (4, 4, 0), False),
+        ("4.4.1.dev0", (4, 4, 0), True), ("unknown", (4, 4, 0), False),
+    ],
+)  # fmt: skip
+def test_push_down_is_right_from_one_release_on(
+    version: str, right_from: tuple[int, int, int] | None, is_right: bool
+) -> None:
+    assert is_right_in(version, right_from) is is_right
+
+
+def test_places_are_taken_over_whole() -> None:
+    filters: list[Filter] = [
+        IsNotNull(("topic",)), EqualTo(("topic",), "a"), In(("queueId",), (1, 2, None)),
+        EqualNullSafe(("brokerName",), "b"), GreaterThan(("queueOffset",), 10),
+        LessThanOrEqual(("queueOffset",), 20), IsNotNull(("tags",)), In(("tags",), ("x", "y")),
+    ]  # fmt: skip
+    pushed, remaining = push(filters, tags=True)
+    assert remaining == []
+    assert pushed == Pushed(
+        topics=frozenset("a"), brokers=frozenset("b"), queue_ids=frozenset((1, 2)),
+        first_offset=11, stop_offset=21, tags=frozenset("xy"),
+    )  # fmt: skip
+    assert pushed.wants(Queue("a", "b", 1))
+    assert not pushed.wants(Queue("a", "b", 3))
+    assert not pushed.wants(Queue("c", "b", 1))
+
+
+@pytest.mark.parametrize(
+    ("each", "first_ms", "stop_ms"),
+    [
+        (GreaterThan(("storeTimestamp",), MOMENT), SECOND_MS + 2, None),
+        (GreaterThanOrEqual(("storeTimestamp",), MOMENT), SECOND_MS + 2, None),
+        (LessThan(("storeTimestamp",), MOMENT), None, SECOND_MS + 2),
+        (LessThanOrEqual(("storeTimestamp",), MOMENT), None, SECOND_MS + 2),
+        (
+            GreaterThan(("storeTimestamp",), MOMENT.replace(microsecond=1000)), SECOND_MS + 2, None,
+        ),
+        (
+            GreaterThanOrEqual(("storeTimestamp",), MOMENT.replace(microsecond=1000)),
+            SECOND_MS + 1, None,
+        ),
+        (LessThan(("storeTimestamp",), MOMENT.replace(microsecond=1000)), None, SECOND_MS + 1),
+        (
+            EqualTo(("storeTimestamp",), MOMENT.replace(microsecond=1000)),
+            SECOND_MS + 1, SECOND_MS + 2,
+        ),
+        # Brokers keep milliseconds, so nothing was stored at half of one.
+        (EqualTo(("storeTimestamp",), MOMENT), SECOND_MS + 2, SECOND_MS + 2),
+        (
+            LessThanOrEqual(("storeTimestamp",), MOMENT.replace(microsecond=1000)),
+            None, SECOND_MS + 2,
+        ),
+    ],
+)  # fmt: skip
+def test_times_are_taken_over_to_the_millisecond(
+    each: Filter, first_ms: int | None, stop_ms: int | None
+) -> None:
+    pushed, remaining = push([each], tags=True)
+    assert (pushed.first_ms, pushed.stop_ms) == (first_ms, stop_ms)
+    assert remaining == []
+
+
+@pytest.mark.parametrize(
+    "each",
+    [
+        Not(EqualTo(("topic",), "a")),
+        EqualTo(("body",), b"x"),
+        EqualTo(("properties", "a"), "x"),
+        StringStartsWith(("topic",), "a"),
+        EqualTo(("tags",), "a || b"),
+        EqualTo(("tags",), "*"),
+        EqualTo(("tags",), " a"),
+        EqualTo(("tags",), ""),
+        GreaterThan(("queueOffset",), 1.5),
+        GreaterThan(("storeTimestamp",), MOMENT.replace(tzinfo=None)),
+        EqualNullSafe(("tags",), None),
+        IsNotNull(("tags",)),
+    ],
+)
+def test_what_the_source_cannot_keep_stays_with_spark(each: Filter) -> None:
+    pushed, remaining = push([each], tags=True)
+    assert pushed == Pushed()
+    assert remaining == [each]
+
+
+def test_tags_stay_with_spark_where_the_options_filter_already() -> None:
+    pushed, remaining = push([EqualTo(("tags",), "a")], tags=False)
+    assert pushed == Pushed()
+    assert remaining == [EqualTo(("tags",), "a")]
+
+
+def test_contradictions_read_nothing() -> None:
+    pushed, _ = push([EqualTo(("topic",), "a"), EqualTo(("topic",), "b")], tags=True)
+    assert not pushed.wants(Queue("a", "x", 0))
+    pushed, _ = push([EqualTo(("storeTimestamp",), MOMENT)], tags=True)
+    assert not pushed.wants(Queue("a", "x", 0))
+    pushed, _ = push([EqualTo(("queueOffset",), 3), LessThan(("queueOffset",), 3)], tags=True)
+    assert not pushed.wants(Queue("a", "x", 0))
