@@ -1,4 +1,7 @@
-"""Reserved names of RocketMQ: topics, groups, prefixes, delay levels, permissions."""
+"""Reserved names of RocketMQ: topics, groups, prefixes, delay levels, permissions.
+
+The lists of system topics are here and nowhere else.
+"""
 
 # -- topics ------------------------------------------------------------------------------------
 
@@ -15,21 +18,45 @@ OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
 
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 TIMER_TOPIC = SYSTEM_TOPIC_PREFIX + "wheel_timer"
-"""Where messages for any moment wait (5.x)."""
+"""Holds messages with a delivery time until they are due (5.x)."""
 RETRY_TOPIC_PREFIX = "%RETRY%"
 DLQ_TOPIC_PREFIX = "%DLQ%"
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 
 
+SYSTEM_TOPICS = frozenset((
+    AUTO_CREATE_TOPIC, SCHEDULE_TOPIC, BENCHMARK_TOPIC, HALF_TOPIC, TRACE_TOPIC, HALF_OP_TOPIC,
+    CHECK_MAX_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC,
+))  # fmt: skip
+"""System topics with a fixed name; requests cannot create, change or delete them."""
+UNSENDABLE_TOPICS = frozenset((
+    SCHEDULE_TOPIC, HALF_TOPIC, HALF_OP_TOPIC, CHECK_MAX_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC,
+    TIMER_TOPIC,
+))  # fmt: skip
+"""Topics that clients cannot send to."""
+INTERNAL_TOPIC_PREFIXES = (SYSTEM_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX.upper())
+"""Prefixes of topics that hold messages of other topics, or data of the broker."""
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether the topic is one of RocketMQ's own."""
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
 def reply_topic(cluster: str) -> str:
-    """Where the replies to requests of a cluster are kept."""
+    """The topic that holds the replies of a cluster's request-reply messages."""
     return cluster + REPLY_TOPIC_SUFFIX
+
+
+# -- groups ------------------------------------------------------------------------------------
+
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 
 
 # -- nameserver --------------------------------------------------------------------------------
 
 ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
-"""KV namespace in which the queue order of ordered topics is kept, one key per topic."""
+"""KV namespace of the queue order of ordered topics, one key per topic."""
 
 MASTER_ID = 0
 

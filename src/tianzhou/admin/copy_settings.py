@@ -10,10 +10,7 @@ from dataclasses import dataclass, field
 from tianzhou.admin.admin_client import Admin
 from tianzhou.admin.fanout import BrokerAt
 from tianzhou.errors import TianzhouError
-from tianzhou.names import REPLY_TOPIC_SUFFIX, SYSTEM_TOPIC_PREFIX
-
-_RESERVED = ("TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "OFFSET_MOVED_EVENT")
-_RESERVED_PARTS = ("RMQ_SYS_", SYSTEM_TOPIC_PREFIX, "SELF_TEST_", "TRANS_CHECK_MAX_TIME_")
+from tianzhou.names import INTERNAL_TOPIC_PREFIXES, REPLY_TOPIC_SUFFIX, is_system_topic
 
 
 @dataclass(slots=True)
@@ -83,7 +80,7 @@ async def copy_groups(
 
 def _is_reserved(topic: str) -> bool:
     return (
-        topic in _RESERVED
-        or topic.startswith(_RESERVED_PARTS)
+        is_system_topic(topic)
+        or topic.startswith(INTERNAL_TOPIC_PREFIXES)
         or topic.endswith(REPLY_TOPIC_SUFFIX)
     )

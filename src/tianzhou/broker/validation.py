@@ -9,21 +9,12 @@ import re
 from tianzhou.errors import RequestError
 from tianzhou.limits import PROPERTIES_BYTES_MAX, TOPIC_NAME_BYTES_MAX
 from tianzhou.names import (
-    AUTO_CREATE_TOPIC,
-    BENCHMARK_TOPIC,
-    CHECK_MAX_TOPIC,
     DLQ_TOPIC_PREFIX,
-    HALF_OP_TOPIC,
-    HALF_TOPIC,
-    OFFSET_MOVED_TOPIC,
     PERM_READ,
     PERM_WRITE,
     RETRY_TOPIC_PREFIX,
-    SCHEDULE_TOPIC,
-    SELF_TEST_TOPIC,
-    SYSTEM_TOPIC_PREFIX,
-    TIMER_TOPIC,
-    TRACE_TOPIC,
+    UNSENDABLE_TOPICS,
+    is_system_topic,
 )
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.derived import is_topic_name, name_bytes
@@ -32,23 +23,7 @@ TOPIC_LENGTH_MAX = 127
 GROUP_LENGTH_MAX = 255
 """4.9 allows 255 characters; 5.x allows 120 for new groups and lives with the old ones."""
 
-SYSTEM_TOPICS = frozenset((
-    AUTO_CREATE_TOPIC, SCHEDULE_TOPIC, BENCHMARK_TOPIC, HALF_TOPIC, TRACE_TOPIC, HALF_OP_TOPIC,
-    CHECK_MAX_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC,
-))  # fmt: skip
-"""Topics that no request may create, change or delete."""
-
-CLOSED_TOPICS = frozenset((
-    SCHEDULE_TOPIC, HALF_TOPIC, HALF_OP_TOPIC, CHECK_MAX_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC,
-    TIMER_TOPIC,
-))  # fmt: skip
-"""Topics that clients cannot send to."""
-
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
-
-
-def is_system_topic(topic: str) -> bool:
-    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def describe_permission(permission: int) -> str:
@@ -118,7 +93,7 @@ def check_derived_topic(topic: str, code: int = ResponseCode.SYSTEM_ERROR) -> No
 
 def check_sendable(topic: str) -> None:
     """Clients may send to the topic."""
-    if topic in CLOSED_TOPICS:
+    if topic in UNSENDABLE_TOPICS:
         raise RequestError(
             ResponseCode.NO_PERMISSION,
             f"the topic {topic} is the broker's own, sending is forbidden",

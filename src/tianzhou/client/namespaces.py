@@ -8,27 +8,13 @@ is left alone, so wrapping twice does no harm.
 """
 
 from tianzhou.names import (
-    AUTO_CREATE_TOPIC,
-    BENCHMARK_TOPIC,
-    CHECK_MAX_TOPIC,
     DLQ_TOPIC_PREFIX,
-    HALF_OP_TOPIC,
-    HALF_TOPIC,
-    OFFSET_MOVED_TOPIC,
     RETRY_TOPIC_PREFIX,
-    SCHEDULE_TOPIC,
-    SELF_TEST_TOPIC,
-    SYSTEM_TOPIC_PREFIX,
-    TRACE_TOPIC,
+    SYSTEM_GROUP_PREFIX,
+    is_system_topic,
 )
 
 SEPARATOR = "%"
-
-_SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
-_SYSTEM_TOPICS = frozenset((
-    AUTO_CREATE_TOPIC, SCHEDULE_TOPIC, BENCHMARK_TOPIC, HALF_TOPIC, TRACE_TOPIC, HALF_OP_TOPIC,
-    CHECK_MAX_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC,
-))  # fmt: skip
 
 
 def wrap(namespace: str, name: str) -> str:
@@ -51,7 +37,7 @@ def strip(namespace: str, name: str) -> str:
 
 def is_system(name: str) -> bool:
     """True for topics and groups that RocketMQ reserves for itself."""
-    return name in _SYSTEM_TOPICS or name.startswith((SYSTEM_TOPIC_PREFIX, _SYSTEM_GROUP_PREFIX))
+    return is_system_topic(name) or name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -15,13 +15,14 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol, TypeVar
 
 from tianzhou.broker.acl.accounts import Permission
-from tianzhou.broker.validation import CLOSED_TOPICS
 from tianzhou.names import (
     DLQ_TOPIC_PREFIX,
+    INTERNAL_TOPIC_PREFIXES,
     REPLY_TOPIC_SUFFIX,
     RETRY_TOPIC_PREFIX,
-    SYSTEM_TOPIC_PREFIX,
+    SYSTEM_GROUP_PREFIX,
     TRACE_TOPIC,
+    UNSENDABLE_TOPICS,
 )
 from tianzhou.protocol import bodies, headers
 from tianzhou.protocol.bodies.clients import CheckClientBody, HeartbeatData
@@ -44,9 +45,6 @@ from tianzhou.protocol.headers import topics as topic_headers
 from tianzhou.protocol.records.receipts import origin_topic
 
 PUB, SUB, ANY = Permission.PUB, Permission.SUB, Permission.PUB | Permission.SUB
-
-_INTERNAL_PREFIXES = (SYSTEM_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX.upper())
-_INTERNAL_GROUP_PREFIX = "CID_RMQ_SYS_"
 
 
 class Kind(StrEnum):
@@ -87,7 +85,7 @@ def topic_need(topic: str, permission: Permission) -> Need:
 def _kind_of(topic: str, permission: Permission) -> Kind:
     if topic == TRACE_TOPIC:
         return Kind.TOPIC_BY_NAME
-    if topic in CLOSED_TOPICS or topic.startswith(_INTERNAL_PREFIXES):
+    if topic in UNSENDABLE_TOPICS or topic.startswith(INTERNAL_TOPIC_PREFIXES):
         return Kind.ADMINISTRATOR
     if topic.endswith(REPLY_TOPIC_SUFFIX) and permission != PUB:
         return Kind.ADMINISTRATOR
@@ -95,7 +93,7 @@ def _kind_of(topic: str, permission: Permission) -> Kind:
 
 
 def group_need(group: str) -> Need:
-    is_internal = group.startswith(_INTERNAL_GROUP_PREFIX)
+    is_internal = group.startswith(SYSTEM_GROUP_PREFIX)
     return Need(Kind.ADMINISTRATOR if is_internal else Kind.GROUP, group, SUB)
 
 

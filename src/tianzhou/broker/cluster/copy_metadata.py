@@ -21,7 +21,12 @@ from tianzhou.broker import validation
 from tianzhou.broker.tables.groups import GroupTable, is_system_group
 from tianzhou.broker.tables.topics import TopicTable
 from tianzhou.errors import RequestError, TianzhouError
-from tianzhou.names import DLQ_TOPIC_PREFIX, REPLY_TOPIC_SUFFIX, RETRY_TOPIC_PREFIX
+from tianzhou.names import (
+    DLQ_TOPIC_PREFIX,
+    REPLY_TOPIC_SUFFIX,
+    RETRY_TOPIC_PREFIX,
+    is_system_topic,
+)
 from tianzhou.protocol.bodies import decode
 from tianzhou.protocol.bodies.groups import SubscriptionGroupTable
 from tianzhou.protocol.bodies.route import ClusterInfo
@@ -135,7 +140,7 @@ def take_topics(theirs: TopicConfigTable, own_names: frozenset[str], topics: Top
 
 def _is_common(name: str, own_names: frozenset[str]) -> bool:
     return not (
-        validation.is_system_topic(name)
+        is_system_topic(name)
         or name in own_names
         or name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
         or name.removesuffix(REPLY_TOPIC_SUFFIX) in own_names

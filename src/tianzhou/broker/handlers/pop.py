@@ -31,7 +31,11 @@ from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError
 from tianzhou.message import Host
-from tianzhou.names import PERM_READ, RETRY_TOPIC_PREFIX
+from tianzhou.names import (
+    PERM_READ,
+    RETRY_TOPIC_PREFIX,
+    UNSENDABLE_TOPICS,
+)
 from tianzhou.protocol import properties
 from tianzhou.protocol.bodies.topics import TopicConfig
 from tianzhou.protocol.codes import ResponseCode
@@ -460,7 +464,7 @@ def _check_allowed(
 
 def find_topic(parts: PopParts, config: BrokerConfig, name: str) -> TopicConfig:
     topic = parts.topics.get(name)
-    if topic is None or name in validation.CLOSED_TOPICS:
+    if topic is None or name in UNSENDABLE_TOPICS:
         raise RequestError(
             ResponseCode.TOPIC_NOT_EXIST,
             f"topic {validation.shorten(name)} does not exist on broker {config.broker_name}",

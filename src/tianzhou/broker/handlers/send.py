@@ -33,7 +33,13 @@ from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RecordError, RequestError, StoreError
 from tianzhou.limits import BATCH_MESSAGES_MAX
 from tianzhou.message import Host
-from tianzhou.names import DLQ_TOPIC_PREFIX, HALF_TOPIC, PERM_WRITE, RETRY_TOPIC_PREFIX
+from tianzhou.names import (
+    DLQ_TOPIC_PREFIX,
+    HALF_TOPIC,
+    PERM_WRITE,
+    RETRY_TOPIC_PREFIX,
+    UNSENDABLE_TOPICS,
+)
 from tianzhou.protocol import properties, sysflag
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.topics import MULTI_TAG, TopicConfig
@@ -207,7 +213,7 @@ def _create_topic(parts: SendParts, config: BrokerConfig, header: SendHeader) ->
 
 def _choose_queue(config: BrokerConfig, topic: TopicConfig, header: SendHeader) -> int:
     name = header.topic
-    if name in validation.CLOSED_TOPICS:
+    if name in UNSENDABLE_TOPICS:
         validation.check_sendable(name)
     if not config.broker_permission & PERM_WRITE:
         raise RequestError(

@@ -25,7 +25,10 @@ from tianzhou.broker.tables.topics import TopicTable
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RecordError, RequestError, StoreError
 from tianzhou.message import Host
-from tianzhou.names import PERM_WRITE
+from tianzhou.names import (
+    PERM_WRITE,
+    UNSENDABLE_TOPICS,
+)
 from tianzhou.protocol import properties
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.topics import TopicConfig
@@ -150,7 +153,7 @@ def _message(store: MessageStore, log_offset: int) -> RecordFields:
             f"{store.first_log_offset} to {store.end_log_offset}",
         )
     # No consumer gets messages from these, so none can give one back.
-    if fields[0] in validation.CLOSED_TOPICS:
+    if fields[0] in UNSENDABLE_TOPICS:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
             f"look message by offset failed, {log_offset}: that message is not delivered yet",

@@ -30,7 +30,6 @@ import logging
 from collections.abc import Callable
 from functools import lru_cache
 
-from tianzhou.broker import validation
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.handlers.pull import HAS_SUBSCRIPTION, PullParts
 from tianzhou.broker.handlers.send import SendParts, born_host
@@ -41,7 +40,14 @@ from tianzhou.broker.storing.redirects import ODD_PROPERTIES
 from tianzhou.broker.tables.clients import Subscription
 from tianzhou.errors import StoreError, TianzhouError
 from tianzhou.limits import BATCH_MESSAGES_MAX
-from tianzhou.names import DLQ_TOPIC_PREFIX, PERM_READ, PERM_WRITE, RETRY_TOPIC_PREFIX
+from tianzhou.names import (
+    DLQ_TOPIC_PREFIX,
+    PERM_READ,
+    PERM_WRITE,
+    RETRY_TOPIC_PREFIX,
+    UNSENDABLE_TOPICS,
+    is_system_topic,
+)
 from tianzhou.protocol import host
 from tianzhou.protocol.bodies.topics import MULTI_TAG, TopicConfig
 from tianzhou.protocol.codes import ResponseCode
@@ -398,8 +404,8 @@ def _is_writable(name: str, topic: TopicConfig) -> bool:
         bool(topic.perm & PERM_WRITE)
         and name.isascii()
         and len(name) <= _TOPIC_LENGTH_MAX
-        and not validation.is_system_topic(name)
-        and name not in validation.CLOSED_TOPICS
+        and not is_system_topic(name)
+        and name not in UNSENDABLE_TOPICS
         and not name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
     )
 

@@ -24,8 +24,8 @@ import msgspec
 
 from tianzhou.broker.statistics.counters import Counts, Stats
 from tianzhou.broker.tables.groups import is_system_group
-from tianzhou.broker.validation import is_system_topic
 from tianzhou.errors import BodyError
+from tianzhou.names import is_system_topic
 
 K = TypeVar("K", bound=Hashable)
 

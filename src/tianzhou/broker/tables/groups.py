@@ -14,6 +14,7 @@ from tianzhou.broker.tables.saver import EncodedBodies, encode_body
 from tianzhou.broker.validation import check_new_group
 from tianzhou.clock import Clock
 from tianzhou.errors import BodyError
+from tianzhou.names import SYSTEM_GROUP_PREFIX
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from tianzhou.protocol.bodies.topics import DataVersion
 
@@ -21,7 +22,6 @@ log = logging.getLogger(__name__)
 
 _TOOLS = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP")
 _BROADCAST = ("CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_ONSAPI_PULL", "CID_ONS-HTTP-PROXY")
-SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 FORBIDDEN_READ = 1 << 2
 """The bit by which 5.x notes that a group must not read a topic."""
 SYSTEM_GROUPS = frozenset((*_TOOLS, *_BROADCAST, "CID_RMQ_SYS_TRANS"))

@@ -16,7 +16,8 @@ from tianzhou.names import (
     PERM_WRITE,
     REPLY_TOPIC_SUFFIX,
     RETRY_TOPIC_PREFIX,
-    SYSTEM_TOPIC_PREFIX,
+    SYSTEM_GROUP_PREFIX,
+    is_system_topic,
 )
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)]
@@ -52,11 +53,6 @@ _PERMS = {
     "r": PERM_READ, "w": PERM_WRITE, "rw": PERM_READ | PERM_WRITE, "none": 0,
     "4": PERM_READ, "2": PERM_WRITE, "6": PERM_READ | PERM_WRITE,
 }  # fmt: skip
-_SYSTEM_TOPICS = (
-    "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC",
-    "RMQ_SYS_TRANS_OP_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
-    "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
-)  # fmt: skip
 _SYSTEM_GROUPS = (
     "DEFAULT_CONSUMER", "DEFAULT_PRODUCER", "TOOLS_CONSUMER", "SCHEDULE_CONSUMER",
     "FILTERSRV_CONSUMER", "__MONITOR_CONSUMER", "SELF_TEST_C_GROUP", "SELF_TEST_P_GROUP",
@@ -94,15 +90,14 @@ def kind_of_topic(name: str, clusters: Iterable[str] = (), brokers: Iterable[str
         return "retry"
     if name.startswith(DLQ_TOPIC_PREFIX):
         return "dead letters"
-    reserved = name in _SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
     # A broker has a topic of its own name, one of its cluster's, and one for replies.
     of_the_cluster = name in {*clusters, *brokers} or name.endswith(REPLY_TOPIC_SUFFIX)
-    return "system" if reserved or of_the_cluster else "normal"
+    return "system" if is_system_topic(name) or of_the_cluster else "normal"
 
 
 def is_system_group(name: str) -> bool:
     """Whether a group is RocketMQ's own."""
-    return name in _SYSTEM_GROUPS or name.startswith("CID_RMQ_SYS_")
+    return name in _SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def like(names: Iterable[str], pattern: str | None) -> list[str]:

@@ -16,15 +16,7 @@ import msgspec
 from tianzhou.client.message import Message
 from tianzhou.client.queues import Queue
 from tianzhou.errors import FieldError, MessageRefused, RecordError
-from tianzhou.names import (
-    CHECK_MAX_TOPIC,
-    HALF_OP_TOPIC,
-    HALF_TOPIC,
-    OFFSET_MOVED_TOPIC,
-    RETRY_TOPIC_PREFIX,
-    SCHEDULE_TOPIC,
-    SELF_TEST_TOPIC,
-)
+from tianzhou.names import RETRY_TOPIC_PREFIX, UNSENDABLE_TOPICS
 from tianzhou.protocol import headers, properties
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
@@ -40,9 +32,6 @@ GROUP_CHARACTERS_MAX = 255
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _RESERVED_GROUP = "DEFAULT_PRODUCER"
-_CLOSED_TOPICS = frozenset((
-    SCHEDULE_TOPIC, HALF_TOPIC, HALF_OP_TOPIC, CHECK_MAX_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC,
-))  # fmt: skip
 _PLAIN_TEXT = f"\x02{properties.WAIT_STORED}\x01true\x02"
 _UNIQUE_PREFIX = f"{properties.UNIQUE_KEY}\x01"
 _ID_CHARACTERS = 32
@@ -125,7 +114,7 @@ def check_group(group: str) -> None:
 def check_topic(topic: str) -> None:
     """Raises MessageRefused for a topic that messages cannot be sent to."""
     check_name_of_topic(topic)
-    if topic in _CLOSED_TOPICS:
+    if topic in UNSENDABLE_TOPICS:
         raise MessageRefused(f"topic {topic} is the broker's own, nothing can be sent to it")
 
 

@@ -16,6 +16,9 @@ from tianzhou.broker.tables.saver import encode_table
 from tianzhou.broker.tables.topics import TopicTable
 from tianzhou.clock import Clock
 from tianzhou.errors import RequestError, StoreError
+from tianzhou.names import (
+    is_system_topic,
+)
 from tianzhou.protocol.bodies import encode as encode_body
 from tianzhou.protocol.bodies.ha import HARuntimeInfo
 from tianzhou.protocol.bodies.queues import ConsumeQueueData, QueryConsumeQueueBody
@@ -68,7 +71,7 @@ async def clean_unused_topics(parts: StoreParts, connection: Connection, _: Comm
     unused = [
         topic
         for topic in sorted(parts.store.queues.by_topic)
-        if parts.topics.get(topic) is None and not validation.is_system_topic(topic)
+        if parts.topics.get(topic) is None and not is_system_topic(topic)
     ]
     for topic in unused:
         await delete_queues(parts.store, list(parts.store.queues.by_topic.get(topic, {}).values()))
@@ -99,7 +102,7 @@ def _expired_queues(parts: StoreParts) -> Steps[list[ConsumeQueue]]:
         yield
         topic = parts.topics.get(queue.topic)
         queue_count = max(topic.read_queue_count, topic.write_queue_count) if topic else 0
-        if queue.queue_id < queue_count or validation.is_system_topic(queue.topic):
+        if queue.queue_id < queue_count or is_system_topic(queue.topic):
             continue
         if _is_expired(queue, parts.store.first_log_offset):
             found.append(queue)

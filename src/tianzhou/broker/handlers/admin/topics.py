@@ -17,6 +17,9 @@ from tianzhou.broker.tables.topics import TopicTable, check_queue_counts
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError, StoreError
+from tianzhou.names import (
+    SYSTEM_TOPICS,
+)
 from tianzhou.protocol.bodies import decode_request_steps, encode_steps
 from tianzhou.protocol.bodies import encode as encode_body
 from tianzhou.protocol.bodies.groups import GroupList
@@ -250,7 +253,7 @@ def get_topic_config(parts: TopicParts, _: Connection, request: Command) -> Comm
 
 def get_system_topics(parts: TopicParts, _: Connection, __: Command) -> Command:
     """GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
-    names = sorted(parts.topics.system_names | validation.SYSTEM_TOPICS)
+    names = sorted(parts.topics.system_names | SYSTEM_TOPICS)
     return Command(code=ResponseCode.SUCCESS, body=encode_body(TopicList(topics=names)))
 
 
