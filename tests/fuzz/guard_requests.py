@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 
 from tests.fuzz.mutation import mutate
+from tests.support.header_table import REQUEST_HEADERS
 from tests.unit.broker.acl.attacks import required_fields
 from tianzhou.broker.acl.needs import OPEN_CODES
 from tianzhou.errors import ProtocolError
 from tianzhou.protocol import acl, command
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command, HeaderEncoding
-from tianzhou.protocol.headers.table import REQUEST_HEADERS
 from tianzhou.protocol.records.recall import RecallHandle, encode_handle
 
 KEY = "secret-of-accounts"

@@ -8,6 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from tests.fuzz import feed_bench, guard_bench
+from tests.support.header_table import REQUEST_HEADERS
 from tianzhou.protocol import command, fastjson, framing, kernel, properties
 from tianzhou.protocol.bodies import codec as bodies
 from tianzhou.protocol.bodies import registration
@@ -16,7 +17,6 @@ from tianzhou.protocol.bodies.topics import TopicConfigTable
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import HeaderEncoding
 from tianzhou.protocol.headers.codec import decode as decode_fields
-from tianzhou.protocol.headers.table import REQUEST_HEADERS
 from tianzhou.protocol.records import batch, compression, message_id, record
 from tianzhou.protocol.records.compression import CompressionType
 from tianzhou.protocol.version import V4_9_4, V5_0_0

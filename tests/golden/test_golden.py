@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.support.header_table import REQUEST_HEADERS, RESPONSE_HEADERS
 from tianzhou.protocol import bodies, command, fastjson, framing, headers, properties
 from tianzhou.protocol.bodies import (
     clients,
@@ -25,7 +26,6 @@ from tianzhou.protocol.bodies import (
 )
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command, HeaderEncoding
-from tianzhou.protocol.headers.table import REQUEST_HEADERS, RESPONSE_HEADERS
 from tianzhou.protocol.records import batch, compression, message_id, record
 
 pytestmark = pytest.mark.usefixtures("codec")

@@ -7,12 +7,12 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
+from tests.support.header_table import REQUEST_HEADERS, RESPONSE_HEADERS
 
 from tianzhou.errors import FieldError
 from tianzhou.protocol.headers import Header, decode, encode
 from tianzhou.protocol.headers.pull import ViewMessageRequest
 from tianzhou.protocol.headers.send import EndTransactionRequest
-from tianzhou.protocol.headers.table import REQUEST_HEADERS, RESPONSE_HEADERS
 
 HEADER_TYPES = sorted(
     set(REQUEST_HEADERS.values()) | set(RESPONSE_HEADERS.values()), key=lambda kind: kind.__name__

@@ -3,7 +3,6 @@
 from msgspec import field
 
 from tianzhou.protocol.bodies.codec import Body
-from tianzhou.protocol.bodies.topics import DataVersion
 
 # -- 4.9 ------------------------------------------------------------------------------------------
 
@@ -26,19 +25,6 @@ class AclConfig(Body, frozen=True, kw_only=True):
 
     global_white_addrs: list[str] | None = None
     accounts: list[PlainAccessConfig] | None = field(default=None, name="plainAccessConfigs")
-
-
-class ClusterAclVersionInfo(Body, frozen=True, kw_only=True):
-    """Versions of the access control files of a broker."""
-
-    broker_name: str | None = None
-    broker_addr: str | None = None
-    data_version: DataVersion | None = field(default=None, name="aclConfigDataVersion")
-    data_versions: dict[str, DataVersion] | None = field(
-        default=None, name="allAclConfigDataVersion"
-    )
-    """By file."""
-    cluster_name: str | None = None
 
 
 # -- 5.3 ------------------------------------------------------------------------------------------

@@ -104,13 +104,3 @@ class QuerySubscriptionBody(Body, frozen=True, kw_only=True):
     subscription_data: SubscriptionData | None = None
     group: str | None = None
     topic: str | None = None
-
-
-class ConsumeByWho(Body, frozen=True, kw_only=True):
-    """Answer to WHO_CONSUME_THE_MESSAGE: groups that have, and have not, consumed a message."""
-
-    consumed: list[str] = field(default_factory=list[str], name="consumedGroup")
-    not_consumed: list[str] = field(default_factory=list[str], name="notConsumedGroup")
-    topic: str | None = None
-    queue_id: Int32 = 0
-    queue_offset: Int64 = field(default=0, name="offset")

@@ -1,4 +1,4 @@
-"""Replication and the controller (5.x)."""
+"""Replication and sets of in-sync replicas (5.x)."""
 
 from msgspec import field
 
@@ -75,17 +75,6 @@ class ElectMasterBody(Body, frozen=True, kw_only=True):
     """Answer to CONTROLLER_ELECT_MASTER."""
 
     broker_member_group: BrokerMemberGroup | None = None
-    sync_state_set: list[Int64 | str] | None = None
-
-
-class RoleChangeNotifyEntry(Body, frozen=True, kw_only=True):
-    """A new master and its replicas."""
-
-    broker_member_group: BrokerMemberGroup | None = None
-    master_address: str | None = None
-    master_broker_id: Int64 | None = None
-    master_epoch: Int32 = 0
-    sync_state_set_epoch: Int32 = 0
     sync_state_set: list[Int64 | str] | None = None
 
 

@@ -66,23 +66,3 @@ class QueryCorrectionOffsetBody(Body, frozen=True, kw_only=True):
     offsets: dict[Int32, Int64] = field(
         default_factory=dict[Int32, Int64], name="correctionOffsets"
     )
-
-
-class RollbackStats(Body, frozen=True, kw_only=True):
-    """What a reset by time did to one queue."""
-
-    broker_name: str | None = None
-    queue_id: Int64 = 0
-    broker_offset: Int64 = 0
-    consumer_offset: Int64 = 0
-    timestamp_offset: Int64 = 0
-    rollback_offset: Int64 = 0
-
-
-class OffsetMovedEvent(Body, frozen=True, kw_only=True):
-    """Body of a message in OFFSET_MOVED_EVENT: a consumer asked for what is gone."""
-
-    consumer_group: str | None = None
-    queue: MessageQueue | None = field(default=None, name="messageQueue")
-    offset_request: Int64 = 0
-    offset_new: Int64 = 0

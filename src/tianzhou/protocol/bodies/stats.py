@@ -4,8 +4,7 @@ from msgspec import field
 
 from tianzhou.protocol.bodies.codec import Body
 from tianzhou.protocol.bodies.queues import MessageQueue
-from tianzhou.protocol.bodies.topics import DataVersion
-from tianzhou.protocol.integers import Int32, Int64
+from tianzhou.protocol.integers import Int64
 
 # -- topics and groups ----------------------------------------------------------------------------
 
@@ -98,30 +97,6 @@ class BrokerStatsData(Body, frozen=True, kw_only=True):
     minute: BrokerStatsItem | None = field(default=None, name="statsMinute")
     hour: BrokerStatsItem | None = field(default=None, name="statsHour")
     day: BrokerStatsItem | None = field(default=None, name="statsDay")
-
-
-class TimerMetric(Body, frozen=True, kw_only=True):
-    """Messages that wait for their time."""
-
-    count: Int64 = 0
-    timestamp: Int64 = field(default=0, name="timeStamp")
-
-
-class TimerMetrics(Body, frozen=True, kw_only=True):
-    """Answer to GET_TIMER_METRICS (5.x): by topic."""
-
-    metrics: dict[str, TimerMetric] = field(
-        default_factory=dict[str, TimerMetric], name="timingCount"
-    )
-    data_version: DataVersion = field(default_factory=DataVersion)
-
-
-class CheckRocksdbCqWriteResult(Body, frozen=True, kw_only=True):
-    """Answer to CHECK_ROCKSDB_CQ_WRITE_PROGRESS (5.3)."""
-
-    result: str | None = field(default=None, name="checkResult")
-    status: Int32 = field(default=0, name="checkStatus")
-    """0 all right, 1 not, 2 in progress, 3 error."""
 
 
 class ColdReadAccount(Body, frozen=True, kw_only=True):

@@ -60,28 +60,6 @@ class TopicConfigAndMapping(TopicConfig, frozen=True, kw_only=True):
     mapping_detail: TopicQueueMappingDetail | None = None
 
 
-class TopicQueueMappingTable(Body, frozen=True, kw_only=True):
-    """All static topics of a broker, as 5.x keeps them in a file."""
-
-    mappings: dict[str, TopicQueueMappingDetail] | None = field(
-        default=None, name="topicQueueMappingInfoMap"
-    )
-    data_version: DataVersion = field(default_factory=DataVersion)
-
-
-class TopicRemapping(Body, frozen=True, kw_only=True):
-    """A plan to spread a static topic over other brokers, as `mqadmin` writes it to a file."""
-
-    topic: str | None = None
-    kind: str | None = field(default=None, name="type")
-    epoch: Int64 = 0
-    brokers: dict[str, TopicConfigAndMapping] = field(
-        default_factory=dict[str, TopicConfigAndMapping], name="brokerConfigMap"
-    )
-    map_in: list[str] = field(default_factory=list[str], name="brokerToMapIn")
-    map_out: list[str] = field(default_factory=list[str], name="brokerToMapOut")
-
-
 class CreateTopicListBody(Body, frozen=True, kw_only=True):
     """Body of UPDATE_AND_CREATE_TOPIC_LIST (5.3)."""
 

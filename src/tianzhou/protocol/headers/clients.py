@@ -2,19 +2,8 @@
 
 from msgspec import field
 
-from tianzhou.protocol.headers.codec import Header, RpcHeader, TopicHeader
-from tianzhou.protocol.integers import Int32, Int64
-
-
-class HeartbeatRequest(RpcHeader, frozen=True, kw_only=True):
-    """HEART_BEAT; the body is a `HeartbeatData`. 4.9 sends no header at all."""
-
-
-class HeartbeatResponse(Header, frozen=True, kw_only=True):
-    """5.x tells its clients here whether the next heartbeat may leave the subscriptions out."""
-
-    supports_v2: bool | None = field(default=None, name="IS_SUPPORT_HEART_BEAT_V2")
-    subscription_changed: bool | None = field(default=None, name="IS_SUB_CHANGE")
+from tianzhou.protocol.headers.codec import RpcHeader, TopicHeader
+from tianzhou.protocol.integers import Int32
 
 
 class UnregisterClientRequest(RpcHeader, frozen=True, kw_only=True):
@@ -67,23 +56,3 @@ class ConsumeMessageDirectlyRequest(TopicHeader, frozen=True, kw_only=True):
     topic: str | None = None
     topic_sys_flag: Int32 | None = None
     group_sys_flag: Int32 | None = None
-
-
-class RegisterFilterServerRequest(Header, frozen=True, kw_only=True):
-    """REGISTER_FILTER_SERVER (4.9; filter servers are retired)."""
-
-    filter_server_addr: str
-
-
-class RegisterFilterServerResponse(Header, frozen=True, kw_only=True):
-    broker_name: str
-    broker_id: Int64
-
-
-class RegisterMessageFilterClassRequest(Header, frozen=True, kw_only=True):
-    """REGISTER_MESSAGE_FILTER_CLASS (4.9; class filters are retired)."""
-
-    consumer_group: str
-    topic: str
-    class_name: str
-    class_crc: Int32 = field(name="classCRC")

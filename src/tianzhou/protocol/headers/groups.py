@@ -28,10 +28,6 @@ class GetAllSubscriptionGroupRequest(Header, frozen=True, kw_only=True):
     max_group_count: Int32 | None = field(default=None, name="maxGroupNum")
 
 
-class GetAllSubscriptionGroupResponse(Header, frozen=True, kw_only=True):
-    total_group_count: Int32 | None = field(default=None, name="totalGroupNum")
-
-
 class UpdateGroupForbiddenRequest(TopicHeader, frozen=True, kw_only=True):
     """UPDATE_AND_GET_GROUP_FORBIDDEN (5.x); the answer is a `GroupForbidden`."""
 

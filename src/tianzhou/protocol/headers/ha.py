@@ -1,4 +1,4 @@
-"""Headers of broker groups and replication (5.x)."""
+"""Headers of broker groups, replication and the election of masters (5.x)."""
 
 from tianzhou.protocol.headers.codec import Header
 from tianzhou.protocol.integers import Int32, Int64
@@ -43,3 +43,24 @@ class NotifyBrokerRoleChangedRequest(Header, frozen=True, kw_only=True):
     master_broker_id: Int64 | None = None
     broker_id: Int64 | None = None
     """Until 5.1.0: the id given to the broker that is told."""
+
+
+class ElectMasterRequest(Header, frozen=True, kw_only=True):
+    """CONTROLLER_ELECT_MASTER."""
+
+    cluster_name: str
+    broker_name: str
+    broker_id: Int64 | None = None
+    broker_address: str | None = None
+    """Until 5.1.0."""
+    designate_elect: bool | None = None
+    invoke_time: Int64 | None = None
+
+
+class ElectMasterResponse(Header, frozen=True, kw_only=True):
+    master_broker_id: Int64 | None = None
+    master_address: str | None = None
+    new_master_address: str | None = None
+    """Until 5.1.0."""
+    master_epoch: Int32 | None = None
+    sync_state_set_epoch: Int32 | None = None

@@ -133,13 +133,6 @@ class RegisterTopicRequest(TopicHeader, frozen=True, kw_only=True):
     topic: str
 
 
-class RegisterOrderTopicRequest(Header, frozen=True, kw_only=True):
-    """Known to RocketMQ, bound to no code."""
-
-    topic: str
-    order_topic_string: str
-
-
 # -- KV configuration -----------------------------------------------------------------------------
 
 

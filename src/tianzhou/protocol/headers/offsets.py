@@ -47,13 +47,6 @@ class QueryCorrectionOffsetRequest(TopicHeader, frozen=True, kw_only=True):
     topic: str
 
 
-class InitConsumerOffsetRequest(TopicHeader, frozen=True, kw_only=True):
-    """Known to 5.x, bound to no code."""
-
-    topic: str | None = None
-    init_mode: Int32 = 0
-
-
 class ResetOffsetRequest(TopicHeader, frozen=True, kw_only=True):
     """INVOKE_BROKER_TO_RESET_OFFSET and, to consumers, RESET_CONSUMER_CLIENT_OFFSET."""
 

@@ -1,8 +1,8 @@
-"""Headers of pop consumption (5.x), where the broker keeps the offsets; of lite topics (5.5)."""
+"""Headers of pop consumption (5.x): the broker keeps the offsets and the messages in flight."""
 
 from msgspec import field
 
-from tianzhou.protocol.headers.codec import Header, RpcHeader, TopicHeader
+from tianzhou.protocol.headers.codec import Header, TopicHeader
 from tianzhou.protocol.integers import Int32, Int64
 
 
@@ -104,77 +104,3 @@ class PollingInfoRequest(TopicHeader, frozen=True, kw_only=True):
 
 class PollingInfoResponse(Header, frozen=True, kw_only=True):
     polling_count: Int32 = field(name="pollingNum")
-
-
-# -- lite topics (5.5) ----------------------------------------------------------------------------
-
-
-class PopLiteMessageRequest(RpcHeader, frozen=True, kw_only=True):
-    """POP_LITE_MESSAGE."""
-
-    client_id: str
-    consumer_group: str
-    topic: str
-    max_msg_count: Int32 = field(name="maxMsgNum")
-    invisible_time_ms: Int64 = field(name="invisibleTime")
-    poll_time_ms: Int64 = field(name="pollTime")
-    born_time_ms: Int64 = field(name="bornTime")
-    attempt_id: str | None = None
-
-
-class PopLiteMessageResponse(Header, frozen=True, kw_only=True):
-    pop_time_ms: Int64 = field(name="popTime")
-    invisible_time_ms: Int64 = field(name="invisibleTime")
-    revive_queue_id: Int32 = field(name="reviveQid")
-    start_offset_info: str | None = None
-    msg_offset_info: str | None = None
-    order_count_info: str | None = None
-
-
-class LiteSubscriptionCtlRequest(RpcHeader, frozen=True, kw_only=True):
-    """LITE_SUBSCRIPTION_CTL; the body is a `LiteSubscriptionCtlBody`."""
-
-
-class NotifyUnsubscribeLiteRequest(RpcHeader, frozen=True, kw_only=True):
-    """NOTIFY_UNSUBSCRIBE_LITE, broker to client."""
-
-    lite_topic: str
-    consumer_group: str
-    client_id: str
-
-
-class GetParentTopicInfoRequest(Header, frozen=True, kw_only=True):
-    """GET_PARENT_TOPIC_INFO."""
-
-    topic: str
-
-
-class GetLiteTopicInfoRequest(Header, frozen=True, kw_only=True):
-    """GET_LITE_TOPIC_INFO."""
-
-    parent_topic: str | None = None
-    lite_topic: str | None = None
-
-
-class GetLiteClientInfoRequest(Header, frozen=True, kw_only=True):
-    """GET_LITE_CLIENT_INFO."""
-
-    parent_topic: str | None = None
-    group: str | None = None
-    client_id: str | None = None
-    max_count: Int32 = 1000
-
-
-class GetLiteGroupInfoRequest(Header, frozen=True, kw_only=True):
-    """GET_LITE_GROUP_INFO."""
-
-    group: str
-    lite_topic: str | None = None
-    top_k: Int32 = 0
-
-
-class TriggerLiteDispatchRequest(Header, frozen=True, kw_only=True):
-    """TRIGGER_LITE_DISPATCH."""
-
-    group: str
-    client_id: str | None = None

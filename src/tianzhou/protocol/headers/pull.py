@@ -2,7 +2,7 @@
 
 from msgspec import field
 
-from tianzhou.protocol.headers.codec import Header, RpcHeader, TopicHeader
+from tianzhou.protocol.headers.codec import Header, TopicHeader
 from tianzhou.protocol.integers import Int32, Int64
 
 
@@ -40,14 +40,6 @@ class PullMessageResponse(Header, frozen=True, kw_only=True):
     topic_sys_flag: Int32 | None = None
     group_sys_flag: Int32 | None = None
     forbidden_type: Int32 | None = None
-
-
-class LockBatchMqRequest(RpcHeader, frozen=True, kw_only=True):
-    """LOCK_BATCH_MQ; the body is a `LockBatchRequestBody`. 4.9 sends no header at all."""
-
-
-class UnlockBatchMqRequest(RpcHeader, frozen=True, kw_only=True):
-    """UNLOCK_BATCH_MQ; the body is an `UnlockBatchRequestBody`."""
 
 
 # -- queries for messages -------------------------------------------------------------------------

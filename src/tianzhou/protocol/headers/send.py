@@ -118,15 +118,6 @@ class CheckTransactionStateRequest(RpcHeader, frozen=True, kw_only=True):
     offset_msg_id: str | None = None
 
 
-class CheckTransactionStateResponse(Header, frozen=True, kw_only=True):
-    """Known to RocketMQ, never sent: producers answer with END_TRANSACTION."""
-
-    producer_group: str
-    queue_offset: Int64 = field(name="tranStateTableOffset")
-    log_offset: Int64 = field(name="commitLogOffset")
-    commit_or_rollback: Int32
-
-
 class ResumeCheckHalfMessageRequest(Header, frozen=True, kw_only=True):
     """RESUME_CHECK_HALF_MESSAGE: check a half message again that was given up."""
 

@@ -47,10 +47,6 @@ class GetAllTopicConfigRequest(Header, frozen=True, kw_only=True):
     max_topic_count: Int32 | None = field(default=None, name="maxTopicNum")
 
 
-class GetAllTopicConfigResponse(Header, frozen=True, kw_only=True):
-    total_topic_count: Int32 | None = field(default=None, name="totalTopicNum")
-
-
 class GetTopicStatsInfoRequest(TopicHeader, frozen=True, kw_only=True):
     """GET_TOPIC_STATS_INFO; the answer is a `TopicStatsTable`."""
 

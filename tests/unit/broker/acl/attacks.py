@@ -9,13 +9,13 @@ from functools import cache
 
 import msgspec
 from msgspec import inspect
+from tests.support.header_table import REQUEST_HEADERS
 
 from tianzhou.broker.acl.accounts import FileContent
 from tianzhou.protocol import acl
 from tianzhou.protocol.bodies.auth import PlainAccessConfig
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
-from tianzhou.protocol.headers.table import REQUEST_HEADERS
 
 SECRET_KEY = "right-key-of-both"  # noqa: S105 - of a test
 ADMIN = acl.Credentials("administrator", SECRET_KEY)
