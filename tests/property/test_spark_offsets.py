@@ -28,10 +28,10 @@ def offsets_of(ranges: list[Range]) -> list[tuple[Queue, int]]:
 
 
 @given(places)
-def test_checkpoints_give_back_what_they_were_given(given_places: offsets.Places) -> None:
+def test_checkpoints_give_back_what_they_were_given(given_places: offsets.Positions) -> None:
     document = offsets.document_of(given_places)
     text = json.dumps(document)
-    assert offsets.places_of(json.loads(text)) == given_places
+    assert offsets.positions_of(json.loads(text)) == given_places
     shuffled = dict(reversed(list(given_places.items())))
     assert json.dumps(offsets.document_of(shuffled)) == text
     assert not offsets.is_start(document)
@@ -46,7 +46,11 @@ def test_checkpoints_give_back_what_they_were_given(given_places: offsets.Places
     st.floats(0.0, 1.0),
 )
 def test_partitions_cover_a_range_once_and_in_order(
-    start: offsets.Places, end: offsets.Places, least: int | None, most: int | None, share: float
+    start: offsets.Positions,
+    end: offsets.Positions,
+    least: int | None,
+    most: int | None,
+    share: float,
 ) -> None:
     ranges = offsets.ranges_between(start, end)
     parts = offsets.split(ranges, least, most, share)
@@ -60,7 +64,7 @@ def test_partitions_cover_a_range_once_and_in_order(
 
 @given(places, places, st.integers(1, 2000))
 def test_a_limit_is_kept_and_used_up(
-    start: offsets.Places, end: offsets.Places, limit: int
+    start: offsets.Positions, end: offsets.Positions, limit: int
 ) -> None:
     available = offsets.count_between(start, end)
     limited = offsets.limited(start, end, limit)
@@ -71,14 +75,14 @@ def test_a_limit_is_kept_and_used_up(
 
 @given(places, bounds, st.integers(1, 100))
 def test_a_stream_reads_every_message_once_whatever_its_limits(
-    known: offsets.Places, held: dict[Queue, Bounds], limit: int
+    known: offsets.Positions, held: dict[Queue, Bounds], limit: int
 ) -> None:
     start = {queue: min(place, held[queue].high) for queue, place in known.items() if queue in held}
     goal = offsets.advance(start, held)
     read: list[tuple[Queue, int]] = []
     at = start
     while True:
-        begin = offsets.first_of(at, held)
+        begin = offsets.resume_positions(at, held)
         end = offsets.limited(begin, offsets.advance(at, held), limit)
         kept, lost = offsets.clip(offsets.ranges_between(at, end), held, at)
         read += offsets_of(kept)
@@ -97,7 +101,7 @@ def test_a_stream_reads_every_message_once_whatever_its_limits(
 
 @given(places, places, bounds)
 def test_what_is_wanted_is_there_or_lost(
-    start: offsets.Places, end: offsets.Places, held: dict[Queue, Bounds]
+    start: offsets.Positions, end: offsets.Positions, held: dict[Queue, Bounds]
 ) -> None:
     ranges = offsets.ranges_between(start, end)
     kept, lost = offsets.clip(ranges, held, start | dict.fromkeys(end, 0))

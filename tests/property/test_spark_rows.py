@@ -123,7 +123,7 @@ def test_every_row_has_its_topic_and_its_queue(
     queues = [Queue("t", "b", number) for number in range(queue_count)]
     seen: list[int] = []
     for topic, numbers in sink_rows.rows_by_topic(made, "other"):
-        for place, some in sink_rows.rows_by_place(made, numbers, queue_count):
+        for place, some in sink_rows.rows_by_queue(made, numbers, queue_count):
             assert some.tolist() == sorted(some.tolist())
             for number in map(int, some):
                 wanted, key = rows[number]

@@ -126,11 +126,11 @@ def test_an_archive_that_is_stopped_goes_on_and_has_each_message_once(
     watcher.start()
     first = runner.run("archive", given, spark=spark, stop=stop)
     watcher.join()
-    assert not first.is_whole
+    assert not first.is_complete
     assert "stopped before its end, the next run goes on" in first.note
     assert BATCH <= first.row_count < ROWS
     second = runner.run("archive", given | {"maxOffsetsPerTrigger": str(ROWS)}, spark=spark)
-    assert second.is_whole
+    assert second.is_complete
     assert first.row_count + second.row_count >= ROWS
     bodies = [int(row.body) for row in spark.read.parquet(str(path)).select("body").collect()]
     assert Counter(bodies) == Counter(range(ROWS))

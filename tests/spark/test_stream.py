@@ -133,12 +133,12 @@ class Running:
         wanted = sorted(expected)
 
         def is_so() -> bool:
-            self._go_on()
+            self._post_next()
             return self.bodies() == wanted
 
         until(is_so, lambda: f"{self.bodies()} instead of {wanted}: {self.query.lastProgress}")
 
-    def _go_on(self) -> None:
+    def _post_next(self) -> None:
         """Nothing may end the query but a machine that is too busy for it."""
         error = self.query.exception()
         if error is not None and TOO_BUSY not in str(error):

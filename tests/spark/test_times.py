@@ -109,7 +109,7 @@ def stopped(cluster: Cluster) -> Generator[None]:
         cluster.start_broker()
 
 
-def places_of(frame: DataFrame) -> dict[int, list[int]]:
+def positions_of(frame: DataFrame) -> dict[int, list[int]]:
     """The queue offsets of each queue."""
     found: dict[int, list[int]] = {}
     for row in sorted(frame.select("queueId", "queueOffset").collect()):
@@ -134,7 +134,7 @@ def test_a_filter_by_time_reads_little_of_the_broker_and_nothing_is_left_to_spar
     condition = hours.condition(2, 3)
     pushed = hours.online(spark, maxRecordsPerPartition=5, pushDown=True).where(condition)
     plain = hours.online(spark, maxRecordsPerPartition=5).where(condition)
-    assert places_of(pushed) == places_of(plain) == expected(q0=(2, 3), q1=(2, 3))
+    assert positions_of(pushed) == positions_of(plain) == expected(q0=(2, 3), q1=(2, 3))
     assert plain.rdd.getNumPartitions() == HOURS * AN_HOUR // 5
     assert pushed.rdd.getNumPartitions() == AN_HOUR // 5
     pushed.explain("formatted")
@@ -162,10 +162,10 @@ def test_a_filter_by_time_gives_the_same_of_a_directory(
     with nullcontext() if runs else stopped(hours.cluster):
         pushed = hours.offline(spark, splitBy=split_by, pushDown=True).where(condition)
         plain = hours.offline(spark, splitBy=split_by).where(condition)
-        assert places_of(pushed) == places_of(plain) == expected(q0=(1, 3), q1=(1, 3))
+        assert positions_of(pushed) == positions_of(plain) == expected(q0=(1, 3), q1=(1, 3))
         pushed = hours.offline(spark, splitBy=split_by, pushDown=True)
         pushed = pushed.where(hours.condition(5, 5))
-        assert places_of(pushed) == {}
+        assert positions_of(pushed) == {}
 
 
 def test_a_filter_by_time_plans_few_messages_and_few_files_of_a_directory(hours: Hours) -> None:
@@ -223,13 +223,13 @@ def test_options_by_time_choose_where_a_batch_starts_and_ends(
     spark: SparkSession, hours: Hours
 ) -> None:
     for options, wanted in cases(hours):
-        assert places_of(hours.online(spark, **options)) == wanted, options
+        assert positions_of(hours.online(spark, **options)) == wanted, options
 
 
 def test_options_by_time_choose_the_same_of_a_directory(spark: SparkSession, hours: Hours) -> None:
     with stopped(hours.cluster):
         for options, wanted in cases(hours):
-            assert places_of(hours.offline(spark, **options)) == wanted, options
+            assert positions_of(hours.offline(spark, **options)) == wanted, options
 
 
 def test_a_start_by_time_holds_for_what_only_the_log_has(spark: SparkSession, hours: Hours) -> None:
@@ -238,4 +238,4 @@ def test_a_start_by_time_holds_for_what_only_the_log_has(spark: SparkSession, ho
         {"startingOffsets": json.dumps({"hours": {BROKER: {"0": -1, "1": -1}}})},
     ]
     for options in starts:
-        assert places_of(hours.offline(spark, **options)) == {}, options
+        assert positions_of(hours.offline(spark, **options)) == {}, options

@@ -28,7 +28,7 @@ ARCHIVE, ZIP, PROGRAM = "tianzhou-env.tar.gz", "tianzhou.zip", "pipeline.py"
 FOLDER = "tianzhou-env"
 """What executors call the unpacked archive."""
 
-IMPORTED = ("msgspec", "lz4", "backports-zstd", "lark", "numpy", "pyarrow", "sqlalchemy")
+DEPENDENCIES = ("msgspec", "lz4", "backports-zstd", "lark", "numpy", "pyarrow", "sqlalchemy")
 """What the rooms below `spark` and it itself import; servers and the command line need more."""
 KERNEL = "tianzhou-kernel"
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -41,8 +41,8 @@ from tianzhou.spark.pipelines.__main__ import main
 
 sys.exit(main(sys.argv[1:]))
 '''
-_FOUND_BY_SPARK = ("pyspark_rocketmq.py", "pyspark_rocketmq_store.py")
-_LEFT_OUT = frozenset({"__pycache__", "tests", "include"})
+_DISCOVERY_MODULES = ("pyspark_rocketmq.py", "pyspark_rocketmq_store.py")
+_EXCLUDED_FOLDERS = frozenset({"__pycache__", "tests", "include"})
 _REQUIREMENT = re.compile(r"[A-Za-z0-9._-]+")
 _EXTRA = re.compile(r";.*\bextra\s*==")
 _LEVEL = 1
@@ -89,10 +89,10 @@ def write_archive(
     there = {_normal(name) for name in without}
     wanted = [_normal(name) for name in more]
     for name in (*there, *wanted):
-        if _found(name) is None:
+        if _installed(name) is None:
             raise ConfigError(f"there is no distribution {name} in this environment")
-    held = ["tianzhou", *closure((KERNEL, *IMPORTED, *wanted), but=there)]
-    path = _prepared(folder) / ARCHIVE
+    held = ["tianzhou", *closure((KERNEL, *DEPENDENCIES, *wanted), but=there)]
+    path = _prepare(folder) / ARCHIVE
     with (
         path.open("wb") as raw,
         gzip.GzipFile("", "wb", _LEVEL, raw, mtime=0) as packed,
@@ -103,21 +103,21 @@ def write_archive(
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(content), 0o644
             tar.addfile(entry, io.BytesIO(content))
-    return _told(path, held, sorted(there))
+    return _package(path, held, sorted(there))
 
 
 def write_zip(folder: Path) -> Package:
     """The zip for `--py-files`, in which nothing is compiled. Raises ConfigError."""
-    path = _prepared(folder) / ZIP
+    path = _prepare(folder) / ZIP
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as made:
         for name, source in _files(["tianzhou"]):
             entry = zipfile.ZipInfo(name)
             entry.compress_type = zipfile.ZIP_DEFLATED
             made.writestr(entry, source.read_bytes())
-    return _told(path, ["tianzhou"], closure(IMPORTED))
+    return _package(path, ["tianzhou"], closure(DEPENDENCIES))
 
 
-def _prepared(folder: Path) -> Path:
+def _prepare(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / PROGRAM).write_text(_PROGRAM_TEXT)
@@ -126,7 +126,7 @@ def _prepared(folder: Path) -> Path:
     return folder
 
 
-def _told(path: Path, held: Iterable[str], needed: Iterable[str]) -> Package:
+def _package(path: Path, held: Iterable[str], needed: Iterable[str]) -> Package:
     return Package(
         path, path.parent / PROGRAM, path.stat().st_size, tuple(sorted(held)), tuple(needed)
     )
@@ -139,7 +139,7 @@ def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _found(name: str) -> Distribution | None:
+def _installed(name: str) -> Distribution | None:
     try:
         return distribution(name)
     except PackageNotFoundError:
@@ -155,7 +155,7 @@ def closure(names: Iterable[str], *, but: Collection[str] = ()) -> list[str]:
     found: set[str] = set()
     while waiting:
         name = waiting.pop()
-        dist = None if name in found or name in but else _found(name)
+        dist = None if name in found or name in but else _installed(name)
         if dist is not None:
             found.add(name)
             waiting += requirements(dist.requires or ())
@@ -178,7 +178,7 @@ def _files(names: Iterable[str]) -> Iterator[tuple[str, Path]]:
             continue
         dist = distribution(name)
         for file in sorted(dist.files or (), key=str):
-            is_wanted = not _LEFT_OUT & set(file.parts) and ".." not in file.parts
+            is_wanted = not _EXCLUDED_FOLDERS & set(file.parts) and ".." not in file.parts
             source = Path(str(dist.locate_file(file)))
             if is_wanted and source.is_file():
                 yield file.as_posix(), source
@@ -192,5 +192,5 @@ def _own_files() -> Iterator[tuple[str, Path]]:
     for source in sorted(root.rglob("*")):
         if source.is_file() and "__pycache__" not in source.parts:
             yield source.relative_to(root.parent).as_posix(), source
-    for name in _FOUND_BY_SPARK:
+    for name in _DISCOVERY_MODULES:
         yield name, root.parent / name

@@ -25,8 +25,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tianzhou.errors import ConfigError
 
-_ROWS_AT_ONCE = 400
-_BUSY_S = 30
+_ROWS_MAX = 400
+_LOCK_TIMEOUT_S = 30
 
 
 # -- opening ---------------------------------------------------------------------------------------
@@ -41,11 +41,11 @@ def open_database(url: str, metadata: MetaData, versions: Table, version: int) -
     engine = engine_of(url)
     try:
         if engine.dialect.name == "sqlite":
-            _begin_early(engine)
+            _lock_on_begin(engine)
         with engine.begin() as connection:
             _migrate(connection, metadata, versions, version)
     except SQLAlchemyError as e:
-        raise refusal(url, e) from e
+        raise database_error(url, e) from e
     return engine
 
 
@@ -60,18 +60,18 @@ def engine_of(url: str) -> Engine:
                 f"database {parsed.render_as_string()}: only SQLite and PostgreSQL are served"
             )
         is_sqlite = parsed.get_backend_name() == "sqlite"
-        return create_engine(parsed, connect_args={"timeout": _BUSY_S} if is_sqlite else {})
+        return create_engine(parsed, connect_args={"timeout": _LOCK_TIMEOUT_S} if is_sqlite else {})
     except (SQLAlchemyError, ImportError) as e:
-        raise refusal(url, e) from e
+        raise database_error(url, e) from e
 
 
-def lacks_file(engine: Engine) -> bool:
+def is_missing_file(engine: Engine) -> bool:
     """Whether it is of SQLite, which would make an empty file where there is none."""
     file = engine.url.database if engine.dialect.name == "sqlite" else None
     return bool(file) and file != ":memory:" and not Path(str(file)).is_file()
 
 
-def refusal(url: str, error: BaseException) -> ConfigError:
+def database_error(url: str, error: BaseException) -> ConfigError:
     """What went wrong with a database, in one line and without a password."""
     shown = url if "@" not in url else url.partition("://")[0] + "://..."
     return ConfigError(f"database {shown}: {_first_line(error)}")
@@ -81,7 +81,7 @@ def _first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0]
 
 
-def _begin_early(engine: Engine) -> None:
+def _lock_on_begin(engine: Engine) -> None:
     """Take SQLite's lock when a transaction begins.
 
     Otherwise two programs that both have read wait for each other's writing, and one is refused.
@@ -139,8 +139,8 @@ def upsert(connection: Connection, table: Table, rows: Iterable[Row]) -> int:
     """Insert rows, replacing those with the same primary key; returns how many."""
     ready = list(rows)
     key = [column.name for column in table.primary_key.columns]
-    for start in range(0, len(ready), _ROWS_AT_ONCE):
-        part = [dict(row) for row in ready[start : start + _ROWS_AT_ONCE]]
+    for start in range(0, len(ready), _ROWS_MAX):
+        part = [dict(row) for row in ready[start : start + _ROWS_MAX]]
         rest = [name for name in part[0] if name not in key]
         statement = _insert(connection, table).values(part)
         changes = {name: statement.excluded[name] for name in rest}

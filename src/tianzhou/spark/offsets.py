@@ -18,7 +18,7 @@ from tianzhou.client.queues import Queue
 from tianzhou.errors import ConfigError
 from tianzhou.spark.options import ReadingOptions
 
-Places = dict[Queue, int]
+Positions = dict[Queue, int]
 """A queue offset for each queue."""
 
 START = "start"
@@ -31,7 +31,7 @@ _SHARE_MIN = 1 / 32
 """Looking at a message that is not read costs about so much of reading it."""
 
 
-class Edge(Enum):
+class NamedOffset(Enum):
     """A place that only the cluster can tell."""
 
     EARLIEST = "earliest"
@@ -46,20 +46,20 @@ class AtTime:
     time_ms: int
 
 
-Wish = Edge | AtTime | int
+OffsetSpec = NamedOffset | AtTime | int
 """Where to begin or end in a queue."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class OffsetSpecs:
     """Where to begin or end: some queues by name, all others alike."""
 
-    others: Wish
-    named: Mapping[Queue, Wish]
+    others: OffsetSpec
+    named: Mapping[Queue, OffsetSpec]
     option: str = field(default="", compare=False)
     """Which says so."""
 
-    def of(self, queue: Queue) -> Wish:
+    def of(self, queue: Queue) -> OffsetSpec:
         return self.named.get(queue, self.others)
 
 
@@ -85,7 +85,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostRange:
     """Messages that should be read and are not there any more, or never were."""
 
     queue: Queue
@@ -105,72 +105,78 @@ class Lost:
 # -- on paper --------------------------------------------------------------------------------------
 
 
-def starting(options: ReadingOptions, default: Edge) -> Wishes:
+def starting(options: ReadingOptions, default: NamedOffset) -> OffsetSpecs:
     """Where reading begins. Raises ConfigError."""
     if options.starting_timestamp is not None:
-        return Wishes(AtTime(options.starting_timestamp), {})
+        return OffsetSpecs(AtTime(options.starting_timestamp), {})
     if options.starting_offsets_by_timestamp:
         return _by_time(
-            "startingOffsetsByTimestamp", options.starting_offsets_by_timestamp, Edge.EARLIEST
+            "startingOffsetsByTimestamp",
+            options.starting_offsets_by_timestamp,
+            NamedOffset.EARLIEST,
         )
-    return _wishes("startingOffsets", options.starting_offsets or default.value, Edge.EARLIEST)
+    return _offset_specs(
+        "startingOffsets", options.starting_offsets or default.value, NamedOffset.EARLIEST
+    )
 
 
-def ending(options: ReadingOptions) -> Wishes:
+def ending(options: ReadingOptions) -> OffsetSpecs:
     """Where reading ends. Raises ConfigError."""
     if options.ending_timestamp is not None:
-        return Wishes(AtTime(options.ending_timestamp), {})
+        return OffsetSpecs(AtTime(options.ending_timestamp), {})
     if options.ending_offsets_by_timestamp:
         return _by_time(
-            "endingOffsetsByTimestamp", options.ending_offsets_by_timestamp, Edge.LATEST
+            "endingOffsetsByTimestamp", options.ending_offsets_by_timestamp, NamedOffset.LATEST
         )
-    return _wishes("endingOffsets", options.ending_offsets, Edge.LATEST)
+    return _offset_specs("endingOffsets", options.ending_offsets, NamedOffset.LATEST)
 
 
-def _wishes(name: str, text: str, others: Edge) -> Wishes:
-    for edge in Edge:
+def _offset_specs(name: str, text: str, others: NamedOffset) -> OffsetSpecs:
+    for edge in NamedOffset:
         if text.strip().lower() == edge.value:
-            return Wishes(edge, {})
+            return OffsetSpecs(edge, {})
     numbers = _read(name, text)
-    wishes = {queue: _wish(name, number) for queue, number in numbers.items()}
-    return Wishes(others, wishes, name)
+    specs = {queue: _offset_spec(name, number) for queue, number in numbers.items()}
+    return OffsetSpecs(others, specs, name)
 
 
-def _wish(name: str, number: int) -> Wish:
+def _offset_spec(name: str, number: int) -> OffsetSpec:
     if number == _EARLIEST:
-        return Edge.EARLIEST
+        return NamedOffset.EARLIEST
     if number == _LATEST:
-        return Edge.LATEST
+        return NamedOffset.LATEST
     if number < 0:
         raise ConfigError(f"option {name}: {number} is no offset; -2 is earliest, -1 latest")
     return number
 
 
-def _by_time(name: str, text: str, others: Edge) -> Wishes:
-    wishes: dict[Queue, Wish] = {queue: AtTime(time) for queue, time in _read(name, text).items()}
-    return Wishes(others, wishes, name)
+def _by_time(name: str, text: str, others: NamedOffset) -> OffsetSpecs:
+    specs: dict[Queue, OffsetSpec] = {
+        queue: AtTime(time) for queue, time in _read(name, text).items()
+    }
+    return OffsetSpecs(others, specs, name)
 
 
-def _read(name: str, text: str) -> Places:
+def _read(name: str, text: str) -> Positions:
     expected = 'earliest, latest, committed or {"topic": {"broker": {"0": 17}}}'
     try:
-        return places_of(json.loads(text))
+        return positions_of(json.loads(text))
     except (ValueError, ConfigError) as e:
         raise ConfigError(f"option {name}: {text!r} cannot be used, {expected} expected") from e
 
 
-def check_named(wishes: Wishes, queues: Iterable[Queue]) -> None:
+def check_named(specs: OffsetSpecs, queues: Iterable[Queue]) -> None:
     """Places in queues that nobody reads are a slip of the pen. Raises ConfigError."""
-    for queue in sorted(wishes.named.keys() - set(queues)):
-        raise ConfigError(f"option {wishes.option}: queue {queue} is none of those that are read")
+    for queue in sorted(specs.named.keys() - set(queues)):
+        raise ConfigError(f"option {specs.option}: queue {queue} is none of those that are read")
 
 
-def beyond(wishes: Wishes, bounds: Mapping[Queue, Bounds]) -> list[Lost]:
+def beyond(specs: OffsetSpecs, bounds: Mapping[Queue, Bounds]) -> list[LostRange]:
     """What lies between the ends of queues and numbers that name places behind them."""
     return [
-        Lost(queue, held.high, wish, "are not there yet")
+        LostRange(queue, held.high, spec, "are not there yet")
         for queue, held in sorted(bounds.items())
-        if isinstance(wish := wishes.of(queue), int) and wish > held.high
+        if isinstance(spec := specs.of(queue), int) and spec > held.high
     ]
 
 
@@ -213,10 +219,10 @@ def document_of(places: Mapping[Queue, int]) -> dict[str, dict[str, dict[str, in
     return document
 
 
-def places_of(document: object) -> Places:
+def positions_of(document: object) -> Positions:
     """The way back. Raises ConfigError for anything else."""
     wrong = f"{str(document)[:200]} is no offset of queues"
-    places: Places = {}
+    places: Positions = {}
     for topic, brokers in _items(document, wrong):
         for broker, numbers in _items(brokers, wrong):
             for queue_id, number in _items(numbers, wrong):
@@ -254,13 +260,13 @@ def ranges_between(start: Mapping[Queue, int], end: Mapping[Queue, int]) -> list
 
 def clip(
     ranges: Iterable[Range], bounds: Mapping[Queue, Bounds], known: Mapping[Queue, int]
-) -> tuple[list[Range], list[Lost]]:
+) -> tuple[list[Range], list[LostRange]]:
     """The parts of ranges that exist, and what is lost.
 
     Nobody waits for the beginning of a queue that is not among the `known`: it is new to us.
     """
     kept: list[Range] = []
-    lost: list[Lost] = []
+    lost: list[LostRange] = []
     for each in ranges:
         held = bounds.get(each.queue)
         if held is None:
@@ -269,10 +275,12 @@ def clip(
         first, stop = max(each.first, held.low), min(each.stop, held.high)
         if each.first < held.low and each.queue in known:
             until = min(held.low, each.stop)
-            lost.append(Lost(each.queue, each.first, until, "have been deleted by the broker"))
+            lost.append(LostRange(each.queue, each.first, until, "have been deleted by the broker"))
         if each.stop > held.high:
             since = max(held.high, each.first)
-            lost.append(Lost(each.queue, since, each.stop, "are not there, the queue ends before"))
+            lost.append(
+                LostRange(each.queue, since, each.stop, "are not there, the queue ends before")
+            )
         if stop > first:
             kept.append(Range(each.queue, first, stop))
     return kept, lost
@@ -290,8 +298,8 @@ def split(
     be the longer the fewer of their messages will be read.
     """
     total = sum(each.count for each in ranges)
-    worth_it = int(_PARTITION_COUNT_MIN / max(read_share, _SHARE_MIN))
-    limit = max_records or max(total // _PARTITIONS_AIM, worth_it)
+    min_count = int(_PARTITION_COUNT_MIN / max(read_share, _SHARE_MIN))
+    limit = max_records or max(total // _PARTITIONS_AIM, min_count)
     if min_partitions and total:
         limit = min(limit, max(total // min_partitions, 1))
     parts: list[Range] = []
@@ -305,7 +313,7 @@ def split(
 # -- streams ---------------------------------------------------------------------------------------
 
 
-def advance(start: Mapping[Queue, int], bounds: Mapping[Queue, Bounds]) -> Places:
+def advance(start: Mapping[Queue, int], bounds: Mapping[Queue, Bounds]) -> Positions:
     """Where everything that is there ends.
 
     Queues without bounds, whose broker is away, stay where they are. No queue goes back: one that
@@ -315,7 +323,7 @@ def advance(start: Mapping[Queue, int], bounds: Mapping[Queue, Bounds]) -> Place
     return dict(start) | latest
 
 
-def first_of(start: Mapping[Queue, int], bounds: Mapping[Queue, Bounds]) -> Places:
+def resume_positions(start: Mapping[Queue, int], bounds: Mapping[Queue, Bounds]) -> Positions:
     """Where each queue goes on, new ones at their beginning."""
     return {queue: start.get(queue, held.low) for queue, held in bounds.items()} | dict(start)
 
@@ -324,7 +332,7 @@ def count_between(start: Mapping[Queue, int], end: Mapping[Queue, int]) -> int:
     return sum(each.count for each in ranges_between(start, end))
 
 
-def limited(start: Mapping[Queue, int], end: Mapping[Queue, int], max_count: int) -> Places:
+def limited(start: Mapping[Queue, int], end: Mapping[Queue, int], max_count: int) -> Positions:
     """An end that at most `max_count` messages lead to, each queue by its share.
 
     Something is always left to do if there is something to do.
@@ -347,7 +355,7 @@ def limited(start: Mapping[Queue, int], end: Mapping[Queue, int], max_count: int
     return places
 
 
-def wait_is_over(
+def is_batch_due(
     waiting_count: int, min_count: int | None, waited_ms: int, max_delay_ms: int
 ) -> bool:
     """Whether a batch may begin: enough has come, or it was waited for long enough."""

@@ -32,7 +32,7 @@ _DURATION_MS["d"] = 24 * _DURATION_MS["h"]
 _TRIGGER_DELAY_MS = 15 * _DURATION_MS["m"]
 _SIZE = re.compile(r"(\d+)\s*([kmg]?)(?:i?b)?", re.ASCII | re.IGNORECASE)
 _SIZE_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_PLACE_WORDS = ("earliest", "latest", "committed")
+_NAMED_OFFSETS = ("earliest", "latest", "committed")
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
@@ -159,10 +159,10 @@ def parse_pattern(text: str) -> str:
     return text
 
 
-def parse_places(text: str) -> str:
+def parse_offsets(text: str) -> str:
     """Offsets as `offsets.py` reads them: a word in any case, or JSON, whose names have one."""
     word = text.strip().lower()
-    return word if word in _PLACE_WORDS else text
+    return word if word in _NAMED_OFFSETS else text
 
 
 def _choice(kind: type[StrEnum], text: str) -> StrEnum:
@@ -264,8 +264,8 @@ class ReadingOptions:
     subscribe_pattern: str = parsed("", parse_pattern)
     assign: str = ""  # {"topic": {"broker": [0, 1]}}
     # earliest, latest, committed or {"topic": {"broker": {"0": 17}}}
-    starting_offsets: str = parsed("", parse_places)
-    ending_offsets: str = parsed("latest", parse_places)
+    starting_offsets: str = parsed("", parse_offsets)
+    ending_offsets: str = parsed("latest", parse_offsets)
     starting_timestamp: int | None = parsed(None, parse_time_ms)
     ending_timestamp: int | None = parsed(None, parse_time_ms)
     starting_offsets_by_timestamp: str = ""  # {"topic": {"broker": {"0": 1700000000000}}}

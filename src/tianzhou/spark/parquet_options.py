@@ -8,14 +8,14 @@ first bytes of their bodies: that work is left out, a third of what such a job c
 
 from collections.abc import Mapping
 
-_UNLIKE = (
+_DISTINCT_VALUES = (
     "body", "value", "msgId", "offsetMsgId", "queueOffset", "physicalOffset", "bodyCrc",
     "bornTimestamp", "storeTimestamp", "keys.list.element", "properties.key_value.value",
 )  # fmt: skip
 """Columns, as Parquet names them, whose values differ from message to message."""
-_NOT_LOOKED_FOR = ("body", "properties.key_value.key", "properties.key_value.value")
+_NEVER_FILTERED = ("body", "properties.key_value.key", "properties.key_value.value")
 
 PARQUET: Mapping[str, str] = {
-    **{f"parquet.enable.dictionary#{column}": "false" for column in _UNLIKE},
-    **{f"parquet.column.statistics.enabled#{column}": "false" for column in _NOT_LOOKED_FOR},
+    **{f"parquet.enable.dictionary#{column}": "false" for column in _DISTINCT_VALUES},
+    **{f"parquet.column.statistics.enabled#{column}": "false" for column in _NEVER_FILTERED},
 }

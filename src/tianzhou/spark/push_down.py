@@ -51,7 +51,7 @@ _RELEASE = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
+class PushedFilters:
     """What the source keeps by itself; None means no condition."""
 
     topics: frozenset[str] | None = None
@@ -77,7 +77,7 @@ class Pushed:
         )
 
 
-NOTHING_PUSHED = Pushed()
+NO_FILTERS = PushedFilters()
 
 
 def is_right_in(version: str, right_from: tuple[int, int, int] | None = RIGHT_FROM) -> bool:
@@ -97,7 +97,7 @@ def is_default() -> bool:
     return is_right_in(spark_version)
 
 
-def warn_if_wrong() -> None:
+def warn_if_unsafe() -> None:
     """Log what a forced push-down does in a version of Spark that does not keep it apart."""
     if not is_right_in(spark_version):
         log.warning(
@@ -108,12 +108,12 @@ def warn_if_wrong() -> None:
         )
 
 
-def push(filters: Iterable[Filter], *, tags: bool) -> tuple[Pushed, list[Filter]]:
+def push(filters: Iterable[Filter], *, tags: bool) -> tuple[PushedFilters, list[Filter]]:
     """What the source takes over, and the filters that Spark has to evaluate all the same.
 
     `tags` tells whether conditions on tags can be kept.
     """
-    pushed, remaining = NOTHING_PUSHED, list[Filter]()
+    pushed, remaining = NO_FILTERS, list[Filter]()
     for each in filters:
         taken = _take(pushed, each, tags)
         if taken is None:
@@ -125,15 +125,15 @@ def push(filters: Iterable[Filter], *, tags: bool) -> tuple[Pushed, list[Filter]
     return pushed, remaining
 
 
-def _take(pushed: Pushed, each: Filter, tags: bool) -> Pushed | None:
+def _take(pushed: PushedFilters, each: Filter, tags: bool) -> PushedFilters | None:
     """What is kept with this filter too, None if it cannot be."""
     if isinstance(each, IsNotNull):
         return pushed if each.attribute in [(name,) for name in _NEVER_NULL] else None
     values = _values(each)
     if values is not None and len(each.attribute) == 1:  # type: ignore[attr-defined]  # those with values have one
-        return _take_values(pushed, each.attribute[0], values, tags)  # type: ignore[attr-defined]  # as above
+        return _add_values(pushed, each.attribute[0], values, tags)  # type: ignore[attr-defined]  # as above
     if isinstance(each, GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
-        return _take_bound(pushed, each)
+        return _add_bound(pushed, each)
     return None
 
 
@@ -145,13 +145,15 @@ def _values(each: Filter) -> list[object] | None:
     return None
 
 
-def _take_values(pushed: Pushed, name: str, values: list[object], tags: bool) -> Pushed | None:
+def _add_values(
+    pushed: PushedFilters, name: str, values: list[object], tags: bool
+) -> PushedFilters | None:
     texts = frozenset(value for value in values if isinstance(value, str))
     numbers = frozenset(
         value for value in values if isinstance(value, int) and not isinstance(value, bool)
     )
     if name == "queueId" and len(numbers) == len(set(values)):
-        return replace(pushed, queue_ids=_both(pushed.queue_ids, numbers))
+        return replace(pushed, queue_ids=_intersect(pushed.queue_ids, numbers))
     if name == "queueOffset" and len(values) == 1 and len(numbers) == 1:
         (number,) = numbers
         return _narrow(pushed, number, number + 1)
@@ -160,15 +162,15 @@ def _take_values(pushed: Pushed, name: str, values: list[object], tags: bool) ->
     if len(texts) != len(set(values)):
         return None
     if name == "topic":
-        return replace(pushed, topics=_both(pushed.topics, texts))
+        return replace(pushed, topics=_intersect(pushed.topics, texts))
     if name == "brokerName":
-        return replace(pushed, brokers=_both(pushed.brokers, texts))
+        return replace(pushed, brokers=_intersect(pushed.brokers, texts))
     if name == "tags" and tags and all(map(is_plain_tag, texts)):
-        return replace(pushed, tags=_both(pushed.tags, texts))
+        return replace(pushed, tags=_intersect(pushed.tags, texts))
     return None
 
 
-def _both(one: frozenset[T] | None, other: frozenset[T]) -> frozenset[T]:
+def _intersect(one: frozenset[T] | None, other: frozenset[T]) -> frozenset[T]:
     return other if one is None else one & other
 
 
@@ -177,9 +179,9 @@ def is_plain_tag(tag: str) -> bool:
     return tag != SUBSCRIBE_ALL and parse_tags(tag).tags == (tag,)
 
 
-def _take_bound(
-    pushed: Pushed, each: GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
-) -> Pushed | None:
+def _add_bound(
+    pushed: PushedFilters, each: GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
+) -> PushedFilters | None:
     lower = isinstance(each, GreaterThan | GreaterThanOrEqual)
     # Behind the value: after it for > and for <=.
     behind = isinstance(each, GreaterThan | LessThanOrEqual)
@@ -194,7 +196,7 @@ def _take_bound(
     return None
 
 
-def _narrow(pushed: Pushed, first: int, stop: int) -> Pushed:
+def _narrow(pushed: PushedFilters, first: int, stop: int) -> PushedFilters:
     return replace(
         pushed,
         first_offset=max(pushed.first_offset, first),
@@ -202,7 +204,7 @@ def _narrow(pushed: Pushed, first: int, stop: int) -> Pushed:
     )
 
 
-def _narrow_time(pushed: Pushed, first_ms: int | None, stop_ms: int | None) -> Pushed:
+def _narrow_time(pushed: PushedFilters, first_ms: int | None, stop_ms: int | None) -> PushedFilters:
     firsts = [each for each in (pushed.first_ms, first_ms) if each is not None]
     stops = [each for each in (pushed.stop_ms, stop_ms) if each is not None]
     return replace(pushed, first_ms=max(firsts, default=None), stop_ms=min(stops, default=None))

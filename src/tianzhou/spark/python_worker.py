@@ -16,39 +16,39 @@ import stat
 import sys
 from typing import Any
 
-_SPARKS = ("pyspark.daemon", "pyspark.worker", "pyspark.sql.worker.")
+_WORKER_MODULES = ("pyspark.daemon", "pyspark.worker", "pyspark.sql.worker.")
 
-_SOCKETS_BELOW = 16
+_SOCKET_FD_MAX = 16
 """Spark's own are among the first that a process opens."""
 
-_settled = False
+_initialized = False
 
 
-def settle_in() -> None:
+def init_worker() -> None:
     """Leave what is there now out of all collections of garbage to come, if this is Spark's."""
-    global _settled
-    if not _settled and is_worker():
-        _settled = True
+    global _initialized
+    if not _initialized and is_worker():
+        _initialized = True
         gc.freeze()
 
 
 def is_worker() -> bool:
     """Whether Spark has started this process for its tasks; a user's program is none of ours."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return spec is not None and spec.name.startswith(_SPARKS)
+    return spec is not None and spec.name.startswith(_WORKER_MODULES)
 
 
-class Travelling:
+class TaskPayload:
     """Base of what Spark sends to its processes with each task."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         # The first piece of the task is here, and we know of it before the second is waited for.
         if is_worker():
-            wait_for_nothing()
+            disable_tcp_delays()
 
 
-def wait_for_nothing() -> None:
+def disable_tcp_delays() -> None:
     """Acknowledge what has come on the sockets of this process; write without delay from now on."""
     quick = getattr(socket, "TCP_QUICKACK", None)  # of Linux; it holds for this time only
     for each in _tcp_sockets():
@@ -61,7 +61,7 @@ def wait_for_nothing() -> None:
 def _tcp_sockets() -> list[socket.socket]:
     """The connections that this process has open, doubled."""
     found: list[socket.socket] = []
-    for number in range(3, _SOCKETS_BELOW):
+    for number in range(3, _SOCKET_FD_MAX):
         try:
             if not stat.S_ISSOCK(os.fstat(number).st_mode):
                 continue

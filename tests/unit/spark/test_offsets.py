@@ -7,7 +7,7 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed: no pysp
 from tianzhou.client.queues import Queue
 from tianzhou.errors import ConfigError
 from tianzhou.spark import offsets
-from tianzhou.spark.offsets import AtTime, Bounds, Edge, Lost, Range
+from tianzhou.spark.offsets import AtTime, Bounds, LostRange, NamedOffset, Range
 from tianzhou.spark.options import SourceOptions, read_options
 
 ZERO, ONE = Queue("t", "b", 0), Queue("t", "b", 1)
@@ -20,19 +20,19 @@ def options(**given: str) -> SourceOptions:
 
 
 def test_starts_are_edges_numbers_or_times() -> None:
-    assert offsets.starting(options(), Edge.LATEST).of(ZERO) is Edge.LATEST
-    committed = offsets.starting(options(startingOffsets="Committed"), Edge.LATEST)
-    assert committed.of(ZERO) is Edge.COMMITTED
+    assert offsets.starting(options(), NamedOffset.LATEST).of(ZERO) is NamedOffset.LATEST
+    committed = offsets.starting(options(startingOffsets="Committed"), NamedOffset.LATEST)
+    assert committed.of(ZERO) is NamedOffset.COMMITTED
     named = offsets.starting(
-        options(startingOffsets='{"t": {"b": {"0": 17, "1": -1}}}'), Edge.LATEST
+        options(startingOffsets='{"t": {"b": {"0": 17, "1": -1}}}'), NamedOffset.LATEST
     )
-    assert (named.of(ZERO), named.of(ONE)) == (17, Edge.LATEST)
-    assert named.of(Queue("t", "b", 2)) is Edge.EARLIEST
-    timed = offsets.starting(options(startingTimestamp="5"), Edge.LATEST)
+    assert (named.of(ZERO), named.of(ONE)) == (17, NamedOffset.LATEST)
+    assert named.of(Queue("t", "b", 2)) is NamedOffset.EARLIEST
+    timed = offsets.starting(options(startingTimestamp="5"), NamedOffset.LATEST)
     assert timed.of(ZERO) == AtTime(5)
     each = options(endingOffsetsByTimestamp='{"t": {"b": {"0": 9}}}')
     assert offsets.ending(each).of(ZERO) == AtTime(9)
-    assert offsets.ending(each).of(ONE) is Edge.LATEST
+    assert offsets.ending(each).of(ONE) is NamedOffset.LATEST
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_starts_are_edges_numbers_or_times() -> None:
 )  # fmt: skip
 def test_starts_that_make_no_sense_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="option startingOffsets"):
-        offsets.starting(options(startingOffsets=text), Edge.LATEST)
+        offsets.starting(options(startingOffsets=text), NamedOffset.LATEST)
 
 
 def test_assigned_queues_are_named_one_by_one() -> None:
@@ -56,7 +56,7 @@ def test_a_new_queue_without_its_beginning_is_no_loss() -> None:
     wanted, held = [Range(ZERO, 0, 20)], {ZERO: Bounds(5, 15)}
     kept, lost = offsets.clip(wanted, held, {})
     assert kept == [Range(ZERO, 5, 15)]
-    assert lost == [Lost(ZERO, 15, 20, "are not there, the queue ends before")]
+    assert lost == [LostRange(ZERO, 15, 20, "are not there, the queue ends before")]
     kept, lost = offsets.clip(wanted, held, {ZERO: 0})
     assert str(lost[0]) == (
         "queue t@b:0: 5 messages from 0 to before 5 have been deleted by the broker"
@@ -64,7 +64,7 @@ def test_a_new_queue_without_its_beginning_is_no_loss() -> None:
 
 
 def test_a_batch_waits_for_enough_but_not_for_ever() -> None:
-    assert offsets.wait_is_over(1, None, 0, 10)
-    assert offsets.wait_is_over(5, 5, 0, 10)
-    assert not offsets.wait_is_over(4, 5, 9, 10)
-    assert offsets.wait_is_over(4, 5, 10, 10)
+    assert offsets.is_batch_due(1, None, 0, 10)
+    assert offsets.is_batch_due(5, 5, 0, 10)
+    assert not offsets.is_batch_due(4, 5, 9, 10)
+    assert offsets.is_batch_due(4, 5, 10, 10)

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 
 from tianzhou.client.queues import Queue
-from tianzhou.spark.push_down import Pushed, is_right_in, push
+from tianzhou.spark.push_down import PushedFilters, is_right_in, push
 
 MOMENT = datetime(2024, 2, 29, 12, 0, 0, 1500, tzinfo=UTC)  # 1.5 ms after the second
 SECOND_MS = 1_709_208_000_000
@@ -50,7 +50,7 @@ def test_places_are_taken_over_whole() -> None:
     ]  # fmt: skip
     pushed, remaining = push(filters, tags=True)
     assert remaining == []
-    assert pushed == Pushed(
+    assert pushed == PushedFilters(
         topics=frozenset("a"), brokers=frozenset("b"), queue_ids=frozenset((1, 2)),
         first_offset=11, stop_offset=21, tags=frozenset("xy"),
     )  # fmt: skip
@@ -113,13 +113,13 @@ def test_times_are_taken_over_to_the_millisecond(
 )
 def test_what_the_source_cannot_keep_stays_with_spark(each: Filter) -> None:
     pushed, remaining = push([each], tags=True)
-    assert pushed == Pushed()
+    assert pushed == PushedFilters()
     assert remaining == [each]
 
 
 def test_tags_stay_with_spark_where_the_options_filter_already() -> None:
     pushed, remaining = push([EqualTo(("tags",), "a")], tags=False)
-    assert pushed == Pushed()
+    assert pushed == PushedFilters()
     assert remaining == [EqualTo(("tags",), "a")]
 
 

@@ -19,14 +19,14 @@ def test_a_process_of_spark_settles_in_once(name: str, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "__main__", main)
     monkeypatch.setattr(python_worker, "_settled", False)
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
-    python_worker.settle_in()
-    python_worker.settle_in()
+    python_worker.init_worker()
+    python_worker.init_worker()
     assert frozen == [1]
 
 
 @pytest.mark.parametrize("given", [["-c"], ["-m", "timeit", "-n1", "-r1"]])
 def test_a_users_program_is_left_as_it_is(given: list[str]) -> None:
-    program = "import gc; from tianzhou.spark.python_worker import settle_in; settle_in(); "
+    program = "import gc; from tianzhou.spark.python_worker import init_worker; init_worker(); "
     program += "assert gc.get_freeze_count() == 0"
     subprocess.run([sys.executable, *given, program], check=True, capture_output=True)
 
@@ -57,9 +57,9 @@ print(nodelay)
 )
 def test_a_task_that_arrives_has_sockets_wait_for_nothing(main: str, nodelay: str) -> None:
     program = f"""
-from tianzhou.spark.python_worker import Travelling
+from tianzhou.spark.python_worker import TaskPayload
 
-class Task(Travelling):
+class Task(TaskPayload):
     def __init__(self, number):
         self.number = number
 {_TASK_ARRIVES}"""

@@ -15,12 +15,12 @@ import pyspark
 from tianzhou.errors import ConfigError
 from tianzhou.spark.session import (
     JAVA_AT_LEAST,
-    collector,
     find_java,
+    gc_options,
     java_version,
     launcher_home,
-    local_sockets,
     session,
+    unix_socket_options,
     worker_python,
 )
 
@@ -99,7 +99,7 @@ def test_sockets_of_the_machine_lie_in_a_folder_of_this_user_alone(
 ) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as short:  # pytest has longer ones
         monkeypatch.setattr(tempfile, "tempdir", short)
-        found = local_sockets()
+        found = unix_socket_options()
         assert found["spark.python.unix.domain.socket.enabled"] == "true"
         folder = Path(found["spark.python.unix.domain.socket.dir"])
         assert folder.parent == Path(short)
@@ -108,14 +108,14 @@ def test_sockets_of_the_machine_lie_in_a_folder_of_this_user_alone(
     long = tmp_path / ("x" * 100)
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
-    assert local_sockets() == {}
+    assert unix_socket_options() == {}
     assert list(long.iterdir()) == []
 
 
 def test_a_collector_is_chosen_where_nobody_has_chosen_one() -> None:
-    assert collector({"JDK_JAVA_OPTIONS": "-Xmx1g"}) == {
+    assert gc_options({"JDK_JAVA_OPTIONS": "-Xmx1g"}) == {
         "spark.driver.extraJavaOptions": "-XX:+UseParallelGC"
     }
-    assert collector({"JDK_JAVA_OPTIONS": "-Xmx1g -XX:+UseSerialGC"}) == {}
-    assert collector({"JAVA_TOOL_OPTIONS": "-XX:+UseZGC"}) == {}
-    assert collector({"SPARK_CONF_DIR": "/etc/spark"}) == {}
+    assert gc_options({"JDK_JAVA_OPTIONS": "-Xmx1g -XX:+UseSerialGC"}) == {}
+    assert gc_options({"JAVA_TOOL_OPTIONS": "-XX:+UseZGC"}) == {}
+    assert gc_options({"SPARK_CONF_DIR": "/etc/spark"}) == {}

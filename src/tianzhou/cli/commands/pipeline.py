@@ -125,12 +125,12 @@ async def run(
         await asyncio.gather(work, return_exceptions=True)
         raise
     more = [outcome.note] if outcome.note else []
-    if stop.is_set() and outcome.is_whole:
+    if stop.is_set() and outcome.is_complete:
         more.append("stopped")
     note = f"{name}: {several(outcome.row_count, 'row')}" + (
         f" ({'; '.join(more)})" if more else ""
     )
-    code = OK if outcome.is_whole else FAILED
+    code = OK if outcome.is_complete else FAILED
     return Shown(asdict(outcome), notes=[note], exit_code=code)
 
 

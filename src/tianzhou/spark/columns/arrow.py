@@ -34,9 +34,9 @@ from tianzhou.protocol.sysflag import (
 )
 from tianzhou.spark import schema
 from tianzhou.spark.columns import without_kernel
-from tianzhou.spark.columns.malformed import Tally
+from tianzhou.spark.columns.malformed import MalformedCounter
 from tianzhou.spark.options import ReadingOptions, ValueFormat
-from tianzhou.spark.push_down import NOTHING_PUSHED, Pushed
+from tianzhou.spark.push_down import NO_FILTERS, PushedFilters
 
 ROWS_MAX = 8192
 BATCH_BYTES = 3 * 1024 * 1024
@@ -45,7 +45,7 @@ BATCH_BYTES = 3 * 1024 * 1024
 With bodies of 1 KiB a batch takes a sixth more in Arrow, and Spark's Arrow keeps memory for pieces
 of up to 4 MiB; a larger one is got from the system each time. Smaller batches cost Python more.
 """
-_UNPACKED_BYTES_MAX = 64 * 1024 * 1024
+_DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
 """A body that unpacks to more is not given, as consumers do."""
 _GROUP_BYTES_MAX = 256 * 1024 * 1024
 """A batch is divided if its unpacked bodies are larger together."""
@@ -130,12 +130,12 @@ class Decoder:
     stop_ms: int | None = None
     """And those stored at this time or later."""
     fail_on_malformed: bool = False
-    with_places: bool = False
+    with_log_offsets: bool = False
     """Whether `arrays` has physicalOffset also where it is not wanted."""
 
     @staticmethod
     def of(
-        wanted: StructType, options: ReadingOptions, pushed: Pushed = NOTHING_PUSHED
+        wanted: StructType, options: ReadingOptions, pushed: PushedFilters = NO_FILTERS
     ) -> "Decoder":
         """Raises ConfigError if the schema asks for what there is not."""
         schema.check_projection(wanted, options)
@@ -166,7 +166,7 @@ class Decoder:
     @cached_property
     def sources(self) -> list[str]:
         """What has to be decoded for the wanted columns."""
-        names = {"queueOffset", "physicalOffset"} if self.with_places else {"queueOffset"}
+        names = {"queueOffset", "physicalOffset"} if self.with_log_offsets else {"queueOffset"}
         wanted = set(self.arrow_schema.names)
         if self.only_tags is not None:
             wanted.add("tags")
@@ -212,18 +212,18 @@ class Decoder:
         first: int = 0,
         stop: int = _OFFSET_MAX,
         queue_offset_delta: int = 0,
-        tally: Tally | None = None,
+        malformed: MalformedCounter | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Batches of the rows whose queue offset is from `first` to before `stop`.
 
         Raises BodyError for what is malformed, if the options say so.
         """
-        tally = Tally(self.fail_on_malformed) if tally is None else tally
+        malformed = MalformedCounter(self.fail_on_malformed) if malformed is None else malformed
         if queue_offset_delta:
             arrays = arrays | {"queueOffset": pc.add(arrays["queueOffset"], queue_offset_delta)}
         arrays = self._kept(arrays, first, stop)
-        for part in _parts(arrays, broker_name, tally):
-            yield self._batch(part, broker_name, tally)
+        for part in _parts(arrays, broker_name, malformed):
+            yield self._batch(part, broker_name, malformed)
 
     def _kept(self, arrays: Arrays, first: int, stop: int) -> Arrays:
         if (first, stop) == (0, _OFFSET_MAX) and self.only_tags is None and not self._has_times:
@@ -241,11 +241,13 @@ class Decoder:
         mask = pa.array(keep)
         return {name: array.filter(mask) for name, array in arrays.items()}
 
-    def _batch(self, arrays: Arrays, broker_name: str, tally: Tally) -> pa.RecordBatch:
+    def _batch(
+        self, arrays: Arrays, broker_name: str, malformed: MalformedCounter
+    ) -> pa.RecordBatch:
         count = len(arrays["queueOffset"])
         for name in _TIMES:
             if name in arrays and name in self.arrow_schema.names:
-                arrays = arrays | {name: times_of(arrays, name, broker_name, tally)}
+                arrays = arrays | {name: times_of(arrays, name, broker_name, malformed)}
         columns = [self._column(field, arrays, broker_name, count) for field in self.arrow_schema]
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
 
@@ -283,7 +285,7 @@ def with_keys(buffer: Buffer, starts: Longs | None, wanted: frozenset[str]) -> L
     return found
 
 
-def wanted_tags(options: ReadingOptions, pushed: Pushed) -> frozenset[str] | None:
+def wanted_tags(options: ReadingOptions, pushed: PushedFilters) -> frozenset[str] | None:
     """The tags that rows may have, None if any will do."""
     if options.tags and not (given := parse_tags(options.tags)).selects_all:
         return frozenset(given.tags)
@@ -303,7 +305,7 @@ def _stored_between(
     return keep
 
 
-def _parts(arrays: Arrays, broker_name: str, tally: Tally) -> Iterator[Arrays]:
+def _parts(arrays: Arrays, broker_name: str, malformed: MalformedCounter) -> Iterator[Arrays]:
     """Rows in groups that make good batches, bodies unpacked."""
     count = len(arrays["queueOffset"])
     for at in range(0, count, ROWS_MAX):
@@ -312,12 +314,14 @@ def _parts(arrays: Arrays, broker_name: str, tally: Tally) -> Iterator[Arrays]:
             part = {name: array.slice(at, ROWS_MAX) for name, array in arrays.items()}
         flags = part.get("sysFlag")
         if "body" in part and flags is not None and (flags.to_numpy() & COMPRESSED).any():
-            yield from _unpacked(part, broker_name, tally)
+            yield from _decompressed(part, broker_name, malformed)
         else:
             yield part
 
 
-def _unpacked(arrays: Arrays, broker_name: str, tally: Tally) -> Iterator[Arrays]:
+def _decompressed(
+    arrays: Arrays, broker_name: str, malformed: MalformedCounter
+) -> Iterator[Arrays]:
     """The same rows with plain bodies, in several groups if they are large.
 
     A body that cannot be unpacked, or to too much, is null.
@@ -329,10 +333,10 @@ def _unpacked(arrays: Arrays, broker_name: str, tally: Tally) -> Iterator[Arrays
         plain: bytes | None = body
         if body:  # consumers do not unpack an empty one, whatever its flag says
             try:
-                plain = plain_body(body, flag, _UNPACKED_BYTES_MAX)
+                plain = plain_body(body, flag, _DECOMPRESSED_BYTES_MAX)
             except BodyError as e:
                 plain = None
-                tally.add(place_of(arrays, row, broker_name), e)
+                malformed.add(message_position(arrays, row, broker_name), e)
         size = len(plain or b"")
         if total + size > _GROUP_BYTES_MAX:
             yield _with_bodies(arrays, begin, bodies)
@@ -347,7 +351,7 @@ def _with_bodies(arrays: Arrays, begin: int, bodies: list[bytes | None]) -> Arra
     return part | {"body": pa.array(bodies, pa.binary())}
 
 
-def place_of(arrays: Arrays, row: int, broker_name: str) -> str:
+def message_position(arrays: Arrays, row: int, broker_name: str) -> str:
     """Where a message is, for people."""
     topic, queue_id, place = (
         arrays[name][row].as_py() for name in ("topic", "queueId", "queueOffset")
@@ -358,7 +362,7 @@ def place_of(arrays: Arrays, row: int, broker_name: str) -> str:
 # -- columns that are made -------------------------------------------------------------------------
 
 
-def times_of(arrays: Arrays, name: str, broker_name: str, tally: Tally) -> pa.Array:
+def times_of(arrays: Arrays, name: str, broker_name: str, malformed: MalformedCounter) -> pa.Array:
     """A column of times; null where one lies outside of the years that Python and Spark know."""
     us = arrays[name].to_numpy()
     if not len(us) or (us.min() >= _TIME_MIN_US and us.max() <= _TIME_MAX_US):
@@ -366,7 +370,7 @@ def times_of(arrays: Arrays, name: str, broker_name: str, tally: Tally) -> pa.Ar
     wrong = (us < _TIME_MIN_US) | (us > _TIME_MAX_US)
     for row in np.flatnonzero(wrong).tolist():
         why = f"{name} is outside of the years 1 to 9999"
-        tally.add(place_of(arrays, row, broker_name), why)
+        malformed.add(message_position(arrays, row, broker_name), why)
     return pc.if_else(pa.array(~wrong), arrays[name], None).view(_UTC_US)
 
 

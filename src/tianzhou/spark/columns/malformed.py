@@ -46,7 +46,7 @@ _MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 
 
 @dataclass(slots=True)
-class Tally:
+class MalformedCounter:
     """The malformed values that one task has met."""
 
     fail: bool = False
@@ -67,7 +67,7 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Gaps:
+class OffsetGaps:
     """Queue offsets that a read of a whole range has passed without a message.
 
     Compaction and inner batches leave such gaps, and a broker leaves damaged messages out; from
@@ -115,7 +115,7 @@ class Gaps:
 # -- damaged ---------------------------------------------------------------------------------------
 
 
-def sound_of(
+def intact_records(
     buffer: Buffer, starts: Longs, first: int, *, check_crc: bool
 ) -> tuple[Longs, list[tuple[int, str]]]:
     """Those of `starts` where a sound record begins; the numbers of the others, and why.

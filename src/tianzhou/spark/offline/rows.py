@@ -28,9 +28,14 @@ from tianzhou.spark.columns.arrow import (
     Longs,
     decode_arrays,
 )
-from tianzhou.spark.columns.malformed import Tally, misplaced, queue_offset_at, sound_of
+from tianzhou.spark.columns.malformed import (
+    MalformedCounter,
+    intact_records,
+    misplaced,
+    queue_offset_at,
+)
 from tianzhou.spark.offline.store_files import Entries, StoreFiles, is_end, record_size
-from tianzhou.spark.offsets import Lost, Range
+from tianzhou.spark.offsets import LostRange, Range
 from tianzhou.spark.options import StoreOptions
 from tianzhou.spark.source.pulling import report_loss
 from tianzhou.store.commit_log import find_record
@@ -38,8 +43,8 @@ from tianzhou.store.consume_queue import BLANK_SIZE
 
 log = logging.getLogger(__name__)
 
-_ENTRIES_AT_ONCE = 65_536
-_PLACE_NAMES = ["topic", "queueId", "queueOffset", "sysFlag"]
+_ENTRIES_MAX = 65_536
+_POSITION_COLUMNS = ["topic", "queueId", "queueOffset", "sysFlag"]
 _QUEUE_ID_AT = 12
 _HASH_MIN = -(2**31)
 """Below, an entry's tags code is no hash but the address of a unit beside the queue."""
@@ -89,7 +94,7 @@ class LogPartition(InputPartition):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class LogOrderedEntries:
     """Entries of queues in the order of the log; all arrays have one value for each."""
 
     places: Longs
@@ -107,18 +112,21 @@ class RowReader:
     files: StoreFiles
     decoder: Decoder
     options: StoreOptions
-    tally: Tally = field(default_factory=Tally)
+    malformed: MalformedCounter = field(default_factory=MalformedCounter)
 
     def of_queues(self, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
         """The rows of ranges of queues. Raises DataLost, BodyError."""
         try:
-            for some in _at_once(ranges):
-                listed = self._listed(some)
+            for some in _entry_batches(ranges):
+                entries_by_log = self._log_ordered(some)
                 groups = _groups(
-                    listed.places, listed.sizes, self.files, with_bodies=self.decoder.checks_bodies
+                    entries_by_log.places,
+                    entries_by_log.sizes,
+                    self.files,
+                    with_bodies=self.decoder.checks_bodies,
                 )
                 for begin, end in groups:
-                    yield from self._group(listed, begin, end, some)
+                    yield from self._group(entries_by_log, begin, end, some)
         finally:
             self.close()
 
@@ -127,7 +135,7 @@ class RowReader:
         try:
             found = self.files.log_file(part.log_offset)
             if found is None:
-                self._lose(f"log file of {part.log_offset} has been deleted")
+                self._report_loss(f"log file of {part.log_offset} has been deleted")
                 return
             mapped, first = found
             view = memoryview(mapped)
@@ -139,19 +147,19 @@ class RowReader:
                     yield from self._wanted(decoder, view, group, first, part)
                 if is_end(mapped, at):
                     return
-                self._lose(f"{_named(view, at, first)}: no sound record begins there")
+                self._report_loss(f"{_named(view, at, first)}: no sound record begins there")
                 at = find_record(view, first, at + 1, len(view))
         finally:
             self.close()
 
     def close(self) -> None:
         """Say what was malformed, and let go of the files."""
-        self.tally.close()
+        self.malformed.close()
         self.files.close()
 
     # -- by the queues -----------------------------------------------------------------------------
 
-    def _listed(self, ranges: Sequence[Range]) -> Listed:
+    def _log_ordered(self, ranges: Sequence[Range]) -> LogOrderedEntries:
         """The entries of ranges that may lead to wanted messages."""
         found = [self._entries(each) for each in ranges]
         places = np.concatenate([entries["log"].astype(np.int64) for entries, _ in found])
@@ -163,14 +171,16 @@ class RowReader:
             order = np.argsort(places, kind="stable")
             places, sizes = places[order], sizes[order]
             owners, offsets = owners[order], offsets[order]
-        return Listed(places, sizes, owners, offsets)
+        return LogOrderedEntries(places, sizes, owners, offsets)
 
     def _entries(self, part: Range) -> tuple[Entries, Longs]:
         """Entries of a range, and their queue offsets."""
         topic, queue_id = part.queue.topic, part.queue.queue_id
         found = self.files.entries(topic, queue_id, part.first, part.stop)
         if len(found) < part.count:
-            self._lose(Lost(part.queue, part.first + len(found), part.stop, "have been deleted"))
+            self._report_loss(
+                LostRange(part.queue, part.first + len(found), part.stop, "have been deleted")
+            )
         keep = found["size"] != BLANK_SIZE
         if self.decoder.only_tags is not None and topic != SCHEDULE_TOPIC:
             keep &= may_match(found, self.decoder.only_tags)
@@ -178,22 +188,24 @@ class RowReader:
         return found[keep], offsets[keep]
 
     def _group(
-        self, listed: Listed, begin: int, end: int, ranges: Sequence[Range]
+        self, entries_by_log: LogOrderedEntries, begin: int, end: int, ranges: Sequence[Range]
     ) -> Iterator[pa.RecordBatch]:
         """The rows of entries that lead to one file of the log."""
 
         def where(number: int) -> str:
-            queue = ranges[int(listed.owners[begin + number])].queue
-            return f"queue {queue}, offset {listed.offsets[begin + number]}"
+            queue = ranges[int(entries_by_log.owners[begin + number])].queue
+            return f"queue {queue}, offset {entries_by_log.offsets[begin + number]}"
 
-        place = int(listed.places[begin])
+        place = int(entries_by_log.places[begin])
         found = self.files.log_file(place)
         if found is None:
             count = end - begin
-            self._lose(f"{where(0)} to {where(count - 1)}: log file of {place} has been deleted")
+            self._report_loss(
+                f"{where(0)} to {where(count - 1)}: log file of {place} has been deleted"
+            )
             return
         mapped, first = found
-        starts = listed.places[begin:end] - first
+        starts = entries_by_log.places[begin:end] - first
         yield from self._batches(self.decoder, memoryview(mapped), starts, first, where)
 
     # -- by the log --------------------------------------------------------------------------------
@@ -215,13 +227,13 @@ class RowReader:
     def _columns(self, view: memoryview, starts: Longs, first: int) -> tuple[Longs, list[pa.Array]]:
         """Whose records begin at places of one file, without those that cannot be read."""
         try:
-            return starts, decode_arrays(view, starts, _PLACE_NAMES, check_crc=False)
+            return starts, decode_arrays(view, starts, _POSITION_COLUMNS, check_crc=False)
         except RecordError:
             pass  # at least one of them
-        good, wrong = sound_of(view, starts, first, check_crc=False)
+        good, wrong = intact_records(view, starts, first, check_crc=False)
         for number, why in wrong:
-            self._lose(f"{_named(view, int(starts[number]), first)}: {why}")
-        return good, decode_arrays(view, good, _PLACE_NAMES, check_crc=False)
+            self._report_loss(f"{_named(view, int(starts[number]), first)}: {why}")
+        return good, decode_arrays(view, good, _POSITION_COLUMNS, check_crc=False)
 
     # -- both --------------------------------------------------------------------------------------
 
@@ -229,7 +241,7 @@ class RowReader:
         self, decoder: Decoder, view: memoryview, starts: Longs, first: int, where: Where
     ) -> Iterator[pa.RecordBatch]:
         arrays = self._sound(decoder, view, starts, first, where)
-        return decoder.batches(arrays, self.options.broker_name, tally=self.tally)
+        return decoder.batches(arrays, self.options.broker_name, malformed=self.malformed)
 
     def _sound(
         self, decoder: Decoder, view: memoryview, starts: Longs, first: int, where: Where
@@ -237,17 +249,17 @@ class RowReader:
         """Columns of records; what is damaged, or of another place, is lost."""
         try:
             whole = decoder.arrays(view, starts)
-            if _in_place(decoder, whole, view, starts, first):
+            if _positions_match(decoder, whole, view, starts, first):
                 return whole
         except RecordError:
             pass  # at least one of them
-        good, wrong = sound_of(view, starts, first, check_crc=decoder.checks_bodies)
+        good, wrong = intact_records(view, starts, first, check_crc=decoder.checks_bodies)
         for number, why in wrong:
-            self._lose(f"{where(number)}: {why}")
+            self._report_loss(f"{where(number)}: {why}")
         return decoder.arrays(view, good)
 
-    def _lose(self, lost: Lost | str) -> None:
-        if isinstance(lost, Lost):
+    def _report_loss(self, lost: LostRange | str) -> None:
+        if isinstance(lost, LostRange):
             report_loss([lost], fail=self.options.fail_on_data_loss)
         elif self.options.fail_on_data_loss:
             raise DataLost(f"{lost}. The option failOnDataLoss=false goes on without it")
@@ -263,7 +275,7 @@ def _named(view: memoryview, start: int, first: int) -> str:
     return f"a message of the log at {first + start}, {told}"
 
 
-def _in_place(
+def _positions_match(
     decoder: Decoder, arrays: Arrays, view: memoryview, starts: Longs, first: int
 ) -> bool:
     """Whether all records name the place of the log where they are found."""
@@ -275,15 +287,15 @@ def _in_place(
 # -- inside ----------------------------------------------------------------------------------------
 
 
-def _at_once(ranges: Iterable[Range]) -> Iterator[list[Range]]:
+def _entry_batches(ranges: Iterable[Range]) -> Iterator[list[Range]]:
     """Ranges that are looked at together; one alone may be so long that it is cut."""
     ranges = list(ranges)
     if len(ranges) > 1:
         yield ranges
         return
     for each in ranges:
-        for first in range(each.first, each.stop, _ENTRIES_AT_ONCE):
-            yield [Range(each.queue, first, min(first + _ENTRIES_AT_ONCE, each.stop))]
+        for first in range(each.first, each.stop, _ENTRIES_MAX):
+            yield [Range(each.queue, first, min(first + _ENTRIES_MAX, each.stop))]
 
 
 def may_match(

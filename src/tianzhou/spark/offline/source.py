@@ -21,14 +21,22 @@ from tianzhou.client.queues import Queue
 from tianzhou.errors import ConfigError
 from tianzhou.spark import offsets, push_down, schema
 from tianzhou.spark.columns.arrow import Decoder, wanted_tags
-from tianzhou.spark.columns.malformed import Tally
+from tianzhou.spark.columns.malformed import MalformedCounter
 from tianzhou.spark.offline.rows import LogPartition, QueuesPartition, RowReader, may_match
 from tianzhou.spark.offline.spans import spans
 from tianzhou.spark.offline.store_files import StoreFiles
-from tianzhou.spark.offsets import AtTime, Bounds, Edge, Places, Range, Wish, Wishes
+from tianzhou.spark.offsets import (
+    AtTime,
+    Bounds,
+    NamedOffset,
+    OffsetSpec,
+    OffsetSpecs,
+    Positions,
+    Range,
+)
 from tianzhou.spark.options import SplitBy, StoreOptions, read_options
-from tianzhou.spark.push_down import NOTHING_PUSHED
-from tianzhou.spark.python_worker import Travelling, settle_in
+from tianzhou.spark.push_down import NO_FILTERS
+from tianzhou.spark.python_worker import TaskPayload, init_worker
 from tianzhou.spark.source.batch import narrowed
 from tianzhou.spark.source.pulling import report_loss
 from tianzhou.store.files.checkpoint import read_checkpoint
@@ -36,10 +44,10 @@ from tianzhou.store.files.disk import RealDisk
 
 __all__ = ["LogPartition", "PushingReader", "QueuesPartition", "StoreReader", "StoreSource"]
 
-_LOOKS, _LOOK_COUNT = 8, 512
+_SAMPLES, _SAMPLE_COUNT = 8, 512
 _SHARE_WITHOUT_BODY = 0.25
 """Of the time that a message takes, when nobody wants its body."""
-_NOTHING_OF_IT = 2**63 - 1
+_PAST_ANY_OFFSET = 2**63 - 1
 
 
 class StoreSource(DataSource):
@@ -53,15 +61,15 @@ class StoreSource(DataSource):
         return schema.full_schema(read_options(StoreOptions, self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        settle_in()
+        init_worker()
         options = read_options(StoreOptions, self.options)
         if not options.pushes_down:
             return StoreReader(options, schema)
-        push_down.warn_if_wrong()
+        push_down.warn_if_unsafe()
         return PushingReader(options, schema)
 
 
-class StoreReader(Travelling, DataSourceReader):
+class StoreReader(TaskPayload, DataSourceReader):
     """Plans on the driver, reads where the executors see the same files."""
 
     def __init__(self, options: StoreOptions, wanted: StructType) -> None:
@@ -69,14 +77,14 @@ class StoreReader(Travelling, DataSourceReader):
         options.check_batch()
         self._options = options
         self._wanted = wanted
-        self._pushed = NOTHING_PUSHED
+        self._pushed = NO_FILTERS
         Decoder.of(wanted, options)
         self._assigned = offsets.assigned(options.assign) if options.assign else frozenset[Queue]()
-        self._starting = offsets.starting(options, Edge.EARLIEST)
+        self._starting = offsets.starting(options, NamedOffset.EARLIEST)
         self._ending = offsets.ending(options)
 
     def _files(self) -> StoreFiles:
-        assert self._options.path is not None  # the options insist on it
+        assert self._options.path is not None  # the options require it
         return StoreFiles(self._options.path)
 
     # -- planning ----------------------------------------------------------------------------------
@@ -86,8 +94,8 @@ class StoreReader(Travelling, DataSourceReader):
         queues = self._queues(files)
         if not files.is_open:
             # Where a broker still writes, the log may have queues that have no files yet.
-            for wishes in (self._starting, self._ending):
-                offsets.check_named(wishes, queues)
+            for specs in (self._starting, self._ending):
+                offsets.check_named(specs, queues)
         queues = [queue for queue in queues if self._pushed.wants(queue)]
         bounds = {queue: files.bounds(queue.topic, queue.queue_id) for queue in queues}
         start = resolve(files, self._starting, bounds)
@@ -117,8 +125,8 @@ class StoreReader(Travelling, DataSourceReader):
             return share
         wanted = total = 0.0
         for each in ranges:
-            for first in range(each.first, each.stop, -(-each.count // _LOOKS)):
-                stop = min(first + _LOOK_COUNT, each.stop)
+            for first in range(each.first, each.stop, -(-each.count // _SAMPLES)):
+                stop = min(first + _SAMPLE_COUNT, each.stop)
                 found = files.entries(each.queue.topic, each.queue.queue_id, first, stop)
                 total += len(found)
                 wanted += int(np.count_nonzero(may_match(found, self._only_tags)))
@@ -143,15 +151,15 @@ class StoreReader(Travelling, DataSourceReader):
         return [queue for queue in queues if not self._assigned or queue in self._assigned]
 
     def _planned(
-        self, files: StoreFiles, bounds: dict[Queue, Bounds], start: Places, end: Places
+        self, files: StoreFiles, bounds: dict[Queue, Bounds], start: Positions, end: Positions
     ) -> list[Range]:
         kept, lost = offsets.clip(offsets.ranges_between(start, end), bounds, start)
         if not files.is_open:
             lost += offsets.beyond(self._starting, bounds)
         report_loss(lost, fail=self._options.fail_on_data_loss)
 
-        def by_time(held: dict[Queue, Bounds], time_ms: int) -> Places:
-            return resolve(files, Wishes(AtTime(time_ms), {}), held)
+        def by_time(held: dict[Queue, Bounds], time_ms: int) -> Positions:
+            return resolve(files, OffsetSpecs(AtTime(time_ms), {}), held)
 
         return narrowed(kept, self._pushed, by_time, bounds)
 
@@ -212,9 +220,12 @@ class StoreReader(Travelling, DataSourceReader):
     # -- reading -----------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        settle_in()
+        init_worker()
         rows = RowReader(
-            self._files(), self._decoder(), self._options, Tally(self._options.fail_on_malformed)
+            self._files(),
+            self._decoder(),
+            self._options,
+            MalformedCounter(self._options.fail_on_malformed),
         )
         if isinstance(partition, QueuesPartition):
             return rows.of_queues(partition.ranges)
@@ -227,7 +238,7 @@ class StoreReader(Travelling, DataSourceReader):
         return wanted_tags(self._options, self._pushed)
 
     def _decoder(self) -> Decoder:
-        return replace(Decoder.of(self._wanted, self._options, self._pushed), with_places=True)
+        return replace(Decoder.of(self._wanted, self._options, self._pushed), with_log_offsets=True)
 
 
 class PushingReader(StoreReader):
@@ -241,29 +252,31 @@ class PushingReader(StoreReader):
 # -- inside ----------------------------------------------------------------------------------------
 
 
-def resolve(files: StoreFiles, wishes: Wishes, bounds: dict[Queue, Bounds]) -> Places:
+def resolve(files: StoreFiles, specs: OffsetSpecs, bounds: dict[Queue, Bounds]) -> Positions:
     """The places that are wished for in queues."""
-    places: Places = {}
+    places: Positions = {}
     for queue, held in bounds.items():
-        wish = wishes.of(queue)
-        if isinstance(wish, AtTime):
-            places[queue] = files.time_offset(queue.topic, queue.queue_id, held, wish.time_ms)
-        elif isinstance(wish, int):
-            places[queue] = wish
+        spec = specs.of(queue)
+        if isinstance(spec, AtTime):
+            places[queue] = files.time_offset(queue.topic, queue.queue_id, held, spec.time_ms)
+        elif isinstance(spec, int):
+            places[queue] = spec
         else:
-            places[queue] = held.low if wish is Edge.EARLIEST else held.high
+            places[queue] = held.low if spec is NamedOffset.EARLIEST else held.high
     return places
 
 
-def _tail_times_ms(starting: Wishes, ending: Wishes) -> tuple[int | None, int | None] | None:
+def _tail_times_ms(
+    starting: OffsetSpecs, ending: OffsetSpecs
+) -> tuple[int | None, int | None] | None:
     """The store times that the tail of the log is to have; None if the tail is not wanted.
 
-    Places that are named for single queues are looked up in the files of these queues only.
+    Positions that are named for single queues are looked up in the files of these queues only.
     """
-    if ending.named or any(isinstance(wish, AtTime) for wish in starting.named.values()):
+    if ending.named or any(isinstance(spec, AtTime) for spec in starting.named.values()):
         return None
     first, stop = starting.others, ending.others
-    if stop is not Edge.LATEST and not isinstance(stop, AtTime):
+    if stop is not NamedOffset.LATEST and not isinstance(stop, AtTime):
         return None
     return (
         first.time_ms if isinstance(first, AtTime) else None,
@@ -271,11 +284,11 @@ def _tail_times_ms(starting: Wishes, ending: Wishes) -> tuple[int | None, int | 
     )
 
 
-def _tail_first(wish: Wish) -> int:
+def _tail_first(spec: OffsetSpec) -> int:
     """Where the wanted part begins of what only the log has of a queue."""
-    if wish is Edge.LATEST:
-        return _NOTHING_OF_IT
-    return wish if isinstance(wish, int) else 0
+    if spec is NamedOffset.LATEST:
+        return _PAST_ANY_OFFSET
+    return spec if isinstance(spec, int) else 0
 
 
 def _by_queue(ranges: list[Range]) -> dict[tuple[str, int], tuple[int, int]]:

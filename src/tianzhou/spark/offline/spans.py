@@ -31,10 +31,10 @@ def spans(
     Every message of the ranges is in exactly one span, wherever it lies. `read_share` is how much
     of the bytes will be read, about: there are fewer spans where little is.
     """
-    looks = [(each, _entries(files, each)) for each in ranges]
-    edges = _edges(looks, read_share)
+    lookups = [(each, _entries(files, each)) for each in ranges]
+    edges = _edges(lookups, read_share)
     found: list[list[Range]] = [[] for _ in range(len(edges) + 1)]
-    for each, entry_at in looks:
+    for each, entry_at in lookups:
 
         def log_offset_at(queue_offset: int, entry_at: Callable[[int], _Entry] = entry_at) -> int:
             return entry_at(queue_offset)[0]
@@ -67,10 +67,10 @@ def _entries(files: StoreFiles, part: Range) -> Callable[[int], _Entry]:
     return entry_at
 
 
-def _edges(looks: list[tuple[Range, Callable[[int], _Entry]]], read_share: float) -> list[int]:
+def _edges(lookups: list[tuple[Range, Callable[[int], _Entry]]], read_share: float) -> list[int]:
     """Places of the log between spans, by a few messages of each range."""
     samples: list[tuple[int, int, float]] = []
-    for each, entry_at in looks:
+    for each, entry_at in lookups:
         count = min(_SAMPLES, each.count)
         for number in range(count):
             log_offset, size = entry_at(each.first + each.count * number // count)

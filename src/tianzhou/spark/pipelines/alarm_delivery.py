@@ -71,7 +71,7 @@ def notifiers(text: str) -> list[Notifier]:
     return [_notifier(each) for each in text.split()]
 
 
-def tell_all(notice: Notice, to: Iterable[Notifier]) -> None:
+def notify_all(notice: Notice, to: Iterable[Notifier]) -> None:
     """Hand a notice to everybody. Raises NoticeError if one did not get it; the others have."""
     failures: list[str] = []
     for notifier in to:
@@ -171,7 +171,7 @@ def smtp(
             else:
                 server = smtplib.SMTP(host, port, timeout=TIMEOUT_S)
             with server:
-                is_hidden = tls_first or _begin_tls(server)
+                is_hidden = tls_first or _start_tls(server)
                 if user and not is_hidden:
                     raise NoticeError(
                         f"e-mail by {host}:{port}: the server offers no TLS, so it gets no password"
@@ -185,7 +185,7 @@ def smtp(
     return tell
 
 
-def _begin_tls(server: smtplib.SMTP) -> bool:
+def _start_tls(server: smtplib.SMTP) -> bool:
     """Whether the rest of the conversation is hidden now: only if the server offers that."""
     server.ehlo()
     if not server.has_extn("starttls"):

@@ -18,16 +18,16 @@ from tianzhou.clock import Clock, wall_ms
 from tianzhou.errors import TianzhouError
 from tianzhou.spark.options import parse_duration_ms, parsed
 from tianzhou.spark.pipelines import tables
-from tianzhou.spark.pipelines.alarm_delivery import Notice, NoticeError, notifiers, tell_all
+from tianzhou.spark.pipelines.alarm_delivery import Notice, NoticeError, notifiers, notify_all
 from tianzhou.spark.pipelines.alarms import Alarm, Rule, judge, rules_for
-from tianzhou.spark.pipelines.common import NEVER, Outcome, PipelineOptions, plain_failures
+from tianzhou.spark.pipelines.common import NEVER, Outcome, PipelineOptions, short_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
 
-_TRIES_MAX = 100
+_ATTEMPTS_MAX = 100
 _WAIT_S = 1
 _GRACE_S = 30
 """How long a round in hand may take to its end when the pipeline is stopped."""
@@ -173,7 +173,7 @@ def deliver(engine: Engine, notify: str, now_ms: int) -> int:
     table = tables.alarm_events
     to = notifiers(notify)
     with engine.connect() as connection:
-        due = (table.c.told_ms.is_(None)) & (table.c.try_count < _TRIES_MAX)
+        due = (table.c.told_ms.is_(None)) & (table.c.try_count < _ATTEMPTS_MAX)
         rows = connection.execute(select(table).where(due).order_by(table.c.id)).all()
     taken_count = 0
     for row in rows:
@@ -182,7 +182,7 @@ def deliver(engine: Engine, notify: str, now_ms: int) -> int:
             row.threshold, row.at_ms, row.detail,
         )  # fmt: skip
         try:
-            tell_all(notice, to)
+            notify_all(notice, to)
             changed: dict[str, object] = {"told_ms": now_ms}
             taken_count += 1
         except NoticeError as e:
@@ -215,12 +215,12 @@ def run_rounds(
     """
     engine = tables.open_database(options.database)
     told: list[int] = []
-    blind = Blindness(kind)
+    failures = FailureLog(kind)
 
     def look(now_ms: int) -> list[Observation]:
         with engine.connect() as connection:
             rules = rules_of(connection, kind)
-        with plain_failures():
+        with short_errors():
             return observe(now_ms, rules)
 
     def one(query: str | None, batch: int) -> None:
@@ -230,9 +230,9 @@ def run_rounds(
         except TianzhouError as e:
             if query is None:
                 raise
-            blind.failed(e)
+            failures.failed(e)
             return
-        blind.ended()
+        failures.ended()
 
         def work(connection: Connection) -> None:
             told.append(settle(connection, kind, seen, options.fallback, now_ms))
@@ -254,7 +254,7 @@ def run_rounds(
     return Outcome(sum(told), f"{len(told)} rounds, {sum(told)} notices")
 
 
-class Blindness:
+class FailureLog:
     """Looks that failed one after the other: told when they begin, and when they end."""
 
     def __init__(self, kind: str) -> None:

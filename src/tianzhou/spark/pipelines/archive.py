@@ -80,10 +80,10 @@ def run(spark: "SparkSession", options: Options, *, stop: threading.Event = NEVE
         .trigger(availableNow=True)
         .start()
     )
-    is_whole = False
+    is_complete = False
     try:
-        while not (is_whole or stop.is_set()):
-            is_whole = bool(query.awaitTermination(_WAIT_S))
+        while not (is_complete or stop.is_set()):
+            is_complete = bool(query.awaitTermination(_WAIT_S))
     except PySparkException:
         # Stopping cancels the jobs of the batch in hand, which is a failure to the query.
         if not stop.is_set():
@@ -95,6 +95,6 @@ def run(spark: "SparkSession", options: Options, *, stop: threading.Event = NEVE
     seen = [progress["observedMetrics"].get(_MALFORMED) for progress in query.recentProgress]
     if null_count := sum(each["bodies"] for each in seen if each is not None):
         note += f"; {null_count} malformed messages without a body"
-    if not is_whole:
+    if not is_complete:
         note += "; stopped before its end, the next run goes on"
-    return Outcome(row_count, note, is_whole)
+    return Outcome(row_count, note, is_complete)

@@ -47,7 +47,7 @@ class Members(NamedTuple):
     """Each consumer gets everything, and keeps for itself how far it is."""
 
 
-_NOBODY = Members(frozenset[str](), is_broadcast=False)
+_NO_MEMBERS = Members(frozenset[str](), is_broadcast=False)
 
 
 def ask(options: ClusterOptions, work: Callable[[Admin], Awaitable[T]]) -> T:
@@ -136,7 +136,7 @@ def members_online(options: ClusterOptions) -> dict[str, Members]:
         for group, told in await asyncio.gather(*asked):
             if told is not None:
                 # Consumers that are starting or going are known to some brokers only.
-                before = found.get(group, _NOBODY)
+                before = found.get(group, _NO_MEMBERS)
                 topics = before.topics | frozenset(told.subscriptions)
                 found[group] = Members(topics, told.message_model == BROADCASTING)
         return found

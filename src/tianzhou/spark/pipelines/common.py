@@ -50,7 +50,7 @@ class Outcome:
 
     row_count: int
     note: str = ""
-    is_whole: bool = True
+    is_complete: bool = True
     """Whether nothing is left that it was to do; one that was stopped may have left something."""
 
 
@@ -58,7 +58,7 @@ class Outcome:
 
 
 @contextmanager
-def plain_failures() -> Generator[None]:
+def short_errors() -> Generator[None]:
     """What Spark raises, with pages of stack traces, as one line. Raises PipelineError."""
     from py4j.protocol import (  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs] - it has no types
         Py4JError,

@@ -130,7 +130,7 @@ def _said(options: Options, begin_ms: int, end_ms: int) -> list[str]:
         with engine.connect() as connection:
             return [str(row[0]) for row in connection.execute(_query(options, begin_ms, end_ms))]
     except SQLAlchemyError as e:
-        raise database.refusal(options.business or options.database, e) from e
+        raise database.database_error(options.business or options.database, e) from e
     finally:
         engine.dispose()
 
@@ -139,7 +139,7 @@ def _business(options: Options) -> Engine:
     """The program's database. Raises ConfigError for one that cannot be there."""
     url = options.business or options.database
     engine = database.engine_of(url)
-    if database.lacks_file(engine):
+    if database.is_missing_file(engine):
         raise ConfigError(f"database {url}: there is no such file")
     return engine
 

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, select, update
 
 from tianzhou.clock import wall_ms
 from tianzhou.errors import PipelineError, TianzhouError
-from tianzhou.spark.database import engine_of, lacks_file
+from tianzhou.spark.database import engine_of, is_missing_file
 from tianzhou.spark.options import read_options
 from tianzhou.spark.pipelines import catalog, tables
 from tianzhou.spark.pipelines.common import (
@@ -23,7 +23,7 @@ from tianzhou.spark.pipelines.common import (
     NEVER,
     Outcome,
     PipelineOptions,
-    plain_failures,
+    short_errors,
 )
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def run(
     try:
         with (
             _recorded(engine, name, given, stop) as record,
-            _stopped_in_words(stop),
-            plain_failures(),
+            _stopped_error(stop),
+            short_errors(),
         ):
             with (
                 _session(name, spark, tell) as chosen,
@@ -93,7 +93,7 @@ def run(
 
 
 @contextmanager
-def _stopped_in_words(stop: threading.Event) -> Generator[None]:
+def _stopped_error(stop: threading.Event) -> Generator[None]:
     """What Spark says of cancelled jobs is nobody's trouble. Raises PipelineError."""
     try:
         yield
@@ -127,7 +127,7 @@ def _session(name: str, given: "SparkSession | None", tell: Tell) -> Generator["
 
 def status(database: str = DATABASE, *, limit: int = 20) -> list[Run]:
     """The last runs, the newest first. Raises ConfigError."""
-    if lacks_file(engine_of(database)):
+    if is_missing_file(engine_of(database)):
         return []
     engine = tables.open_database(database)
     try:

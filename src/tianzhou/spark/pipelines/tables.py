@@ -55,12 +55,12 @@ def _key(name: str, kind: Kind = NAME) -> Column[Any]:
     return Column(name, kind, primary_key=True, autoincrement=False)
 
 
-def _must(name: str, kind: Kind = COUNT, default: str | None = None) -> Column[Any]:
+def _required(name: str, kind: Kind = COUNT, default: str | None = None) -> Column[Any]:
     """Always there; with a default also where a writer does not name it."""
     return Column(name, kind, nullable=False, server_default=default)
 
 
-def _may(name: str, kind: Kind = COUNT) -> Column[Any]:
+def _optional(name: str, kind: Kind = COUNT) -> Column[Any]:
     """Empty until it is known."""
     return Column(name, kind)
 
@@ -70,19 +70,19 @@ def _may(name: str, kind: Kind = COUNT) -> Column[Any]:
 versions = _table("pipeline_schema", Column("version", WHOLE, primary_key=True))
 
 batches = _table(
-    "pipeline_batches", _key("query", String(200)), _key("batch", COUNT), _must("done_ms")
+    "pipeline_batches", _key("query", String(200)), _key("batch", COUNT), _required("done_ms")
 )
 
 runs = _table(
     "pipeline_runs",
     _number(),
-    _must("pipeline", String(64)),
-    _must("state", WORD),
-    _must("started_ms"),
-    _may("ended_ms"),
-    _must("row_count", default="0"),
-    _must("options", TEXT),
-    _may("note", TEXT),
+    _required("pipeline", String(64)),
+    _required("state", WORD),
+    _required("started_ms"),
+    _optional("ended_ms"),
+    _required("row_count", default="0"),
+    _required("options", TEXT),
+    _optional("note", TEXT),
 )
 
 topic_stats = _table(
@@ -93,26 +93,26 @@ topic_stats = _table(
     _key("day", DAY),
     # Hours since the day began; -1 is the whole day.
     _key("hour", WHOLE),
-    _must("produced", default="0"),
-    _must("produced_bytes", default="0"),
-    _must("consumed", default="0"),
-    _must("consumed_bytes", default="0"),
-    _must("distinct_keys", default="0"),
-    _must("updated_ms"),
+    _required("produced", default="0"),
+    _required("produced_bytes", default="0"),
+    _required("consumed", default="0"),
+    _required("consumed_bytes", default="0"),
+    _required("distinct_keys", default="0"),
+    _required("updated_ms"),
 )
 
 alarm_rules = _table(
     "alarm_rules",
     _number(),
-    _must("tenant", String(64), default=""),
-    _must("kind", WORD),
+    _required("tenant", String(64), default=""),
+    _required("kind", WORD),
     # Names, or patterns with * and ?.
-    _must("consumer_group", NAME, default="*"),
-    _must("topic", NAME, default="*"),
-    _must("threshold"),
-    _must("window_s", WHOLE, default="600"),
-    _must("repeat_max", WHOLE, default="3"),
-    _must("enabled", WHOLE, default="1"),
+    _required("consumer_group", NAME, default="*"),
+    _required("topic", NAME, default="*"),
+    _required("threshold"),
+    _required("window_s", WHOLE, default="600"),
+    _required("repeat_max", WHOLE, default="3"),
+    _required("enabled", WHOLE, default="1"),
 )
 
 alarms = _table(
@@ -121,31 +121,31 @@ alarms = _table(
     _key("tenant", String(64)),
     _key("consumer_group"),
     _key("topic"),
-    _must("is_open", WHOLE),
-    _must("opened_ms"),
-    _may("recovered_ms"),
-    _must("told_open", WHOLE),
-    _must("told_count", WHOLE),
-    _may("told_ms"),
-    _must("value"),
-    _must("threshold"),
+    _required("is_open", WHOLE),
+    _required("opened_ms"),
+    _optional("recovered_ms"),
+    _required("told_open", WHOLE),
+    _required("told_count", WHOLE),
+    _optional("told_ms"),
+    _required("value"),
+    _required("threshold"),
 )
 
 alarm_events = _table(
     "alarm_events",
     _number(),
-    _must("kind", WORD),
-    _must("tenant", String(64)),
-    _must("consumer_group", NAME),
-    _must("topic", NAME),
-    _must("event", WORD),
-    _must("value"),
-    _must("threshold"),
-    _must("at_ms"),
-    _must("detail", TEXT, default=""),
+    _required("kind", WORD),
+    _required("tenant", String(64)),
+    _required("consumer_group", NAME),
+    _required("topic", NAME),
+    _required("event", WORD),
+    _required("value"),
+    _required("threshold"),
+    _required("at_ms"),
+    _required("detail", TEXT, default=""),
     # Empty until a notifier took it.
-    _may("told_ms"),
-    _must("try_count", WHOLE, default="0"),
+    _optional("told_ms"),
+    _required("try_count", WHOLE, default="0"),
 )
 
 trace_latency = _table(
@@ -155,12 +155,12 @@ trace_latency = _table(
     _key("consumer_group"),
     # send, store, deliver or consume.
     _key("step", WORD),
-    _must("message_count"),
-    _must("p50_ms", Float()),
-    _must("p90_ms", Float()),
-    _must("p99_ms", Float()),
-    _must("max_ms", Float()),
-    _must("updated_ms"),
+    _required("message_count"),
+    _required("p50_ms", Float()),
+    _required("p90_ms", Float()),
+    _required("p99_ms", Float()),
+    _required("max_ms", Float()),
+    _required("updated_ms"),
 )
 
 slow_messages = _table(
@@ -169,9 +169,9 @@ slow_messages = _table(
     _key("topic"),
     _key("consumer_group"),
     _key("place", WHOLE),
-    _must("msg_id", String(64)),
-    _may("keys", TEXT),
-    _must("took_ms"),
+    _required("msg_id", String(64)),
+    _optional("keys", TEXT),
+    _required("took_ms"),
 )
 
 duplicates = _table(
@@ -181,10 +181,10 @@ duplicates = _table(
     # "key" or "msgId".
     _key("by", String(8)),
     _key("token", String(TOKEN_CHARACTERS)),
-    _must("copy_count"),
+    _required("copy_count"),
     # JSON: a list of [broker, queue, queue offset], at most a hundred.
-    _must("copies", TEXT),
-    _must("updated_ms"),
+    _required("copies", TEXT),
+    _required("updated_ms"),
 )
 
 reconciliation = _table(
@@ -192,8 +192,8 @@ reconciliation = _table(
     _key("name", String(128)),
     _key("token", String(TOKEN_CHARACTERS)),
     # "missing" or "extra", as the pipeline says.
-    _must("finding", String(8)),
-    _must("found_ms"),
+    _required("finding", String(8)),
+    _required("found_ms"),
 )
 
 

@@ -46,16 +46,16 @@ from tianzhou.protocol.records.message_id import id_of
 from tianzhou.protocol.records.record import decode_records
 from tianzhou.spark import database
 from tianzhou.spark.sink.options import SinkOptions
-from tianzhou.spark.sink.tasks import Half, insist
+from tianzhou.spark.sink.tasks import Half, retry
 
 log = logging.getLogger(__name__)
 
 DECIDED, DONE = "decided", "done"
 _VERSION = 1
 _HALVES_A_ROW = 10_000
-_ENDS_AT_ONCE = 64
-_FOREVER_MS = (1 << 63) - 1
-_SETTLE_S = 1.0
+_ENDS_MAX = 64
+_TIME_MAX_MS = (1 << 63) - 1
+_LOST_RESPONSE_DELAY_S = 1.0
 """After a lost answer: the broker finishes what it had read, and its index learns of it."""
 
 
@@ -165,7 +165,7 @@ def commit(batch: Batch, halves: list[Half], options: SinkOptions) -> bool:
                 "query %s: batch %d was decided and not finished, %d messages are looked at",
                 before.query, before.batch, len(left),
             )  # fmt: skip
-            asyncio.run(_end(left, options, _commit_if_unseen))
+            asyncio.run(_end(left, options, _commit_if_not_visible))
             ledger.finish(before)
         if not ledger.decide(batch, halves):
             log.warning("query %s: batch %d is repeated and dropped", *batch)
@@ -201,17 +201,17 @@ def roll_back(halves: list[Half], options: SinkOptions) -> None:
         log.warning("%d halves are not rolled back, brokers will drop them: %s", len(halves), e)
 
 
-class _Ends(NamedTuple):
+class _EndContext(NamedTuple):
     hub: Hub
     options: SinkOptions
 
 
-_End = Callable[[_Ends, Half], Awaitable[None]]
+_End = Callable[[_EndContext, Half], Awaitable[None]]
 
 
 async def _end(halves: Iterable[Half], options: SinkOptions, end: _End) -> None:
     hub = acquire(options.client_settings())
-    parts = _Ends(hub, options)
+    parts = _EndContext(hub, options)
     waiting = iter(halves)
 
     async def work() -> None:
@@ -220,7 +220,7 @@ async def _end(halves: Iterable[Half], options: SinkOptions, end: _End) -> None:
 
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(_ENDS_AT_ONCE):
+            for _ in range(_ENDS_MAX):
                 group.create_task(work())
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
@@ -228,35 +228,35 @@ async def _end(halves: Iterable[Half], options: SinkOptions, end: _End) -> None:
         await hub.release()
 
 
-async def _commit(parts: _Ends, half: Half) -> None:
+async def _commit(parts: _EndContext, half: Half) -> None:
     try:
-        await _tell(parts, half, sysflag.TRANSACTION_COMMIT)
+        await _end_transaction(parts, half, sysflag.TRANSACTION_COMMIT)
     except (RemotingError, RouteNotFound):
-        await asyncio.sleep(_SETTLE_S)
-        await _commit_if_unseen(parts, half)
+        await asyncio.sleep(_LOST_RESPONSE_DELAY_S)
+        await _commit_if_not_visible(parts, half)
 
 
-async def _commit_if_unseen(parts: _Ends, half: Half) -> None:
+async def _commit_if_not_visible(parts: _EndContext, half: Half) -> None:
     async def once() -> None:
         try:
-            if not await _is_seen(parts, half):
-                await _tell(parts, half, sysflag.TRANSACTION_COMMIT)
+            if not await _is_visible(parts, half):
+                await _end_transaction(parts, half, sysflag.TRANSACTION_COMMIT)
         except (RemotingError, RouteNotFound):
-            await asyncio.sleep(_SETTLE_S)
+            await asyncio.sleep(_LOST_RESPONSE_DELAY_S)
             raise
 
-    await insist(once, parts.options.retry_for)
+    await retry(once, parts.options.retry_for)
 
 
-async def _roll_back(parts: _Ends, half: Half) -> None:
-    await _tell(parts, half, sysflag.TRANSACTION_ROLLBACK)
+async def _roll_back(parts: _EndContext, half: Half) -> None:
+    await _end_transaction(parts, half, sysflag.TRANSACTION_ROLLBACK)
 
 
-async def _is_seen(parts: _Ends, half: Half) -> bool:
+async def _is_visible(parts: _EndContext, half: Half) -> bool:
     """Whether the message of a half is in its topic, by the broker that has the half."""
     header = QueryMessageRequest(
         topic=half.topic, key=half.msg_id, max_count=32, begin_timestamp=0,
-        end_timestamp=_FOREVER_MS, unique_key=True,
+        end_timestamp=_TIME_MAX_MS, unique_key=True,
     )  # fmt: skip
     command = Command(code=RequestCode.QUERY_MESSAGE, ext_fields=headers.encode(header))
     timeout_ms = parts.options.request_timeout
@@ -268,7 +268,7 @@ async def _is_seen(parts: _Ends, half: Half) -> bool:
     return any(id_of(message) == half.msg_id for message in decode_records(answer.body))
 
 
-async def _address(parts: _Ends, half: Half) -> str:
+async def _address(parts: _EndContext, half: Half) -> str:
     hub, topic = parts.hub, half.topic
     # The broker may have another address since the half was stored.
     await hub.route(topic, refresh=hub.cached_route(topic) is None)
@@ -281,7 +281,7 @@ async def _address(parts: _Ends, half: Half) -> str:
     return address
 
 
-async def _tell(parts: _Ends, half: Half, state: int) -> None:
+async def _end_transaction(parts: _EndContext, half: Half, state: int) -> None:
     """Send END_TRANSACTION and wait for the answer. Raises BrokerError, RemotingError."""
     options = parts.options
     header = EndTransactionRequest(

@@ -69,12 +69,12 @@ class SinkOptions(ClusterOptions):
             raise ConfigError("options ledger and transactionId are for exactlyOnce=true")
 
     @property
-    def at_once(self) -> int:
+    def in_flight_limit(self) -> int:
         """Batches without an answer in a task."""
         return 1 if self.delivery is Delivery.SYNC else self.in_flight
 
     @property
-    def pile_count(self) -> int:
+    def count_limit(self) -> int:
         """Messages in a batch; few where the rate is low, so that they go evenly."""
         rate = self.max_rows_per_second
         return self.batch_count if rate is None else max(min(self.batch_count, rate // 10), 1)

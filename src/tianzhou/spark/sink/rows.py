@@ -24,7 +24,7 @@ Rows = npt.NDArray[np.int32]
 """Numbers of rows in a record batch."""
 
 _DELAYS = ("delayMs", "deliverAt")
-_ODD_NAMES = sorted(properties.RESERVED | {properties.SHARDING_KEY})
+_SPECIAL_PROPERTIES = sorted(properties.RESERVED | {properties.SHARDING_KEY})
 _NO_SHARD = -1
 
 
@@ -47,7 +47,7 @@ def may_be_items(batch: RecordBatch) -> bool:
     if not isinstance(maps, pa.MapArray):
         return True
     used = pc.unique(maps.keys)
-    return not pc.any(pc.is_in(used, value_set=pa.array(_ODD_NAMES, pa.string()))).as_py()
+    return not pc.any(pc.is_in(used, value_set=pa.array(_SPECIAL_PROPERTIES, pa.string()))).as_py()
 
 
 def rows_by_topic(batch: RecordBatch, topic: str) -> list[tuple[str, Rows]]:
@@ -64,12 +64,12 @@ def rows_by_topic(batch: RecordBatch, topic: str) -> list[tuple[str, Rows]]:
     return [(name, np.sort(np.concatenate(parts))) for name, parts in found.items()]
 
 
-def may_go_together(topic: str) -> bool:
+def allows_batches(topic: str) -> bool:
     """Whether brokers take batches for a topic."""
     return not topic.startswith(RETRY_TOPIC_PREFIX)
 
 
-def rows_by_place(batch: RecordBatch, rows: Rows, queue_count: int) -> list[tuple[int, Rows]]:
+def rows_by_queue(batch: RecordBatch, rows: Rows, queue_count: int) -> list[tuple[int, Rows]]:
     """Which rows go to which queue, by the hash of their order key; -1 for rows without one."""
     coded = batch.column("orderKey").dictionary_encode()
     keys: list[str] = coded.dictionary.to_pylist()

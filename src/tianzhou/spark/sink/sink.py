@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tianzhou.spark.python_worker import Travelling, settle_in
+from tianzhou.spark.python_worker import TaskPayload, init_worker
 from tianzhou.spark.sink import tasks
 from tianzhou.spark.sink.options import SinkOptions, read_sink_options
 from tianzhou.spark.sink.tasks import Half
@@ -33,12 +33,12 @@ _QUERY_ID = "sql.streaming.queryId"
 
 
 @dataclass
-class TaskDone(WriterCommitMessage):
+class TaskResult(WriterCommitMessage):
     """What a task tells the driver."""
 
     query: str
     row_count: int
-    doubt_count: int
+    degraded_count: int
     halves: list[Half] = field(default_factory=list[Half])
 
 
@@ -57,7 +57,7 @@ def stream_writer(
     return StreamWriter(read_sink_options(options, schema, overwrite=overwrite, streaming=True))
 
 
-class BatchWriter(Travelling, DataSourceArrowWriter):
+class BatchWriter(TaskPayload, DataSourceArrowWriter):
     """Writes a data frame."""
 
     def __init__(self, options: SinkOptions) -> None:
@@ -77,7 +77,7 @@ class BatchWriter(Travelling, DataSourceArrowWriter):
         _abort(messages, self._write_id, 0, self._options)
 
 
-class StreamWriter(Travelling, DataSourceStreamArrowWriter):
+class StreamWriter(TaskPayload, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream."""
 
     def __init__(self, options: SinkOptions) -> None:
@@ -102,14 +102,14 @@ class StreamWriter(Travelling, DataSourceStreamArrowWriter):
             _abort(messages, query, batchId, self._options)
 
 
-def _write(iterator: Iterator[RecordBatch], options: SinkOptions, query: str) -> TaskDone:
-    settle_in()
+def _write(iterator: Iterator[RecordBatch], options: SinkOptions, query: str) -> TaskResult:
+    init_worker()
     written = tasks.write(iterator, options)
-    return TaskDone(query, written.row_count, written.doubt_count, written.halves)
+    return TaskResult(query, written.row_count, written.degraded_count, written.halves)
 
 
-def _done(messages: list[WriterCommitMessage | None]) -> list[TaskDone]:
-    return [each for each in messages if isinstance(each, TaskDone)]
+def _done(messages: list[WriterCommitMessage | None]) -> list[TaskResult]:
+    return [each for each in messages if isinstance(each, TaskResult)]
 
 
 def _queries(messages: list[WriterCommitMessage | None]) -> set[str]:
@@ -124,7 +124,7 @@ def _commit(
     messages: list[WriterCommitMessage | None], query: str, batch: int, options: SinkOptions
 ) -> None:
     done = _done(messages)
-    doubts = sum(each.doubt_count for each in done)
+    doubts = sum(each.degraded_count for each in done)
     if doubts:
         log.warning("%d messages are stored, not as safely as brokers are set up to", doubts)
     if options.exactly_once:

@@ -41,19 +41,19 @@ from tianzhou.spark.sink.options import SinkOptions
 from tianzhou.spark.sink.rows import (
     Items,
     Rows,
+    allows_batches,
     items_of,
     may_be_items,
-    may_go_together,
     messages_of,
-    rows_by_place,
+    rows_by_queue,
     rows_by_topic,
 )
 
 T = TypeVar("T")
 
 _PAUSE_S, _PAUSE_MAX_S = 0.1, 2.0
-_BEHIND_MAX_S = 0.1
-_ONCE = Tries(0)
+_BURST_MAX_S = 0.1
+_NO_RETRY = Tries(0)
 
 
 class Half(msgspec.Struct, frozen=True, array_like=True):
@@ -72,7 +72,7 @@ class Written:
     """What a task has done."""
 
     row_count: int = 0
-    doubt_count: int = 0
+    degraded_count: int = 0
     """Messages that are stored, but not as safely as the broker is set up to."""
     halves: list[Half] = field(default_factory=list[Half])
 
@@ -83,7 +83,7 @@ def write(batches: Iterator[RecordBatch], options: SinkOptions) -> Written:
 
 
 async def _write(batches: Iterator[RecordBatch], options: SinkOptions) -> Written:
-    pace = Pace(options.max_rows_per_second) if options.max_rows_per_second else None
+    pace = RateLimit(options.max_rows_per_second) if options.max_rows_per_second else None
     async with SinkProducer(options) as producer:
         task = SinkTask(producer, options)
         # Rows that go one by one anyway, or not all at once, are not worth taking together.
@@ -99,7 +99,7 @@ async def _write(batches: Iterator[RecordBatch], options: SinkOptions) -> Writte
         return task.written
 
 
-class Pace:
+class RateLimit:
     """Lets so many rows pass in a second."""
 
     def __init__(self, rows_per_second: int) -> None:
@@ -110,7 +110,7 @@ class Pace:
         """Wait until the next row may pass."""
         now_s = time.monotonic()
         # What was missed while brokers were away is not made up for all at once.
-        self._next_s = max(self._next_s, now_s - _BEHIND_MAX_S) + self._pause_s
+        self._next_s = max(self._next_s, now_s - _BURST_MAX_S) + self._pause_s
         ahead_s = self._next_s - now_s
         if ahead_s > 0:
             await asyncio.sleep(ahead_s)
@@ -124,7 +124,7 @@ class SinkProducer(Producer):
             options.group,
             settings=options.client_settings(),
             send_timeout_ms=options.request_timeout,
-            in_flight_count=max(options.at_once * options.batch_count, 1024),
+            in_flight_count=max(options.in_flight_limit * options.batch_count, 1024),
         )
         self._half_extra = {
             properties.TRANSACTION_PREPARED: "true",
@@ -151,7 +151,7 @@ class SinkProducer(Producer):
         timeout_ms = self.settings.send_timeout_ms
         deadline_s = self._courier.hub.loop.time() + timeout_ms / 1000
         wire = None if queue is None else queue._replace(topic=batch.topic)
-        tries = self._submitted if queue is None else _ONCE
+        tries = self._submitted if queue is None else _NO_RETRY
         delivery = await self._courier.deliver(
             batch, tries, timeout_ms=timeout_ms, deadline_s=deadline_s, queue=wire
         )
@@ -166,7 +166,7 @@ class SinkProducer(Producer):
 
 
 @dataclass(slots=True)
-class _Pile:
+class _PendingBatch:
     """Messages that will travel together."""
 
     topic: str
@@ -183,8 +183,8 @@ class SinkTask:
     def __init__(self, producer: SinkProducer, options: SinkOptions) -> None:
         self._producer = producer
         self._options = options
-        self._room = asyncio.Semaphore(options.at_once)
-        self._piles: dict[tuple[str, Queue | None], _Pile] = {}
+        self._slots = asyncio.Semaphore(options.in_flight_limit)
+        self._pending: dict[tuple[str, Queue | None], _PendingBatch] = {}
         self._queues: dict[str, list[Queue]] = {}
         self._last: dict[Queue, asyncio.Task[None]] = {}
         self._sends: set[asyncio.Task[None]] = set()
@@ -202,7 +202,7 @@ class SinkTask:
         elif not may_batch(message):
             await self._launch(lambda: self._send_alone(message, queue), queue)
         else:
-            await self._pile_up(message, queue)
+            await self._add_message(message, queue)
 
     async def add_rows(self, batch: RecordBatch) -> bool:
         """Take the rows of a record batch together; False if they have to go one by one."""
@@ -210,7 +210,7 @@ class SinkTask:
             return False
         made: list[tuple[str, Queue | None, Items]] = []
         for topic, rows in rows_by_topic(batch, self._options.topic):
-            if not may_go_together(topic):
+            if not allows_batches(topic):
                 return False
             for queue, some in await self._rows_by_queue(batch, topic, rows):
                 items = items_of(batch, some)
@@ -219,7 +219,7 @@ class SinkTask:
                 made.append((topic, queue, items))
         for topic, queue, items in made:
             self.written.row_count += len(items.ends)
-            await self._pile_all(topic, queue, items)
+            await self._add_items(topic, queue, items)
         return True
 
     async def _rows_by_queue(
@@ -230,59 +230,61 @@ class SinkTask:
         queues = await self._queues_of(topic)
         return [
             (None if place < 0 else queues[place], some)
-            for place, some in rows_by_place(batch, rows, len(queues))
+            for place, some in rows_by_queue(batch, rows, len(queues))
         ]
 
     async def finish(self) -> None:
         """Send what is left and wait for all. Raises what a send raised."""
-        for pile in list(self._piles.values()):
-            await self._send_pile(pile)
+        for pending in list(self._pending.values()):
+            await self._send_pending(pending)
         if self._sends:
             await asyncio.wait(self._sends)
         self._check()
 
     # -- piles -------------------------------------------------------------------------------------
 
-    async def _pile_up(self, message: Message, queue: Queue | None) -> None:
+    async def _add_message(self, message: Message, queue: Queue | None) -> None:
         item = self._producer.item(message)
-        pile = await self._pile_with_room(message.topic, queue, len(item))
-        await self._put(pile, item, 1)
+        pending = await self._batch_with_space(message.topic, queue, len(item))
+        await self._put(pending, item, 1)
 
-    async def _pile_all(self, topic: str, queue: Queue | None, items: Items) -> None:
+    async def _add_items(self, topic: str, queue: Queue | None, items: Items) -> None:
         data, ends = memoryview(items.data), items.ends
         at = start = 0
         while at < len(ends):
-            pile = await self._pile_with_room(topic, queue, int(ends[at]) - start)
-            fitting = start + self._options.batch_bytes - pile.size_bytes
+            pending = await self._batch_with_space(topic, queue, int(ends[at]) - start)
+            fitting = start + self._options.batch_bytes - pending.size_bytes
             stop = int(np.searchsorted(ends, fitting, "right"))
-            # The first one goes into an empty pile, however large it is.
-            stop = min(max(stop, at + 1), at + self._options.pile_count - pile.count)
+            # The first one goes into an empty pending, however large it is.
+            stop = min(max(stop, at + 1), at + self._options.count_limit - pending.count)
             end = int(ends[stop - 1])
-            await self._put(pile, bytes(data[start:end]), stop - at)
+            await self._put(pending, bytes(data[start:end]), stop - at)
             at, start = stop, end
 
-    async def _pile_with_room(self, topic: str, queue: Queue | None, size_bytes: int) -> _Pile:
-        """The pile of a topic and queue, sent and begun anew if it has no room."""
+    async def _batch_with_space(
+        self, topic: str, queue: Queue | None, size_bytes: int
+    ) -> _PendingBatch:
+        """The pending of a topic and queue, sent and begun anew if it has no room."""
         key = (topic, queue)
-        pile = self._piles.get(key)
-        if pile is not None and pile.size_bytes + size_bytes > self._options.batch_bytes:
-            await self._send_pile(pile)
-            pile = None
-        if pile is None:
-            pile = self._piles[key] = _Pile(topic, queue)
-        return pile
+        pending = self._pending.get(key)
+        if pending is not None and pending.size_bytes + size_bytes > self._options.batch_bytes:
+            await self._send_pending(pending)
+            pending = None
+        if pending is None:
+            pending = self._pending[key] = _PendingBatch(topic, queue)
+        return pending
 
-    async def _put(self, pile: _Pile, items: bytes, count: int) -> None:
-        pile.items.append(items)
-        pile.count += count
-        pile.size_bytes += len(items)
-        if pile.count >= self._options.pile_count:
-            await self._send_pile(pile)
+    async def _put(self, pending: _PendingBatch, items: bytes, count: int) -> None:
+        pending.items.append(items)
+        pending.count += count
+        pending.size_bytes += len(items)
+        if pending.count >= self._options.count_limit:
+            await self._send_pending(pending)
 
-    async def _send_pile(self, pile: _Pile) -> None:
-        self._piles.pop((pile.topic, pile.queue), None)
-        batch = self._producer.pack(pile.topic, pile.items)
-        await self._launch(lambda: self._send_batch(batch, pile), pile.queue)
+    async def _send_pending(self, pending: _PendingBatch) -> None:
+        self._pending.pop((pending.topic, pending.queue), None)
+        batch = self._producer.pack(pending.topic, pending.items)
+        await self._launch(lambda: self._send_batch(batch, pending), pending.queue)
 
     # -- sends -------------------------------------------------------------------------------------
 
@@ -290,11 +292,11 @@ class SinkTask:
         self, work: Callable[[], Coroutine[Any, Any, None]], queue: Queue | None
     ) -> None:
         """Begin a send when there is room; those of one ordered queue follow each other."""
-        await self._room.acquire()
+        await self._slots.acquire()
         try:
             self._check()
         except BaseException:
-            self._room.release()
+            self._slots.release()
             raise
         before = None if queue is None else self._last.get(queue)
 
@@ -307,7 +309,7 @@ class SinkTask:
             except BaseException as e:  # noqa: BLE001 - raised again by _check, in the task's own call
                 self._failure = self._failure or e
             finally:
-                self._room.release()
+                self._slots.release()
 
         send = asyncio.get_running_loop().create_task(run())
         self._sends.add(send)
@@ -319,20 +321,20 @@ class SinkTask:
         if self._failure is not None:
             raise self._failure
 
-    async def _send_batch(self, batch: Outgoing, pile: _Pile) -> None:
-        code = await self._insist(lambda: self._producer.deliver(batch, pile.queue))
+    async def _send_batch(self, batch: Outgoing, pending: _PendingBatch) -> None:
+        code = await self._retry(lambda: self._producer.deliver(batch, pending.queue))
         if code != ResponseCode.SUCCESS:
-            self.written.doubt_count += pile.count
+            self.written.degraded_count += pending.count
 
     async def _send_alone(self, message: Message, queue: Queue | None) -> None:
-        result = await self._insist(lambda: self._producer.send(message, queue=queue))
+        result = await self._retry(lambda: self._producer.send(message, queue=queue))
         if result.status is not SendStatus.SEND_OK:
-            self.written.doubt_count += 1
+            self.written.degraded_count += 1
 
     async def _send_half(self, message: Message, queue: Queue | None) -> None:
-        sent = await self._insist(lambda: self._producer.half(message, queue))
+        sent = await self._retry(lambda: self._producer.half(message, queue))
         if sent.status is not SendStatus.SEND_OK:
-            self.written.doubt_count += 1
+            self.written.degraded_count += 1
         _, log_offset = decode_offset_id(sent.offset_msg_id)
         self.written.halves.append(
             Half(
@@ -349,15 +351,15 @@ class SinkTask:
     async def _queues_of(self, topic: str) -> list[Queue]:
         queues = self._queues.get(topic)
         if queues is None:
-            found = await self._insist(lambda: self._producer.queues(topic))
+            found = await self._retry(lambda: self._producer.queues(topic))
             queues = self._queues[topic] = list(found)
         return queues
 
-    async def _insist(self, send: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return await insist(send, self._options.retry_for)
+    async def _retry(self, send: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return await retry(send, self._options.retry_for)
 
 
-async def insist(send: Callable[[], Coroutine[Any, Any, T]], retry_for_ms: int) -> T:
+async def retry(send: Callable[[], Coroutine[Any, Any, T]], retry_for_ms: int) -> T:
     """Try until it is done, the time is over, or an error says that trying again is useless."""
     deadline_s = time.monotonic() + retry_for_ms / 1000
     pause_s = _PAUSE_S
@@ -365,12 +367,12 @@ async def insist(send: Callable[[], Coroutine[Any, Any, T]], retry_for_ms: int) 
         try:
             return await send()
         except TianzhouError as e:
-            if not is_passing(e) or time.monotonic() + pause_s > deadline_s:
+            if not is_retriable(e) or time.monotonic() + pause_s > deadline_s:
                 raise
         await asyncio.sleep(pause_s)
         pause_s = min(pause_s * 2, _PAUSE_MAX_S)
 
 
-def is_passing(error: TianzhouError) -> bool:
+def is_retriable(error: TianzhouError) -> bool:
     """Whether an error may go away by itself."""
     return error.retriable or isinstance(error, (RemotingError, RouteNotFound))

@@ -20,11 +20,11 @@ from tianzhou.client.queues import Queue
 from tianzhou.errors import RecordError
 from tianzhou.spark import offsets, push_down
 from tianzhou.spark.columns.arrow import BATCH_BYTES, Arrays, Decoder
-from tianzhou.spark.columns.malformed import Gaps, Tally, queue_offset_at, walk
-from tianzhou.spark.offsets import Bounds, Edge, Lost, Range
+from tianzhou.spark.columns.malformed import MalformedCounter, OffsetGaps, queue_offset_at, walk
+from tianzhou.spark.offsets import Bounds, LostRange, NamedOffset, Range
 from tianzhou.spark.options import SourceOptions
-from tianzhou.spark.push_down import NOTHING_PUSHED, Pushed
-from tianzhou.spark.python_worker import Travelling, settle_in
+from tianzhou.spark.push_down import NO_FILTERS, PushedFilters
+from tianzhou.spark.python_worker import TaskPayload, init_worker
 from tianzhou.spark.source.pulling import ClusterReader, report_loss, wanted_queues
 
 
@@ -35,7 +35,7 @@ class RangePartition(InputPartition):
     range: Range
 
 
-class BatchReader(Travelling, DataSourceReader):
+class BatchReader(TaskPayload, DataSourceReader):
     """Plans on the driver, reads on executors."""
 
     def __init__(self, options: SourceOptions, wanted: StructType) -> None:
@@ -43,17 +43,17 @@ class BatchReader(Travelling, DataSourceReader):
         options.client_settings()
         self._options = options
         self._wanted = wanted
-        self._pushed = NOTHING_PUSHED
+        self._pushed = NO_FILTERS
         Decoder.of(wanted, options)
         self._assigned = offsets.assigned(options.assign) if options.assign else frozenset[Queue]()
-        self._starting = offsets.starting(options, Edge.EARLIEST)
+        self._starting = offsets.starting(options, NamedOffset.EARLIEST)
         self._ending = offsets.ending(options)
 
     def partitions(self) -> Sequence[InputPartition]:
         with ClusterReader(self._options, tags=_broker_tags(self._pushed)) as reader:
             queues = wanted_queues(reader, self._options, self._assigned)
-            for wishes in (self._starting, self._ending):
-                offsets.check_named(wishes, queues)
+            for specs in (self._starting, self._ending):
+                offsets.check_named(specs, queues)
             bounds = reader.bounds(queue for queue in queues if self._pushed.wants(queue))
             start = reader.resolve(self._starting, bounds)
             end = reader.resolve(self._ending, bounds)
@@ -82,7 +82,7 @@ class PushingReader(BatchReader):
 
 def narrowed(
     ranges: list[Range],
-    pushed: Pushed,
+    pushed: PushedFilters,
     time_offsets: Callable[[dict[Queue, Bounds], int], Mapping[Queue, int]],
     bounds: Mapping[Queue, Bounds],
 ) -> list[Range]:
@@ -103,22 +103,29 @@ def narrowed(
 
 
 def read_range(
-    options: SourceOptions, wanted: StructType, pushed: Pushed, part: Range
+    options: SourceOptions, wanted: StructType, pushed: PushedFilters, part: Range
 ) -> Iterator[pa.RecordBatch]:
     """The batches of one range. Raises DataLost, RemotingError, BrokerError, BodyError."""
-    settle_in()
-    decoder, tally = Decoder.of(wanted, options, pushed), Tally(options.fail_on_malformed)
-    gaps = Gaps(part)
-    is_whole = decoder.only_keys is None and decoder.only_tags is None and not options.sql
+    init_worker()
+    decoder, malformed = (
+        Decoder.of(wanted, options, pushed),
+        MalformedCounter(options.fail_on_malformed),
+    )
+    gaps = OffsetGaps(part)
+    is_complete = decoder.only_keys is None and decoder.only_tags is None and not options.sql
 
     def batches(records: bytes, delta: int) -> Iterator[pa.RecordBatch]:
-        arrays = sound_arrays(decoder, records, part, delta, fail=options.fail_on_data_loss)
-        if is_whole:
+        arrays = intact_arrays(decoder, records, part, delta, fail=options.fail_on_data_loss)
+        if is_complete:
             gaps.note(arrays["queueOffset"].to_numpy() + delta)
         edges = {"first": part.first, "stop": part.stop, "queue_offset_delta": delta}
-        return decoder.batches(arrays, part.queue.broker_name, tally=tally, **edges)
+        return decoder.batches(arrays, part.queue.broker_name, malformed=malformed, **edges)
 
-    with closing(tally), closing(gaps), ClusterReader(options, tags=_broker_tags(pushed)) as reader:
+    with (
+        closing(malformed),
+        closing(gaps),
+        ClusterReader(options, tags=_broker_tags(pushed)) as reader,
+    ):
         gathered: list[bytes] = []
         size, delta = 0, 0
         for block in reader.read(part):
@@ -130,16 +137,16 @@ def read_range(
                 size, delta = size + len(records), block_delta
         if gathered:
             yield from batches(b"".join(gathered), delta)
-        if is_whole:
+        if is_complete:
             gaps.end()
 
 
-def _broker_tags(pushed: Pushed) -> str:
+def _broker_tags(pushed: PushedFilters) -> str:
     """Tags as brokers are asked for them."""
     return " || ".join(sorted(pushed.tags or ()))
 
 
-def sound_arrays(
+def intact_arrays(
     decoder: Decoder, records: bytes, part: Range, delta: int = 0, *, fail: bool
 ) -> Arrays:
     """The columns of replies; what is damaged in them is lost. Raises DataLost."""
@@ -148,7 +155,7 @@ def sound_arrays(
     except RecordError:
         pass  # at least one of the records; the others are good
     starts: list[int] = []
-    lost: list[Lost] = []
+    lost: list[LostRange] = []
     following = part.first
     for start, wrong in walk(records, check_crc=decoder.checks_bodies):
         place = queue_offset_at(records, start) + delta
@@ -157,7 +164,7 @@ def sound_arrays(
         else:
             if not part.first <= place < part.stop:
                 place = following  # what the record says of itself is damaged as well
-            lost.append(Lost(part.queue, place, place + 1, f"cannot be read: {wrong}"))
+            lost.append(LostRange(part.queue, place, place + 1, f"cannot be read: {wrong}"))
         following = place + 1
     report_loss(lost, fail=fail)
     return decoder.arrays(records, np.array(starts, np.int64))

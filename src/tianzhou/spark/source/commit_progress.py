@@ -29,7 +29,7 @@ from pyspark.sql.streaming.listener import (
 from tianzhou.client.queues import Queue
 from tianzhou.errors import ConfigError, TianzhouError
 from tianzhou.spark import offsets
-from tianzhou.spark.offsets import Places
+from tianzhou.spark.offsets import Positions
 from tianzhou.spark.options import SourceOptions, read_options
 from tianzhou.spark.source.pulling import ClusterReader
 
@@ -62,7 +62,7 @@ class ProgressListener(StreamingQueryListener):
             raise ConfigError("the option group is needed: whose progress is to be saved")
         self._query = query
         self._assigned = offsets.assigned(self._options.assign) if self._options.assign else None
-        self._committed: Places = {}
+        self._committed: Positions = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Nothing is done yet."""
@@ -111,18 +111,18 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def lowest(ends: Iterable[str]) -> Places:
+def lowest(ends: Iterable[str]) -> Positions:
     """The places that several sources have all reached; the ends of other kinds are left out."""
-    places: Places = {}
+    places: Positions = {}
     for end in ends:
-        for queue, place in _places(end).items():
+        for queue, place in _positions(end).items():
             places[queue] = min(place, places.get(queue, place))
     return places
 
 
-def _places(end: str) -> Places:
+def _positions(end: str) -> Positions:
     try:
         document = json.loads(end)
-        return {} if offsets.is_start(document) else offsets.places_of(document)
+        return {} if offsets.is_start(document) else offsets.positions_of(document)
     except (ValueError, AttributeError, ConfigError):
         return {}  # of another source than ours, or there is none yet

@@ -22,7 +22,7 @@ Post = Callable[[Waiter, int], bool]
 _NEXT_FIELD, _DELTA_FIELD = "nextBeginOffset", "offsetDelta"
 
 
-class PullRun:
+class PullPipeline:
     """The waiter of all its pulls, one at a time."""
 
     __slots__ = ("_at", "_ended", "_filtered", "_post", "_stop", "replies")
@@ -40,10 +40,10 @@ class PullRun:
 
     async def ended(self) -> int:
         """Pull as far as it goes; answers up to which offset."""
-        self._go_on()
+        self._post_next()
         return await self._ended
 
-    def _go_on(self) -> None:
+    def _post_next(self) -> None:
         if self._at >= self._stop or not self._post(self, self._at):
             self._ended.set_result(self._at)
 
@@ -72,7 +72,7 @@ class PullRun:
             self._ended.set_result(self._at)
             return
         self._at = following
-        self._go_on()
+        self._post_next()
 
     def set_exception(self, _: RemotingError, /) -> None:
         self._ended.set_result(self._at)

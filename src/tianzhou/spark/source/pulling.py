@@ -33,9 +33,18 @@ from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers.pull import PullMessageRequest, PullMessageResponse
 from tianzhou.remoting.pending_requests import Waiter
 from tianzhou.spark.columns.malformed import starts_of, store_time_ms
-from tianzhou.spark.offsets import AtTime, Bounds, Edge, Lost, Places, Range, Wish, Wishes
+from tianzhou.spark.offsets import (
+    AtTime,
+    Bounds,
+    LostRange,
+    NamedOffset,
+    OffsetSpec,
+    OffsetSpecs,
+    Positions,
+    Range,
+)
 from tianzhou.spark.options import ReadFrom, SourceOptions
-from tianzhou.spark.source.pull_pipeline import PullRun, cut
+from tianzhou.spark.source.pull_pipeline import PullPipeline, cut
 
 log = logging.getLogger(__name__)
 
@@ -47,16 +56,16 @@ _WITH_SUBSCRIPTION = 4
 _OFFSET_FIELD, _COUNT_FIELD = "queueOffset", "maxMsgNums"
 _STATUSES = {int(status.value): status for status in PullStatus}
 
-_ASKED_AT_ONCE = 32
-_LOOKS, _LOOK_COUNT = 4, 32
+_REQUESTS_MAX = 32
+_SAMPLES, _SAMPLE_COUNT = 4, 32
 _PULL_COUNT_MAX = 4096
 _PULL_BYTES_MAX = 1024 * 1024
-_BLOCKS_AT_ONCE = 4
+_BLOCKS_MAX = 4
 _BLOCK_BYTES = 1024 * 1024
 _BLOCK_COUNT_FIRST = 64
 _BLOCK_COUNT_MAX = 4096
-_TRIES_MAX = 6
-_TRY_AGAIN_S = 0.2
+_ATTEMPTS_MAX = 6
+_RETRY_DELAY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +88,7 @@ class Block:
     range: Range
     replies: list[tuple[bytes, int]] = field(default_factory=list[tuple[bytes, int]])
     """Records, and what to add to the queue offsets in them."""
-    lost: list[Lost] = field(default_factory=list[Lost])
+    lost: list[LostRange] = field(default_factory=list[LostRange])
 
     @property
     def size_bytes(self) -> int:
@@ -141,7 +150,7 @@ class ClusterReader:
         wanted = re.compile(pattern)
         return sorted(topic for topic in loop_thread.run(ask()) if wanted.fullmatch(topic))
 
-    def queues(self, topics: Iterable[str], *, may_miss: bool = False) -> list[Queue]:
+    def queues(self, topics: Iterable[str], *, allow_missing: bool = False) -> list[Queue]:
         """All queues of topics that can be read.
 
         Raises RouteNotFound for a topic that nobody knows, unless topics may be missing.
@@ -151,25 +160,27 @@ class ClusterReader:
             try:
                 return await self._calls.queues(topic, refresh=True)
             except RouteNotFound:
-                if may_miss:
+                if allow_missing:
                     return []
                 raise
 
-        return [queue for found in _each(topics, ask) for queue in found]
+        return [queue for found in _gather(topics, ask) for queue in found]
 
-    def bounds(self, queues: Iterable[Queue], *, may_miss: bool = False) -> dict[Queue, Bounds]:
+    def bounds(
+        self, queues: Iterable[Queue], *, allow_missing: bool = False
+    ) -> dict[Queue, Bounds]:
         """What queues hold now; those of brokers that are away may be left out."""
 
         async def ask(queue: Queue) -> tuple[Queue, Bounds] | None:
             try:
                 return queue, await self._bounds(queue)
             except TianzhouError as error:
-                if not may_miss or not error.retriable:
+                if not allow_missing or not error.retriable:
                     raise
                 log.warning("queue %s: its broker does not answer, it waits: %s", queue, error)
                 return None
 
-        return dict(found for found in _each(queues, ask) if found is not None)
+        return dict(found for found in _gather(queues, ask) if found is not None)
 
     async def _bounds(self, queue: Queue) -> Bounds:
         try:
@@ -183,27 +194,27 @@ class ClusterReader:
         low = await self._calls.min_offset(queue)
         return Bounds(low, max(await self._calls.max_offset(queue), low))
 
-    def resolve(self, wishes: Wishes, bounds: dict[Queue, Bounds]) -> Places:
+    def resolve(self, specs: OffsetSpecs, bounds: dict[Queue, Bounds]) -> Positions:
         """The places that are wished for. Numbers are taken as they are."""
 
         async def ask(queue: Queue) -> tuple[Queue, int]:
-            return queue, await self._resolve(wishes.of(queue), queue, bounds[queue])
+            return queue, await self._resolve(specs.of(queue), queue, bounds[queue])
 
-        return dict(_each(bounds, ask))
+        return dict(_gather(bounds, ask))
 
-    async def _resolve(self, wish: Wish, queue: Queue, held: Bounds) -> int:
-        if isinstance(wish, int):
-            return wish
-        if isinstance(wish, AtTime):
-            return await self._time_offset(queue, held, wish.time_ms)
-        if wish is Edge.COMMITTED:
+    async def _resolve(self, spec: OffsetSpec, queue: Queue, held: Bounds) -> int:
+        if isinstance(spec, int):
+            return spec
+        if isinstance(spec, AtTime):
+            return await self._time_offset(queue, held, spec.time_ms)
+        if spec is NamedOffset.COMMITTED:
             committed = await self._calls.committed(queue)
             return held.low if committed is None else committed
-        return held.low if wish is Edge.EARLIEST else held.high
+        return held.low if spec is NamedOffset.EARLIEST else held.high
 
-    def time_offsets(self, bounds: dict[Queue, Bounds], time_ms: int) -> Places:
+    def time_offsets(self, bounds: dict[Queue, Bounds], time_ms: int) -> Positions:
         """The first message of each queue stored at a time or later."""
-        return self.resolve(Wishes(AtTime(time_ms), {}), bounds)
+        return self.resolve(OffsetSpecs(AtTime(time_ms), {}), bounds)
 
     async def _time_offset(self, queue: Queue, held: Bounds, time_ms: int) -> int:
         """The broker's answer if its neighbours confirm it; else a search of our own.
@@ -244,7 +255,7 @@ class ClusterReader:
                 return 2**63 - 1
             queue_offset = reply.next_offset
 
-    def sample_bytes(self, places: Places) -> dict[Queue, float]:
+    def sample_bytes(self, places: Positions) -> dict[Queue, float]:
         """About how many bytes a record has, by the next few messages of each queue."""
 
         async def ask(queue: Queue) -> tuple[Queue, float] | None:
@@ -255,7 +266,7 @@ class ClusterReader:
                 return None
             return queue, max(len(reply.records) / count, 1.0)
 
-        return dict(found for found in _each(places, ask) if found is not None)
+        return dict(found for found in _gather(places, ask) if found is not None)
 
     def matching_share(self, ranges: Iterable[Range]) -> float:
         """How many of the messages the brokers let pass, about, by a few pulls of each range."""
@@ -267,7 +278,9 @@ class ClusterReader:
             try:
                 for at in places[queue]:
                     subscription = self._subscription(queue.topic)
-                    reply = await self._pull(queue, at, _LOOK_COUNT, subscription, self._turns[0])
+                    reply = await self._pull(
+                        queue, at, _SAMPLE_COUNT, subscription, self._broker_ids[0]
+                    )
                     if reply.next_offset > at:
                         looked += reply.next_offset - at
                         found += len(starts_of(reply.records))
@@ -278,19 +291,19 @@ class ClusterReader:
 
         places: dict[Queue, list[int]] = {}
         for each in ranges:
-            step = -(-each.count // _LOOKS)
+            step = -(-each.count // _SAMPLES)
             places.setdefault(each.queue, []).extend(range(each.first, each.stop, step))
-        counts = _each(places, ask)
+        counts = _gather(places, ask)
         looked = sum(each[0] for each in counts)
         return min(sum(each[1] for each in counts) / looked, 1.0) if looked else 1.0
 
-    def commit(self, places: Places) -> None:
+    def commit(self, places: Positions) -> None:
         """Save the group's progress. Raises RemotingError, BrokerError."""
 
         async def ask(queue: Queue) -> None:
             await self._calls.commit(queue, places[queue])
 
-        _each(places, ask)
+        _gather(places, ask)
 
     # -- pulling -----------------------------------------------------------------------------------
 
@@ -303,7 +316,7 @@ class ClusterReader:
         at, count = wanted.first, _BLOCK_COUNT_FIRST
         try:
             while at < wanted.stop or pending:
-                while at < wanted.stop and len(pending) < _BLOCKS_AT_ONCE:
+                while at < wanted.stop and len(pending) < _BLOCKS_MAX:
                     part = Range(wanted.queue, at, min(at + count, wanted.stop))
                     pending.append(loop_thread.submit(self._block(part)))
                     at = part.stop
@@ -322,7 +335,7 @@ class ClusterReader:
         while at < wanted.stop:
             at = await self._run(block, at)
             if at < wanted.stop:
-                reply = await self._patient_pull(wanted.queue, at, wanted.stop - at)
+                reply = await self._pull_with_retry(wanted.queue, at, wanted.stop - at)
                 at = self._take(block, reply, at)
         return block
 
@@ -341,7 +354,7 @@ class ClusterReader:
 
         loop, timeout_ms = self._hub.loop, self._options.request_timeout
         timeout_s = timeout_ms / 1000
-        run = PullRun(at, stop, post, loop.create_future(), filtered=self._is_filtered)
+        run = PullPipeline(at, stop, post, loop.create_future(), filtered=self._is_filtered)
         reached = await run.ended()
         block.replies += run.replies
         return reached
@@ -357,18 +370,18 @@ class ClusterReader:
             return following
         if reply.status is PullStatus.NO_MATCH and following > at:
             if not self._is_filtered:
-                block.lost.append(Lost(queue, at, min(following, stop), "were being deleted"))
+                block.lost.append(LostRange(queue, at, min(following, stop), "were being deleted"))
             return following
         if reply.status is PullStatus.OFFSET_ILLEGAL and following > at:
             block.lost.append(
-                Lost(queue, at, min(following, stop), "have been deleted by the broker")
+                LostRange(queue, at, min(following, stop), "have been deleted by the broker")
             )
             return following
-        block.lost.append(Lost(queue, at, stop, "are not there, the queue ends before"))
+        block.lost.append(LostRange(queue, at, stop, "are not there, the queue ends before"))
         return stop
 
     @property
-    def _turns(self) -> list[int]:
+    def _broker_ids(self) -> list[int]:
         """Which broker of a group is asked, and which one next."""
         if self._options.read_from is ReadFrom.REPLICA:
             return [MASTER_ID + 1, MASTER_ID]
@@ -387,11 +400,11 @@ class ClusterReader:
             )
         return self._subscriptions[topic]
 
-    async def _patient_pull(self, queue: Queue, at: int, count: int) -> Reply:
+    async def _pull_with_retry(self, queue: Queue, at: int, count: int) -> Reply:
         """A pull that bears with brokers that restart, and replicas that lag behind."""
-        turns = self._turns
+        turns = self._broker_ids
         subscription = self._subscription(queue.topic)
-        for number in range(_TRIES_MAX):
+        for number in range(_ATTEMPTS_MAX):
             broker_id = turns[number % len(turns)]
             try:
                 reply = await self._pull(queue, at, count, subscription, broker_id)
@@ -400,11 +413,11 @@ class ClusterReader:
                 if reply.status is PullStatus.FOUND or not reply.by_replica:
                     return reply
             except TianzhouError as error:
-                if number + 1 >= _TRIES_MAX or not error.retriable:
+                if number + 1 >= _ATTEMPTS_MAX or not error.retriable:
                     raise
                 log.warning("queue %s: pull at %d failed, once more: %s", queue, at, error)
             if broker_id == turns[-1]:
-                await asyncio.sleep(_TRY_AGAIN_S * 2**number)
+                await asyncio.sleep(_RETRY_DELAY_S * 2**number)
                 await self._hub.refresh_routes([queue.topic])
         raise RemotingError(f"queue {queue}: only a replica answers, and has nothing from {at} on")
 
@@ -465,7 +478,7 @@ class ClusterReader:
         return found
 
 
-def report_loss(lost: list[Lost], *, fail: bool) -> None:
+def report_loss(lost: list[LostRange], *, fail: bool) -> None:
     """Raises DataLost, or logs what is lost."""
     if not lost:
         return
@@ -482,9 +495,9 @@ def _next_count(block: Block, count: int) -> int:
     return min(max(fitting, 1), 4 * count, _BLOCK_COUNT_MAX)
 
 
-def _each(items: Iterable[Queue] | Iterable[str], ask: Callable[..., Awaitable[T]]) -> list[T]:
+def _gather(items: Iterable[Queue] | Iterable[str], ask: Callable[..., Awaitable[T]]) -> list[T]:
     """The answers for all items, a few of them asked for at the same time."""
-    turns = asyncio.Semaphore(_ASKED_AT_ONCE)
+    turns = asyncio.Semaphore(_REQUESTS_MAX)
 
     async def one(item: Queue | str) -> T:
         async with turns:
@@ -501,7 +514,7 @@ def wanted_queues(
 ) -> list[Queue]:
     """The queues that the options choose, as they are now. Raises ConfigError, RouteNotFound."""
     if options.subscribe_pattern:
-        return reader.queues(reader.topics(options.subscribe_pattern), may_miss=True)
+        return reader.queues(reader.topics(options.subscribe_pattern), allow_missing=True)
     if not assigned:
         return reader.queues(options.subscribe)
     there = reader.queues(sorted({queue.topic for queue in assigned}))

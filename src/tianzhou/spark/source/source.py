@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from tianzhou.errors import ConfigError
 from tianzhou.spark import push_down, schema
 from tianzhou.spark.options import SourceOptions, read_options
-from tianzhou.spark.python_worker import settle_in
+from tianzhou.spark.python_worker import init_worker
 from tianzhou.spark.source.batch import BatchReader, PushingReader
 from tianzhou.spark.source.stream import RefusedStream, StreamReader
 
@@ -28,11 +28,11 @@ class RocketmqSource(DataSource):
         return schema.full_schema(read_options(SourceOptions, self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        settle_in()
+        init_worker()
         options = read_options(SourceOptions, self.options).for_batch()
         if not options.pushes_down:
             return BatchReader(options, schema)
-        push_down.warn_if_wrong()
+        push_down.warn_if_unsafe()
         return PushingReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

@@ -29,10 +29,10 @@ from tianzhou.client.queues import Queue
 from tianzhou.errors import TianzhouError
 from tianzhou.spark import offsets
 from tianzhou.spark.columns.arrow import Decoder
-from tianzhou.spark.offsets import Bounds, Edge, Places
+from tianzhou.spark.offsets import Bounds, NamedOffset, Positions
 from tianzhou.spark.options import SourceOptions
-from tianzhou.spark.push_down import NOTHING_PUSHED
-from tianzhou.spark.python_worker import Travelling
+from tianzhou.spark.push_down import NO_FILTERS
+from tianzhou.spark.python_worker import TaskPayload
 from tianzhou.spark.source.batch import RangePartition, read_range
 from tianzhou.spark.source.pulling import ClusterReader, report_loss, wanted_queues
 
@@ -42,7 +42,7 @@ Document = dict[str, Any]
 """An offset as Spark keeps it."""
 
 
-class StreamReader(Travelling, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(TaskPayload, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """See the module."""
 
     def __init__(self, options: SourceOptions, wanted: StructType) -> None:
@@ -52,9 +52,9 @@ class StreamReader(Travelling, DataSourceStreamReader, SupportsTriggerAvailableN
         self._options = options
         self._wanted = wanted
         self._assigned = offsets.assigned(options.assign) if options.assign else frozenset[Queue]()
-        self._starting = offsets.starting(options, Edge.LATEST)
+        self._starting = offsets.starting(options, NamedOffset.LATEST)
         self._reader: ClusterReader | None = None
-        self._target: Places | None = None
+        self._target: Positions | None = None
         """With the trigger AvailableNow: where the query ends."""
         self._last_batch_s = time.monotonic()
 
@@ -65,7 +65,7 @@ class StreamReader(Travelling, DataSourceStreamReader, SupportsTriggerAvailableN
             self._reader = ClusterReader(self._options).__enter__()
         return self._reader
 
-    def _bounds(self, known: Places) -> dict[Queue, Bounds]:
+    def _bounds(self, known: Positions) -> dict[Queue, Bounds]:
         """What there is now; queues of brokers that are away are left out."""
         reader = self._cluster()
         try:
@@ -76,15 +76,15 @@ class StreamReader(Travelling, DataSourceStreamReader, SupportsTriggerAvailableN
                 raise
             log.warning("the stream waits, the cluster cannot be asked: %s", error)
             return {}
-        return reader.bounds(queues, may_miss=bool(known))
+        return reader.bounds(queues, allow_missing=bool(known))
 
     # -- offsets -----------------------------------------------------------------------------------
 
     def initialOffset(self) -> Document:
-        return dict(offsets.start_mark(self._options.starting_offsets or Edge.LATEST.value))
+        return dict(offsets.start_mark(self._options.starting_offsets or NamedOffset.LATEST.value))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        # Only the kind tells Spark's wishes from ours: whatever is not ReadAllAvailable stands for
+        # Only the kind tells Spark's specs from ours: whatever is not ReadAllAvailable stands for
         # all limits of the options.
         options = self._options
         if options.max_offsets_per_trigger:
@@ -103,9 +103,9 @@ class StreamReader(Travelling, DataSourceStreamReader, SupportsTriggerAvailableN
             bounds = self._bounds({})
             offsets.check_named(self._starting, bounds)
             return dict(offsets.document_of(self._pinned(bounds)))
-        known = offsets.places_of(start)
+        known = offsets.positions_of(start)
         bounds = self._reachable(self._bounds(known), known)
-        begin = offsets.first_of(known, bounds)
+        begin = offsets.resume_positions(known, bounds)
         end = offsets.advance(known, bounds)
         if not isinstance(limit, ReadAllAvailable):
             end = self._admitted(known, begin, end)
@@ -115,19 +115,19 @@ class StreamReader(Travelling, DataSourceStreamReader, SupportsTriggerAvailableN
             return start
         return dict(offsets.document_of(end))
 
-    def _pinned(self, bounds: dict[Queue, Bounds]) -> Places:
+    def _pinned(self, bounds: dict[Queue, Bounds]) -> Positions:
         places = self._cluster().resolve(self._starting, bounds)
         wrong = {queue: place for queue, place in places.items() if place > bounds[queue].high}
         report_loss(
             [
-                offsets.Lost(queue, bounds[queue].high, place, "are not there yet")
+                offsets.LostRange(queue, bounds[queue].high, place, "are not there yet")
                 for queue, place in wrong.items()
             ],
             fail=self._options.fail_on_data_loss,
         )
         return {queue: min(place, bounds[queue].high) for queue, place in places.items()}
 
-    def _reachable(self, bounds: dict[Queue, Bounds], known: Places) -> dict[Queue, Bounds]:
+    def _reachable(self, bounds: dict[Queue, Bounds], known: Positions) -> dict[Queue, Bounds]:
         """What this run of the query may read: with AvailableNow nothing that came later."""
         if self._target is None:
             return bounds
@@ -137,13 +137,13 @@ class StreamReader(Travelling, DataSourceStreamReader, SupportsTriggerAvailableN
             if queue in self._target
         }
 
-    def _admitted(self, known: Places, begin: Places, end: Places) -> Places:
+    def _admitted(self, known: Positions, begin: Positions, end: Positions) -> Positions:
         """The end of a batch that keeps the limits of the options."""
         options = self._options
         waiting = offsets.count_between(begin, end)
         waited_ms = round((time.monotonic() - self._last_batch_s) * 1000)
         least = None if self._target is not None else options.min_offsets_per_trigger
-        if not offsets.wait_is_over(waiting, least, waited_ms, options.trigger_delay_ms):
+        if not offsets.is_batch_due(waiting, least, waited_ms, options.trigger_delay_ms):
             return known
         if options.max_bytes_per_trigger:
             going = {each.queue: each.first for each in offsets.ranges_between(begin, end)}
@@ -162,11 +162,11 @@ class StreamReader(Travelling, DataSourceStreamReader, SupportsTriggerAvailableN
     def partitions(self, start: Document, end: Document) -> Sequence[InputPartition]:
         if offsets.is_start(start):
             return []
-        known = offsets.places_of(start)
-        ranges = offsets.ranges_between(known, offsets.places_of(end))
+        known = offsets.positions_of(start)
+        ranges = offsets.ranges_between(known, offsets.positions_of(end))
         if not ranges:
             return []
-        bounds = self._cluster().bounds([each.queue for each in ranges], may_miss=True)
+        bounds = self._cluster().bounds([each.queue for each in ranges], allow_missing=True)
         kept, lost = offsets.clip(ranges, bounds, known)
         report_loss(lost, fail=self._options.fail_on_data_loss)
         options = self._options
@@ -176,13 +176,13 @@ class StreamReader(Travelling, DataSourceStreamReader, SupportsTriggerAvailableN
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RangePartition):
             return iter(())
-        return read_range(self._options, self._wanted, NOTHING_PUSHED, partition.range)
+        return read_range(self._options, self._wanted, NO_FILTERS, partition.range)
 
     def commit(self, end: Document) -> None:
         """Save the group's progress, if asked for; Spark tells of a batch when the next begins."""
         if not self._options.commit_offsets or offsets.is_start(end):
             return
-        places = offsets.places_of(end)
+        places = offsets.positions_of(end)
         try:
             self._cluster().commit(places)
         except TianzhouError as error:

@@ -15,9 +15,9 @@ from tianzhou.protocol.records.record import encode_record
 from tianzhou.protocol.sysflag import COMPRESSED, TRANSACTION_COMMIT, TRANSACTION_PREPARED
 from tianzhou.spark.columns import arrow
 from tianzhou.spark.columns.arrow import Decoder
-from tianzhou.spark.columns.malformed import Tally
+from tianzhou.spark.columns.malformed import MalformedCounter
 from tianzhou.spark.options import SourceOptions, ValueFormat, read_options
-from tianzhou.spark.push_down import NOTHING_PUSHED, Pushed
+from tianzhou.spark.push_down import NO_FILTERS, PushedFilters
 from tianzhou.spark.schema import BY_NAME
 
 pytestmark = pytest.mark.usefixtures("codec")
@@ -33,7 +33,7 @@ def record(
     )  # fmt: skip
 
 
-def decoder(*names: str, pushed: Pushed = NOTHING_PUSHED) -> Decoder:
+def decoder(*names: str, pushed: PushedFilters = NO_FILTERS) -> Decoder:
     options = read_options(SourceOptions, {"subscribe": "t", "nameServer": "a:1"})
     fields = [StructField(name, BY_NAME[name].spark_type) for name in names]
     return Decoder.of(StructType(fields), options, pushed)
@@ -93,17 +93,17 @@ def test_what_cannot_be_unpacked_is_null_counted_and_named(
     rows = [(b"a", 0), (b"b", zlib), (bomb, zstd), (b"", zlib), (b"c", COMPRESSED | 5 << 8)]
     data = b"".join(record(n, body=body, sys_flag=flag) for n, (body, flag) in enumerate(rows))
     it = decoder("body", "queueOffset")
-    tally = Tally()
-    (batch,) = it.batches(it.arrays(data), "broker", tally=tally, queue_offset_delta=100)
+    malformed = MalformedCounter()
+    (batch,) = it.batches(it.arrays(data), "broker", malformed=malformed, queue_offset_delta=100)
     assert batch.column("body").to_pylist() == [b"a", None, None, b"", None]
     assert batch.column("queueOffset").to_pylist() == [100, 101, 102, 103, 104]
-    tally.close()
-    assert tally.count == 3
+    malformed.close()
+    assert malformed.count == 3
     assert (
         "queue t@broker:0, offset 102: a ZSTD body unpacks to more than 1000 bytes" in caplog.text
     )
     assert caplog.messages[-1] == "malformed values in this task: 3, each null in its row"
-    strict = it.batches(it.arrays(data), "broker", tally=Tally(fail=True))
+    strict = it.batches(it.arrays(data), "broker", malformed=MalformedCounter(fail=True))
     with pytest.raises(BodyError, match=r"queue t@broker:0, offset 1: .* failOnMalformed=false"):
         list(strict)
 
@@ -113,9 +113,12 @@ def test_a_task_names_some_malformed_messages_and_counts_all(
 ) -> None:
     data = b"".join(record(number, sys_flag=COMPRESSED) for number in range(9000))
     it = decoder("body")
-    tally = Tally()
-    assert sum(batch.num_rows for batch in it.batches(it.arrays(data), "b", tally=tally)) == 9000
-    assert tally.count == 9000
+    malformed = MalformedCounter()
+    assert (
+        sum(batch.num_rows for batch in it.batches(it.arrays(data), "b", malformed=malformed))
+        == 9000
+    )
+    assert malformed.count == 9000
     assert len(caplog.messages) == 10
 
 
@@ -128,11 +131,11 @@ def test_times_outside_of_the_calendar_are_null(ms: int) -> None:
         record(n, stored_ms=each, properties=text)
         for n, (each, text) in enumerate(zip((usual, ms), texts, strict=True))
     )
-    tally = Tally()
-    (batch,) = it.batches(it.arrays(data), "b", tally=tally)
+    malformed = MalformedCounter()
+    (batch,) = it.batches(it.arrays(data), "b", malformed=malformed)
     for name in ("storeTimestamp", "deliverTimestamp"):
         assert batch.column(name).view(pa.int64()).to_pylist() == [usual * 1000, None]
-    assert tally.count == 1
+    assert malformed.count == 1
 
 
 def test_only_records_with_a_wanted_key_are_decoded() -> None:
@@ -149,7 +152,7 @@ def test_only_records_with_a_wanted_key_are_decoded() -> None:
 def test_only_messages_with_exactly_the_wanted_tags_remain() -> None:
     # "Aa" and "BB" have the same hash in Java, so a broker takes one for the other.
     texts = ["TAGS\x01Aa\x02", "TAGS\x01BB\x02", "", "TAGS\x01Aa\x02"]
-    it = decoder("queueOffset", pushed=Pushed(tags=frozenset({"Aa"})))
+    it = decoder("queueOffset", pushed=PushedFilters(tags=frozenset({"Aa"})))
     data = b"".join(record(number, properties=text) for number, text in enumerate(texts))
     (batch,) = it.batches(it.arrays(data), "b")
     assert batch.column("queueOffset").to_pylist() == [0, 3]
@@ -158,15 +161,15 @@ def test_only_messages_with_exactly_the_wanted_tags_remain() -> None:
 @pytest.mark.parametrize(
     ("pushed", "expected"),
     [
-        (Pushed(first_ms=1_000), [1, 2, 4, 5]),
-        (Pushed(stop_ms=1_000), [0, 3, 6]),
-        (Pushed(first_ms=999, stop_ms=1_001), [0, 1, 4]),
-        (Pushed(first_ms=1_001, stop_ms=1_001), []),
-        (Pushed(first_ms=-1, stop_ms=10**14), [0, 1, 2, 3, 4]),
+        (PushedFilters(first_ms=1_000), [1, 2, 4, 5]),
+        (PushedFilters(stop_ms=1_000), [0, 3, 6]),
+        (PushedFilters(first_ms=999, stop_ms=1_001), [0, 1, 4]),
+        (PushedFilters(first_ms=1_001, stop_ms=1_001), []),
+        (PushedFilters(first_ms=-1, stop_ms=10**14), [0, 1, 2, 3, 4]),
     ],
 )
 def test_only_messages_stored_in_the_wanted_time_remain(
-    pushed: Pushed, expected: list[int]
+    pushed: PushedFilters, expected: list[int]
 ) -> None:
     # The clock was put back, twice; the last two are nonsense, far from all times that Spark knows.
     times_ms = [999, 1_000, 1_001, 998, 1_000, 2**63 - 1, -(2**63)]

@@ -12,10 +12,10 @@ from tianzhou.errors import DataLost
 from tianzhou.protocol.records.record import encode_record
 from tianzhou.spark.columns import malformed
 from tianzhou.spark.columns.arrow import Decoder
-from tianzhou.spark.columns.malformed import Gaps
+from tianzhou.spark.columns.malformed import OffsetGaps
 from tianzhou.spark.offsets import Range
 from tianzhou.spark.options import SourceOptions, read_options
-from tianzhou.spark.source.batch import sound_arrays
+from tianzhou.spark.source.batch import intact_arrays
 from tianzhou.spark.source.pull_pipeline import cut
 
 pytestmark = pytest.mark.usefixtures("codec")
@@ -67,8 +67,8 @@ def test_a_damaged_record_of_a_reply_is_lost_by_name_and_no_other(
     part = Range(QUEUE, FIRST, FIRST + 7)
     named = f"queue t@b:0: the message at offset {FIRST + at} cannot be read: "
     with pytest.raises(DataLost, match=f"{named}.*failOnDataLoss=false"):
-        sound_arrays(decoder(), b"".join(parts), part, fail=True)
-    arrays = sound_arrays(decoder(), b"".join(parts), part, fail=False)
+        intact_arrays(decoder(), b"".join(parts), part, fail=True)
+    arrays = intact_arrays(decoder(), b"".join(parts), part, fail=False)
     assert arrays["queueOffset"].to_pylist() == [n for n in numbers if n != FIRST + at]
     assert arrays["body"].to_pylist() == [b"body %d" % n for n in numbers if n != FIRST + at]
     assert named in caplog.text
@@ -76,9 +76,9 @@ def test_a_damaged_record_of_a_reply_is_lost_by_name_and_no_other(
 
 def test_damage_in_several_places_loses_what_is_damaged_only() -> None:
     parts = [record(0), damaged(1, "size"), damaged(2, "body"), record(3), damaged(4, "truncated")]
-    arrays = sound_arrays(decoder(), b"".join(parts), Range(QUEUE, 0, 5), fail=False)
+    arrays = intact_arrays(decoder(), b"".join(parts), Range(QUEUE, 0, 5), fail=False)
     assert arrays["queueOffset"].to_pylist() == [0, 3]
-    arrays = sound_arrays(decoder(), b"\x00" * 500, Range(QUEUE, 0, 5), fail=False)
+    arrays = intact_arrays(decoder(), b"\x00" * 500, Range(QUEUE, 0, 5), fail=False)
     assert len(arrays["queueOffset"]) == 0
 
 
@@ -99,13 +99,13 @@ def test_records_of_the_log_name_their_own_place() -> None:
         place = 1_000 + start if number != 1 else 7
         data[start + 28 : start + 36] = place.to_bytes(8, "big")
     assert malformed.misplaced(data, starts, 1_000).tolist() == [False, True, False]
-    good, wrong = malformed.sound_of(data, starts, 1_000, check_crc=True)
+    good, wrong = malformed.intact_records(data, starts, 1_000, check_crc=True)
     assert good.tolist() == [0, 2 * size]
     assert wrong == [(1, f"the record at {size} is one of 7")]
 
 
 def test_gaps_of_a_range_are_counted_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    gaps = Gaps(Range(QUEUE, 5, 20))
+    gaps = OffsetGaps(Range(QUEUE, 5, 20))
     for offsets in ([3, 5, 6], [], [9, 10], [11, 25]):
         gaps.note(np.array(offsets, np.int64))
     gaps.close()
@@ -113,5 +113,5 @@ def test_gaps_of_a_range_are_counted_and_told_once(caplog: pytest.LogCaptureFixt
     assert len(caplog.messages) == 1
     gaps.end()
     assert gaps.count == 2 + 8
-    Gaps(Range(QUEUE, 0, 3)).close()
+    OffsetGaps(Range(QUEUE, 0, 3)).close()
     assert len(caplog.messages) == 1

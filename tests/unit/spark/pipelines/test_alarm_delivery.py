@@ -17,7 +17,7 @@ import pytest
 
 from tianzhou.cli.commands.tls import make_certificates
 from tianzhou.errors import ConfigError
-from tianzhou.spark.pipelines.alarm_delivery import Notice, NoticeError, notifiers, tell_all
+from tianzhou.spark.pipelines.alarm_delivery import Notice, NoticeError, notifiers, notify_all
 
 NOTICE = Notice("backlog", "open", "T", "T_pay", "T_orders", 150, 100, 1_700_000_000_000, "why")
 
@@ -143,20 +143,20 @@ def server_tls(papers: Path) -> ssl.SSLContext:
 
 def test_the_log_is_told(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        tell_all(NOTICE, notifiers("log"))
+        notify_all(NOTICE, notifiers("log"))
     assert "backlog of group T_pay on topic T_orders: 150, above 100; why" in caplog.text
 
 
 def test_a_webhook_gets_json() -> None:
     with web_server() as (url, taken):
-        tell_all(NOTICE, notifiers(url))
+        notify_all(NOTICE, notifiers(url))
     assert taken[0]["group"] == "T_pay"
     assert taken[0]["text"] == NOTICE.subject
 
 
 def test_a_mail_goes_to_everybody() -> None:
     with mail_server() as (port, server):
-        tell_all(NOTICE, notifiers(f"smtp://127.0.0.1:{port}?from=a@x.org&to=b@x.org,c@x.org"))
+        notify_all(NOTICE, notifiers(f"smtp://127.0.0.1:{port}?from=a@x.org&to=b@x.org,c@x.org"))
     said = [line for _, line in server.said]
     assert "rcpt TO:<b@x.org>" in said
     assert "rcpt TO:<c@x.org>" in said
@@ -171,7 +171,7 @@ def test_mails_and_passwords_go_hidden_where_the_server_has_tls(
     monkeypatch.setenv("SSL_CERT_FILE", str(papers / "ca.pem"))
     with mail_server(server_tls(papers), tls_first=kind == "smtps") as (port, server):
         url = f"{kind}://clerk:pass%40word@127.0.0.1:{port}?from=a@x.org&to=b@x.org"
-        tell_all(NOTICE, notifiers(url))
+        notify_all(NOTICE, notifiers(url))
     in_the_open = [word for is_hidden, word in server.words() if not is_hidden]
     assert in_the_open == ([] if kind == "smtps" else ["EHLO", "STARTTLS"])
     secret = b64encode(b"\0clerk\0pass@word").decode()
@@ -185,7 +185,7 @@ def test_a_server_that_nobody_vouches_for_gets_nothing(papers: Path, kind: str) 
     with mail_server(server_tls(papers), tls_first=kind == "smtps") as (port, server):
         url = f"{kind}://clerk:secret@127.0.0.1:{port}?from=a@x.org&to=b@x.org"
         with pytest.raises(NoticeError, match=f"e-mail by 127.0.0.1:{port}: .*certificate"):
-            tell_all(NOTICE, notifiers(url))
+            notify_all(NOTICE, notifiers(url))
     assert server.mails == []
     assert not [word for _, word in server.words() if word not in ("EHLO", "STARTTLS")]
 
@@ -194,7 +194,7 @@ def test_a_server_without_tls_gets_no_password() -> None:
     with mail_server() as (port, server):
         url = f"smtp://clerk:secret@127.0.0.1:{port}?from=a@x.org&to=b@x.org"
         with pytest.raises(NoticeError, match="offers no TLS, so it gets no password"):
-            tell_all(NOTICE, notifiers(url))
+            notify_all(NOTICE, notifiers(url))
     assert [word for _, word in server.words() if word != "QUIT"] == ["EHLO"]
     assert server.mails == []
 
@@ -202,12 +202,12 @@ def test_a_server_without_tls_gets_no_password() -> None:
 def test_one_that_fails_does_not_keep_the_others_from_it() -> None:
     with web_server(500) as (bad, _), web_server() as (good, taken):
         with pytest.raises(NoticeError, match="500"):
-            tell_all(NOTICE, notifiers(f"{bad} {good}"))
+            notify_all(NOTICE, notifiers(f"{bad} {good}"))
         assert len(taken) == 1
     with pytest.raises(NoticeError, match="webhook 127"):
-        tell_all(NOTICE, notifiers(good))
+        notify_all(NOTICE, notifiers(good))
     with pytest.raises(NoticeError, match="e-mail by 127"):
-        tell_all(NOTICE, notifiers("smtp://127.0.0.1:1?from=a@x.org&to=b@x.org"))
+        notify_all(NOTICE, notifiers("smtp://127.0.0.1:1?from=a@x.org&to=b@x.org"))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 from tianzhou.errors import ConfigError, ConnectError, MessageRefused, RouteNotFound
 from tianzhou.spark.sink.options import Delivery, SinkOptions, read_sink_options
 from tianzhou.spark.sink.rows import messages_of
-from tianzhou.spark.sink.tasks import Pace, insist
+from tianzhou.spark.sink.tasks import RateLimit, retry
 
 TEXT = StringType()
 NAMESRV = {"nameserver": "127.0.0.1:9876"}
@@ -51,8 +51,8 @@ def test_all_columns_and_options_are_taken() -> None:
         65536,
         5000,
     )
-    assert options.at_once == 1
-    assert read({"topic": "a", "inflight": "4"}, schema(body=TEXT)).at_once == 4
+    assert options.in_flight_limit == 1
+    assert read({"topic": "a", "inflight": "4"}, schema(body=TEXT)).in_flight_limit == 4
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ async def test_what_passes_is_tried_again_and_what_does_not_is_not() -> None:
             raise RouteNotFound("not yet")
         return "done"
 
-    assert await insist(twice, 60_000) == "done"
+    assert await retry(twice, 60_000) == "done"
     assert len(calls) == 3
 
     async def never() -> None:
@@ -151,21 +151,21 @@ async def test_what_passes_is_tried_again_and_what_does_not_is_not() -> None:
         raise MessageRefused("no")
 
     with pytest.raises(MessageRefused):
-        await insist(never, 60_000)
+        await retry(never, 60_000)
     assert len(calls) == 4
 
     async def away() -> None:
         raise ConnectError("away")
 
     with pytest.raises(ConnectError):
-        await insist(away, 50)
+        await retry(away, 50)
 
 
 async def test_a_rate_is_kept_and_batches_are_small_enough_for_it() -> None:
-    assert SinkOptions(max_rows_per_second=50).pile_count == 5
-    assert SinkOptions(max_rows_per_second=3).pile_count == 1
-    assert SinkOptions().pile_count == SinkOptions(max_rows_per_second=100_000).pile_count == 1024
-    pace, began_s = Pace(200), time.monotonic()
+    assert SinkOptions(max_rows_per_second=50).count_limit == 5
+    assert SinkOptions(max_rows_per_second=3).count_limit == 1
+    assert SinkOptions().count_limit == SinkOptions(max_rows_per_second=100_000).count_limit == 1024
+    pace, began_s = RateLimit(200), time.monotonic()
     for _ in range(60):
         await pace.turn()
     # Sixty rows at 200 a second, less the tenth of a second that may be made up for.

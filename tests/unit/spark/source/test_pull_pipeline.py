@@ -12,7 +12,7 @@ from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.records.record import encode_record
 from tianzhou.remoting.pending_requests import Waiter
-from tianzhou.spark.source.pull_pipeline import PullRun
+from tianzhou.spark.source.pull_pipeline import PullPipeline
 
 FIRST, STOP = 100, 140
 
@@ -61,7 +61,7 @@ def run_of(
                 loop.call_soon(give, waiter, answer)
             return answer is not None
 
-        run = PullRun(FIRST, STOP, post, loop.create_future(), filtered=filtered)
+        run = PullPipeline(FIRST, STOP, post, loop.create_future(), filtered=filtered)
         return await run.ended(), run.replies, asked
 
     return asyncio.run(walk())
