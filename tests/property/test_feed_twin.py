@@ -18,10 +18,10 @@ from tests.support.simulated_disk import SimulatedDisk
 
 from tianzhou.broker.config import load_broker_config
 from tianzhou.broker.handlers import pull, send
-from tianzhou.broker.handlers.pull import PullParts, Waiting
-from tianzhou.broker.handlers.send import SendParts
+from tianzhou.broker.handlers.pull import PullDeps, Waiting
+from tianzhou.broker.handlers.send import SendDeps
 from tianzhou.broker.longpoll.parked_pulls import ParkedPulls
-from tianzhou.broker.requests.fast_path import HotPath
+from tianzhou.broker.requests.fast_path import FastPath
 from tianzhou.broker.statistics.counters import Stats
 from tianzhou.broker.storing.durability import Durability
 from tianzhou.broker.storing.overload import SendGate
@@ -142,7 +142,7 @@ class Side:
         self.store = MessageStore.open(config, disk=self.disk, clock=self.clock, background=False)
         self.topics = TopicTable(system_topics(config), self.clock)
         self.stats = Stats(started_ms=self.clock())
-        self.parts = SendParts(
+        self.deps = SendDeps(
             settings=self.settings,
             topics=self.topics,
             store=self.store,
@@ -160,10 +160,10 @@ class Side:
             groups=GroupTable(self.clock),
             is_ordered=lambda _: False,
         )
-        self.pulls = PullParts(
+        self.pulls = PullDeps(
             settings=self.settings,
             topics=self.topics,
-            groups=self.parts.groups,
+            groups=self.deps.groups,
             consumers=ConsumerTable[Connection](),
             offsets=OffsetTable(),
             store=self.store,
@@ -176,7 +176,7 @@ class Side:
         self.fed_count = self.pull_count = 0
         self.feed = feed = kernel.new_feed() if self.with_feed else None
         self.hot = (
-            HotPath(feed, self.parts, self.pulls, FRAME_MAX_BYTES) if feed is not None else None
+            FastPath(feed, self.deps, self.pulls, FRAME_MAX_BYTES) if feed is not None else None
         )
         self._board: Switchboard[Connection] = Switchboard(
             Limits(frame_bytes=FRAME_MAX_BYTES, receive_bytes=4096), serves=True
@@ -216,7 +216,7 @@ class Side:
                 return pull.pull_message(self.pulls, connection, request)
             if request.code not in handlers:
                 return Command(code=0, body=request.body)
-            return handlers[RequestCode(request.code)](self.parts, connection, request)
+            return handlers[RequestCode(request.code)](self.deps, connection, request)
 
         return handle  # type: ignore[return-value]  # what handlers return, by way of a table
 
@@ -232,9 +232,9 @@ class Side:
                 piece = piece[size:]
         for _ in range(1000):
             await asyncio.sleep(0)
-            if not (self.parts.durability.waiting_count or self._board.tasks):
+            if not (self.deps.durability.waiting_count or self._board.tasks):
                 return
-        raise AssertionError(f"{self.parts.durability.waiting_count} sends still wait")
+        raise AssertionError(f"{self.deps.durability.waiting_count} sends still wait")
 
     def subscribe(self, group: str, topic: str, expression: str, version: int) -> None:
         """A consumer tells what its group wants."""
@@ -433,7 +433,7 @@ class Sender:
         return fields
 
     def properties_text(self) -> str:
-        parts: list[str] = []
+        deps: list[str] = []
         count = self.random.choice((0, 2, 3, 3, 4, 6))
         names = self.random.sample(ORDINARY_NAMES, count)
         if self.chance(15):
@@ -442,8 +442,8 @@ class Sender:
             value = self.random.choice(TEXTS)
             if name in ("KEYS", "UNIQ_KEY") and self.chance(80):
                 value = " ".join(f"k{self.random.randrange(50)}" for _ in range(2))
-            parts.append(f"{name}\x01{value}" if self.chance(97) else name)
-        text = "\x02".join(parts) + self.random.choice(("", "\x02"))
+            deps.append(f"{name}\x01{value}" if self.chance(97) else name)
+        text = "\x02".join(deps) + self.random.choice(("", "\x02"))
         return text if self.chance(98) else text + f"big\x01{'v' * 32_000}\x02"
 
     def batch_body(self) -> bytes:
@@ -517,7 +517,7 @@ def change(sender: Sender, sides: list[Side]) -> None:
         elif what == 5:
             side.subscribe("g", "orders", "*" if number % 2 else "a || k", number)
         elif what == 6:
-            side.parts.groups.put(
+            side.deps.groups.put(
                 SubscriptionGroupConfig(group_name="forbidden", consume_enable=number % 2 == 0)
             )
         else:
@@ -696,7 +696,7 @@ async def test_others_who_store_messages_come_behind_those_of_the_turn() -> None
     assert told(side.transport) == [(5, 0)]
     assert told(transport) == [(6, 0)]
     lay(side.connection, send_frame(7, b"fed again"))
-    appended = side.parts.store.append(
+    appended = side.deps.store.append(
         Draft("payments", 0, b"from a timer", "", NOON_MS, STORE_HOST, STORE_HOST)
     )
     assert told(side.transport) == [(5, 0), (7, 0)]

@@ -17,8 +17,8 @@ from tianzhou.broker import advertised_address, disk_space_check
 from tianzhou.broker.acl.control import LOOK_S, AccessControl
 from tianzhou.broker.acl.places import place_at
 from tianzhou.broker.acl.rights import Rights
-from tianzhou.broker.background.crash_points import Step, unwatched
-from tianzhou.broker.background.fair_queue import Turnstile
+from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
+from tianzhou.broker.background.fair_queue import FairQueue
 from tianzhou.broker.cluster import copy_metadata
 from tianzhou.broker.cluster.registration import Registrar
 from tianzhou.broker.config import (
@@ -29,35 +29,35 @@ from tianzhou.broker.config import (
 )
 from tianzhou.broker.handlers import heartbeat, pop, pull
 from tianzhou.broker.handlers import queue_locks as locks
-from tianzhou.broker.handlers.admin.acl import AclParts
-from tianzhou.broker.handlers.admin.broker import BrokerParts, runtime_info
-from tianzhou.broker.handlers.admin.cold_reads import ColdParts
-from tianzhou.broker.handlers.admin.groups import GroupParts
-from tianzhou.broker.handlers.admin.statistics import StatsParts
-from tianzhou.broker.handlers.admin.store import StoreParts
-from tianzhou.broker.handlers.admin.topics import TopicParts
-from tianzhou.broker.handlers.assignment import AssignmentParts
-from tianzhou.broker.handlers.client_calls import RelayParts
-from tianzhou.broker.handlers.heartbeat import ClientParts
-from tianzhou.broker.handlers.offsets import OffsetParts
-from tianzhou.broker.handlers.pull import PullParts, Waiting
-from tianzhou.broker.handlers.query import QueryParts
-from tianzhou.broker.handlers.queue_locks import LockParts
-from tianzhou.broker.handlers.recall import RecallParts
-from tianzhou.broker.handlers.reply import ReplyParts
-from tianzhou.broker.handlers.send import SendParts
-from tianzhou.broker.handlers.send_back import SendBackParts
-from tianzhou.broker.handlers.transaction import TransactionParts
+from tianzhou.broker.handlers.admin.acl import AclDeps
+from tianzhou.broker.handlers.admin.broker import BrokerDeps, runtime_info
+from tianzhou.broker.handlers.admin.cold_reads import ColdDeps
+from tianzhou.broker.handlers.admin.groups import GroupDeps
+from tianzhou.broker.handlers.admin.statistics import StatsDeps
+from tianzhou.broker.handlers.admin.store import StoreDeps
+from tianzhou.broker.handlers.admin.topics import TopicDeps
+from tianzhou.broker.handlers.assignment import AssignmentDeps
+from tianzhou.broker.handlers.client_calls import RelayDeps
+from tianzhou.broker.handlers.heartbeat import ClientDeps
+from tianzhou.broker.handlers.offsets import OffsetDeps
+from tianzhou.broker.handlers.pull import PullDeps, Waiting
+from tianzhou.broker.handlers.query import QueryDeps
+from tianzhou.broker.handlers.queue_locks import LockDeps
+from tianzhou.broker.handlers.recall import RecallDeps
+from tianzhou.broker.handlers.reply import ReplyDeps
+from tianzhou.broker.handlers.send import SendDeps
+from tianzhou.broker.handlers.send_back import SendBackDeps
+from tianzhou.broker.handlers.transaction import TransactionDeps
 from tianzhou.broker.longpoll.parked_pops import PopPolls
 from tianzhou.broker.longpoll.parked_pulls import Parked, ParkedPulls
 from tianzhou.broker.longpoll.pull_waker import PullWakes
 from tianzhou.broker.pop.reviver import Pops
 from tianzhou.broker.quota import control as quota
 from tianzhou.broker.quota.rules import Rules as QuotaRules
-from tianzhou.broker.requests.dispatch import Answer, Dispatch
-from tianzhou.broker.requests.fast_path import HotPath
-from tianzhou.broker.requests.pipeline import Entrance
-from tianzhou.broker.requests.table import AllParts, handlers_of
+from tianzhou.broker.requests.dispatch import Answer, HandlerTable
+from tianzhou.broker.requests.fast_path import FastPath
+from tianzhou.broker.requests.pipeline import RequestPipeline
+from tianzhou.broker.requests.table import HandlerDeps, handlers_of
 from tianzhou.broker.scheduled.service import TOPICS as WAITING_TOPICS
 from tianzhou.broker.scheduled.service import Waits
 from tianzhou.broker.statistics.counters import Stats, channel_activity
@@ -115,11 +115,11 @@ class _Running(NamedTuple):
     """What exists from a successful start until the stop."""
 
     store: MessageStore
-    pulls: PullParts
-    clients: ClientParts
+    pulls: PullDeps
+    clients: ClientDeps
     registrar: Registrar
     client: Client
-    locks: LockParts
+    locks: LockDeps
     halves: Halves
 
 
@@ -132,7 +132,7 @@ class Broker:
         *,
         clock: Clock = wall_ms,
         steady: Clock = steady_ms,
-        step: Step = unwatched,
+        step: CrashPoint = no_crash_point,
     ) -> None:
         """Raises ConfigError for settings that contradict each other."""
         self._settings = settings
@@ -174,7 +174,7 @@ class Broker:
         """What clients are told to connect to, once started."""
         self._saver: TableSaver | None = None
         self._access: AccessControl | None = None
-        self._entrance = Entrance(settings, None, None)
+        self._entrance = RequestPipeline(settings, None, None)
         self._runtime: Callable[[], dict[str, str]] = dict
         self._limits = Limits(idle_ms=config.server_channel_max_idle_time_seconds * 1000)
         self._web: WebServer | None = None
@@ -184,10 +184,10 @@ class Broker:
         self._waits: Waits | None = None
         self._pops: Pops | None = None
         self._polls: PopPolls | None = None
-        self._turnstile: Turnstile | None = None
+        self._turnstile: FairQueue | None = None
         self._server: Server | None = None
-        self._dispatch: Dispatch | None = None
-        self._hot: HotPath | None = None
+        self._dispatch: HandlerTable | None = None
+        self._hot: FastPath | None = None
         self._running: _Running | None = None
         self._background: list[asyncio.Task[None]] = []
 
@@ -218,7 +218,7 @@ class Broker:
         self._load_tables(self._waits)
         self._access = self._access_control(config, self._store)
         quotas = quota.open_quotas(config.quota_file, self._steady, self._quotas_changed)
-        self._entrance = Entrance(self._settings, self._access, quotas)
+        self._entrance = RequestPipeline(self._settings, self._access, quotas)
         host, port = await self._listen(config)
         peers = [host for host, _ in parse_addresses(config.namesrv_addr or "")]
         own_host = advertised_address.choose_address(config.broker_ip1, config.bind_address, peers)
@@ -251,24 +251,24 @@ class Broker:
     ) -> None:
         # The library takes memory that a broker without such pages need not spend.
         from tianzhou.broker.metrics import prometheus
-        from tianzhou.broker.metrics.backlog import WaitingParts
-        from tianzhou.broker.metrics.legacy_exporter import ExporterParts
+        from tianzhou.broker.metrics.backlog import WaitingDeps
+        from tianzhou.broker.metrics.legacy_exporter import ExporterDeps
 
         assert self._pops is not None
         pops = self._pops.table
-        waiting = WaitingParts(store, self.stats, halves.open_count, waits.timer_figures, pops)
-        parts = prometheus.MetricParts(
+        waiting = WaitingDeps(store, self.stats, halves.open_count, waits.timer_figures, pops)
+        deps = prometheus.MetricDeps(
             self._settings, self.topics, self.groups, self.offsets, self.consumers, self.producers,
             store, self.stats, lambda: len(self.parked),
             lambda: self._entrance.quotas.refused if self._entrance.quotas else {},
             self.table_limits.refused,
             lambda: self._access.refused if self._access else {}, waiting,
-            ExporterParts(
+            ExporterDeps(
                 self._settings, self.address, self.topics, self.offsets, self.consumers,
                 self.producers, store, self.history, self._runtime, self._clock,
             ),
         )  # fmt: skip
-        self._web = WebServer(prometheus.pages(parts))
+        self._web = WebServer(prometheus.pages(deps))
         host = config.metrics_prom_exporter_host or config.bind_address
         try:
             self.web_port = await self._web.listen(host, config.metrics_prom_exporter_port)
@@ -350,16 +350,16 @@ class Broker:
         assert self._waits is not None
         intake.redirect_by(self._waits.redirect)
         delays = self._waits.delays
-        self._turnstile = Turnstile(self._waits.traffic)
-        queue_locks = LockParts(
+        self._turnstile = FairQueue(self._waits.slices)
+        queue_locks = LockDeps(
             settings, self.topics, self.groups, limits, QueueLocks(), QueueLocks(), steady
         )
-        pulls = PullParts(
+        pulls = PullDeps(
             settings, self.topics, self.groups, self.consumers, self.offsets, store, self.parked,
             stats, steady, self._wakes.arm, self._pull_found,
             self._may_consume,
         )  # fmt: skip
-        clients = ClientParts(
+        clients = ClientDeps(
             settings, self.topics, self.groups, self.consumers, self.producers, self._client_ids,
             limits, clock, steady,
         )  # fmt: skip
@@ -370,7 +370,7 @@ class Broker:
         )  # fmt: skip
         self._pops, self._polls = pops.pops, pops.polls
         client = Client(tls=self._client_tls, credentials=inner_credentials(config))
-        send = SendParts(
+        send = SendDeps(
             settings, self.topics, store, intake, durability, SendGate(), stats, clock, steady,
             store_host, encode_offset_id(store_host, 0)[:-_LOG_OFFSET_DIGITS], self._save_tables,
             self.groups, lambda group: locks.is_locked(queue_locks, group), self._step,
@@ -380,68 +380,68 @@ class Broker:
         plain = not (config.is_staged or config.enable_consume_queue_ext)
         feed = kernel.new_feed()
         if self._access is None and plain and feed is not None:
-            self._hot = HotPath(
+            self._hot = FastPath(
                 feed, send, pulls, self._limits.frame_bytes,
                 self._entrance.is_free_topic, lambda: len(pops.polls) > 0,
             )  # fmt: skip
-        about = BrokerParts(
+        about = BrokerDeps(
             settings, asyncio.Lock(), stats.started_ms, store, durability, stats,
             self.history, lambda: len(self.parked), self._waits.figures, clock,
             self._access is not None, self._settings_changed,
         )  # fmt: skip
         self._runtime = partial(runtime_info, about)
-        self._dispatch = Dispatch(
+        self._dispatch = HandlerTable(
             handlers_of(
-                AllParts(
+                HandlerDeps(
                     send=send,
                     pull=pulls,
-                    offsets=OffsetParts(
+                    offsets=OffsetDeps(
                         settings, self.topics, self.groups, self.offsets, store, self.consumers,
                         limits, self._save_tables,
                     ),
                     clients=clients,
-                    query=QueryParts(store),
-                    topics=TopicParts(
+                    query=QueryDeps(store),
+                    topics=TopicDeps(
                         settings, self.topics, self.consumers, self.offsets, store, self.history,
                         clock, lambda: self.address, self._save_tables,
                     ),
-                    groups=GroupParts(
+                    groups=GroupDeps(
                         settings, self.topics, self.groups, self.consumers, self.offsets,
                         self.history, clock, self._save_tables,
                     ),
-                    cold=ColdParts(store),
-                    acl=AclParts(
+                    cold=ColdDeps(store),
+                    acl=AclDeps(
                         settings, self._access.files if self._access else None, asyncio.Lock(),
                         lambda: self.address,
                     ),
                     broker=about,
-                    stats=StatsParts(
+                    stats=StatsDeps(
                         settings, self.topics, self.groups, self.consumers, self.offsets, store,
                         self.history, clock, lambda: self.address, stats, pops.pops.table,
                     ),
-                    store=StoreParts(
+                    store=StoreDeps(
                         self.topics, self.consumers, store, self.history, clock, delays.as_file,
                         self._waits.timer_check,
                     ),
                     locks=queue_locks,
-                    transactions=TransactionParts(
+                    transactions=TransactionDeps(
                         settings, halves, store, durability, stats, steady, self.topics,
                         self._save_tables,
                     ),
-                    reply=ReplyParts(settings, self.producers, send, clock),
-                    relay=RelayParts(
+                    reply=ReplyDeps(settings, self.producers, send, clock),
+                    relay=RelayDeps(
                         settings, self.topics, self.groups, self.consumers, self.offsets, store,
                         self._offsets_reset,
                     ),
-                    send_back=SendBackParts(
+                    send_back=SendBackDeps(
                         settings, self.topics, self.groups, store, intake, durability, stats,
                         store_host, self._save_tables, self._turnstile, self._step,
                     ),
-                    recall=RecallParts(
+                    recall=RecallDeps(
                         settings, self.topics, intake, durability, clock, store_host
                     ),
                     pop=pops,
-                    assignment=AssignmentParts(
+                    assignment=AssignmentDeps(
                         settings, self.topics, self.groups, self.consumers, self.modes, limits,
                         client, steady, self._save_tables,
                     ),

@@ -117,9 +117,9 @@ async def test_what_has_no_quota_keeps_the_fast_path(
     handled: Counter[str] = Counter()
     really = send.send_message_v2
 
-    def counting(parts: send.SendParts, connection: Connection, request: Command) -> Answer:
+    def counting(deps: send.SendDeps, connection: Connection, request: Command) -> Answer:
         handled[request.fields["b"]] += 1
-        return really(parts, connection, request)
+        return really(deps, connection, request)
 
     monkeypatch.setattr(send, "send_message_v2", counting)
     async with limited(tmp_path, "topics: [{topic: orders, messagesPerSecond: 100000}]") as it:

@@ -16,7 +16,7 @@ import pytest
 from tests.support.brokers import Peer, eventually, peer_of
 
 from tianzhou.broker.handlers import pop, pop_ack
-from tianzhou.broker.handlers.pop import PopParts
+from tianzhou.broker.handlers.pop import PopDeps
 from tianzhou.client import (
     Message,
     PoppedMessage,
@@ -302,7 +302,7 @@ async def test_no_time_at_all_gives_a_message_back() -> None:
 # -- acknowledging ---------------------------------------------------------------------------------
 
 
-def not_known(_: PopParts, __: Connection, request: Command) -> Command:
+def not_known(_: PopDeps, __: Connection, request: Command) -> Command:
     remark = f"request type {request.code} not supported"
     return Command(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
 
@@ -311,11 +311,11 @@ async def test_many_acknowledgements_need_one_request(monkeypatch: pytest.Monkey
     asked: Counter[str] = Counter()
 
     def counted(
-        name: str, handle: Callable[[PopParts, Connection, Command], Command]
-    ) -> Callable[[PopParts, Connection, Command], Command]:
-        def count(parts: PopParts, connection: Connection, request: Command) -> Command:
+        name: str, handle: Callable[[PopDeps, Connection, Command], Command]
+    ) -> Callable[[PopDeps, Connection, Command], Command]:
+        def count(deps: PopDeps, connection: Connection, request: Command) -> Command:
             asked[name] += 1
-            return handle(parts, connection, request)
+            return handle(deps, connection, request)
 
         return count
 

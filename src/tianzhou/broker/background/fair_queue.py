@@ -5,7 +5,7 @@ Requests that cost much and can wait a moment ask `admits`. Those that are not a
 line, each owner (a connection) in one of its own; the lines take turns, so an owner with thousands
 in line does not keep others waiting for all of them.
 
-A turn is a slice of work (`traffic.py`) that is over when its time is, however many got through; at
+A turn is a slice (`yielding.py`) that is over when its time is, however many got through; at
 least one does, so every line comes to its end. Answers are gathered while their owner has more to
 ask, which is not long, and leave together: each time they do it wakes another process and brings
 new requests, and sending them one by one cost as much as the work itself.
@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable
 from time import perf_counter
 from typing import Protocol
 
-from tianzhou.broker.background.yielding import Traffic
+from tianzhou.broker.background.yielding import SliceScheduler
 
 GATHERED_S = 0.005
 """No answer waits longer than about this for others."""
@@ -35,11 +35,11 @@ class Owner(Hashable, Protocol):
     def let_go(self) -> None: ...
 
 
-class Turnstile:
+class FairQueue:
     """The lines of one kind of requests."""
 
-    def __init__(self, traffic: Traffic, now_s: Callable[[], float] = perf_counter) -> None:
-        self._traffic = traffic
+    def __init__(self, slices: SliceScheduler, now_s: Callable[[], float] = perf_counter) -> None:
+        self._slices = slices
         self._now_s = now_s
         self._ends_s = 0.0
         """When the turn ends that somebody was admitted to; 0 if nobody was yet."""
@@ -61,14 +61,14 @@ class Turnstile:
         elif self._is_planned:
             return False  # the turn before is over, the next has not begun
         else:
-            self._ends_s = self._now_s() + self._traffic.begin()
+            self._ends_s = self._now_s() + self._slices.begin()
             self._plan(self._end_admission)
         self._gather(owner)
         return True
 
     def passed(self) -> None:
         """One who was admitted has done what it came for."""
-        self._traffic.pause()
+        self._slices.pause()
 
     def wait(self, owner: Owner, work: Work) -> None:
         """Have the work done when it is one's turn."""
@@ -81,8 +81,8 @@ class Turnstile:
         """Nobody gets through any more; who is in line is forgotten."""
         self._lines.clear()
         self.waiting_count = 0
-        self._traffic.forget(self._turn)
-        self._traffic.forget(self._end_admission)
+        self._slices.forget(self._turn)
+        self._slices.forget(self._end_admission)
         for timer in (self._timer, self._late):
             if timer is not None:
                 timer.cancel()
@@ -95,7 +95,7 @@ class Turnstile:
 
     def _plan(self, work: Work) -> None:
         self._is_planned = True
-        self._traffic.soon(work)
+        self._slices.soon(work)
 
     def _end_admission(self) -> None:
         self._ends_s = 0.0
@@ -103,7 +103,7 @@ class Turnstile:
 
     def _go_on(self) -> None:
         """Have another turn if somebody waits, after a rest if others are there."""
-        rest_s = self._traffic.end()
+        rest_s = self._slices.end()
         self._let_go()
         if rest_s:
             self._is_planned = True
@@ -118,14 +118,14 @@ class Turnstile:
         self._is_planned = False
         if not self._lines:
             return
-        ends_s = self._now_s() + self._traffic.begin()
+        ends_s = self._now_s() + self._slices.begin()
         try:
             while self._lines:
                 self._take()()
                 if self._now_s() >= ends_s:
                     break
         finally:
-            self._traffic.pause()
+            self._slices.pause()
             self._go_on()
 
     def _take(self) -> Work:

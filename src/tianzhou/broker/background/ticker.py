@@ -3,7 +3,7 @@
     work(now_ms) -> when it wants its next turn: now for "there is more", None for "never"
 
 Between two turns whatever else the loop has to do is done. While others write to the log
-(`traffic.py`) the next turn comes after a short rest: whoever shares the loop, and the processor,
+(`yielding.py`) the next turn comes after a short rest: whoever shares the loop, and the processor,
 is not to wait behind work that can wait. Otherwise turn follows turn.
 
 There is one timer for the next moment, however many things wait for later ones; who learns of an
@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from tianzhou.broker.background.yielding import Traffic
+from tianzhou.broker.background.yielding import SliceScheduler
 from tianzhou.clock import Clock
 from tianzhou.errors import TianzhouError
 
@@ -29,11 +29,11 @@ _SLEEP_MS_MAX = 1000
 """A timer of the loop knows nothing of a wall clock that is set forward, so it looks this often."""
 
 
-class Pump:
+class Ticker:
     """Turns of one kind of work."""
 
-    def __init__(self, name: str, work: Work, clock: Clock, traffic: Traffic) -> None:
-        self._traffic = traffic
+    def __init__(self, name: str, work: Work, clock: Clock, slices: SliceScheduler) -> None:
+        self._slices = slices
         self._name = name
         self._work = work
         self._clock = clock
@@ -69,12 +69,12 @@ class Pump:
         self._next_ms = at_ms
         wait_s = max(min(at_ms - self._clock(), _SLEEP_MS_MAX) / 1000, least_s)
         if wait_s <= 0:
-            self._traffic.soon(self._turn)
+            self._slices.soon(self._turn)
         else:
-            self._timer = self._loop.call_later(wait_s, self._traffic.soon, self._turn)
+            self._timer = self._loop.call_later(wait_s, self._slices.soon, self._turn)
 
     def _cancel(self) -> None:
-        self._traffic.forget(self._turn)
+        self._slices.forget(self._turn)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -82,7 +82,7 @@ class Pump:
     def _turn(self) -> None:
         self._timer = self._next_ms = None
         now_ms = self._clock()
-        self._traffic.begin()
+        self._slices.begin()
         try:
             next_ms = self._work(now_ms)
             self._failing = False
@@ -93,8 +93,8 @@ class Pump:
                 log.error("%s: trying again: %s", self._name, e, exc_info=not known)  # noqa: TRY400 - see known
             self._failing = True
             next_ms = now_ms + _PAUSE_MS
-        self._traffic.pause()
-        rest_s = self._traffic.end()
+        self._slices.pause()
+        rest_s = self._slices.end()
         if next_ms is None:
             return
         if next_ms <= now_ms:

@@ -39,7 +39,7 @@ def _nobody_else() -> None:
 _give_way: Callable[[], None] = getattr(os, "sched_yield", _nobody_else)
 
 
-class Traffic:
+class SliceScheduler:
     """What others write to one log; all who give way to them share this."""
 
     def __init__(

@@ -39,7 +39,7 @@ _ROUTES_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class AssignmentParts:
+class AssignmentDeps:
     """What these requests need of a broker."""
 
     settings: LiveSettings[BrokerConfig]
@@ -58,7 +58,7 @@ class AssignmentParts:
     """By topic: when the nameserver was asked, and what it said."""
 
 
-async def query_assignment(parts: AssignmentParts, _: Connection, request: Command) -> Command:
+async def query_assignment(deps: AssignmentDeps, _: Connection, request: Command) -> Command:
     """QUERY_ASSIGNMENT: the queues of a client, by pull or pop; none at all means "as before"."""
     asked = decode_request(QueryAssignmentRequestBody, request.body)
     topic, group, client_id = asked.topic or "", asked.consumer_group or "", asked.client_id or ""
@@ -66,13 +66,13 @@ async def query_assignment(parts: AssignmentParts, _: Connection, request: Comma
         raise RequestError(
             ResponseCode.SYSTEM_ERROR, "an assignment is for a topic, a consumerGroup, a clientId"
         )
-    config = parts.settings.config
-    mode = parts.modes.find(
+    config = deps.settings.config
+    mode = deps.modes.find(
         topic, group, config.default_message_request_mode, config.default_pop_share_queue_num
     )
-    queues = await _all_queues(parts, config, topic)
+    queues = await _all_queues(deps, config, topic)
     if queues is not None and asked.message_model != MessageModel.BROADCASTING:
-        queues = _share(parts, config, asked, mode, queues)
+        queues = _share(deps, config, asked, mode, queues)
     found = None
     if queues is not None:
         found = [MessageQueueAssignment(queue=queue, mode=mode.mode) for queue in queues]
@@ -81,7 +81,7 @@ async def query_assignment(parts: AssignmentParts, _: Connection, request: Comma
 
 
 def _share(
-    parts: AssignmentParts,
+    deps: AssignmentDeps,
     config: BrokerConfig,
     asked: QueryAssignmentRequestBody,
     mode: SetMessageRequestModeBody,
@@ -89,7 +89,7 @@ def _share(
 ) -> list[MessageQueue] | None:
     if not config.server_load_balancer_enable:
         return queues
-    members = parts.consumers.get(asked.consumer_group or "")
+    members = deps.consumers.get(asked.consumer_group or "")
     share = assignment.STRATEGIES.get(asked.strategy_name or "")
     if members is None or share is None:
         log.info(
@@ -109,28 +109,28 @@ def _share(
 
 
 async def _all_queues(
-    parts: AssignmentParts, config: BrokerConfig, topic: str
+    deps: AssignmentDeps, config: BrokerConfig, topic: str
 ) -> list[MessageQueue] | None:
     """The readable queues of a topic on all brokers, in order; None if they are not known."""
-    asked_ms, queues = parts.routes.get(topic, (None, None))
-    now_ms = parts.steady()
+    asked_ms, queues = deps.routes.get(topic, (None, None))
+    now_ms = deps.steady()
     if asked_ms is not None and now_ms - asked_ms < config.load_balance_poll_name_server_interval:
         return queues
     namesrvs = namesrv_addresses(config)
     if not namesrvs:
-        return _own_queues(parts, config, topic)
+        return _own_queues(deps, config, topic)
     for namesrv in namesrvs:
         command = Command(code=RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields={"topic": topic})
         try:
-            answer = await parts.client.request(namesrv, command, _ROUTE_TIMEOUT_MS)
+            answer = await deps.client.request(namesrv, command, _ROUTE_TIMEOUT_MS)
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
                 # The broker may have made it a moment ago.
-                return _own_queues(parts, config, topic)
+                return _own_queues(deps, config, topic)
             if answer.code == ResponseCode.SUCCESS:
                 queues = _queues_in(topic, decode_body(TopicRouteData, answer.body))
-                if len(parts.routes) >= _ROUTES_MAX:
-                    parts.routes.clear()
-                parts.routes[topic] = (now_ms, queues)
+                if len(deps.routes) >= _ROUTES_MAX:
+                    deps.routes.clear()
+                deps.routes[topic] = (now_ms, queues)
                 return queues
             log.info("nameserver %s: no route of topic %s: %s", namesrv, topic, answer.remark)
         except TianzhouError as e:
@@ -149,9 +149,9 @@ def _queues_in(topic: str, route: TopicRouteData) -> list[MessageQueue]:
 
 
 def _own_queues(
-    parts: AssignmentParts, config: BrokerConfig, topic: str
+    deps: AssignmentDeps, config: BrokerConfig, topic: str
 ) -> list[MessageQueue] | None:
-    known = parts.topics.get(topic)
+    known = deps.topics.get(topic)
     if known is None or not known.perm & PERM_READ:
         return None
     return [_queue(topic, config.broker_name, each) for each in range(known.read_queue_count)]
@@ -162,19 +162,19 @@ def _queue(topic: str, broker_name: str, queue_id: int) -> MessageQueue:
 
 
 async def set_message_request_mode(
-    parts: AssignmentParts, connection: Connection, request: Command
+    deps: AssignmentDeps, connection: Connection, request: Command
 ) -> Command:
     """SET_MESSAGE_REQUEST_MODE: whether a group pulls or pops a topic."""
     mode = decode_request(SetMessageRequestModeBody, request.body)
     topic, group = mode.topic or "", mode.consumer_group or ""
     if topic.startswith(RETRY_TOPIC_PREFIX):
         raise RequestError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
-    if parts.topics.get(topic) is None:
+    if deps.topics.get(topic) is None:
         raise RequestError(
             ResponseCode.TOPIC_NOT_EXIST, f"topic[{validation.shorten(topic)}] not exist"
         )
-    config = parts.settings.config
-    if parts.groups.find(group, auto_create=config.auto_create_subscription_group) is None:
+    config = deps.settings.config
+    if deps.groups.find(group, auto_create=config.auto_create_subscription_group) is None:
         raise RequestError(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             f"consumer group {validation.shorten(group)} does not exist",
@@ -184,14 +184,14 @@ async def set_message_request_mode(
             ResponseCode.SYSTEM_ERROR,
             f"the mode is {validation.shorten(mode.mode)}, not PULL or POP",
         )
-    if not parts.modes.has(topic, group):
-        parts.limits.check(
-            "maxGroupRules", config.max_group_rules, len(parts.modes),
+    if not deps.modes.has(topic, group):
+        deps.limits.check(
+            "maxGroupRules", config.max_group_rules, len(deps.modes),
             f"the mode of group {group} for topic {topic} cannot be set",
         )  # fmt: skip
-    parts.modes.put(topic, group, mode)
+    deps.modes.put(topic, group, mode)
     log.info("group %s: topic %s is for %s, by %s", group, topic, mode.mode, connection.peer)
-    if not await parts.saved():
+    if not await deps.saved():
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
             "the change counts now, but it cannot be saved: see the broker's log",
@@ -201,8 +201,8 @@ async def set_message_request_mode(
 
 @slices.sliced
 def get_all_message_request_mode(
-    parts: AssignmentParts, _: Connection, __: Command
+    deps: AssignmentDeps, _: Connection, __: Command
 ) -> slices.Steps[Command]:
     """GET_ALL_MESSAGE_REQUEST_MODE."""
-    body = yield from encode_steps(parts.modes.as_body())
+    body = yield from encode_steps(deps.modes.as_body())
     return Command(code=ResponseCode.SUCCESS, body=body)

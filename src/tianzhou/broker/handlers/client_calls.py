@@ -49,7 +49,7 @@ _TO_THE_BEGINNING = -2
 
 
 @dataclass(frozen=True, slots=True)
-class RelayParts:
+class RelayDeps:
     """What these requests need of a broker."""
 
     settings: LiveSettings[BrokerConfig]
@@ -65,10 +65,10 @@ class RelayParts:
 # -- one client ------------------------------------------------------------------------------------
 
 
-async def get_consumer_running_info(parts: RelayParts, _: Connection, request: Command) -> Command:
+async def get_consumer_running_info(deps: RelayDeps, _: Connection, request: Command) -> Command:
     """GET_CONSUMER_RUNNING_INFO, answered by the consumer."""
     header = decode(GetConsumerRunningInfoRequest, request.fields)
-    connection, who = _consumer(parts, header.consumer_group, header.client_id)
+    connection, who = _consumer(deps, header.consumer_group, header.client_id)
     command = Command(
         code=RequestCode.GET_CONSUMER_RUNNING_INFO,
         ext_fields=dict(request.fields),
@@ -77,23 +77,23 @@ async def get_consumer_running_info(parts: RelayParts, _: Connection, request: C
     return passed_on(await call_client(connection, command, who))
 
 
-async def consume_message_directly(parts: RelayParts, _: Connection, request: Command) -> Command:
+async def consume_message_directly(deps: RelayDeps, _: Connection, request: Command) -> Command:
     """CONSUME_MESSAGE_DIRECTLY: a consumer gets one message out of turn and tells how it went."""
     header = decode(ConsumeMessageDirectlyRequest, request.fields)
-    connection, who = _consumer(parts, header.consumer_group, header.client_id or "")
+    connection, who = _consumer(deps, header.consumer_group, header.client_id or "")
     name = validation.shorten(header.msg_id or "")
     try:
         log_offset = decode_offset_id(header.msg_id or "")[1]
     except FieldError as e:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"{name} is no message id: {e}") from e
-    record = parts.store.record_at(log_offset)
+    record = deps.store.record_at(log_offset)
     if record is None:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"no message of this broker has id {name}")
-    fields = dict(request.fields) | {"brokerName": parts.settings.config.broker_name}
-    topic = parts.topics.get(header.topic or "")
+    fields = dict(request.fields) | {"brokerName": deps.settings.config.broker_name}
+    topic = deps.topics.get(header.topic or "")
     if topic is not None:
         fields["topicSysFlag"] = str(topic.topic_sys_flag)
-    group = parts.groups.get(header.consumer_group)
+    group = deps.groups.get(header.consumer_group)
     if group is not None:
         fields["groupSysFlag"] = str(group.group_sys_flag or 0)
     command = Command(
@@ -102,10 +102,10 @@ async def consume_message_directly(parts: RelayParts, _: Connection, request: Co
     return passed_on(await call_client(connection, command, who))
 
 
-def _consumer(parts: RelayParts, group_name: str, client_id: str) -> tuple[Connection, str]:
+def _consumer(deps: RelayDeps, group_name: str, client_id: str) -> tuple[Connection, str]:
     """A connected consumer and how to call it. Raises RequestError."""
     who = f"The Consumer <{validation.shorten(group_name)}> <{validation.shorten(client_id)}>"
-    group = parts.consumers.get(group_name)
+    group = deps.consumers.get(group_name)
     for connection, client in group.members.items() if group else ():
         if client.client_id == client_id:
             _check_version(client, who)
@@ -125,14 +125,14 @@ def _check_version(client: Client, who: str) -> None:
 # -- a group's state -------------------------------------------------------------------------------
 
 
-async def get_consumer_status(parts: RelayParts, _: Connection, request: Command) -> Command:
+async def get_consumer_status(deps: RelayDeps, _: Connection, request: Command) -> Command:
     """INVOKE_BROKER_TO_GET_CONSUMER_STATUS: where each consumer of a group stands in a topic.
 
     All are asked at the same time; those that do not answer are left out of the table, and named
     in the remark.
     """
     header = decode(GetConsumerStatusRequest, request.fields)
-    group = parts.consumers.get(header.group)
+    group = deps.consumers.get(header.group)
     wanted = header.client_addr or ""
     members = [
         (connection, client)
@@ -179,7 +179,7 @@ async def _status_of(
 # -- resetting offsets -----------------------------------------------------------------------------
 
 
-async def reset_offset(parts: RelayParts, connection: Connection, request: Command) -> Command:
+async def reset_offset(deps: RelayDeps, connection: Connection, request: Command) -> Command:
     """INVOKE_BROKER_TO_RESET_OFFSET: a group shall go on elsewhere, by time or by offset.
 
     The broker's own table is set, and consumers go there with their next pull (5.x), whatever they
@@ -187,25 +187,25 @@ async def reset_offset(parts: RelayParts, connection: Connection, request: Comma
     as with 4.9 and for broadcasting, where each has its own offsets. The answer tells the new ones.
     """
     header = decode(ResetOffsetRequest, request.fields)
-    topic = _resettable(parts, header)
-    offsets = await asyncio.to_thread(_new_offsets, parts, header, topic)
-    online = parts.consumers.get(header.group)
-    by_pull = parts.settings.config.use_server_side_reset_offset and not (
+    topic = _resettable(deps, header)
+    offsets = await asyncio.to_thread(_new_offsets, deps, header, topic)
+    online = deps.consumers.get(header.group)
+    by_pull = deps.settings.config.use_server_side_reset_offset and not (
         online is not None and online.is_broadcasting
     )
-    move = parts.offsets.reset if by_pull else parts.offsets.commit
+    move = deps.offsets.reset if by_pull else deps.offsets.commit
     for queue_id, queue_offset in offsets.items():
         move(header.group, header.topic, queue_id, queue_offset)
-    broker_name = parts.settings.config.broker_name
+    broker_name = deps.settings.config.broker_name
     table = {
         MessageQueue(topic=header.topic, broker_name=broker_name, queue_id=queue_id): queue_offset
         for queue_id, queue_offset in offsets.items()
     }
     if by_pull:
-        parts.on_reset(header.topic, offsets)
+        deps.on_reset(header.topic, offsets)
         how = "consumers are told with their next pull"
     else:
-        how = f"{_tell_consumers(parts, header, table)} consumers are told"
+        how = f"{_tell_consumers(deps, header, table)} consumers are told"
     log.info(
         "group %s: %s resets topic %s to %s, %s",
         header.group, connection.peer, header.topic, offsets, how,
@@ -214,15 +214,15 @@ async def reset_offset(parts: RelayParts, connection: Connection, request: Comma
     return Command(code=ResponseCode.SUCCESS, body=body)
 
 
-def _resettable(parts: RelayParts, header: ResetOffsetRequest) -> TopicConfig:
-    topic = parts.topics.get(header.topic)
+def _resettable(deps: RelayDeps, header: ResetOffsetRequest) -> TopicConfig:
+    topic = deps.topics.get(header.topic)
     if topic is None:
         raise RequestError(
             ResponseCode.TOPIC_NOT_EXIST,
             f"[reset-offset] reset offset failed, no topic in this broker. "
             f"topic={validation.shorten(header.topic)}",
         )
-    if parts.groups.get(header.group) is None:
+    if deps.groups.get(header.group) is None:
         raise RequestError(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             f"Group {validation.shorten(header.group)} does not exist",
@@ -236,19 +236,17 @@ def _resettable(parts: RelayParts, header: ResetOffsetRequest) -> TopicConfig:
     return topic
 
 
-def _new_offsets(
-    parts: RelayParts, header: ResetOffsetRequest, topic: TopicConfig
-) -> dict[int, int]:
+def _new_offsets(deps: RelayDeps, header: ResetOffsetRequest, topic: TopicConfig) -> dict[int, int]:
     """Where the group goes in each queue; reads old messages, so it is done beside the loop."""
     if header.queue_id >= 0:
         queue_ids: range | tuple[int, ...] = (header.queue_id,)
     else:
         queue_ids = range(topic.read_queue_count)
-    return {queue_id: _new_offset(parts, header, queue_id) for queue_id in queue_ids}
+    return {queue_id: _new_offset(deps, header, queue_id) for queue_id in queue_ids}
 
 
-def _new_offset(parts: RelayParts, header: ResetOffsetRequest, queue_id: int) -> int:
-    store, name = parts.store, header.topic
+def _new_offset(deps: RelayDeps, header: ResetOffsetRequest, queue_id: int) -> int:
+    store, name = deps.store, header.topic
     low, high = store.min_offset(name, queue_id), store.max_offset(name, queue_id)
     wanted = header.queue_offset
     if header.queue_id >= 0 and wanted is not None and wanted != _TO_THE_END:
@@ -264,15 +262,15 @@ def _new_offset(parts: RelayParts, header: ResetOffsetRequest, queue_id: int) ->
         target = high
     else:
         target = store.offset_by_time(name, queue_id, header.timestamp)
-    present = parts.offsets.find(header.group, name, queue_id)
+    present = deps.offsets.find(header.group, name, queue_id)
     # Without force a group only goes back: what it has not consumed yet is not to be skipped.
     return target if header.is_force or present == NOT_FOUND else min(target, present)
 
 
 def _tell_consumers(
-    parts: RelayParts, header: ResetOffsetRequest, table: dict[MessageQueue, int]
+    deps: RelayDeps, header: ResetOffsetRequest, table: dict[MessageQueue, int]
 ) -> int:
-    group = parts.consumers.get(header.group)
+    group = deps.consumers.get(header.group)
     told = ResetOffsetRequest(
         topic=header.topic, group=header.group, timestamp=header.timestamp,
         is_force=header.is_force,

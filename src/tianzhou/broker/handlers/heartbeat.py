@@ -66,7 +66,7 @@ _DIFFERENCES_LOGGED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class ClientParts:
+class ClientDeps:
     """What these requests need of a broker."""
 
     settings: LiveSettings[BrokerConfig]
@@ -87,22 +87,22 @@ class ClientParts:
 # -- heartbeats ------------------------------------------------------------------------------------
 
 
-def heartbeat(parts: ClientParts, connection: Connection, request: Command) -> Answer:
+def heartbeat(deps: ClientDeps, connection: Connection, request: Command) -> Answer:
     """HEART_BEAT."""
     # A client that leaves while its long heartbeat is handled must not be entered after it left.
-    return slices.in_order(parts.unfinished, connection, _heartbeat(parts, connection, request))
+    return slices.in_order(deps.unfinished, connection, _heartbeat(deps, connection, request))
 
 
-def _heartbeat(parts: ClientParts, connection: Connection, request: Command) -> Steps[Command]:
+def _heartbeat(deps: ClientDeps, connection: Connection, request: Command) -> Steps[Command]:
     told = yield from decode_request_steps(HeartbeatData, request.body)
     if not told.client_id:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "the heartbeat names no client id")
     for consumer in told.consumers:
-        _check_bindings(parts.settings.config, consumer)
+        _check_bindings(deps.settings.config, consumer)
         yield
     if _is_gone(connection):
         return Command(code=ResponseCode.SUCCESS)
-    if not parts.client_ids.claim(connection, told.client_id, connection.account):
+    if not deps.client_ids.claim(connection, told.client_id, connection.account):
         raise RequestError(
             ResponseCode.NO_PERMISSION,
             f"client id {validation.shorten(told.client_id)} is in use by a connection of another "
@@ -110,9 +110,9 @@ def _heartbeat(parts: ClientParts, connection: Connection, request: Command) -> 
         )
     refusal: RequestError | None = None
     for consumer in told.consumers:
-        client = _client(parts, connection, request, told.client_id)
+        client = _client(deps, connection, request, told.client_id)
         try:
-            yield from _consumer_heartbeat(parts, connection, client, consumer)
+            yield from _consumer_heartbeat(deps, connection, client, consumer)
         except RequestError as e:  # the other groups of the client are well
             refusal = refusal or e
         yield
@@ -120,9 +120,9 @@ def _heartbeat(parts: ClientParts, connection: Connection, request: Command) -> 
         yield
         if _is_gone(connection):
             break
-        client = _client(parts, connection, request, told.client_id)
+        client = _client(deps, connection, request, told.client_id)
         try:
-            _producer_heartbeat(parts, connection, client, name)
+            _producer_heartbeat(deps, connection, client, name)
         except RequestError as e:
             refusal = refusal or e
     if refusal is not None:
@@ -136,67 +136,65 @@ def _is_gone(connection: Connection) -> bool:
 
 
 def _producer_heartbeat(
-    parts: ClientParts, connection: Connection, client: Client, name: str
+    deps: ClientDeps, connection: Connection, client: Client, name: str
 ) -> None:
-    if name not in parts.producers.groups_of(connection):
-        _check_groups_of(parts, connection, name)
-    if name not in parts.producers.groups:
-        parts.limits.check(
-            "maxProducerGroups", parts.settings.config.max_producer_groups,
-            len(parts.producers.groups), f"producer group {validation.shorten(name)} cannot join",
+    if name not in deps.producers.groups_of(connection):
+        _check_groups_of(deps, connection, name)
+    if name not in deps.producers.groups:
+        deps.limits.check(
+            "maxProducerGroups", deps.settings.config.max_producer_groups,
+            len(deps.producers.groups), f"producer group {validation.shorten(name)} cannot join",
         )  # fmt: skip
-    if parts.producers.heartbeat(connection, client, name):
+    if deps.producers.heartbeat(connection, client, name):
         log.info(
             "producer group %s: %s joined from %s",
             validation.shorten(name), client.client_id, connection.peer,
         )  # fmt: skip
 
 
-def _check_groups_of(parts: ClientParts, connection: Connection, name: str) -> None:
+def _check_groups_of(deps: ClientDeps, connection: Connection, name: str) -> None:
     """Raises RequestError if a connection speaks for too many groups."""
-    tables = (parts.consumers, parts.producers)
+    tables = (deps.consumers, deps.producers)
     count = sum(len(table.groups_of(connection)) for table in tables)
     what = f"group {validation.shorten(name)} cannot join on this connection"
-    parts.limits.check("groups of a connection", GROUPS_OF_CONNECTION_MAX, count, what)
+    deps.limits.check("groups of a connection", GROUPS_OF_CONNECTION_MAX, count, what)
 
 
-def _check_subscriptions(
-    parts: ClientParts, connection: Connection, told: ConsumerHeartbeat
-) -> None:
+def _check_subscriptions(deps: ClientDeps, connection: Connection, told: ConsumerHeartbeat) -> None:
     """Raises RequestError if there are too many subscriptions."""
-    grown, own_count = parts.consumers.growth(connection, told)
+    grown, own_count = deps.consumers.growth(connection, told)
     if grown <= 0:
         return
     what = (
         f"group {validation.shorten(told.group)} cannot subscribe to {own_count} topics or filters"
     )
     limit = SUBSCRIPTIONS_OF_CONNECTION_MAX
-    parts.limits.check("subscriptions of a connection", limit, own_count - 1, what)
-    count = parts.consumers.subscription_count + grown - 1
-    parts.limits.check(
-        "maxSubscriptions", parts.settings.config.max_subscriptions, count, what
+    deps.limits.check("subscriptions of a connection", limit, own_count - 1, what)
+    count = deps.consumers.subscription_count + grown - 1
+    deps.limits.check(
+        "maxSubscriptions", deps.settings.config.max_subscriptions, count, what
     )  # fmt: skip
 
 
-def _client(parts: ClientParts, connection: Connection, request: Command, client_id: str) -> Client:
+def _client(deps: ClientDeps, connection: Connection, request: Command, client_id: str) -> Client:
     return Client(
-        client_id, request.language, request.version, parts.steady(), connection.account
+        client_id, request.language, request.version, deps.steady(), connection.account
     )  # fmt: skip
 
 
 def _consumer_heartbeat(
-    parts: ClientParts, connection: Connection, client: Client, consumer: ConsumerData
+    deps: ClientDeps, connection: Connection, client: Client, consumer: ConsumerData
 ) -> Steps[None]:
     name = consumer.group_name or ""
-    auto_create = parts.settings.config.auto_create_subscription_group
-    group = parts.groups.find(name, auto_create=auto_create)
+    auto_create = deps.settings.config.auto_create_subscription_group
+    group = deps.groups.find(name, auto_create=auto_create)
     if group is None:
         # The next pull is refused with the reason; a heartbeat speaks for many groups.
         log.warning("group %s: does not exist, heartbeat of %s ignored", name, connection.peer)
         return
     if is_topic_name(RETRY_TOPIC_PREFIX + name):
         # Otherwise it is a group that a former version or RocketMQ let in.
-        parts.topics.create_for_group(RETRY_TOPIC_PREFIX + name, group.retry_queue_count)
+        deps.topics.create_for_group(RETRY_TOPIC_PREFIX + name, group.retry_queue_count)
     compiled: list[Subscription] = []
     for data in consumer.subscriptions:
         if data.topic:
@@ -212,10 +210,10 @@ def _consumer_heartbeat(
         consume_from=str(consumer.consume_from_where or "CONSUME_FROM_LAST_OFFSET"),
         subscriptions=subscriptions,
     )
-    if name not in parts.consumers.groups_of(connection):
-        _check_groups_of(parts, connection, name)
-    _check_subscriptions(parts, connection, told)
-    change = parts.consumers.heartbeat(connection, client, told)
+    if name not in deps.consumers.groups_of(connection):
+        _check_groups_of(deps, connection, name)
+    _check_subscriptions(deps, connection, told)
+    change = deps.consumers.heartbeat(connection, client, told)
     if change is None:
         return
     log.info("group %s: changed by %s from %s", name, client.client_id, connection.peer)
@@ -227,7 +225,7 @@ def _consumer_heartbeat(
                 "group %s: subscription to %s: what follows the expression is ignored: %s",
                 name, each.topic, each.sql.ignored,
             )  # fmt: skip
-    notify(parts, [change])
+    notify(deps, [change])
 
 
 def _subscription(told: SubscriptionData) -> Subscription:
@@ -240,7 +238,7 @@ def _subscription(told: SubscriptionData) -> Subscription:
     )
 
 
-def notify(parts: ClientParts, changes: Iterable[Change[Connection]]) -> None:
+def notify(deps: ClientDeps, changes: Iterable[Change[Connection]]) -> None:
     """Tell the members of changed groups to share the queues anew; log where they differ."""
     for change in changes:
         for difference in change.differences[:_DIFFERENCES_LOGGED]:
@@ -250,9 +248,9 @@ def notify(parts: ClientParts, changes: Iterable[Change[Connection]]) -> None:
                 "group %s: members subscribe differently to %d more topics",
                 change.group, len(change.differences) - _DIFFERENCES_LOGGED,
             )  # fmt: skip
-        group = parts.groups.get(change.group)
+        group = deps.groups.get(change.group)
         wanted = group is None or group.notify_consumer_ids_changed_enable
-        if not wanted or not parts.settings.config.notify_consumer_ids_changed_enable:
+        if not wanted or not deps.settings.config.notify_consumer_ids_changed_enable:
             continue
         header = encode(NotifyConsumerIdsChangedRequest(consumer_group=change.group))
         for connection in change.notify:
@@ -263,51 +261,51 @@ def notify(parts: ClientParts, changes: Iterable[Change[Connection]]) -> None:
                 log.info("group %s: %s is not told of a change: %s", change.group, connection, e)
 
 
-def unregister_client(parts: ClientParts, connection: Connection, request: Command) -> Answer:
+def unregister_client(deps: ClientDeps, connection: Connection, request: Command) -> Answer:
     """UNREGISTER_CLIENT."""
     return slices.in_order(
-        parts.unfinished, connection, _unregister_client(parts, connection, request)
+        deps.unfinished, connection, _unregister_client(deps, connection, request)
     )
 
 
 def _unregister_client(
-    parts: ClientParts, connection: Connection, request: Command
+    deps: ClientDeps, connection: Connection, request: Command
 ) -> Steps[Command]:
     header = decode(UnregisterClientRequest, request.fields)
     yield
     if header.producer_group:
-        parts.producers.unregister(connection, header.producer_group)
+        deps.producers.unregister(connection, header.producer_group)
     if header.consumer_group:
-        change = parts.consumers.unregister(connection, header.consumer_group)
+        change = deps.consumers.unregister(connection, header.consumer_group)
         if change is not None:
             log.info("group %s: %s left", header.consumer_group, header.client_id)
-            notify(parts, [change])
+            notify(deps, [change])
     return Command(code=ResponseCode.SUCCESS)
 
 
-def connection_closed(parts: ClientParts, connection: Connection) -> None:
+def connection_closed(deps: ClientDeps, connection: Connection) -> None:
     """Forget the clients of a connection that has ended."""
-    slices.answer(_connection_closed(parts, connection))
+    slices.answer(_connection_closed(deps, connection))
 
 
-def _connection_closed(parts: ClientParts, connection: Connection) -> Steps[None]:
-    parts.client_ids.closed(connection)
-    for _ in parts.producers.closed(connection):
+def _connection_closed(deps: ClientDeps, connection: Connection) -> Steps[None]:
+    deps.client_ids.closed(connection)
+    for _ in deps.producers.closed(connection):
         yield
-    for change in parts.consumers.closed(connection):
+    for change in deps.consumers.closed(connection):
         log.info("group %s: %s is gone (%s)", change.group, connection.peer, connection.reason)
-        notify(parts, [change])
+        notify(deps, [change])
         yield
 
 
-def close_silent(parts: ClientParts) -> None:
+def close_silent(deps: ClientDeps) -> None:
     """Close connections whose clients send no heartbeat any more."""
-    now_ms, timeout_ms = parts.steady(), parts.settings.config.channel_expired_timeout
-    for table in (parts.consumers, parts.producers):
+    now_ms, timeout_ms = deps.steady(), deps.settings.config.channel_expired_timeout
+    for table in (deps.consumers, deps.producers):
         for connection in table.expired(now_ms, timeout_ms):
             log.warning("client %s: no heartbeat for %d ms, closed", connection.peer, timeout_ms)
             connection.close(f"no heartbeat for {timeout_ms} ms")
-            connection_closed(parts, connection)
+            connection_closed(deps, connection)
 
 
 # -- bindings --------------------------------------------------------------------------------------
@@ -341,7 +339,7 @@ def _check_bindings(config: BrokerConfig, consumer: ConsumerData) -> None:
             )
 
 
-def check_client_config(parts: ClientParts, _: Connection, request: Command) -> Command:
+def check_client_config(deps: ClientDeps, _: Connection, request: Command) -> Command:
     """CHECK_CLIENT_CONFIG: a consumer asks before it starts whether its filter is understood."""
     told = decode_body(CheckClientBody, request.body)
     data = told.subscription_data
@@ -351,7 +349,7 @@ def check_client_config(parts: ClientParts, _: Connection, request: Command) -> 
         data.topic or "", data.expression, data.expression_type, data.version
     )
     if not subscription.is_by_tags:
-        if not parts.settings.config.enable_property_filter:
+        if not deps.settings.config.enable_property_filter:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 f"the broker does not filter by {subscription.expression_type}: "
@@ -365,10 +363,10 @@ def check_client_config(parts: ClientParts, _: Connection, request: Command) -> 
 # -- asking ----------------------------------------------------------------------------------------
 
 
-def get_consumer_list(parts: ClientParts, _: Connection, request: Command) -> Command:
+def get_consumer_list(deps: ClientDeps, _: Connection, request: Command) -> Command:
     """GET_CONSUMER_LIST_BY_GROUP: what consumers share their queues by."""
     header = decode(GetConsumerListByGroupRequest, request.fields)
-    group = parts.consumers.get(header.consumer_group)
+    group = deps.consumers.get(header.consumer_group)
     if group is None:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
@@ -379,10 +377,10 @@ def get_consumer_list(parts: ClientParts, _: Connection, request: Command) -> Co
 
 
 @sliced
-def get_consumer_connections(parts: ClientParts, _: Connection, request: Command) -> Steps[Command]:
+def get_consumer_connections(deps: ClientDeps, _: Connection, request: Command) -> Steps[Command]:
     """GET_CONSUMER_CONNECTION_LIST."""
     header = decode(GetConsumerConnectionListRequest, request.fields)
-    group = parts.consumers.get(header.consumer_group)
+    group = deps.consumers.get(header.consumer_group)
     if group is None:
         raise RequestError(
             ResponseCode.CONSUMER_NOT_ONLINE,
@@ -424,10 +422,10 @@ def subscription_body(subscription: Subscription) -> SubscriptionData:
     )
 
 
-def query_subscription(parts: ClientParts, _: Connection, request: Command) -> Command:
+def query_subscription(deps: ClientDeps, _: Connection, request: Command) -> Command:
     """QUERY_SUBSCRIPTION_BY_CONSUMER (5.x): what a group wants of a topic; nothing if offline."""
     header = decode(QuerySubscriptionByConsumerRequest, request.fields)
-    found = parts.consumers.subscription(header.group, header.topic or "")
+    found = deps.consumers.subscription(header.group, header.topic or "")
     body = QuerySubscriptionBody(
         subscription_data=None if found is None else subscription_body(found),
         group=header.group,
@@ -436,10 +434,10 @@ def query_subscription(parts: ClientParts, _: Connection, request: Command) -> C
     return Command(code=ResponseCode.SUCCESS, body=encode_body(body))
 
 
-def get_producer_connections(parts: ClientParts, _: Connection, request: Command) -> Command:
+def get_producer_connections(deps: ClientDeps, _: Connection, request: Command) -> Command:
     """GET_PRODUCER_CONNECTION_LIST."""
     header = decode(GetProducerConnectionListRequest, request.fields)
-    members = parts.producers.groups.get(header.producer_group)
+    members = deps.producers.groups.get(header.producer_group)
     if not members:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
@@ -450,11 +448,11 @@ def get_producer_connections(parts: ClientParts, _: Connection, request: Command
 
 
 @sliced
-def get_all_producers(parts: ClientParts, _: Connection, __: Command) -> Steps[Command]:
+def get_all_producers(deps: ClientDeps, _: Connection, __: Command) -> Steps[Command]:
     """GET_ALL_PRODUCER_INFO: every connected producer by group."""
-    ahead_ms = parts.clock() - parts.steady()
+    ahead_ms = deps.clock() - deps.steady()
     data: dict[str, list[ProducerInfo]] = {}
-    for group in sorted(parts.producers.groups):
+    for group in sorted(deps.producers.groups):
         data[group] = [
             ProducerInfo(
                 client_id=client.client_id,
@@ -463,7 +461,7 @@ def get_all_producers(parts: ClientParts, _: Connection, __: Command) -> Steps[C
                 version=client.version,
                 last_update_timestamp=client.seen_ms + ahead_ms,
             )
-            for connection, client in parts.producers.groups.get(group, {}).items()
+            for connection, client in deps.producers.groups.get(group, {}).items()
         ]
         yield
     body = yield from encode_steps(ProducerTableInfo(data=data))

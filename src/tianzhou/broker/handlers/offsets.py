@@ -49,7 +49,7 @@ INT64_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetParts:
+class OffsetDeps:
     """What these requests need of a broker."""
 
     settings: LiveSettings[BrokerConfig]
@@ -66,16 +66,16 @@ class OffsetParts:
 # -- of groups -------------------------------------------------------------------------------------
 
 
-def query_consumer_offset(parts: OffsetParts, _: Connection, request: Command) -> Command:
+def query_consumer_offset(deps: OffsetDeps, _: Connection, request: Command) -> Command:
     """QUERY_CONSUMER_OFFSET."""
     header = decode(QueryConsumerOffsetRequest, request.fields)
-    found = parts.offsets.find(header.consumer_group, header.topic, header.queue_id)
+    found = deps.offsets.find(header.consumer_group, header.topic, header.queue_id)
     if found != NOT_FOUND:
         return _found(QueryConsumerOffsetResponse(queue_offset=found))
     # A group that is new to a short queue begins at its beginning, wherever its client would: it
     # would otherwise miss the messages that were sent while it was being set up.
     may_begin_at_zero = header.set_zero_if_not_found is not False
-    if may_begin_at_zero and _is_whole_in_memory(parts, header.topic, header.queue_id):
+    if may_begin_at_zero and _is_whole_in_memory(deps, header.topic, header.queue_id):
         return _found(QueryConsumerOffsetResponse(queue_offset=0))
     raise RequestError(
         ResponseCode.QUERY_NOT_FOUND,
@@ -84,36 +84,36 @@ def query_consumer_offset(parts: OffsetParts, _: Connection, request: Command) -
     )
 
 
-def _is_whole_in_memory(parts: OffsetParts, topic: str, queue_id: int) -> bool:
-    if parts.store.min_offset(topic, queue_id) > 0:
+def _is_whole_in_memory(deps: OffsetDeps, topic: str, queue_id: int) -> bool:
+    if deps.store.min_offset(topic, queue_id) > 0:
         return False
-    return parts.store.read(topic, queue_id, 0, 1).behind_bytes <= parts.store.memory_bytes
+    return deps.store.read(topic, queue_id, 0, 1).behind_bytes <= deps.store.memory_bytes
 
 
-def update_consumer_offset(parts: OffsetParts, connection: Connection, request: Command) -> Command:
+def update_consumer_offset(deps: OffsetDeps, connection: Connection, request: Command) -> Command:
     """UPDATE_CONSUMER_OFFSET."""
     header = decode(UpdateConsumerOffsetRequest, request.fields)
     group, topic = header.consumer_group, header.topic
-    found = parts.topics.get(topic)
+    found = deps.topics.get(topic)
     if found is None:
         raise RequestError(
             ResponseCode.TOPIC_NOT_EXIST, f"topic {validation.shorten(topic)} does not exist"
         )
-    _check_queue(parts, found, header.queue_id)
+    _check_queue(deps, found, header.queue_id)
     if header.commit_offset < 0:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR, f"offset {header.commit_offset} cannot be committed"
         )
-    if parts.groups.find(group, auto_create=_may_create_groups(parts)) is None:
+    if deps.groups.find(group, auto_create=_may_create_groups(deps)) is None:
         raise RequestError(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             f"consumer group {validation.shorten(group)} does not exist",
         )
-    if parts.offsets.is_reset(group, topic, header.queue_id):
+    if deps.offsets.is_reset(group, topic, header.queue_id):
         return Command(code=ResponseCode.SUCCESS, remark="Offset has been previously reset")
-    if not parts.offsets.has(group, topic, header.queue_id):
-        _check_room(parts, parts.offsets.count, group, topic)
-    before = parts.offsets.commit(group, topic, header.queue_id, header.commit_offset)
+    if not deps.offsets.has(group, topic, header.queue_id):
+        _check_room(deps, deps.offsets.count, group, topic)
+    before = deps.offsets.commit(group, topic, header.queue_id, header.commit_offset)
     if before is not None:
         log.info(
             "group %s: %s takes its offset in topic %s queue %d back from %d to %d",
@@ -122,11 +122,11 @@ def update_consumer_offset(parts: OffsetParts, connection: Connection, request: 
     return Command(code=ResponseCode.SUCCESS)
 
 
-def _check_queue(parts: OffsetParts, topic: TopicConfig, queue_id: int) -> None:
+def _check_queue(deps: OffsetDeps, topic: TopicConfig, queue_id: int) -> None:
     """Raises RequestError for a queue that there is not; one of former times counts as there."""
     name, count = topic.topic_name or "", max(topic.read_queue_count, topic.write_queue_count)
     exists = 0 <= queue_id < count or (
-        count <= queue_id < TOPIC_QUEUES_MAX and parts.store.max_offset(name, queue_id) > 0
+        count <= queue_id < TOPIC_QUEUES_MAX and deps.store.max_offset(name, queue_id) > 0
     )
     if not exists:
         raise RequestError(
@@ -136,16 +136,14 @@ def _check_queue(parts: OffsetParts, topic: TopicConfig, queue_id: int) -> None:
         )
 
 
-def _check_room(parts: OffsetParts, count: int, group: str, topic: str) -> None:
-    parts.limits.check(
-        "maxConsumerOffsets", parts.settings.config.max_consumer_offsets, count,
+def _check_room(deps: OffsetDeps, count: int, group: str, topic: str) -> None:
+    deps.limits.check(
+        "maxConsumerOffsets", deps.settings.config.max_consumer_offsets, count,
         f"no further offset of group {group} can be committed in topic {topic}",
     )  # fmt: skip
 
 
-async def clone_group_offset(
-    parts: OffsetParts, connection: Connection, request: Command
-) -> Command:
+async def clone_group_offset(deps: OffsetDeps, connection: Connection, request: Command) -> Command:
     """CLONE_GROUP_OFFSET: one group stands where another does, in one topic or in all of its.
 
     RocketMQ copies nothing if no topic is named, by an oversight; here it copies all.
@@ -153,45 +151,45 @@ async def clone_group_offset(
     header = decode(CloneGroupOffsetRequest, request.fields)
     source, target = header.src_group, header.dest_group
     validation.check_group_name(target)
-    if parts.groups.find(target, auto_create=_may_create_groups(parts)) is None:
+    if deps.groups.find(target, auto_create=_may_create_groups(deps)) is None:
         raise RequestError(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             f"consumer group {validation.shorten(target)} does not exist",
         )
-    online = None if header.offline else parts.consumers.get(source)
-    await slices.finish(_copy_steps(parts, connection, header, online))
-    await _save(parts)
+    online = None if header.offline else deps.consumers.get(source)
+    await slices.finish(_copy_steps(deps, connection, header, online))
+    await _save(deps)
     return Command(code=ResponseCode.SUCCESS)
 
 
 def _copy_steps(
-    parts: OffsetParts,
+    deps: OffsetDeps,
     connection: Connection,
     header: CloneGroupOffsetRequest,
     online: ConsumerGroup[Connection] | None,
 ) -> Steps[None]:
     source, target = header.src_group, header.dest_group
-    topics = {header.topic} if header.topic else (yield from parts.offsets.topics_of(source))
+    topics = {header.topic} if header.topic else (yield from deps.offsets.topics_of(source))
     for topic in sorted(topics):
         yield
-        if parts.topics.get(topic) is None:
+        if deps.topics.get(topic) is None:
             log.warning("group %s: not copied in topic %s, there is none", target, topic)
         elif online is not None and online.has_left(topic):
             log.warning("group %s: not copied in topic %s, %s left it", target, topic, source)
         else:
-            more = len(parts.offsets.of_topic_and_group(topic, source))
-            _check_room(parts, parts.offsets.count + more - 1, target, topic)
-            parts.offsets.copy(source, target, topic)
+            more = len(deps.offsets.of_topic_and_group(topic, source))
+            _check_room(deps, deps.offsets.count + more - 1, target, topic)
+            deps.offsets.copy(source, target, topic)
             log.info("group %s: stands where %s does in %s, by %s",
                      target, source, topic, connection.peer)  # fmt: skip
 
 
-def _may_create_groups(parts: OffsetParts) -> bool:
-    return parts.settings.config.auto_create_subscription_group
+def _may_create_groups(deps: OffsetDeps) -> bool:
+    return deps.settings.config.auto_create_subscription_group
 
 
-async def _save(parts: OffsetParts) -> None:
-    if not await parts.saved():
+async def _save(deps: OffsetDeps) -> None:
+    if not await deps.saved():
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
             "the change counts now, but it cannot be saved: see the broker's log",
@@ -199,7 +197,7 @@ async def _save(parts: OffsetParts) -> None:
 
 
 @sliced
-def query_correction_offset(parts: OffsetParts, _: Connection, request: Command) -> Steps[Command]:
+def query_correction_offset(deps: OffsetDeps, _: Connection, request: Command) -> Steps[Command]:
     """QUERY_CORRECTION_OFFSET: the lowest offset of all groups in each queue of a topic.
 
     Groups in `filterGroups` do not count. Where the group to compare with stands lower still, the
@@ -209,12 +207,12 @@ def query_correction_offset(parts: OffsetParts, _: Connection, request: Command)
     header = decode(QueryCorrectionOffsetRequest, request.fields)
     left_out = {group for group in (header.filter_groups or "").split(",") if group}
     lowest: dict[int, int] = {}
-    for group in (yield from parts.offsets.groups_of(header.topic)) - left_out:
+    for group in (yield from deps.offsets.groups_of(header.topic)) - left_out:
         yield
-        for queue_id, committed in parts.offsets.of_topic_and_group(header.topic, group).items():
-            if committed >= parts.store.min_offset(header.topic, queue_id):
+        for queue_id, committed in deps.offsets.of_topic_and_group(header.topic, group).items():
+            if committed >= deps.store.min_offset(header.topic, queue_id):
                 lowest[queue_id] = min(committed, lowest.get(queue_id, committed))
-    compared = parts.offsets.of_topic_and_group(header.topic, header.compare_group)
+    compared = deps.offsets.of_topic_and_group(header.topic, header.compare_group)
     for queue_id, committed in compared.items():
         if lowest.get(queue_id, INT64_MAX) > committed:
             lowest[queue_id] = INT64_MAX
@@ -225,37 +223,35 @@ def query_correction_offset(parts: OffsetParts, _: Connection, request: Command)
 # -- of queues -------------------------------------------------------------------------------------
 
 
-def get_max_offset(parts: OffsetParts, _: Connection, request: Command) -> Command:
+def get_max_offset(deps: OffsetDeps, _: Connection, request: Command) -> Command:
     """GET_MAX_OFFSET."""
     header = decode(GetMaxOffsetRequest, request.fields)
-    found = parts.store.max_offset(header.topic, header.queue_id)
+    found = deps.store.max_offset(header.topic, header.queue_id)
     return _found(GetMaxOffsetResponse(queue_offset=found))
 
 
-def get_min_offset(parts: OffsetParts, _: Connection, request: Command) -> Command:
+def get_min_offset(deps: OffsetDeps, _: Connection, request: Command) -> Command:
     """GET_MIN_OFFSET."""
     header = decode(GetMinOffsetRequest, request.fields)
-    found = parts.store.min_offset(header.topic, header.queue_id)
+    found = deps.store.min_offset(header.topic, header.queue_id)
     return _found(GetMinOffsetResponse(queue_offset=found))
 
 
-async def search_offset_by_timestamp(
-    parts: OffsetParts, _: Connection, request: Command
-) -> Command:
+async def search_offset_by_timestamp(deps: OffsetDeps, _: Connection, request: Command) -> Command:
     """SEARCH_OFFSET_BY_TIMESTAMP; reads old messages, so it is done beside the event loop."""
     header = decode(SearchOffsetRequest, request.fields)
     upper = (header.boundary_type or "").upper() == "UPPER"
     boundary = Boundary.UPPER if upper else Boundary.LOWER
     found = await asyncio.to_thread(
-        parts.store.offset_by_time, header.topic, header.queue_id, header.timestamp, boundary
+        deps.store.offset_by_time, header.topic, header.queue_id, header.timestamp, boundary
     )
     return _found(SearchOffsetResponse(queue_offset=found))
 
 
-def get_earliest_store_time(parts: OffsetParts, _: Connection, request: Command) -> Command:
+def get_earliest_store_time(deps: OffsetDeps, _: Connection, request: Command) -> Command:
     """GET_EARLIEST_MSG_STORETIME."""
     header = decode(GetEarliestMsgStoretimeRequest, request.fields)
-    found = parts.store.earliest_time(header.topic, header.queue_id)
+    found = deps.store.earliest_time(header.topic, header.queue_id)
     timestamp = _NO_TIME if found is None else found
     return _found(GetEarliestMsgStoretimeResponse(timestamp=timestamp))
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tianzhou.broker import validation
-from tianzhou.broker.background.crash_points import Step, unwatched
+from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.handlers.pull import MayConsume, refuse_waiting
 from tianzhou.broker.longpoll.parked_pops import PopParked, PopPolls, PopWaiting
@@ -77,7 +77,7 @@ _WRONG_PLACE = (
 
 
 @dataclass(frozen=True, slots=True)
-class PopParts:
+class PopDeps:
     """What pop consumption needs of a broker."""
 
     settings: LiveSettings[BrokerConfig]
@@ -109,43 +109,43 @@ def put_together(
     topics_saved: Callable[[], Awaitable[bool]],
     timed_until_ms: Callable[[], int],
     may_consume: MayConsume,
-    step: Step = unwatched,
-) -> PopParts:
+    step: CrashPoint = no_crash_point,
+) -> PopDeps:
     """The parts of a broker's pop consumption, which tell each other. Raises StoreError."""
 
     def serve(parked: PopParked, is_due: bool) -> bool:
-        return serve_waiting(parts, parked, is_due)
+        return serve_waiting(deps, parked, is_due)
 
     polls = PopPolls(steady, serve)
     pops = Pops(
         settings, store, topics, groups, offsets, stats, clock, steady, store_host, topics_saved,
         polls.visible, step, timed_until_ms, polls.visible_everywhere,
     )  # fmt: skip
-    parts = PopParts(
+    deps = PopDeps(
         settings, topics, groups, store, pops, polls, stats, limits, clock, steady, may_consume
     )  # fmt: skip
-    return parts
+    return deps
 
 
 # -- popping ---------------------------------------------------------------------------------------
 
 
-def pop_message(parts: PopParts, connection: Connection, request: Command) -> Command | None:
+def pop_message(deps: PopDeps, connection: Connection, request: Command) -> Command | None:
     """POP_MESSAGE."""
     header = decode(PopMessageRequest, request.fields)
-    config = parts.settings.config
-    _check_allowed(parts, config, header.consumer_group, header.topic, header.queue_id)
+    config = deps.settings.config
+    _check_allowed(deps, config, header.consumer_group, header.topic, header.queue_id)
     _check_sizes(config, header)
     check_retry_topic(config, header.consumer_group, header.topic)
     subscription = _subscription(config, header.topic, header.expression, header.expression_type)
-    answer, is_more = _pop(parts, config, header, subscription)
+    answer, is_more = _pop(deps, config, header, subscription)
     if answer.code == ResponseCode.SUCCESS:
         return answer
     waiting = _waiting(connection, request, header, subscription)
-    code = _park(parts, config, connection, request, waiting)
+    code = _park(deps, config, connection, request, waiting)
     if code is None:
         if is_more:
-            parts.polls.visible(header.topic)
+            deps.polls.visible(header.topic)
         return None
     return msgspec.structs.replace(answer, code=code)
 
@@ -198,26 +198,26 @@ class _Gathered:
 
 
 def _pop(
-    parts: PopParts, config: BrokerConfig, header: PopMessageRequest, subscription: Subscription
+    deps: PopDeps, config: BrokerConfig, header: PopMessageRequest, subscription: Subscription
 ) -> tuple[Command, bool]:
     """The answer, which is no SUCCESS if there is nothing, and whether to look again soon."""
-    now_ms, began_ms = parts.clock(), parts.steady()
+    now_ms, began_ms = deps.clock(), deps.steady()
     got = _Gathered()
-    for topic, queue_id in _queues(parts, config, header):
+    for topic, queue_id in _queues(deps, config, header):
         key = Key(header.consumer_group, topic, queue_id)
-        _pop_queue(parts, config, header, subscription, key, now_ms, got)
+        _pop_queue(deps, config, header, subscription, key, now_ms, got)
     if got.changes:
-        _check_room(parts, config, got.changes)
-        parts.pops.note(got.changes)
+        _check_room(deps, config, got.changes)
+        deps.pops.note(got.changes)
     body = b"".join(got.records)
     if got.records:
-        parts.stats.delivered(
+        deps.stats.delivered(
             header.topic, header.consumer_group, len(got.records), len(body),
-            max(header.queue_id, 0), parts.steady() - began_ms,
+            max(header.queue_id, 0), deps.steady() - began_ms,
         )  # fmt: skip
-        parts.stats.popped[header.topic, header.consumer_group] += len(got.places)
+        deps.stats.popped[header.topic, header.consumer_group] += len(got.places)
     else:
-        parts.stats.pulls_missed += 1
+        deps.stats.pulls_missed += 1
     told = PopMessageResponse(
         pop_time_ms=now_ms,
         invisible_time_ms=header.invisible_time_ms,
@@ -236,33 +236,33 @@ def _pop(
     return answer, got.is_more
 
 
-def _check_room(parts: PopParts, config: BrokerConfig, changes: list[Change]) -> None:
+def _check_room(deps: PopDeps, config: BrokerConfig, changes: list[Change]) -> None:
     """Raises RequestError if groups pop too many queues."""
-    table = parts.pops.table
+    table = deps.pops.table
     new = [change.key for change in changes if table.next_offset(change.key) is None]
     if new:
         group, topic, queue_id = new[0]
-        parts.limits.check(
+        deps.limits.check(
             "maxPoppedQueues", config.max_popped_queues, len(table) + len(new) - 1,
             f"group {group} cannot pop topic {topic} queue {queue_id}",
         )  # fmt: skip
 
 
 def _queues(
-    parts: PopParts, config: BrokerConfig, header: PopMessageRequest
+    deps: PopDeps, config: BrokerConfig, header: PopMessageRequest
 ) -> Iterator[tuple[str, int]]:
     """The queues to look into, in this order."""
     counted = (header.consumer_group, header.topic)
-    turn = parts.turns.get(counted, 0)
-    if len(parts.turns) >= _TURNS_MAX:
-        parts.turns.clear()
-    parts.turns[counted] = turn + 1
+    turn = deps.turns.get(counted, 0)
+    if len(deps.turns) >= _TURNS_MAX:
+        deps.turns.clear()
+    deps.turns[counted] = turn + 1
     share = config.pop_from_retry_probability
     retry_first = turn * share % _PERCENT < share
-    retry_queues = () if header.order else _retry_queues(parts, config, *counted)
+    retry_queues = () if header.order else _retry_queues(deps, config, *counted)
     if retry_first:
         yield from retry_queues
-    yield from _own_queues(parts.topics.get(header.topic), header.topic, header.queue_id, turn)
+    yield from _own_queues(deps.topics.get(header.topic), header.topic, header.queue_id, turn)
     if not retry_first:
         yield from retry_queues
 
@@ -278,18 +278,18 @@ def _own_queues(
 
 
 def _retry_queues(
-    parts: PopParts, config: BrokerConfig, group: str, topic: str
+    deps: PopDeps, config: BrokerConfig, group: str, topic: str
 ) -> Iterator[tuple[str, int]]:
     if config.enable_retry_topic_v2:
         second = receipts.retry_topic(group, topic, v2=True)
-        yield from _own_queues(parts.topics.get(second), second, -1, 0)
+        yield from _own_queues(deps.topics.get(second), second, -1, 0)
     if not config.enable_retry_topic_v2 or config.retrieve_message_from_pop_retry_topic_v1:
         first = receipts.retry_topic(group, topic, v2=False)
-        yield from _own_queues(parts.topics.get(first), first, -1, 0)
+        yield from _own_queues(deps.topics.get(first), first, -1, 0)
 
 
 def _pop_queue(
-    parts: PopParts,
+    deps: PopDeps,
     config: BrokerConfig,
     header: PopMessageRequest,
     subscription: Subscription,
@@ -297,21 +297,21 @@ def _pop_queue(
     now_ms: int,
     got: _Gathered,
 ) -> None:
-    table = parts.pops.table
-    place = parts.pops.place(key)
-    if header.order and table.is_blocked(key, header.attempt_id, parts.steady()):
+    table = deps.pops.table
+    place = deps.pops.place(key)
+    if header.order and table.is_blocked(key, header.attempt_id, deps.steady()):
         return
-    start = _first_offset(parts, config, key, header.init_mode) if place is None else place
+    start = _first_offset(deps, config, key, header.init_mode) if place is None else place
     wanted = header.max_msg_count - len(got.records)
     # An ordered queue has one batch, whose size is bounded.
-    is_full = (parts.pops.is_full and not header.order) or (
+    is_full = (deps.pops.is_full and not header.order) or (
         config.enable_pop_message_threshold
         and table.count(key) > config.pop_inflight_message_threshold
     )
     if wanted <= 0 or is_full:
-        got.rest += max(parts.store.max_offset(key.topic, key.queue_id) - start, 0)
+        got.rest += max(deps.store.max_offset(key.topic, key.queue_id) - start, 0)
         return
-    start, read, went_back = _read(parts, subscription, key, start, wanted)
+    start, read, went_back = _read(deps, subscription, key, start, wanted)
     if not read.records:
         if went_back or start != place:
             got.changes.append(Change(key, start, clear=went_back))
@@ -371,9 +371,9 @@ def _as_sent(record: memoryview, topic: str, handle: Receipt) -> bytes:
     return encode_stored(msgspec.structs.replace(message, topic=topic, properties=found))
 
 
-def _first_offset(parts: PopParts, config: BrokerConfig, key: Key, init_mode: int) -> int:
+def _first_offset(deps: PopDeps, config: BrokerConfig, key: Key, init_mode: int) -> int:
     """Where a group begins that is new to a queue, as RocketMQ has it."""
-    store = parts.store
+    store = deps.store
     low = store.min_offset(key.topic, key.queue_id)
     if init_mode == _FROM_FIRST or key.topic.startswith(RETRY_TOPIC_PREFIX):
         return low
@@ -389,7 +389,7 @@ def _is_recent(store: MessageStore, key: Key) -> bool:
 
 
 def _read(
-    parts: PopParts, subscription: Subscription, key: Key, start: int, count: int
+    deps: PopDeps, subscription: Subscription, key: Key, start: int, count: int
 ) -> tuple[int, Read, bool]:
     """What is found, from which place on, and whether that lies before the place asked for.
 
@@ -397,7 +397,7 @@ def _read(
     """
     by_tags = subscription.is_by_tags and not subscription.tags.selects_all
     sql = subscription.sql
-    look: Callable[[int], Read] = lambda place: parts.store.read(  # noqa: E731 - said once, used twice
+    look: Callable[[int], Read] = lambda place: deps.store.read(  # noqa: E731 - said once, used twice
         key.topic, key.queue_id, place, count,
         accept_tags=subscription.tags.matches if by_tags else None,
         accept_record=None if sql is None else sql.accepts,
@@ -419,7 +419,7 @@ def _read(
 
 
 def _check_allowed(
-    parts: PopParts, config: BrokerConfig, group_name: str, topic_name: str, queue_id: int
+    deps: PopDeps, config: BrokerConfig, group_name: str, topic_name: str, queue_id: int
 ) -> TopicConfig:
     """The topic, if the group may read this queue of it. Raises RequestError."""
     if not config.broker_permission & PERM_READ:
@@ -428,7 +428,7 @@ def _check_allowed(
             f"broker {config.broker_name} gives no messages: brokerPermission is "
             f"{validation.describe_permission(config.broker_permission)}",
         )
-    topic = find_topic(parts, config, topic_name)
+    topic = find_topic(deps, config, topic_name)
     if not topic.perm & PERM_READ:
         raise RequestError(
             ResponseCode.NO_PERMISSION,
@@ -441,7 +441,7 @@ def _check_allowed(
             f"queueId[{queue_id}] is illegal: topic {topic_name} has {topic.read_queue_count} read "
             f"queues",
         )
-    group = parts.groups.find(group_name, auto_create=config.auto_create_subscription_group)
+    group = deps.groups.find(group_name, auto_create=config.auto_create_subscription_group)
     if group is None:
         raise RequestError(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -453,7 +453,7 @@ def _check_allowed(
             ResponseCode.NO_PERMISSION,
             f"consumer group {group_name} must not consume: consumeEnable is false",
         )
-    if parts.groups.is_forbidden(group_name, topic_name):
+    if deps.groups.is_forbidden(group_name, topic_name):
         raise RequestError(
             ResponseCode.NO_PERMISSION,
             f"consumer group {group_name} must not read topic {topic_name}: an administrator has "
@@ -462,8 +462,8 @@ def _check_allowed(
     return topic
 
 
-def find_topic(parts: PopParts, config: BrokerConfig, name: str) -> TopicConfig:
-    topic = parts.topics.get(name)
+def find_topic(deps: PopDeps, config: BrokerConfig, name: str) -> TopicConfig:
+    topic = deps.topics.get(name)
     if topic is None or name in UNSENDABLE_TOPICS:
         raise RequestError(
             ResponseCode.TOPIC_NOT_EXIST,
@@ -492,14 +492,14 @@ def _subscription(
 
 
 def _park(
-    parts: PopParts,
+    deps: PopDeps,
     config: BrokerConfig,
     connection: Connection,
     request: Command,
     waiting: PopWaiting,
 ) -> int | None:
     """None if the request waits now, else the code to answer it with."""
-    header, polls = waiting.header, parts.polls
+    header, polls = waiting.header, deps.polls
     if header.poll_time_ms <= 0 or request.is_oneway:
         return ResponseCode.POLLING_TIMEOUT
     if not polls.has_room(connection, waiting, config.max_pop_polling_size):
@@ -521,24 +521,24 @@ def _waiting(
     return PopWaiting(header, subscription, request.opaque, request.encoding, connection.account)
 
 
-def serve_waiting(parts: PopParts, parked: PopParked, is_due: bool) -> bool:
+def serve_waiting(deps: PopDeps, parked: PopParked, is_due: bool) -> bool:
     """Answer a request that waits, if there is something to tell or its time is up."""
     waiting, connection = parked.request, parked.owner
     if connection.closed:
-        parts.polls.remove(parked)
+        deps.polls.remove(parked)
         return True
     is_more = False
     try:
-        answer, is_more = _answer_to(parts, connection, waiting)
+        answer, is_more = _answer_to(deps, connection, waiting)
     except RequestError as e:
         answer = Command(code=e.code, remark=e.remark)
     if answer is None or answer.code == ResponseCode.POLLING_TIMEOUT:
         if not is_due:
             if is_more:
-                parts.polls.visible(waiting.header.topic)
+                deps.polls.visible(waiting.header.topic)
             return False
         answer = answer or _notice(has_msg=False)
-    parts.polls.remove(parked)
+    deps.polls.remove(parked)
     question = Command(code=0, opaque=waiting.opaque, encoding=waiting.encoding)
     connection.send(
         response_to(
@@ -553,31 +553,31 @@ def serve_waiting(parts: PopParts, parked: PopParked, is_due: bool) -> bool:
 
 
 def _answer_to(
-    parts: PopParts, connection: Connection, waiting: PopWaiting
+    deps: PopDeps, connection: Connection, waiting: PopWaiting
 ) -> tuple[Command | None, bool]:
-    header, config = waiting.header, parts.settings.config
-    if not parts.may_consume(connection, waiting.account, header.topic, header.consumer_group):
+    header, config = waiting.header, deps.settings.config
+    if not deps.may_consume(connection, waiting.account, header.topic, header.consumer_group):
         raise refuse_waiting(header.topic, header.consumer_group)
-    _check_allowed(parts, config, header.consumer_group, header.topic, header.queue_id)
+    _check_allowed(deps, config, header.consumer_group, header.topic, header.queue_id)
     if isinstance(header, PopMessageRequest):
-        return _pop(parts, config, header, waiting.subscription)
-    found = _has_message(parts, config, header, waiting.subscription)
+        return _pop(deps, config, header, waiting.subscription)
+    found = _has_message(deps, config, header, waiting.subscription)
     return (_notice(has_msg=True) if found else None), False
 
 
 # -- looking ---------------------------------------------------------------------------------------
 
 
-def notification(parts: PopParts, connection: Connection, request: Command) -> Command | None:
+def notification(deps: PopDeps, connection: Connection, request: Command) -> Command | None:
     """NOTIFICATION: an answer as soon as there is something to pop."""
     header = decode(NotificationRequest, request.fields)
-    config = parts.settings.config
-    _check_allowed(parts, config, header.consumer_group, header.topic, header.queue_id)
+    config = deps.settings.config
+    _check_allowed(deps, config, header.consumer_group, header.topic, header.queue_id)
     subscription = _subscription(config, header.topic, header.expression, header.expression_type)
-    if _has_message(parts, config, header, subscription):
+    if _has_message(deps, config, header, subscription):
         return _notice(has_msg=True)
     waiting = _waiting(connection, request, header, subscription)
-    code = _park(parts, config, connection, request, waiting)
+    code = _park(deps, config, connection, request, waiting)
     if code is None:
         return None
     return _notice(has_msg=False, polling_full=code == ResponseCode.POLLING_FULL)
@@ -589,29 +589,29 @@ def _notice(*, has_msg: bool, polling_full: bool = False) -> Command:
 
 
 def _has_message(
-    parts: PopParts, config: BrokerConfig, header: NotificationRequest, subscription: Subscription
+    deps: PopDeps, config: BrokerConfig, header: NotificationRequest, subscription: Subscription
 ) -> bool:
-    topic = parts.topics.get(header.topic)
+    topic = deps.topics.get(header.topic)
     queues = list(_own_queues(topic, header.topic, header.queue_id, 0))
     if not header.order:
-        queues += _retry_queues(parts, config, header.consumer_group, header.topic)
-    now_ms = parts.steady()
+        queues += _retry_queues(deps, config, header.consumer_group, header.topic)
+    now_ms = deps.steady()
     for name, queue_id in queues:
         key = Key(header.consumer_group, name, queue_id)
-        place = parts.pops.place(key)
-        if header.order and parts.pops.table.is_blocked(key, header.attempt_id, now_ms):
+        place = deps.pops.place(key)
+        if header.order and deps.pops.table.is_blocked(key, header.attempt_id, now_ms):
             continue
-        start = parts.store.min_offset(name, queue_id) if place is None else place
-        if _read(parts, subscription, key, start, 1)[1].records:
+        start = deps.store.min_offset(name, queue_id) if place is None else place
+        if _read(deps, subscription, key, start, 1)[1].records:
             return True
     return False
 
 
-def peek_message(parts: PopParts, _: Connection, request: Command) -> Command:
+def peek_message(deps: PopDeps, _: Connection, request: Command) -> Command:
     """PEEK_MESSAGE: what the next pop would find, without taking it."""
     header = decode(PeekMessageRequest, request.fields)
-    config = parts.settings.config
-    topic = _check_allowed(parts, config, header.consumer_group, header.topic, header.queue_id)
+    config = deps.settings.config
+    topic = _check_allowed(deps, config, header.consumer_group, header.topic, header.queue_id)
     if not 1 <= header.max_msg_count <= config.pull_batch_max_message_count:
         raise RequestError(
             ResponseCode.INVALID_PARAMETER,
@@ -622,15 +622,15 @@ def peek_message(parts: PopParts, _: Connection, request: Command) -> Command:
     records: list[memoryview] = []
     rest = 0
     queues = _own_queues(topic, header.topic, header.queue_id, 0)
-    retry_queues = _retry_queues(parts, config, header.consumer_group, header.topic)
+    retry_queues = _retry_queues(deps, config, header.consumer_group, header.topic)
     for name, queue_id in (*queues, *retry_queues):
         key = Key(header.consumer_group, name, queue_id)
-        place = parts.pops.place(key)
-        start = parts.store.min_offset(name, queue_id) if place is None else place
-        rest += max(parts.store.max_offset(name, queue_id) - start, 0)
+        place = deps.pops.place(key)
+        start = deps.store.min_offset(name, queue_id) if place is None else place
+        rest += max(deps.store.max_offset(name, queue_id) - start, 0)
         wanted = header.max_msg_count - len(records)
         if wanted > 0:
-            records += _read(parts, everything, key, start, wanted)[1].records
+            records += _read(deps, everything, key, start, wanted)[1].records
     told = PopMessageResponse(
         pop_time_ms=0, invisible_time_ms=0, revive_queue_id=0, rest_count=rest
     )
@@ -642,12 +642,12 @@ def peek_message(parts: PopParts, _: Connection, request: Command) -> Command:
     )
 
 
-def polling_info(parts: PopParts, _: Connection, request: Command) -> Command:
+def polling_info(deps: PopDeps, _: Connection, request: Command) -> Command:
     """POLLING_INFO: how many requests of a group wait for a queue."""
     header = decode(PollingInfoRequest, request.fields)
-    config = parts.settings.config
-    _check_allowed(parts, config, header.consumer_group, header.topic, header.queue_id)
-    count = parts.polls.count(header.topic, header.consumer_group, max(header.queue_id, -1))
+    config = deps.settings.config
+    _check_allowed(deps, config, header.consumer_group, header.topic, header.queue_id)
+    count = deps.polls.count(header.topic, header.consumer_group, max(header.queue_id, -1))
     return Command(
         code=ResponseCode.SUCCESS, ext_fields=encode(PollingInfoResponse(polling_count=count))
     )

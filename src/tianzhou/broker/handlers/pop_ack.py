@@ -8,7 +8,7 @@ import base64
 import binascii
 from collections.abc import Iterator
 
-from tianzhou.broker.handlers.pop import PopParts, check_invisible, find_topic
+from tianzhou.broker.handlers.pop import PopDeps, check_invisible, find_topic
 from tianzhou.broker.pop.inflight import Change, Flying, Key
 from tianzhou.clock import Moment
 from tianzhou.errors import BodyError, RequestError
@@ -29,43 +29,43 @@ from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.slices import Steps, sliced
 
 
-def ack_message(parts: PopParts, _: Connection, request: Command) -> Command:
+def ack_message(deps: PopDeps, _: Connection, request: Command) -> Command:
     """ACK_MESSAGE. A handle that is worth nothing any more does nothing, as in RocketMQ."""
     header = decode(AckMessageRequest, request.fields)
     handle = receipts.parse_receipt(header.extra_info)
-    _check_place(parts, header.topic, header.queue_id, header.queue_offset)
+    _check_place(deps, header.topic, header.queue_id, header.queue_offset)
     key = Key(header.consumer_group, header.topic, header.queue_id)
     if handle.is_ordered:
-        _ack_in_order(parts, key, header.queue_offset, handle.pop_time_ms)
+        _ack_in_order(deps, key, header.queue_offset, handle.pop_time_ms)
     else:
-        change = parts.pops.table.acked(
+        change = deps.pops.table.acked(
             key, header.queue_offset, handle.pop_time_ms, handle.invisible_time_ms
         )
         if change is not None:
-            _note_acked(parts, [change])
+            _note_acked(deps, [change])
     return Command(code=ResponseCode.SUCCESS)
 
 
-def _note_acked(parts: PopParts, changes: list[Change]) -> None:
-    parts.pops.note(changes)
+def _note_acked(deps: PopDeps, changes: list[Change]) -> None:
+    deps.pops.note(changes)
     for key, *_ in changes:
-        parts.stats.acked[key.topic, key.group] += 1
-    if parts.settings.config.enable_pop_message_threshold:
+        deps.stats.acked[key.topic, key.group] += 1
+    if deps.settings.config.enable_pop_message_threshold:
         # There may be room for more where there was none.
         for topic in {receipts.origin_topic(key.group, key.topic) for key, *_ in changes}:
-            parts.polls.visible(topic)
+            deps.polls.visible(topic)
 
 
-def _check_place(parts: PopParts, topic_name: str, queue_id: int, queue_offset: int) -> None:
-    topic = find_topic(parts, parts.settings.config, topic_name)
+def _check_place(deps: PopDeps, topic_name: str, queue_id: int, queue_offset: int) -> None:
+    topic = find_topic(deps, deps.settings.config, topic_name)
     if not 0 <= queue_id < topic.read_queue_count:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
             f"queueId[{queue_id}] is illegal: topic {topic_name} has {topic.read_queue_count} read "
             f"queues",
         )
-    low = parts.store.min_offset(topic_name, queue_id)
-    end = parts.store.max_offset(topic_name, queue_id)
+    low = deps.store.min_offset(topic_name, queue_id)
+    end = deps.store.max_offset(topic_name, queue_id)
     if not low <= queue_offset < end:
         raise RequestError(
             ResponseCode.NO_MESSAGE,
@@ -74,8 +74,8 @@ def _check_place(parts: PopParts, topic_name: str, queue_id: int, queue_offset: 
         )
 
 
-def _ack_in_order(parts: PopParts, key: Key, queue_offset: int, pop_time_ms: int) -> None:
-    table = parts.pops.table
+def _ack_in_order(deps: PopDeps, key: Key, queue_offset: int, pop_time_ms: int) -> None:
+    table = deps.pops.table
     batch = table.batch(key)
     if batch is not None and batch.pop_time_ms == pop_time_ms:
         is_known = queue_offset in batch.queue_offsets
@@ -88,14 +88,14 @@ def _ack_in_order(parts: PopParts, key: Key, queue_offset: int, pop_time_ms: int
     change = table.batch_acked(key, queue_offset, pop_time_ms)
     if change is None:
         return
-    parts.pops.note([change])
-    parts.stats.acked[key.topic, key.group] += 1
-    if not table.is_blocked(key, None, parts.steady()):
-        parts.polls.visible(key.topic)
+    deps.pops.note([change])
+    deps.stats.acked[key.topic, key.group] += 1
+    if not table.is_blocked(key, None, deps.steady()):
+        deps.polls.visible(key.topic)
 
 
 @sliced
-def batch_ack_message(parts: PopParts, _: Connection, request: Command) -> Steps[Command]:
+def batch_ack_message(deps: PopDeps, _: Connection, request: Command) -> Steps[Command]:
     """BATCH_ACK_MESSAGE: acknowledgements of several pops, each with the bits of its messages."""
     acks = None
     if request.body:
@@ -111,7 +111,7 @@ def batch_ack_message(parts: PopParts, _: Connection, request: Command) -> Steps
         acked += [(ack, key, queue_offset) for queue_offset in _acked_offsets(ack)]
         yield
     for at in range(0, len(acked), _NOTED_TOGETHER):
-        _ack_some(parts, acked[at : at + _NOTED_TOGETHER])
+        _ack_some(deps, acked[at : at + _NOTED_TOGETHER])
         yield
     return Command(code=ResponseCode.SUCCESS)
 
@@ -120,17 +120,17 @@ _NOTED_TOGETHER = 64
 """Acknowledgements that are looked up and written without a pause: nothing changes in between."""
 
 
-def _ack_some(parts: PopParts, acked: list[tuple[BatchAck, Key, int]]) -> None:
+def _ack_some(deps: PopDeps, acked: list[tuple[BatchAck, Key, int]]) -> None:
     changes: dict[tuple[Key, int], Change] = {}
     for ack, key, queue_offset in acked:
         if ack.revive_queue_id == ORDERED_REVIVE_QUEUE:
-            _ack_in_order(parts, key, queue_offset, ack.pop_time_ms)
+            _ack_in_order(deps, key, queue_offset, ack.pop_time_ms)
             continue
-        change = parts.pops.table.acked(key, queue_offset, ack.pop_time_ms, ack.invisible_time_ms)
+        change = deps.pops.table.acked(key, queue_offset, ack.pop_time_ms, ack.invisible_time_ms)
         if change is not None:
             changes[key, queue_offset] = change
     if changes:
-        _note_acked(parts, list(changes.values()))
+        _note_acked(deps, list(changes.values()))
 
 
 def _check_bits(acks: list[BatchAck]) -> None:
@@ -155,14 +155,14 @@ def _acked_offsets(ack: BatchAck) -> Iterator[int]:
             yield ack.start_offset + at
 
 
-def change_invisible_time(parts: PopParts, _: Connection, request: Command) -> Command:
+def change_invisible_time(deps: PopDeps, _: Connection, request: Command) -> Command:
     """CHANGE_MESSAGE_INVISIBLETIME: a message shall come back at another time."""
     header = decode(ChangeInvisibleTimeRequest, request.fields)
     handle = receipts.parse_receipt(header.extra_info)
-    _check_place(parts, header.topic, header.queue_id, header.queue_offset)
-    check_invisible(parts.settings.config, header.invisible_time_ms, 0)
+    _check_place(deps, header.topic, header.queue_id, header.queue_offset)
+    check_invisible(deps.settings.config, header.invisible_time_ms, 0)
     key = Key(header.consumer_group, header.topic, header.queue_id)
-    at, table = Moment(parts.clock(), parts.steady()), parts.pops.table
+    at, table = Moment(deps.clock(), deps.steady()), deps.pops.table
     if handle.is_ordered:
         visible_ms = at.wall_ms + header.invisible_time_ms
         change = table.batch_prolonged(key, header.queue_offset, handle.pop_time_ms, visible_ms)
@@ -177,10 +177,10 @@ def change_invisible_time(parts: PopParts, _: Connection, request: Command) -> C
             f"message {header.queue_offset} of topic {header.topic} queue {header.queue_id} is not "
             f"in flight by this handle: it is acknowledged, or its time was up",
         )
-    parts.pops.note([change])
+    deps.pops.note([change])
     # As RocketMQ counts it: acknowledged, and popped anew.
-    parts.stats.acked[key.topic, key.group] += 1
-    parts.stats.popped[key.topic, key.group] += 1
+    deps.stats.acked[key.topic, key.group] += 1
+    deps.stats.popped[key.topic, key.group] += 1
     told = ChangeInvisibleTimeResponse(
         pop_time_ms=pop_time_ms,
         invisible_time_ms=invisible_time_ms,

@@ -83,7 +83,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class PullParts:
+class PullDeps:
     """What pulling needs of a broker."""
 
     settings: LiveSettings[BrokerConfig]
@@ -113,70 +113,68 @@ class Asked(NamedTuple):
     account: str | None
 
 
-def pull_message(parts: PullParts, connection: Connection, request: Command) -> Answer:
+def pull_message(deps: PullDeps, connection: Connection, request: Command) -> Answer:
     """PULL_MESSAGE and LITE_PULL_MESSAGE."""
     header = decode(PullMessageRequest, request.fields)
-    config = parts.settings.config
+    config = deps.settings.config
     if request.code == RequestCode.LITE_PULL_MESSAGE and not config.lite_pull_message_enable:
         raise RequestError(
             ResponseCode.NO_PERMISSION,
             f"broker {config.broker_name} answers no lite pulls: litePullMessageEnable is false",
         )
-    group = _check_allowed(parts, config, header)
-    subscription = _subscription_of(parts, config, group, header)
-    moved = _moved_by_reset(parts, header, header.queue_offset)
+    group = _check_allowed(deps, config, header)
+    subscription = _subscription_of(deps, config, group, header)
+    moved = _moved_by_reset(deps, header, header.queue_offset)
     if moved is not None:
         return moved
     asked = Asked(connection, request, header, group, subscription, connection.account)
     count = min(header.max_msg_count, config.pull_batch_max_message_count)
     if disk_prefetch.needs_disk(
-        parts.store, header.topic, header.queue_id, header.queue_offset, count
+        deps.store, header.topic, header.queue_id, header.queue_offset, count
     ):
-        return _pull_from_disk(parts, asked)
-    return _pull(parts, asked)
+        return _pull_from_disk(deps, asked)
+    return _pull(deps, asked)
 
 
-async def _pull_from_disk(parts: PullParts, asked: Asked) -> Command | None:
+async def _pull_from_disk(deps: PullDeps, asked: Asked) -> Command | None:
     """Let a thread wait for the disk; meanwhile all others are served."""
     topic, queue_id = asked.header.topic, asked.header.queue_id
     queue_offset = asked.header.queue_offset
     try:
-        await asyncio.to_thread(
-            disk_prefetch.warm_ahead, parts.store, topic, queue_id, queue_offset
-        )
+        await asyncio.to_thread(disk_prefetch.warm_ahead, deps.store, topic, queue_id, queue_offset)
     except OSError as e:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
             f"topic {topic}, queue {queue_id}: messages from {queue_offset} on cannot be read from "
             f"the disk: {e.strerror or e}",
         ) from e
-    return _pull(parts, asked)
+    return _pull(deps, asked)
 
 
-def _pull(parts: PullParts, asked: Asked) -> Command | None:
+def _pull(deps: PullDeps, asked: Asked) -> Command | None:
     """Answer with what there is, or let the pull wait for more."""
     _, _, header, group, subscription, _ = asked
-    config = parts.settings.config
-    started_ms = parts.steady()
-    read = _read(parts, config, header, subscription, header.queue_offset)
+    config = deps.settings.config
+    started_ms = deps.steady()
+    read = _read(deps, config, header, subscription, header.queue_offset)
     code = _code_of(read, header.queue_offset)
-    parts.offsets.note_pull(header.consumer_group, header.topic, header.queue_id, read.next_offset)
+    deps.offsets.note_pull(header.consumer_group, header.topic, header.queue_id, read.next_offset)
     if header.sys_flag & COMMIT_OFFSET:
-        parts.offsets.commit(
+        deps.offsets.commit(
             header.consumer_group, header.topic, header.queue_id, header.commit_offset
         )
-    if code == ResponseCode.PULL_NOT_FOUND and _park(parts, config, asked):
+    if code == ResponseCode.PULL_NOT_FOUND and _park(deps, config, asked):
         return None
     if code == ResponseCode.SUCCESS:
-        parts.found(header, subscription, read.next_offset)
-    return _answer(parts, config, header, group, read, code, started_ms)
+        deps.found(header, subscription, read.next_offset)
+    return _answer(deps, config, header, group, read, code, started_ms)
 
 
 # -- checks ----------------------------------------------------------------------------------------
 
 
 def _check_allowed(
-    parts: PullParts, config: BrokerConfig, header: PullMessageRequest
+    deps: PullDeps, config: BrokerConfig, header: PullMessageRequest
 ) -> SubscriptionGroupConfig:
     """The group, if it may read this queue. Raises RequestError."""
     if not config.broker_permission & PERM_READ:
@@ -185,7 +183,7 @@ def _check_allowed(
             f"broker {config.broker_name} gives no messages: brokerPermission is "
             f"{validation.describe_permission(config.broker_permission)}",
         )
-    group = parts.groups.find(
+    group = deps.groups.find(
         header.consumer_group, auto_create=config.auto_create_subscription_group
     )
     if group is None:
@@ -200,13 +198,13 @@ def _check_allowed(
             ResponseCode.NO_PERMISSION,
             f"consumer group {header.consumer_group} must not consume: consumeEnable is false",
         )
-    if parts.groups.is_forbidden(header.consumer_group, header.topic):
+    if deps.groups.is_forbidden(header.consumer_group, header.topic):
         raise RequestError(
             ResponseCode.NO_PERMISSION,
             f"consumer group {header.consumer_group} must not read topic {header.topic}: an "
             f"administrator has forbidden it",
         )
-    topic = parts.topics.get(header.topic)
+    topic = deps.topics.get(header.topic)
     if topic is None:
         raise RequestError(
             ResponseCode.TOPIC_NOT_EXIST,
@@ -229,13 +227,13 @@ def _check_allowed(
 
 
 def _subscription_of(
-    parts: PullParts,
+    deps: PullDeps,
     config: BrokerConfig,
     group: SubscriptionGroupConfig,
     header: PullMessageRequest,
 ) -> Subscription:
     if config.reject_pull_consumer_enable:
-        members = parts.consumers.get(header.consumer_group)
+        members = deps.consumers.get(header.consumer_group)
         if members is None or members.consume_type == "CONSUME_ACTIVELY":
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
@@ -248,7 +246,7 @@ def _subscription_of(
         if subscription.problem is not None:
             raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, subscription.problem)
     else:
-        subscription = _registered_subscription(parts, group, header)
+        subscription = _registered_subscription(deps, group, header)
     if not subscription.is_by_tags and not config.enable_property_filter:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
@@ -259,11 +257,11 @@ def _subscription_of(
 
 
 def _registered_subscription(
-    parts: PullParts, group: SubscriptionGroupConfig, header: PullMessageRequest
+    deps: PullDeps, group: SubscriptionGroupConfig, header: PullMessageRequest
 ) -> Subscription:
     """What the group's heartbeats say. Raises RequestError."""
     name = header.consumer_group
-    members = parts.consumers.get(name)
+    members = deps.consumers.get(name)
     if members is None:
         raise RequestError(
             ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -296,7 +294,7 @@ def _registered_subscription(
 
 
 def _read(
-    parts: PullParts,
+    deps: PullDeps,
     config: BrokerConfig,
     header: PullMessageRequest,
     subscription: Subscription,
@@ -309,7 +307,7 @@ def _read(
         )
     by_tags = subscription.is_by_tags and not subscription.tags.selects_all
     sql = subscription.sql
-    return parts.store.read(
+    return deps.store.read(
         header.topic,
         header.queue_id,
         queue_offset,
@@ -328,24 +326,24 @@ def _code_of(read: Read, queue_offset: int) -> int:
 
 
 def _moved_by_reset(
-    parts: PullParts, header: PullMessageRequest, queue_offset: int
+    deps: PullDeps, header: PullMessageRequest, queue_offset: int
 ) -> Command | None:
     """Where the group has to go on, if it was reset and this consumer is the first to ask."""
     group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
-    wanted = parts.offsets.take_reset(group, topic, queue_id)
+    wanted = deps.offsets.take_reset(group, topic, queue_id)
     if wanted is None or wanted == queue_offset:
         return None
     log.info("group %s: goes on at %d in topic %s queue %d, as it was reset",
              group, wanted, topic, queue_id)  # fmt: skip
-    parts.stats.pulls_missed += 1
+    deps.stats.pulls_missed += 1
     return Command(
         code=ResponseCode.PULL_OFFSET_MOVED,
         remark="OFFSET_RESET",
         ext_fields={
             "suggestWhichBrokerId": str(MASTER_ID),
             "nextBeginOffset": str(wanted),
-            "minOffset": str(parts.store.min_offset(topic, queue_id)),
-            "maxOffset": str(parts.store.max_offset(topic, queue_id)),
+            "minOffset": str(deps.store.min_offset(topic, queue_id)),
+            "maxOffset": str(deps.store.max_offset(topic, queue_id)),
         },
     )
 
@@ -354,7 +352,7 @@ def _moved_by_reset(
 
 
 def _answer(
-    parts: PullParts,
+    deps: PullDeps,
     config: BrokerConfig,
     header: PullMessageRequest,
     group: SubscriptionGroupConfig,
@@ -365,12 +363,12 @@ def _answer(
     body = b""
     if code == ResponseCode.SUCCESS:
         body = b"".join(read.records)
-        parts.stats.delivered(
+        deps.stats.delivered(
             header.topic, header.consumer_group, len(read.records), len(body), header.queue_id,
-            parts.steady() - started_ms,
+            deps.steady() - started_ms,
         )  # fmt: skip
     else:
-        parts.stats.pulls_missed += 1
+        deps.stats.pulls_missed += 1
     if code == ResponseCode.PULL_OFFSET_MOVED:
         log.info(
             "group %s: offset %d of topic %s queue %d is moved to %d (%s)",
@@ -379,7 +377,7 @@ def _answer(
         )  # fmt: skip
     broker_id = MASTER_ID
     if config.slave_read_enable:
-        slow = read.behind_bytes > parts.store.memory_bytes
+        slow = read.behind_bytes > deps.store.memory_bytes
         broker_id = group.which_broker_when_consume_slowly if slow else group.broker_id
     return Command(
         code=code,
@@ -397,64 +395,64 @@ def _answer(
 # -- waiting ---------------------------------------------------------------------------------------
 
 
-def _park(parts: PullParts, config: BrokerConfig, asked: Asked) -> bool:
+def _park(deps: PullDeps, config: BrokerConfig, asked: Asked) -> bool:
     """Let a pull wait; False if it cannot or does not want to."""
     connection, request, header, _, subscription, account = asked
     if not header.sys_flag & MAY_BE_HELD or request.is_oneway:
         return False
     cost = subscription.cost
-    if not parts.parked.has_room(connection, cost, config.max_parked_pulls):
+    if not deps.parked.has_room(connection, cost, config.max_parked_pulls):
         return False
     wait_ms = header.suspend_timeout_millis
     if not config.long_polling_enable:
         wait_ms = config.short_polling_time_mills
     if wait_ms <= 0:
         return False
-    deadline_ms = parts.steady() + wait_ms
+    deadline_ms = deps.steady() + wait_ms
     waiting = Waiting(header, subscription, request.opaque, request.encoding, account)
     key = (header.topic, header.queue_id)
-    parts.parked.park(connection, key, header.queue_offset, deadline_ms, waiting, cost)
-    parts.arm(deadline_ms)
+    deps.parked.park(connection, key, header.queue_offset, deadline_ms, waiting, cost)
+    deps.arm(deadline_ms)
     return True
 
 
-def wake(parts: PullParts, parked: Parked[Connection, Waiting]) -> None:
+def wake(deps: PullDeps, parked: Parked[Connection, Waiting]) -> None:
     """Messages have arrived in the queue of a parked pull: answer it if it wants them."""
-    if parked in parts.parked:
-        _try_parked(parts, parked, is_due=False)
+    if parked in deps.parked:
+        _try_parked(deps, parked, is_due=False)
 
 
-def answer_due(parts: PullParts, now_ms: int) -> None:
+def answer_due(deps: PullDeps, now_ms: int) -> None:
     """Answer those whose time is up."""
-    for parked in parts.parked.take_due(now_ms):
-        _try_parked(parts, parked, is_due=True)
+    for parked in deps.parked.take_due(now_ms):
+        _try_parked(deps, parked, is_due=True)
 
 
-def answer_all(parts: PullParts) -> None:
+def answer_all(deps: PullDeps) -> None:
     """Answer everyone who waits, found or not: the broker stops."""
-    for parked in parts.parked.take_all():
-        _try_parked(parts, parked, is_due=True)
+    for parked in deps.parked.take_all():
+        _try_parked(deps, parked, is_due=True)
 
 
-def _try_parked(parts: PullParts, parked: Parked[Connection, Waiting], *, is_due: bool) -> None:
+def _try_parked(deps: PullDeps, parked: Parked[Connection, Waiting], *, is_due: bool) -> None:
     """Answer a parked pull if there is something to tell, or if its time is up."""
     waiting, connection = parked.request, parked.owner
     if connection.closed:
-        parts.parked.remove(parked)
+        deps.parked.remove(parked)
         return
-    config, header = parts.settings.config, waiting.header
+    config, header = deps.settings.config, waiting.header
     try:
-        if not parts.may_consume(connection, waiting.account, header.topic, header.consumer_group):
+        if not deps.may_consume(connection, waiting.account, header.topic, header.consumer_group):
             raise refuse_waiting(header.topic, header.consumer_group)
-        group = _check_allowed(parts, config, header)
-        answer = _moved_by_reset(parts, header, parked.queue_offset)
+        group = _check_allowed(deps, config, header)
+        answer = _moved_by_reset(deps, header, parked.queue_offset)
         if answer is None:
-            answer = _look_again(parts, config, parked, group, is_due=is_due)
+            answer = _look_again(deps, config, parked, group, is_due=is_due)
         if answer is None:
             return
     except RequestError as e:
         answer = Command(code=e.code, remark=e.remark)
-    parts.parked.remove(parked)
+    deps.parked.remove(parked)
     question = Command(code=0, opaque=waiting.opaque, encoding=waiting.encoding)
     connection.send(
         response_to(
@@ -468,7 +466,7 @@ def _try_parked(parts: PullParts, parked: Parked[Connection, Waiting], *, is_due
 
 
 def _look_again(
-    parts: PullParts,
+    deps: PullDeps,
     config: BrokerConfig,
     parked: Parked[Connection, Waiting],
     group: SubscriptionGroupConfig,
@@ -477,14 +475,14 @@ def _look_again(
 ) -> Command | None:
     """The answer to a parked pull; None if it goes on waiting."""
     header = parked.request.header
-    started_ms = parts.steady()
-    read = _read(parts, config, header, parked.request.subscription, parked.queue_offset)
+    started_ms = deps.steady()
+    read = _read(deps, config, header, parked.request.subscription, parked.queue_offset)
     code = _code_of(read, parked.queue_offset)
     nothing_yet = code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
-    parts.offsets.note_pull(header.consumer_group, header.topic, header.queue_id, read.next_offset)
+    deps.offsets.note_pull(header.consumer_group, header.topic, header.queue_id, read.next_offset)
     if nothing_yet and not is_due:
         parked.queue_offset = max(parked.queue_offset, read.next_offset)
         return None
     if code == ResponseCode.SUCCESS:
-        parts.found(header, parked.request.subscription, read.next_offset)
-    return _answer(parts, config, header, group, read, code, started_ms)
+        deps.found(header, parked.request.subscription, read.next_offset)
+    return _answer(deps, config, header, group, read, code, started_ms)

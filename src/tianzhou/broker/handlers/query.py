@@ -23,19 +23,19 @@ _UNIQUE_KEYS = "U"
 
 
 @dataclass(frozen=True, slots=True)
-class QueryParts:
+class QueryDeps:
     """What these requests need of a broker."""
 
     store: MessageStore
 
 
-async def query_message(parts: QueryParts, _: Connection, request: Command) -> Command:
+async def query_message(deps: QueryDeps, _: Connection, request: Command) -> Command:
     """QUERY_MESSAGE: the records of a topic that have a key, within a range of store times.
 
     The index and the messages may be old, so they are read beside the event loop.
     """
     header = decode(QueryMessageRequest, request.fields)
-    records = await asyncio.to_thread(_find, parts, header)
+    records = await asyncio.to_thread(_find, deps, header)
     if not records:
         raise RequestError(
             ResponseCode.QUERY_NOT_FOUND,
@@ -43,15 +43,15 @@ async def query_message(parts: QueryParts, _: Connection, request: Command) -> C
         )
     found = QueryMessageResponse(
         index_last_update_timestamp=header.end_timestamp,
-        index_last_update_log_offset=parts.store.end_log_offset,
+        index_last_update_log_offset=deps.store.end_log_offset,
     )
     return Command(code=ResponseCode.SUCCESS, ext_fields=encode(found), body=b"".join(records))
 
 
-def _find(parts: QueryParts, header: QueryMessageRequest) -> list[memoryview]:
+def _find(deps: QueryDeps, header: QueryMessageRequest) -> list[memoryview]:
     # Whoever asks for a producer's id means all of its messages, whatever count it names (5.x).
     count = _UNIQUE_COUNT_MAX if header.unique_key else max(header.max_count, 1)
-    records = parts.store.query(
+    records = deps.store.query(
         header.topic, header.key, header.begin_timestamp, header.end_timestamp, count
     )
     return [record for record in records if _is_of_kind(record, header)]
@@ -69,10 +69,10 @@ def _is_of_kind(record: memoryview, header: QueryMessageRequest) -> bool:
     return False
 
 
-def view_message_by_id(parts: QueryParts, _: Connection, request: Command) -> Command:
+def view_message_by_id(deps: QueryDeps, _: Connection, request: Command) -> Command:
     """VIEW_MESSAGE_BY_ID: the record at one place of the log."""
     header = decode(ViewMessageRequest, request.fields)
-    record = parts.store.record_at(header.log_offset)
+    record = deps.store.record_at(header.log_offset)
     if record is None:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,

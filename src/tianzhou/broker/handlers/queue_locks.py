@@ -34,7 +34,7 @@ _TOGETHER = 256
 
 
 @dataclass(frozen=True, slots=True)
-class LockParts:
+class LockDeps:
     """What these requests need of a broker."""
 
     settings: LiveSettings[BrokerConfig]
@@ -48,27 +48,27 @@ class LockParts:
 
 
 @sliced
-def lock_batch(parts: LockParts, _: Connection, request: Command) -> Steps[Command]:
+def lock_batch(deps: LockDeps, _: Connection, request: Command) -> Steps[Command]:
     """LOCK_BATCH_MQ: the answer lists the queues that are the client's now."""
     told = yield from decode_request_steps(LockBatchRequestBody, request.body)
-    config = parts.settings.config
+    config = deps.settings.config
     group, client_id = _owner(told.consumer_group, told.client_id)
     wanted = yield from _names(told.queues)
-    is_known = parts.groups.get(group) is not None
+    is_known = deps.groups.get(group) is not None
     there: list[QueueName] = []
     strays: list[QueueName] = []
     for some in _some(wanted):
         for each in some:
-            (there if is_known and _exists(parts, each) else strays).append(each)
+            (there if is_known and _exists(deps, each) else strays).append(each)
         yield
-    _check_room(parts, "maxQueueLocks", config.max_queue_locks, parts.locks, group, there)
+    _check_room(deps, "maxQueueLocks", config.max_queue_locks, deps.locks, group, there)
     yield
-    _check_room(parts, "unknown queues", STRAY_LOCKS_MAX, parts.strays, group, strays)
+    _check_room(deps, "unknown queues", STRAY_LOCKS_MAX, deps.strays, group, strays)
     live_ms = config.rebalance_lock_max_live_time
     locked: list[QueueName] = []
-    for table, queues in ((parts.locks, there), (parts.strays, strays)):
+    for table, queues in ((deps.locks, there), (deps.strays, strays)):
         for some in _some(queues):
-            locked += table.lock(group, client_id, some, parts.steady(), live_ms)
+            locked += table.lock(group, client_id, some, deps.steady(), live_ms)
             yield
     if len(locked) < len(wanted):
         log.info(
@@ -87,32 +87,32 @@ def lock_batch(parts: LockParts, _: Connection, request: Command) -> Steps[Comma
 
 
 @sliced
-def unlock_batch(parts: LockParts, _: Connection, request: Command) -> Steps[Command]:
+def unlock_batch(deps: LockDeps, _: Connection, request: Command) -> Steps[Command]:
     """UNLOCK_BATCH_MQ: queues that are not the client's are left alone."""
     told = yield from decode_request_steps(UnlockBatchRequestBody, request.body)
     group, client_id = _owner(told.consumer_group, told.client_id)
     wanted = yield from _names(told.queues)
     for some in _some(wanted):
-        for table in (parts.locks, parts.strays):
+        for table in (deps.locks, deps.strays):
             table.unlock(group, client_id, some)
         yield
     return Command(code=ResponseCode.SUCCESS)
 
 
-def is_locked(parts: LockParts, group: str) -> bool:
+def is_locked(deps: LockDeps, group: str) -> bool:
     """Whether any consumer of the group holds a queue now."""
-    now_ms, live_ms = parts.steady(), parts.settings.config.rebalance_lock_max_live_time
+    now_ms, live_ms = deps.steady(), deps.settings.config.rebalance_lock_max_live_time
     return any(
         table.owner(group, queue, now_ms, live_ms) is not None
-        for table in (parts.locks, parts.strays)
+        for table in (deps.locks, deps.strays)
         for queue in table.by_group.get(group, {})
     )
 
 
-def forget_expired(parts: LockParts) -> None:
+def forget_expired(deps: LockDeps) -> None:
     """Make room; called now and then."""
-    now_ms, live_ms = parts.steady(), parts.settings.config.rebalance_lock_max_live_time
-    for table in (parts.locks, parts.strays):
+    now_ms, live_ms = deps.steady(), deps.settings.config.rebalance_lock_max_live_time
+    for table in (deps.locks, deps.strays):
         table.forget_expired(now_ms, live_ms)
 
 
@@ -125,7 +125,7 @@ def _owner(group: str | None, client_id: str | None) -> tuple[str, str]:
 
 
 def _check_room(
-    parts: LockParts,
+    deps: LockDeps,
     setting: str,
     limit: int,
     table: QueueLocks,
@@ -135,15 +135,15 @@ def _check_room(
     """Raises RequestError if a table cannot take the locks that are new."""
     if new_count := table.new_count(group, queues):
         what = f"queue {queues[0].queue_id} of topic {validation.shorten(queues[0].topic)}"
-        parts.limits.check(
+        deps.limits.check(
             setting, limit, len(table) + new_count - 1,
             f"{what} cannot be locked for group {validation.shorten(group)}",
         )  # fmt: skip
 
 
-def _exists(parts: LockParts, queue: QueueName) -> bool:
-    topic = parts.topics.get(queue.topic)
-    if topic is None or queue.broker_name != parts.settings.config.broker_name:
+def _exists(deps: LockDeps, queue: QueueName) -> bool:
+    topic = deps.topics.get(queue.topic)
+    if topic is None or queue.broker_name != deps.settings.config.broker_name:
         return False
     return 0 <= queue.queue_id < max(topic.read_queue_count, topic.write_queue_count)
 

@@ -32,7 +32,7 @@ _BODY = b"0"
 
 
 @dataclass(frozen=True, slots=True)
-class RecallParts:
+class RecallDeps:
     """What this needs of a broker."""
 
     settings: LiveSettings[BrokerConfig]
@@ -44,13 +44,13 @@ class RecallParts:
 
 
 def recall_message(
-    parts: RecallParts, connection: Connection, request: Command
+    deps: RecallDeps, connection: Connection, request: Command
 ) -> Command | Awaitable[Command]:
     """RECALL_MESSAGE."""
     header = decode(RecallMessageRequest, request.fields)
-    config, now_ms = parts.settings.config, parts.clock()
+    config, now_ms = deps.settings.config, deps.clock()
     _check_allowed(config, now_ms)
-    if parts.topics.get(header.topic) is None:
+    if deps.topics.get(header.topic) is None:
         raise RequestError(
             ResponseCode.TOPIC_NOT_EXIST,
             f"recall failed, the topic[{header.topic[:80]}] not exist",
@@ -60,9 +60,9 @@ def recall_message(
     except FieldError:
         raise RequestError(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid") from None
     _check_handle(config, handle, header.topic, now_ms)
-    draft = _draft(parts, connection, handle, header.producer_group or "", now_ms)
+    draft = _draft(deps, connection, handle, header.producer_group or "", now_ms)
     try:
-        appended = parts.intake.append(draft)
+        appended = deps.intake.append(draft)
     except (RecordError, StoreError) as e:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"recall failed, {e}") from e
     answer = Command(
@@ -71,8 +71,8 @@ def recall_message(
             RecallMessageResponse(msg_id=handle.unique_key, region_id=config.region_id)
         ),
     )
-    if parts.durability.must_wait(wait_stored=True):
-        return _answer_later(parts.durability, appended.end_log_offset, answer)
+    if deps.durability.must_wait(wait_stored=True):
+        return _answer_later(deps.durability, appended.end_log_offset, answer)
     return answer
 
 
@@ -109,7 +109,7 @@ def _check_handle(config: BrokerConfig, handle: RecallHandle, topic: str, now_ms
 
 
 def _draft(
-    parts: RecallParts, connection: Connection, handle: RecallHandle, group: str, now_ms: int
+    deps: RecallDeps, connection: Connection, handle: RecallHandle, group: str, now_ms: int
 ) -> Draft:
     found = {
         properties.TAGS: _TAG,
@@ -126,5 +126,5 @@ def _draft(
         properties_text=properties.encode({name: value for name, value in found.items() if value}),
         born_time_ms=now_ms,
         born_host=born_host(connection.peer),
-        store_host=parts.store_host,
+        store_host=deps.store_host,
     )

@@ -11,7 +11,7 @@ from tianzhou.broker import validation
 from tianzhou.broker.cluster.call_client import call_client
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.handlers import send
-from tianzhou.broker.handlers.send import SendHeader, SendParts
+from tianzhou.broker.handlers.send import SendDeps, SendHeader
 from tianzhou.broker.tables.clients import ProducerTable
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
@@ -33,41 +33,41 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class ReplyParts:
+class ReplyDeps:
     """What these requests need of a broker."""
 
     settings: LiveSettings[BrokerConfig]
     producers: ProducerTable[Connection]
-    send: SendParts
+    send: SendDeps
     clock: Clock
 
 
-async def send_reply(parts: ReplyParts, connection: Connection, request: Command) -> Command:
+async def send_reply(deps: ReplyDeps, connection: Connection, request: Command) -> Command:
     """SEND_REPLY_MESSAGE."""
     header = decode(SendMessageRequest, request.fields)
-    return await _send_reply(parts, connection, request, header)
+    return await _send_reply(deps, connection, request, header)
 
 
-async def send_reply_v2(parts: ReplyParts, connection: Connection, request: Command) -> Command:
+async def send_reply_v2(deps: ReplyDeps, connection: Connection, request: Command) -> Command:
     """SEND_REPLY_MESSAGE_V2."""
     header = decode(SendMessageRequestV2, request.fields)
-    return await _send_reply(parts, connection, request, header)
+    return await _send_reply(deps, connection, request, header)
 
 
 async def _send_reply(
-    parts: ReplyParts, connection: Connection, request: Command, header: SendHeader
+    deps: ReplyDeps, connection: Connection, request: Command, header: SendHeader
 ) -> Command:
-    config = parts.settings.config
+    config = deps.settings.config
     _check_topic(config, header.topic)
     validation.check_body_size(len(request.body), config.max_message_size)
     validation.check_properties(header.properties or "")
     failure: RequestError | None = None
     try:
-        await _push(parts, connection, request, header)
+        await _push(deps, connection, request, header)
     except RequestError as e:
         failure = e
     # It is kept even if its receiver is gone, as RocketMQ does.
-    stored = await _store(parts, connection, request, header)
+    stored = await _store(deps, connection, request, header)
     if failure is not None:
         raise failure
     if stored is not None:
@@ -94,7 +94,7 @@ def _check_topic(config: BrokerConfig, topic: str) -> None:
 
 
 async def _push(
-    parts: ReplyParts, connection: Connection, request: Command, header: SendHeader
+    deps: ReplyDeps, connection: Connection, request: Command, header: SendHeader
 ) -> None:
     """Hand the reply to its receiver. Raises RequestError, in RocketMQ's words if it has some."""
     found = properties.decode(header.properties or "")
@@ -104,13 +104,13 @@ async def _push(
             ResponseCode.SYSTEM_ERROR,
             f"reply message properties[{properties.REPLY_TO_CLIENT}] is null",
         )
-    receiver = parts.producers.find(client_id)
+    receiver = deps.producers.find(client_id)
     who = validation.shorten(client_id)
     if receiver is None:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR, f"push reply message fail, channel of <{who}> not found."
         )
-    found[properties.PUSH_REPLY_TIME] = str(parts.clock())
+    found[properties.PUSH_REPLY_TIME] = str(deps.clock())
     pushed = PushReplyMessageRequest(
         producer_group=header.producer_group,
         topic=header.topic,
@@ -124,8 +124,8 @@ async def _push(
         reconsume_times=header.reconsume_times,
         unit_mode=bool(header.unit_mode),
         born_host=connection.peer,
-        store_host=format_address(*parts.send.store_host),
-        store_timestamp=parts.clock(),
+        store_host=format_address(*deps.send.store_host),
+        store_timestamp=deps.clock(),
     )
     command = Command(
         code=RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
@@ -141,13 +141,13 @@ async def _push(
 
 
 async def _store(
-    parts: ReplyParts, connection: Connection, request: Command, header: SendHeader
+    deps: ReplyDeps, connection: Connection, request: Command, header: SendHeader
 ) -> Command | None:
     """Keep the reply; that is for the record, so a failure to do so is only logged."""
-    if not parts.settings.config.store_reply_message_enable:
+    if not deps.settings.config.store_reply_message_enable:
         return None
     try:
-        answer = send.store_message(parts.send, connection, request, header)
+        answer = send.store_message(deps.send, connection, request, header)
         return answer if isinstance(answer, Command) else await answer
     except RequestError as e:
         log.warning("reply to topic %s: not kept: %s", validation.shorten(header.topic), e.remark)

@@ -16,7 +16,7 @@ from functools import lru_cache
 import msgspec
 
 from tianzhou.broker import validation
-from tianzhou.broker.background.crash_points import Step, unwatched
+from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.handlers.send_back import find_group
 from tianzhou.broker.scheduled import timer_rules
@@ -61,7 +61,7 @@ _UNIT_SUBSCRIPTION = 2
 
 
 @dataclass(frozen=True, slots=True)
-class SendParts:
+class SendDeps:
     """What sending needs of a broker."""
 
     settings: LiveSettings[BrokerConfig]
@@ -80,78 +80,78 @@ class SendParts:
     groups: GroupTable
     is_ordered: Callable[[str], bool]
     """Whether consumers of a group hold locks of queues now."""
-    step: Step = unwatched
+    step: CrashPoint = no_crash_point
 
 
 def send_message(
-    parts: SendParts, connection: Connection, request: Command
+    deps: SendDeps, connection: Connection, request: Command
 ) -> Command | Awaitable[Command]:
     """SEND_MESSAGE."""
-    return store_message(parts, connection, request, decode(SendMessageRequest, request.fields))
+    return store_message(deps, connection, request, decode(SendMessageRequest, request.fields))
 
 
 def send_message_v2(
-    parts: SendParts, connection: Connection, request: Command
+    deps: SendDeps, connection: Connection, request: Command
 ) -> Command | Awaitable[Command]:
     """SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
     header = decode(SendMessageRequestV2, request.ext_fields or {})
-    return store_message(parts, connection, request, header)
+    return store_message(deps, connection, request, header)
 
 
 def store_message(
-    parts: SendParts, connection: Connection, request: Command, header: SendHeader
+    deps: SendDeps, connection: Connection, request: Command, header: SendHeader
 ) -> Command | Awaitable[Command]:
     """Store what a request of any of these forms brings, and answer it. Raises RequestError."""
-    config, began_ms = parts.settings.config, parts.steady()
+    config, began_ms = deps.settings.config, deps.steady()
     if len(request.body) > _PIECE_BYTES_MIN and _is_batch(request, header):
         pieces = _pieces_of(config, request.body)
         if len(pieces) > 1:
-            return _store_pieces(parts, connection, request, header, pieces)
-    parts.gate.check(config, began_ms, parts.durability.waiting_count)
-    if parts.clock() < config.start_accept_send_request_time_stamp:
-        raise _too_early(config, parts.clock())
+            return _store_pieces(deps, connection, request, header, pieces)
+    deps.gate.check(config, began_ms, deps.durability.waiting_count)
+    if deps.clock() < config.start_accept_send_request_time_stamp:
+        raise _too_early(config, deps.clock())
     name = header.topic
-    known = parts.topics.get(name)
+    known = deps.topics.get(name)
     is_batch = _is_batch(request, header)
     group: SubscriptionGroupConfig | None = None
     if name.startswith(RETRY_TOPIC_PREFIX):
-        group = _group_of_retry(parts, config, name, is_batch=is_batch)
-    topic = known or _create_topic(parts, config, header)
+        group = _group_of_retry(deps, config, name, is_batch=is_batch)
+    topic = known or _create_topic(deps, config, header)
     queue_id = _choose_queue(config, topic, header)
     validation.check_properties(header.properties or "")
     found = properties.decode(header.properties or "")
     if not ODD_PROPERTIES.isdisjoint(found):
         is_of_group = name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
         properties.strip_broker_only(found, to_retry=is_of_group)
-    draft = _draft(parts, config, connection, request, header, topic, queue_id, found)
+    draft = _draft(deps, config, connection, request, header, topic, queue_id, found)
     is_new = known is None
     if group is not None:
-        if _is_dead(parts, header, group):
-            is_new = _create_dead_letters(parts, group) or is_new
-            draft = _dead_letter(parts, group, draft, found)
+        if _is_dead(deps, header, group):
+            is_new = _create_dead_letters(deps, group) or is_new
+            draft = _dead_letter(deps, group, draft, found)
             queue_id = draft.queue_id
-        parts.step("retry: before the message is stored")
+        deps.step("retry: before the message is stored")
     is_odd = not ODD_PROPERTIES.isdisjoint(found)
     try:
         if is_batch:
-            appended = _store_batch(parts, draft)
+            appended = _store_batch(deps, draft)
         elif is_odd:
-            draft, appended = parts.intake.put(draft, found)
+            draft, appended = deps.intake.put(draft, found)
         else:
             # The intake would ask nobody about it either.
-            appended = parts.store.append(draft, found)
+            appended = deps.store.append(draft, found)
     except RecordError as e:
-        parts.stats.put_failures += 1
+        deps.stats.put_failures += 1
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(e)) from e
     except StoreError as e:
-        parts.stats.put_failures += 1
+        deps.stats.put_failures += 1
         raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, str(e)) from e
     if group is not None:
-        parts.step("retry: the message is stored")
-    ended_ms = parts.steady()
+        deps.step("retry: the message is stored")
+    ended_ms = deps.steady()
     took_ms = ended_ms - began_ms
     if took_ms >= config.os_page_cache_busy_time_out_mills:
-        parts.gate.note_append(config, began_ms, ended_ms)
+        deps.gate.note_append(config, began_ms, ended_ms)
     counted: tuple[str, int] = (name, queue_id)
     told: dict[str, str] | None = None
     if is_odd:
@@ -164,15 +164,15 @@ def store_message(
             if handle is not None:
                 told = {**(told or {}), "recallHandle": handle}
     if took_ms > 0:
-        parts.stats.stored(counted[0], appended.count, appended.size_bytes, took_ms, counted[1])
+        deps.stats.stored(counted[0], appended.count, appended.size_bytes, took_ms, counted[1])
     else:
-        parts.stats.stored_by(*counted, appended.count, appended.size_bytes, 1)
+        deps.stats.stored_by(*counted, appended.count, appended.size_bytes, 1)
     wait = found.get(properties.WAIT_STORED)
     wait_stored = wait is None or wait.lower() == "true"
-    if is_new or parts.durability.must_wait(wait_stored=wait_stored):
-        return _answer_later(parts, config, appended, queue_id, is_new, wait_stored, told)
-    code = parts.durability.code_at_once(wait_stored=wait_stored)
-    return _answer(parts, config, code, appended, queue_id, told)
+    if is_new or deps.durability.must_wait(wait_stored=wait_stored):
+        return _answer_later(deps, config, appended, queue_id, is_new, wait_stored, told)
+    code = deps.durability.code_at_once(wait_stored=wait_stored)
+    return _answer(deps, config, code, appended, queue_id, told)
 
 
 # -- checks ----------------------------------------------------------------------------------------
@@ -186,14 +186,14 @@ def _too_early(config: BrokerConfig, now_ms: int) -> RequestError:
     )
 
 
-def _create_topic(parts: SendParts, config: BrokerConfig, header: SendHeader) -> TopicConfig:
+def _create_topic(deps: SendDeps, config: BrokerConfig, header: SendHeader) -> TopicConfig:
     """The topic that does not exist yet, from its template. Raises RequestError."""
     name = header.topic
     validation.check_topic_name(name)
     validation.check_sendable(name)
     is_retry = name.startswith(RETRY_TOPIC_PREFIX)
     sys_flag = (_UNIT_SUBSCRIPTION if is_retry else _UNIT) if header.unit_mode else 0
-    topic = parts.topics.create_from_template(
+    topic = deps.topics.create_from_template(
         name,
         header.default_topic,
         header.default_topic_queue_count,
@@ -201,7 +201,7 @@ def _create_topic(parts: SendParts, config: BrokerConfig, header: SendHeader) ->
         sys_flag=sys_flag,
     )
     if topic is None and is_retry:
-        topic = parts.topics.create_for_group(name, 1)
+        topic = deps.topics.create_for_group(name, 1)
     if topic is None:
         raise RequestError(
             ResponseCode.TOPIC_NOT_EXIST,
@@ -246,7 +246,7 @@ def _choose_queue(config: BrokerConfig, topic: TopicConfig, header: SendHeader) 
 
 
 def _draft(
-    parts: SendParts,
+    deps: SendDeps,
     config: BrokerConfig,
     connection: Connection,
     request: Command,
@@ -266,7 +266,7 @@ def _draft(
     validation.check_properties(text)
     return Draft(
         header.topic, queue_id, body, text, header.born_timestamp, born_host(connection.peer),
-        parts.store_host, header.flag, sys_flag, header.reconsume_times or 0,
+        deps.store_host, header.flag, sys_flag, header.reconsume_times or 0,
     )  # fmt: skip
 
 
@@ -315,7 +315,7 @@ def _refuse_in_batch(found: dict[str, str]) -> None:
 
 
 def _group_of_retry(
-    parts: SendParts, config: BrokerConfig, topic: str, *, is_batch: bool
+    deps: SendDeps, config: BrokerConfig, topic: str, *, is_batch: bool
 ) -> SubscriptionGroupConfig:
     """The group whose retry topic this is. Raises RequestError."""
     if is_batch:
@@ -323,33 +323,33 @@ def _group_of_retry(
             ResponseCode.MESSAGE_ILLEGAL,
             f"batch request does not support retry group {validation.shorten(topic)}",
         )
-    return find_group(parts.groups, config, topic.removeprefix(RETRY_TOPIC_PREFIX))
+    return find_group(deps.groups, config, topic.removeprefix(RETRY_TOPIC_PREFIX))
 
 
-def _is_dead(parts: SendParts, header: SendHeader, group: SubscriptionGroupConfig) -> bool:
+def _is_dead(deps: SendDeps, header: SendHeader, group: SubscriptionGroupConfig) -> bool:
     times_max = header.max_reconsume_times
     if times_max is None:
         times_max = group.retry_max_times
     assert group.group_name is not None, "a group in the table has a name"
     # An orderly consumer tries by itself and gives a message up only after the last time.
-    return (header.reconsume_times or 0) > times_max or parts.is_ordered(group.group_name)
+    return (header.reconsume_times or 0) > times_max or deps.is_ordered(group.group_name)
 
 
-def _create_dead_letters(parts: SendParts, group: SubscriptionGroupConfig) -> bool:
+def _create_dead_letters(deps: SendDeps, group: SubscriptionGroupConfig) -> bool:
     """The topic of the dead letters is there; whether it is new."""
     name = f"{DLQ_TOPIC_PREFIX}{group.group_name}"
-    if parts.topics.get(name) is not None:
+    if deps.topics.get(name) is not None:
         return False
-    parts.topics.create_for_group(name, DLQ_QUEUE_COUNT)
+    deps.topics.create_for_group(name, DLQ_QUEUE_COUNT)
     return True
 
 
 def _dead_letter(
-    parts: SendParts, group: SubscriptionGroupConfig, draft: Draft, found: dict[str, str]
+    deps: SendDeps, group: SubscriptionGroupConfig, draft: Draft, found: dict[str, str]
 ) -> Draft:
     """The same message as a dead letter, which does not wait."""
     assert group.group_name is not None, "a group in the table has a name"
-    parts.stats.dead[found.get(properties.RETRY_TOPIC, draft.topic), group.group_name] += 1
+    deps.stats.dead[found.get(properties.RETRY_TOPIC, draft.topic), group.group_name] += 1
     stored = properties.decode(draft.properties_text)
     for name in (properties.DELAY_LEVEL, *properties.TIMER_REQUESTS):
         found.pop(name, None)
@@ -412,7 +412,7 @@ def _pieces_of(config: BrokerConfig, body: bytes) -> list[bytes]:
 
 
 async def _store_pieces(
-    parts: SendParts,
+    deps: SendDeps,
     connection: Connection,
     request: Command,
     header: SendHeader,
@@ -427,7 +427,7 @@ async def _store_pieces(
     message_ids: list[str] = []
     for piece in pieces:
         part = msgspec.structs.replace(request, body=piece)
-        stored = store_message(parts, connection, part, header)
+        stored = store_message(deps, connection, part, header)
         found = stored if isinstance(stored, Command) else await stored
         fields = found.ext_fields or {}
         message_ids.append(fields.get("msgId", ""))
@@ -459,9 +459,9 @@ def _check_items(items: list[batch.BatchItem]) -> None:
             _refuse_in_batch(properties.decode(text))
 
 
-def _store_batch(parts: SendParts, outer: Draft) -> Appended:
+def _store_batch(deps: SendDeps, outer: Draft) -> Appended:
     """Store each message of a batch with its own body, flag and properties."""
-    stamps = _stamps(parts.settings.config)
+    stamps = _stamps(deps.settings.config)
     _refuse_in_batch(properties.decode(outer.properties_text))
     items = batch.decode(outer.body)
     _check_items(items)
@@ -484,7 +484,7 @@ def _store_batch(parts: SendParts, outer: Draft) -> Appended:
                 reconsume_count=outer.reconsume_count,
             )
         )
-    return parts.store.append_batch(drafts)
+    return deps.store.append_batch(drafts)
 
 
 @lru_cache(maxsize=65_536)
@@ -497,7 +497,7 @@ def born_host(peer: str) -> Host:
 
 
 async def _answer_later(
-    parts: SendParts,
+    deps: SendDeps,
     config: BrokerConfig,
     appended: Appended,
     queue_id: int,
@@ -507,16 +507,16 @@ async def _answer_later(
 ) -> Command:
     if is_new_topic:
         # Whoever is told that a message is stored may rely on its topic, too.
-        await parts.topics_saved()
-    if parts.durability.must_wait(wait_stored=wait_stored):
-        code = await parts.durability.stored(appended.end_log_offset)
+        await deps.topics_saved()
+    if deps.durability.must_wait(wait_stored=wait_stored):
+        code = await deps.durability.stored(appended.end_log_offset)
     else:
-        code = parts.durability.code_at_once(wait_stored=wait_stored)
-    return _answer(parts, config, code, appended, queue_id, told)
+        code = deps.durability.code_at_once(wait_stored=wait_stored)
+    return _answer(deps, config, code, appended, queue_id, told)
 
 
 def _answer(
-    parts: SendParts,
+    deps: SendDeps,
     config: BrokerConfig,
     code: int,
     appended: Appended,
@@ -524,7 +524,7 @@ def _answer(
     told: dict[str, str] | None,
 ) -> Command:
     """What a producer is told: where its message lies, and `told`, which only some kinds have."""
-    prefix = parts.id_prefix
+    prefix = deps.id_prefix
     if appended.count == 1:
         message_ids = f"{prefix}{appended.log_offset:016X}"
     else:

@@ -13,8 +13,8 @@ from functools import partial
 import msgspec
 
 from tianzhou.broker import validation
-from tianzhou.broker.background.crash_points import Step, unwatched
-from tianzhou.broker.background.fair_queue import Turnstile
+from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
+from tianzhou.broker.background.fair_queue import FairQueue
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.statistics.counters import Stats
 from tianzhou.broker.storing import retry_dlq
@@ -48,7 +48,7 @@ _WAITING_MAX = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class SendBackParts:
+class SendBackDeps:
     """What this needs of a broker."""
 
     settings: LiveSettings[BrokerConfig]
@@ -60,18 +60,18 @@ class SendBackParts:
     stats: Stats
     store_host: Host
     topics_saved: Callable[[], Awaitable[bool]]
-    turnstile: Turnstile
-    step: Step = unwatched
+    turnstile: FairQueue
+    step: CrashPoint = no_crash_point
 
 
 def send_back(
-    parts: SendBackParts, connection: Connection, request: Command
+    deps: SendBackDeps, connection: Connection, request: Command
 ) -> Command | Awaitable[Command] | None:
     """CONSUMER_SEND_MSG_BACK."""
-    turnstile = parts.turnstile
+    turnstile = deps.turnstile
     if turnstile.admits(connection):
         try:
-            return _send_back(parts, request)
+            return _send_back(deps, request)
         finally:
             turnstile.passed()
     # Thousands of them at a time must not hold up those who send.
@@ -81,40 +81,40 @@ def send_back(
             f"system busy: {turnstile.waiting_count} messages that were given back wait already",
         )
     turnstile.wait(
-        connection, partial(connection.put_off(request), partial(_send_back, parts, request))
+        connection, partial(connection.put_off(request), partial(_send_back, deps, request))
     )
     return None
 
 
-def _send_back(parts: SendBackParts, request: Command) -> Command | Awaitable[Command]:
+def _send_back(deps: SendBackDeps, request: Command) -> Command | Awaitable[Command]:
     header = decode(ConsumerSendMsgBackRequest, request.fields)
-    config = parts.settings.config
-    group = find_group(parts.groups, config, header.group)
+    config = deps.settings.config
+    group = find_group(deps.groups, config, header.group)
     check_broker_writable(config)
     if group.retry_queue_count <= 0:
         return Command(code=ResponseCode.SUCCESS)
-    fields = _message(parts.store, header.log_offset)
+    fields = _message(deps.store, header.log_offset)
     times_max = header.max_reconsume_times
     if times_max is None:
         times_max = group.retry_max_times
     what = retry_dlq.fate(group, fields[12], times_max, header.delay_level)
-    is_new, topic = _topic(parts, group, what, unit_mode=header.unit_mode)
+    is_new, topic = _topic(deps, group, what, unit_mode=header.unit_mode)
     wait = retry_dlq.wait_of(what, config.delay_levels_ms, timer_max_ms(config))
     count = retry_dlq.DLQ_QUEUE_COUNT if what.dead else group.retry_queue_count
     draft, found = retry_dlq.sent_back(
-        fields, header.group, what, min(count, topic.write_queue_count), parts.store_host, wait
+        fields, header.group, what, min(count, topic.write_queue_count), deps.store_host, wait
     )
-    parts.step("retry: before the message is stored")
+    deps.step("retry: before the message is stored")
     try:
-        appended = parts.intake.append(draft, found)
+        appended = deps.intake.append(draft, found)
     except RecordError as e:
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(e)) from e
     except StoreError as e:
         raise RequestError(ResponseCode.SYSTEM_ERROR, str(e)) from e
-    parts.step("retry: the message is stored")
-    _count(parts.stats, fields, header.group, dead=what.dead)
-    if is_new or parts.durability.must_wait(wait_stored=True):
-        return _answer_later(parts, appended.end_log_offset, is_new=is_new)
+    deps.step("retry: the message is stored")
+    _count(deps.stats, fields, header.group, dead=what.dead)
+    if is_new or deps.durability.must_wait(wait_stored=True):
+        return _answer_later(deps, appended.end_log_offset, is_new=is_new)
     return Command(code=ResponseCode.SUCCESS)
 
 
@@ -162,19 +162,19 @@ def _message(store: MessageStore, log_offset: int) -> RecordFields:
 
 
 def _topic(
-    parts: SendBackParts, group: SubscriptionGroupConfig, what: retry_dlq.Fate, *, unit_mode: bool
+    deps: SendBackDeps, group: SubscriptionGroupConfig, what: retry_dlq.Fate, *, unit_mode: bool
 ) -> tuple[bool, TopicConfig]:
     """The retry topic or the dead letters, and whether it was made now. Raises RequestError."""
     assert group.group_name is not None, "a group in the table has a name"
     name = retry_dlq.topic_of(group.group_name, dead=what.dead)
-    known = parts.topics.get(name)
+    known = deps.topics.get(name)
     if known is None:
         count = retry_dlq.DLQ_QUEUE_COUNT if what.dead else group.retry_queue_count
         sys_flag = _UNIT_SUBSCRIPTION if unit_mode and not what.dead else 0
-        topic = parts.topics.create_for_group(name, count)
+        topic = deps.topics.create_for_group(name, count)
         if sys_flag:
             topic = msgspec.structs.replace(topic, topic_sys_flag=sys_flag)
-            parts.topics.put(topic)
+            deps.topics.put(topic)
         return True, topic
     if not known.perm & PERM_WRITE:
         raise RequestError(
@@ -193,10 +193,10 @@ def _count(stats: Stats, fields: RecordFields, group: str, *, dead: bool) -> Non
         log.debug("group %s: message %s of topic %s is a dead letter", group, fields[5], key[0])
 
 
-async def _answer_later(parts: SendBackParts, end_log_offset: int, *, is_new: bool) -> Command:
+async def _answer_later(deps: SendBackDeps, end_log_offset: int, *, is_new: bool) -> Command:
     if is_new:
-        await parts.topics_saved()
-    if parts.durability.must_wait(wait_stored=True):
+        await deps.topics_saved()
+    if deps.durability.must_wait(wait_stored=True):
         # A timeout is no failure: the message is stored, and a second one would be delivered twice.
-        await parts.durability.stored(end_log_offset)
+        await deps.durability.stored(end_log_offset)
     return Command(code=ResponseCode.SUCCESS)

@@ -31,7 +31,7 @@ _NOT_FOUND = "Find prepared transaction message failed"
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionParts:
+class TransactionDeps:
     """What these requests need of a broker."""
 
     settings: LiveSettings[BrokerConfig]
@@ -45,7 +45,7 @@ class TransactionParts:
 
 
 def end_transaction(
-    parts: TransactionParts, connection: Connection, request: Command
+    deps: TransactionDeps, connection: Connection, request: Command
 ) -> Command | Awaitable[Command]:
     """END_TRANSACTION: commit a half, roll it back, or say that it is not known yet."""
     header = decode(EndTransactionRequest, request.fields)
@@ -58,69 +58,69 @@ def end_transaction(
             ResponseCode.SYSTEM_ERROR,
             f"commitOrRollback is {state}: 8 commits, 12 rolls back, 0 is not known yet",
         )
-    half = _half_of(parts, header)
-    made_topic = state == sysflag.TRANSACTION_COMMIT and _made_topic(parts, half)
-    if made_topic or not parts.halves.knows_ends:
-        return _end_later(parts, request, half, state, made_topic=made_topic)
-    return _end(parts, request, half, state)
+    half = _half_of(deps, header)
+    made_topic = state == sysflag.TRANSACTION_COMMIT and _made_topic(deps, half)
+    if made_topic or not deps.halves.knows_ends:
+        return _end_later(deps, request, half, state, made_topic=made_topic)
+    return _end(deps, request, half, state)
 
 
-def _made_topic(parts: TransactionParts, half: StoredMessage) -> bool:
+def _made_topic(deps: TransactionDeps, half: StoredMessage) -> bool:
     """The topic of a half is there; whether it had been forgotten."""
     place = rules.real_place(half)
-    return place is not None and parts.topics.restore(*place, parts.settings.config)
+    return place is not None and deps.topics.restore(*place, deps.settings.config)
 
 
 async def _end_later(
-    parts: TransactionParts, request: Command, half: StoredMessage, state: int, *, made_topic: bool
+    deps: TransactionDeps, request: Command, half: StoredMessage, state: int, *, made_topic: bool
 ) -> Command:
     if made_topic:
         # Without its topic nobody would find the message after a crash, and the half be ended.
-        await parts.topics_saved()
-    await parts.halves.ends_known()
-    answer = _end(parts, request, half, state)
+        await deps.topics_saved()
+    await deps.halves.ends_known()
+    answer = _end(deps, request, half, state)
     return answer if isinstance(answer, Command) else await answer
 
 
 def _end(
-    parts: TransactionParts, request: Command, half: StoredMessage, state: int
+    deps: TransactionDeps, request: Command, half: StoredMessage, state: int
 ) -> Command | Awaitable[Command]:
     try:
         if state == sysflag.TRANSACTION_COMMIT:
-            _commit(parts, half)
+            _commit(deps, half)
         else:
-            _roll_back(parts, half)
+            _roll_back(deps, half)
     except RecordError as e:
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(e)) from e
     except StoreError as e:
         raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, str(e)) from e
     if request.flag & FLAG_ONEWAY:
         # Those that come in the same turn of the loop share a record.
-        asyncio.get_running_loop().call_soon(parts.halves.write_ends)
+        asyncio.get_running_loop().call_soon(deps.halves.write_ends)
         return Command(code=ResponseCode.SUCCESS)
-    parts.halves.write_ends()
-    return _done(parts)
+    deps.halves.write_ends()
+    return _done(deps)
 
 
-def _done(parts: TransactionParts) -> Command | Awaitable[Command]:
+def _done(deps: TransactionDeps) -> Command | Awaitable[Command]:
     """The answer to a request that has stored what it had to store."""
-    if parts.durability.must_wait(wait_stored=True):
-        return _done_on_disk(parts, parts.store.end_log_offset)
+    if deps.durability.must_wait(wait_stored=True):
+        return _done_on_disk(deps, deps.store.end_log_offset)
     return Command(code=ResponseCode.SUCCESS)
 
 
-async def _done_on_disk(parts: TransactionParts, end_log_offset: int) -> Command:
+async def _done_on_disk(deps: TransactionDeps, end_log_offset: int) -> Command:
     # A timeout is no failure: the word is stored and counts, and a second one would not.
-    await parts.durability.stored(end_log_offset)
+    await deps.durability.stored(end_log_offset)
     return Command(code=ResponseCode.SUCCESS)
 
 
-def _half_of(parts: TransactionParts, header: EndTransactionRequest) -> StoredMessage:
+def _half_of(deps: TransactionDeps, header: EndTransactionRequest) -> StoredMessage:
     """The half that a request is about. Raises RequestError, in RocketMQ's words."""
-    half = parts.halves.find(header.log_offset)
+    half = deps.halves.find(header.log_offset)
     if half is None:
         raise RequestError(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
-    if not header.from_transaction_check and _is_too_late(parts, half):
+    if not header.from_transaction_check and _is_too_late(deps, half):
         raise RequestError(
             ResponseCode.ILLEGAL_OPERATION,
             "the immunity time of the half is over: its producer will be asked by a check",
@@ -132,40 +132,40 @@ def _half_of(parts: TransactionParts, header: EndTransactionRequest) -> StoredMe
     return half
 
 
-def _is_too_late(parts: TransactionParts, half: StoredMessage) -> bool:
+def _is_too_late(deps: TransactionDeps, half: StoredMessage) -> bool:
     """Whether a half with an immunity time of its own is only a check's to end (5.x)."""
     own_ms = rules.immunity_ms(half)
     if own_ms is None:
         return False
-    own_ms = max(own_ms, parts.settings.config.transaction_time_out)
-    return parts.halves.ages.age_ms(half.born_time_ms) > own_ms
+    own_ms = max(own_ms, deps.settings.config.transaction_time_out)
+    return deps.halves.ages.age_ms(half.born_time_ms) > own_ms
 
 
-def _commit(parts: TransactionParts, half: StoredMessage) -> None:
-    began_ms = parts.steady()
-    appended = parts.halves.commit(half)
+def _commit(deps: TransactionDeps, half: StoredMessage) -> None:
+    began_ms = deps.steady()
+    appended = deps.halves.commit(half)
     place = rules.real_place(half)
     if appended is not None and place is not None:
-        took_ms = parts.steady() - began_ms
-        parts.stats.stored(place[0], 1, appended.size_bytes, took_ms, place[1])
-        parts.stats.committed[place[0]] += 1
+        took_ms = deps.steady() - began_ms
+        deps.stats.stored(place[0], 1, appended.size_bytes, took_ms, place[1])
+        deps.stats.committed[place[0]] += 1
 
 
-def _roll_back(parts: TransactionParts, half: StoredMessage) -> None:
+def _roll_back(deps: TransactionDeps, half: StoredMessage) -> None:
     place = rules.real_place(half)
-    if parts.halves.roll_back(half) and place is not None:
-        parts.stats.rolled_back[place[0]] += 1
+    if deps.halves.roll_back(half) and place is not None:
+        deps.stats.rolled_back[place[0]] += 1
 
 
 def resume_check(
-    parts: TransactionParts, _: Connection, request: Command
+    deps: TransactionDeps, _: Connection, request: Command
 ) -> Command | Awaitable[Command]:
     """RESUME_CHECK_HALF_MESSAGE: a half that was given up is checked again from the beginning."""
     header = decode(ResumeCheckHalfMessageRequest, request.fields)
     name = validation.shorten(header.msg_id or "")
     try:
         log_offset = decode_offset_id(header.msg_id or "")[1]
-        found = parts.halves.resume(log_offset)
+        found = deps.halves.resume(log_offset)
     except FieldError as e:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"{name} is no message id: {e}") from e
     except (StoreError, RecordError) as e:
@@ -176,4 +176,4 @@ def resume_check(
             f"no half message that was given up has the id {name}",
         )
     log.info("transaction %s: checked again", found.properties.get(properties.UNIQUE_KEY))
-    return _done(parts)
+    return _done(deps)

@@ -19,7 +19,7 @@ _LOOKS_MAX = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingParts:
+class WaitingDeps:
     """What these figures are taken from."""
 
     store: MessageStore
@@ -39,21 +39,21 @@ class _Popped:
 
 
 def waiting_figures(
-    parts: WaitingParts, labels: list[str], node: list[str], now_ms: int
+    deps: WaitingDeps, labels: list[str], node: list[str], now_ms: int
 ) -> Iterator[Metric]:
     """All of them, for a node with these labels."""
-    yield from _transactions(parts, labels, node)
-    yield from _timed(parts, labels, node)
-    yield from _popped(parts, [*labels, "topic", "consumer_group"], node, now_ms)
+    yield from _transactions(deps, labels, node)
+    yield from _timed(deps, labels, node)
+    yield from _popped(deps, [*labels, "topic", "consumer_group"], node, now_ms)
 
 
-def _transactions(parts: WaitingParts, labels: list[str], node: list[str]) -> Iterator[Metric]:
+def _transactions(deps: WaitingDeps, labels: list[str], node: list[str]) -> Iterator[Metric]:
     halves = GaugeMetricFamily("rocketmq_half_messages", "Halves that are open", labels=labels)
-    halves.add_metric(node, parts.open_halves())
+    halves.add_metric(node, deps.open_halves())
     yield halves
     for name, meaning, counted in (
-        ("rocketmq_commit_messages", "Halves that were committed", parts.stats.committed),
-        ("rocketmq_rollback_messages", "Halves that were rolled back", parts.stats.rolled_back),
+        ("rocketmq_commit_messages", "Halves that were committed", deps.stats.committed),
+        ("rocketmq_rollback_messages", "Halves that were rolled back", deps.stats.rolled_back),
     ):
         family = CounterMetricFamily(name, meaning, labels=[*labels, "topic"])
         for topic, count in counted.items():
@@ -61,8 +61,8 @@ def _transactions(parts: WaitingParts, labels: list[str], node: list[str]) -> It
         yield family
 
 
-def _timed(parts: WaitingParts, labels: list[str], node: list[str]) -> Iterator[Metric]:
-    told = parts.timer()
+def _timed(deps: WaitingDeps, labels: list[str], node: list[str]) -> Iterator[Metric]:
+    told = deps.timer()
     gauges = {
         "rocketmq_timing_messages": ("Messages that wait for their time", told.waiting_count),
         "rocketmq_timer_enqueue_lag": ("Messages not indexed yet", told.offset_behind),
@@ -83,9 +83,7 @@ def _timed(parts: WaitingParts, labels: list[str], node: list[str]) -> Iterator[
         yield counter
 
 
-def _popped(
-    parts: WaitingParts, labels: list[str], node: list[str], now_ms: int
-) -> Iterator[Metric]:
+def _popped(deps: WaitingDeps, labels: list[str], node: list[str], now_ms: int) -> Iterator[Metric]:
     flying, ready, queueing = (
         GaugeMetricFamily(
             f"rocketmq_consumer_{name}", f"{meaning}, of groups that pop", labels=labels
@@ -96,7 +94,7 @@ def _popped(
             ("queueing_latency", "Age in ms of the oldest message not given yet"),
         )
     )
-    for (topic, group), found in _pops(parts).items():
+    for (topic, group), found in _pops(deps).items():
         places = [*node, topic, group]
         flying.add_metric(places, found.flying_count)
         ready.add_metric(places, found.ready_count)
@@ -105,8 +103,8 @@ def _popped(
     yield from (flying, ready, queueing)
 
 
-def _pops(parts: WaitingParts) -> dict[tuple[str, str], _Popped]:
-    table, store = parts.pops, parts.store
+def _pops(deps: WaitingDeps) -> dict[tuple[str, str], _Popped]:
+    table, store = deps.pops, deps.store
     found: dict[tuple[str, str], _Popped] = {}
     for number, key in enumerate(table.places()):
         each = found.setdefault((key.topic, key.group), _Popped())

@@ -39,7 +39,7 @@ _GROUP = [*_BROKER, "topic", "group"]
 
 
 @dataclass(frozen=True, slots=True)
-class ExporterParts:
+class ExporterDeps:
     """What these figures are taken from."""
 
     settings: LiveSettings[BrokerConfig]
@@ -56,10 +56,10 @@ class ExporterParts:
     clock: Clock
 
 
-def exporter_figures(parts: ExporterParts) -> Iterator[Metric | None]:
+def exporter_figures(deps: ExporterDeps) -> Iterator[Metric | None]:
     """Every metric that a broker alone can know; None where others may have a turn."""
-    parts.history.refresh(parts.clock())
-    for some in (_rates(parts), _ends(parts), _online(parts), _groups(parts), _runtime(parts)):
+    deps.history.refresh(deps.clock())
+    for some in (_rates(deps), _ends(deps), _online(deps), _groups(deps), _runtime(deps)):
         yield from some
         yield None
 
@@ -68,14 +68,14 @@ def _gauge(name: str, meaning: str, labels: list[str]) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, meaning, labels=labels)
 
 
-def _node(parts: ExporterParts) -> list[str]:
-    config = parts.settings.config
+def _node(deps: ExporterDeps) -> list[str]:
+    config = deps.settings.config
     return [config.broker_cluster_name, config.broker_name]
 
 
-def _at_node(parts: ExporterParts) -> list[str]:
-    cluster, broker = _node(parts)
-    return [cluster, parts.address, broker]
+def _at_node(deps: ExporterDeps) -> list[str]:
+    cluster, broker = _node(deps)
+    return [cluster, deps.address, broker]
 
 
 # -- rates -----------------------------------------------------------------------------------------
@@ -94,11 +94,11 @@ _SUMS = ("rocketmq_send_back_nums",)
 """Of these the exporter takes the number of the last minute, of the others the rate."""
 
 
-def _rates(parts: ExporterParts) -> Iterator[Metric | None]:
-    node, now_ms = _node(parts), parts.clock()
+def _rates(deps: ExporterDeps) -> Iterator[Metric | None]:
+    node, now_ms = _node(deps), deps.clock()
 
     def of(statistic: str) -> Iterable[tuple[str, Figures]]:
-        return parts.history.all_over(statistic, MINUTE, now_ms)
+        return deps.history.all_over(statistic, MINUTE, now_ms)
 
     for name, (statistic, meaning) in _RATES.items():
         # The whole broker's has the cluster for a key, the others a topic, or topic and group.
@@ -106,7 +106,7 @@ def _rates(parts: ExporterParts) -> Iterator[Metric | None]:
         labels = _AT_BROKER if is_whole else _TOPIC if statistic.startswith("TOPIC") else _GROUP
         family = _gauge(name, f"{meaning}, over the last minute", labels)
         for key, figures in of(statistic):
-            places = _at_node(parts) if is_whole else [*node, *key.split(SEPARATOR)]
+            places = _at_node(deps) if is_whole else [*node, *key.split(SEPARATOR)]
             family.add_metric(places, figures.sum if name in _SUMS else figures.per_second)
         yield family
         yield None
@@ -121,16 +121,16 @@ def _rates(parts: ExporterParts) -> Iterator[Metric | None]:
 # -- where queues end and groups stand -------------------------------------------------------------
 
 
-def _ends(parts: ExporterParts) -> Iterator[Metric | None]:
-    node = _node(parts)
+def _ends(deps: ExporterDeps) -> Iterator[Metric | None]:
+    node = _node(deps)
     ends = _gauge("rocketmq_producer_offset", "Messages ever stored", _TOPIC)
     retries = _gauge("rocketmq_topic_retry_offset", "Retries ever stored", _TOPIC)
     dead = _gauge("rocketmq_topic_dlq_offset", "Dead letters ever stored", [*_BROKER, "group"])
-    for number, (name, topic) in enumerate(list(parts.topics.topics.items()), 1):
+    for number, (name, topic) in enumerate(list(deps.topics.topics.items()), 1):
         if not number % A_TURN:
             yield None
         count = max(topic.read_queue_count, topic.write_queue_count)
-        total = sum(parts.store.max_offset(name, queue_id) for queue_id in range(count))
+        total = sum(deps.store.max_offset(name, queue_id) for queue_id in range(count))
         if name.startswith(RETRY_TOPIC_PREFIX):
             retries.add_metric([*node, name], total)
         elif name.startswith(DLQ_TOPIC_PREFIX):
@@ -140,25 +140,25 @@ def _ends(parts: ExporterParts) -> Iterator[Metric | None]:
     yield from (ends, retries, dead)
 
 
-def _online(parts: ExporterParts) -> Iterator[Metric]:
+def _online(deps: ExporterDeps) -> Iterator[Metric]:
     """Who is connected, and how far slaves are behind: nobody replicates, so none is told."""
-    node = _node(parts)
+    node = _node(deps)
     members = _gauge(
         "rocketmq_group_count", "Consumers that are connected", ["caddr", "localaddr", "group"]
     )
-    for name, online in parts.consumers.groups.items():
+    for name, online in deps.consumers.groups.items():
         addresses = ",".join(channel.peer for channel in online.members)
         clients = ",".join(client.client_id for client in online.members.values())
         members.add_metric([addresses, clients, name], len(online.members))
     senders = _gauge("rocketmq_producer_count", "Producers that are connected", [*_BROKER, "group"])
-    for name, channels in parts.producers.groups.items():
+    for name, channels in deps.producers.groups.items():
         senders.add_metric([*node, name], len(channels))
     behind = _gauge("rocketmq_broker_commitlog_diff", "Bytes a slave is behind", _AT_BROKER)
     yield from (members, senders, behind)
 
 
-def _groups(parts: ExporterParts) -> Iterator[Metric | None]:
-    node, now_ms = _node(parts), parts.clock()
+def _groups(deps: ExporterDeps) -> Iterator[Metric | None]:
+    node, now_ms = _node(deps), deps.clock()
     places = _gauge("rocketmq_consumer_offset", "Messages consumed, by offsets", _GROUP)
     totals = _gauge("rocketmq_group_consume_total_offset", "The same", _GROUP)
     behind = _gauge("rocketmq_message_accumulation", "Messages not consumed yet", _GROUP)
@@ -179,13 +179,13 @@ def _groups(parts: ExporterParts) -> Iterator[Metric | None]:
     }
 
     def add_diff(prefix: str, group: str, topic: str, count: int) -> None:
-        online = parts.consumers.get(group)
+        online = deps.consumers.get(group)
         model = "CLUSTERING" if online is None else online.message_model
         labels = [group, topic, str(0 if online is None else len(online.members)), model]
         diffs[prefix].add_metric(labels, count)
 
     looks_left = _LOOKS_MAX
-    for number, (topic, group, live) in enumerate(list(parts.offsets.progress()), 1):
+    for number, (topic, group, live) in enumerate(list(deps.offsets.progress()), 1):
         if not number % A_TURN:
             yield None
         queues = live.copy()
@@ -193,7 +193,7 @@ def _groups(parts: ExporterParts) -> Iterator[Metric | None]:
             continue  # whoever reads dead letters does not make them fewer
         labels = [*node, topic, group]
         lags = {
-            queue_id: max(parts.store.max_offset(topic, queue_id) - queue_offset, 0)
+            queue_id: max(deps.store.max_offset(topic, queue_id) - queue_offset, 0)
             for queue_id, queue_offset in queues.items()
         }
         places.add_metric(labels, sum(queues.values()))
@@ -204,15 +204,15 @@ def _groups(parts: ExporterParts) -> Iterator[Metric | None]:
         late = [(queue_id, queues[queue_id]) for queue_id, lag in lags.items() if lag]
         if len(late) <= looks_left:
             looks_left -= len(late)
-            times = [parts.store.store_time(topic, *place) for place in late]
+            times = [deps.store.store_time(topic, *place) for place in late]
             oldest_ms = min((each for each in times if each is not None), default=now_ms)
             age.add_metric(labels, max(now_ms - oldest_ms, 0))
             age_5x.add_metric(
                 [node[0], "broker", node[1], topic, group], max(now_ms - oldest_ms, 0)
             )
-    for topic in parts.topics.topics:
+    for topic in deps.topics.topics:
         if topic.startswith(DLQ_TOPIC_PREFIX):
-            count = parts.store.max_offset(topic, 0)
+            count = deps.store.max_offset(topic, 0)
             add_diff(DLQ_TOPIC_PREFIX, topic.removeprefix(DLQ_TOPIC_PREFIX), topic, count)
     yield from (places, totals, behind, age, age_5x, *diffs.values())
 
@@ -273,11 +273,11 @@ _NUMBER = re.compile(r"-?[\d.]+")
 _COUNT = re.compile(r":(\d+)")
 
 
-def _runtime(parts: ExporterParts) -> Iterator[Metric]:
-    table = parts.runtime()
+def _runtime(deps: ExporterDeps) -> Iterator[Metric]:
+    table = deps.runtime()
     # The exporter has a place for the host's name and leaves it empty.
     run = [
-        _node(parts)[0], parts.address, "",
+        _node(deps)[0], deps.address, "",
         *(table.get(key, "") for key in ("brokerVersionDesc", "bootTimestamp", "brokerVersion")),
     ]  # fmt: skip
     for name, value in runtime_values(table):

@@ -17,8 +17,8 @@ from prometheus_client.registry import Collector
 
 from tianzhou.broker.acl.guard import Lack
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.metrics.backlog import WaitingParts, waiting_figures
-from tianzhou.broker.metrics.legacy_exporter import A_TURN, ExporterParts, exporter_figures
+from tianzhou.broker.metrics.backlog import WaitingDeps, waiting_figures
+from tianzhou.broker.metrics.legacy_exporter import A_TURN, ExporterDeps, exporter_figures
 from tianzhou.broker.statistics.counters import Counts, Stats
 from tianzhou.broker.tables.clients import ConsumerTable, ProducerTable
 from tianzhou.broker.tables.groups import GroupTable
@@ -32,7 +32,7 @@ from tianzhou.store.message_store import MessageStore
 
 
 @dataclass(frozen=True, slots=True)
-class MetricParts:
+class MetricDeps:
     """What the figures are taken from."""
 
     settings: LiveSettings[BrokerConfig]
@@ -50,9 +50,9 @@ class MetricParts:
     """How many additions were refused because a table is full, by setting."""
     acl_refusals: Callable[[], Mapping[Lack, int]]
     """How many requests access control refused, by what they lacked."""
-    waiting: WaitingParts
+    waiting: WaitingDeps
     """What the figures of halves, timed and popped messages are taken from."""
-    exporter: ExporterParts
+    exporter: ExporterDeps
     """What the figures under the older names are taken from."""
 
 
@@ -67,8 +67,8 @@ class _Collected(Collector):
 class MetricsPage:
     """/metrics, made once for all who ask at the same time."""
 
-    def __init__(self, parts: MetricParts) -> None:
-        self._parts = parts
+    def __init__(self, deps: MetricDeps) -> None:
+        self._deps = deps
         self._making: asyncio.Task[Page] | None = None
 
     def __call__(self) -> Awaitable[Page]:
@@ -80,7 +80,7 @@ class MetricsPage:
 
     async def _make(self) -> Page:
         families: list[Metric] = []
-        for family in _figures(self._parts):
+        for family in _figures(self._deps):
             if family is None:
                 await asyncio.sleep(0)
             else:
@@ -89,20 +89,20 @@ class MetricsPage:
         return Page(text, CONTENT_TYPE_LATEST)
 
 
-def _figures(parts: MetricParts) -> Iterator[Metric | None]:
+def _figures(deps: MetricDeps) -> Iterator[Metric | None]:
     """All of them, with None where others may have a turn."""
-    for some in (_throughput(parts), _backlog(parts), _state(parts)):
+    for some in (_throughput(deps), _backlog(deps), _state(deps)):
         yield from some
         yield None
-    node = _labels(parts.settings.config)
-    yield from waiting_figures(parts.waiting, _NODE, node, parts.exporter.clock())
+    node = _labels(deps.settings.config)
+    yield from waiting_figures(deps.waiting, _NODE, node, deps.exporter.clock())
     yield None
-    yield from exporter_figures(parts.exporter)
+    yield from exporter_figures(deps.exporter)
 
 
-def pages(parts: MetricParts) -> Pages:
+def pages(deps: MetricDeps) -> Pages:
     """Everything that is served over HTTP."""
-    return {"/metrics": MetricsPage(parts), "/health": lambda: health_page(parts.store)}
+    return {"/metrics": MetricsPage(deps), "/health": lambda: health_page(deps.store)}
 
 
 def health_page(store: MessageStore) -> Page:
@@ -120,14 +120,14 @@ def _labels(config: BrokerConfig) -> list[str]:
 _NODE = ["cluster", "node_type", "node_id"]
 
 
-def _throughput(parts: MetricParts) -> Iterator[Metric]:
-    node = _labels(parts.settings.config)
+def _throughput(deps: MetricDeps) -> Iterator[Metric]:
+    node = _labels(deps.settings.config)
     topic, group = [*_NODE, "topic"], [*_NODE, "topic", "consumer_group"]
     came: dict[str, Counts] = {}
-    for (name, _), counts in parts.stats.by_queue.items():
+    for (name, _), counts in deps.stats.by_queue.items():
         _add(came.setdefault(name, Counts()), counts)
     went: dict[tuple[str, str], Counts] = {}
-    for (name, _, reader), counts in parts.stats.by_group.items():
+    for (name, _, reader), counts in deps.stats.by_group.items():
         _add(went.setdefault((name, reader), Counts()), counts)
     messages_in = CounterMetricFamily("rocketmq_messages_in", "Messages stored", labels=topic)
     bytes_in = CounterMetricFamily("rocketmq_throughput_in", "Bytes stored", labels=topic)
@@ -140,26 +140,26 @@ def _throughput(parts: MetricParts) -> Iterator[Metric]:
         messages_out.add_metric([*node, name, reader], counts.messages)
         bytes_out.add_metric([*node, name, reader], counts.size_bytes)
     dead = CounterMetricFamily("rocketmq_send_to_dlq_messages", "Dead letters", labels=group)
-    for (name, reader), count in parts.stats.dead.items():
+    for (name, reader), count in deps.stats.dead.items():
         dead.add_metric([*node, name, reader], count)
     refused = CounterMetricFamily(
         "tianzhou_messages_refused", "Messages that could not be stored", labels=_NODE
     )
-    refused.add_metric(node, parts.stats.put_failures)
+    refused.add_metric(node, deps.stats.put_failures)
     above = CounterMetricFamily(
         "tianzhou_quota_refusals", "Requests above a limit of quotaFile", labels=[*_NODE, "limit"]
     )
-    for name, count in parts.quota_refusals().items():
+    for name, count in deps.quota_refusals().items():
         above.add_metric([*node, name], count)
     full = CounterMetricFamily(
         "tianzhou_table_refusals", "Additions to a full table", labels=[*_NODE, "limit"]
     )
-    for name, count in parts.table_refusals.items():
+    for name, count in deps.table_refusals.items():
         full.add_metric([*node, name], count)
     denied = CounterMetricFamily(
         "tianzhou_acl_refusals", "Requests that access control refused", labels=[*_NODE, "lack"]
     )
-    for name, count in parts.acl_refusals().items():
+    for name, count in deps.acl_refusals().items():
         denied.add_metric([*node, name], count)
     yield from (messages_in, bytes_in, messages_out, bytes_out, dead, refused, above, full, denied)
 
@@ -169,38 +169,38 @@ def _add(total: Counts, counts: Counts) -> None:
     total.size_bytes += counts.size_bytes
 
 
-def _backlog(parts: MetricParts) -> Iterator[Metric | None]:
+def _backlog(deps: MetricDeps) -> Iterator[Metric | None]:
     """What consumers still have before them."""
-    node = _labels(parts.settings.config)
+    node = _labels(deps.settings.config)
     lag = GaugeMetricFamily(
         "rocketmq_consumer_lag_messages", "Messages not consumed yet",
         labels=[*_NODE, "topic", "consumer_group"],
     )  # fmt: skip
-    for number, (topic, group, queues) in enumerate(list(parts.offsets.progress()), 1):
+    for number, (topic, group, queues) in enumerate(list(deps.offsets.progress()), 1):
         if not number % A_TURN:
             yield None
         if topic.startswith(DLQ_TOPIC_PREFIX):
             continue  # whoever reads dead letters does not make them fewer
         behind = sum(
-            max(0, parts.store.max_offset(topic, queue_id) - queue_offset)
+            max(0, deps.store.max_offset(topic, queue_id) - queue_offset)
             for queue_id, queue_offset in queues.copy().items()
         )
         lag.add_metric([*node, topic, group], behind)
     yield lag
 
 
-def _state(parts: MetricParts) -> Iterator[Metric]:
-    config, store = parts.settings.config, parts.store
+def _state(deps: MetricDeps) -> Iterator[Metric]:
+    config, store = deps.settings.config, deps.store
     node = _labels(config)
     earliest = store.earliest_log_time()
     figures = {
         "rocketmq_broker_permission": ("Permission bits", config.broker_permission),
-        "rocketmq_topic_number": ("Topics", len(parts.topics.topics)),
-        "rocketmq_consumer_group_number": ("Consumer groups", len(parts.groups.groups)),
+        "rocketmq_topic_number": ("Topics", len(deps.topics.topics)),
+        "rocketmq_consumer_group_number": ("Consumer groups", len(deps.groups.groups)),
         "rocketmq_producer_connections": (
-            "Producers", sum(map(len, parts.producers.groups.values()))),
+            "Producers", sum(map(len, deps.producers.groups.values()))),
         "rocketmq_consumer_connections": (
-            "Consumers", sum(len(each.members) for each in parts.consumers.groups.values())),
+            "Consumers", sum(len(each.members) for each in deps.consumers.groups.values())),
         "rocketmq_storage_size": (
             "Bytes in the log", store.end_log_offset - store.first_log_offset),
         "rocketmq_storage_flush_behind_bytes": (
@@ -208,9 +208,9 @@ def _state(parts: MetricParts) -> Iterator[Metric]:
         "rocketmq_storage_dispatch_behind_bytes": ("Bytes not in their queues yet", 0),
         "rocketmq_storage_message_reserve_time": (
             "Age of the first message, ms",
-            None if earliest is None else max(parts.exporter.clock() - earliest, 0)),
+            None if earliest is None else max(deps.exporter.clock() - earliest, 0)),
         "tianzhou_earliest_message_timestamp_ms": ("Store time of the first message", earliest),
-        "tianzhou_waiting_pulls": ("Pulls that wait for messages", parts.parked_count()),
+        "tianzhou_waiting_pulls": ("Pulls that wait for messages", deps.parked_count()),
         "tianzhou_takes_messages": ("1 while messages are taken", int(store.refusal is None)),
     }  # fmt: skip
     for name, (meaning, value) in figures.items():

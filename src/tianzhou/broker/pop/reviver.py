@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
-from tianzhou.broker.background.crash_points import Step, unwatched
+from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.pop.apache_checkpoint_reader import NotesReader
 from tianzhou.broker.pop.apache_checkpoints import CheckPoint
@@ -72,7 +72,7 @@ class Pops:
         store_host: Host,
         topics_saved: Callable[[], Awaitable[bool]],
         on_visible: Callable[[str], None],
-        step: Step = unwatched,
+        step: CrashPoint = no_crash_point,
         timed_until_ms: Callable[[], int] | None = None,
         on_room: Callable[[], None] = lambda: None,
     ) -> None:

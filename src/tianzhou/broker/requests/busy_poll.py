@@ -19,7 +19,7 @@ VAIN_PAUSE_COUNT = 32
 """So many requests are served without looking for the next, once that was in vain."""
 
 
-class Vigil:
+class BusyPoll:
     """Keeps one event loop awake; `soon` is what that calls in its next turn."""
 
     def __init__(

@@ -12,7 +12,7 @@ Answer = Command | Awaitable[Command | None] | None
 Handle = Callable[[Connection, Command], Answer]
 
 
-class Dispatch:
+class HandlerTable:
     """The handlers of a broker by request code."""
 
     def __init__(self, handlers: Mapping[int, Handle]) -> None:

@@ -31,9 +31,9 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.handlers.pull import HAS_SUBSCRIPTION, PullParts
-from tianzhou.broker.handlers.send import SendParts, born_host
-from tianzhou.broker.requests.busy_poll import Vigil
+from tianzhou.broker.handlers.pull import HAS_SUBSCRIPTION, PullDeps
+from tianzhou.broker.handlers.send import SendDeps, born_host
+from tianzhou.broker.requests.busy_poll import BusyPoll
 from tianzhou.broker.storing import disk_prefetch
 from tianzhou.broker.storing.durability import refused_sends
 from tianzhou.broker.storing.redirects import ODD_PROPERTIES
@@ -68,14 +68,14 @@ _Owed = tuple[Connection, bytes, int]
 """Answers that leave at the end of the turn, and how many sends there are among them."""
 
 
-class HotPath:
+class FastPath:
     """One feed, on one store."""
 
     def __init__(
         self,
         feed: Feed,
-        parts: SendParts,
-        pulls: PullParts,
+        deps: SendDeps,
+        pulls: PullDeps,
         frame_max_bytes: int,
         is_free_topic: Callable[[str], bool] = lambda _: True,
         is_awaited: Callable[[], bool] = lambda: False,
@@ -87,7 +87,7 @@ class HotPath:
         self._is_free_topic = is_free_topic
         self._is_awaited = is_awaited
         self._feed = feed
-        self._parts = parts
+        self._deps = deps
         self._pulls = pulls
         self._frame_max_bytes = frame_max_bytes
         self._is_broken = False
@@ -97,11 +97,11 @@ class HotPath:
         self._known: dict[str, TopicConfig] = {}
         self._inline: set[Granted] = set()
         self._registered: dict[Granted, Subscription] = {}
-        self._lending = parts.store.lend_to(feed, self._admit)
+        self._lending = deps.store.lend_to(feed, self._admit)
         self._lending.settle = self.settle
-        parts.stats.collect = self._collect
+        deps.stats.collect = self._collect
         self._loop = asyncio.get_running_loop()
-        self._vigil = Vigil(self._loop.call_soon)
+        self._vigil = BusyPoll(self._loop.call_soon)
         self._in_turn = self._is_scheduled = False
         self._now_ms = self._budget = 0
         self._owed: list[_Owed] = []
@@ -159,7 +159,7 @@ class HotPath:
 
     def _begin_turn(self) -> bool:
         """Whether the feed can work; if no file can be mapped now, the handlers do."""
-        now_ms = self._now_ms = self._parts.clock()
+        now_ms = self._now_ms = self._deps.clock()
         self._budget = self._room(now_ms)
         try:
             self._lending.renew()
@@ -180,8 +180,8 @@ class HotPath:
         if not owed:
             return
         self._owed = []
-        parts, store = self._parts, self._parts.store
-        started_ms = parts.steady()
+        deps, store = self._deps, self._deps.store
+        started_ms = deps.steady()
         try:
             done = self._feed.settle()
             assert done is not None
@@ -198,10 +198,10 @@ class HotPath:
             self._owed = owed
             self._break_off()
             return
-        took_ms = parts.steady() - started_ms
+        took_ms = deps.steady() - started_ms
         if took_ms > 0:
-            parts.gate.note_append(parts.settings.config, started_ms, started_ms + took_ms)
-            parts.stats.took(took_ms)
+            deps.gate.note_append(deps.settings.config, started_ms, started_ms + took_ms)
+            deps.stats.took(took_ms)
         if not self._waits:
             for connection, answers, _ in owed:
                 connection.pay(answers)
@@ -210,11 +210,11 @@ class HotPath:
             connection.pay(b"")
             if answers:
                 # As with handlers, each send counts as one that waits.
-                parts.durability.hold(connection, answers, send_count, store.end_log_offset)
+                deps.durability.hold(connection, answers, send_count, store.end_log_offset)
 
     def _refuse(self, owed: list[_Owed], error: StoreError) -> None:
         for connection, answers, send_count in owed:
-            self._parts.stats.put_failures += send_count
+            self._deps.stats.put_failures += send_count
             connection.pay(refused_sends(answers, error))
 
     def _break_off(self) -> None:
@@ -227,29 +227,29 @@ class HotPath:
 
     def _room(self, now_ms: int) -> int:
         """How many sends may be taken now."""
-        parts, pulls = self._parts, self._pulls
-        config = parts.settings.config
+        deps, pulls = self._deps, self._pulls
+        config = deps.settings.config
         if config is not self._config:
             self._configure(config)
         topics, groups, consumers = self._versions
         if (
-            parts.topics.data_version is not topics
+            deps.topics.data_version is not topics
             or pulls.groups.data_version is not groups
             or pulls.consumers.version != consumers
         ):
             self._forget_changed()
         if not self._may_store or now_ms < config.start_accept_send_request_time_stamp:
             return 0
-        if parts.store.refusal is not None:
+        if deps.store.refusal is not None:
             return 0
         # The clock costs as much as the rest of this, for every turn of the loop.
-        steady_ms = parts.steady() if parts.gate.was_slow else 0
-        return parts.gate.room(config, steady_ms, parts.durability.waiting_count)
+        steady_ms = deps.steady() if deps.gate.was_slow else 0
+        return deps.gate.room(config, steady_ms, deps.durability.waiting_count)
 
     def _configure(self, config: BrokerConfig) -> None:
-        parts, store = self._parts, self._parts.store
+        deps, store = self._deps, self._deps.store
         self._config = config
-        code = parts.durability.code_at_once(wait_stored=True)
+        code = deps.durability.code_at_once(wait_stored=True)
         self._may_store = (
             bool(config.broker_permission & PERM_WRITE) and code == ResponseCode.SUCCESS
         )
@@ -258,7 +258,7 @@ class HotPath:
             and not config.reject_pull_consumer_enable
             and not config.slave_read_enable
         )
-        self._waits = parts.durability.must_wait(wait_stored=True)
+        self._waits = deps.durability.must_wait(wait_stored=True)
         self._feed.set_hot_bytes(disk_prefetch.HOT_BYTES)
         self._feed.configure(
             self._frame_max_bytes,
@@ -266,8 +266,8 @@ class HotPath:
             BATCH_MESSAGES_MAX,
             config.message_index_enable,
             self._waits,
-            host.pack(parts.store_host),
-            parts.id_prefix,
+            host.pack(deps.store_host),
+            deps.id_prefix,
             config.broker_cluster_name,
             sorted(ODD_PROPERTIES),
             config.region_id,
@@ -288,7 +288,7 @@ class HotPath:
 
     def _forget_changed(self) -> None:
         """Tables have changed: forget what is not what it was. The handlers show it again."""
-        topics, groups, consumers = self._parts.topics, self._pulls.groups, self._pulls.consumers
+        topics, groups, consumers = self._deps.topics, self._pulls.groups, self._pulls.consumers
         seen_topics, seen_groups, _ = self._versions
         self._versions = (topics.data_version, groups.data_version, consumers.version)
         if topics.data_version is not seen_topics:
@@ -341,7 +341,7 @@ class HotPath:
         """Make a topic known to the feed; None if there is no such topic."""
         topic = self._known.get(name)
         if topic is None:
-            topic = self._parts.topics.get(name)
+            topic = self._deps.topics.get(name)
             if topic is None:
                 return None
             self._known[name] = topic
@@ -363,7 +363,7 @@ class HotPath:
         if self._is_broken or not self._may_read or not subscription.is_by_tags:
             return
         topic, group = granted = (header.topic, header.consumer_group)
-        queue = self._parts.store.queues.get(topic, header.queue_id)
+        queue = self._deps.store.queues.get(topic, header.queue_id)
         if queue is None or not self._is_free_topic(topic) or self._know(topic) is None:
             return
         if header.sys_flag & HAS_SUBSCRIPTION:
@@ -392,7 +392,7 @@ class HotPath:
     # -- figures ----------------------------------------------------------------------------------
 
     def _collect(self) -> None:
-        stats = self._parts.stats
+        stats = self._deps.stats
         stats.stored_many(self._feed.take_counts())
         for topic, group, queue_id, done, next_offset in self._feed.take_delivered():
             stats.delivered_by(topic, group, queue_id, *done)

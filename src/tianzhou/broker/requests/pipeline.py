@@ -24,7 +24,7 @@ from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.quota.bodies import check_body
 
 
-class Entrance:
+class RequestPipeline:
     """The way in, for as long as a broker runs."""
 
     def __init__(

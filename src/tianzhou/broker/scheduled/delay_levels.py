@@ -17,7 +17,7 @@ from time import perf_counter
 
 import msgspec
 
-from tianzhou.broker.background.crash_points import Step, unwatched
+from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
 from tianzhou.broker.background.yielding import SLICE_S
 from tianzhou.broker.storing.disk_prefetch import Stretch, may_be_cold
 from tianzhou.broker.storing.redraft import redraft
@@ -161,7 +161,7 @@ class Delays:
         self,
         store: MessageStore,
         levels_ms: tuple[int, ...],
-        step: Step = unwatched,
+        step: CrashPoint = no_crash_point,
         topic_needed: TopicNeeded = nobody_cares,
         slice_s: Callable[[], float] = lambda: SLICE_S,
         delivered: Delivered = nobody_counts,

@@ -11,9 +11,9 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tianzhou.broker.background.crash_points import Step, unwatched
-from tianzhou.broker.background.ticker import Pump
-from tianzhou.broker.background.yielding import Traffic
+from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
+from tianzhou.broker.background.ticker import Ticker
+from tianzhou.broker.background.yielding import SliceScheduler
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.scheduled import timer_rules
 from tianzhou.broker.scheduled.delay_levels import Delays, Delivered, nobody_counts
@@ -52,7 +52,7 @@ class Waits:
         store: MessageStore,
         topics: TopicTable,
         clock: Clock,
-        step: Step = unwatched,
+        step: CrashPoint = no_crash_point,
         delivered: Delivered = nobody_counts,
     ) -> None:
         """Take over what a former run saved. Raises StoreError."""
@@ -64,16 +64,16 @@ class Waits:
         config = settings.config
         folder = config.config_directory
         self._delay_path, self._check_path = folder / "delayOffset.json", folder / "timercheck"
-        self.traffic = Traffic(lambda: store.log.written)
+        self.slices = SliceScheduler(lambda: store.log.written)
         """Those whom work that can wait gives way to."""
         self.delays = Delays(
-            store, config.delay_levels_ms, step, self._topic_needed, lambda: self.traffic.slice_s,
+            store, config.delay_levels_ms, step, self._topic_needed, lambda: self.slices.slice_s,
             delivered,
         )  # fmt: skip
         load_table(self._delay_path, self.delays.load)
         if count := self.delays.catch_up():
             log.info("delay levels: %d messages were delivered after the last save", count)
-        self._delay_pump = Pump("delayed messages", self.delays.turn, clock, self.traffic)
+        self._delay_pump = Ticker("delayed messages", self.delays.turn, clock, self.slices)
         self.timer: Timer | None = None
         if config.timer_wheel_enable:
             self.timer = Timer(
@@ -85,7 +85,7 @@ class Waits:
                 self._topic_needed,
                 delivered,
             )
-            self._timer_pump = Pump("timed messages", self.timer.turn, clock, self.traffic)
+            self._timer_pump = Ticker("timed messages", self.timer.turn, clock, self.slices)
         longest_ms = max(config.delay_levels_ms, default=0)
         if longest_ms >= config.file_reserved_time * _HOUR_MS > 0:
             log.warning(

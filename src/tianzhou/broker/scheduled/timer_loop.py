@@ -21,7 +21,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
 
-from tianzhou.broker.background.crash_points import Step, unwatched
+from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
 from tianzhou.broker.background.sqlite_file import remove
 from tianzhou.broker.background.ticker import TURN_S
 from tianzhou.broker.scheduled import timer_rules
@@ -69,7 +69,7 @@ class Timer:
         index_path: Path,
         check: tuple[TimerCheck, bool] | None,
         roll_after_ms: Callable[[], int],
-        step: Step = unwatched,
+        step: CrashPoint = no_crash_point,
         topic_needed: TopicNeeded = nobody_cares,
         delivered: Delivered = nobody_counts,
     ) -> None:

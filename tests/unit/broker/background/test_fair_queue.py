@@ -6,9 +6,15 @@ from functools import partial
 
 import pytest
 
-from tianzhou.broker.background import yielding as traffic_module
-from tianzhou.broker.background.fair_queue import GATHERED_S, Turnstile
-from tianzhou.broker.background.yielding import BURST_S, REST_S, SHARED_SLICE_S, SLICE_S, Traffic
+from tianzhou.broker.background import yielding
+from tianzhou.broker.background.fair_queue import GATHERED_S, FairQueue
+from tianzhou.broker.background.yielding import (
+    BURST_S,
+    REST_S,
+    SHARED_SLICE_S,
+    SLICE_S,
+    SliceScheduler,
+)
 
 
 class Log:
@@ -17,7 +23,7 @@ class Log:
     def __init__(self) -> None:
         self.written = 0
         self.now_s = 0.0
-        self.traffic = Traffic(lambda: self.written, lambda: self.now_s)
+        self.slices = SliceScheduler(lambda: self.written, lambda: self.now_s)
 
 
 class Owner:
@@ -62,16 +68,16 @@ ONE = Owner()
 @pytest.fixture
 def one_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices that are over before they have begun, so that each turn lets one through."""
-    monkeypatch.setattr(traffic_module, "SLICE_S", -1.0)
-    monkeypatch.setattr(traffic_module, "SHARED_SLICE_S", -1.0)
+    monkeypatch.setattr(yielding, "SLICE_S", -1.0)
+    monkeypatch.setattr(yielding, "SHARED_SLICE_S", -1.0)
 
 
 @pytest.fixture
 def long_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traffic_module, "SLICE_S", 3600.0)
+    monkeypatch.setattr(yielding, "SLICE_S", 3600.0)
 
 
-async def emptied(stile: Turnstile) -> list[int]:
+async def emptied(stile: FairQueue) -> list[int]:
     """How many were in line after each turn of the loop, until nobody was."""
     seen: list[int] = []
     async with asyncio.timeout(20):
@@ -81,68 +87,68 @@ async def emptied(stile: Turnstile) -> list[int]:
     return seen
 
 
-# -- traffic ---------------------------------------------------------------------------------------
+# -- slices ----------------------------------------------------------------------------------------
 
 
 def test_others_are_seen_for_a_while_and_own_writing_is_not() -> None:
     log = Log()
-    assert log.traffic.begin() == SLICE_S
+    assert log.slices.begin() == SLICE_S
     log.written += 10
-    log.traffic.pause()
-    assert (log.traffic.end(), log.traffic.begin()) == (0.0, SLICE_S)
+    log.slices.pause()
+    assert (log.slices.end(), log.slices.begin()) == (0.0, SLICE_S)
     log.written += 1
-    log.traffic.end()
-    assert log.traffic.begin() == SHARED_SLICE_S
+    log.slices.end()
+    assert log.slices.begin() == SHARED_SLICE_S
     log.now_s += 0.5
-    assert log.traffic.begin() == SHARED_SLICE_S, "they were here a moment ago"
+    assert log.slices.begin() == SHARED_SLICE_S, "they were here a moment ago"
     log.now_s += 0.6
-    assert log.traffic.begin() == SLICE_S
+    assert log.slices.begin() == SLICE_S
 
 
 def test_a_rest_comes_after_a_burst_of_slices_and_is_for_all() -> None:
     log = Log()
     log.written += 1
     work_s = list[float]()
-    while not (rest_s := log.traffic.end()):
-        work_s.append(log.traffic.begin())
+    while not (rest_s := log.slices.end()):
+        work_s.append(log.slices.begin())
         log.now_s += work_s[-1]
-        log.traffic.pause()
+        log.slices.pause()
         assert len(work_s) < 100, "there is no rest"
     assert rest_s == REST_S
     assert BURST_S * 0.99 < sum(work_s) < BURST_S + 2 * SHARED_SLICE_S
-    assert log.traffic.end() == REST_S, "who comes during the rest rests as well"
+    assert log.slices.end() == REST_S, "who comes during the rest rests as well"
     log.now_s += 2 * REST_S
-    assert log.traffic.end() == 0.0
+    assert log.slices.end() == 0.0
 
 
 def test_there_is_no_rest_while_nobody_else_is_there() -> None:
     log = Log()
     for _ in range(100):
-        log.now_s += log.traffic.begin()
+        log.now_s += log.slices.begin()
         log.written += 100
-        log.traffic.pause()
-        assert log.traffic.end() == 0.0
+        log.slices.pause()
+        assert log.slices.end() == 0.0
 
 
 async def test_one_slice_is_done_in_a_turn_of_the_loop() -> None:
-    traffic, done = Log().traffic, list[str]()
+    slices, done = Log().slices, list[str]()
 
     def again() -> None:
         done.append("again")
-        traffic.soon(again)
+        slices.soon(again)
 
     def forgotten() -> None:
         done.append("forgotten")
 
-    traffic.soon(again)
-    traffic.soon(lambda: done.append("once"))
-    traffic.soon(forgotten)
-    traffic.forget(forgotten)
+    slices.soon(again)
+    slices.soon(lambda: done.append("once"))
+    slices.soon(forgotten)
+    slices.forget(forgotten)
     for count in range(1, 6):
         await asyncio.sleep(0)
         assert len(done) == count
     assert done == ["again", "once", "again", "again", "again"]
-    traffic.forget(again)
+    slices.forget(again)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert len(done) == 5
@@ -153,7 +159,7 @@ async def test_one_slice_is_done_in_a_turn_of_the_loop() -> None:
 
 @pytest.mark.usefixtures("one_a_turn")
 async def test_the_first_passes_at_once_and_the_rest_one_by_one_in_order() -> None:
-    stile, passed = Turnstile(Log().traffic), list[int]()
+    stile, passed = FairQueue(Log().slices), list[int]()
     assert stile.admits(ONE)
     stile.passed()
     for number in range(5):
@@ -169,7 +175,7 @@ async def test_the_first_passes_at_once_and_the_rest_one_by_one_in_order() -> No
 
 @pytest.mark.usefixtures("long_turns")
 async def test_a_turn_that_has_time_lets_many_through() -> None:
-    stile, passed = Turnstile(Log().traffic), list[int]()
+    stile, passed = FairQueue(Log().slices), list[int]()
     assert all(stile.admits(ONE) for _ in range(100))
     stile.wait(ONE, partial(passed.append, -1))
     assert not stile.admits(ONE), "nobody overtakes those in line"
@@ -181,7 +187,7 @@ async def test_a_turn_that_has_time_lets_many_through() -> None:
 
 @pytest.mark.usefixtures("one_a_turn")
 async def test_those_who_wait_take_turns_by_owner() -> None:
-    stile, passed = Turnstile(Log().traffic), list[str]()
+    stile, passed = FairQueue(Log().slices), list[str]()
     for owner, name, count in ((Owner(), "a", 5), (Owner(), "b", 2)):
         for number in range(count):
             stile.wait(owner, partial(passed.append, f"{name}{number}"))
@@ -199,7 +205,7 @@ async def test_there_are_rests_while_others_write(
     monkeypatch.setattr(
         "tianzhou.broker.background.fair_queue.asyncio.get_running_loop", lambda: watched
     )
-    stile, owner = Turnstile(log.traffic), Owner()
+    stile, owner = FairQueue(log.slices), Owner()
 
     def work(number: int) -> None:
         passed.append(number)
@@ -220,7 +226,7 @@ async def test_there_are_rests_while_others_write(
 @pytest.mark.usefixtures("one_a_turn")
 async def test_answers_wait_for_others_of_their_owner_but_not_for_long() -> None:
     log = Log()
-    stile = Turnstile(log.traffic, lambda: log.now_s)
+    stile = FairQueue(log.slices, lambda: log.now_s)
     busy, quiet = Owner(), Owner()
     let_go_counts: list[int] = []
 
@@ -242,7 +248,7 @@ async def test_answers_wait_for_others_of_their_owner_but_not_for_long() -> None
 @pytest.mark.usefixtures("long_turns")
 async def test_answers_of_one_who_has_sent_more_wait_a_moment() -> None:
     log = Log()
-    stile, owner = Turnstile(log.traffic, lambda: log.now_s), Owner()
+    stile, owner = FairQueue(log.slices, lambda: log.now_s), Owner()
 
     async def ask() -> None:
         assert stile.admits(owner)
@@ -268,7 +274,7 @@ async def test_answers_of_one_who_has_sent_more_wait_a_moment() -> None:
 
 @pytest.mark.usefixtures("one_a_turn")
 async def test_work_that_fails_does_not_hold_up_those_behind() -> None:
-    stile, passed = Turnstile(Log().traffic), list[int]()
+    stile, passed = FairQueue(Log().slices), list[int]()
     told: list[str] = []
     asyncio.get_running_loop().set_exception_handler(
         lambda _, context: told.append(str(context.get("exception")))
@@ -285,7 +291,7 @@ async def test_work_that_fails_does_not_hold_up_those_behind() -> None:
 
 @pytest.mark.usefixtures("one_a_turn")
 async def test_nobody_gets_through_one_that_is_closed() -> None:
-    stile, passed = Turnstile(Log().traffic), list[int]()
+    stile, passed = FairQueue(Log().slices), list[int]()
     owner = Owner()
     for number in range(3):
         stile.wait(owner, partial(passed.append, number))

@@ -6,15 +6,15 @@ from collections.abc import Callable
 import pytest
 from tests.support.brokers import eventually
 
-from tianzhou.broker.background.ticker import Pump
-from tianzhou.broker.background.yielding import BURST_S, REST_S, Traffic
+from tianzhou.broker.background.ticker import Ticker
+from tianzhou.broker.background.yielding import BURST_S, REST_S, SliceScheduler
 from tianzhou.clock import wall_ms
 from tianzhou.errors import StoreError
 
 
-def quiet() -> Traffic:
+def quiet() -> SliceScheduler:
     """Nobody else is there."""
-    return Traffic(lambda: 0)
+    return SliceScheduler(lambda: 0)
 
 
 async def test_work_goes_on_while_there_is_more_and_lets_others_live() -> None:
@@ -24,7 +24,7 @@ async def test_work_goes_on_while_there_is_more_and_lets_others_live() -> None:
         order.append("work")
         return now_ms if order.count("work") < 3 else None
 
-    pump = Pump("test", work, wall_ms, quiet())
+    pump = Ticker("test", work, wall_ms, quiet())
     pump.start()
     while order.count("work") < 3:
         order.append("other")
@@ -62,7 +62,7 @@ async def test_work_rests_while_others_write(
             done.set()
         return None if done.is_set() else now_ms
 
-    pump = Pump("test", work, wall_ms, Traffic(lambda: written, lambda: now_s))
+    pump = Ticker("test", work, wall_ms, SliceScheduler(lambda: written, lambda: now_s))
     with monkeypatch.context() as patch:
         patch.setattr("tianzhou.broker.background.ticker.asyncio.get_running_loop", Watched)
         pump.start()
@@ -80,7 +80,7 @@ async def test_an_earlier_moment_beats_the_planned_one() -> None:
         turns.append(now_ms)
         return now_ms + 3_600_000
 
-    pump = Pump("test", work, wall_ms, quiet())
+    pump = Ticker("test", work, wall_ms, quiet())
     pump.start()
     await eventually(lambda: turns, "first turn")
     pump.wake(wall_ms() + 7_200_000)
@@ -108,7 +108,7 @@ async def test_a_failure_is_logged_once_and_tried_again(
             raise problem
         return None
 
-    pump = Pump("test", work, wall_ms, quiet())
+    pump = Ticker("test", work, wall_ms, quiet())
     pump.start()
     await eventually(lambda: turns == 4, "success after failures")
     assert len([record for record in caplog.records if "trying again" in record.message]) == 1

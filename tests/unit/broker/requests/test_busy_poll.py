@@ -8,7 +8,7 @@ from tianzhou.broker.requests.busy_poll import (
     SOON_S,
     VAIN_PAUSE_COUNT,
     WATCH_S,
-    Vigil,
+    BusyPoll,
     usable_processor_count,
 )
 
@@ -19,7 +19,7 @@ class Loop:
     def __init__(self, processor_count: int = 2) -> None:
         self.now_s = 100.0
         self.planned: list[Callable[[], None]] = []
-        self.vigil = Vigil(self.planned.append, lambda: self.now_s, processor_count)
+        self.vigil = BusyPoll(self.planned.append, lambda: self.now_s, processor_count)
 
     def asked(self, after_s: float) -> None:
         self.now_s += after_s

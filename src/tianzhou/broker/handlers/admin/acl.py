@@ -25,7 +25,7 @@ from tianzhou.remoting.connection import Connection
 
 
 @dataclass(frozen=True, slots=True)
-class AclParts:
+class AclDeps:
     """What these requests need of a broker."""
 
     settings: LiveSettings[BrokerConfig]
@@ -35,10 +35,10 @@ class AclParts:
     address: Callable[[], str]
 
 
-def _files(parts: AclParts, code: int) -> AclFiles:
-    if parts.files is None:
+def _files(deps: AclDeps, code: int) -> AclFiles:
+    if deps.files is None:
         raise RequestError(code, "access control is off on this broker: aclEnable is false")
-    return parts.files
+    return deps.files
 
 
 def _split(text: str | None) -> list[str] | None:
@@ -47,11 +47,11 @@ def _split(text: str | None) -> list[str] | None:
     return [piece.strip() for piece in text.split(",") if piece.strip()]
 
 
-async def put_account(parts: AclParts, _: Connection, request: Command) -> Command:
+async def put_account(deps: AclDeps, _: Connection, request: Command) -> Command:
     """UPDATE_AND_CREATE_ACL_CONFIG."""
     header = decode(CreateAccessConfigRequest, request.fields)
     failed = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
-    files = _files(parts, failed)
+    files = _files(deps, failed)
     account = PlainAccessConfig(
         access_key=header.access_key,
         secret_key=header.secret_key,
@@ -62,7 +62,7 @@ async def put_account(parts: AclParts, _: Connection, request: Command) -> Comma
         topic_perms=_split(header.topic_perms),
         group_perms=_split(header.group_perms),
     )
-    async with parts.lock:
+    async with deps.lock:
         try:
             await asyncio.to_thread(files.put_account, account)
         except (ConfigError, OSError) as e:
@@ -70,12 +70,12 @@ async def put_account(parts: AclParts, _: Connection, request: Command) -> Comma
     return Command(code=ResponseCode.SUCCESS)
 
 
-async def remove_account(parts: AclParts, _: Connection, request: Command) -> Command:
+async def remove_account(deps: AclDeps, _: Connection, request: Command) -> Command:
     """DELETE_ACL_CONFIG."""
     header = decode(DeleteAccessConfigRequest, request.fields)
     failed = ResponseCode.DELETE_ACL_CONFIG_FAILED
-    files = _files(parts, failed)
-    async with parts.lock:
+    files = _files(deps, failed)
+    async with deps.lock:
         try:
             removed = await asyncio.to_thread(files.remove_account, header.access_key)
         except (ConfigError, OSError) as e:
@@ -85,13 +85,13 @@ async def remove_account(parts: AclParts, _: Connection, request: Command) -> Co
     return Command(code=ResponseCode.SUCCESS)
 
 
-async def set_white_addresses(parts: AclParts, _: Connection, request: Command) -> Command:
+async def set_white_addresses(deps: AclDeps, _: Connection, request: Command) -> Command:
     """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG."""
     header = decode(UpdateGlobalWhiteAddrsRequest, request.fields)
     failed = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
-    files = _files(parts, failed)
+    files = _files(deps, failed)
     path = Path(header.acl_file_full_path) if header.acl_file_full_path else None
-    async with parts.lock:
+    async with deps.lock:
         try:
             patterns = _split(header.global_white_addrs) or []
             await asyncio.to_thread(files.set_white, patterns, path)
@@ -100,28 +100,28 @@ async def set_white_addresses(parts: AclParts, _: Connection, request: Command) 
     return Command(code=ResponseCode.SUCCESS)
 
 
-def get_versions(parts: AclParts, _: Connection, __: Command) -> Command:
+def get_versions(deps: AclDeps, _: Connection, __: Command) -> Command:
     """GET_BROKER_CLUSTER_ACL_INFO."""
-    files = _files(parts, ResponseCode.SYSTEM_ERROR)
+    files = _files(deps, ResponseCode.SYSTEM_ERROR)
     versions = {
         str(path): (content.data_version or [DataVersion()])[0]
         for path, content in files.contents.items()
     }
     own = versions.get(str(files.file), DataVersion())
-    config = parts.settings.config
+    config = deps.settings.config
     header = GetBrokerAclConfigResponse(
         version=encode_body(own, standard=True).decode(),
         all_acl_file_version=encode_body(versions, standard=True).decode(),
         broker_name=config.broker_name,
-        broker_addr=parts.address(),
+        broker_addr=deps.address(),
         cluster_name=config.broker_cluster_name,
     )
     return Command(code=ResponseCode.SUCCESS, ext_fields=encode(header))
 
 
-def get_accounts(parts: AclParts, _: Connection, __: Command) -> Command:
+def get_accounts(deps: AclDeps, _: Connection, __: Command) -> Command:
     """GET_BROKER_CLUSTER_ACL_CONFIG: everything, secrets included, as RocketMQ answers it."""
-    files = _files(parts, ResponseCode.SYSTEM_ERROR)
+    files = _files(deps, ResponseCode.SYSTEM_ERROR)
     contents = files.contents.values()
     body = AclConfig(
         global_white_addrs=[

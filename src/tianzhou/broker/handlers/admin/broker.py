@@ -34,7 +34,7 @@ last one for the number of processors."""
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerParts:
+class BrokerDeps:
     """What these requests need of a broker."""
 
     settings: LiveSettings[BrokerConfig]
@@ -63,18 +63,18 @@ def fixed_keys(config: BrokerConfig) -> frozenset[str]:
     return frozenset(key for key in (*_ALWAYS_FIXED, *listed) if key)
 
 
-def get_broker_config(parts: BrokerParts, _: Connection, __: Command) -> Command:
+def get_broker_config(deps: BrokerDeps, _: Connection, __: Command) -> Command:
     """GET_BROKER_CONFIG: all settings as a properties file."""
-    version = encode_body(DataVersion(timestamp=parts.started_ms), standard=True).decode()
+    version = encode_body(DataVersion(timestamp=deps.started_ms), standard=True).decode()
     return Command(
         code=ResponseCode.SUCCESS,
         ext_fields=encode(GetBrokerConfigResponse(version=version)),
-        body=f"{parts.settings.as_properties()}{_FOR_STOCK_TOOLS}".encode(),
+        body=f"{deps.settings.as_properties()}{_FOR_STOCK_TOOLS}".encode(),
     )
 
 
 async def update_broker_config(
-    parts: BrokerParts, connection: Connection, request: Command
+    deps: BrokerDeps, connection: Connection, request: Command
 ) -> Command:
     """UPDATE_BROKER_CONFIG: check, save, then apply; a wrong value changes nothing."""
     check_settings_count(request.body)
@@ -84,12 +84,12 @@ async def update_broker_config(
         properties = parse_properties(text, by)
     except ConfigError as e:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"the properties cannot be read: {e}") from e
-    async with parts.settings_lock:
-        before = parts.settings.config
+    async with deps.settings_lock:
+        before = deps.settings.config
         try:
-            prepared = parts.settings.prepare(
+            prepared = deps.settings.prepare(
                 properties, by,
-                black_list=fixed_keys(before), has_accounts=parts.has_accounts,
+                black_list=fixed_keys(before), has_accounts=deps.has_accounts,
             )  # fmt: skip
             check_config(prepared.loaded)
             if prepared.pairs:
@@ -98,9 +98,9 @@ async def update_broker_config(
             raise RequestError(ResponseCode.NO_PERMISSION, str(e)) from e
         except ConfigError as e:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(e)) from e
-        parts.settings.adopt(prepared)
+        deps.settings.adopt(prepared)
     prepared.log(by)
-    parts.on_settings(before, parts.settings.config)
+    deps.on_settings(before, deps.settings.config)
     pending = ", ".join(prepared.pending())
     # Stock tools do not show the remark of a success.
     remark = f"{pending}: counts after a restart" if pending else None
@@ -110,16 +110,16 @@ async def update_broker_config(
 # -- how it is doing -------------------------------------------------------------------------------
 
 
-def get_broker_runtime_info(parts: BrokerParts, _: Connection, __: Command) -> Command:
+def get_broker_runtime_info(deps: BrokerDeps, _: Connection, __: Command) -> Command:
     """GET_BROKER_RUNTIME_INFO: what `mqadmin brokerStatus` and `clusterList` show."""
-    return Command(code=ResponseCode.SUCCESS, body=encode_body(KVTable(table=runtime_info(parts))))
+    return Command(code=ResponseCode.SUCCESS, body=encode_body(KVTable(table=runtime_info(deps))))
 
 
-def runtime_info(parts: BrokerParts) -> dict[str, str]:
+def runtime_info(deps: BrokerDeps) -> dict[str, str]:
     """The figures under RocketMQ's names; those that have no meaning here are neutral."""
-    config, store, stats, now_ms = parts.settings.config, parts.store, parts.stats, parts.clock()
-    parts.history.refresh(now_ms)
-    totals, rates = parts.history.totals, parts.history.rates(now_ms)
+    config, store, stats, now_ms = deps.settings.config, deps.store, deps.stats, deps.clock()
+    deps.history.refresh(now_ms)
+    totals, rates = deps.history.totals, deps.history.rates(now_ms)
     put_count = stats.put.messages
     earliest = store.earliest_log_time()
     ratio, capacity = _disk(config)
@@ -150,10 +150,10 @@ def runtime_info(parts: BrokerParts) -> dict[str, str]:
         # RocketMQ 4.9 misspells what 5.x writes properly.
         "getTransferedTps": _three(rates.transferred),
         "getTransferredTps": _three(rates.transferred),
-        "sendThreadPoolQueueSize": str(parts.durability.waiting_count),
+        "sendThreadPoolQueueSize": str(deps.durability.waiting_count),
         "sendThreadPoolQueueCapacity": str(config.send_thread_pool_queue_capacity),
         "sendThreadPoolQueueHeadWaitTimeMills": "0",
-        "pullThreadPoolQueueSize": str(parts.parked_count()),
+        "pullThreadPoolQueueSize": str(deps.parked_count()),
         "pullThreadPoolQueueCapacity": str(config.max_parked_pulls),
         "pullThreadPoolQueueHeadWaitTimeMills": "0",
         **_NO_POOLS,
@@ -173,7 +173,7 @@ def runtime_info(parts: BrokerParts) -> dict[str, str]:
         "earliestMessageTimeStamp": str(_NO_TIME if earliest is None else earliest),
         "startAcceptSendRequestTimeStamp": str(config.start_accept_send_request_time_stamp),
         "brokerActive": "true",
-        **parts.waiting(),
+        **deps.waiting(),
     }
 
 

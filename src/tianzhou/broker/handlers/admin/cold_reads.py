@@ -28,20 +28,20 @@ _SUCCESS = Command(code=ResponseCode.SUCCESS)
 
 
 @dataclass(frozen=True, slots=True)
-class ColdParts:
+class ColdDeps:
     """What these requests need of a broker."""
 
     store: MessageStore
     thresholds: dict[str, int] = field(default_factory=dict[str, int])
 
 
-def get_cold_info(parts: ColdParts, _: Connection, __: Command) -> Command:
+def get_cold_info(deps: ColdDeps, _: Connection, __: Command) -> Command:
     """GET_COLD_DATA_FLOW_CTR_INFO."""
-    info = ColdDataFlowInfo(thresholds=parts.thresholds)
+    info = ColdDataFlowInfo(thresholds=deps.thresholds)
     return Command(code=ResponseCode.SUCCESS, body=encode_body(info, standard=True))
 
 
-def update_cold_thresholds(parts: ColdParts, connection: Connection, request: Command) -> Command:
+def update_cold_thresholds(deps: ColdDeps, connection: Connection, request: Command) -> Command:
     """UPDATE_COLD_DATA_FLOW_CTR_CONFIG: the body has lines of group=bytes per second."""
     check_settings_count(request.body)
     text, _ = decode_text(request.body)
@@ -50,12 +50,12 @@ def update_cold_thresholds(parts: ColdParts, connection: Connection, request: Co
     except ConfigError as e:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"the properties cannot be read: {e}") from e
     changed = {each.key: _threshold(each.key, each.value) for each in pairs}
-    if len(parts.thresholds | changed) > _GROUPS_MAX:
+    if len(deps.thresholds | changed) > _GROUPS_MAX:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
             f"cold read thresholds are kept for {_GROUPS_MAX} groups at most: remove others first",
         )
-    parts.thresholds.update(changed)
+    deps.thresholds.update(changed)
     return _SUCCESS
 
 
@@ -77,14 +77,14 @@ def _no_threshold(group: str, value: str) -> RequestError:
     )
 
 
-def remove_cold_threshold(parts: ColdParts, _: Connection, request: Command) -> Command:
+def remove_cold_threshold(deps: ColdDeps, _: Connection, request: Command) -> Command:
     """REMOVE_COLD_DATA_FLOW_CTR_CONFIG: the body is the name of a group."""
     group, _unused = decode_text(request.body)
-    parts.thresholds.pop(group.strip(), None)
+    deps.thresholds.pop(group.strip(), None)
     return _SUCCESS
 
 
-def set_read_ahead(parts: ColdParts, _: Connection, request: Command) -> Command:
+def set_read_ahead(deps: ColdDeps, _: Connection, request: Command) -> Command:
     """SET_COMMITLOG_READ_MODE: whether the operating system reads the log ahead."""
     mode = request.fields.get(_READ_AHEAD_MODE, "")
     if mode not in (_NORMAL, _RANDOM):
@@ -92,12 +92,12 @@ def set_read_ahead(parts: ColdParts, _: Connection, request: Command) -> Command
             ResponseCode.INVALID_PARAMETER,
             f"{_READ_AHEAD_MODE} is {mode[:80]!r}: {_NORMAL} reads ahead, {_RANDOM} does not",
         )
-    parts.store.log.segments.set_read_ahead(enabled=mode == _NORMAL)
+    deps.store.log.segments.set_read_ahead(enabled=mode == _NORMAL)
     return Command(
         code=ResponseCode.SUCCESS, remark=f"set commitlog readahead mode success, mode: {mode}"
     )
 
 
-def export_pop_records(_: ColdParts, __: Connection, ___: Command) -> Command:
+def export_pop_records(_: ColdDeps, __: Connection, ___: Command) -> Command:
     """POP_ROLLBACK: nothing is in RocksDB, so nothing has to be written out of it."""
     return _SUCCESS

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class GroupParts:
+class GroupDeps:
     """What these requests need of a broker."""
 
     settings: LiveSettings[BrokerConfig]
@@ -58,32 +58,32 @@ class GroupParts:
     """Waits until the tables are on disk."""
 
 
-async def update_group(parts: GroupParts, connection: Connection, request: Command) -> Command:
+async def update_group(deps: GroupDeps, connection: Connection, request: Command) -> Command:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
-    await _update_groups(parts, connection, [decode_body(SubscriptionGroupConfig, request.body)])
+    await _update_groups(deps, connection, [decode_body(SubscriptionGroupConfig, request.body)])
     return Command(code=ResponseCode.SUCCESS)
 
 
-async def update_group_list(parts: GroupParts, connection: Connection, request: Command) -> Command:
+async def update_group_list(deps: GroupDeps, connection: Connection, request: Command) -> Command:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (5.3): all of them or, if one is wrong, none."""
     body = await slices.finish(decode_request_steps(SubscriptionGroupList, request.body))
-    await _update_groups(parts, connection, body.groups or [])
+    await _update_groups(deps, connection, body.groups or [])
     return Command(code=ResponseCode.SUCCESS)
 
 
 async def _update_groups(
-    parts: GroupParts, connection: Connection, groups: list[SubscriptionGroupConfig]
+    deps: GroupDeps, connection: Connection, groups: list[SubscriptionGroupConfig]
 ) -> None:
-    await slices.finish(_update_steps(parts, connection, groups))
-    await _save(parts)
+    await slices.finish(_update_steps(deps, connection, groups))
+    await _save(deps)
 
 
 def _update_steps(
-    parts: GroupParts, connection: Connection, groups: list[SubscriptionGroupConfig]
+    deps: GroupDeps, connection: Connection, groups: list[SubscriptionGroupConfig]
 ) -> Steps[None]:
     for group in groups:
         yield
-        known = parts.groups.get(group.group_name or "") is not None
+        known = deps.groups.get(group.group_name or "") is not None
         (validation.check_group_name if known else validation.check_new_group)(
             group.group_name or ""
         )
@@ -93,18 +93,18 @@ def _update_steps(
                 ResponseCode.SYSTEM_ERROR,
                 f"consumer group {group.group_name} is refused: {problem}",
             )
-    parts.groups.check_room(group.group_name or "" for group in groups)
+    deps.groups.check_room(group.group_name or "" for group in groups)
     for group in groups:
         yield
         name = group.group_name or ""
-        before = parts.groups.get(name)
+        before = deps.groups.get(name)
         attributes = apply_attributes(before.attributes if before else None, group.attributes)
-        if parts.groups.put(msgspec.structs.replace(group, attributes=attributes)):
+        if deps.groups.put(msgspec.structs.replace(group, attributes=attributes)):
             verb = "changed" if before else "created"
             log.info("group %s: %s by %s", name, verb, connection.peer)
 
 
-async def delete_group(parts: GroupParts, connection: Connection, request: Command) -> Command:
+async def delete_group(deps: GroupDeps, connection: Connection, request: Command) -> Command:
     """DELETE_SUBSCRIPTIONGROUP: the group, and its offsets if that is wished."""
     header = decode(DeleteSubscriptionGroupRequest, request.fields)
     if is_system_group(header.group_name):
@@ -112,19 +112,19 @@ async def delete_group(parts: GroupParts, connection: Connection, request: Comma
             ResponseCode.SYSTEM_ERROR,
             f"consumer group {header.group_name} is the system's and cannot be deleted",
         )
-    if parts.groups.remove(header.group_name):
+    if deps.groups.remove(header.group_name):
         log.info("group %s: deleted by %s", header.group_name, connection.peer)
     if header.clean_offset or header.remove_offset:
-        await slices.finish(parts.offsets.remove_group(header.group_name))
-    parts.history.forget_group(header.group_name, parts.clock())
+        await slices.finish(deps.offsets.remove_group(header.group_name))
+    deps.history.forget_group(header.group_name, deps.clock())
     for prefix in (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX):
-        parts.topics.remove(prefix + header.group_name)
-    await _save(parts)
+        deps.topics.remove(prefix + header.group_name)
+    await _save(deps)
     return Command(code=ResponseCode.SUCCESS)
 
 
-async def _save(parts: GroupParts) -> None:
-    if not await parts.saved():
+async def _save(deps: GroupDeps) -> None:
+    if not await deps.saved():
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
             "the change counts now, but it cannot be saved: see the broker's log",
@@ -132,17 +132,17 @@ async def _save(parts: GroupParts) -> None:
 
 
 @sliced
-def get_all_groups(parts: GroupParts, _: Connection, __: Command) -> Steps[Command]:
+def get_all_groups(deps: GroupDeps, _: Connection, __: Command) -> Steps[Command]:
     """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
-    body = yield from encode_steps(parts.groups.as_body())
+    body = yield from encode_steps(deps.groups.as_body())
     return Command(code=ResponseCode.SUCCESS, body=body)
 
 
 @sliced
-def get_group(parts: GroupParts, _: Connection, request: Command) -> Steps[Command]:
+def get_group(deps: GroupDeps, _: Connection, request: Command) -> Steps[Command]:
     """GET_SUBSCRIPTIONGROUP_CONFIG (5.x)."""
     header = decode(GetSubscriptionGroupConfigRequest, request.fields)
-    group = parts.groups.get(header.group)
+    group = deps.groups.get(header.group)
     if group is None:
         raise RequestError(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -152,26 +152,26 @@ def get_group(parts: GroupParts, _: Connection, request: Command) -> Steps[Comma
 
 
 @sliced
-def get_all_offsets(parts: GroupParts, _: Connection, __: Command) -> Steps[Command]:
+def get_all_offsets(deps: GroupDeps, _: Connection, __: Command) -> Steps[Command]:
     """GET_ALL_CONSUMER_OFFSET."""
-    body = yield from encode_steps(ConsumerOffsetTable(offsets=parts.offsets.by_key))
+    body = yield from encode_steps(ConsumerOffsetTable(offsets=deps.offsets.by_key))
     return Command(code=ResponseCode.SUCCESS, body=body)
 
 
 async def update_group_forbidden(
-    parts: GroupParts, connection: Connection, request: Command
+    deps: GroupDeps, connection: Connection, request: Command
 ) -> Command:
     """UPDATE_AND_GET_GROUP_FORBIDDEN (5.x): whether a group may read a topic, told or changed."""
     header = decode(UpdateGroupForbiddenRequest, request.fields)
     group, topic = header.group, header.topic
     validation.check_group_name(group)
     validation.check_topic_name(topic)
-    if header.readable is not None and parts.groups.forbid(
+    if header.readable is not None and deps.groups.forbid(
         group, topic, forbidden=not header.readable
     ):
         verb = "may read" if header.readable else "must not read"
         log.info("group %s: %s topic %s now, by %s", group, verb, topic, connection.peer)
-        await _save(parts)
-    readable = not parts.groups.is_forbidden(group, topic)
+        await _save(deps)
+    readable = not deps.groups.is_forbidden(group, topic)
     body = GroupForbidden(topic=topic, group=group, readable=readable)
     return Command(code=ResponseCode.SUCCESS, body=encode_body(body))

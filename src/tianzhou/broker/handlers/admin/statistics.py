@@ -46,7 +46,7 @@ _NO_TIME = -1
 
 
 @dataclass(frozen=True, slots=True)
-class StatsParts:
+class StatsDeps:
     """What these requests need of a broker."""
 
     settings: LiveSettings[BrokerConfig]
@@ -66,10 +66,10 @@ class StatsParts:
 # -- rates -----------------------------------------------------------------------------------------
 
 
-def view_stats(parts: StatsParts, _: Connection, request: Command) -> Command:
+def view_stats(deps: StatsDeps, _: Connection, request: Command) -> Command:
     """VIEW_BROKER_STATS_DATA: one statistic over the last minute, hour and day."""
     header = decode(ViewBrokerStatsDataRequest, request.fields)
-    found = parts.history.look_up(header.stats_name, header.stats_key, parts.clock())
+    found = deps.history.look_up(header.stats_name, header.stats_key, deps.clock())
     if found is None:
         name, key = validation.shorten(header.stats_name), validation.shorten(header.stats_key)
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
@@ -87,36 +87,36 @@ def _item(figures: Figures) -> BrokerStatsItem:
 
 
 @sliced
-def get_consume_stats(parts: StatsParts, _: Connection, request: Command) -> Steps[Command]:
+def get_consume_stats(deps: StatsDeps, _: Connection, request: Command) -> Steps[Command]:
     """GET_CONSUME_STATS: where a group stands in every queue of its topics."""
     header = decode(GetConsumeStatsRequest, request.fields)
     group = header.consumer_group
     # As in RocketMQ a list is taken at its word, and what else is asked for may have been left.
     topics = list(dict.fromkeys(header.listed_topics))
     if not topics:
-        named = [header.topic] if header.topic else (yield from parts.offsets.topics_of(group))
-        topics = _still_read(parts, group, sorted(named))
-    stats = yield from _consume_stats(parts, group, topics, SHOWN_QUEUES_MAX)
+        named = [header.topic] if header.topic else (yield from deps.offsets.topics_of(group))
+        topics = _still_read(deps, group, sorted(named))
+    stats = yield from _consume_stats(deps, group, topics, SHOWN_QUEUES_MAX)
     return Command(code=ResponseCode.SUCCESS, body=(yield from encode_steps(stats)))
 
 
 @sliced
-def get_all_consume_stats(parts: StatsParts, _: Connection, request: Command) -> Steps[Command]:
+def get_all_consume_stats(deps: StatsDeps, _: Connection, request: Command) -> Steps[Command]:
     """GET_BROKER_CONSUME_STATS: where every group stands in each of its topics."""
     header = decode(GetConsumeStatsInBrokerRequest, request.fields)
     stats: list[dict[str, list[ConsumeStats]]] = []
     total_diff = in_flight = 0
     left = SHOWN_QUEUES_MAX
-    topics_by_group = yield from _topics_by_group(parts.offsets)
-    for group in sorted(parts.groups.groups):
+    topics_by_group = yield from _topics_by_group(deps.offsets)
+    for group in sorted(deps.groups.groups):
         of_group: list[ConsumeStats] = []
         for name in sorted(topics_by_group.get(group, ())):
             yield
-            topic = parts.topics.get(name)
+            topic = deps.topics.get(name)
             if topic is None or (header.is_order and not topic.order):
                 continue
-            read = _still_read(parts, group, [name])
-            found = yield from _consume_stats(parts, group, read, left)
+            read = _still_read(deps, group, [name])
+            found = yield from _consume_stats(deps, group, read, left)
             left -= len(found.offsets)
             if found.offsets:
                 of_group.append(found)
@@ -126,7 +126,7 @@ def get_all_consume_stats(parts: StatsParts, _: Connection, request: Command) ->
         stats.append({group: of_group})
     body = ConsumeStatsList(
         stats=stats,
-        broker_addr=parts.address(),
+        broker_addr=deps.address(),
         total_diff=total_diff,
         total_inflight_diff=in_flight,
     )
@@ -141,21 +141,21 @@ def _topics_by_group(offsets: OffsetTable) -> Steps[dict[str, list[str]]]:
     return found
 
 
-def _still_read(parts: StatsParts, group: str, topics: Iterable[str]) -> list[str]:
+def _still_read(deps: StatsDeps, group: str, topics: Iterable[str]) -> list[str]:
     """Those that the group, if it is online, has not left behind."""
-    online = parts.consumers.get(group)
+    online = deps.consumers.get(group)
     return [topic for topic in topics if online is None or not online.has_left(topic)]
 
 
 def _consume_stats(
-    parts: StatsParts, group: str, topics: Iterable[str], queues_max: int
+    deps: StatsDeps, group: str, topics: Iterable[str], queues_max: int
 ) -> Steps[ConsumeStats]:
-    broker_name, now_ms = parts.settings.config.broker_name, parts.clock()
-    parts.stats.collect()  # the kernel's pulls
+    broker_name, now_ms = deps.settings.config.broker_name, deps.clock()
+    deps.stats.collect()  # the kernel's pulls
     table: dict[MessageQueue, ConsumeOffsets] = {}
     per_second = 0.0
     for name in topics:
-        topic = parts.topics.get(name)
+        topic = deps.topics.get(name)
         if topic is None:
             continue
         if len(table) + topic.read_queue_count > queues_max:
@@ -167,23 +167,23 @@ def _consume_stats(
         for queue_id in range(topic.read_queue_count):
             yield
             queue = MessageQueue(topic=name, broker_name=broker_name, queue_id=queue_id)
-            table[queue] = _queue_stats(parts, group, name, queue_id)
-        per_second += parts.history.per_second("GROUP_GET_NUMS", name + SEPARATOR + group, now_ms)
+            table[queue] = _queue_stats(deps, group, name, queue_id)
+        per_second += deps.history.per_second("GROUP_GET_NUMS", name + SEPARATOR + group, now_ms)
     return ConsumeStats(offsets=table, consume_tps=per_second)
 
 
-def _queue_stats(parts: StatsParts, group: str, topic: str, queue_id: int) -> ConsumeOffsets:
+def _queue_stats(deps: StatsDeps, group: str, topic: str, queue_id: int) -> ConsumeOffsets:
     """Where a group is in a queue: done up to consumerOffset, pulled or popped up to pullOffset."""
-    committed = parts.offsets.find(group, topic, queue_id)
+    committed = deps.offsets.find(group, topic, queue_id)
     place = 0 if committed == NOT_FOUND else committed
-    last_ms = parts.store.store_time(topic, queue_id, place - 1) if place > 0 else None
+    last_ms = deps.store.store_time(topic, queue_id, place - 1) if place > 0 else None
     return ConsumeOffsets(
-        broker_offset=parts.store.max_offset(topic, queue_id),
+        broker_offset=deps.store.max_offset(topic, queue_id),
         consumer_offset=place,
         pull_offset=max(
             place,
-            parts.offsets.pulled(group, topic, queue_id),
-            parts.pops.popped_to(Key(group, topic, queue_id)),
+            deps.offsets.pulled(group, topic, queue_id),
+            deps.pops.popped_to(Key(group, topic, queue_id)),
         ),
         last_timestamp=last_ms or 0,
     )
@@ -193,36 +193,36 @@ def _queue_stats(parts: StatsParts, group: str, topic: str, queue_id: int) -> Co
 
 
 @sliced
-def query_time_span(parts: StatsParts, _: Connection, request: Command) -> Steps[Command]:
+def query_time_span(deps: StatsDeps, _: Connection, request: Command) -> Steps[Command]:
     """QUERY_CONSUME_TIME_SPAN: the times of a topic's messages, and of where a group stands."""
     header = decode(QueryConsumeTimeSpanRequest, request.fields)
-    topic = parts.topics.get(header.topic)
+    topic = deps.topics.get(header.topic)
     if topic is None:
         raise RequestError(
             ResponseCode.TOPIC_NOT_EXIST, f"topic {validation.shorten(header.topic)} does not exist"
         )
     spans: list[QueueTimeSpan] = []
     for queue_id in range(topic.write_queue_count):
-        spans.append(_time_span(parts, header.group, header.topic, queue_id))
+        spans.append(_time_span(deps, header.group, header.topic, queue_id))
         yield
     body = yield from encode_steps(QueryConsumeTimeSpanBody(spans=spans))
     return Command(code=ResponseCode.SUCCESS, body=body)
 
 
-def _time_span(parts: StatsParts, group: str, topic: str, queue_id: int) -> QueueTimeSpan:
-    store = parts.store
+def _time_span(deps: StatsDeps, group: str, topic: str, queue_id: int) -> QueueTimeSpan:
+    store = deps.store
     high = store.max_offset(topic, queue_id)
     first_ms = store.earliest_time(topic, queue_id)
     last_ms = store.store_time(topic, queue_id, high - 1)
-    committed = parts.offsets.find(group, topic, queue_id)
+    committed = deps.offsets.find(group, topic, queue_id)
     consumed_ms = store.store_time(topic, queue_id, committed - 1) if committed > 0 else first_ms
     delay_ms = 0
     if max(committed, 0) < high:
         next_offset = max(committed, store.min_offset(topic, queue_id))
         next_ms = store.store_time(topic, queue_id, next_offset)
-        delay_ms = 0 if next_ms is None else max(parts.clock() - next_ms, 0)
+        delay_ms = 0 if next_ms is None else max(deps.clock() - next_ms, 0)
     queue = MessageQueue(
-        topic=topic, broker_name=parts.settings.config.broker_name, queue_id=queue_id
+        topic=topic, broker_name=deps.settings.config.broker_name, queue_id=queue_id
     )
     return QueueTimeSpan(
         queue=queue,

@@ -39,7 +39,7 @@ _ENTRIES_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class StoreParts:
+class StoreDeps:
     """What these requests need of a broker."""
 
     topics: TopicTable
@@ -56,55 +56,55 @@ class StoreParts:
 # -- cleaning up -----------------------------------------------------------------------------------
 
 
-async def delete_expired_log(parts: StoreParts, connection: Connection, _: Command) -> Command:
+async def delete_expired_log(deps: StoreDeps, connection: Connection, _: Command) -> Command:
     """DELETE_EXPIRED_COMMITLOG: what has expired goes now, whatever `deleteWhen` says."""
     try:
-        count = await asyncio.to_thread(parts.store.expire, now=True)
+        count = await asyncio.to_thread(deps.store.expire, now=True)
     except StoreError as e:
         raise RequestError(ResponseCode.SYSTEM_ERROR, str(e)) from e
     log.info("store: %d expired log files removed, by %s", count, connection.peer)
     return Command(code=ResponseCode.SUCCESS)
 
 
-async def clean_unused_topics(parts: StoreParts, connection: Connection, _: Command) -> Command:
+async def clean_unused_topics(deps: StoreDeps, connection: Connection, _: Command) -> Command:
     """CLEAN_UNUSED_TOPIC: queues of topics that are not in the table any more."""
     unused = [
         topic
-        for topic in sorted(parts.store.queues.by_topic)
-        if parts.topics.get(topic) is None and not is_system_topic(topic)
+        for topic in sorted(deps.store.queues.by_topic)
+        if deps.topics.get(topic) is None and not is_system_topic(topic)
     ]
     for topic in unused:
-        await delete_queues(parts.store, list(parts.store.queues.by_topic.get(topic, {}).values()))
-        parts.history.forget_topic(topic, parts.clock())
+        await delete_queues(deps.store, list(deps.store.queues.by_topic.get(topic, {}).values()))
+        deps.history.forget_topic(topic, deps.clock())
         log.info("topic %s: its queues are removed as unused, by %s", topic, connection.peer)
     return Command(code=ResponseCode.SUCCESS)
 
 
-async def clean_expired_queues(parts: StoreParts, connection: Connection, _: Command) -> Command:
+async def clean_expired_queues(deps: StoreDeps, connection: Connection, _: Command) -> Command:
     """CLEAN_EXPIRED_CONSUMEQUEUE: queues that have no message left and that nobody can use.
 
     RocketMQ removes every queue whose messages have all expired, and a topic in use then begins
     again at offset 0, below what its groups have committed. A queue that its topic still has is
     therefore kept; its files beyond the last one go with the log anyway.
     """
-    expired = await slices.finish(_expired_queues(parts))
+    expired = await slices.finish(_expired_queues(deps))
     for queue in expired:
         log.info(
             "queue %s/%d: removed as expired, by %s", queue.topic, queue.queue_id, connection.peer
         )
-    await delete_queues(parts.store, expired)
+    await delete_queues(deps.store, expired)
     return Command(code=ResponseCode.SUCCESS)
 
 
-def _expired_queues(parts: StoreParts) -> Steps[list[ConsumeQueue]]:
+def _expired_queues(deps: StoreDeps) -> Steps[list[ConsumeQueue]]:
     found: list[ConsumeQueue] = []
-    for queue in parts.store.queues.all():
+    for queue in deps.store.queues.all():
         yield
-        topic = parts.topics.get(queue.topic)
+        topic = deps.topics.get(queue.topic)
         queue_count = max(topic.read_queue_count, topic.write_queue_count) if topic else 0
         if queue.queue_id < queue_count or is_system_topic(queue.topic):
             continue
-        if _is_expired(queue, parts.store.first_log_offset):
+        if _is_expired(queue, deps.store.first_log_offset):
             found.append(queue)
     return found
 
@@ -117,7 +117,7 @@ def _is_expired(queue: ConsumeQueue, first_log_offset: int) -> bool:
 # -- looking into queues ---------------------------------------------------------------------------
 
 
-def query_consume_queue(parts: StoreParts, _: Connection, request: Command) -> Command:
+def query_consume_queue(deps: StoreDeps, _: Connection, request: Command) -> Command:
     """QUERY_CONSUME_QUEUE: entries of a queue as they are, and what a group's filter makes of them.
 
     An index that does not exist gives no entries; RocketMQ gives no body then, at which its own
@@ -125,7 +125,7 @@ def query_consume_queue(parts: StoreParts, _: Connection, request: Command) -> C
     """
     header = decode(QueryConsumeQueueRequest, request.fields)
     topic = header.topic or ""
-    queue = parts.store.queues.get(topic, header.queue_id)
+    queue = deps.store.queues.get(topic, header.queue_id)
     if queue is None:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
@@ -133,9 +133,9 @@ def query_consume_queue(parts: StoreParts, _: Connection, request: Command) -> C
         )
     subscription = filter_data = None
     if header.consumer_group:
-        subscription = parts.consumers.subscription(header.consumer_group, topic)
+        subscription = deps.consumers.subscription(header.consumer_group, topic)
         filter_data = _filter_data(header.consumer_group, topic, subscription)
-    low, high = queue.min_offset(parts.store.first_log_offset), queue.next_offset
+    low, high = queue.min_offset(deps.store.first_log_offset), queue.next_offset
     entries: list[ConsumeQueueData] = []
     remark = None
     if 0 <= header.index < high:
@@ -181,14 +181,14 @@ def _filter_data(group: str, topic: str, subscription: Subscription | None) -> s
     return msgspec.json.encode(data).decode()
 
 
-def get_delay_offsets(parts: StoreParts, _: Connection, __: Command) -> Command:
+def get_delay_offsets(deps: StoreDeps, _: Connection, __: Command) -> Command:
     """GET_ALL_DELAY_OFFSET."""
-    return Command(code=ResponseCode.SUCCESS, body=encode_table(parts.delay_offsets()))
+    return Command(code=ResponseCode.SUCCESS, body=encode_table(deps.delay_offsets()))
 
 
-def get_timer_check(parts: StoreParts, _: Connection, __: Command) -> Command:
+def get_timer_check(deps: StoreDeps, _: Connection, __: Command) -> Command:
     """GET_TIMER_CHECK_POINT."""
-    check = parts.timer_check()
+    check = deps.timer_check()
     if check is None:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR, "The checkpoint is null, timerWheelEnable is false"
@@ -199,12 +199,12 @@ def get_timer_check(parts: StoreParts, _: Connection, __: Command) -> Command:
 # -- replication -----------------------------------------------------------------------------------
 
 
-def get_ha_status(parts: StoreParts, _: Connection, __: Command) -> Command:
+def get_ha_status(deps: StoreDeps, _: Connection, __: Command) -> Command:
     """GET_BROKER_HA_STATUS (5.x): a master without slaves."""
-    info = HARuntimeInfo(master=True, master_max_offset=parts.store.end_log_offset)
+    info = HARuntimeInfo(master=True, master_max_offset=deps.store.end_log_offset)
     return Command(code=ResponseCode.SUCCESS, body=encode_body(info))
 
 
-def reset_master_flush_offset(_: StoreParts, __: Connection, ___: Command) -> Command:
+def reset_master_flush_offset(_: StoreDeps, __: Connection, ___: Command) -> Command:
     """RESET_MASTER_FLUSH_OFFSET (5.x): means something to a slave; a master agrees, as it does."""
     return Command(code=ResponseCode.SUCCESS)

@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class TopicParts:
+class TopicDeps:
     """What these requests need of a broker."""
 
     settings: LiveSettings[BrokerConfig]
@@ -69,7 +69,7 @@ class TopicParts:
     """Waits until the tables are on disk."""
 
 
-async def create_topic(parts: TopicParts, connection: Connection, request: Command) -> Command:
+async def create_topic(deps: TopicDeps, connection: Connection, request: Command) -> Command:
     """UPDATE_AND_CREATE_TOPIC."""
     header = decode(CreateTopicRequest, request.fields)
     topic = TopicConfig(
@@ -82,34 +82,34 @@ async def create_topic(parts: TopicParts, connection: Connection, request: Comma
         order=header.order,
         attributes=_parse_attributes(header.attributes),
     )
-    await _put_topics(parts, connection, [topic])
+    await _put_topics(deps, connection, [topic])
     return Command(code=ResponseCode.SUCCESS)
 
 
-async def create_topic_list(parts: TopicParts, connection: Connection, request: Command) -> Command:
+async def create_topic_list(deps: TopicDeps, connection: Connection, request: Command) -> Command:
     """UPDATE_AND_CREATE_TOPIC_LIST (5.3): all of them or, if one is wrong, none."""
     body = await slices.finish(decode_request_steps(CreateTopicListBody, request.body))
-    await _put_topics(parts, connection, body.topics or [])
+    await _put_topics(deps, connection, body.topics or [])
     return Command(code=ResponseCode.SUCCESS)
 
 
-async def _put_topics(parts: TopicParts, connection: Connection, topics: list[TopicConfig]) -> None:
+async def _put_topics(deps: TopicDeps, connection: Connection, topics: list[TopicConfig]) -> None:
     """Check all, then create or change each; `attributes` are changes, signs before the names."""
-    await slices.finish(_put_steps(parts, connection, topics))
-    await _save(parts)
+    await slices.finish(_put_steps(deps, connection, topics))
+    await _save(deps)
 
 
-def _put_steps(parts: TopicParts, connection: Connection, topics: list[TopicConfig]) -> Steps[None]:
+def _put_steps(deps: TopicDeps, connection: Connection, topics: list[TopicConfig]) -> Steps[None]:
     for topic in topics:
-        _check_topic(parts, topic)
+        _check_topic(deps, topic)
         yield
-    parts.topics.check_room(topic.topic_name or "" for topic in topics)
+    deps.topics.check_room(topic.topic_name or "" for topic in topics)
     for topic in topics:
         yield
         name = topic.topic_name or ""
-        before = parts.topics.get(name)
+        before = deps.topics.get(name)
         attributes = apply_attributes(before.attributes if before else None, topic.attributes)
-        if parts.topics.put(msgspec.structs.replace(topic, attributes=attributes)):
+        if deps.topics.put(msgspec.structs.replace(topic, attributes=attributes)):
             log.info(
                 "topic %s: %s, %d read and %d write queues, permission %s, by %s",
                 name, "changed" if before else "created", topic.read_queue_count,
@@ -118,12 +118,12 @@ def _put_steps(parts: TopicParts, connection: Connection, topics: list[TopicConf
             )  # fmt: skip
 
 
-def _check_topic(parts: TopicParts, topic: TopicConfig) -> None:
+def _check_topic(deps: TopicDeps, topic: TopicConfig) -> None:
     """Raises RequestError for what no topic can be."""
     name = topic.topic_name or ""
     validation.check_topic_name(name)
     validation.check_changeable(name)
-    if name in parts.topics.system_names:
+    if name in deps.topics.system_names:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
             f"the topic {name} is a system topic of this broker and cannot be changed",
@@ -139,7 +139,7 @@ def _check_topic(parts: TopicParts, topic: TopicConfig) -> None:
     wanted = added(topic.attributes)
     for problem in topic_problems(topic, wanted):
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {name} is refused: {problem}")
-    if wanted.get("message.type") == MIXED and not parts.settings.config.enable_mixed_message_type:
+    if wanted.get("message.type") == MIXED and not deps.settings.config.enable_mixed_message_type:
         raise RequestError(
             ResponseCode.INVALID_PARAMETER,
             "MIXED message type is not supported, enableMixedMessageType is false",
@@ -184,25 +184,23 @@ def _wrong_attribute(change: str) -> RequestError:
     )
 
 
-async def delete_topic(parts: TopicParts, connection: Connection, request: Command) -> Command:
+async def delete_topic(deps: TopicDeps, connection: Connection, request: Command) -> Command:
     """DELETE_TOPIC_IN_BROKER: the topic, its queues and the offsets of groups in it."""
     header = decode(DeleteTopicRequest, request.fields)
     if not header.topic.strip():
         raise RequestError(ResponseCode.SYSTEM_ERROR, "the topic is blank")
     validation.check_changeable(header.topic)
-    if header.topic in parts.topics.system_names:
+    if header.topic in deps.topics.system_names:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
             f"the topic {header.topic} is a system topic of this broker and cannot be deleted",
         )
-    if parts.topics.remove(header.topic):
+    if deps.topics.remove(header.topic):
         log.info("topic %s: deleted by %s", header.topic, connection.peer)
-    await slices.finish(parts.offsets.remove_topic(header.topic))
-    parts.history.forget_topic(header.topic, parts.clock())
-    await delete_queues(
-        parts.store, list(parts.store.queues.by_topic.get(header.topic, {}).values())
-    )
-    await _save(parts)
+    await slices.finish(deps.offsets.remove_topic(header.topic))
+    deps.history.forget_topic(header.topic, deps.clock())
+    await delete_queues(deps.store, list(deps.store.queues.by_topic.get(header.topic, {}).values()))
+    await _save(deps)
     return Command(code=ResponseCode.SUCCESS)
 
 
@@ -222,8 +220,8 @@ def _delete_steps(store: MessageStore, queues: list[ConsumeQueue]) -> Steps[None
         yield
 
 
-async def _save(parts: TopicParts) -> None:
-    if not await parts.saved():
+async def _save(deps: TopicDeps) -> None:
+    if not await deps.saved():
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
             "the change counts now, but it cannot be saved: see the broker's log",
@@ -234,16 +232,16 @@ async def _save(parts: TopicParts) -> None:
 
 
 @sliced
-def get_all_topic_config(parts: TopicParts, _: Connection, __: Command) -> Steps[Command]:
+def get_all_topic_config(deps: TopicDeps, _: Connection, __: Command) -> Steps[Command]:
     """GET_ALL_TOPIC_CONFIG."""
-    body = yield from encode_steps(parts.topics.as_body())
+    body = yield from encode_steps(deps.topics.as_body())
     return Command(code=ResponseCode.SUCCESS, body=body)
 
 
-def get_topic_config(parts: TopicParts, _: Connection, request: Command) -> Command:
+def get_topic_config(deps: TopicDeps, _: Connection, request: Command) -> Command:
     """GET_TOPIC_CONFIG (5.x)."""
     header = decode(GetTopicConfigRequest, request.fields)
-    topic = parts.topics.get(header.topic)
+    topic = deps.topics.get(header.topic)
     if topic is None:
         raise RequestError(
             ResponseCode.TOPIC_NOT_EXIST, f"topic {validation.shorten(header.topic)} does not exist"
@@ -251,50 +249,48 @@ def get_topic_config(parts: TopicParts, _: Connection, request: Command) -> Comm
     return Command(code=ResponseCode.SUCCESS, body=encode_body(topic))
 
 
-def get_system_topics(parts: TopicParts, _: Connection, __: Command) -> Command:
+def get_system_topics(deps: TopicDeps, _: Connection, __: Command) -> Command:
     """GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
-    names = sorted(parts.topics.system_names | SYSTEM_TOPICS)
+    names = sorted(deps.topics.system_names | SYSTEM_TOPICS)
     return Command(code=ResponseCode.SUCCESS, body=encode_body(TopicList(topics=names)))
 
 
 @sliced
-def query_topic_consume_by_who(
-    parts: TopicParts, _: Connection, request: Command
-) -> Steps[Command]:
+def query_topic_consume_by_who(deps: TopicDeps, _: Connection, request: Command) -> Steps[Command]:
     """QUERY_TOPIC_CONSUME_BY_WHO: groups that subscribe to a topic or have offsets in it."""
     header = decode(QueryTopicConsumeByWhoRequest, request.fields)
-    groups = parts.consumers.groups_of_topic(header.topic)
-    groups |= yield from parts.offsets.groups_of(header.topic)
+    groups = deps.consumers.groups_of_topic(header.topic)
+    groups |= yield from deps.offsets.groups_of(header.topic)
     body = yield from encode_steps(GroupList(groups=sorted(groups)))
     return Command(code=ResponseCode.SUCCESS, body=body)
 
 
 @sliced
-def query_topics_by_consumer(parts: TopicParts, _: Connection, request: Command) -> Steps[Command]:
+def query_topics_by_consumer(deps: TopicDeps, _: Connection, request: Command) -> Steps[Command]:
     """QUERY_TOPICS_BY_CONSUMER (5.x): topics in which a group has offsets."""
     header = decode(QueryTopicsByConsumerRequest, request.fields)
-    topics = sorted((yield from parts.offsets.topics_of(header.group)))
-    body = yield from encode_steps(TopicList(topics=topics, broker_addr=parts.address()))
+    topics = sorted((yield from deps.offsets.topics_of(header.group)))
+    body = yield from encode_steps(TopicList(topics=topics, broker_addr=deps.address()))
     return Command(code=ResponseCode.SUCCESS, body=body)
 
 
 @sliced
-def get_topic_stats(parts: TopicParts, _: Connection, request: Command) -> Steps[Command]:
+def get_topic_stats(deps: TopicDeps, _: Connection, request: Command) -> Steps[Command]:
     """GET_TOPIC_STATS_INFO: where each queue of a topic begins and ends."""
     header = decode(GetTopicStatsInfoRequest, request.fields)
-    topic = parts.topics.get(header.topic)
+    topic = deps.topics.get(header.topic)
     if topic is None:
         raise RequestError(
             ResponseCode.TOPIC_NOT_EXIST, f"topic {validation.shorten(header.topic)} does not exist"
         )
-    broker_name = parts.settings.config.broker_name
+    broker_name = deps.settings.config.broker_name
     queue_count = max(topic.read_queue_count, topic.write_queue_count)
     table: dict[MessageQueue, TopicOffset] = {}
     for queue_id in range(queue_count):
         queue = MessageQueue(topic=header.topic, broker_name=broker_name, queue_id=queue_id)
-        table[queue] = _queue_stats(parts.store, header.topic, queue_id)
+        table[queue] = _queue_stats(deps.store, header.topic, queue_id)
         yield
-    put_tps = parts.history.per_second("TOPIC_PUT_NUMS", header.topic, parts.clock())
+    put_tps = deps.history.per_second("TOPIC_PUT_NUMS", header.topic, deps.clock())
     body = yield from encode_steps(TopicStatsTable(offsets=table, put_tps=put_tps))
     return Command(code=ResponseCode.SUCCESS, body=body)
 
