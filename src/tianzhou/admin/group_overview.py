@@ -360,3 +360,45 @@ def queue_progress(
         for queue, told in offsets.items()
     )
     return tuple(sorted(rows, key=lambda row: (row.topic, row.broker_name, row.queue_id)))
+
+
+# -- one line per group ----------------------------------------------------------------------------
+
+
+def model_name(text: str | None) -> str | None:
+    """A message model in lower case, as commands print it."""
+    return {"CLUSTERING": "clustering", "BROADCASTING": "broadcasting"}.get(text or "", text)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """The main figures of a group."""
+
+    group: str
+    members: int
+    model: str | None
+    topics: list[str]
+    lag: int
+    consume_tps: float
+    brokers: list[str]
+
+
+async def summarize(
+    groups: Groups, name: str, brokers: Sequence[BrokerAt], warnings: list[str]
+) -> GroupSummary:
+    """The main figures of a group on these brokers; appends a warning per failed request."""
+    online = await gather(brokers, lambda at: groups.connection(at, name))
+    progress = await gather(brokers, lambda at: groups.progress_on(at, name))
+    warnings += [*online.warnings, *progress.warnings]
+    connected = [each for each in online.found.values() if each is not None]
+    offsets = merge_progress(progress.found.values())
+    topics = {queue.topic or "" for queue in offsets}
+    return GroupSummary(
+        group=name,
+        members=len({client.client_id for each in connected for client in each.connections}),
+        model=model_name(connected[0].message_model) if connected else None,
+        topics=sorted(topic for topic in topics if not topic.startswith(RETRY_TOPIC_PREFIX)),
+        lag=sum(max(each.broker_offset - each.consumer_offset, 0) for each in offsets.values()),
+        consume_tps=sum(each.consume_tps for each in progress.found.values()),
+        brokers=[at.name for at in brokers],
+    )

@@ -5,8 +5,7 @@ subscription is left behind, no offset is committed, no consumer is disturbed. T
 the broker; SQL92 is evaluated here, since brokers do it only where they are told to.
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -436,7 +435,7 @@ class Messages:
         )
         await self._wire.ask(waiting.broker.address, RequestCode.RECALL_MESSAGE, header)
 
-    # -- by time, and live -------------------------------------------------------------------------
+    # -- ranges of a queue -------------------------------------------------------------------------
 
     async def walk(
         self,
@@ -458,46 +457,6 @@ class Messages:
             if pulled.next_offset <= begin_offset:
                 return
             begin_offset = pulled.next_offset
-
-    async def follow(
-        self,
-        starts: Sequence[tuple[QueueAt, int]],
-        *,
-        tags: str = SUBSCRIBE_ALL,
-        matches: Matches | None = None,
-        hold_ms: int = 15_000,
-        queue_max: int = 1000,
-    ) -> AsyncGenerator[tuple[QueueAt, StoredMessage]]:
-        """Messages as they arrive in any of the queues, for ever; a lost broker raises."""
-        wanted = matching(tags, matches)
-        arrived: asyncio.Queue[tuple[QueueAt, StoredMessage]] = asyncio.Queue(queue_max)
-
-        async def watch(queue: QueueAt, queue_offset: int) -> None:
-            while True:
-                pulled = await self.pull(queue, queue_offset, tags=tags, hold_ms=hold_ms)
-                for message in pulled.messages:
-                    if wanted(message):
-                        await arrived.put((queue, message))
-                queue_offset = pulled.next_offset
-
-        watchers = [asyncio.create_task(watch(queue, start)) for queue, start in starts]
-        try:
-            while True:
-                taking = asyncio.create_task(arrived.get())
-                try:
-                    done, _ = await asyncio.wait(
-                        (taking, *watchers), return_when=asyncio.FIRST_COMPLETED
-                    )
-                    if taking not in done:
-                        # A watcher only ends by failing; its error is the caller's.
-                        done.pop().result()
-                    yield taking.result()
-                finally:
-                    taking.cancel()
-        finally:
-            for task in watchers:
-                task.cancel()
-            await asyncio.gather(*watchers, return_exceptions=True)
 
 
 def matching(tags: str, matches: Matches | None) -> Matches:

@@ -7,9 +7,10 @@ RocketMQ tells rates as texts: "12.30 11.90 10.01" are the messages per second o
 import asyncio
 import re
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from tianzhou.admin.admin_client import Admin
 from tianzhou.admin.brokers import Brokers
 from tianzhou.admin.clusters import Clusters
 from tianzhou.admin.fanout import BrokerAt, gather
@@ -171,3 +172,62 @@ def _whole(text: str | None) -> int | None:
 def _difference(told: Mapping[str, str], now: str, before: str) -> int | None:
     end, start = _whole(told.get(now)), _whole(told.get(before))
     return None if end is None or start is None else end - start
+
+
+# -- topics ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRates:
+    """What one group reads from a topic."""
+
+    group: str
+    out_tps: float
+    out_day: int
+    lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRates:
+    """Messages into a topic, and out of it by group."""
+
+    topic: str
+    in_tps: float
+    in_day: int
+    groups: list[GroupRates]
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a message was sent or consumed in the last day."""
+        return self.in_day > 0 or any(group.out_day for group in self.groups)
+
+    def only_active(self) -> "TopicRates":
+        """Without idle groups, unless messages were sent: then an idle group is of interest."""
+        return replace(self, groups=[each for each in self.groups if self.in_day or each.out_day])
+
+
+async def topic_rates(admin: Admin, brokers: Sequence[BrokerAt], topic: str) -> TopicRates:
+    """The rates of a topic, summed over brokers."""
+    in_tps, in_day = await _sum_statistic(admin, brokers, "TOPIC_PUT_NUMS", topic)
+    groups: list[GroupRates] = []
+    for group in await admin.topics.groups(topic):
+        key = f"{topic}@{group}"
+        out_tps, out_day = await _sum_statistic(admin, brokers, "GROUP_GET_NUMS", key)
+        groups.append(GroupRates(group, out_tps, out_day, await _lag(admin, brokers, group, topic)))
+    return TopicRates(topic, in_tps, in_day, groups)
+
+
+async def _lag(admin: Admin, brokers: Sequence[BrokerAt], group: str, topic: str) -> int:
+    told = await gather(brokers, lambda at: admin.groups.progress_on(at, group, topic))
+    queues = merge_progress(told.found.values()).values()
+    return max(sum(each.broker_offset - each.consumer_offset for each in queues), 0)
+
+
+async def _sum_statistic(
+    admin: Admin, brokers: Sequence[BrokerAt], name: str, key: str
+) -> tuple[float, int]:
+    """Messages per second over the last minute, and messages of the last day."""
+    told = await gather(brokers, lambda at: admin.brokers.statistic(at, name, key))
+    counted = [each for each in told.found.values() if each is not None]
+    rate = sum(each.minute.tps for each in counted if each.minute)
+    return rate, sum(each.day.sum for each in counted if each.day)

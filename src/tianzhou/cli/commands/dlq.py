@@ -6,7 +6,6 @@ no other group gets them a second time; their consumers see the original topic.
 
 import json
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +14,8 @@ import typer
 from rich.console import Group as Below
 from rich.progress import Progress
 
-from tianzhou.admin.messages import QueueAt, body_of
+from tianzhou.admin.messages import QueueAt
+from tianzhou.admin.redelivery import dead_letters, resendable_dead_letter
 from tianzhou.admin.topics import extents
 from tianzhou.cli.commands.message_output import message_data, message_line
 from tianzhou.cli.shared.command import Session, verb
@@ -23,10 +23,9 @@ from tianzhou.cli.shared.common_options import Group
 from tianzhou.cli.shared.output import Shown, alarming, moment, several, table
 from tianzhou.cli.shared.times import parse_time
 from tianzhou.errors import ConfigError, TargetError, TianzhouError
-from tianzhou.message import Message, StoredMessage
+from tianzhou.message import StoredMessage
 from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
-from tianzhou.protocol import properties
-from tianzhou.protocol.records.message_id import id_of, offset_id_of
+from tianzhou.protocol.records.message_id import id_of
 
 app = typer.Typer(name="dlq", no_args_is_help=True, help="Look after dead letters.")
 
@@ -36,13 +35,6 @@ Since = Annotated[
 Ids = Annotated[
     list[str] | None, typer.Option("--id", metavar="ID", help="Only this one; may be repeated.")
 ]
-_NOT_SENT_AGAIN = {
-    properties.WAIT_STORED, properties.DELAY_LEVEL, properties.REAL_TOPIC,
-    properties.REAL_QUEUE_ID, properties.MIN_OFFSET, properties.MAX_OFFSET, properties.KEYS,
-    properties.TAGS, properties.UNIQUE_KEY, properties.MSG_REGION, properties.CLUSTER,
-    properties.RECONSUME_TIME, properties.MAX_RECONSUME_TIMES, properties.CONSUME_START_TIME,
-    properties.TRACE_SWITCH, properties.CRC32, properties.POP_CK,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +61,7 @@ async def list_dead(
     """List the groups that have dead letters, or the dead letters of one group."""
     if group is None:
         return await _list_groups(session)
-    found = [each async for each in _dead(session, group, since, None, limit)]
+    found = [each async for each in _dead_letters(session, group, since, limit=limit)]
     lines = [message_line(message, at.broker.name) for at, message in found]
     data = [message_data(message, at.broker.name) for at, message in found]
     notes = [several(len(found), "dead letter")]
@@ -98,29 +90,15 @@ async def _list_groups(session: Session) -> Shown:
     return Shown([asdict(row) for row in rows], [shown] if rows else [], warnings, notes=notes)
 
 
-async def _dead(
-    session: Session, group: str, since: str | None, ids: list[str] | None, limit: int | None
+def _dead_letters(
+    session: Session,
+    group: str,
+    since: str | None,
+    ids: list[str] | None = None,
+    limit: int | None = None,
 ) -> AsyncGenerator[tuple[QueueAt, StoredMessage]]:
-    messages, offsets = session.admin.messages, session.admin.offsets
     begin_ms = parse_time(since, session.now_ms) if since else 0
-    topic = DLQ_TOPIC_PREFIX + group
-    try:
-        queues = await messages.read_queues(topic)
-    except TargetError as e:
-        raise TargetError(f"group {group!r} has no dead letters") from e
-    wanted = set(ids or ())
-    count = 0
-    for at in queues:
-        start = await offsets.begin(at.broker, topic, at.queue_id)
-        end = await offsets.end(at.broker, topic, at.queue_id)
-        async with aclosing(messages.walk(at, start, end)) as walking:
-            async for message in walking:
-                named = not wanted or wanted & {id_of(message), offset_id_of(message)}
-                if named and message.store_time_ms >= begin_ms:
-                    yield at, message
-                    count += 1
-                    if limit is not None and count >= limit:
-                        return
+    return dead_letters(session.admin, group, begin_ms=begin_ms, ids=ids or (), limit=limit)
 
 
 @verb(
@@ -143,7 +121,7 @@ async def resend(
     ] = None,
 ) -> Shown | None:
     """Send dead letters again, to the group that gave them up. They also stay where they are."""
-    found = [each async for each in _dead(session, group, since, ids, None)]
+    found = [each async for each in _dead_letters(session, group, since, ids)]
     if ids and len(found) < len(ids):
         raise TargetError(f"only {len(found)} of {len(ids)} ids are dead letters of {group}")
     if not found:
@@ -159,7 +137,7 @@ async def resend(
     with Progress(console=session.err, transient=True, disable=not session.err.is_terminal) as bar:
         task = bar.add_task("sending", total=len(found))
         for number, (_, message) in enumerate(found):
-            fresh = again(message, goal, to_group=to_topic is None)
+            fresh = resendable_dead_letter(message, goal, to_group=to_topic is None)
             try:
                 sent = await session.admin.messages.send(fresh, queue=queues[number % len(queues)])
                 done.append({"id": id_of(message), "sent_as": sent.message_id})
@@ -168,29 +146,6 @@ async def resend(
             bar.advance(task)
     notes = [f"{several(len(done), 'message')} sent to {goal}"]
     return Shown(done, warnings=failures, exit_code=1 if failures else 0, notes=notes)
-
-
-def again(message: StoredMessage, topic: str, *, to_group: bool) -> Message:
-    """A dead letter as a message to send; for the group alone it names its original topic."""
-    kept = {
-        name: value for name, value in message.properties.items() if name not in _NOT_SENT_AGAIN
-    }
-    origin = (
-        kept.pop(properties.RETRY_TOPIC, None)
-        or message.properties.get(properties.DLQ_ORIGIN_TOPIC)
-        or message.topic
-    )
-    if to_group:
-        kept[properties.RETRY_TOPIC] = origin
-    kept.setdefault(properties.ORIGIN_MESSAGE_ID, id_of(message))
-    return Message(
-        topic,
-        body_of(message),
-        tags=message.tags,
-        keys=tuple(message.keys),
-        flag=message.flag,
-        properties=kept,
-    )
 
 
 @verb(
@@ -206,7 +161,7 @@ async def export(
     since: Since = None,
 ) -> Shown | None:
     """Write the dead letters of a group into a file, as JSON lines."""
-    letters = _dead(session, group, since, None, None)
+    letters = _dead_letters(session, group, since)
     found = [message_data(message, at.broker.name) async for at, message in letters]
     lines = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in found)
     if to == "-":

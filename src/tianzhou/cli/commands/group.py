@@ -1,6 +1,5 @@
 """`tianzhou group`: consumer groups, their members, their lag, and their settings."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
@@ -9,16 +8,16 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from tianzhou.admin.copy_settings import copy_groups
-from tianzhou.admin.fanout import BrokerAt, gather
-from tianzhou.admin.group_overview import merge_progress, portray
-from tianzhou.cli.commands.group_members import running_data, running_tables
+from tianzhou.admin.fanout import gather
+from tianzhou.admin.group_overview import GroupSummary, portray, summarize
 from tianzhou.cli.commands.group_options import GroupOptions
 from tianzhou.cli.commands.group_overview import (
     head,
     lag_table,
     members_table,
-    model_name,
     portrait_data,
+    running_data,
+    running_tables,
 )
 from tianzhou.cli.shared.bulk_change import (
     From,
@@ -49,7 +48,6 @@ from tianzhou.cli.shared.common_options import (
 )
 from tianzhou.cli.shared.output import Shown, alarming, moment, several, table
 from tianzhou.errors import ConfigError, RequestError, TargetError
-from tianzhou.protocol.bodies.clients import ConsumerConnection
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.queues import SetMessageRequestModeBody
 
@@ -58,19 +56,6 @@ app = typer.Typer(name="group", no_args_is_help=True, help="Look after consumer 
 TopicOption = Annotated[
     str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic.")
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRow:
-    """A line of `group list`."""
-
-    group: str
-    members: int
-    model: str | None
-    topics: list[str]
-    lag: int
-    consume_tps: float
-    brokers: list[str]
 
 
 @verb(
@@ -89,11 +74,11 @@ async def list_groups(
     tables = await gather(brokers, groups.all_configs)
     known = like({name for table in tables.found.values() for name in table}, pattern)
     names = [name for name in known if everything or not is_system_group(name)]
-    rows: list[GroupRow] = []
+    rows: list[GroupSummary] = []
     warnings = list(tables.warnings)
     for name in names:
         on = [at for at, table in tables.found.items() if name in table]
-        rows.append(await _group_row(session, name, on, warnings))
+        rows.append(await summarize(groups, name, on, warnings))
     shown = table(
         ["group", ">members", "model", "topics", ">lag", ">consumed/s", "brokers"],
         (
@@ -108,31 +93,6 @@ async def list_groups(
     notes = [several(len(rows), "group") + (f"; {hidden} more with --all" if hidden else "")]
     unique = list(dict.fromkeys(warnings))
     return Shown(rows, [shown] if rows else [], unique, notes=notes)
-
-
-async def _group_row(
-    session: Session, name: str, brokers: list[BrokerAt], warnings: list[str]
-) -> GroupRow:
-    groups = session.admin.groups
-    online = await gather(brokers, lambda at: groups.connection(at, name))
-    progress = await gather(brokers, lambda at: groups.progress_on(at, name))
-    warnings += [*online.warnings, *progress.warnings]
-    told: list[ConsumerConnection] = [each for each in online.found.values() if each is not None]
-    clients = {connection.client_id for each in told for connection in each.connections}
-    offsets = merge_progress(progress.found.values())
-    return GroupRow(
-        group=name,
-        members=len(clients),
-        model=model_name(told[0].message_model) if told else None,
-        topics=sorted({queue.topic or "" for queue in offsets if not _is_retry(queue.topic)}),
-        lag=sum(max(each.broker_offset - each.consumer_offset, 0) for each in offsets.values()),
-        consume_tps=sum(each.consume_tps for each in progress.found.values()),
-        brokers=[at.name for at in brokers],
-    )
-
-
-def _is_retry(topic: str | None) -> bool:
-    return (topic or "").startswith("%RETRY%")
 
 
 # -- show ------------------------------------------------------------------------------------------

@@ -1,9 +1,8 @@
 """`tianzhou message`: send, show, query, tail and trace messages."""
 
 import asyncio
-import sys
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -13,69 +12,61 @@ from rich.console import RenderableType
 from rich.progress import track
 from rich.text import Text
 
-from tianzhou.admin.fanout import gather
-from tianzhou.admin.group_overview import merge_progress
+from tianzhou.admin.message_search import (
+    TimeSearch,
+    follow,
+    message_filter,
+    search_by_time,
+    select_queues,
+)
 from tianzhou.admin.messages import TOOLS_GROUP, QueueAt, Sent, matching
-from tianzhou.admin.trace import TraceEvent, trace
+from tianzhou.admin.redelivery import (
+    CONSUMED,
+    ConsumerClient,
+    Send,
+    consumption,
+    push_message,
+    resend,
+    traced_sender,
+)
+from tianzhou.admin.trace import trace
+from tianzhou.cli.commands.message_options import (
+    BrokerName,
+    BrokerOfId,
+    MessageId,
+    MessageIds,
+    QueueOption,
+    TopicOfId,
+    read_bodies,
+)
 from tianzhou.cli.commands.message_output import (
     ALL_TAGS,
     UTF_8,
+    Begin,
     Charset,
+    End,
     Grep,
+    KeyType,
+    Look,
     Sql,
     Tag,
-    build_matches,
     message_data,
     message_facts,
     message_line,
-)
-from tianzhou.cli.commands.message_search import (
-    Begin,
-    End,
-    KeyType,
-    Look,
-    Search,
-    by_time,
     show_found,
     stretch,
+    trace_table,
 )
-from tianzhou.cli.commands.redelivery import CONSUMED, Member, Put, push_one, resendable, tracing
 from tianzhou.cli.shared.command import Session, print_json, verb
 from tianzhou.cli.shared.common_options import Through, Topic, pairs_of
-from tianzhou.cli.shared.output import Shown, moment, moment_ms, several, table
+from tianzhou.cli.shared.output import Shown, moment, several, table
 from tianzhou.cli.shared.times import parse_time
 from tianzhou.errors import ConfigError, TargetError
 from tianzhou.message import Message, StoredMessage
 from tianzhou.names import TRACE_TOPIC
-from tianzhou.protocol.records.message_id import id_of
 from tianzhou.remoting.address import format_address
 
 app = typer.Typer(name="message", no_args_is_help=True, help="Send and look at messages.")
-
-MessageId = Annotated[
-    str, typer.Argument(metavar="ID", help="The producer's or the broker's id.", show_default=False)
-]
-MessageIds = Annotated[
-    list[str],
-    typer.Argument(metavar="ID...", help="Producers' or brokers' ids.", show_default=False),
-]
-TopicOfId = Annotated[
-    str | None,
-    typer.Option("--topic", "-t", metavar="TOPIC", help="Its topic, for a producer's id."),
-]
-BrokerOfId = Annotated[
-    str | None,
-    typer.Option(
-        "--broker", "-b", metavar="NAME|ADDR",
-        help="Ask this broker, not the one in a broker's id; for one that has moved.",
-    ),
-]  # fmt: skip
-QueueOption = Annotated[int | None, typer.Option("--queue", min=0, help="Only this queue.")]
-BrokerName = Annotated[
-    str | None, typer.Option("--broker", "-b", metavar="NAME|ADDR", help="Only this broker.")
-]
-BODY_BYTES_MAX = 64 * 1024 * 1024
-
 
 # -- send ------------------------------------------------------------------------------------------
 
@@ -122,15 +113,15 @@ async def send(
 ) -> Shown:
     """Send messages: from the command line, a file or standard input."""
     messages = session.admin.messages
-    queues = choose_queues(await messages.write_queues(topic), queue, broker)
+    queues = select_queues(await messages.write_queues(topic), queue, broker)
     bodies = read_bodies(body, file, lines=lines)
     properties = pairs_of(prop or [])
     everything = [each for each in bodies for _ in range(count)]
     sent: list[Sent] = []
     async with AsyncExitStack() as stack:
-        put: Put = messages.send
+        put: Send = messages.send
         if traced:
-            put = await stack.enter_async_context(tracing(session.client_settings()))
+            put = await stack.enter_async_context(traced_sender(session.client_settings()))
         for number, content in enumerate(
             track(everything, "sending", console=session.err, transient=True,
                   disable=not session.err.is_terminal or len(everything) < 100)
@@ -149,55 +140,19 @@ async def send(
                     )
                 raise
     doubts = [each for each in sent if each.status != "SEND_OK"]
-    shown = table(
+    notes = [f"{several(len(sent), 'message')} sent"] if len(sent) != 1 else []
+    warnings = [f"{each.message_id}: {each.status}" for each in doubts]
+    return Shown([asdict(each) for each in sent], [_sent_table(sent[:20])], warnings, notes=notes)
+
+
+def _sent_table(sent: list[Sent]) -> RenderableType:
+    return table(
         ["!id", "broker", ">queue", ">offset", "status"],
         (
             (each.message_id, each.broker_name, each.queue_id, each.queue_offset, each.status)
-            for each in sent[:20]
+            for each in sent
         ),
     )
-    notes = [f"{several(len(sent), 'message')} sent"] if len(sent) != 1 else []
-    warnings = [f"{each.message_id}: {each.status}" for each in doubts]
-    return Shown([asdict(each) for each in sent], [shown], warnings, notes=notes)
-
-
-def read_bodies(body: str | None, file: Path | None, *, lines: bool) -> list[bytes]:
-    """The bodies to send. Raises ConfigError."""
-    if body not in (None, "-") and (file is not None or lines):
-        raise ConfigError("give either a body, or --file, or --lines from standard input")
-    if body not in (None, "-"):
-        assert body is not None
-        return [body.encode()]
-    if file is not None:
-        try:
-            content = file.read_bytes()
-        except OSError as e:
-            raise ConfigError(f"{file}: {e.strerror}") from e
-    else:
-        if sys.stdin.isatty() and body is None:
-            raise ConfigError("there is no body: write one, name a --file, or pipe one in")
-        content = sys.stdin.buffer.read(BODY_BYTES_MAX + 1)
-    if len(content) > BODY_BYTES_MAX:
-        raise ConfigError(f"more than {BODY_BYTES_MAX} bytes; send it in parts")
-    if not lines:
-        return [content]
-    found = [line for line in content.splitlines() if line]
-    if not found:
-        raise ConfigError("there is no line to send")
-    return found
-
-
-def choose_queues(queues: list[QueueAt], queue_id: int | None, broker: str | None) -> list[QueueAt]:
-    """The queues that are meant. Raises TargetError."""
-    chosen = [
-        at
-        for at in queues
-        if queue_id in (None, at.queue_id) and broker in (None, at.broker.name, at.broker.address)
-    ]
-    if not chosen:
-        there = sorted({f"{at.broker.name}/{at.queue_id}" for at in queues})
-        raise TargetError(f"there is no such queue; there are: {', '.join(there) or 'none'}")
-    return chosen
 
 
 # -- show ------------------------------------------------------------------------------------------
@@ -224,7 +179,7 @@ async def show_message(
     parts: list[RenderableType] = []
     for message_id in message_ids:
         message = await by_id(message_id, topic)
-        tracks = await consumption(session, message, through)
+        tracks = await consumption(session.admin, message, through)
         parts += message_facts(message, charset)
         if tracks:
             rows = ((each.group, each.state, each.committed) for each in tracks)
@@ -232,35 +187,6 @@ async def show_message(
         groups = [asdict(each) for each in tracks]
         data.append(message_data(message, charset=charset) | {"groups": groups})
     return Shown(data[0] if len(data) == 1 else data, parts)
-
-
-@dataclass(frozen=True, slots=True)
-class Track:
-    """Whether a group has consumed a message."""
-
-    group: str
-    state: str
-    committed: int | None
-
-
-async def consumption(
-    session: Session, message: StoredMessage, through: str | None = None
-) -> list[Track]:
-    """Which groups have passed the message; a group that filters may have passed it over."""
-    admin = session.admin
-    address = format_address(*message.store_host)
-    topic_brokers = await admin.topics.brokers(message.topic, through)
-    brokers = [at for at in topic_brokers if at.address == address]
-    tracks: list[Track] = []
-    for group in await admin.topics.groups(message.topic, through):
-        ask = partial(admin.groups.progress_on, group=group, topic=message.topic)
-        told = await gather(brokers, ask)
-        for queue, offsets in merge_progress(told.found.values()).items():
-            if queue.queue_id == message.queue_id:
-                passed = offsets.consumer_offset > message.queue_offset
-                state = "consumed" if passed else "not yet consumed"
-                tracks.append(Track(group, state, offsets.consumer_offset))
-    return tracks
 
 
 @verb(
@@ -279,7 +205,7 @@ async def show_place(
 ) -> Shown:
     """Show the messages at a place of a queue."""
     messages = session.admin.messages
-    (at,) = choose_queues(await messages.read_queues(topic, through), queue, broker)
+    (at,) = select_queues(await messages.read_queues(topic, through), queue, broker)
     name = at.broker.name
     if count == 1:
         message = await messages.at(at, queue_offset)
@@ -311,7 +237,7 @@ async def show_entries(
 ) -> Shown:
     """Show the raw entries of a queue: where in the log, how long, which tag hash."""
     messages = session.admin.messages
-    at, *_ = choose_queues(await messages.read_queues(topic), queue, broker)
+    at, *_ = select_queues(await messages.read_queues(topic), queue, broker)
     told = await messages.entries(at, queue_offset, count, group)
     rows = [
         (queue_offset + number, each.log_offset, each.size_bytes, each.tags_code, each.matches)
@@ -373,7 +299,7 @@ async def query(
     if key is None and unique_key is None and begin is None:
         raise ConfigError("say how to find them: --key, --unique-key, or --from TIME")
     messages = session.admin.messages
-    wanted = matching(tag, build_matches(sql, grep))
+    wanted = matching(tag, message_filter(sql, grep))
     begin_ms, end_ms = stretch(session.now_ms, begin, end)
     if key is not None or unique_key is not None:
         result = await messages.by_key(
@@ -384,12 +310,12 @@ async def query(
         )  # fmt: skip
         by_key = [(format_address(*each.store_host), each) for each in result.messages]
         return show_found(by_key, look, result.warnings)
-    queues = choose_queues(await messages.read_queues(topic, through), queue, broker)
+    queues = select_queues(await messages.read_queues(topic, through), queue, broker)
     if queue_offset and len(queues) != 1:
         raise ConfigError("--offset is a place in one queue: add --queue and --broker")
-    search = Search(begin_ms, end_ms, queue_offset, tag, wanted, group)
+    search = TimeSearch(begin_ms, end_ms, queue_offset, tag, wanted, group)
     found: list[tuple[str, StoredMessage]] = []
-    async with aclosing(by_time(session, queues, search)) as walking:
+    async with aclosing(search_by_time(session.admin, queues, search)) as walking:
         async for name, message in walking:
             found.append((name, message))
             if len(found) >= limit:
@@ -404,7 +330,7 @@ async def query(
     app, "resend", reads=True,
     examples=["tianzhou message resend AC14000100002A139A5C0D1F7E5A0001 --topic orders"],
 )  # fmt: skip
-async def resend(
+async def resend_messages(
     session: Session,
     message_ids: MessageIds,
     topic: TopicOfId = None,
@@ -412,17 +338,11 @@ async def resend(
     broker: BrokerOfId = None,
 ) -> Shown:
     """Send messages once more to their topic, as they are: every group gets them again."""
-    messages = session.admin.messages
-    sent: list[Sent] = []
-    for message_id in message_ids:
-        message = await messages.by_any_id(message_id, topic, through=through, broker=broker)
-        sent.append(await messages.send(resendable(message), message_id=id_of(message)))
-    columns = ["!id", "broker", ">queue", ">offset", "status"]
-    rows = (
-        (each.message_id, each.broker_name, each.queue_id, each.queue_offset, each.status)
-        for each in sent
-    )
-    return Shown([asdict(each) for each in sent], [table(columns, rows)])
+    sent = [
+        await resend(session.admin, message_id, topic, through=through, broker=broker)
+        for message_id in message_ids
+    ]
+    return Shown([asdict(each) for each in sent], [_sent_table(sent)])
 
 
 @verb(
@@ -472,7 +392,14 @@ async def push(
     Offsets stay where they are, and nobody else gets the messages.
     """
     rows = [
-        await push_one(session, Member(group, client_id), message_id, topic, through, broker)
+        await push_message(
+            session.admin,
+            ConsumerClient(group, client_id),
+            message_id,
+            topic,
+            through=through,
+            broker=broker,
+        )
         for message_id in message_ids
     ]
     shown = table(
@@ -517,15 +444,15 @@ async def tail(
     broker: BrokerName = None,
 ) -> None:
     """Watch messages as they arrive. No consumer is disturbed, no offset is kept. Ctrl-C ends."""
-    matches = build_matches(sql, grep)
+    matches = message_filter(sql, grep)
     messages = session.admin.messages
-    queues = choose_queues(await messages.read_queues(topic), queue, broker)
+    queues = select_queues(await messages.read_queues(topic), queue, broker)
     starts = [(at, await start_of(session, at, since)) for at in queues]
     session.err.print(
         Text(f"{topic}: {several(len(queues), 'queue')}, Ctrl-C ends", style="dim"), soft_wrap=True
     )
     shown = 0
-    async with aclosing(messages.follow(starts, tags=tag, matches=matches)) as arriving:
+    async with aclosing(follow(messages, starts, tags=tag, matches=matches)) as arriving:
         while count is None or shown < count:
             try:
                 async with asyncio.timeout(idle_s):
@@ -583,33 +510,4 @@ async def show_trace(
             f"no trace of {message_id} in {trace_topic}: either its clients do not trace, or the "
             "traces are not there yet"
         )
-    shown = table(
-        ["time", "what", "group", "client", ">took ms", "result", "more"],
-        (
-            (
-                moment_ms(event.time_ms), _KINDS.get(event.kind, event.kind), event.group,
-                event.client, event.cost_ms, _result(event), _more(event),
-            )
-            for event in events
-        ),
-    )  # fmt: skip
-    return Shown([asdict(event) for event in events], [shown])
-
-
-_KINDS = {
-    "Pub": "sent", "SubBefore": "consuming", "SubAfter": "consumed",
-    "EndTransaction": "transaction ended", "Recall": "recalled",
-}  # fmt: skip
-
-
-def _result(event: TraceEvent) -> Text | None:
-    if event.success is None:
-        return None
-    return Text("ok", style="green") if event.success else Text("failed", style="red")
-
-
-def _more(event: TraceEvent) -> str | None:
-    told = [f"retry {event.retries}" if event.retries else "", event.keys or ""]
-    if event.kind == "EndTransaction":
-        told.append(event.detail or "")
-    return ", ".join(each for each in told if each) or None
+    return Shown([asdict(event) for event in events], [trace_table(events)])

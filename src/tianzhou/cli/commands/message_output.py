@@ -2,18 +2,24 @@
 
 import base64
 import codecs
-import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated
 
 import typer
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tianzhou.admin.messages import Matches, body_of
-from tianzhou.cli.shared.output import facts, moment_ms, size
-from tianzhou.errors import BodyError, ConfigError
+from tianzhou.admin.messages import body_of
+from tianzhou.admin.trace import TraceEvent
+from tianzhou.cli.shared.command import Bundle
+from tianzhou.cli.shared.output import Shown, facts, moment_ms, several, size, table
+from tianzhou.cli.shared.times import parse_time
+from tianzhou.errors import BodyError
 from tianzhou.message import Host, StoredMessage
-from tianzhou.protocol.filter import SUBSCRIBE_ALL, compile_sql
+from tianzhou.protocol.filter import SUBSCRIBE_ALL
 from tianzhou.protocol.records.message_id import id_of, offset_id_of
 from tianzhou.remoting.address import format_address
 
@@ -59,24 +65,6 @@ def text_of(message: StoredMessage, charset: str = UTF_8) -> tuple[str | None, b
         return None, body
     printable = all(each.isprintable() or each in "\r\n\t" for each in text)
     return (text if printable else None), body
-
-
-def build_matches(sql: str | None, grep: str | None) -> Matches | None:
-    """A test of messages. Raises FilterError, ConfigError."""
-    if sql is None and grep is None:
-        return None
-    compiled = compile_sql(sql) if sql is not None else None
-    try:
-        pattern = re.compile(grep.encode()) if grep is not None else None
-    except re.error as e:
-        raise ConfigError(f"--grep {grep!r}: {e}") from e
-
-    def matches(message: StoredMessage) -> bool:
-        if compiled is not None and not compiled.matches(message.properties.get):
-            return False
-        return pattern is None or pattern.search(text_of(message)[1]) is not None
-
-    return matches
 
 
 def message_data(
@@ -173,3 +161,105 @@ def _hex(body: bytes, lines_max: int = 32) -> str:
     if len(body) > 16 * lines_max:
         lines.append(f"... {len(body) - 16 * lines_max:,} bytes more")
     return "\n".join(lines)
+
+
+# -- lists of messages -----------------------------------------------------------------------------
+
+
+Begin = Annotated[str | None, typer.Option("--from", metavar="TIME", help="From this time on.")]
+End = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Before this time.")]
+_SOON_MS = 60_000
+"""Clocks of brokers may be a little ahead of ours."""
+
+
+class KeyType(StrEnum):
+    """What an index finds messages by, in RocketMQ's letters."""
+
+    KEY = "K"
+    TAG = "T"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look(Bundle):
+    """How finds are shown."""
+
+    charset: Charset = UTF_8
+    bodies: Annotated[
+        bool, typer.Option("--body/--no-body", help="Whether to show the bodies.")
+    ] = True
+    listed: Annotated[
+        bool, typer.Option("--list/--no-list", help="Whether to list them, or only count.")
+    ] = True
+    count_tags: Annotated[bool, typer.Option("--count-tags", help="Also count them by tag.")] = (
+        False
+    )
+
+
+def stretch(now_ms: int, begin: str | None, end: str | None) -> tuple[int, int]:
+    """The stretch of time that is meant, all of it if nothing is said. Raises ConfigError."""
+    begin_ms = 0 if begin in (None, "earliest") else parse_time(begin or "", now_ms)
+    return begin_ms, parse_time(end, now_ms) if end else now_ms + _SOON_MS
+
+
+def show_found(
+    found: list[tuple[str, StoredMessage]], look: Look, warnings: Sequence[str] = ()
+) -> Shown:
+    """Messages with the brokers that have them, the oldest first."""
+    found.sort(key=lambda pair: pair[1].store_time_ms)
+    parts: list[RenderableType] = []
+    if look.listed and found:
+        # Lines below each other, without the gaps that stand between tables.
+        parts.append(
+            Group(
+                *(
+                    message_line(message, name, look.charset, with_body=look.bodies)
+                    for name, message in found
+                )
+            )
+        )
+    data: object = [
+        message_data(message, name, charset=look.charset, with_body=look.bodies)
+        for name, message in found
+        if look.listed
+    ]
+    if look.count_tags:
+        tags = Counter(message.tags for _, message in found if message.tags)
+        parts.append(table(["tag", ">messages"], tags.most_common()))
+        data = {"messages": data, "tags": dict(tags.most_common())}
+    return Shown(data, parts, warnings, notes=[several(len(found), "message")])
+
+
+# -- traces ----------------------------------------------------------------------------------------
+
+
+_KINDS = {
+    "Pub": "sent", "SubBefore": "consuming", "SubAfter": "consumed",
+    "EndTransaction": "transaction ended", "Recall": "recalled",
+}  # fmt: skip
+
+
+def trace_table(events: Sequence[TraceEvent]) -> RenderableType:
+    """The events of a message trace."""
+    return table(
+        ["time", "what", "group", "client", ">took ms", "result", "more"],
+        (
+            (
+                moment_ms(event.time_ms), _KINDS.get(event.kind, event.kind), event.group,
+                event.client, event.cost_ms, _result(event), _more(event),
+            )
+            for event in events
+        ),
+    )  # fmt: skip
+
+
+def _result(event: TraceEvent) -> Text | None:
+    if event.success is None:
+        return None
+    return Text("ok", style="green") if event.success else Text("failed", style="red")
+
+
+def _more(event: TraceEvent) -> str | None:
+    told = [f"retry {event.retries}" if event.retries else "", event.keys or ""]
+    if event.kind == "EndTransaction":
+        told.append(event.detail or "")
+    return ", ".join(each for each in told if each) or None

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
@@ -10,18 +10,16 @@ from rich.console import RenderableType
 
 from tianzhou.admin.copy_settings import copy_topics
 from tianzhou.admin.fanout import BrokerAt, gather
-from tianzhou.admin.group_overview import merge_progress
-from tianzhou.admin.topics import QUEUE_COUNT, extents, perm_text
+from tianzhou.admin.rates import topic_rates
+from tianzhou.admin.topics import extents, perm_text
+from tianzhou.cli.commands.topic_options import TopicOptions, plain_topic
 from tianzhou.cli.shared.bulk_change import (
-    Attributes,
     From,
     FromDefaults,
     OrCreate,
-    RemovedAttributes,
     SettingsFile,
     To,
     apply_settings,
-    attribute_changes,
     copy_settings,
     read_settings,
     refuse_if_there,
@@ -30,7 +28,7 @@ from tianzhou.cli.shared.bulk_change import (
     tell_done,
     warn_all,
 )
-from tianzhou.cli.shared.command import Bundle, Session, verb
+from tianzhou.cli.shared.command import Session, verb
 from tianzhou.cli.shared.common_options import (
     BrokerOption,
     ClusterOption,
@@ -40,7 +38,6 @@ from tianzhou.cli.shared.common_options import (
     kind_of_topic,
     like,
     masters,
-    parse_perm,
 )
 from tianzhou.cli.shared.output import Cell, Shown, moment, several, table
 from tianzhou.errors import ConfigError, TargetError
@@ -49,67 +46,6 @@ from tianzhou.protocol.bodies.route import TopicRouteData
 from tianzhou.protocol.bodies.topics import TopicConfig
 
 app = typer.Typer(name="topic", no_args_is_help=True, help="Look after topics.")
-
-_UNIT, _UNIT_SUB = 1, 2
-"""System flags of a topic."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicOptions(Bundle):
-    """The settings of a topic; None leaves one as it is."""
-
-    queues: Annotated[
-        int | None,
-        typer.Option("--queues", min=1, max=4096, help="Queues per broker, to read and to write."),
-    ] = None
-    read_queues: Annotated[
-        int | None, typer.Option("--read-queues", min=0, max=4096, help="Only queues to read.")
-    ] = None
-    write_queues: Annotated[
-        int | None, typer.Option("--write-queues", min=0, max=4096, help="Only queues to write.")
-    ] = None
-    perm: Annotated[
-        str | None, typer.Option("--perm", metavar="rw|r|w|none", help="What clients may do.")
-    ] = None
-    ordered: Annotated[
-        bool | None,
-        typer.Option("--ordered/--not-ordered", help="Whether its messages are ordered."),
-    ] = None
-    unit: Annotated[
-        bool | None, typer.Option("--unit/--no-unit", help="Whether it belongs to a unit.")
-    ] = None
-    unit_sub: Annotated[
-        bool | None,
-        typer.Option("--unit-sub/--no-unit-sub", help="Whether units subscribe to it."),
-    ] = None
-    attribute: Attributes = None
-    remove_attribute: RemovedAttributes = None
-
-    def of(self, before: TopicConfig) -> TopicConfig:
-        """A topic with what is given changed, and the rest as it was. Raises ConfigError."""
-        read_count = self.queues if self.read_queues is None else self.read_queues
-        write_count = self.queues if self.write_queues is None else self.write_queues
-        return TopicConfig(
-            topic_name=before.topic_name,
-            read_queue_count=before.read_queue_count if read_count is None else read_count,
-            write_queue_count=before.write_queue_count if write_count is None else write_count,
-            perm=before.perm if self.perm is None else parse_perm(self.perm),
-            filter_type=before.filter_type,
-            topic_sys_flag=self._flags(before.topic_sys_flag),
-            order=before.order if self.ordered is None else self.ordered,
-            attributes=attribute_changes(self.attribute, self.remove_attribute),
-        )
-
-    def _flags(self, before: int) -> int:
-        for bit, wanted in ((_UNIT, self.unit), (_UNIT_SUB, self.unit_sub)):
-            if wanted is not None:
-                before = before | bit if wanted else before & ~bit
-        return before
-
-
-def plain_topic(name: str) -> TopicConfig:
-    """A topic of which nothing is said."""
-    return TopicConfig(topic_name=name, read_queue_count=QUEUE_COUNT, write_queue_count=QUEUE_COUNT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,27 +61,6 @@ class TopicRow:
     clusters: list[str] | None = None
     groups: list[str] | None = None
     """Who consumes it, if that was asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRates:
-    """What a group takes out of a topic."""
-
-    group: str
-    out_tps: float
-    out_day: int
-    lag: int
-    """What it still has before it."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicRates:
-    """What goes into a topic, and out of it."""
-
-    topic: str
-    in_tps: float
-    in_day: int
-    groups: list[GroupRates]
 
 
 @verb(
@@ -342,20 +257,9 @@ async def show_stats(
         for name in like(await admin.topics.names(), pattern)
         if pattern or kind_of_topic(name, clusters, broker_names) == "normal"
     ]
-
-    async def rates(name: str) -> TopicRates:
-        in_tps, in_day = await _sum_statistic(session, brokers, "TOPIC_PUT_NUMS", name)
-        groups: list[GroupRates] = []
-        for group in await admin.topics.groups(name):
-            key = f"{name}@{group}"
-            out_tps, out_day = await _sum_statistic(session, brokers, "GROUP_GET_NUMS", key)
-            lag = await _lag(session, brokers, group, name)
-            groups.append(GroupRates(group, out_tps, out_day, lag))
-        return TopicRates(name, in_tps, in_day, groups)
-
-    data = [await rates(name) for name in names]
+    data = [await topic_rates(admin, brokers, name) for name in names]
     if active:
-        data = [_only_active(each) for each in data if _is_active(each)]
+        data = [each.only_active() for each in data if each.is_active]
     rows: list[list[Cell]] = []
     for each in data:
         first: list[Cell] = [each.topic, each.in_tps, each.in_day]
@@ -366,35 +270,6 @@ async def show_stats(
             rows.append([*first, None, None, None, None])
     columns = ["topic", ">in/s", ">in, last day", "group", ">lag", ">out/s", ">out, last day"]
     return Shown(data, [table(columns, rows)])
-
-
-def _is_active(topic: TopicRates) -> bool:
-    return topic.in_day > 0 or any(group.out_day for group in topic.groups)
-
-
-def _only_active(topic: TopicRates) -> TopicRates:
-    """Where messages came in, every group counts: one that takes none is what is looked for."""
-    groups = [group for group in topic.groups if topic.in_day or group.out_day]
-    return replace(topic, groups=groups)
-
-
-async def _lag(session: Session, brokers: list[BrokerAt], group: str, topic: str) -> int:
-    groups = session.admin.groups
-    told = await gather(brokers, lambda at: groups.progress_on(at, group, topic))
-    queues = merge_progress(told.found.values()).values()
-    return max(sum(each.broker_offset - each.consumer_offset for each in queues), 0)
-
-
-async def _sum_statistic(
-    session: Session, brokers: list[BrokerAt], name: str, key: str
-) -> tuple[float, int]:
-    told = await gather(brokers, lambda at: session.admin.brokers.statistic(at, name, key))
-    rate, total = 0.0, 0
-    for each in told.found.values():
-        if each is not None:
-            rate += each.minute.tps if each.minute else 0.0
-            total += each.day.sum if each.day else 0
-    return rate, total
 
 
 # -- changing --------------------------------------------------------------------------------------
@@ -413,7 +288,7 @@ async def create_topic(
     topic: Topic,
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
-    settings: TopicOptions = TopicOptions(),
+    settings: TopicOptions = TopicOptions(),  # noqa: B008 - frozen
 ) -> None:
     """Create a topic on all brokers, or on those that are named; 8 queues on each by default."""
     refuse_removals(settings.remove_attribute, "topic")
@@ -445,7 +320,7 @@ async def update_topic(
     topic: Topic,
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
-    settings: TopicOptions = TopicOptions(),
+    settings: TopicOptions = TopicOptions(),  # noqa: B008 - frozen
     or_create: OrCreate = False,
     from_defaults: FromDefaults = False,
 ) -> None:

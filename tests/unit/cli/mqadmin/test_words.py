@@ -11,7 +11,7 @@ import pytest
 from tianzhou.cli.app import main
 from tianzhou.cli.command_tree import LEAVES, NOUNS
 from tianzhou.cli.commands.bench import Times
-from tianzhou.cli.commands.message import read_bodies
+from tianzhou.cli.commands.message_options import read_bodies
 from tianzhou.cli.shared.arguments import SERVER_VERBS, is_verb
 from tianzhou.cli.shared.common_options import kind_of_topic, like, pairs_of, parse_perm
 from tianzhou.cli.shared.output import moment, moment_ms, several, size, span

@@ -1,0 +1,73 @@
+"""The settings of a topic as options of commands."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from tianzhou.admin.topics import QUEUE_COUNT
+from tianzhou.cli.shared.bulk_change import Attributes, RemovedAttributes, attribute_changes
+from tianzhou.cli.shared.command import Bundle
+from tianzhou.cli.shared.common_options import parse_perm
+from tianzhou.protocol.bodies.topics import TopicConfig
+
+_UNIT, _UNIT_SUB = 1, 2
+"""System flags of a topic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicOptions(Bundle):
+    """The settings of a topic; None leaves one as it is."""
+
+    queues: Annotated[
+        int | None,
+        typer.Option("--queues", min=1, max=4096, help="Queues per broker, to read and to write."),
+    ] = None
+    read_queues: Annotated[
+        int | None, typer.Option("--read-queues", min=0, max=4096, help="Only queues to read.")
+    ] = None
+    write_queues: Annotated[
+        int | None, typer.Option("--write-queues", min=0, max=4096, help="Only queues to write.")
+    ] = None
+    perm: Annotated[
+        str | None, typer.Option("--perm", metavar="rw|r|w|none", help="What clients may do.")
+    ] = None
+    ordered: Annotated[
+        bool | None,
+        typer.Option("--ordered/--not-ordered", help="Whether its messages are ordered."),
+    ] = None
+    unit: Annotated[
+        bool | None, typer.Option("--unit/--no-unit", help="Whether it belongs to a unit.")
+    ] = None
+    unit_sub: Annotated[
+        bool | None,
+        typer.Option("--unit-sub/--no-unit-sub", help="Whether units subscribe to it."),
+    ] = None
+    attribute: Attributes = None
+    remove_attribute: RemovedAttributes = None
+
+    def of(self, before: TopicConfig) -> TopicConfig:
+        """A topic with what is given changed, and the rest as it was. Raises ConfigError."""
+        read_count = self.queues if self.read_queues is None else self.read_queues
+        write_count = self.queues if self.write_queues is None else self.write_queues
+        return TopicConfig(
+            topic_name=before.topic_name,
+            read_queue_count=before.read_queue_count if read_count is None else read_count,
+            write_queue_count=before.write_queue_count if write_count is None else write_count,
+            perm=before.perm if self.perm is None else parse_perm(self.perm),
+            filter_type=before.filter_type,
+            topic_sys_flag=self._flags(before.topic_sys_flag),
+            order=before.order if self.ordered is None else self.ordered,
+            attributes=attribute_changes(self.attribute, self.remove_attribute),
+        )
+
+    def _flags(self, before: int) -> int:
+        for bit, wanted in ((_UNIT, self.unit), (_UNIT_SUB, self.unit_sub)):
+            if wanted is not None:
+                before = before | bit if wanted else before & ~bit
+        return before
+
+
+def plain_topic(name: str) -> TopicConfig:
+    """A topic of which nothing is said."""
+    return TopicConfig(topic_name=name, read_queue_count=QUEUE_COUNT, write_queue_count=QUEUE_COUNT)
