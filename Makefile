@@ -1,4 +1,4 @@
-# Tianzhou. `make run` starts the system, `make test` runs every check and test; both set up what they need.
+# Tianzhou. `make run` starts the system, `make test` runs the checks and the tests; both set up what they need.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -9,9 +9,10 @@ RUST_AT_LEAST := 1.85
 # changes nothing here until `make versions` takes it in.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+SHELL := /bin/bash
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo-spark test check unit fuzz storm bench bench-broker bench-quick bench-spark spark-full docs versions clean
+.PHONY: help setup run demo-spark test test-all check unit fuzz storm bench bench-broker bench-quick bench-spark spark-full docs versions clean
 
 help: ## show the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,10 +74,9 @@ run: setup ## start nameserver and broker, and show messages flowing; Ctrl-C sto
 demo-spark: setup $(VENV)/.spark ## the same with Spark installed: it ends with a Spark job over the messages
 	@exec $(BIN)/tianzhou up --demo
 
-# Most tests wait: for delays of seconds, for JVMs, for Spark. So the checks and eight parts of the tests run five at a
-# time on whatever cores there are. The others stand back behind the parts with Spark, which gives up a process of
-# Python that has not started within ten seconds. One part is shown as it goes; what the others say comes
-# afterwards, each in one piece, and what failed is named again at the end.
+# Most tests wait: for delays of seconds, for JVMs, for Spark. So the checks and the groups of tests below run five at a
+# time. Groups with Spark have priority: Spark gives up a Python process that has not started within ten seconds. The
+# output of one group is shown as it runs, that of the others afterwards; failures and the slowest tests are listed at the end.
 TESTS_clients := $(wildcard tests/apache/test_cl*.py)
 TESTS_both    := $(wildcard tests/apache/test_spark*.py)  # Spark and Apache
 TESTS_kinds   := $(wildcard tests/apache/test_kinds*.py tests/apache/test_store*.py)
@@ -85,33 +85,35 @@ TESTS_spark   := tests/spark
 TESTS_servers := tests/integration tests/adversity
 TESTS_crash   := tests/crash tests/property
 TESTS_core    := tests/unit tests/golden tests/fuzz tests/cost tests/deploy
-NICE_clients  := 5
-NICE_both     := 0
-NICE_apache   := 5
-NICE_kinds    := 5
-NICE_spark    := 0
-NICE_servers  := 5
-NICE_crash    := 5
-NICE_core     := 5
-BESIDE        := spark both kinds servers crash clients core
+GROUPS        := spark both servers kinds crash clients core
+NICE          := 5
+test-spark test-spark-beside test-both test-both-beside: NICE := 0
+# Tests with the marker `full` are run by test-all only; CONTRIBUTING.md has the reason of each.
+SELECTED      := -m 'not full'
+RUN_TESTS      = nice -n $(NICE) $(BIN)/pytest -q --durations=50 --durations-min=0.5 $(SELECTED) $(TESTS_$*)
 
-test: setup $(VENV)/.spark valgrind-if-possible ## every check and every test
+test: setup $(VENV)/.spark valgrind-if-possible ## the gate: every check, and the tests of everything; ten minutes
 	@mkdir -p .cache
-	@rm -f .cache/failed-*
-	@$(MAKE) --no-print-directory -k -j5 test-apache-shown $(BESIDE:%=test-%-beside) check-beside; status=$$?; \
-	for part in $(BESIDE) check; do echo "$$part, at the same time:"; cat .cache/test-$$part.log; done; \
-	for part in $$(ls .cache | sed -n 's/^failed-//p'); do echo "failed: $$part"; \
-	  grep -sE '^(FAILED|ERROR|make.*Error|.*: error)' .cache/test-$$part.log; done; exit $$status
+	@rm -f .cache/failed-* .cache/test-*.log
+	@$(MAKE) --no-print-directory -k -j5 test-apache-shown $(GROUPS:%=test-%-beside) check-beside SELECTED="$(SELECTED)"; status=$$?; \
+	for group in $(GROUPS) check; do echo "$$group, at the same time:"; sed '/= slowest .* durations =/,/^$$/d' .cache/test-$$group.log; done; \
+	cat .cache/test-*.log | grep -E '^ *[0-9.]+s (call|setup|teardown) ' | sort -rn | head -50 > .cache/durations.txt; \
+	echo "the slowest tests (.cache/durations.txt):"; cat .cache/durations.txt; \
+	for group in $$(ls .cache | sed -n 's/^failed-//p'); do echo "failed: $$group"; \
+	  grep -sE '^(FAILED|ERROR|make.*Error|.*: error)' .cache/test-$$group.log; done; exit $$status
+
+test-all: SELECTED :=
+test-all: test ## test and all that it leaves out: other versions and databases, long crash tables, stress; half an hour
 
 .PHONY: test-apache test-clients test-both test-kinds test-spark test-servers test-crash test-core check-beside
 test-apache test-clients test-both test-kinds test-spark test-servers test-crash test-core: test-%: setup $(VENV)/.spark
-	nice -n $(NICE_$*) $(BIN)/pytest -q $(TESTS_$*)
+	$(RUN_TESTS)
 
 test-%-shown:
-	@nice -n $(NICE_$*) $(BIN)/pytest -q $(TESTS_$*) || { touch .cache/failed-$*; exit 1; }
+	@set -o pipefail; $(RUN_TESTS) 2>&1 | tee .cache/test-$*.log || { touch .cache/failed-$*; exit 1; }
 
 test-%-beside:
-	@nice -n $(NICE_$*) $(BIN)/pytest -q $(TESTS_$*) >.cache/test-$*.log 2>&1 || { touch .cache/failed-$*; exit 1; }
+	@$(RUN_TESTS) >.cache/test-$*.log 2>&1 || { touch .cache/failed-$*; exit 1; }
 
 check-beside:
 	@nice -n 5 $(MAKE) --no-print-directory check >.cache/test-check.log 2>&1 || { touch .cache/failed-check; exit 1; }

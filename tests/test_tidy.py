@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -95,11 +96,120 @@ def test_make_runs_every_folder_of_tests() -> None:
     assert {folder.relative_to(ROOT / "tests").parts[0] for folder in folders} <= run
 
 
-def test_links_between_documents_lead_somewhere() -> None:
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+PAGES = [ROOT / "README.md", CONTRIBUTING, *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def test_links_between_documents_exist() -> None:
     broken = [
         f"{page.relative_to(ROOT)} -> {target}"
-        for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+        for page in PAGES
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
         if not (page.parent / target).exists()
     ]
     assert not broken
+
+
+# -- files named in pages --------------------------------------------------------------------------
+
+PACKAGE = ROOT / "src" / "tianzhou"
+FOLDERS = {"src", "tests", "kernel", "bench", "tools"} | {
+    path.name for path in PACKAGE.iterdir() if path.is_dir()
+}
+FILES_OF_A_STORE = {"config/timercheck"}
+
+
+def paths_named_in(page: Path) -> list[str]:
+    named = re.findall(r"`([\w./-]+)`", page.read_text())
+    return [each for each in named if "/" in each and each.split("/")[0] in FOLDERS]
+
+
+def test_every_file_named_in_a_page_exists() -> None:
+    missing = [
+        f"{page.relative_to(ROOT)}: {path}"
+        for page in PAGES
+        for path in paths_named_in(page)
+        if path not in FILES_OF_A_STORE
+        and not any(
+            (base / f"{path}{end}").exists() for base in (ROOT, PACKAGE) for end in ("", ".py")
+        )
+    ]
+    assert not missing
+
+
+def test_a_request_is_followed_through_at_most_eight_files() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
+    lists = {part.split("\n")[0]: re.findall(r"^\d+\. `(.*?)`", part, re.M) for part in sections}
+    paths = {title: files for title, files in lists.items() if files}
+    assert len(paths) >= 8
+    assert not {title: files for title, files in paths.items() if len(files) > 8}
+    assert all(
+        (ROOT / each).exists() or (PACKAGE / each).exists() for f in paths.values() for each in f
+    )
+
+
+def test_every_file_with_tests_outside_the_gate_has_its_reason() -> None:
+    rows = re.findall(r"^\| `(tests/\S+\.py)` \| .+ \| .+ \|$", CONTRIBUTING.read_text(), re.M)
+    marks = re.compile(r"mark\.full\b|\bEACH_(VERSION|TOOL|BACKEND)\b|\bgated\(|\bsome_of\(")
+    outside = [
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if path.parent.name != "support" and path != Path(__file__).resolve()
+        and marks.search(path.read_text())
+    ]  # fmt: skip
+    assert sorted(rows) == outside
+
+
+# -- sizes -----------------------------------------------------------------------------------------
+
+FOLDER_FILES_MAX = 20
+FILE_LINES_ALLOWED = 500
+FOLDERS_ALLOWED = {"src/tianzhou/cli/commands": 21}
+"""Folders with more files, and how many; entries may only go."""
+FILES_WITHOUT_REASON_MAX = 25
+"""Files over the limit whose head does not say why; may only fall."""
+
+
+def source_files() -> list[Path]:
+    kernel = (ROOT / "kernel" / "src").rglob("*.rs")
+    return [path for path in (*SOURCES, *sorted(kernel)) if path.name != "__init__.py"]
+
+
+def test_no_folder_has_too_many_files() -> None:
+    counts = Counter(str(path.parent.relative_to(ROOT)) for path in source_files())
+    allowed = {folder: FOLDERS_ALLOWED.get(folder, FOLDER_FILES_MAX) for folder in counts}
+    assert not {folder: count for folder, count in counts.items() if count > allowed[folder]}
+
+
+def test_a_long_file_says_why_in_its_head() -> None:
+    texts = {path.relative_to(ROOT): path.read_text() for path in source_files()}
+    long = {path: text for path, text in texts.items() if text.count("\n") > FILE_LINES_ALLOWED}
+    silent = [
+        str(path) for path, text in long.items()
+        if not re.search(r"^(//! )?Over 500 lines: \w", text[:4000], re.MULTILINE)
+    ]  # fmt: skip
+    assert len(silent) <= FILES_WITHOUT_REASON_MAX, silent
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+ALLOWED_WORDS: dict[str, int] = {
+    "whoever": 98, "whom": 7, "nobody": 150, "somebody": 28, "someone": 9, "anybody": 6,
+    "everybody": 17, "him": 4, "told": 752, "twin": 25, "vouch": 2, "vain": 16, "let_go": 20,
+    "courier": 46, "turnstile": 19, "vigil": 5, "lookout": 17, "betterment": 1, "hotpath": 4,
+    "intake": 34, "lending": 29, "switchboard": 17, "pile": 130, "piles": 41, "pump": 15,
+    "doubt": 45, "doubts": 14, "odd": 39, "door": 4, "room": 325, "mend": 7, "soon": 75,
+}  # fmt: skip
+"""Words that hide more than they say, and how often each may stand in source and pages.
+
+The numbers may only fall: use the exact term (docs/glossary.md) instead of raising one.
+"""
+
+
+def test_words_that_hide_their_meaning_become_fewer() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    text = "\n".join(path.read_text().lower() for path in (*source_files(), *pages))
+    counts = {word: len(re.findall(rf"(?<![a-z]){word}(?![a-z])", text)) for word in ALLOWED_WORDS}
+    over = {word: n for word, n in counts.items() if n > ALLOWED_WORDS[word]}
+    assert not over, f"allowed: { {word: ALLOWED_WORDS[word] for word in over} }"

@@ -8,8 +8,9 @@ import pytest
 from _pytest.capture import CaptureManager
 
 from tests.support.apache import jars
-from tests.support.apache.backends import BACKENDS, OURS, Backend, running_backend
+from tests.support.apache.backends import OURS, Backend, running_backend
 from tests.support.apache.servers import TOOLS_ONLY, VERSIONS, ApacheUnavailable, Shell, java_shells
+from tests.support.gate import EACH_BACKEND
 from tianzhou.client.group.settings import (
     ConsumerSettings,
     LitePullSettings,
@@ -70,9 +71,7 @@ def shells(apache: None) -> Iterator[Callable[[str], Shell]]:
 
 @pytest.fixture(
     scope="session",
-    params=[
-        pytest.param(kind, marks=() if kind == OURS else pytest.mark.apache) for kind in BACKENDS
-    ],
+    params=EACH_BACKEND,
 )
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     """A cluster for the client suite: ours, or Apache's of a version."""

@@ -21,7 +21,6 @@ import pytest
 from tests.support.apache import requests
 from tests.support.apache.requests import ask_server
 from tests.support.apache.servers import (
-    VERSIONS,
     Server,
     Shell,
     java_shell,
@@ -30,6 +29,7 @@ from tests.support.apache.servers import (
     tianzhou_namesrv,
     wait_until,
 )
+from tests.support.gate import EACH_VERSION
 
 pytestmark = pytest.mark.apache
 
@@ -87,7 +87,7 @@ def clients(apache: None) -> Iterator[Shells]:
         yield shell
 
 
-@pytest.fixture(params=VERSIONS)
+@pytest.fixture(params=EACH_VERSION)
 def version(request: pytest.FixtureRequest) -> str:
     """The version of the stock clients and of mqadmin."""
     parameter: str = request.param

@@ -6,8 +6,9 @@ import pytest
 
 from tests.apache.test_broker_compat import broker_shell
 from tests.support.apache.backends import OURS, Backend, running_backend
-from tests.support.apache.servers import VERSIONS, Shell, wait_until
+from tests.support.apache.servers import Shell, wait_until
 from tests.support.brokers import eventually
+from tests.support.gate import EACH_VERSION
 from tianzhou.client import CompressionType, Message, Producer, PushConsumer
 from tianzhou.protocol.records.compression import type_of
 
@@ -22,7 +23,7 @@ def cluster() -> Iterator[Backend]:
         yield it
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
+@pytest.fixture(scope="module", params=EACH_VERSION)
 def java(request: pytest.FixtureRequest, apache: None) -> Iterator[Shell]:
     with broker_shell(request.param) as shell:
         yield shell

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support.apache.backends import Backend
-from tests.support.apache.servers import VERSIONS, Shell, java_shells
+from tests.support.apache.servers import Shell, java_shells
 from tests.support.brokers import eventually
+from tests.support.gate import EACH_VERSION
 from tianzhou.client import Producer, PushConsumer, Queue, ReceivedMessage
 from tianzhou.client.group.rebalance import (
     STRATEGIES,
@@ -51,7 +52,7 @@ def random_name(dice: random.Random) -> str:
     return "".join(dice.choice(letters) for _ in range(dice.randint(1, 6)))
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", EACH_VERSION)
 @pytest.mark.parametrize("name", ALLOCATIONS)
 def test_allocation_is_javas(name: str, version: str, mixed_shells: Shells) -> None:
     dice = random.Random(name)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.apache.test_client_producer import create_topic
-from tests.support.apache.backends import BACKENDS, OURS
+from tests.support.apache.backends import OURS
 from tests.support.apache.secured import (
     ASKING_GROUP,
     CHIEF,
@@ -20,6 +20,7 @@ from tests.support.apache.secured import (
     secured_cluster,
 )
 from tests.support.brokers import eventually
+from tests.support.gate import EACH_BACKEND
 from tests.support.killed_process import assert_in_order, kill_one
 from tianzhou.client import (
     ClientSettings,
@@ -43,9 +44,7 @@ QUEUES = 4
 
 @pytest.fixture(
     scope="module",
-    params=[
-        pytest.param(kind, marks=() if kind == OURS else pytest.mark.apache) for kind in BACKENDS
-    ],
+    params=EACH_BACKEND,
 )
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

@@ -16,7 +16,6 @@ from tests.apache.test_broker_compat import Cluster, our_cluster
 from tests.support.apache.requests import SUCCESS, ask_server
 from tests.support.apache.servers import (
     BROKER_DEFAULTS,
-    VERSIONS,
     Shell,
     apache_broker,
     java_shells,
@@ -24,6 +23,7 @@ from tests.support.apache.servers import (
     tianzhou_namesrv,
     wait_until,
 )
+from tests.support.gate import EACH_VERSION
 from tianzhou.protocol.records.record import decode_record
 
 pytestmark = pytest.mark.apache
@@ -98,7 +98,7 @@ def check_in_time(what: str, late_ms_max: int, run: Callable[[int], list[int]]) 
     pytest.fail(f"{what}: the latest of each run is late by {worst_ms} ms")
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", EACH_VERSION)
 def test_delay_levels(shells: Shells, cluster: Cluster, version: str) -> None:
     shell, topic = shells(version), f"levels-{version.replace('.', '-')}"
     start(shell, cluster, topic)
@@ -122,7 +122,7 @@ def test_delay_levels(shells: Shells, cluster: Cluster, version: str) -> None:
     check_in_time(f"{version} delay levels", LEVEL_LATE_MS_MAX, run)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", EACH_VERSION)
 def test_any_moment(shells: Shells, cluster: Cluster, version: str) -> None:
     shell, topic = shells(version), f"moment-{version.replace('.', '-')}"
     start(shell, cluster, topic)
@@ -180,7 +180,7 @@ def waits_of_retries(shell: Shell, cluster: Cluster, topic: str) -> tuple[list[M
     return tries, [after["storeMs"] - before["nowMs"] for before, after in pairwise(tries)]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", EACH_VERSION)
 def test_a_message_that_always_fails_is_retried_ever_later_and_ends_with_the_dead_letters(
     shells: Shells, cluster: Cluster, version: str
 ) -> None:
@@ -210,7 +210,7 @@ def test_a_message_that_always_fails_is_retried_ever_later_and_ends_with_the_dea
     assert dead["reconsumeTimes"] == 4
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", EACH_VERSION)
 def test_a_message_that_succeeds_the_second_time_is_done(
     shells: Shells, cluster: Cluster, version: str
 ) -> None:

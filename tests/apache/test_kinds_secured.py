@@ -9,6 +9,7 @@ import pytest
 from tests.apache.test_broker_compat import Cluster, our_cluster
 from tests.apache.test_kinds_transactions import COMMIT, ROLLBACK, UNKNOWN, Stage
 from tests.support.apache.servers import VERSIONS, Shell, java_shell, wait_until
+from tests.support.gate import EACH_VERSION
 
 pytestmark = pytest.mark.apache
 
@@ -54,7 +55,7 @@ def cluster(apache: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield it
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
+@pytest.fixture(scope="module", params=EACH_VERSION)
 def shell(request: pytest.FixtureRequest, apache: None) -> Iterator[Shell]:
     with java_shell(request.param, "KindsShell") as it:
         yield it

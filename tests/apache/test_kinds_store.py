@@ -13,8 +13,9 @@ from tests.integration.broker.test_transactions import (
     end_fields,
     end_of_check,
 )
-from tests.support.apache.servers import VERSIONS, apache_broker, tianzhou_namesrv
+from tests.support.apache.servers import apache_broker, tianzhou_namesrv
 from tests.support.brokers import Peer, bodies_in, eventually, peer_of, running_broker
+from tests.support.gate import EACH_VERSION
 from tianzhou.names import HALF_OP_TOPIC
 from tianzhou.protocol import sysflag
 from tianzhou.protocol.codes import RequestCode, ResponseCode
@@ -76,7 +77,7 @@ async def delivered(peer: Peer) -> list[bytes]:
     return bodies_in(answer)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", EACH_VERSION)
 async def test_open_transactions_move_with_the_store(
     apache: None, tmp_path: Path, version: str
 ) -> None:

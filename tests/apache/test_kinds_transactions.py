@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.apache.test_broker_compat import Cluster, create_topic, log_of, our_cluster
-from tests.support.apache.servers import VERSIONS, Shell, java_shell, wait_until
+from tests.support.apache.servers import Shell, java_shell, wait_until
+from tests.support.gate import EACH_VERSION
 
 pytestmark = pytest.mark.apache
 
@@ -41,7 +42,7 @@ def cluster(apache: None) -> Iterator[Cluster]:
         yield it
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
+@pytest.fixture(scope="module", params=EACH_VERSION)
 def shell(request: pytest.FixtureRequest, apache: None) -> Iterator[Shell]:
     with java_shell(request.param, "KindsShell") as it:
         yield it

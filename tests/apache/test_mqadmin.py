@@ -22,6 +22,7 @@ from tests.apache.test_broker_compat import Cluster, our_cluster
 from tests.support.apache.mqadmin_rows import ASKS_NO_SERVER, BODIES, TABLE, TOOLS, V4, V5, Row
 from tests.support.apache.requests import SUCCESS, ask_server
 from tests.support.apache.servers import VERSIONS, Shell, wait_until
+from tests.support.gate import EACH_TOOL, NEWEST
 
 pytestmark = pytest.mark.apache
 
@@ -232,12 +233,16 @@ def stages(apache: None, shells: Callable[[str], Shell]) -> Iterator[Callable[[s
 
 # -- the tests ------------------------------------------------------------------------------------
 
-CASES = [(version, each) for version in TOOLS for each in TABLE if version in each.versions]
+CASES = [
+    pytest.param(
+        version, each,
+        id=f"{version}-{each.command}", marks=() if version == NEWEST else pytest.mark.full,
+    )
+    for version in TOOLS for each in TABLE if version in each.versions
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("version", "each"), CASES, ids=[f"{version}-{each.command}" for version, each in CASES]
-)
+@pytest.mark.parametrize(("version", "each"), CASES)
 def test_a_sub_command_succeeds(stages: Callable[[str], Stage], version: str, each: Row) -> None:
     stage = stages(version)
     names = {name: re.escape(value) for name, value in stage.names.items()}
@@ -255,7 +260,7 @@ def test_a_sub_command_succeeds(stages: Callable[[str], Stage], version: str, ea
     assert not missing(), f"{missing()} not in:\n{''.join(outputs)}"
 
 
-@pytest.mark.parametrize("version", TOOLS)
+@pytest.mark.parametrize("version", EACH_TOOL)
 def test_no_sub_command_is_left_out(shells: Callable[[str], Shell], version: str) -> None:
     listed: str = shells(version).ask("admin", args=[])
     commands = set(re.findall(r"(?m)^ {3}(\w+) +\S", listed))
@@ -276,7 +281,7 @@ def test_accounts_are_shown_by_the_last_tool_that_can(
     assert "globalWhiteRemoteAddresses" in shown
 
 
-@pytest.mark.parametrize("version", TOOLS)
+@pytest.mark.parametrize("version", EACH_TOOL)
 def test_members_that_subscribe_differently_do_not_disturb_stock_tools(
     stages: Callable[[str], Stage], version: str
 ) -> None:

@@ -28,6 +28,7 @@ from tests.support.apache.servers import (
     wait_to_hold,
     wait_until,
 )
+from tests.support.gate import EACH_VERSION
 
 pytestmark = pytest.mark.apache
 
@@ -208,7 +209,7 @@ def address_list(cluster: Cluster) -> list[str]:
 # -- messages -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", EACH_VERSION)
 def test_stock_clients_exchange_messages(cluster: Cluster, shells: Shells, version: str) -> None:
     shell, address = shells(version), cluster.namesrv.address
     topic, name = f"Exchange-{version[0]}", f"exchange-{version[0]}"
@@ -251,7 +252,7 @@ def test_brokers_of_both_versions_share_a_topic(cluster: Cluster, shells: Shells
 # -- mqadmin --------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=VERSIONS)
+@pytest.fixture(params=EACH_VERSION)
 def version(request: pytest.FixtureRequest) -> str:
     """The version of the stock mqadmin."""
     parameter: str = request.param
@@ -432,7 +433,7 @@ def count_topics_on(namesrv: Server, name: str) -> int:
 # -- brokers that go ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("gone", VERSIONS)
+@pytest.mark.parametrize("gone", EACH_VERSION)
 def test_killed_broker_is_gone_at_once(apache: None, gone: str) -> None:
     with (
         tianzhou_namesrv() as namesrv,

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.support.spark.reading import stored_at
 from tests.support.spark.streams import run
 
-pytestmark = [pytest.mark.apache, pytest.mark.usefixtures("apache")]
+pytestmark = [pytest.mark.full, pytest.mark.apache, pytest.mark.usefixtures("apache")]
 
 VERSION = "4.9.7"
 BEFORE, ALL = 30, 50

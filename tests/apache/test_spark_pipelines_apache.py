@@ -19,6 +19,7 @@ from tests.support.apache.servers import (
     tianzhou_namesrv,
     wait_until,
 )
+from tests.support.gate import EACH_VERSION
 from tianzhou.admin import Admin
 from tianzhou.admin.messages import body_of
 from tianzhou.admin.topics import extents
@@ -47,7 +48,7 @@ LETTERS = (1, 3, 4, 99)
 WAIT_S = 120
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
+@pytest.fixture(scope="module", params=EACH_VERSION)
 def broker_version(request: pytest.FixtureRequest) -> str:
     version: str = request.param
     return version

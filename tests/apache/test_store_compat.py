@@ -28,6 +28,7 @@ from tests.support.apache.servers import (
     apache_namesrv,
     free_port,
 )
+from tests.support.gate import EACH_VERSION
 from tianzhou.protocol import properties, sysflag
 from tianzhou.protocol.records.record import decode_record
 from tianzhou.store.config import StoreConfig
@@ -192,7 +193,7 @@ def namesrv(apache: None) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
+@pytest.fixture(scope="module", params=EACH_VERSION)
 def version(request: pytest.FixtureRequest) -> str:
     chosen: str = request.param
     return chosen

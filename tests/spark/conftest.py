@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.gate import gated
+
 pytest.importorskip("pyspark", reason="the extra spark is not installed: no pyspark")
 
 from pyspark.sql import SparkSession
@@ -34,7 +36,7 @@ def postgresql_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=gated(["sqlite", "postgresql"], {"sqlite"}))
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database of each kind that is served."""
     if request.param == "sqlite":

@@ -31,7 +31,7 @@ PROXY, GRPC = "proxy", "grpc"
 """Apache's proxy 5.5.0, and the client that speaks gRPC to it."""
 
 HERE = Path(__file__).parent
-CACHE = HERE.parent.parent / ".cache" / "apache"
+CACHE = HERE.parents[2] / ".cache" / "apache"
 POM = HERE / "pom.xml"
 OTHER_POMS = {
     TOOLS_ONLY: HERE / "pom-tools.xml",

@@ -1,0 +1,47 @@
+"""What `make test` runs of a parametrised test, and what only `make test-all` adds.
+
+The marker `full` is on everything that `make test` leaves out; CONTRIBUTING.md says why for each
+file.
+"""
+
+from collections.abc import Container, Iterable
+from typing import Any
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from tests.support.apache.backends import BACKENDS, OURS
+from tests.support.apache.jars import TOOLS_ONLY, VERSIONS
+
+NEWEST = VERSIONS[-1]
+"""The version of Apache RocketMQ that `make test` runs."""
+
+
+def gated(values: Iterable[Any], gate: Container[Any]) -> list[ParameterSet]:
+    """Parameters; those that are not in `gate` run in `make test-all` only."""
+    return [pytest.param(each, marks=() if each in gate else pytest.mark.full) for each in values]
+
+
+def some_of(values: Iterable[Any], every: int) -> list[ParameterSet]:
+    """Parameters; only one in so many runs in `make test`. A tuple is several parameters."""
+    return [
+        pytest.param(
+            *(each if isinstance(each, tuple) else (each,)),
+            marks=pytest.mark.full if number % every else (),
+        )
+        for number, each in enumerate(values)
+    ]
+
+
+EACH_VERSION = gated(VERSIONS, {NEWEST})
+EACH_TOOL = gated((TOOLS_ONLY, NEWEST), {NEWEST})
+EACH_BACKEND = [
+    pytest.param(OURS),
+    pytest.param(NEWEST, marks=pytest.mark.apache),
+    *(
+        pytest.param(each, marks=(pytest.mark.apache, pytest.mark.full))
+        for each in BACKENDS
+        if each not in (OURS, NEWEST)
+    ),
+]
+"""Clusters for the client's tests: ours, and Apache's of each version."""
