@@ -8,9 +8,9 @@ def main() -> None:
     # A server lives long and starts often: it does not load what only other commands need.
     program, rest = sys.argv[1:2], sys.argv[2:]
     if program in (["namesrv"], ["broker"]):
-        from tianzhou.cli.shared.arguments import is_verb
+        from tianzhou.cli.shared.arguments import is_admin_command
 
-        if not is_verb(program[0], rest):
+        if not is_admin_command(program[0], rest):
             sys.exit(_serve(program[0], rest))
     if program == ["up"]:
         from tianzhou.cli.serve import up

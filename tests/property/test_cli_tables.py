@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
 import tianzhou.cli
-from tianzhou.cli.shared.output import facts, table
+from tianzhou.cli.shared.output import key_values, table
 
 WIDTHS = st.sampled_from([40, 60, 80, 100, 120, 160])
 NUMBERS = st.integers(0, 10**15)
@@ -74,7 +74,7 @@ def test_a_value_that_is_wider_than_the_screen_loses_no_character(width: int, nu
     width=WIDTHS,
 )
 def test_facts_are_shown_whole(pairs: list[tuple[str, str | int]], width: int) -> None:
-    words = re.split(r"\s+", drawn(facts(pairs), width))
+    words = re.split(r"\s+", drawn(key_values(pairs), width))
     for _, value in pairs:
         for part in parts_of(value):
             assert part in words

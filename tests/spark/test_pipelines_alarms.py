@@ -142,7 +142,7 @@ def behind_by_stats(cluster: Cluster, group: str, topic: str) -> int:
             told = await admin.groups.progress(group, topic)
             return sum(
                 each.broker_offset - each.consumer_offset
-                for stats in told.found.values()
+                for stats in told.responses.values()
                 for each in stats.offsets.values()
             )
 
@@ -257,7 +257,7 @@ def _dead_count(cluster: Cluster, group: str) -> int:
             stats = await admin.topics.stats(topic)
             return sum(
                 extent.max_offset
-                for told in stats.found.values()
+                for told in stats.responses.values()
                 for extent in told.offsets.values()
             )
 

@@ -26,7 +26,13 @@ from tests.support.brokers import eventually
 from tests.support.command_line import run_words
 from tests.support.terminal import Terminal, lines_of
 from tianzhou.cli.app import app
-from tianzhou.cli.command_tree import LEAVES, NOUNS, SERVER_VERBS, Leaf, Noun
+from tianzhou.cli.command_tree import (
+    COMMAND_GROUPS,
+    SERVER_COMMANDS,
+    SINGLE_COMMANDS,
+    LazyCommand,
+    LazyGroup,
+)
 from tianzhou.cli.mqadmin.table import ALIASES
 from tianzhou.client.consumer.push import PushConsumer
 from tianzhou.client.message import ReceivedMessage
@@ -211,13 +217,13 @@ def commands() -> Iterator[tuple[str, Any]]:
     """Every command of the tree that typer parses, by its words."""
     root: Any = typer.main.get_command(app)
     context = root.make_context("tianzhou", ["version"], resilient_parsing=True)
-    for name, spec in (SERVER_VERBS | NOUNS).items():
+    for name, spec in (SERVER_COMMANDS | COMMAND_GROUPS).items():
         if name == "mqadmin":
             continue
-        if name in LEAVES:
-            yield name, Leaf(name, spec).loaded()
+        if name in SINGLE_COMMANDS:
+            yield name, LazyCommand(name, spec).loaded()
             continue
-        yield from _below(name, Noun(name, spec), context)
+        yield from _below(name, LazyGroup(name, spec), context)
     for name in ("stop", "completion", "version"):
         yield name, root.get_command(context, name)
 

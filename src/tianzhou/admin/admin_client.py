@@ -10,7 +10,7 @@ from tianzhou.admin.groups import Groups
 from tianzhou.admin.messages import Messages
 from tianzhou.admin.namesrv import Namesrv
 from tianzhou.admin.offsets import Offsets
-from tianzhou.admin.requests import TIMEOUT_MS, Wire
+from tianzhou.admin.requests import TIMEOUT_MS, RequestClient
 from tianzhou.admin.topics import Topics
 from tianzhou.protocol.acl import Credentials
 from tianzhou.remoting.tls.contexts import Tls
@@ -28,15 +28,17 @@ class Admin:
         tls: Tls | None = None,
     ) -> None:
         """`namesrv` is a list "a:9876;b:9876". Raises AddressError."""
-        self.wire = Wire(namesrv, timeout_ms=timeout_ms, credentials=credentials, tls=tls)
-        self.clusters = Clusters(self.wire)
-        self.topics = Topics(self.wire, self.clusters)
-        self.groups = Groups(self.wire, self.clusters)
-        self.offsets = Offsets(self.wire, self.topics, self.groups)
-        self.messages = Messages(self.wire, self.clusters, self.topics)
-        self.brokers = Brokers(self.wire)
-        self.namesrv = Namesrv(self.wire)
-        self.acl = Acl(self.wire)
+        self.requests = RequestClient(
+            namesrv, timeout_ms=timeout_ms, credentials=credentials, tls=tls
+        )
+        self.clusters = Clusters(self.requests)
+        self.topics = Topics(self.requests, self.clusters)
+        self.groups = Groups(self.requests, self.clusters)
+        self.offsets = Offsets(self.requests, self.topics, self.groups)
+        self.messages = Messages(self.requests, self.clusters, self.topics)
+        self.brokers = Brokers(self.requests)
+        self.namesrv = Namesrv(self.requests)
+        self.acl = Acl(self.requests)
 
     async def __aenter__(self) -> Self:
         return self
@@ -51,4 +53,4 @@ class Admin:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self.wire.close()
+        await self.requests.close()

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from tianzhou.admin.fanout import BrokerAt
-from tianzhou.admin.requests import Wire
+from tianzhou.admin.fanout import BrokerRef
+from tianzhou.admin.requests import RequestClient
 from tianzhou.config.properties import parse_properties
 from tianzhou.errors import RequestError
 from tianzhou.protocol.bodies.ha import HARuntimeInfo
@@ -20,65 +20,67 @@ from tianzhou.protocol.headers.ha import ResetMasterFlushOffsetRequest
 class Brokers:
     """Requests about one broker."""
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    def __init__(self, wire: RequestClient) -> None:
+        self._requests = wire
 
-    async def runtime(self, broker: BrokerAt) -> dict[str, str]:
+    async def runtime(self, broker: BrokerRef) -> dict[str, str]:
         """GET_BROKER_RUNTIME_INFO: figures by RocketMQ's names."""
         code = RequestCode.GET_BROKER_RUNTIME_INFO
-        return (await self._wire.read(broker.address, KVTable, code)).table
+        return (await self._requests.read(broker.address, KVTable, code)).table
 
-    async def settings(self, broker: BrokerAt) -> dict[str, str]:
+    async def settings(self, broker: BrokerRef) -> dict[str, str]:
         """GET_BROKER_CONFIG."""
-        answer = await self._wire.ask(broker.address, RequestCode.GET_BROKER_CONFIG)
-        return read_settings(answer.body, broker.label)
+        response = await self._requests.request(broker.address, RequestCode.GET_BROKER_CONFIG)
+        return read_settings(response.body, broker.label)
 
-    async def change_settings(self, broker: BrokerAt, changes: Mapping[str, str]) -> str | None:
+    async def change_settings(self, broker: BrokerRef, changes: Mapping[str, str]) -> str | None:
         """UPDATE_BROKER_CONFIG; returns what the broker has to say about it, such as when."""
         code = RequestCode.UPDATE_BROKER_CONFIG
-        return (await self._wire.ask(broker.address, code, body=write_settings(changes))).remark
+        return (
+            await self._requests.request(broker.address, code, body=write_settings(changes))
+        ).remark
 
-    async def statistic(self, broker: BrokerAt, name: str, key: str) -> BrokerStatsData | None:
+    async def statistic(self, broker: BrokerRef, name: str, key: str) -> BrokerStatsData | None:
         """VIEW_BROKER_STATS_DATA, such as TOPIC_PUT_NUMS of a topic; None if nothing happened."""
         header = ViewBrokerStatsDataRequest(stats_name=name, stats_key=key)
         code = RequestCode.VIEW_BROKER_STATS_DATA
         try:
-            return await self._wire.read(broker.address, BrokerStatsData, code, header)
+            return await self._requests.read(broker.address, BrokerStatsData, code, header)
         except RequestError as e:
             # A statistic that was never counted is answered as a failure.
             if e.code == ResponseCode.SYSTEM_ERROR:
                 return None
             raise
 
-    async def consume_stats(self, broker: BrokerAt, *, orderly: bool = False) -> ConsumeStatsList:
+    async def consume_stats(self, broker: BrokerRef, *, orderly: bool = False) -> ConsumeStatsList:
         """GET_BROKER_CONSUME_STATS: the progress of every group of a broker."""
         header = GetConsumeStatsInBrokerRequest(is_order=orderly)
         code = RequestCode.GET_BROKER_CONSUME_STATS
-        return await self._wire.read(broker.address, ConsumeStatsList, code, header)
+        return await self._requests.read(broker.address, ConsumeStatsList, code, header)
 
-    async def ha_status(self, broker: BrokerAt) -> HARuntimeInfo:
+    async def ha_status(self, broker: BrokerRef) -> HARuntimeInfo:
         """GET_BROKER_HA_STATUS (5.x)."""
         code = RequestCode.GET_BROKER_HA_STATUS
-        return await self._wire.read(broker.address, HARuntimeInfo, code)
+        return await self._requests.read(broker.address, HARuntimeInfo, code)
 
-    async def set_master_flush_offset(self, broker: BrokerAt, log_offset: int) -> None:
+    async def set_master_flush_offset(self, broker: BrokerRef, log_offset: int) -> None:
         """RESET_MASTER_FLUSH_OFFSET (5.x): how far a slave takes its master's log to be safe."""
         header = ResetMasterFlushOffsetRequest(master_flush_offset=log_offset)
-        await self._wire.ask(broker.address, RequestCode.RESET_MASTER_FLUSH_OFFSET, header)
+        await self._requests.request(broker.address, RequestCode.RESET_MASTER_FLUSH_OFFSET, header)
 
     # -- chores ------------------------------------------------------------------------------------
 
-    async def clean_queues(self, broker: BrokerAt) -> None:
+    async def clean_queues(self, broker: BrokerRef) -> None:
         """CLEAN_EXPIRED_CONSUMEQUEUE."""
-        await self._wire.ask(broker.address, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+        await self._requests.request(broker.address, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
 
-    async def clean_topics(self, broker: BrokerAt) -> None:
+    async def clean_topics(self, broker: BrokerRef) -> None:
         """CLEAN_UNUSED_TOPIC: remove the queues of topics that no longer exist."""
-        await self._wire.ask(broker.address, RequestCode.CLEAN_UNUSED_TOPIC)
+        await self._requests.request(broker.address, RequestCode.CLEAN_UNUSED_TOPIC)
 
-    async def clean_log(self, broker: BrokerAt) -> None:
+    async def clean_log(self, broker: BrokerRef) -> None:
         """DELETE_EXPIRED_COMMITLOG: delete expired files now, not at the hour of deleteWhen."""
-        await self._wire.ask(broker.address, RequestCode.DELETE_EXPIRED_COMMITLOG)
+        await self._requests.request(broker.address, RequestCode.DELETE_EXPIRED_COMMITLOG)
 
 
 def read_settings(body: bytes, whose: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Clusters and brokers as the nameserver knows them, and which of them a request is for."""
 
-from tianzhou.admin.fanout import BrokerAt
-from tianzhou.admin.requests import Wire, not_a_nameserver
+from tianzhou.admin.fanout import BrokerRef
+from tianzhou.admin.requests import RequestClient, not_a_nameserver
 from tianzhou.errors import AddressError, RequestError, TargetError
 from tianzhou.message import Host
 from tianzhou.names import MASTER_ID
@@ -14,17 +14,19 @@ from tianzhou.remoting.sockets import resolve
 class Clusters:
     """Where the brokers are."""
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    def __init__(self, wire: RequestClient) -> None:
+        self._requests = wire
 
     async def info(self) -> ClusterInfo:
         """GET_BROKER_CLUSTER_INFO."""
-        return await self._wire.read_namesrv(ClusterInfo, RequestCode.GET_BROKER_CLUSTER_INFO)
+        return await self._requests.read_namesrv(ClusterInfo, RequestCode.GET_BROKER_CLUSTER_INFO)
 
     async def info_of(self, namesrv: str) -> ClusterInfo:
         """GET_BROKER_CLUSTER_INFO of one nameserver of the list."""
         try:
-            return await self._wire.read(namesrv, ClusterInfo, RequestCode.GET_BROKER_CLUSTER_INFO)
+            return await self._requests.read(
+                namesrv, ClusterInfo, RequestCode.GET_BROKER_CLUSTER_INFO
+            )
         except RequestError as e:
             if e.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise not_a_nameserver(namesrv) from e
@@ -32,28 +34,28 @@ class Clusters:
 
     async def brokers(
         self, *, cluster: str | None = None, broker: str | None = None, masters: bool = False
-    ) -> list[BrokerAt]:
+    ) -> list[BrokerRef]:
         """All brokers, or those of a cluster, or those of a name or an address, in order.
 
         Raises TargetError if there is none like that.
         """
         return choose(await self.info(), cluster=cluster, broker=broker, masters=masters)
 
-    async def broker_at(self, host: Host) -> BrokerAt:
+    async def broker_at(self, host: Host) -> BrokerRef:
         """The registered broker with this address. Raises TargetError if there is none.
 
         For addresses that come from data, such as a message id: a request may be signed, so it goes
         to brokers of the cluster only.
         """
-        everyone = [at for at in choose(await self.info()) if _is_address(at.address)]
-        for at in everyone:
+        all_brokers = [at for at in choose(await self.info()) if _is_address(at.address)]
+        for at in all_brokers:
             if parse_address(at.address) == host:
                 return at
-        for at in everyone:
+        for at in all_brokers:
             # Brokers may register by name, but records hold addresses.
             if host in await _resolved(at.address):
                 return at
-        known = ", ".join(at.address for at in everyone)
+        known = ", ".join(at.address for at in all_brokers)
         raise TargetError(
             f"{format_address(*host)} is no broker of this cluster, so it is not asked; registered "
             f"are: {known}; if the broker has another address now, name it (--broker)"
@@ -77,17 +79,17 @@ def choose(
     cluster: str | None = None,
     broker: str | None = None,
     masters: bool = False,
-) -> list[BrokerAt]:
+) -> list[BrokerRef]:
     """The brokers that are meant, sorted by cluster, name and id. Raises TargetError."""
     members = {name: key for key, names in info.clusters.items() for name in names}
-    everyone = [
+    all_brokers = [
         at
         for name, data in info.brokers.items()
         for at in brokers_of(data, cluster=data.cluster or members.get(name, ""), name=name)
     ]
     chosen = [
         at
-        for at in sorted(everyone, key=lambda at: (at.cluster, at.name, at.broker_id))
+        for at in sorted(all_brokers, key=lambda at: (at.cluster, at.name, at.broker_id))
         if (cluster is None or at.cluster == cluster)
         and (broker is None or broker in (at.name, at.address))
         and (at.is_master or not masters or broker == at.address)
@@ -96,19 +98,19 @@ def choose(
         return chosen
     if broker is not None and _is_address(broker):
         # A broker that is not registered, or only under another address, can still be asked.
-        return [BrokerAt(broker, MASTER_ID, broker, cluster or "")]
+        return [BrokerRef(broker, MASTER_ID, broker, cluster or "")]
     raise TargetError(_nobody(info, cluster, broker))
 
 
-def brokers_of(data: BrokerData, *, cluster: str = "", name: str = "") -> list[BrokerAt]:
+def brokers_of(data: BrokerData, *, cluster: str = "", name: str = "") -> list[BrokerRef]:
     """Master and slaves of one broker name."""
     return [
-        BrokerAt(data.broker_name or name, broker_id, address, data.cluster or cluster)
+        BrokerRef(data.broker_name or name, broker_id, address, data.cluster or cluster)
         for broker_id, address in sorted((data.addresses or {}).items())
     ]
 
 
-def masters_of(route: TopicRouteData) -> list[BrokerAt]:
+def masters_of(route: TopicRouteData) -> list[BrokerRef]:
     """The brokers to ask about a topic: its masters, or a slave where there is no master."""
     found = (brokers_of(data)[:1] for data in route.brokers)
     return sorted(at for few in found for at in few)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from tianzhou.admin.admin_client import Admin
-from tianzhou.admin.fanout import BrokerAt
+from tianzhou.admin.fanout import BrokerRef
 from tianzhou.errors import TianzhouError
 from tianzhou.names import INTERNAL_TOPIC_PREFIXES, REPLY_TOPIC_SUFFIX, is_system_topic
 
@@ -44,7 +44,7 @@ class CopyPlan:
 
 
 async def copy_topics(
-    admin: Admin, source: BrokerAt, target: BrokerAt, wanted: Callable[[str], bool]
+    admin: Admin, source: BrokerRef, target: BrokerRef, wanted: Callable[[str], bool]
 ) -> CopyPlan:
     """Plan to create on `target` what topics it lacks of `source`."""
     configs = await admin.topics.all_configs(source)
@@ -64,7 +64,7 @@ async def copy_topics(
 
 
 async def copy_groups(
-    admin: Admin, source: BrokerAt, target: BrokerAt, wanted: Callable[[str], bool]
+    admin: Admin, source: BrokerRef, target: BrokerRef, wanted: Callable[[str], bool]
 ) -> CopyPlan:
     """Plan to create on `target` what groups it lacks of `source`."""
     configs = await admin.groups.all_configs(source)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from tianzhou.admin.admin_client import Admin
-from tianzhou.admin.fanout import BrokerAt, gather
+from tianzhou.admin.fanout import BrokerRef, gather
 from tianzhou.admin.rates import first_number
 from tianzhou.names import DLQ_TOPIC_PREFIX, HALF_TOPIC, RETRY_TOPIC_PREFIX, SCHEDULE_TOPIC
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
@@ -54,7 +54,10 @@ class Tables:
 
 
 async def tables_of(
-    admin: Admin, at: BrokerAt, system_topics: Iterable[str], is_system_group: Callable[[str], bool]
+    admin: Admin,
+    at: BrokerRef,
+    system_topics: Iterable[str],
+    is_system_group: Callable[[str], bool],
 ) -> Tables:
     """Ask one broker for its topics, retry and dead letters included, and its groups."""
     topics, groups = await asyncio.gather(
@@ -72,7 +75,7 @@ async def tables_of(
 
 async def metadata(
     admin: Admin,
-    brokers: Sequence[BrokerAt],
+    brokers: Sequence[BrokerRef],
     is_system_group: Callable[[str], bool],
     *,
     special: bool,
@@ -80,8 +83,10 @@ async def metadata(
 ) -> Exported:
     """Topics and groups of some brokers; with `special` also retry topics and dead letters."""
     hidden = await admin.topics.system_names()
-    told = await gather(brokers, lambda at: tables_of(admin, at, hidden, is_system_group))
-    return Exported(add_up(told.found.values(), special=special, now_ms=now_ms), told.warnings)
+    gathered = await gather(brokers, lambda at: tables_of(admin, at, hidden, is_system_group))
+    return Exported(
+        add_up(gathered.responses.values(), special=special, now_ms=now_ms), gathered.warnings
+    )
 
 
 def add_up(tables: Iterable[Tables], *, special: bool, now_ms: int) -> Document:
@@ -118,19 +123,19 @@ def _plain(body: msgspec.Struct) -> Document:
 # -- configs ---------------------------------------------------------------------------------------
 
 
-async def configs(admin: Admin, brokers: Sequence[BrokerAt]) -> Exported:
+async def configs(admin: Admin, brokers: Sequence[BrokerRef]) -> Exported:
     """Settings of the masters among some brokers, and how many servers there are."""
     masters = [at for at in brokers if at.is_master]
-    told = await gather(masters, admin.brokers.settings)
+    gathered = await gather(masters, admin.brokers.settings)
     document = {
-        "brokerConfigs": {at.name: kept_settings(each) for at, each in told.found.items()},
+        "brokerConfigs": {at.name: kept_settings(each) for at, each in gathered.responses.items()},
         "clusterScale": {
             "namesrvSize": len(admin.namesrv.addresses),
             "masterBrokerSize": len(masters),
             "slaveBrokerSize": len(brokers) - len(masters),
         },
     }
-    return Exported(document, told.warnings)
+    return Exported(document, gathered.warnings)
 
 
 def kept_settings(settings: Mapping[str, str]) -> dict[str, str]:
@@ -142,13 +147,15 @@ def kept_settings(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 async def metrics(
-    admin: Admin, brokers: Sequence[BrokerAt], is_system_group: Callable[[str], bool]
+    admin: Admin, brokers: Sequence[BrokerRef], is_system_group: Callable[[str], bool]
 ) -> Exported:
     """What the masters among some brokers do and have."""
     masters = [at for at in brokers if at.is_master]
     hidden = await admin.topics.system_names()
-    told = await gather(masters, lambda at: _report(admin, at, hidden, is_system_group))
-    return Exported(summed({at.name: each for at, each in told.found.items()}), told.warnings)
+    gathered = await gather(masters, lambda at: _report(admin, at, hidden, is_system_group))
+    return Exported(
+        summed({at.name: each for at, each in gathered.responses.items()}), gathered.warnings
+    )
 
 
 def summed(reports: Mapping[str, Document]) -> Document:
@@ -166,7 +173,7 @@ def summed(reports: Mapping[str, Document]) -> Document:
 
 
 async def _report(
-    admin: Admin, at: BrokerAt, hidden: Iterable[str], is_system_group: Callable[[str], bool]
+    admin: Admin, at: BrokerRef, hidden: Iterable[str], is_system_group: Callable[[str], bool]
 ) -> Document:
     statistic = admin.brokers.statistic
     runtime, settings, tables, halves, delayed = await asyncio.gather(
@@ -193,12 +200,12 @@ async def _report(
     }
 
 
-async def _clients(admin: Admin, at: BrokerAt, groups: Iterable[str]) -> list[str]:
+async def _clients(admin: Admin, at: BrokerRef, groups: Iterable[str]) -> list[str]:
     """Language and version of every consumer that is online, as "JAVA%V4_9_7"."""
     found: set[str] = set()
     for group in groups:
-        told = await admin.groups.connection(at, group)
-        for each in told.connections if told is not None else ():
+        online = await admin.groups.connection(at, group)
+        for each in online.connections if online is not None else ():
             found.add(f"{each.language}%{version_name(each.version)}")
     return sorted(found)
 
@@ -229,13 +236,13 @@ def quota_of(
     }
 
 
-def _minute(told: BrokerStatsData | None) -> float:
-    return told.minute.tps if told is not None and told.minute is not None else 0.0
+def _minute(stats: BrokerStatsData | None) -> float:
+    return stats.minute.tps if stats is not None and stats.minute is not None else 0.0
 
 
-def _day(told: BrokerStatsData | None) -> int:
+def _day(stats: BrokerStatsData | None) -> int:
     """The sum of the longest span that has one: a broker that is young has no day yet."""
-    spans = (told.day, told.hour, told.minute) if told is not None else ()
+    spans = (stats.day, stats.hour, stats.minute) if stats is not None else ()
     return next((each.sum for each in spans if each is not None and each.sum), 0)
 
 

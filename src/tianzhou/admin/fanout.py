@@ -14,7 +14,7 @@ AT_ONCE_MAX = 32
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class BrokerAt:
+class BrokerRef:
     """One broker process: master (id 0) or slave."""
 
     name: str
@@ -36,37 +36,37 @@ class BrokerAt:
 class Gathered(Generic[T]):
     """Answers by broker, and the failures of those that gave none."""
 
-    found: dict[BrokerAt, T] = field(default_factory=dict[BrokerAt, T])
-    missing: dict[BrokerAt, TianzhouError] = field(default_factory=dict[BrokerAt, TianzhouError])
+    responses: dict[BrokerRef, T] = field(default_factory=dict[BrokerRef, T])
+    failures: dict[BrokerRef, TianzhouError] = field(default_factory=dict[BrokerRef, TianzhouError])
 
     @property
     def warnings(self) -> list[str]:
         """One line for each broker that is missing."""
-        return [f"{at.label} ({at.address}): {why}" for at, why in self.missing.items()]
+        return [f"{at.label} ({at.address}): {why}" for at, why in self.failures.items()]
 
 
 async def gather(
-    brokers: Iterable[BrokerAt], ask: Callable[[BrokerAt], Awaitable[T]]
+    brokers: Iterable[BrokerRef], ask: Callable[[BrokerRef], Awaitable[T]]
 ) -> Gathered[T]:
     """Ask every broker at once. If all of them fail, the first failure is raised."""
     gathered: Gathered[T] = Gathered()
     turns = asyncio.Semaphore(AT_ONCE_MAX)
 
-    async def one(broker: BrokerAt) -> None:
+    async def one(broker: BrokerRef) -> None:
         async with turns:
             try:
-                gathered.found[broker] = await ask(broker)
+                gathered.responses[broker] = await ask(broker)
             except TianzhouError as e:
-                gathered.missing[broker] = e
+                gathered.failures[broker] = e
 
     asked = list(brokers)
     async with asyncio.TaskGroup() as tasks:
         for broker in asked:
             tasks.create_task(one(broker))
-    if gathered.missing and not gathered.found:
-        raise next(gathered.missing[broker] for broker in asked)
+    if gathered.failures and not gathered.responses:
+        raise next(gathered.failures[broker] for broker in asked)
     # Answers come in any order; whoever shows them wants the order of the question.
     return Gathered(
-        {broker: gathered.found[broker] for broker in asked if broker in gathered.found},
-        {broker: gathered.missing[broker] for broker in asked if broker in gathered.missing},
+        {broker: gathered.responses[broker] for broker in asked if broker in gathered.responses},
+        {broker: gathered.failures[broker] for broker in asked if broker in gathered.failures},
     )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tianzhou.admin.clusters import Clusters
-from tianzhou.admin.fanout import BrokerAt, gather
+from tianzhou.admin.fanout import BrokerRef, gather
 from tianzhou.admin.groups import Groups
 from tianzhou.errors import TargetError, TianzhouError
 from tianzhou.names import RETRY_TOPIC_PREFIX
@@ -32,7 +32,7 @@ NOT_SUBSCRIBED = "not subscribed"
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class HeldQueue:
     """How far a member is with a queue that it holds, as it tells; brokers hear of it later."""
 
     done_offset: int
@@ -41,7 +41,7 @@ class Work:
     """When it last had a message of this queue in hand, by its own clock."""
     in_order: bool = False
 
-    def moved_since(self, before: "Work") -> bool:
+    def moved_since(self, before: "HeldQueue") -> bool:
         """Whether something was consumed in between.
 
         A message that is refused in its order is taken in hand again and again: only the offset
@@ -64,7 +64,7 @@ class Member:
     """Names of the brokers that it is connected to."""
     subscriptions: Mapping[str, str] | None
     """Filter by topic, as the member tells; None if it could not be asked."""
-    queues: Mapping[MessageQueue, Work] = field(default_factory=dict[MessageQueue, Work])
+    queues: Mapping[MessageQueue, HeldQueue] = field(default_factory=dict[MessageQueue, HeldQueue])
     """Queues that it holds."""
     consume_ms: Mapping[str, float] = field(default_factory=dict[str, float])
     """By topic: how long a message takes."""
@@ -90,7 +90,7 @@ class QueueProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Contradiction:
+class SubscriptionConflict:
     """A topic that members of one group subscribe to differently."""
 
     topic: str
@@ -98,12 +98,12 @@ class Contradiction:
     """Client ids by what they subscribe to."""
 
     def describe(self) -> str:
-        told = (f"{' and '.join(clients)}: {what}" for what, clients in self.sides.items())
-        return f"{self.topic}: " + "; but ".join(told)
+        sides = (f"{' and '.join(clients)}: {what}" for what, clients in self.sides.items())
+        return f"{self.topic}: " + "; but ".join(sides)
 
 
 @dataclass(frozen=True, slots=True)
-class GroupPortrait:
+class GroupOverview:
     """A group as its brokers and its members see it."""
 
     group: str
@@ -113,7 +113,7 @@ class GroupPortrait:
     subscriptions: Mapping[str, str]
     """Filter by topic; several of them, if members do not agree."""
     queues: tuple[QueueProgress, ...]
-    contradictions: tuple[Contradiction, ...]
+    conflicts: tuple[SubscriptionConflict, ...]
     consume_tps: float
     consume_type: str | None
     message_model: str | None
@@ -125,14 +125,14 @@ class GroupPortrait:
         return sum(queue.lag_count for queue in self.queues)
 
 
-async def portray(
+async def load_overview(
     groups: Groups,
     clusters: Clusters,
     group: str,
     topic: str | None = None,
     *,
-    brokers: Sequence[BrokerAt] | None = None,
-) -> GroupPortrait:
+    brokers: Sequence[BrokerRef] | None = None,
+) -> GroupOverview:
     """Ask all masters, or only some, and all members about a group.
 
     Raises TargetError if nobody knows it.
@@ -144,25 +144,25 @@ async def portray(
         gather(brokers, lambda at: groups.connection(at, group)),
         gather(brokers, lambda at: groups.progress_on(at, group, topic)),
     )
-    configs = {at.name: table[group] for at, table in settings.found.items() if group in table}
-    online = {at: told for at, told in connections.found.items() if told is not None}
-    offsets = merge_progress(progress.found.values())
+    configs = {at.name: table[group] for at, table in settings.responses.items() if group in table}
+    online = {at: view for at, view in connections.responses.items() if view is not None}
+    offsets = merge_progress(progress.responses.values())
     if not configs and not online and not offsets:
         raise TargetError(f"there is no consumer group {group!r} on any broker")
     infos, silent = await _ask_members(groups, group, online)
     members = _members(online, infos)
     first = next(iter(online.values()), None)
     warnings = [*settings.warnings, *connections.warnings, *progress.warnings, *silent]
-    return GroupPortrait(
+    return GroupOverview(
         group=group,
         configs=configs,
         members=members,
         subscriptions=subscriptions_of(members, online.values()),
         queues=queue_progress(offsets, members),
-        contradictions=contradictions(members)
-        or told_contradictions(online.values())
-        or broker_contradictions(online),
-        consume_tps=sum(each.consume_tps for each in progress.found.values()),
+        conflicts=conflicts(members)
+        or reported_conflicts(online.values())
+        or broker_conflicts(online),
+        consume_tps=sum(each.consume_tps for each in progress.responses.values()),
         consume_type=first.consume_type if first else None,
         message_model=first.message_model if first else None,
         consume_from=first.consume_from_where if first else None,
@@ -171,39 +171,41 @@ async def portray(
 
 
 async def _ask_members(
-    groups: Groups, group: str, online: Mapping[BrokerAt, ConsumerConnection]
+    groups: Groups, group: str, online: Mapping[BrokerRef, ConsumerConnection]
 ) -> tuple[dict[str, ConsumerRunningInfo], list[str]]:
     """What each member tells of itself, and a line for each that could not be asked."""
     through = {
         connection.client_id: at
-        for at, told in reversed(list(online.items()))
-        for connection in told.connections
+        for at, view in reversed(list(online.items()))
+        for connection in view.connections
         if connection.client_id
     }
 
-    async def ask(client_id: str, at: BrokerAt) -> ConsumerRunningInfo | TianzhouError:
+    async def ask(client_id: str, at: BrokerRef) -> ConsumerRunningInfo | TianzhouError:
         try:
             return await groups.running_info(at, group, client_id)
         except TianzhouError as e:
             return e
 
     answers = await asyncio.gather(*(ask(name, at) for name, at in through.items()))
-    told = dict(zip(through, answers, strict=True))
-    infos = {name: each for name, each in told.items() if isinstance(each, ConsumerRunningInfo)}
+    responses = dict(zip(through, answers, strict=True))
+    infos = {
+        name: each for name, each in responses.items() if isinstance(each, ConsumerRunningInfo)
+    }
     silent = [
         f"member {name} does not tell what it subscribes to: {each}"
-        for name, each in told.items()
+        for name, each in responses.items()
         if isinstance(each, TianzhouError)
     ]
     return infos, silent
 
 
 def _members(
-    online: Mapping[BrokerAt, ConsumerConnection], infos: Mapping[str, ConsumerRunningInfo]
+    online: Mapping[BrokerRef, ConsumerConnection], infos: Mapping[str, ConsumerRunningInfo]
 ) -> tuple[Member, ...]:
     found: dict[str, tuple[Connection, list[str]]] = {}
-    for at, told in online.items():
-        for connection in told.connections:
+    for at, view in online.items():
+        for connection in view.connections:
             _, names = found.setdefault(connection.client_id or "", (connection, []))
             names.append(at.name)
     return tuple(
@@ -225,7 +227,7 @@ def _member(
     )
     if info is None:
         return member
-    held: dict[MessageQueue, Work] = {
+    held: dict[MessageQueue, HeldQueue] = {
         queue: _popped(each) for queue, each in (info.pop_queues or {}).items()
     }
     held |= {queue: _pulled(each) for queue, each in info.queues.items()}
@@ -237,13 +239,13 @@ def _member(
     )
 
 
-def _pulled(told: ProcessQueueInfo) -> Work:
-    return Work(told.commit_offset, told.last_consume_timestamp, in_order=told.locked)
+def _pulled(info: ProcessQueueInfo) -> HeldQueue:
+    return HeldQueue(info.commit_offset, info.last_consume_timestamp, in_order=info.locked)
 
 
-def _popped(told: PopProcessQueueInfo) -> Work:
+def _popped(info: PopProcessQueueInfo) -> HeldQueue:
     # Who pops has no offset of its own; it asks for more when it has hands free.
-    return Work(told.wait_ack_count, told.last_pop_timestamp)
+    return HeldQueue(info.wait_ack_count, info.last_pop_timestamp)
 
 
 # -- what is made of the answers -------------------------------------------------------------------
@@ -276,7 +278,7 @@ def subscriptions_of(
     Where members differ, all their filters are named: brokers keep the one they heard last.
     """
     views = [each.subscriptions for each in members if each.subscriptions is not None]
-    views = views or [filters_of(told.subscriptions.values()) for told in connections]
+    views = views or [filters_of(view.subscriptions.values()) for view in connections]
     merged: dict[str, set[str]] = {}
     for view in views:
         for topic, text in view.items():
@@ -284,7 +286,7 @@ def subscriptions_of(
     return {topic: " or ".join(sorted(texts)) for topic, texts in sorted(merged.items())}
 
 
-def contradictions(members: Iterable[Member]) -> tuple[Contradiction, ...]:
+def conflicts(members: Iterable[Member]) -> tuple[SubscriptionConflict, ...]:
     """Topics that members who could be asked subscribe to differently, or not at all."""
     known = {
         member.client_id: member.subscriptions
@@ -294,11 +296,13 @@ def contradictions(members: Iterable[Member]) -> tuple[Contradiction, ...]:
     return _compare(known)
 
 
-def told_contradictions(connections: Iterable[ConsumerConnection]) -> tuple[Contradiction, ...]:
+def reported_conflicts(
+    connections: Iterable[ConsumerConnection],
+) -> tuple[SubscriptionConflict, ...]:
     """The same, as brokers of ours noticed it from heartbeats; Apache's do not tell."""
     sides: dict[str, dict[str, list[str]]] = {}
-    for told in connections:
-        for each in told.differences or ():
+    for view in connections:
+        for each in view.differences or ():
             by_filter = sides.setdefault(each.topic or "", {})
             for client_id, what in (
                 (each.client_id, each.subscribes),
@@ -308,32 +312,34 @@ def told_contradictions(connections: Iterable[ConsumerConnection]) -> tuple[Cont
                 if client_id and client_id not in names:
                     names.append(client_id)
     return tuple(
-        Contradiction(topic, {what: tuple(names) for what, names in sorted(by_filter.items())})
+        SubscriptionConflict(
+            topic, {what: tuple(names) for what, names in sorted(by_filter.items())}
+        )
         for topic, by_filter in sorted(sides.items())
     )
 
 
-def broker_contradictions(
-    online: Mapping[BrokerAt, ConsumerConnection],
-) -> tuple[Contradiction, ...]:
+def broker_conflicts(
+    online: Mapping[BrokerRef, ConsumerConnection],
+) -> tuple[SubscriptionConflict, ...]:
     """The same, told by brokers that have different subscriptions of the group."""
     return _compare(
         {
-            f"broker {at.name}": filters_of(told.subscriptions.values())
-            for at, told in online.items()
+            f"broker {at.name}": filters_of(view.subscriptions.values())
+            for at, view in online.items()
         }
     )
 
 
-def _compare(known: Mapping[str, Mapping[str, str]]) -> tuple[Contradiction, ...]:
-    found: list[Contradiction] = []
+def _compare(known: Mapping[str, Mapping[str, str]]) -> tuple[SubscriptionConflict, ...]:
+    found: list[SubscriptionConflict] = []
     for topic in sorted({topic for filters in known.values() for topic in filters}):
         sides: dict[str, list[str]] = {}
         for name, filters in known.items():
             sides.setdefault(filters.get(topic, NOT_SUBSCRIBED), []).append(name)
         if len(sides) > 1:
             by_filter = {what: tuple(names) for what, names in sorted(sides.items())}
-            found.append(Contradiction(topic, by_filter))
+            found.append(SubscriptionConflict(topic, by_filter))
     return tuple(found)
 
 
@@ -352,12 +358,12 @@ def queue_progress(
             topic=queue.topic or "",
             broker_name=queue.broker_name or "",
             queue_id=queue.queue_id,
-            end_offset=told.broker_offset,
-            committed_offset=told.consumer_offset,
-            last_time_ms=told.last_timestamp,
+            end_offset=each.broker_offset,
+            committed_offset=each.consumer_offset,
+            last_time_ms=each.last_timestamp,
             client_id=holders.get(queue),
         )
-        for queue, told in offsets.items()
+        for queue, each in offsets.items()
     )
     return tuple(sorted(rows, key=lambda row: (row.topic, row.broker_name, row.queue_id)))
 
@@ -384,14 +390,14 @@ class GroupSummary:
 
 
 async def summarize(
-    groups: Groups, name: str, brokers: Sequence[BrokerAt], warnings: list[str]
+    groups: Groups, name: str, brokers: Sequence[BrokerRef], warnings: list[str]
 ) -> GroupSummary:
     """The main figures of a group on these brokers; appends a warning per failed request."""
     online = await gather(brokers, lambda at: groups.connection(at, name))
     progress = await gather(brokers, lambda at: groups.progress_on(at, name))
     warnings += [*online.warnings, *progress.warnings]
-    connected = [each for each in online.found.values() if each is not None]
-    offsets = merge_progress(progress.found.values())
+    connected = [each for each in online.responses.values() if each is not None]
+    offsets = merge_progress(progress.responses.values())
     topics = {queue.topic or "" for queue in offsets}
     return GroupSummary(
         group=name,
@@ -399,6 +405,6 @@ async def summarize(
         model=model_name(connected[0].message_model) if connected else None,
         topics=sorted(topic for topic in topics if not topic.startswith(RETRY_TOPIC_PREFIX)),
         lag=sum(max(each.broker_offset - each.consumer_offset, 0) for each in offsets.values()),
-        consume_tps=sum(each.consume_tps for each in progress.found.values()),
+        consume_tps=sum(each.consume_tps for each in progress.responses.values()),
         brokers=[at.name for at in brokers],
     )

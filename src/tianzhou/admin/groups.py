@@ -6,8 +6,8 @@ import msgspec
 
 from tianzhou.admin.attributes import signed
 from tianzhou.admin.clusters import Clusters
-from tianzhou.admin.fanout import BrokerAt, Gathered, gather
-from tianzhou.admin.requests import Wire
+from tianzhou.admin.fanout import BrokerRef, Gathered, gather
+from tianzhou.admin.requests import RequestClient
 from tianzhou.errors import RequestError
 from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from tianzhou.protocol import bodies
@@ -40,7 +40,7 @@ from tianzhou.protocol.headers.groups import (
 )
 from tianzhou.protocol.headers.topics import DeleteTopicRequest
 
-_NOBODY = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+_NO_MEMBERS = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
 
 
 def _change(config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
@@ -51,31 +51,33 @@ def _change(config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
 class Groups:
     """Requests about consumer groups, and about the producers that are connected."""
 
-    def __init__(self, wire: Wire, clusters: Clusters) -> None:
-        self._wire = wire
+    def __init__(self, wire: RequestClient, clusters: Clusters) -> None:
+        self._requests = wire
         self._clusters = clusters
 
     # -- settings ----------------------------------------------------------------------------------
 
-    async def all_configs(self, broker: BrokerAt) -> dict[str, SubscriptionGroupConfig]:
+    async def all_configs(self, broker: BrokerRef) -> dict[str, SubscriptionGroupConfig]:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: every group of a broker."""
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
         header = GetAllSubscriptionGroupRequest()
-        return (await self._wire.read(broker.address, SubscriptionGroupTable, code, header)).groups
+        return (
+            await self._requests.read(broker.address, SubscriptionGroupTable, code, header)
+        ).groups
 
-    async def put(self, broker: BrokerAt, config: SubscriptionGroupConfig) -> None:
+    async def put(self, broker: BrokerRef, config: SubscriptionGroupConfig) -> None:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
         body = bodies.encode(_change(config), standard=True)
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-        await self._wire.ask(broker.address, code, body=body)
+        await self._requests.request(broker.address, code, body=body)
 
-    async def put_all(self, broker: BrokerAt, configs: Sequence[SubscriptionGroupConfig]) -> None:
+    async def put_all(self, broker: BrokerRef, configs: Sequence[SubscriptionGroupConfig]) -> None:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST; one by one where a broker is too old for it."""
         changes = SubscriptionGroupList(groups=[_change(config) for config in configs])
         body = bodies.encode(changes, standard=True)
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
         try:
-            await self._wire.ask(broker.address, code, body=body)
+            await self._requests.request(broker.address, code, body=body)
         except RequestError as e:
             if e.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
@@ -83,17 +85,17 @@ class Groups:
                 await self.put(broker, config)
 
     async def delete(
-        self, group: str, brokers: Iterable[BrokerAt], *, offsets_too: bool
+        self, group: str, brokers: Iterable[BrokerRef], *, offsets_too: bool
     ) -> Gathered[None]:
         """DELETE_SUBSCRIPTIONGROUP; then its retry and dead-letter topics, as `mqadmin` does."""
 
-        async def delete_on(at: BrokerAt) -> None:
+        async def delete_on(at: BrokerRef) -> None:
             header = DeleteSubscriptionGroupRequest(
                 group_name=group, remove_offset=offsets_too, clean_offset=offsets_too
             )
-            await self._wire.ask(at.address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+            await self._requests.request(at.address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
             for prefix in (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX):
-                await self._wire.ask(
+                await self._requests.request(
                     at.address,
                     RequestCode.DELETE_TOPIC_IN_BROKER,
                     DeleteTopicRequest(topic=prefix + group),
@@ -101,63 +103,65 @@ class Groups:
 
         return await gather(brokers, delete_on)
 
-    async def modes(self, broker: BrokerAt) -> dict[str, dict[str, SetMessageRequestModeBody]]:
+    async def modes(self, broker: BrokerRef) -> dict[str, dict[str, SetMessageRequestModeBody]]:
         """GET_ALL_MESSAGE_REQUEST_MODE (5.x): by topic, then by group."""
         code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
-        return (await self._wire.read(broker.address, MessageRequestModeTable, code)).modes
+        return (await self._requests.read(broker.address, MessageRequestModeTable, code)).modes
 
-    async def set_mode(self, broker: BrokerAt, mode: SetMessageRequestModeBody) -> None:
+    async def set_mode(self, broker: BrokerRef, mode: SetMessageRequestModeBody) -> None:
         """SET_MESSAGE_REQUEST_MODE (5.x): whether a group pulls or pops a topic."""
         body = bodies.encode(mode, standard=True)
-        await self._wire.ask(broker.address, RequestCode.SET_MESSAGE_REQUEST_MODE, body=body)
+        await self._requests.request(
+            broker.address, RequestCode.SET_MESSAGE_REQUEST_MODE, body=body
+        )
 
     # -- members -----------------------------------------------------------------------------------
 
-    async def connection(self, broker: BrokerAt, group: str) -> ConsumerConnection | None:
+    async def connection(self, broker: BrokerRef, group: str) -> ConsumerConnection | None:
         """GET_CONSUMER_CONNECTION_LIST: members and subscriptions; None if nobody is online."""
         header = GetConsumerConnectionListRequest(consumer_group=group)
         code = RequestCode.GET_CONSUMER_CONNECTION_LIST
         try:
-            return await self._wire.read(broker.address, ConsumerConnection, code, header)
+            return await self._requests.read(broker.address, ConsumerConnection, code, header)
         except RequestError as e:
-            if e.code in _NOBODY:
+            if e.code in _NO_MEMBERS:
                 return None
             raise
 
     async def running_info(
-        self, broker: BrokerAt, group: str, client_id: str, *, stacks: bool = False
+        self, broker: BrokerRef, group: str, client_id: str, *, stacks: bool = False
     ) -> ConsumerRunningInfo:
         """GET_CONSUMER_RUNNING_INFO: what a member tells of itself, through a broker."""
         header = GetConsumerRunningInfoRequest(
             consumer_group=group, client_id=client_id, jstack_enable=stacks
         )
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
-        return await self._wire.read(broker.address, ConsumerRunningInfo, code, header)
+        return await self._requests.read(broker.address, ConsumerRunningInfo, code, header)
 
     async def consume_directly(
-        self, broker: BrokerAt, group: str, client_id: str, offset_id: str
+        self, broker: BrokerRef, group: str, client_id: str, offset_id: str
     ) -> ConsumeMessageDirectlyResult:
         """CONSUME_MESSAGE_DIRECTLY: let a member consume one message now."""
         header = ConsumeMessageDirectlyRequest(
             consumer_group=group, client_id=client_id, msg_id=offset_id, broker_name=broker.name
         )
-        return await self._wire.read(
+        return await self._requests.read(
             broker.address,
             ConsumeMessageDirectlyResult,
             RequestCode.CONSUME_MESSAGE_DIRECTLY,
             header,
-            timeout_ms=self._wire.timeout_ms * 3,
+            timeout_ms=self._requests.timeout_ms * 3,
         )
 
     # -- progress ----------------------------------------------------------------------------------
 
     async def progress_on(
-        self, broker: BrokerAt, group: str, topic: str | None = None
+        self, broker: BrokerRef, group: str, topic: str | None = None
     ) -> ConsumeStats:
         """GET_CONSUME_STATS: how far a group is on one broker."""
         header = GetConsumeStatsRequest(consumer_group=group, topic=topic)
         code = RequestCode.GET_CONSUME_STATS
-        return await self._wire.read(broker.address, ConsumeStats, code, header)
+        return await self._requests.read(broker.address, ConsumeStats, code, header)
 
     async def progress(self, group: str, topic: str | None = None) -> Gathered[ConsumeStats]:
         """GET_CONSUME_STATS of every master."""
@@ -166,13 +170,13 @@ class Groups:
 
     # -- producers ---------------------------------------------------------------------------------
 
-    async def producers(self, broker: BrokerAt) -> ProducerTableInfo:
+    async def producers(self, broker: BrokerRef) -> ProducerTableInfo:
         """GET_ALL_PRODUCER_INFO: the producers that are connected to a broker, by group."""
         code, header = RequestCode.GET_ALL_PRODUCER_INFO, GetAllProducerInfoRequest()
-        return await self._wire.read(broker.address, ProducerTableInfo, code, header)
+        return await self._requests.read(broker.address, ProducerTableInfo, code, header)
 
-    async def producer_connection(self, broker: BrokerAt, group: str) -> ProducerConnection:
+    async def producer_connection(self, broker: BrokerRef, group: str) -> ProducerConnection:
         """GET_PRODUCER_CONNECTION_LIST."""
         header = GetProducerConnectionListRequest(producer_group=group)
         code = RequestCode.GET_PRODUCER_CONNECTION_LIST
-        return await self._wire.read(broker.address, ProducerConnection, code, header)
+        return await self._requests.read(broker.address, ProducerConnection, code, header)

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from tianzhou.admin.admin_client import Admin
-from tianzhou.admin.messages import Matches, Messages, QueueAt, body_of, matching
+from tianzhou.admin.messages import Matches, Messages, QueueRef, body_of, matching
 from tianzhou.errors import BodyError, ConfigError, TargetError
 from tianzhou.message import StoredMessage
 from tianzhou.protocol.filter import SUBSCRIBE_ALL, compile_sql
@@ -26,7 +26,9 @@ class TimeSearch:
     """The consumer group named in the pull requests."""
 
 
-def select_queues(queues: list[QueueAt], queue_id: int | None, broker: str | None) -> list[QueueAt]:
+def select_queues(
+    queues: list[QueueRef], queue_id: int | None, broker: str | None
+) -> list[QueueRef]:
     """The queues with this id on this broker (name or address). Raises TargetError if none is."""
     chosen = [
         at
@@ -69,7 +71,7 @@ def _searchable_body(message: StoredMessage) -> bytes:
 
 
 async def search_by_time(
-    admin: Admin, queues: list[QueueAt], search: TimeSearch
+    admin: Admin, queues: list[QueueRef], search: TimeSearch
 ) -> AsyncGenerator[tuple[str, StoredMessage]]:
     """Broker name and message of each match, queue by queue, in queue order."""
     offsets = admin.offsets
@@ -92,18 +94,18 @@ async def search_by_time(
 
 async def follow(
     messages: Messages,
-    starts: Sequence[tuple[QueueAt, int]],
+    starts: Sequence[tuple[QueueRef, int]],
     *,
     tags: str = SUBSCRIBE_ALL,
     matches: Matches | None = None,
     hold_ms: int = 15_000,
     queue_max: int = 1000,
-) -> AsyncGenerator[tuple[QueueAt, StoredMessage]]:
+) -> AsyncGenerator[tuple[QueueRef, StoredMessage]]:
     """Messages as they arrive in any of the queues, for ever; a lost broker raises."""
     wanted = matching(tags, matches)
-    arrived: asyncio.Queue[tuple[QueueAt, StoredMessage]] = asyncio.Queue(queue_max)
+    arrived: asyncio.Queue[tuple[QueueRef, StoredMessage]] = asyncio.Queue(queue_max)
 
-    async def watch(queue: QueueAt, queue_offset: int) -> None:
+    async def watch(queue: QueueRef, queue_offset: int) -> None:
         while True:
             pulled = await messages.pull(queue, queue_offset, tags=tags, hold_ms=hold_ms)
             for message in pulled.messages:

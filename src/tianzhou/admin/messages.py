@@ -13,8 +13,8 @@ from itertools import count
 import msgspec
 
 from tianzhou.admin.clusters import Clusters, brokers_of
-from tianzhou.admin.fanout import BrokerAt, Gathered, gather
-from tianzhou.admin.requests import Wire
+from tianzhou.admin.fanout import BrokerRef, Gathered, gather
+from tianzhou.admin.requests import RequestClient
 from tianzhou.admin.topics import Topics
 from tianzhou.client.identity import unique_ids
 from tianzhou.clock import wall_ms
@@ -70,10 +70,10 @@ Matches = Callable[[StoredMessage], bool]
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class QueueAt:
+class QueueRef:
     """One queue of a topic, and the broker to ask for it."""
 
-    broker: BrokerAt
+    broker: BrokerRef
     topic: str
     queue_id: int
 
@@ -102,7 +102,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class QueryResult:
     """Messages that a query brought, and the brokers that did not answer."""
 
     messages: list[StoredMessage]
@@ -115,10 +115,10 @@ def body_of(message: StoredMessage) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class ScheduledMessage:
     """A message that waits for its time."""
 
-    broker: BrokerAt
+    broker: BrokerRef
     handle: str
 
     @property
@@ -129,15 +129,15 @@ class Waiting:
 class Messages:
     """Requests about messages."""
 
-    def __init__(self, wire: Wire, clusters: Clusters, topics: Topics) -> None:
-        self._wire = wire
+    def __init__(self, wire: RequestClient, clusters: Clusters, topics: Topics) -> None:
+        self._requests = wire
         self._clusters = clusters
         self._topics = topics
         self._turn = count()
 
     # -- queues ------------------------------------------------------------------------------------
 
-    async def read_queues(self, topic: str, through: str | None = None) -> list[QueueAt]:
+    async def read_queues(self, topic: str, through: str | None = None) -> list[QueueRef]:
         """The queues of a topic that can be read, by broker and id.
 
         With `through` they are the queues of another topic, or queue 0 on each broker of a cluster,
@@ -147,18 +147,18 @@ class Messages:
             return await self._queues(topic, PERM_READ)
         if through in (await self._clusters.info()).clusters:
             brokers = await self._topics.brokers(topic, through)
-            return [QueueAt(at, topic, 0) for at in sorted(brokers)]
+            return [QueueRef(at, topic, 0) for at in sorted(brokers)]
         return [replace(at, topic=topic) for at in await self._queues(through, PERM_READ)]
 
-    async def write_queues(self, topic: str) -> list[QueueAt]:
+    async def write_queues(self, topic: str) -> list[QueueRef]:
         """The queues of a topic that take messages: on masters only."""
         return [at for at in await self._queues(topic, PERM_WRITE) if at.broker.is_master]
 
-    async def _queues(self, topic: str, perm: int) -> list[QueueAt]:
+    async def _queues(self, topic: str, perm: int) -> list[QueueRef]:
         route = await self._topics.route(topic)
         brokers = {data.broker_name: brokers_of(data)[:1] for data in route.brokers}
         return sorted(
-            QueueAt(at, topic, queue_id)
+            QueueRef(at, topic, queue_id)
             for data in route.queues
             # A dead-letter topic may have no read permission; tools look into it all the same.
             if data.perm & perm or perm == PERM_READ
@@ -171,7 +171,7 @@ class Messages:
     # -- sending -----------------------------------------------------------------------------------
 
     async def send(
-        self, message: Message, *, queue: QueueAt | None = None, message_id: str | None = None
+        self, message: Message, *, queue: QueueRef | None = None, message_id: str | None = None
     ) -> Sent:
         """SEND_MESSAGE_V2 to a queue, or to the writable queues of the topic in turn.
 
@@ -200,11 +200,11 @@ class Messages:
             batch=False,
             broker_name=queue.broker.name,
         )
-        answer = await self._wire.ask(
+        response = await self._requests.request(
             queue.broker.address, RequestCode.SEND_MESSAGE_V2, header, message.body, accept=_STORED
         )
-        stored = headers.decode(SendMessageResponse, answer.fields)
-        doubt = ResponseCode(answer.code)
+        stored = headers.decode(SendMessageResponse, response.fields)
+        doubt = ResponseCode(response.code)
         return Sent(
             message_id=all_properties[properties.UNIQUE_KEY],
             offset_id=stored.msg_id,
@@ -218,7 +218,7 @@ class Messages:
 
     async def pull(
         self,
-        queue: QueueAt,
+        queue: QueueRef,
         queue_offset: int,
         *,
         max_count: int = PULL_COUNT,
@@ -240,18 +240,18 @@ class Messages:
             sub_version=0,
             expression_type="TAG",
         )
-        answer = await self._wire.ask(
+        response = await self._requests.request(
             queue.broker.address,
             RequestCode.PULL_MESSAGE,
             header,
             accept=_PULLED,
-            timeout_ms=self._wire.timeout_ms + hold_ms,
+            timeout_ms=self._requests.timeout_ms + hold_ms,
         )
-        told = headers.decode(PullMessageResponse, answer.fields)
-        found = decode_records(answer.body) if answer.code == ResponseCode.SUCCESS else []
-        return Pulled(found, told.next_begin_offset, told.min_offset, told.max_offset)
+        fields = headers.decode(PullMessageResponse, response.fields)
+        found = decode_records(response.body) if response.code == ResponseCode.SUCCESS else []
+        return Pulled(found, fields.next_begin_offset, fields.min_offset, fields.max_offset)
 
-    async def at(self, queue: QueueAt, queue_offset: int) -> StoredMessage:
+    async def at(self, queue: QueueRef, queue_offset: int) -> StoredMessage:
         """The message at one place of a queue. Raises TargetError."""
         pulled = await self.pull(queue, queue_offset, max_count=1)
         for message in pulled.messages:
@@ -263,7 +263,7 @@ class Messages:
         )
 
     async def entries(
-        self, queue: QueueAt, queue_offset: int, max_count: int, group: str | None = None
+        self, queue: QueueRef, queue_offset: int, max_count: int, group: str | None = None
     ) -> QueryConsumeQueueBody:
         """QUERY_CONSUME_QUEUE: the raw entries of a queue."""
         header = QueryConsumeQueueRequest(
@@ -274,7 +274,7 @@ class Messages:
             consumer_group=group,
         )
         code = RequestCode.QUERY_CONSUME_QUEUE
-        return await self._wire.read(queue.broker.address, QueryConsumeQueueBody, code, header)
+        return await self._requests.read(queue.broker.address, QueryConsumeQueueBody, code, header)
 
     # -- by id and key -----------------------------------------------------------------------------
 
@@ -292,10 +292,10 @@ class Messages:
         address = at.address
         header = ViewMessageRequest(log_offset=log_offset)
         try:
-            answer = await self._wire.ask(address, RequestCode.VIEW_MESSAGE_BY_ID, header)
+            response = await self._requests.request(address, RequestCode.VIEW_MESSAGE_BY_ID, header)
         except RequestError as e:
             raise TargetError(f"{address} has no message {offset_id}: {e.remark}") from e
-        for message in decode_records(answer.body):
+        for message in decode_records(response.body):
             return message
         raise TargetError(f"{address} has no message {offset_id}")
 
@@ -313,7 +313,7 @@ class Messages:
         last_key: str | None = None,
         through: str | None = None,
         matches: Matches | None = None,
-    ) -> Found:
+    ) -> QueryResult:
         """The newest with a key, at every broker of the topic or at the one of a name; newest last.
 
         An index compares hashes; messages that only have the same hash are left out here. Only
@@ -339,7 +339,7 @@ class Messages:
 
         crowded: list[str] = []
 
-        async def ask(at: BrokerAt) -> list[StoredMessage]:
+        async def ask(at: BrokerRef) -> list[StoredMessage]:
             found: list[StoredMessage] = []
             async with aclosing(self._by_index(at, header, crowded)) as pages:
                 async for page in pages:
@@ -348,25 +348,25 @@ class Messages:
                         break
             return found
 
-        everyone = await self._topics.brokers(topic, through)
-        asked = [at for at in everyone if broker in (None, at.name)]
+        all_brokers = await self._topics.brokers(topic, through)
+        asked = [at for at in all_brokers if broker in (None, at.name)]
         if not asked:
             raise TargetError(f"topic {topic} is not there on a broker {broker!r}")
-        told: Gathered[list[StoredMessage]] = await gather(asked, ask)
-        wanted = [message for messages in told.found.values() for message in messages]
+        gathered: Gathered[list[StoredMessage]] = await gather(asked, ask)
+        wanted = [message for messages in gathered.responses.values() for message in messages]
         wanted.sort(key=lambda message: (message.store_time_ms, message.log_offset))
-        return Found(wanted[-max_count:], told.warnings + crowded)
+        return QueryResult(wanted[-max_count:], gathered.warnings + crowded)
 
     async def _by_index(
-        self, at: BrokerAt, header: QueryMessageRequest, crowded: list[str]
+        self, at: BrokerRef, header: QueryMessageRequest, crowded: list[str]
     ) -> AsyncGenerator[list[StoredMessage]]:
         """QUERY_MESSAGE, older and older: a broker gives the newest of the stretch asked for."""
         accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
         seen: set[int] = set()
         while True:
             code = RequestCode.QUERY_MESSAGE
-            answer = await self._wire.ask(at.address, code, header, accept=accept)
-            page = decode_records(answer.body) if answer.code == ResponseCode.SUCCESS else []
+            response = await self._requests.request(at.address, code, header, accept=accept)
+            page = decode_records(response.body) if response.code == ResponseCode.SUCCESS else []
             yield [message for message in page if message.log_offset not in seen]
             if len(page) < header.max_count:
                 return
@@ -408,7 +408,7 @@ class Messages:
 
     # -- waiting -----------------------------------------------------------------------------------
 
-    async def waiting(self, topic: str, message_id: str) -> Waiting:
+    async def find_scheduled(self, topic: str, message_id: str) -> ScheduledMessage:
         """A message of a topic that waits for its time, by its id. Raises TargetError."""
         for at in await self._topics.brokers(topic):
             # Brokers of 5.x keep these messages, and the index of their ids, under a topic of their
@@ -419,13 +419,13 @@ class Messages:
             for message in reversed(found.messages):
                 handle = handle_of(message.properties, at.name)
                 if handle is not None and decode_handle(handle).topic == topic:
-                    return Waiting(at, handle)
+                    return ScheduledMessage(at, handle)
         raise TargetError(
             f"no message {message_id} of {topic} waits for its time; delay levels cannot be "
             f"recalled, and what was delivered cannot either"
         )
 
-    async def recall(self, topic: str, waiting: Waiting) -> None:
+    async def recall(self, topic: str, waiting: ScheduledMessage) -> None:
         """RECALL_MESSAGE: the message is not delivered. Raises RequestError."""
         header = RecallMessageRequest(
             producer_group=PRODUCER_GROUP,
@@ -433,13 +433,13 @@ class Messages:
             recall_handle=waiting.handle,
             target_broker=waiting.broker.name,
         )
-        await self._wire.ask(waiting.broker.address, RequestCode.RECALL_MESSAGE, header)
+        await self._requests.request(waiting.broker.address, RequestCode.RECALL_MESSAGE, header)
 
     # -- ranges of a queue -------------------------------------------------------------------------
 
     async def walk(
         self,
-        queue: QueueAt,
+        queue: QueueRef,
         begin_offset: int,
         end_offset: int,
         *,

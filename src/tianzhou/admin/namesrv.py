@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from tianzhou.admin.brokers import read_settings, write_settings
-from tianzhou.admin.requests import Wire
+from tianzhou.admin.requests import RequestClient
 from tianzhou.errors import RequestError
 from tianzhou.protocol import headers
 from tianzhou.protocol.bodies.topics import KVTable
@@ -24,22 +24,22 @@ from tianzhou.protocol.headers.namesrv import (
 class Namesrv:
     """Requests to nameservers, which do not know each other."""
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    def __init__(self, wire: RequestClient) -> None:
+        self._requests = wire
 
     @property
     def addresses(self) -> list[str]:
-        return sorted(self._wire.namesrvs)
+        return sorted(self._requests.namesrvs)
 
     async def settings(self, address: str) -> dict[str, str]:
         """GET_NAMESRV_CONFIG."""
-        answer = await self._wire.ask(address, RequestCode.GET_NAMESRV_CONFIG)
-        return read_settings(answer.body, address)
+        response = await self._requests.request(address, RequestCode.GET_NAMESRV_CONFIG)
+        return read_settings(response.body, address)
 
     async def change_settings(self, address: str, changes: Mapping[str, str]) -> None:
         """UPDATE_NAMESRV_CONFIG."""
         code = RequestCode.UPDATE_NAMESRV_CONFIG
-        await self._wire.ask(address, code, body=write_settings(changes))
+        await self._requests.request(address, code, body=write_settings(changes))
 
     # -- KV pairs ----------------------------------------------------------------------------------
 
@@ -48,7 +48,7 @@ class Namesrv:
         header = GetKVListRequest(namespace=namespace)
         try:
             code = RequestCode.GET_KVLIST_BY_NAMESPACE
-            return (await self._wire.read_namesrv(KVTable, code, header)).table
+            return (await self._requests.read_namesrv(KVTable, code, header)).table
         except RequestError as e:
             if e.code == ResponseCode.QUERY_NOT_FOUND:
                 return {}
@@ -58,35 +58,39 @@ class Namesrv:
         """GET_KV_CONFIG."""
         header = GetKVConfigRequest(namespace=namespace, key=key)
         try:
-            answer = await self._wire.ask_namesrv(RequestCode.GET_KV_CONFIG, header)
+            response = await self._requests.request_namesrv(RequestCode.GET_KV_CONFIG, header)
         except RequestError as e:
             if e.code == ResponseCode.QUERY_NOT_FOUND:
                 return None
             raise
-        return headers.decode(GetKVConfigResponse, answer.fields).value
+        return headers.decode(GetKVConfigResponse, response.fields).value
 
     async def put(self, namespace: str, key: str, value: str) -> None:
         """PUT_KV_CONFIG on every nameserver."""
         header = PutKVConfigRequest(namespace=namespace, key=key, value=value)
         for address in self.addresses:
-            await self._wire.ask(address, RequestCode.PUT_KV_CONFIG, header)
+            await self._requests.request(address, RequestCode.PUT_KV_CONFIG, header)
 
     async def remove(self, namespace: str, key: str) -> None:
         """DELETE_KV_CONFIG on every nameserver."""
         header = DeleteKVConfigRequest(namespace=namespace, key=key)
         for address in self.addresses:
-            await self._wire.ask(address, RequestCode.DELETE_KV_CONFIG, header)
+            await self._requests.request(address, RequestCode.DELETE_KV_CONFIG, header)
 
     # -- write permission --------------------------------------------------------------------------
 
     async def wipe_write_permission(self, address: str, broker_name: str) -> int:
         """WIPE_WRITE_PERM_OF_BROKER on one nameserver; returns how many topics it changed."""
         header = WipeWritePermRequest(broker_name=broker_name)
-        answer = await self._wire.ask(address, RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
-        return headers.decode(WipeWritePermResponse, answer.fields).wipe_topic_count
+        response = await self._requests.request(
+            address, RequestCode.WIPE_WRITE_PERM_OF_BROKER, header
+        )
+        return headers.decode(WipeWritePermResponse, response.fields).wipe_topic_count
 
     async def add_write_permission(self, address: str, broker_name: str) -> int:
         """ADD_WRITE_PERM_OF_BROKER on one nameserver; returns how many topics it changed."""
         header = AddWritePermRequest(broker_name=broker_name)
-        answer = await self._wire.ask(address, RequestCode.ADD_WRITE_PERM_OF_BROKER, header)
-        return headers.decode(AddWritePermResponse, answer.fields).add_topic_count
+        response = await self._requests.request(
+            address, RequestCode.ADD_WRITE_PERM_OF_BROKER, header
+        )
+        return headers.decode(AddWritePermResponse, response.fields).add_topic_count

@@ -9,9 +9,9 @@ number cannot be reached on 4.9 while members are online: they would commit thei
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tianzhou.admin.fanout import BrokerAt
+from tianzhou.admin.fanout import BrokerRef
 from tianzhou.admin.groups import Groups
-from tianzhou.admin.requests import Wire
+from tianzhou.admin.requests import RequestClient
 from tianzhou.admin.topics import Topics
 from tianzhou.errors import RequestError, TargetError
 from tianzhou.protocol import bodies, headers
@@ -69,43 +69,43 @@ class Move:
 class Offsets:
     """Requests about offsets."""
 
-    def __init__(self, wire: Wire, topics: Topics, groups: Groups) -> None:
-        self._wire = wire
+    def __init__(self, wire: RequestClient, topics: Topics, groups: Groups) -> None:
+        self._requests = wire
         self._topics = topics
         self._groups = groups
 
     # -- of queues ---------------------------------------------------------------------------------
 
-    async def end(self, broker: BrokerAt, topic: str, queue_id: int) -> int:
+    async def end(self, broker: BrokerRef, topic: str, queue_id: int) -> int:
         """GET_MAX_OFFSET: the offset that the next message gets."""
         header = GetMaxOffsetRequest(topic=topic, queue_id=queue_id)
-        answer = await self._wire.ask(broker.address, RequestCode.GET_MAX_OFFSET, header)
-        return headers.decode(GetMaxOffsetResponse, answer.fields).queue_offset
+        response = await self._requests.request(broker.address, RequestCode.GET_MAX_OFFSET, header)
+        return headers.decode(GetMaxOffsetResponse, response.fields).queue_offset
 
-    async def begin(self, broker: BrokerAt, topic: str, queue_id: int) -> int:
+    async def begin(self, broker: BrokerRef, topic: str, queue_id: int) -> int:
         """GET_MIN_OFFSET: the oldest message that is there."""
         header = GetMinOffsetRequest(topic=topic, queue_id=queue_id)
-        answer = await self._wire.ask(broker.address, RequestCode.GET_MIN_OFFSET, header)
-        return headers.decode(GetMinOffsetResponse, answer.fields).queue_offset
+        response = await self._requests.request(broker.address, RequestCode.GET_MIN_OFFSET, header)
+        return headers.decode(GetMinOffsetResponse, response.fields).queue_offset
 
-    async def at_time(self, broker: BrokerAt, topic: str, queue_id: int, time_ms: int) -> int:
+    async def at_time(self, broker: BrokerRef, topic: str, queue_id: int, time_ms: int) -> int:
         """SEARCH_OFFSET_BY_TIMESTAMP: the first message stored at a time or after it."""
         header = SearchOffsetRequest(topic=topic, queue_id=queue_id, timestamp=time_ms)
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-        answer = await self._wire.ask(broker.address, code, header)
-        return headers.decode(SearchOffsetResponse, answer.fields).queue_offset
+        response = await self._requests.request(broker.address, code, header)
+        return headers.decode(SearchOffsetResponse, response.fields).queue_offset
 
-    async def earliest_time_ms(self, broker: BrokerAt, topic: str, queue_id: int) -> int:
+    async def earliest_time_ms(self, broker: BrokerRef, topic: str, queue_id: int) -> int:
         """GET_EARLIEST_MSG_STORETIME; -1 if the queue is empty."""
         header = GetEarliestMsgStoretimeRequest(topic=topic, queue_id=queue_id)
         code = RequestCode.GET_EARLIEST_MSG_STORETIME
-        answer = await self._wire.ask(broker.address, code, header)
-        return headers.decode(GetEarliestMsgStoretimeResponse, answer.fields).timestamp
+        response = await self._requests.request(broker.address, code, header)
+        return headers.decode(GetEarliestMsgStoretimeResponse, response.fields).timestamp
 
     # -- of consumers ------------------------------------------------------------------------------
 
     async def committed(
-        self, broker: BrokerAt, group: str, topic: str, queue_id: int
+        self, broker: BrokerRef, group: str, topic: str, queue_id: int
     ) -> int | None:
         """QUERY_CONSUMER_OFFSET; None if the group has none there."""
         header = QueryConsumerOffsetRequest(
@@ -113,32 +113,32 @@ class Offsets:
         )
         accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
         code = RequestCode.QUERY_CONSUMER_OFFSET
-        answer = await self._wire.ask(broker.address, code, header, accept=accept)
-        if answer.code != ResponseCode.SUCCESS:
+        response = await self._requests.request(broker.address, code, header, accept=accept)
+        if response.code != ResponseCode.SUCCESS:
             return None
-        return headers.decode(QueryConsumerOffsetResponse, answer.fields).queue_offset
+        return headers.decode(QueryConsumerOffsetResponse, response.fields).queue_offset
 
     async def commit(
-        self, broker: BrokerAt, group: str, topic: str, queue_id: int, queue_offset: int
+        self, broker: BrokerRef, group: str, topic: str, queue_id: int, queue_offset: int
     ) -> None:
         """UPDATE_CONSUMER_OFFSET."""
         header = UpdateConsumerOffsetRequest(
             consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=queue_offset
         )
-        await self._wire.ask(broker.address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        await self._requests.request(broker.address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
-    async def all_committed(self, broker: BrokerAt) -> dict[str, dict[int, int]]:
+    async def all_committed(self, broker: BrokerRef) -> dict[str, dict[int, int]]:
         """GET_ALL_CONSUMER_OFFSET: by "topic@group", then by queue id."""
         code = RequestCode.GET_ALL_CONSUMER_OFFSET
-        return (await self._wire.read(broker.address, ConsumerOffsetTable, code)).offsets
+        return (await self._requests.read(broker.address, ConsumerOffsetTable, code)).offsets
 
-    async def clone(self, broker: BrokerAt, from_group: str, to_group: str, topic: str) -> None:
+    async def clone(self, broker: BrokerRef, from_group: str, to_group: str, topic: str) -> None:
         """CLONE_GROUP_OFFSET; a broker that does not know it gets the offsets one by one."""
         header = CloneGroupOffsetRequest(
             src_group=from_group, dest_group=to_group, topic=topic, offline=True
         )
         try:
-            await self._wire.ask(broker.address, RequestCode.CLONE_GROUP_OFFSET, header)
+            await self._requests.request(broker.address, RequestCode.CLONE_GROUP_OFFSET, header)
         except RequestError as e:
             if e.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
@@ -150,7 +150,7 @@ class Offsets:
 
     # -- moving ------------------------------------------------------------------------------------
 
-    async def plan(self, broker: BrokerAt, group: str, topic: str, goal: Goal) -> list[Move]:
+    async def plan(self, broker: BrokerRef, group: str, topic: str, goal: Goal) -> list[Move]:
         """What a move would do on a broker, without doing it. Raises TargetError."""
         config = await self._topics.config(broker, topic)
         # A topic within a topic (LMQ) has no settings, and one queue.
@@ -163,7 +163,7 @@ class Offsets:
         return [await self._plan_queue(broker, group, topic, queue_id, goal) for queue_id in wanted]
 
     async def _plan_queue(
-        self, broker: BrokerAt, group: str, topic: str, queue_id: int, goal: Goal
+        self, broker: BrokerRef, group: str, topic: str, queue_id: int, goal: Goal
     ) -> Move:
         begin = await self.begin(broker, topic, queue_id)
         end = await self.end(broker, topic, queue_id)
@@ -185,7 +185,7 @@ class Offsets:
         return Move(queue, before, after)
 
     async def move(
-        self, broker: BrokerAt, group: str, topic: str, goal: Goal, *, force: bool = True
+        self, broker: BrokerRef, group: str, topic: str, goal: Goal, *, force: bool = True
     ) -> list[Move]:
         """Move the offsets of a group on a broker; without `force` only back, never ahead.
 
@@ -195,15 +195,15 @@ class Offsets:
         members = await self._groups.connection(broker, group)
         online = members is not None and bool(members.connections)
         try:
-            told = await self._ask_broker(broker, group, topic, goal, force=force)
+            moved = await self._ask_broker(broker, group, topic, goal, force=force)
         except RequestError as e:
             # 4.9 wants members; and both want a group that has consumed before.
             if online and e.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
-            told = None
-        if told is not None and not _ignored(planned, told, goal):
+            moved = None
+        if moved is not None and not _ignored(planned, moved, goal):
             return [
-                Move(each.queue, each.before, told.get(each.queue, each.after), pushed=online)
+                Move(each.queue, each.before, moved.get(each.queue, each.after), pushed=online)
                 for each in planned
             ]
         if online:
@@ -214,7 +214,7 @@ class Offsets:
         return await self._write(broker, group, planned, force=force)
 
     async def _ask_broker(
-        self, broker: BrokerAt, group: str, topic: str, goal: Goal, *, force: bool
+        self, broker: BrokerRef, group: str, topic: str, goal: Goal, *, force: bool
     ) -> Mapping[MessageQueue, int] | None:
         """INVOKE_BROKER_TO_RESET_OFFSET; None if this broker cannot reach the goal so."""
         if not force:
@@ -232,16 +232,16 @@ class Offsets:
         )
         code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
         language = Language.CPP if goal.for_cpp else Language.PYTHON
-        answer = await self._wire.ask(broker.address, code, header, language=language)
-        return bodies.decode(ResetOffsetBody, answer.body or b"{}").offsets
+        response = await self._requests.request(broker.address, code, header, language=language)
+        return bodies.decode(ResetOffsetBody, response.body or b"{}").offsets
 
-    async def _knows_queues(self, broker: BrokerAt) -> bool:
+    async def _knows_queues(self, broker: BrokerRef) -> bool:
         """Whether a reset of one queue is understood: a 4.9 broker would reset all of them."""
-        config = await self._wire.ask(broker.address, RequestCode.GET_BROKER_CONFIG)
+        config = await self._requests.request(broker.address, RequestCode.GET_BROKER_CONFIG)
         return any(sign in config.body for sign in _MOVES_SINGLE_QUEUES)
 
     async def _write(
-        self, broker: BrokerAt, group: str, planned: list[Move], *, force: bool
+        self, broker: BrokerRef, group: str, planned: list[Move], *, force: bool
     ) -> list[Move]:
         done: list[Move] = []
         for move in planned:
@@ -252,8 +252,8 @@ class Offsets:
         return done
 
 
-def _ignored(planned: list[Move], told: Mapping[MessageQueue, int], goal: Goal) -> bool:
+def _ignored(planned: list[Move], moved: Mapping[MessageQueue, int], goal: Goal) -> bool:
     """Whether a broker overlooked the number: then its answer names another offset."""
     if goal.queue_offset is None:
         return False
-    return any(told.get(each.queue) != goal.queue_offset for each in planned)
+    return any(moved.get(each.queue) != goal.queue_offset for each in planned)

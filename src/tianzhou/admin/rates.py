@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from tianzhou.admin.admin_client import Admin
 from tianzhou.admin.brokers import Brokers
 from tianzhou.admin.clusters import Clusters
-from tianzhou.admin.fanout import BrokerAt, gather
+from tianzhou.admin.fanout import BrokerRef, gather
 from tianzhou.admin.group_overview import merge_progress
 from tianzhou.admin.groups import Groups
 
@@ -70,11 +70,11 @@ class Snapshot:
     warnings: list[str]
 
 
-async def rates_of(brokers: Brokers, at: BrokerAt) -> BrokerRates:
+async def rates_of(brokers: Brokers, at: BrokerRef) -> BrokerRates:
     """Ask one broker."""
     started_s = time.perf_counter()
-    told = await brokers.runtime(at)
-    return read_rates(at, told, (time.perf_counter() - started_s) * 1000)
+    runtime = await brokers.runtime(at)
+    return read_rates(at, runtime, (time.perf_counter() - started_s) * 1000)
 
 
 async def snapshot(
@@ -86,66 +86,66 @@ async def snapshot(
     backlog: bool = True,
 ) -> Snapshot:
     """Ask every broker for its rates, and every master for the backlog of its groups."""
-    everyone = await clusters.brokers(cluster=cluster)
-    told = await gather(everyone, lambda at: rates_of(brokers, at))
+    all_brokers = await clusters.brokers(cluster=cluster)
+    gathered = await gather(all_brokers, lambda at: rates_of(brokers, at))
     lags: list[GroupBacklog] = []
-    warnings = list(told.warnings)
+    warnings = list(gathered.warnings)
     if backlog:
-        masters = [at for at in told.found if at.is_master]
+        masters = [at for at in gathered.responses if at.is_master]
         tables = await gather(masters, groups.all_configs)
         warnings += tables.warnings
-        on: dict[str, list[BrokerAt]] = {}
-        for at, table in tables.found.items():
+        on: dict[str, list[BrokerRef]] = {}
+        for at, table in tables.responses.items():
             for name in table:
                 on.setdefault(name, []).append(at)
         turns = asyncio.Semaphore(AT_ONCE_MAX)
 
-        async def lag_of(name: str, where: list[BrokerAt]) -> GroupBacklog:
+        async def lag_of(name: str, where: list[BrokerRef]) -> GroupBacklog:
             async with turns:
                 progress = await gather(where, lambda at: groups.progress_on(at, name))
-            offsets = merge_progress(progress.found.values()).values()
+            offsets = merge_progress(progress.responses.values()).values()
             return GroupBacklog(
                 name,
                 sum(max(each.broker_offset - each.consumer_offset, 0) for each in offsets),
-                sum(each.consume_tps for each in progress.found.values()),
+                sum(each.consume_tps for each in progress.responses.values()),
             )
 
         lags = list(await asyncio.gather(*(lag_of(name, where) for name, where in on.items())))
         lags.sort(key=lambda each: (-each.lag, -each.consume_tps, each.group))
-    return Snapshot(list(told.found.values()), lags, warnings)
+    return Snapshot(list(gathered.responses.values()), lags, warnings)
 
 
-def read_rates(at: BrokerAt, told: Mapping[str, str], answer_ms: float) -> BrokerRates:
+def read_rates(at: BrokerRef, runtime: Mapping[str, str], answer_ms: float) -> BrokerRates:
     """The figures of a broker out of its run-time table."""
     return BrokerRates(
         cluster=at.cluster,
         broker=at.name,
         broker_id=at.broker_id,
         address=at.address,
-        version=told.get("brokerVersionDesc", "unknown"),
-        in_tps=first_number(told.get("putTps")),
+        version=runtime.get("brokerVersionDesc", "unknown"),
+        in_tps=first_number(runtime.get("putTps")),
         # 4.9 misspells it, 5.x writes both.
-        out_tps=first_number(told.get("getTransferredTps") or told.get("getTransferedTps")),
-        in_today=_difference(told, "msgPutTotalTodayNow", "msgPutTotalTodayMorning"),
-        out_today=_difference(told, "msgGetTotalTodayNow", "msgGetTotalTodayMorning"),
-        put_p99_ms=first_number(told.get("putLatency99")),
-        put_max_ms=first_number(told.get("putMessageEntireTimeMax")),
-        put_counts=_put_counts(told.get("putMessageDistributeTime")),
+        out_tps=first_number(runtime.get("getTransferredTps") or runtime.get("getTransferedTps")),
+        in_today=_difference(runtime, "msgPutTotalTodayNow", "msgPutTotalTodayMorning"),
+        out_today=_difference(runtime, "msgGetTotalTodayNow", "msgGetTotalTodayMorning"),
+        put_p99_ms=first_number(runtime.get("putLatency99")),
+        put_max_ms=first_number(runtime.get("putMessageEntireTimeMax")),
+        put_counts=_put_counts(runtime.get("putMessageDistributeTime")),
         answer_ms=answer_ms,
-        waiting_sends=_whole(told.get("sendThreadPoolQueueSize")),
-        waiting_pulls=_whole(told.get("pullThreadPoolQueueSize")),
-        page_cache_lock_ms=first_number(told.get("pageCacheLockTimeMills")),
-        disk_ratio=disk_ratio(told),
-        active=told.get("brokerActive") == "true" if "brokerActive" in told else None,
-        boot_ms=_whole(told.get("bootTimestamp")),
+        waiting_sends=_whole(runtime.get("sendThreadPoolQueueSize")),
+        waiting_pulls=_whole(runtime.get("pullThreadPoolQueueSize")),
+        page_cache_lock_ms=first_number(runtime.get("pageCacheLockTimeMills")),
+        disk_ratio=disk_ratio(runtime),
+        active=runtime.get("brokerActive") == "true" if "brokerActive" in runtime else None,
+        boot_ms=_whole(runtime.get("bootTimestamp")),
     )
 
 
-def disk_ratio(told: Mapping[str, str]) -> float | None:
+def disk_ratio(runtime: Mapping[str, str]) -> float | None:
     """How full the fullest disk of the log is, 0 to 1."""
     found = [
         ratio
-        for name, text in told.items()
+        for name, text in runtime.items()
         if name.startswith("commitLogDiskRatio") and (ratio := first_number(text)) is not None
     ]
     return max(found) if found and max(found) >= 0 else None
@@ -169,8 +169,8 @@ def _whole(text: str | None) -> int | None:
     return None if number is None else int(number)
 
 
-def _difference(told: Mapping[str, str], now: str, before: str) -> int | None:
-    end, start = _whole(told.get(now)), _whole(told.get(before))
+def _difference(runtime: Mapping[str, str], now: str, before: str) -> int | None:
+    end, start = _whole(runtime.get(now)), _whole(runtime.get(before))
     return None if end is None or start is None else end - start
 
 
@@ -206,7 +206,7 @@ class TopicRates:
         return replace(self, groups=[each for each in self.groups if self.in_day or each.out_day])
 
 
-async def topic_rates(admin: Admin, brokers: Sequence[BrokerAt], topic: str) -> TopicRates:
+async def topic_rates(admin: Admin, brokers: Sequence[BrokerRef], topic: str) -> TopicRates:
     """The rates of a topic, summed over brokers."""
     in_tps, in_day = await _sum_statistic(admin, brokers, "TOPIC_PUT_NUMS", topic)
     groups: list[GroupRates] = []
@@ -217,17 +217,17 @@ async def topic_rates(admin: Admin, brokers: Sequence[BrokerAt], topic: str) -> 
     return TopicRates(topic, in_tps, in_day, groups)
 
 
-async def _lag(admin: Admin, brokers: Sequence[BrokerAt], group: str, topic: str) -> int:
-    told = await gather(brokers, lambda at: admin.groups.progress_on(at, group, topic))
-    queues = merge_progress(told.found.values()).values()
+async def _lag(admin: Admin, brokers: Sequence[BrokerRef], group: str, topic: str) -> int:
+    progress = await gather(brokers, lambda at: admin.groups.progress_on(at, group, topic))
+    queues = merge_progress(progress.responses.values()).values()
     return max(sum(each.broker_offset - each.consumer_offset for each in queues), 0)
 
 
 async def _sum_statistic(
-    admin: Admin, brokers: Sequence[BrokerAt], name: str, key: str
+    admin: Admin, brokers: Sequence[BrokerRef], name: str, key: str
 ) -> tuple[float, int]:
     """Messages per second over the last minute, and messages of the last day."""
-    told = await gather(brokers, lambda at: admin.brokers.statistic(at, name, key))
-    counted = [each for each in told.found.values() if each is not None]
+    statistics = await gather(brokers, lambda at: admin.brokers.statistic(at, name, key))
+    counted = [each for each in statistics.responses.values() if each is not None]
     rate = sum(each.minute.tps for each in counted if each.minute)
     return rate, sum(each.day.sum for each in counted if each.day)

@@ -11,9 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from tianzhou.admin.admin_client import Admin
-from tianzhou.admin.fanout import BrokerAt, gather
+from tianzhou.admin.fanout import BrokerRef, gather
 from tianzhou.admin.group_overview import merge_progress
-from tianzhou.admin.messages import PRODUCER_GROUP, QueueAt, Sent, body_of
+from tianzhou.admin.messages import PRODUCER_GROUP, QueueRef, Sent, body_of
 from tianzhou.errors import TargetError
 from tianzhou.message import Message, StoredMessage
 from tianzhou.names import DLQ_TOPIC_PREFIX
@@ -42,7 +42,7 @@ CONSUMED = ("CR_SUCCESS", "CR_COMMIT")
 class Send(Protocol):
     """Sends a message to a queue."""
 
-    def __call__(self, message: Message, *, queue: QueueAt) -> Awaitable[Sent]: ...
+    def __call__(self, message: Message, *, queue: QueueRef) -> Awaitable[Sent]: ...
 
 
 @asynccontextmanager
@@ -54,7 +54,7 @@ async def traced_sender(settings: "ClientSettings") -> AsyncGenerator[Send]:
 
     async with Producer(PRODUCER_GROUP, settings=settings, trace=True) as producer:
 
-        async def send(message: Message, *, queue: QueueAt) -> Sent:
+        async def send(message: Message, *, queue: QueueRef) -> Sent:
             outgoing = ClientMessage(
                 message.topic,
                 message.body,
@@ -148,7 +148,7 @@ async def push_message(
     )
 
 
-async def _broker_of(admin: Admin, message: StoredMessage, through: str | None) -> BrokerAt:
+async def _broker_of(admin: Admin, message: StoredMessage, through: str | None) -> BrokerRef:
     """The broker that stores a message. Raises TargetError."""
     address = format_address(*message.store_host)
     for at in await admin.topics.brokers(message.topic, through):
@@ -180,7 +180,7 @@ async def consumption(
     for group in await admin.topics.groups(message.topic, through):
         ask = partial(admin.groups.progress_on, group=group, topic=message.topic)
         progress = await gather(brokers, ask)
-        for queue, offsets in merge_progress(progress.found.values()).items():
+        for queue, offsets in merge_progress(progress.responses.values()).items():
             if queue.queue_id == message.queue_id:
                 passed = offsets.consumer_offset > message.queue_offset
                 state = "consumed" if passed else "not yet consumed"
@@ -198,7 +198,7 @@ async def dead_letters(
     begin_ms: int = 0,
     ids: Collection[str] = (),
     limit: int | None = None,
-) -> AsyncGenerator[tuple[QueueAt, StoredMessage]]:
+) -> AsyncGenerator[tuple[QueueRef, StoredMessage]]:
     """The dead letters of a group, or those with some ids. Raises TargetError if it has none."""
     topic = DLQ_TOPIC_PREFIX + group
     try:

@@ -37,7 +37,7 @@ def not_a_nameserver(address: str) -> NotANameserver:
     )
 
 
-class Wire:
+class RequestClient:
     """Sends requests to nameservers and brokers. Use it on one event loop."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Wire:
     async def close(self) -> None:
         await self._client.close()
 
-    async def ask(
+    async def request(
         self,
         address: str,
         code: RequestCode,
@@ -82,19 +82,19 @@ class Wire:
         )
         if self._credentials is not None:
             sign(request, self._credentials)
-        answer = await self._client.request(address, request, timeout_ms or self.timeout_ms)
-        if answer.code not in accept:
-            raise RequestError(answer.code, answer.remark or "refused without a reason")
-        return answer
+        response = await self._client.request(address, request, timeout_ms or self.timeout_ms)
+        if response.code not in accept:
+            raise RequestError(response.code, response.remark or "refused without a reason")
+        return response
 
-    async def ask_namesrv(
+    async def request_namesrv(
         self, code: RequestCode, header: headers.Header | None = None, body: bytes = b""
     ) -> Command:
         """The answer of the first nameserver that gives one."""
         failures: list[str] = []
         for address in list(self.namesrvs):
             try:
-                answer = await self.ask(address, code, header, body)
+                response = await self.request(address, code, header, body)
             except RequestError as e:
                 self._prefer(address)
                 if e.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _ROUTES:
@@ -104,7 +104,7 @@ class Wire:
                 failures.append(str(e))
                 continue
             self._prefer(address)
-            return answer
+            return response
         raise ConnectError("no nameserver answers: " + "; ".join(failures))
 
     def _prefer(self, address: str) -> None:
@@ -122,11 +122,11 @@ class Wire:
         timeout_ms: int | None = None,
     ) -> B:
         """The body of the answer, typed. Raises BodyError, too."""
-        answer = await self.ask(address, code, header, body, timeout_ms=timeout_ms)
-        return bodies.decode(body_type, answer.body or b"{}")
+        response = await self.request(address, code, header, body, timeout_ms=timeout_ms)
+        return bodies.decode(body_type, response.body or b"{}")
 
     async def read_namesrv(
         self, body_type: type[B], code: RequestCode, header: headers.Header | None = None
     ) -> B:
         """The body of a nameserver's answer, typed."""
-        return bodies.decode(body_type, (await self.ask_namesrv(code, header)).body or b"{}")
+        return bodies.decode(body_type, (await self.request_namesrv(code, header)).body or b"{}")

@@ -54,25 +54,25 @@ def _end_ms(step: int) -> int | None:
     return _ENDS_MS[step] if step < len(_ENDS_MS) else None
 
 
-class LatePuts:
+class StoreLatencyWindow:
     """Remembers what brokers told at the last look."""
 
     def __init__(self) -> None:
         self._before: Mapping[str, Counts] = {}
-        self.has_looked = False
+        self.has_previous = False
         """Whether figures are of late, and not since the brokers' start."""
 
-    def look(self, brokers: Sequence[BrokerRates]) -> list[BrokerRates]:
+    def update(self, brokers: Sequence[BrokerRates]) -> list[BrokerRates]:
         """The brokers with times since the last look; at the first look as they tell them."""
-        told = {each.address: each.put_counts for each in brokers if each.put_counts is not None}
-        before, self._before = self._before, told
-        if not self.has_looked:
-            self.has_looked = True
+        counts = {each.address: each.put_counts for each in brokers if each.put_counts is not None}
+        before, self._before = self._before, counts
+        if not self.has_previous:
+            self.has_previous = True
             return list(brokers)
-        return [_of_late(each, before.get(each.address)) for each in brokers]
+        return [_since_previous(each, before.get(each.address)) for each in brokers]
 
 
-def _of_late(each: BrokerRates, before: Counts | None) -> BrokerRates:
+def _since_previous(each: BrokerRates, before: Counts | None) -> BrokerRates:
     if each.put_counts is None:
         return each
     times = put_times(between(before, each.put_counts))

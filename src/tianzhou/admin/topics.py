@@ -7,8 +7,8 @@ import msgspec
 
 from tianzhou.admin.attributes import signed
 from tianzhou.admin.clusters import Clusters, choose, masters_of
-from tianzhou.admin.fanout import BrokerAt, Gathered, gather
-from tianzhou.admin.requests import Wire
+from tianzhou.admin.fanout import BrokerRef, Gathered, gather
+from tianzhou.admin.requests import RequestClient
 from tianzhou.errors import RequestError, TargetError
 from tianzhou.names import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
 from tianzhou.protocol import bodies
@@ -50,8 +50,8 @@ _ROUTE_LOOK_S = 0.02
 class Topics:
     """Requests about topics."""
 
-    def __init__(self, wire: Wire, clusters: Clusters) -> None:
-        self._wire = wire
+    def __init__(self, wire: RequestClient, clusters: Clusters) -> None:
+        self._requests = wire
         self._clusters = clusters
 
     # -- lists -------------------------------------------------------------------------------------
@@ -59,22 +59,22 @@ class Topics:
     async def names(self) -> list[str]:
         """GET_ALL_TOPIC_LIST_FROM_NAMESERVER: every topic, retry and dead letters included."""
         code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-        return sorted((await self._wire.read_namesrv(TopicList, code)).topics)
+        return sorted((await self._requests.read_namesrv(TopicList, code)).topics)
 
     async def names_of_cluster(self, cluster: str) -> list[str]:
         """GET_TOPICS_BY_CLUSTER."""
         header = GetTopicsByClusterRequest(cluster=cluster)
         code = RequestCode.GET_TOPICS_BY_CLUSTER
-        return sorted((await self._wire.read_namesrv(TopicList, code, header)).topics)
+        return sorted((await self._requests.read_namesrv(TopicList, code, header)).topics)
 
     async def system_names(self) -> list[str]:
         """GET_SYSTEM_TOPIC_LIST_FROM_NS and _FROM_BROKER: the topics that are RocketMQ's own."""
         code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS
-        names = set((await self._wire.read_namesrv(TopicList, code)).topics)
+        names = set((await self._requests.read_namesrv(TopicList, code)).topics)
         brokers = await self._clusters.brokers(masters=True)
         ask = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
-        told = await gather(brokers, lambda at: self._wire.read(at.address, TopicList, ask))
-        return sorted(names.union(*(each.topics for each in told.found.values())))
+        gathered = await gather(brokers, lambda at: self._requests.read(at.address, TopicList, ask))
+        return sorted(names.union(*(each.topics for each in gathered.responses.values())))
 
     # -- routes ------------------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ class Topics:
         """GET_ROUTEINFO_BY_TOPIC. Raises TargetError if no broker has the topic."""
         header = GetRouteInfoRequest(topic=topic, accept_standard_json_only=True)
         try:
-            return await self._wire.read_namesrv(
+            return await self._requests.read_namesrv(
                 TopicRouteData, RequestCode.GET_ROUTEINFO_BY_TOPIC, header
             )
         except RequestError as e:
@@ -92,7 +92,7 @@ class Topics:
                 await self._clusters.brokers()  # raises, and says what to do
             raise TargetError(f"there is no topic {topic!r} on any broker") from e
 
-    async def brokers(self, topic: str, through: str | None = None) -> list[BrokerAt]:
+    async def brokers(self, topic: str, through: str | None = None) -> list[BrokerRef]:
         """The masters that have a topic.
 
         `through` names a cluster, or another topic, whose brokers are meant: a topic within a topic
@@ -104,7 +104,7 @@ class Topics:
                 return choose(info, cluster=through, masters=True)
         return masters_of(await self.route(through or topic))
 
-    async def await_route(self, topic: str, brokers: Iterable[BrokerAt]) -> set[str]:
+    async def await_route(self, topic: str, brokers: Iterable[BrokerRef]) -> set[str]:
         """Wait until the nameserver tells of a topic on these brokers, which is soon after `put`.
 
         Returns the names of those it did not tell of in time.
@@ -123,18 +123,18 @@ class Topics:
 
     # -- settings ----------------------------------------------------------------------------------
 
-    async def all_configs(self, broker: BrokerAt) -> dict[str, TopicConfig]:
+    async def all_configs(self, broker: BrokerRef) -> dict[str, TopicConfig]:
         """GET_ALL_TOPIC_CONFIG: every topic of a broker."""
         # Without fields a broker of any release answers with all of them at once.
         code, header = RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfigRequest()
-        return (await self._wire.read(broker.address, TopicConfigTable, code, header)).topics
+        return (await self._requests.read(broker.address, TopicConfigTable, code, header)).topics
 
-    async def config(self, broker: BrokerAt, topic: str) -> TopicConfig | None:
+    async def config(self, broker: BrokerRef, topic: str) -> TopicConfig | None:
         """GET_TOPIC_CONFIG, or from the whole table of a broker that is older than 5.0."""
         header = GetTopicConfigRequest(topic=topic)
         code = RequestCode.GET_TOPIC_CONFIG
         try:
-            return await self._wire.read(broker.address, TopicConfigAndMapping, code, header)
+            return await self._requests.read(broker.address, TopicConfigAndMapping, code, header)
         except RequestError as e:
             if e.code == ResponseCode.TOPIC_NOT_EXIST:
                 return None
@@ -146,7 +146,7 @@ class Topics:
         """The settings of a topic on every broker that has it."""
         return await gather(await self.brokers(topic, through), lambda at: self.config(at, topic))
 
-    async def put(self, broker: BrokerAt, config: TopicConfig) -> None:
+    async def put(self, broker: BrokerRef, config: TopicConfig) -> None:
         """UPDATE_AND_CREATE_TOPIC."""
         attributes = signed(config.attributes)
         header = CreateTopicRequest(
@@ -165,9 +165,9 @@ class Topics:
             if attributes
             else None,
         )
-        await self._wire.ask(broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        await self._requests.request(broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
-    async def put_all(self, broker: BrokerAt, configs: Sequence[TopicConfig]) -> None:
+    async def put_all(self, broker: BrokerRef, configs: Sequence[TopicConfig]) -> None:
         """UPDATE_AND_CREATE_TOPIC_LIST; one by one where a broker is too old for it."""
         topics = [
             msgspec.structs.replace(config, attributes=signed(config.attributes))
@@ -176,26 +176,26 @@ class Topics:
         body = bodies.encode(CreateTopicListBody(topics=topics), standard=True)
         code = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
         try:
-            await self._wire.ask(broker.address, code, CreateTopicListRequest(), body)
+            await self._requests.request(broker.address, code, CreateTopicListRequest(), body)
         except RequestError as e:
             if e.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
             for config in configs:
                 await self.put(broker, config)
 
-    async def delete(self, topic: str, brokers: Iterable[BrokerAt]) -> Gathered[None]:
+    async def delete(self, topic: str, brokers: Iterable[BrokerRef]) -> Gathered[None]:
         """DELETE_TOPIC_IN_BROKER on each broker, then _IN_NAMESRV on each nameserver."""
         asked = list(brokers)
 
-        async def delete_in_broker(at: BrokerAt) -> None:
+        async def delete_in_broker(at: BrokerRef) -> None:
             header = DeleteTopicRequest(topic=topic)
-            await self._wire.ask(at.address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
+            await self._requests.request(at.address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
 
         gathered = await gather(asked, delete_in_broker)
-        for cluster in {at.cluster for at in gathered.found}:
+        for cluster in {at.cluster for at in gathered.responses}:
             header = DeleteTopicFromNamesrvRequest(topic=topic, cluster_name=cluster or None)
-            for namesrv in list(self._wire.namesrvs):
-                await self._wire.ask(namesrv, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
+            for namesrv in list(self._requests.namesrvs):
+                await self._requests.request(namesrv, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
         return gathered
 
     # -- what is in them ---------------------------------------------------------------------------
@@ -204,26 +204,26 @@ class Topics:
         """GET_TOPIC_STATS_INFO of every broker that has the topic."""
         return await gather(await self.brokers(topic, through), lambda at: self.stats_on(at, topic))
 
-    async def stats_on(self, broker: BrokerAt, topic: str) -> TopicStatsTable:
+    async def stats_on(self, broker: BrokerRef, topic: str) -> TopicStatsTable:
         """GET_TOPIC_STATS_INFO: the extent of each queue."""
         header = GetTopicStatsInfoRequest(topic=topic)
         code = RequestCode.GET_TOPIC_STATS_INFO
-        return await self._wire.read(broker.address, TopicStatsTable, code, header)
+        return await self._requests.read(broker.address, TopicStatsTable, code, header)
 
     async def groups(self, topic: str, through: str | None = None) -> list[str]:
         """QUERY_TOPIC_CONSUME_BY_WHO: the groups that consume a topic, by any of its brokers."""
         header = QueryTopicConsumeByWhoRequest(topic=topic)
         code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
-        told = await gather(
+        gathered = await gather(
             await self.brokers(topic, through),
-            lambda at: self._wire.read(at.address, GroupList, code, header),
+            lambda at: self._requests.read(at.address, GroupList, code, header),
         )
-        return sorted({group for each in told.found.values() for group in each.groups})
+        return sorted({group for each in gathered.responses.values() for group in each.groups})
 
 
 def extents(stats: Gathered[TopicStatsTable]) -> list[tuple[MessageQueue, TopicOffset]]:
     """All queues of a topic with their extents, by broker and id."""
-    found = [pair for table in stats.found.values() for pair in table.offsets.items()]
+    found = [pair for table in stats.responses.values() for pair in table.offsets.items()]
     return sorted(found, key=lambda pair: (pair[0].broker_name or "", pair[0].queue_id))
 
 

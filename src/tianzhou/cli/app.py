@@ -12,11 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
-from tianzhou.cli.command_tree import HERE, SERVERS, Root
+from tianzhou.cli.command_tree import LOCAL, SERVERS, RootGroup
 from tianzhou.cli.shared import terminal
 
 app = typer.Typer(
-    cls=Root,
+    cls=RootGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -50,7 +50,7 @@ class Shell(StrEnum):
     FISH = "fish"
 
 
-def _tell_version(is_asked: bool) -> None:
+def _print_version(is_asked: bool) -> None:
     if is_asked:
         version()
         raise typer.Exit
@@ -60,7 +60,7 @@ def _tell_version(is_asked: bool) -> None:
 def root(
     _version: Annotated[
         bool,
-        typer.Option("--version", is_eager=True, callback=_tell_version, help="Tell the version."),
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Tell the version."),
     ] = False,
 ) -> None:
     pass
@@ -104,7 +104,7 @@ def stop(
     raise typer.Exit(stop_all("tianzhou stop", program.value, wait_s))
 
 
-@app.command(rich_help_panel=HERE)
+@app.command(rich_help_panel=LOCAL)
 def completion(
     shell: Annotated[Shell, typer.Argument(help="Your shell.")],
 ) -> None:
@@ -113,10 +113,10 @@ def completion(
 
     # Typer has it under this name in every release, and lists it in none.
     make = getattr(scripts, "get_completion_script")  # noqa: B009
-    terminal.say(make(prog_name="tianzhou", complete_var=_COMPLETE, shell=shell.value))
+    terminal.print_line(make(prog_name="tianzhou", complete_var=_COMPLETE, shell=shell.value))
 
 
-@app.command(rich_help_panel=HERE)
+@app.command(rich_help_panel=LOCAL)
 def version(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
@@ -129,28 +129,28 @@ def version(
 
     serves = "compiled" if kernel.WHY_PURE is None else "pure"
     if as_json:
-        told = {
+        info = {
             "version": tianzhou.__version__,
             "kernel": serves,
             "why_pure": kernel.WHY_PURE,
             "python": platform.python_version(),
         }
-        terminal.say(json.dumps(told))
+        terminal.print_line(json.dumps(info))
         return
     why = "" if kernel.WHY_PURE is None else f" ({kernel.WHY_PURE})"
-    terminal.say(f"tianzhou {tianzhou.__version__}")
-    terminal.say(f"kernel: {serves}{why}")
-    terminal.say(f"python: {platform.python_version()}")
+    terminal.print_line(f"tianzhou {tianzhou.__version__}")
+    terminal.print_line(f"kernel: {serves}{why}")
+    terminal.print_line(f"python: {platform.python_version()}")
 
 
-def _meant(context: Any, told: str) -> str:  # noqa: ANN401 - typer's click or click's
+def _suggestion(context: Any, message: str) -> str:  # noqa: ANN401 - typer's click or click's
     """The word that was perhaps meant, where there is no such command."""
-    if context is None or not told.startswith("No such command"):
+    if context is None or not message.startswith("No such command"):
         return ""
     from difflib import get_close_matches
 
     known: list[str] = context.command.list_commands(context)
-    near = get_close_matches(told.split("'")[1], known, 1, 0.5)
+    near = get_close_matches(message.split("'")[1], known, 1, 0.5)
     return f", did you mean {near[0]}?" if near else ""
 
 
@@ -171,15 +171,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         where = e.ctx.command_path if e.ctx is not None else "tianzhou"
         if not str(e.format_message()).strip():
             # No arguments at all: the help was printed in place of a complaint.
-            return terminal.WRONG_USE
-        told = e.format_message().partition(" Did you mean")[0].strip().rstrip(".")
-        told = told.replace("Value error, ", "")
-        terminal.complain(where, f"{told}{_meant(e.ctx, told)}; `{where} --help` shows how")
-        return terminal.WRONG_USE
+            return terminal.USAGE_ERROR
+        message = e.format_message().partition(" Did you mean")[0].strip().rstrip(".")
+        message = message.replace("Value error, ", "")
+        terminal.print_error(
+            where, f"{message}{_suggestion(e.ctx, message)}; `{where} --help` shows how"
+        )
+        return terminal.USAGE_ERROR
     except _CLICK_ERROR as e:
-        terminal.complain("tianzhou", e.format_message())
+        terminal.print_error("tianzhou", e.format_message())
         return int(e.exit_code)
     except typer.Abort:
-        terminal.complain("tianzhou", "nothing was changed")
+        terminal.print_error("tianzhou", "nothing was changed")
         return terminal.FAILED
     return ended if isinstance(ended, int) else terminal.OK

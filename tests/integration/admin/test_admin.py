@@ -9,7 +9,7 @@ import pytest
 from tests.support.brokers import eventually, running_broker, running_namesrv
 
 from tianzhou.admin import Admin
-from tianzhou.admin.fanout import BrokerAt
+from tianzhou.admin.fanout import BrokerRef
 from tianzhou.admin.offsets import Goal
 from tianzhou.client import Producer
 from tianzhou.client.consumer.push import PushConsumer
@@ -24,7 +24,7 @@ from tianzhou.testing import Cluster
 
 
 @asynccontextmanager
-async def administered() -> AsyncGenerator[tuple[Cluster, Admin, BrokerAt]]:
+async def administered() -> AsyncGenerator[tuple[Cluster, Admin, BrokerRef]]:
     async with Cluster(topics={"orders": 2}) as cluster, Admin(cluster.namesrv_address) as admin:
         (broker,) = await admin.clusters.brokers()
         yield cluster, admin, broker
@@ -142,4 +142,4 @@ async def test_refusals_and_failures() -> None:
 async def test_the_nameserver_that_answered_is_asked_first() -> None:
     async with Cluster() as cluster, Admin(f"127.0.0.1:1;{cluster.namesrv_address}") as admin:
         await admin.topics.names()
-        assert admin.wire.namesrvs[0] == cluster.namesrv_address
+        assert admin.requests.namesrvs[0] == cluster.namesrv_address

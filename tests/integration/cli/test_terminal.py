@@ -78,11 +78,11 @@ def test_what_destroys_asks_first(terminals: Open) -> None:
     refused.type("n\n")
     assert refused.ended() == 0
     assert "nothing was changed" in refused.seen
-    agreed = terminals("topic", "delete", "doomed")
-    agreed.until(r"\[y/N\]")
-    agreed.type("y\n")
-    assert agreed.ended() == 0
-    assert "deleted on broker-0" in agreed.seen
+    confirm = terminals("topic", "delete", "doomed")
+    confirm.until(r"\[y/N\]")
+    confirm.type("y\n")
+    assert confirm.ended() == 0
+    assert "deleted on broker-0" in confirm.seen
 
 
 def test_tables_have_colours_on_a_terminal(terminals: Open) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from tianzhou.admin.clusters import brokers_of, choose, masters_of
-from tianzhou.admin.fanout import BrokerAt
+from tianzhou.admin.fanout import BrokerRef
 from tianzhou.errors import TargetError
 from tianzhou.protocol.bodies.route import BrokerData, ClusterInfo, TopicRouteData
 
@@ -12,7 +12,7 @@ B = BrokerData(cluster="c2", broker_name="b", addresses={0: "h:3"})
 INFO = ClusterInfo(brokers={"b": B, "a": A}, clusters={"c1": ["a"], "c2": ["b"]})
 
 
-def names(found: list[BrokerAt]) -> list[str]:
+def names(found: list[BrokerRef]) -> list[str]:
     return [at.label for at in found]
 
 

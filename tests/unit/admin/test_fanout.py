@@ -2,34 +2,34 @@
 
 import pytest
 
-from tianzhou.admin.fanout import BrokerAt, gather
+from tianzhou.admin.fanout import BrokerRef, gather
 from tianzhou.errors import ConnectError
 
-BROKERS = [BrokerAt(name, 0, f"{name}:1", "c") for name in "dcba"]
+BROKERS = [BrokerRef(name, 0, f"{name}:1", "c") for name in "dcba"]
 
 
 async def test_the_answers_keep_the_order_of_the_question() -> None:
-    async def ask(at: BrokerAt) -> str:
+    async def ask(at: BrokerRef) -> str:
         return at.name
 
     gathered = await gather(BROKERS, ask)
-    assert list(gathered.found.values()) == ["d", "c", "b", "a"]
+    assert list(gathered.responses.values()) == ["d", "c", "b", "a"]
     assert gathered.warnings == []
 
 
 async def test_one_away_is_a_warning() -> None:
-    async def ask(at: BrokerAt) -> str:
+    async def ask(at: BrokerRef) -> str:
         if at.name == "c":
             raise ConnectError("refused")
         return at.name
 
     gathered = await gather(BROKERS, ask)
-    assert [at.name for at in gathered.found] == ["d", "b", "a"]
+    assert [at.name for at in gathered.responses] == ["d", "b", "a"]
     assert gathered.warnings == ["c (c:1): refused"]
 
 
 async def test_all_away_is_a_failure() -> None:
-    async def ask(at: BrokerAt) -> str:
+    async def ask(at: BrokerRef) -> str:
         raise ConnectError(f"{at.name} refused")
 
     with pytest.raises(ConnectError, match="d refused"):
@@ -37,7 +37,7 @@ async def test_all_away_is_a_failure() -> None:
 
 
 async def test_nobody_asked_is_no_failure() -> None:
-    async def ask(at: BrokerAt) -> str:
+    async def ask(at: BrokerRef) -> str:
         return at.name
 
-    assert (await gather([], ask)).found == {}
+    assert (await gather([], ask)).responses == {}

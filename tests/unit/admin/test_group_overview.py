@@ -2,16 +2,16 @@
 
 from tianzhou.admin.group_overview import (
     NOT_SUBSCRIBED,
-    Contradiction,
+    HeldQueue,
     Member,
-    Work,
-    contradictions,
+    SubscriptionConflict,
+    conflicts,
     filter_text,
     filters_of,
     merge_progress,
     queue_progress,
+    reported_conflicts,
     subscriptions_of,
-    told_contradictions,
 )
 from tianzhou.protocol.bodies.clients import ConsumerConnection, SubscriptionDifference
 from tianzhou.protocol.bodies.queues import MessageQueue
@@ -24,23 +24,23 @@ def member(client_id: str, subscriptions: dict[str, str] | None) -> Member:
 
 
 def test_members_that_agree_contradict_nobody() -> None:
-    assert contradictions([member("a", {"t": "x"}), member("b", {"t": "x"})]) == ()
-    assert contradictions([]) == ()
+    assert conflicts([member("a", {"t": "x"}), member("b", {"t": "x"})]) == ()
+    assert conflicts([]) == ()
 
 
 def test_both_sides_of_a_contradiction_are_named() -> None:
-    found = contradictions(
+    found = conflicts(
         [member("a", {"t": "x", "u": "*"}), member("b", {"t": "y", "u": "*"}), member("c", {})]
     )
     assert found == (
-        Contradiction("t", {NOT_SUBSCRIBED: ("c",), "x": ("a",), "y": ("b",)}),
-        Contradiction("u", {"*": ("a", "b"), NOT_SUBSCRIBED: ("c",)}),
+        SubscriptionConflict("t", {NOT_SUBSCRIBED: ("c",), "x": ("a",), "y": ("b",)}),
+        SubscriptionConflict("u", {"*": ("a", "b"), NOT_SUBSCRIBED: ("c",)}),
     )
     assert found[1].describe() == "u: a and b: *; but c: not subscribed"
 
 
 def test_a_member_that_cannot_be_asked_is_no_contradiction() -> None:
-    assert contradictions([member("a", {"t": "x"}), member("b", None)]) == ()
+    assert conflicts([member("a", {"t": "x"}), member("b", None)]) == ()
 
 
 def test_tags_in_another_order_are_the_same_filter() -> None:
@@ -77,15 +77,15 @@ def test_differences_that_our_brokers_tell() -> None:
             )
         ]
     )
-    (found,) = told_contradictions([told, told])
-    assert found == Contradiction("t", {"by TAG 'x'": ("a",), "not at all": ("b",)})
-    assert told_contradictions([ConsumerConnection()]) == ()
+    (found,) = reported_conflicts([told, told])
+    assert found == SubscriptionConflict("t", {"by TAG 'x'": ("a",), "not at all": ("b",)})
+    assert reported_conflicts([ConsumerConnection()]) == ()
 
 
 def test_progress_names_the_member_that_holds_a_queue() -> None:
     queue = MessageQueue(topic="t", broker_name="b", queue_id=1)
     stats = ConsumeStats(offsets={queue: ConsumeOffsets(broker_offset=9, consumer_offset=4)})
-    holder = Member("a", "", "", "", (), {}, queues={queue: Work(4, 0)})
+    holder = Member("a", "", "", "", (), {}, queues={queue: HeldQueue(4, 0)})
     (row,) = queue_progress(merge_progress([stats]), [holder])
     assert (row.lag_count, row.client_id, row.queue_id) == (5, "a", 1)
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tianzhou.admin.fanout import BrokerAt
+from tianzhou.admin.fanout import BrokerRef
 from tianzhou.admin.rates import disk_ratio, first_number, read_rates
 
-AT = BrokerAt("b", 0, "h:1", "c")
+AT = BrokerRef("b", 0, "h:1", "c")
 
 
 def test_the_figures_of_4_9() -> None:

@@ -1,10 +1,10 @@
 """Latency of late, out of counts that go on since a broker's start."""
 
-from tianzhou.admin.fanout import BrokerAt
+from tianzhou.admin.fanout import BrokerRef
 from tianzhou.admin.rates import BrokerRates, read_rates
-from tianzhou.admin.store_latency import LatePuts, PutTimes, between, put_times
+from tianzhou.admin.store_latency import PutTimes, StoreLatencyWindow, between, put_times
 
-AT = BrokerAt("broker-a", 0, "10.0.0.7:10911", "c")
+AT = BrokerRef("broker-a", 0, "10.0.0.7:10911", "c")
 STEPS = ("<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s", "1~2s",
          "2~3s", "3~4s", "4~5s", "5~10s", "10s~")  # fmt: skip
 
@@ -20,13 +20,13 @@ def told(*counts: int) -> BrokerRates:
     return read_rates(AT, runtime, 1.0)
 
 
-def late(looks: LatePuts, now: BrokerRates) -> tuple[float | None, float | None]:
-    (each,) = looks.look([now])
+def late(looks: StoreLatencyWindow, now: BrokerRates) -> tuple[float | None, float | None]:
+    (each,) = looks.update([now])
     return each.put_p99_ms, each.put_max_ms
 
 
 def test_only_what_came_since_the_last_look_counts() -> None:
-    looks = LatePuts()
+    looks = StoreLatencyWindow()
     assert late(looks, told(1000, 0, 0, 0, 0, 0, 50)) == (700, 900), "as the broker tells it"
     assert late(looks, told(1200, 1, 0, 0, 0, 0, 50)) == (0, 10)
     assert late(looks, told(1200, 1, 0, 0, 0, 0, 50)) == (None, None), "nothing was stored"
@@ -41,13 +41,13 @@ def test_counts_that_were_begun_anew_are_of_late() -> None:
 
 def test_beyond_the_last_step_only_the_broker_knows() -> None:
     assert put_times([0] * 12 + [4]) == PutTimes(None, None)
-    looks = LatePuts()
+    looks = StoreLatencyWindow()
     late(looks, told(5))
     assert late(looks, told(5, *[0] * 11, 4)) == (900, 900)
 
 
 def test_a_broker_that_tells_no_such_table_keeps_its_own_figures() -> None:
-    looks = LatePuts()
+    looks = StoreLatencyWindow()
     silent = read_rates(AT, {"putMessageEntireTimeMax": "12"}, 1.0)
     assert late(looks, silent) == (None, 12)
     assert late(looks, silent) == (None, 12)

@@ -20,7 +20,7 @@ def away_from_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    terminal.complain("tianzhou x", ConfigError("first\n  second\r\nthird"))
+    terminal.print_error("tianzhou x", ConfigError("first\n  second\r\nthird"))
     assert capsys.readouterr() == ("", "tianzhou x: first second third\n")
 
 
@@ -85,7 +85,7 @@ def test_mqnamesrv_used_wrongly(
         code: object = stock_entrypoints.mqnamesrv(arguments)
     except SystemExit as e:
         code = e.code
-    assert code == terminal.WRONG_USE
+    assert code == terminal.USAGE_ERROR
     out, error = capsys.readouterr()
     assert out == ""
     assert error.startswith("mqnamesrv: ")
@@ -97,7 +97,7 @@ def test_mqnamesrv_used_wrongly(
 def test_mqshutdown_used_wrongly(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         stock_entrypoints.mqshutdown(arguments)
-    assert ended.value.code == terminal.WRONG_USE
+    assert ended.value.code == terminal.USAGE_ERROR
     assert capsys.readouterr().err.count("\n") == 1
 
 
@@ -121,5 +121,5 @@ def test_stop_without_anything_running() -> None:
 
 def test_the_application_passes_options_on_to_the_nameserver() -> None:
     ended = CliRunner().invoke(app, ["namesrv", "--set", "x"])
-    assert ended.exit_code == terminal.WRONG_USE
+    assert ended.exit_code == terminal.USAGE_ERROR
     assert "--set x: write KEY=VALUE" in ended.output

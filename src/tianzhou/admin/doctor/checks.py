@@ -15,8 +15,8 @@ from tianzhou.admin.admin_client import Admin
 from tianzhou.admin.clusters import choose
 from tianzhou.admin.doctor.findings import Finding, Level
 from tianzhou.admin.doctor.presence import Presence
-from tianzhou.admin.fanout import AT_ONCE_MAX, BrokerAt, Gathered, gather
-from tianzhou.admin.group_overview import GroupPortrait, Member, QueueProgress, portray
+from tianzhou.admin.fanout import AT_ONCE_MAX, BrokerRef, Gathered, gather
+from tianzhou.admin.group_overview import GroupOverview, Member, QueueProgress, load_overview
 from tianzhou.admin.rates import disk_ratio
 from tianzhou.admin.topics import extents
 from tianzhou.clock import wall_ms
@@ -43,7 +43,7 @@ _ADVERTISED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Vitals:
+class BrokerState:
     """What one broker told."""
 
     runtime: Mapping[str, str]
@@ -73,13 +73,13 @@ async def examine(
     brokers = choose(info)
     findings += check_masters(info)
     vitals = await _ask_brokers(admin, brokers)
-    namesrv_hosts = [parse_address(each)[0] for each in admin.wire.namesrvs]
-    findings += check_addresses(brokers, vitals.missing, namesrv_hosts)
-    for at in (each for each in brokers if each in vitals.found):
-        told = vitals.found[at]
-        findings += [*check_clock(at, told), *check_disk(at, told), *check_settings(at, told)]
-    findings += check_versions({at: told.runtime for at, told in vitals.found.items()})
-    masters = [at for at in vitals.found if at.is_master]
+    namesrv_hosts = [parse_address(each)[0] for each in admin.requests.namesrvs]
+    findings += check_addresses(brokers, vitals.failures, namesrv_hosts)
+    for at in (each for each in brokers if each in vitals.responses):
+        state = vitals.responses[at]
+        findings += [*check_clock(at, state), *check_disk(at, state), *check_settings(at, state)]
+    findings += check_versions({at: state.runtime for at, state in vitals.responses.items()})
+    masters = [at for at in vitals.responses if at.is_master]
     if masters:
         findings += await _check_groups(admin, masters, wait_s, pause)
         findings += await _check_dead_letters(admin)
@@ -91,7 +91,7 @@ async def examine(
 
 async def _check_namesrvs(
     admin: Admin,
-) -> tuple[list[Finding], ClusterInfo | None, list[BrokerAt]]:
+) -> tuple[list[Finding], ClusterInfo | None, list[BrokerRef]]:
     """Findings, what one nameserver knows, and the brokers that any of them knows."""
     views: dict[str, ClusterInfo] = {}
     findings: list[Finding] = []
@@ -108,7 +108,7 @@ async def _check_namesrvs(
     return findings, widest, known
 
 
-async def registered_brokers(admin: Admin) -> list[BrokerAt]:
+async def registered_brokers(admin: Admin) -> list[BrokerRef]:
     """The brokers that any nameserver knows. Raises RemotingError if none answers."""
     _, info, registered = await _check_namesrvs(admin)
     if info is None:
@@ -118,21 +118,21 @@ async def registered_brokers(admin: Admin) -> list[BrokerAt]:
 
 def check_views(views: Mapping[str, ClusterInfo]) -> list[Finding]:
     """All nameservers must know the same brokers: they do not tell each other."""
-    everyone = {name for info in views.values() for name in info.brokers}
+    all_brokers = {name for info in views.values() for name in info.brokers}
     findings = [
         Finding(
             Level.ERROR,
             "nameservers",
             address,
-            f"does not know {', '.join(sorted(everyone - set(info.brokers)))}",
+            f"does not know {', '.join(sorted(all_brokers - set(info.brokers)))}",
             "brokers must list every nameserver in namesrvAddr",
         )
         for address, info in views.items()
-        if everyone - set(info.brokers)
+        if all_brokers - set(info.brokers)
     ]
     if not findings and views:
         names = ", ".join(views)
-        known = ", ".join(sorted(everyone)) or "no broker"
+        known = ", ".join(sorted(all_brokers)) or "no broker"
         findings.append(Finding(Level.OK, "nameservers", names, f"know {known}"))
     return findings
 
@@ -152,24 +152,26 @@ def check_masters(info: ClusterInfo) -> list[Finding]:
     ]
 
 
-async def _ask_brokers(admin: Admin, brokers: Sequence[BrokerAt]) -> Gathered[Vitals]:
-    gathered: Gathered[Vitals] = Gathered()
+async def _ask_brokers(admin: Admin, brokers: Sequence[BrokerRef]) -> Gathered[BrokerState]:
+    gathered: Gathered[BrokerState] = Gathered()
 
-    async def ask(at: BrokerAt) -> None:
+    async def ask(at: BrokerRef) -> None:
         try:
             runtime = await admin.brokers.runtime(at)
             asked_ms = wall_ms()
-            gathered.found[at] = Vitals(runtime, await admin.brokers.settings(at), asked_ms)
+            gathered.responses[at] = BrokerState(
+                runtime, await admin.brokers.settings(at), asked_ms
+            )
         except TianzhouError as e:
-            gathered.missing[at] = e
+            gathered.failures[at] = e
 
     await asyncio.gather(*(ask(at) for at in brokers))
     return gathered
 
 
 def check_addresses(
-    brokers: Sequence[BrokerAt],
-    missing: Mapping[BrokerAt, TianzhouError],
+    brokers: Sequence[BrokerRef],
+    missing: Mapping[BrokerRef, TianzhouError],
     namesrv_hosts: Sequence[str],
 ) -> list[Finding]:
     """Clients connect to the address that a broker advertises, so it must lead to the broker."""
@@ -212,13 +214,13 @@ def broker_clock_ms(runtime: Mapping[str, str]) -> int | None:
     return int(boot) + 1000 * (86_400 * days + 3600 * hours + 60 * minutes + seconds)
 
 
-def check_clock(at: BrokerAt, told: Vitals) -> list[Finding]:
+def check_clock(at: BrokerRef, state: BrokerState) -> list[Finding]:
     """Times of messages, delays and reset by time rest on clocks that agree."""
-    clock_ms = broker_clock_ms(told.runtime)
+    clock_ms = broker_clock_ms(state.runtime)
     if clock_ms is None:
         return []
     # The age is cut to whole seconds: half of one is the best guess for what is cut.
-    skew_ms = clock_ms + 500 - told.asked_ms
+    skew_ms = clock_ms + 500 - state.asked_ms
     if abs(skew_ms) <= SKEW_MS:
         return [Finding(Level.OK, "clocks", at.label, "within 5 s of this machine's")]
     ahead = "ahead of" if skew_ms > 0 else "behind"
@@ -227,9 +229,9 @@ def check_clock(at: BrokerAt, told: Vitals) -> list[Finding]:
     return [Finding(Level.ERROR, "clocks", at.label, what, advice)]
 
 
-def check_disk(at: BrokerAt, told: Vitals) -> list[Finding]:
+def check_disk(at: BrokerRef, state: BrokerState) -> list[Finding]:
     """A disk too full costs messages first, then refuses them."""
-    ratio = disk_ratio(told.runtime)
+    ratio = disk_ratio(state.runtime)
     if ratio is None:
         return []
     what = f"disk is {ratio:.0%} full"
@@ -240,7 +242,7 @@ def check_disk(at: BrokerAt, told: Vitals) -> list[Finding]:
     return [Finding(level, "disks", at.label, what, advice)]
 
 
-def check_settings(at: BrokerAt, told: Vitals) -> list[Finding]:
+def check_settings(at: BrokerRef, state: BrokerState) -> list[Finding]:
     """Settings that are handy on a desk and dangerous in production."""
     advice = f"tianzhou broker config {at.name} --set KEY=false"
     findings = [
@@ -249,20 +251,20 @@ def check_settings(at: BrokerAt, told: Vitals) -> list[Finding]:
             ("autoCreateTopicEnable", "makes topics by itself: a typing error becomes a topic"),
             ("autoCreateSubscriptionGroup", "makes groups by itself: nobody decides who consumes"),
         )
-        if told.settings.get(key) == "true"
+        if state.settings.get(key) == "true"
     ]
-    if told.runtime.get("brokerActive") == "false":
+    if state.runtime.get("brokerActive") == "false":
         what = "is registered, but not active"
         findings.append(Finding(Level.ERROR, "settings", at.label, what, "look into its log"))
     return findings or [Finding(Level.OK, "settings", at.label, "fit for production")]
 
 
-def check_versions(runtimes: Mapping[BrokerAt, Mapping[str, str]]) -> list[Finding]:
+def check_versions(runtimes: Mapping[BrokerRef, Mapping[str, str]]) -> list[Finding]:
     """Brokers of one cluster that differ: fine for the hour of an upgrade."""
     versions: dict[str, dict[str, list[str]]] = {}
-    for at, told in runtimes.items():
+    for at, runtime in runtimes.items():
         by_version = versions.setdefault(at.cluster, {})
-        by_version.setdefault(told.get("brokerVersionDesc", "unknown"), []).append(at.label)
+        by_version.setdefault(runtime.get("brokerVersionDesc", "unknown"), []).append(at.label)
     return [
         Finding(
             Level.WARNING,
@@ -281,18 +283,18 @@ def check_versions(runtimes: Mapping[BrokerAt, Mapping[str, str]]) -> list[Findi
 
 async def _check_groups(
     admin: Admin,
-    masters: Sequence[BrokerAt],
+    masters: Sequence[BrokerRef],
     wait_s: float,
     pause: Callable[[float], Awaitable[None]],
 ) -> list[Finding]:
     tables = await gather(masters, admin.groups.all_configs)
-    names = sorted({name for table in tables.found.values() for name in table})
-    first = await _portraits(admin, names)
+    names = sorted({name for table in tables.responses.values() for name in table})
+    first = await _overviews(admin, names)
     lagging = [name for name, each in first.items() if each.lag_count and each.members]
-    second: dict[str, GroupPortrait] = {}
+    second: dict[str, GroupOverview] = {}
     if lagging and wait_s > 0:
         await pause(wait_s)
-        second = await _portraits(admin, lagging)
+        second = await _overviews(admin, lagging)
     findings: list[Finding] = []
     for name, each in first.items():
         findings += [*check_subscriptions(each), *check_backlog(each)]
@@ -304,13 +306,13 @@ async def _check_groups(
     return findings
 
 
-async def _portraits(admin: Admin, names: Sequence[str]) -> dict[str, GroupPortrait]:
+async def _overviews(admin: Admin, names: Sequence[str]) -> dict[str, GroupOverview]:
     turns = asyncio.Semaphore(AT_ONCE_MAX)
 
-    async def one(name: str) -> GroupPortrait | None:
+    async def one(name: str) -> GroupOverview | None:
         async with turns:
             try:
-                return await portray(admin.groups, admin.clusters, name)
+                return await load_overview(admin.groups, admin.clusters, name)
             except TianzhouError:
                 # A group may go while we look; and brokers that are away are found elsewhere.
                 return None
@@ -319,38 +321,38 @@ async def _portraits(admin: Admin, names: Sequence[str]) -> dict[str, GroupPortr
     return {name: each for name, each in found if each is not None}
 
 
-def check_subscriptions(portrait: GroupPortrait) -> list[Finding]:
+def check_subscriptions(overview: GroupOverview) -> list[Finding]:
     """Members of a group that subscribe differently take each other's messages."""
     return [
         Finding(
             Level.ERROR,
             "subscriptions",
-            f"group {portrait.group}",
+            f"group {overview.group}",
             f"members subscribe differently to {each.describe()}",
             "give these members the same subscriptions, or groups of their own",
         )
-        for each in portrait.contradictions
+        for each in overview.conflicts
     ]
 
 
-def check_backlog(portrait: GroupPortrait) -> list[Finding]:
+def check_backlog(overview: GroupOverview) -> list[Finding]:
     """Messages that nobody is there to consume."""
-    if portrait.members or not portrait.lag_count:
+    if overview.members or not overview.lag_count:
         return []
-    topics = ", ".join(sorted({queue.topic for queue in portrait.queues if queue.lag_count}))
-    messages = _several(portrait.lag_count, "message")
+    topics = ", ".join(sorted({queue.topic for queue in overview.queues if queue.lag_count}))
+    messages = _several(overview.lag_count, "message")
     return [
         Finding(
             Level.WARNING,
             "backlog",
-            f"group {portrait.group}",
+            f"group {overview.group}",
             f"{messages} of {topics} to consume, and nobody is online",
-            f"start its consumers, or `tianzhou group delete {portrait.group}` if it is retired",
+            f"start its consumers, or `tianzhou group delete {overview.group}` if it is retired",
         )
     ]
 
 
-def check_progress(before: GroupPortrait, after: GroupPortrait, watched_ms: float) -> list[Finding]:
+def check_progress(before: GroupOverview, after: GroupOverview, watched_ms: float) -> list[Finding]:
     """Queues with a backlog that nobody worked on between two looks."""
     was = {_key(queue): queue for queue in before.queues}
     still = [

@@ -15,7 +15,7 @@ from datetime import datetime
 import msgspec
 
 from tianzhou.admin.doctor.findings import Finding, Level
-from tianzhou.admin.fanout import BrokerAt
+from tianzhou.admin.fanout import BrokerRef
 from tianzhou.errors import ConfigError, TargetError
 
 KNOWN_MAX = 4_096
@@ -24,7 +24,7 @@ BROKERS = "brokers"
 """The name of the check."""
 FORGET_ALL = "all"
 
-Place = tuple[str, str, int]
+BrokerKey = tuple[str, str, int]
 """Cluster, name and id of a broker."""
 
 
@@ -38,12 +38,12 @@ class KnownBroker(msgspec.Struct, frozen=True):
     seen_ms: int
 
     @property
-    def place(self) -> Place:
+    def key(self) -> BrokerKey:
         return self.cluster, self.name, self.broker_id
 
     @property
     def label(self) -> str:
-        return BrokerAt(self.name, self.broker_id, self.address, self.cluster).label
+        return BrokerRef(self.name, self.broker_id, self.address, self.cluster).label
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +74,16 @@ def expectation(text: str) -> Expected:
 class Presence:
     """What is known and expected of the brokers of one cluster."""
 
-    known: dict[Place, KnownBroker] = field(default_factory=dict[Place, KnownBroker])
+    known: dict[BrokerKey, KnownBroker] = field(default_factory=dict[BrokerKey, KnownBroker])
     expected: Sequence[Expected] = ()
 
-    def check(self, brokers: Iterable[BrokerAt], now_ms: int) -> list[Finding]:
+    def check(self, brokers: Iterable[BrokerRef], now_ms: int) -> list[Finding]:
         """What is missing; what is there is remembered."""
         there = {(at.cluster, at.name, at.broker_id): at for at in brokers}
-        gone = [each for place, each in sorted(self.known.items()) if place not in there]
+        gone = [each for key, each in sorted(self.known.items()) if key not in there]
         self.known |= {
-            place: KnownBroker(at.cluster, at.name, at.broker_id, at.address, now_ms)
-            for place, at in there.items()
+            key: KnownBroker(at.cluster, at.name, at.broker_id, at.address, now_ms)
+            for key, at in there.items()
         }
         self._bound()
         findings = [_gone(each) for each in gone]
@@ -97,33 +97,33 @@ class Presence:
             )  # fmt: skip
         return findings
 
-    def missing(self, brokers: Iterable[BrokerAt]) -> list[KnownBroker]:
+    def missing(self, brokers: Iterable[BrokerRef]) -> list[KnownBroker]:
         """Those that were there and are not."""
         there = {(at.cluster, at.name, at.broker_id) for at in brokers}
-        return [each for place, each in sorted(self.known.items()) if place not in there]
+        return [each for key, each in sorted(self.known.items()) if key not in there]
 
-    def forget(self, names: Sequence[str], brokers: Iterable[BrokerAt]) -> list[KnownBroker]:
+    def forget(self, names: Sequence[str], brokers: Iterable[BrokerRef]) -> list[KnownBroker]:
         """Accept that brokers are gone, by name or label or "all"; gives those that were forgotten.
 
         Raises TargetError for a name that none of the missing ones has.
         """
         missing = self.missing(brokers)
-        chosen: dict[Place, KnownBroker] = {}
+        chosen: dict[BrokerKey, KnownBroker] = {}
         for name in names:
             own = [each for each in missing if name in (FORGET_ALL, each.name, each.label)]
             if not own and name != FORGET_ALL:
                 labels = ", ".join(each.label for each in missing) or "none is"
                 raise TargetError(f"{name} is not a broker that is missing; missing: {labels}")
-            chosen |= {each.place: each for each in own}
-        for place in chosen:
-            del self.known[place]
+            chosen |= {each.key: each for each in own}
+        for key in chosen:
+            del self.known[key]
         return list(chosen.values())
 
     def _bound(self) -> None:
         surplus = len(self.known) - KNOWN_MAX
         if surplus > 0:
             for old in sorted(self.known.values(), key=lambda each: each.seen_ms)[:surplus]:
-                del self.known[old.place]
+                del self.known[old.key]
 
 
 def _gone(each: KnownBroker) -> Finding:
@@ -138,7 +138,7 @@ def _gone(each: KnownBroker) -> Finding:
 
 
 def _unexpected(
-    expected: Sequence[Expected], there: Sequence[BrokerAt], told: set[str]
+    expected: Sequence[Expected], there: Sequence[BrokerRef], reported: set[str]
 ) -> list[Finding]:
     """What --expect asks for and is not there; a broker that is told as gone is told once."""
     labels = {at.label for at in there}
@@ -148,7 +148,7 @@ def _unexpected(
             "start it, or look into its log why it does not register",
         )
         for each in expected
-        if each.label and each.label not in labels | told
+        if each.label and each.label not in labels | reported
     ]  # fmt: skip
     most = max((each.count for each in expected), default=0)
     if len(there) < most:

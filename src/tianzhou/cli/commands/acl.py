@@ -6,10 +6,10 @@ from typing import Annotated
 import msgspec
 import typer
 
-from tianzhou.admin.fanout import BrokerAt, gather
-from tianzhou.cli.shared.command import Session, verb
+from tianzhou.admin.fanout import BrokerRef, gather
+from tianzhou.cli.shared.command import Session, command
 from tianzhou.cli.shared.common_options import BrokerOption, ClusterOption, masters
-from tianzhou.cli.shared.output import Shown, moment, several, table
+from tianzhou.cli.shared.output import CommandResult, format_time, plural, table
 from tianzhou.errors import RequestError
 from tianzhou.protocol.bodies.auth import PlainAccessConfig
 
@@ -18,12 +18,12 @@ app = typer.Typer(name="acl", no_args_is_help=True, help="Look after accounts.")
 Account = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Access key of the account.")]
 
 
-@verb(app, "list", reads=True, examples=["tianzhou acl list", "tianzhou acl list -b broker-a"])
+@command(app, "list", reads=True, examples=["tianzhou acl list", "tianzhou acl list -b broker-a"])
 async def list_accounts(
     session: Session, cluster: ClusterOption = None, broker: BrokerOption = None
-) -> Shown:
+) -> CommandResult:
     """List the accounts of each broker and what they may do; secrets are not shown."""
-    told = await gather(await masters(session, cluster, broker), session.admin.acl.config)
+    gathered = await gather(await masters(session, cluster, broker), session.admin.acl.config)
     data = {
         at.name: {
             "white_list": config.global_white_addrs or [],
@@ -38,7 +38,7 @@ async def list_accounts(
                 for each in config.accounts or ()
             ],
         }
-        for at, config in told.found.items()
+        for at, config in gathered.responses.items()
     }  # fmt: skip
     shown = table(
         ["!broker", "account", "admin", "address", "default", "topics", "groups"],
@@ -49,39 +49,40 @@ async def list_accounts(
                 ", ".join(each.topic_perms or ()) or None,
                 ", ".join(each.group_perms or ()) or None,
             )
-            for at, config in told.found.items()
+            for at, config in gathered.responses.items()
             for each in config.accounts or ()
         ),
     )  # fmt: skip
     notes = [
         f"{at.name} asks no account of: {', '.join(config.global_white_addrs)}"
-        for at, config in told.found.items()
+        for at, config in gathered.responses.items()
         if config.global_white_addrs
     ]
-    return Shown(data, [shown], told.warnings, notes=notes)
+    return CommandResult(data, [shown], gathered.warnings, notes=notes)
 
 
-@verb(app, "versions", reads=True, examples=["tianzhou acl versions"])
+@command(app, "versions", reads=True, examples=["tianzhou acl versions"])
 async def show_versions(
     session: Session, cluster: ClusterOption = None, broker: BrokerOption = None
-) -> Shown:
+) -> CommandResult:
     """Show when the accounts of each broker last changed: brokers that differ need a look."""
     brokers = await masters(session, cluster, broker)
-    told = await gather(brokers, session.admin.acl.versions)
+    gathered = await gather(brokers, session.admin.acl.versions)
     rows = [
         (at.name, file or None, version.counter, version.timestamp)
-        for at, files in told.found.items()
+        for at, files in gathered.responses.items()
         for file, version in sorted(files.items())
     ]
     keys = ("broker", "file", "counter", "changed_ms")
     data = [dict(zip(keys, row, strict=True)) for row in rows]
     shown = table(
-        ["!broker", "file", ">changes", "last change"], ((*row[:3], moment(row[3])) for row in rows)
+        ["!broker", "file", ">changes", "last change"],
+        ((*row[:3], format_time(row[3])) for row in rows),
     )
-    return Shown(data, [shown], told.warnings)
+    return CommandResult(data, [shown], gathered.warnings)
 
 
-@verb(
+@command(
     app, "put", destroys=True,
     examples=[
         "tianzhou acl put billing --secret 12345678 --topic orders=SUB --group billing=SUB --yes",
@@ -131,7 +132,7 @@ async def put_account(
     brokers = await masters(session, cluster, broker)
     acl = session.admin.acl
 
-    async def put(at: BrokerAt) -> None:
+    async def put(at: BrokerRef) -> None:
         # The request always says whether the account may administer, so what is there is asked.
         kept = admin is None and await _is_admin(session, at, account)
         await acl.put(at, msgspec.structs.replace(config, admin=True) if kept else config)
@@ -139,7 +140,7 @@ async def put_account(
     await _do(session, f"put account {account}", brokers, put)
 
 
-async def _is_admin(session: Session, at: BrokerAt, account: str) -> bool:
+async def _is_admin(session: Session, at: BrokerRef, account: str) -> bool:
     try:
         known = (await session.admin.acl.config(at)).accounts or ()
     except RequestError:
@@ -147,7 +148,7 @@ async def _is_admin(session: Session, at: BrokerAt, account: str) -> bool:
     return any(each.access_key == account and each.admin for each in known)
 
 
-@verb(app, "delete", destroys=True, examples=["tianzhou acl delete billing --yes"])
+@command(app, "delete", destroys=True, examples=["tianzhou acl delete billing --yes"])
 async def delete_account(
     session: Session, account: Account, cluster: ClusterOption = None, broker: BrokerOption = None
 ) -> None:
@@ -157,7 +158,7 @@ async def delete_account(
     await _do(session, f"delete account {account}", brokers, lambda at: acl.delete(at, account))
 
 
-@verb(
+@command(
     app, "white-list", destroys=True,
     examples=["tianzhou acl white-list '10.10.1.*,192.168.0.0/24' --yes"],
 )  # fmt: skip
@@ -184,12 +185,12 @@ async def set_white_list(
 async def _do(
     session: Session,
     what: str,
-    brokers: list[BrokerAt],
-    ask: Callable[[BrokerAt], Awaitable[None]],
+    brokers: list[BrokerRef],
+    ask: Callable[[BrokerRef], Awaitable[None]],
 ) -> None:
-    if not session.agreed(f"{what} on {', '.join(at.name for at in brokers)}"):
+    if not session.confirm(f"{what} on {', '.join(at.name for at in brokers)}"):
         return
     done = await gather(brokers, ask)
     for warning in done.warnings:
         session.warn(f"warning: {warning}")
-    session.say(f"{what}: done on {several(len(done.found), 'broker')}")
+    session.print(f"{what}: done on {plural(len(done.responses), 'broker')}")

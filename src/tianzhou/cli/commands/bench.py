@@ -13,10 +13,10 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tianzhou.admin.messages import QueueAt
-from tianzhou.cli.shared.command import Session, verb
+from tianzhou.admin.messages import QueueRef
+from tianzhou.cli.shared.command import Session, command
 from tianzhou.cli.shared.common_options import Topic
-from tianzhou.cli.shared.output import Shown, bar_width, facts, size
+from tianzhou.cli.shared.output import CommandResult, bar_width, format_size, key_values
 from tianzhou.client import Producer
 from tianzhou.errors import ConfigError, TargetError, TianzhouError
 
@@ -29,7 +29,7 @@ _SHORTEST_MS = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class BenchResult:
     """What a run brought."""
 
     messages: int
@@ -41,7 +41,7 @@ class Measured:
     first_error: str | None
 
 
-class Times:
+class LatencyHistogram:
     """How long something took, each time: counted, not kept, so that all of a long run counts.
 
     >>> times = Times()
@@ -90,7 +90,7 @@ class Meter:
         self.count_bytes = 0
         self.failures = 0
         self.first_error: str | None = None
-        self._times = Times()
+        self._times = LatencyHistogram()
         self._bar = bar
         self._task = bar.add_task(what, total=total, rate="")
         self._started_s = time.perf_counter()
@@ -109,9 +109,9 @@ class Meter:
         self.failures += 1
         self.first_error = self.first_error or str(why)
 
-    def result(self) -> Measured:
+    def result(self) -> BenchResult:
         elapsed_s = max(time.perf_counter() - self._started_s, 1e-9)
-        return Measured(
+        return BenchResult(
             messages=self.count,
             failures=self.failures,
             seconds=elapsed_s,
@@ -122,20 +122,20 @@ class Meter:
         )
 
 
-def _shown(measured: Measured, title: str) -> Shown:
+def _result(measured: BenchResult, title: str) -> CommandResult:
     rows = [
         ("messages", f"{measured.messages:,} in {measured.seconds:.2f} s"),
-        ("rate", f"{measured.per_second:,.0f}/s, {size(measured.bytes_per_second)}/s"),
+        ("rate", f"{measured.per_second:,.0f}/s, {format_size(measured.bytes_per_second)}/s"),
         *((f"latency {name}", f"{ms:,.2f} ms") for name, ms in measured.latency_ms.items()),
     ]
     if measured.failures:
         rows.append(("failures", f"{measured.failures:,}, the first: {measured.first_error}"))
-    return Shown(
-        asdict(measured), [facts(rows, title=title)], exit_code=1 if measured.failures else 0
+    return CommandResult(
+        asdict(measured), [key_values(rows, title=title)], exit_code=1 if measured.failures else 0
     )
 
 
-@verb(
+@command(
     app, "send", reads=True,
     examples=[
         "tianzhou bench send orders --count 100000 --size 1024 --concurrency 64",
@@ -158,7 +158,7 @@ async def send(
         int, typer.Option("--concurrency", min=1, max=4096, help="Sends at the same time.")
     ] = 32,
     tag: Annotated[str | None, typer.Option("--tag", help="Their tag.")] = None,
-) -> Shown:
+) -> CommandResult:
     """Send messages as fast as it goes; tell the rate and how long each took to be stored.
 
     Exit code 1 if a message could not be sent.
@@ -192,10 +192,12 @@ async def send(
 
             await asyncio.gather(*(work() for _ in range(concurrency)))
             measured = meter.result()
-    return _shown(measured, f"Sent to {topic}: {size(size_bytes)} bodies, {concurrency} at a time")
+    return _result(
+        measured, f"Sent to {topic}: {format_size(size_bytes)} bodies, {concurrency} at a time"
+    )
 
 
-@verb(
+@command(
     app, "receive", reads=True,
     examples=[
         "tianzhou bench receive orders                 everything that is there",
@@ -214,7 +216,7 @@ async def receive(
     live: Annotated[
         bool, typer.Option("--live", help="Wait for new ones, and tell how long each took.")
     ] = False,
-) -> Shown:
+) -> CommandResult:
     """Receive messages from all queues at once; no offset is kept, no consumer disturbed.
 
     With --live the latency is from sending to receiving, by the clocks of both machines.
@@ -231,7 +233,7 @@ async def receive(
         meter = Meter(bar, "receiving", total)
         full = asyncio.Event()
 
-        async def read(at: QueueAt, start: int, end: int) -> None:
+        async def read(at: QueueRef, start: int, end: int) -> None:
             while (live or start < end) and not full.is_set():
                 pulled = await messages.pull(at, start, hold_ms=5_000 if live else 0)
                 now_ms = time.time_ns() / 1e6
@@ -262,4 +264,4 @@ async def receive(
         await asyncio.gather(enough, everyone, *readers, return_exceptions=True)
         if isinstance(failure, TianzhouError):
             raise failure
-    return _shown(measured, f"Received from {topic}: {len(queues)} queues")
+    return _result(measured, f"Received from {topic}: {len(queues)} queues")

@@ -11,21 +11,28 @@ import msgspec
 import typer
 from rich.text import Text
 
-from tianzhou.admin.fanout import BrokerAt, gather
-from tianzhou.admin.rates import rates_of
-from tianzhou.cli.shared.bulk_change import tell_done, warn_all
-from tianzhou.cli.shared.command import Session, verb
+from tianzhou.admin.fanout import BrokerRef, gather
+from tianzhou.admin.rates import BrokerRates, rates_of
+from tianzhou.cli.shared.bulk_change import report_done, warn_all
+from tianzhou.cli.shared.command import Session, command
 from tianzhou.cli.shared.common_options import (
     BrokerOption,
     Changes,
     ClusterOption,
     KeyPattern,
-    like,
     masters,
-    named,
+    matching_names,
     pairs_of,
+    resolve_brokers,
 )
-from tianzhou.cli.shared.output import Shown, facts, moment, several, span, table
+from tianzhou.cli.shared.output import (
+    CommandResult,
+    format_duration,
+    format_time,
+    key_values,
+    plural,
+    table,
+)
 from tianzhou.errors import TargetError
 
 app = typer.Typer(name="broker", no_args_is_help=True, help="Look after running brokers.")
@@ -37,7 +44,7 @@ Broker = Annotated[
 _SECRET_WORDS = ("secret", "password", "accesskey")
 
 
-class Chore(StrEnum):
+class CleanTarget(StrEnum):
     """What a broker can be asked to tidy up."""
 
     LOG = "log"
@@ -45,20 +52,20 @@ class Chore(StrEnum):
     TOPICS = "topics"
 
 
-@verb(
+@command(
     app, "list", reads=True, watches=True,
     examples=["tianzhou broker list", "tianzhou broker list --watch"],
 )  # fmt: skip
-async def list_brokers(session: Session, cluster: ClusterOption = None) -> Shown:
+async def list_brokers(session: Session, cluster: ClusterOption = None) -> CommandResult:
     """List the brokers: where they are, which version, and whether they answer."""
     brokers = await session.admin.clusters.brokers(cluster=cluster)
-    told = await gather(brokers, lambda at: rates_of(session.admin.brokers, at))
+    gathered = await gather(brokers, lambda at: rates_of(session.admin.brokers, at))
     rows = [
         (
-            at.cluster, at.name, str(at.broker_id), at.address, told.found[at].version,
-            Text("answers", style="green"), told.found[at].answer_ms,
+            at.cluster, at.name, str(at.broker_id), at.address, gathered.responses[at].version,
+            Text("answers", style="green"), gathered.responses[at].answer_ms,
         )
-        if at in told.found
+        if at in gathered.responses
         else (
             at.cluster, at.name, str(at.broker_id), at.address, None, Text("away", style="red"),
             None,
@@ -68,47 +75,51 @@ async def list_brokers(session: Session, cluster: ClusterOption = None) -> Shown
     data = [
         {
             "cluster": at.cluster, "broker": at.name, "id": at.broker_id, "address": at.address,
-            "version": told.found[at].version if at in told.found else None,
-            "answers": at in told.found,
+            "version": gathered.responses[at].version if at in gathered.responses else None,
+            "answers": at in gathered.responses,
         }
         for at in brokers
     ]  # fmt: skip
     columns = ["!cluster", "!broker", ">id", "!address", "version", "state", ">ms"]
-    return Shown(data, [table(columns, rows)], told.warnings)
+    return CommandResult(data, [table(columns, rows)], gathered.warnings)
 
 
-@verb(
+@command(
     app, "show", reads=True, watches=True,
     examples=["tianzhou broker show broker-a", "tianzhou broker show 10.0.0.7:10911"],
 )  # fmt: skip
-async def show_broker(session: Session, broker: Broker) -> Shown:
+async def show_broker(session: Session, broker: Broker) -> CommandResult:
     """Show how a broker is doing: rates, latency, what waits, disk, what its log holds."""
-    brokers = await named(session, broker)
-    told = await gather(brokers, session.admin.brokers.runtime)
+    brokers = await resolve_brokers(session, broker)
+    gathered = await gather(brokers, session.admin.brokers.runtime)
     rates = await gather(brokers, lambda at: rates_of(session.admin.brokers, at))
-    data = [asdict(each) for each in rates.found.values()]
+    data = [asdict(each) for each in rates.responses.values()]
     parts = [
-        facts(
+        key_values(
             [
                 ("address", each.address),
                 ("version", each.version),
-                ("up", span(max(session.now_ms - each.boot_ms, 0)) if each.boot_ms else None),
+                ("up", _uptime(each, session.now_ms)),
                 ("in", f"{each.in_tps or 0:,.1f}/s, {each.in_today or 0:,} today"),
                 ("out", f"{each.out_tps or 0:,.1f}/s, {each.out_today or 0:,} today"),
                 ("slowest put", _ms(each.put_max_ms)),
-                ("waiting", f"{several(each.waiting_sends or 0, 'send')}, "
-                            f"{several(each.waiting_pulls or 0, 'pull')}"),
+                ("waiting", f"{plural(each.waiting_sends or 0, 'send')}, "
+                            f"{plural(each.waiting_pulls or 0, 'pull')}"),
                 ("disk", None if each.disk_ratio is None else f"{each.disk_ratio:.0%} full"),
-                ("log", f"{told.found[at].get('commitLogMinOffset', '?')} to "
-                        f"{told.found[at].get('commitLogMaxOffset', '?')}"),
-                ("oldest message", moment(int(_digits(
-                    told.found[at].get("earliestMessageTimeStamp"))))),
+                ("log", f"{gathered.responses[at].get('commitLogMinOffset', '?')} to "
+                        f"{gathered.responses[at].get('commitLogMaxOffset', '?')}"),
+                ("oldest message", format_time(int(_digits(
+                    gathered.responses[at].get("earliestMessageTimeStamp"))))),
             ],
             title=f"Broker {at.label}",
         )
-        for at, each in rates.found.items() if at in told.found
+        for at, each in rates.responses.items() if at in gathered.responses
     ]  # fmt: skip
-    return Shown(data, parts, rates.warnings)
+    return CommandResult(data, parts, rates.warnings)
+
+
+def _uptime(rates: BrokerRates, now_ms: int) -> str | None:
+    return format_duration(max(now_ms - rates.boot_ms, 0)) if rates.boot_ms else None
 
 
 def _ms(value: float | None) -> str | None:
@@ -119,7 +130,7 @@ def _digits(text: str | None) -> str:
     return text if text and text.lstrip("-").isdecimal() else "0"
 
 
-@verb(
+@command(
     app, "runtime", reads=True, watches=True,
     examples=["tianzhou broker runtime broker-a", "tianzhou broker runtime broker-a '*Tps'"],
 )  # fmt: skip
@@ -129,19 +140,21 @@ async def show_runtime(
     pattern: Annotated[
         str | None, typer.Argument(metavar="[PATTERN]", help="Only names like this: '*Tps'.")
     ] = None,
-) -> Shown:
+) -> CommandResult:
     """Show all figures that a broker tells, under RocketMQ's names."""
-    brokers = await named(session, broker)
-    told = await gather(brokers, session.admin.brokers.runtime)
+    brokers = await resolve_brokers(session, broker)
+    gathered = await gather(brokers, session.admin.brokers.runtime)
     chosen = {
-        at.label: {name: figures[name] for name in like(figures, pattern)}
-        for at, figures in told.found.items()
+        at.label: {name: figures[name] for name in matching_names(figures, pattern)}
+        for at, figures in gathered.responses.items()
     }
-    parts = [facts(figures.items(), title=f"Broker {name}") for name, figures in chosen.items()]
-    return Shown(chosen, parts, told.warnings)
+    parts = [
+        key_values(figures.items(), title=f"Broker {name}") for name, figures in chosen.items()
+    ]
+    return CommandResult(chosen, parts, gathered.warnings)
 
 
-@verb(
+@command(
     app, "lag", reads=True, watches=True,
     examples=["tianzhou broker lag broker-a", "tianzhou broker lag broker-a --min-lag 1000"],
 )  # fmt: skip
@@ -152,16 +165,16 @@ async def show_lag(
         int, typer.Option("--min-lag", min=0, help="Only queues with such a lag or more.")
     ] = 1,
     orderly: Annotated[bool, typer.Option("--orderly", help="Only orderly consumption.")] = False,
-) -> Shown:
+) -> CommandResult:
     """Show the lag of every group on a broker, queue by queue."""
-    brokers = await named(session, broker, only_masters=True)
-    told = await gather(
+    brokers = await resolve_brokers(session, broker, only_masters=True)
+    gathered = await gather(
         brokers, lambda at: session.admin.brokers.consume_stats(at, orderly=orderly)
     )
     rows = [
         (group, queue.topic, at.name, queue.queue_id, each.broker_offset, each.consumer_offset,
          each.broker_offset - each.consumer_offset)
-        for at, stats in told.found.items()
+        for at, stats in gathered.responses.items()
         for by_group in stats.stats
         for group, few in sorted(by_group.items())
         for one in few
@@ -172,13 +185,17 @@ async def show_lag(
     ]  # fmt: skip
     keys = ("group", "topic", "broker", "queue", "end", "committed", "lag")
     data = [dict(zip(keys, row, strict=True)) for row in rows]
-    total = sum(stats.total_diff for stats in told.found.values())
+    total = sum(stats.total_diff for stats in gathered.responses.values())
     columns = ["group", "topic", "!broker", ">queue", ">end", ">committed", ">lag"]
-    notes = [f"{several(total, 'message')} to consume on {', '.join(a.name for a in told.found)}"]
-    return Shown(data, [table(columns, rows)] if rows else [], told.warnings, notes=notes)
+    notes = [
+        f"{plural(total, 'message')} to consume on {', '.join(a.name for a in gathered.responses)}"
+    ]
+    return CommandResult(
+        data, [table(columns, rows)] if rows else [], gathered.warnings, notes=notes
+    )
 
 
-@verb(
+@command(
     app, "config", reads=True, destroys=True,
     examples=[
         "tianzhou broker config broker-a",
@@ -194,21 +211,21 @@ async def config(
     only_masters: Annotated[
         bool, typer.Option("--masters", help="Of a cluster: not its slaves.")
     ] = False,
-) -> Shown | None:
+) -> CommandResult | None:
     """Show the settings of a broker, or change some of them while it runs."""
-    brokers = await named(session, broker, only_masters=only_masters)
-    told = await gather(brokers, session.admin.brokers.settings)
+    brokers = await resolve_brokers(session, broker, only_masters=only_masters)
+    gathered = await gather(brokers, session.admin.brokers.settings)
     if changes:
-        await _change(session, told.found, pairs_of(changes))
+        await _change(session, gathered.responses, pairs_of(changes))
         return None
     chosen = {
-        at.label: {key: _hide(key, settings[key]) for key in like(settings, pattern)}
-        for at, settings in told.found.items()
+        at.label: {key: _hide(key, settings[key]) for key in matching_names(settings, pattern)}
+        for at, settings in gathered.responses.items()
     }
     if not any(chosen.values()):
         raise TargetError(f"{broker} has no setting like {pattern!r}")
-    parts = [facts(pairs.items(), title=f"Broker {name}") for name, pairs in chosen.items()]
-    return Shown(chosen, parts, told.warnings)
+    parts = [key_values(pairs.items(), title=f"Broker {name}") for name, pairs in chosen.items()]
+    return CommandResult(chosen, parts, gathered.warnings)
 
 
 def _hide(key: str, value: str) -> str:
@@ -216,7 +233,7 @@ def _hide(key: str, value: str) -> str:
 
 
 async def _change(
-    session: Session, now: dict[BrokerAt, dict[str, str]], changes: dict[str, str]
+    session: Session, now: dict[BrokerRef, dict[str, str]], changes: dict[str, str]
 ) -> None:
     for at, settings in now.items():
         unknown = [key for key in changes if key not in settings]
@@ -226,19 +243,19 @@ async def _change(
                 f"`tianzhou broker config {at.name}` shows them"
             )
         for key, value in changes.items():
-            session.say(f"  {at.label}: {key} {_hide(key, settings[key])} -> {_hide(key, value)}")
+            session.print(f"  {at.label}: {key} {_hide(key, settings[key])} -> {_hide(key, value)}")
     names = ", ".join(at.label for at in now)
-    if not session.agreed(f"change {several(len(changes), 'setting')} of {names}"):
+    if not session.confirm(f"change {plural(len(changes), 'setting')} of {names}"):
         return
     done = await gather(now, lambda at: session.admin.brokers.change_settings(at, changes))
     warn_all(session, done.warnings)
-    session.say(f"changed on {', '.join(at.label for at in done.found)}")
-    for at, remark in done.found.items():
+    session.print(f"changed on {', '.join(at.label for at in done.responses)}")
+    for at, remark in done.responses.items():
         if remark:
-            session.say(f"  {at.label}: {remark}")
+            session.print(f"  {at.label}: {remark}")
 
 
-@verb(
+@command(
     app, "stats", reads=True,
     examples=[
         "tianzhou broker stats TOPIC_PUT_NUMS orders",
@@ -250,13 +267,13 @@ async def show_statistic(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Such as TOPIC_PUT_NUMS.")],
     key: Annotated[str, typer.Argument(metavar="KEY", help="A topic, or topic@group.")],
     broker: BrokerOption = None,
-) -> Shown:
+) -> CommandResult:
     """Show one of the statistics that brokers keep: last minute, hour and day."""
     brokers = await masters(session, broker=broker)
-    told = await gather(brokers, lambda at: session.admin.brokers.statistic(at, name, key))
+    gathered = await gather(brokers, lambda at: session.admin.brokers.statistic(at, name, key))
     rows = [
         (at.name, period, each.sum, each.tps, each.average)
-        for at, data in told.found.items()
+        for at, data in gathered.responses.items()
         if data is not None
         for period, each in (("minute", data.minute), ("hour", data.hour), ("day", data.day))
         if each is not None
@@ -265,10 +282,12 @@ async def show_statistic(
     data = [dict(zip(keys, row, strict=True)) for row in rows]
     notes = [] if rows else [f"no broker has counted {name} of {key}"]
     columns = ["!broker", "last", ">sum", ">per second", ">average"]
-    return Shown(data, [table(columns, rows)] if rows else [], told.warnings, notes=notes)
+    return CommandResult(
+        data, [table(columns, rows)] if rows else [], gathered.warnings, notes=notes
+    )
 
 
-@verb(
+@command(
     app, "clean", destroys=True,
     examples=[
         "tianzhou broker clean log --broker broker-a --yes",
@@ -278,7 +297,7 @@ async def show_statistic(
 async def clean(
     session: Session,
     what: Annotated[
-        Chore,
+        CleanTarget,
         typer.Argument(help="Expired log files, expired queue files, or queues of lost topics."),
     ],
     cluster: ClusterOption = None,
@@ -287,32 +306,35 @@ async def clean(
     """Let brokers tidy up now what they would tidy up later."""
     brokers = await masters(session, cluster, broker)
     actions = {
-        Chore.LOG: ("delete expired log files", session.admin.brokers.clean_log),
-        Chore.QUEUES: ("delete expired queue files", session.admin.brokers.clean_queues),
-        Chore.TOPICS: ("delete queues of topics that are gone", session.admin.brokers.clean_topics),
+        CleanTarget.LOG: ("delete expired log files", session.admin.brokers.clean_log),
+        CleanTarget.QUEUES: ("delete expired queue files", session.admin.brokers.clean_queues),
+        CleanTarget.TOPICS: (
+            "delete queues of topics that are gone",
+            session.admin.brokers.clean_topics,
+        ),
     }
     words, ask = actions[what]
     names = ", ".join(at.name for at in brokers)
-    if not session.agreed(f"{words} on {names}"):
+    if not session.confirm(f"{words} on {names}"):
         return
     done = await gather(brokers, ask)
     warn_all(session, done.warnings)
-    session.say(f"{', '.join(at.name for at in done.found)}: asked to {words}")
+    session.print(f"{', '.join(at.name for at in done.responses)}: asked to {words}")
 
 
-@verb(
+@command(
     app, "ha", reads=True, watches=True,
     examples=["tianzhou broker ha broker-a", "tianzhou broker ha broker-a --watch"],
 )  # fmt: skip
-async def show_ha(session: Session, broker: Broker) -> Shown:
+async def show_ha(session: Session, broker: Broker) -> CommandResult:
     """Show how brokers replicate (5.x): the slaves of a master, or the master of a slave."""
-    told = await gather(await named(session, broker), session.admin.brokers.ha_status)
-    if not told.found:
-        raise TargetError(f"{broker} tells nothing of replication: {'; '.join(told.warnings)}")
-    data = {at.label: msgspec.to_builtins(info) for at, info in told.found.items()}
+    gathered = await gather(await resolve_brokers(session, broker), session.admin.brokers.ha_status)
+    if not gathered.responses:
+        raise TargetError(f"{broker} tells nothing of replication: {'; '.join(gathered.warnings)}")
+    data = {at.label: msgspec.to_builtins(info) for at, info in gathered.responses.items()}
     rows = [
         row
-        for at, info in told.found.items()
+        for at, info in gathered.responses.items()
         for row in (
             [
                 (at.label, "master of", slave.addr, info.master_max_offset, slave.slave_ack_offset,
@@ -328,14 +350,16 @@ async def show_ha(session: Session, broker: Broker) -> Shown:
     ]  # fmt: skip
     alone = [
         f"{at.label} is a master without slaves, its log ends at {info.master_max_offset:,}"
-        for at, info in told.found.items()
+        for at, info in gathered.responses.items()
         if info.master and not info.connections
     ]
     columns = ["!broker", "role", "!of", ">log ends", ">confirmed", ">behind", "in sync"]
-    return Shown(data, [table(columns, rows)] if rows else [], told.warnings, notes=alone)
+    return CommandResult(
+        data, [table(columns, rows)] if rows else [], gathered.warnings, notes=alone
+    )
 
 
-@verb(
+@command(
     app, "flush-offset", destroys=True,
     examples=["tianzhou broker flush-offset 10.0.0.8:10911 0 --yes"],
 )  # fmt: skip
@@ -347,11 +371,11 @@ async def set_flush_offset(
     ],
 ) -> None:
     """Tell a slave how far its master's log is on disk (5.x); a master takes no notice."""
-    brokers = await named(session, broker)
+    brokers = await resolve_brokers(session, broker)
     names = ", ".join(at.label for at in brokers)
-    if not session.agreed(f"set the flush offset of the master to {log_offset:,} on {names}"):
+    if not session.confirm(f"set the flush offset of the master to {log_offset:,} on {names}"):
         return
     done = await gather(
         brokers, lambda at: session.admin.brokers.set_master_flush_offset(at, log_offset)
     )
-    tell_done(session, f"flush offset of the master: set to {log_offset:,}", done)
+    report_done(session, f"flush offset of the master: set to {log_offset:,}", done)

@@ -17,13 +17,20 @@ from tianzhou.admin import export
 from tianzhou.admin.doctor.changes import CAME, WATCH, Change, changes, with_unseen
 from tianzhou.admin.doctor.checks import WATCH_S, examine
 from tianzhou.admin.doctor.findings import Finding, Level
-from tianzhou.admin.fanout import BrokerAt
+from tianzhou.admin.fanout import BrokerRef
 from tianzhou.admin.rates import BrokerRates, GroupBacklog, Snapshot, snapshot
-from tianzhou.admin.store_latency import LatePuts
-from tianzhou.cli.commands.doctor import ExpectOption, Memory
-from tianzhou.cli.shared.command import Session, print_json, verb
+from tianzhou.admin.store_latency import StoreLatencyWindow
+from tianzhou.cli.commands.doctor import BrokerHistory, ExpectOption
+from tianzhou.cli.shared.command import Session, command, print_json
 from tianzhou.cli.shared.common_options import BrokerOption, ClusterOption, is_system_group, masters
-from tianzhou.cli.shared.output import Shown, alarming, moment, several, span, table
+from tianzhou.cli.shared.output import (
+    CommandResult,
+    format_duration,
+    format_time,
+    highlight,
+    plural,
+    table,
+)
 from tianzhou.config.files import replace_file
 from tianzhou.errors import ConfigError, TargetError, TianzhouError
 from tianzhou.protocol.bodies.route import ClusterInfo
@@ -34,8 +41,8 @@ if TYPE_CHECKING:
 app = typer.Typer(name="cluster", no_args_is_help=True, help="Look at clusters.")
 
 
-@verb(app, "list", reads=True, examples=["tianzhou cluster list"])
-async def list_clusters(session: Session) -> Shown:
+@command(app, "list", reads=True, examples=["tianzhou cluster list"])
+async def list_clusters(session: Session) -> CommandResult:
     """List the clusters that the nameserver knows, and their brokers."""
     info: ClusterInfo = await session.admin.clusters.info()
     data = [
@@ -59,26 +66,28 @@ async def list_clusters(session: Session) -> Shown:
         if broker in info.brokers
         for key, address in sorted((info.brokers[broker].addresses or {}).items())
     )
-    notes = [f"{several(len(info.clusters), 'cluster')}, {several(len(info.brokers), 'broker')}"]
-    return Shown(data, [table(["!cluster", "!broker", ">id", "!address"], rows)], notes=notes)
+    notes = [f"{plural(len(info.clusters), 'cluster')}, {plural(len(info.brokers), 'broker')}"]
+    return CommandResult(
+        data, [table(["!cluster", "!broker", ">id", "!address"], rows)], notes=notes
+    )
 
 
-@verb(
+@command(
     app, "show", reads=True, watches=True,
     examples=["tianzhou cluster show", "tianzhou cluster show --cluster DefaultCluster --watch"],
 )  # fmt: skip
-async def show_cluster(session: Session, cluster: ClusterOption = None) -> Shown:
+async def show_cluster(session: Session, cluster: ClusterOption = None) -> CommandResult:
     """Show each broker: version, rates, totals of today, disk, how long it runs."""
     admin = session.admin
-    told = await snapshot(
+    result = await snapshot(
         admin.brokers, admin.groups, admin.clusters, cluster=cluster, backlog=False
     )
-    names = dict.fromkeys(each.cluster for each in told.brokers)
+    names = dict.fromkeys(each.cluster for each in result.brokers)
     parts = [
-        _cluster_table(name, [each for each in told.brokers if each.cluster == name], session)
+        _cluster_table(name, [each for each in result.brokers if each.cluster == name], session)
         for name in names
     ]
-    return Shown([asdict(each) for each in told.brokers], parts, told.warnings)
+    return CommandResult([asdict(each) for each in result.brokers], parts, result.warnings)
 
 
 def _cluster_table(name: str, brokers: list[BrokerRates], session: Session) -> RenderableType:
@@ -90,7 +99,7 @@ def _cluster_table(name: str, brokers: list[BrokerRates], session: Session) -> R
             (
                 each.broker, str(each.broker_id), each.address, each.version, each.in_tps,
                 each.out_tps, each.in_today, each.out_today, _disk(each),
-                span(max(now_ms - each.boot_ms, 0)) if each.boot_ms else None,
+                format_duration(max(now_ms - each.boot_ms, 0)) if each.boot_ms else None,
             )
             for each in brokers
         ),
@@ -98,7 +107,7 @@ def _cluster_table(name: str, brokers: list[BrokerRates], session: Session) -> R
     )  # fmt: skip
 
 
-@verb(
+@command(
     app, "top", reads=True, live=True,
     examples=[
         "tianzhou cluster top", "tianzhou cluster top --every 5",
@@ -109,26 +118,26 @@ async def top(
     session: Session,
     cluster: ClusterOption = None,
     count: Annotated[int, typer.Option("--groups", min=0, help="Groups to show.")] = 10,
-) -> Shown:
+) -> CommandResult:
     """Watch a cluster live: rates in and out, latency, what waits, and the largest backlogs.
 
     Latency (p99, max) is that of messages stored since the last look, in steps of 0, 10, 50, 100 ms
     and so on; the first look, and the only one with --once, has it as the broker reckons it.
     """
     admin = session.admin
-    told = await snapshot(admin.brokers, admin.groups, admin.clusters, cluster=cluster)
-    late = session.kept(LatePuts)
-    since = "the last look" if late.has_looked else "the start of the broker"
-    told = replace(told, brokers=late.look(told.brokers))
-    groups = [each for each in told.groups if not is_system_group(each.group) or each.lag]
-    in_tps = sum(each.in_tps or 0 for each in told.brokers)
-    out_tps = sum(each.out_tps or 0 for each in told.brokers)
-    lag = sum(each.lag for each in told.groups)
+    result = await snapshot(admin.brokers, admin.groups, admin.clusters, cluster=cluster)
+    latency = session.state_of(StoreLatencyWindow)
+    since = "the last look" if latency.has_previous else "the start of the broker"
+    result = replace(result, brokers=latency.update(result.brokers))
+    groups = [each for each in result.groups if not is_system_group(each.group) or each.lag]
+    in_tps = sum(each.in_tps or 0 for each in result.brokers)
+    out_tps = sum(each.out_tps or 0 for each in result.brokers)
+    lag = sum(each.lag for each in result.groups)
     head = Text.assemble(
         ("in ", "dim"), (f"{in_tps:,.1f}/s", "bold green"),
         ("   out ", "dim"), (f"{out_tps:,.1f}/s", "bold green"),
         ("   backlog ", "dim"), (f"{lag:,}", "bold yellow" if lag else "bold green"),
-        ("   brokers ", "dim"), (f"{len(told.brokers)}", "bold"),
+        ("   brokers ", "dim"), (f"{len(result.brokers)}", "bold"),
         (f"   latency since {since}", "dim"),
     )  # fmt: skip
     data = {
@@ -136,16 +145,16 @@ async def top(
         "out_tps": out_tps,
         "backlog": lag,
         "latency_since": since,
-        "brokers": [asdict(each) for each in told.brokers],
+        "brokers": [asdict(each) for each in result.brokers],
         "groups": [asdict(each) for each in groups[:count]],
     }
-    parts: list[RenderableType] = [head, _top_brokers(told)]
+    parts: list[RenderableType] = [head, _top_brokers(result)]
     if groups and count:
         parts.append(_top_groups(groups[:count]))
-    return Shown(data, parts, told.warnings)
+    return CommandResult(data, parts, result.warnings)
 
 
-def _top_brokers(told: Snapshot) -> RenderableType:
+def _top_brokers(result: Snapshot) -> RenderableType:
     return table(
         ["!broker", ">id", ">in/s", ">out/s", ">p99 ms", ">max ms", ">answer ms",
          ">sends", ">pulls", ">disk"],
@@ -155,7 +164,7 @@ def _top_brokers(told: Snapshot) -> RenderableType:
                 each.put_max_ms, each.answer_ms, each.waiting_sends, each.waiting_pulls,
                 _disk(each),
             )
-            for each in told.brokers
+            for each in result.brokers
         ),
     )  # fmt: skip
 
@@ -163,7 +172,7 @@ def _top_brokers(told: Snapshot) -> RenderableType:
 def _top_groups(groups: list[GroupBacklog]) -> RenderableType:
     return table(
         ["group", ">backlog", ">consumed/s"],
-        ((each.group, alarming(each.lag), each.consume_tps) for each in groups),
+        ((each.group, highlight(each.lag), each.consume_tps) for each in groups),
     )
 
 
@@ -190,7 +199,7 @@ class Latency:
     first_error: str | None
 
 
-@verb(
+@command(
     app, "latency", reads=True, live=True,
     examples=[
         "tianzhou cluster latency --once", "tianzhou cluster latency --count 1000 --size 1024",
@@ -212,7 +221,7 @@ async def latency(
     room: Annotated[
         str, typer.Option("--room", metavar="NAME", help="With --lines: where this is measured.")
     ] = "noname",
-) -> Shown:
+) -> CommandResult:
     """Measure how long each broker takes to store a message: one after the other, to its own topic.
 
     Every master has a topic of its own name, which nobody consumes. The first message, which opens
@@ -229,24 +238,26 @@ async def latency(
         (
             (
                 each.cluster, each.broker, each.mean_ms, each.max_ms, each.stored,
-                alarming(each.failed), each.first_error,
+                highlight(each.failed), each.first_error,
             )
             for each in rows
         ),
     )  # fmt: skip
     failed = not any(each.stored for each in rows)
     if as_lines:
-        now = moment(session.now_ms)
+        now = format_time(session.now_ms)
         lines = [
             f"{now}|{room}|{each.cluster}|{each.broker}|"
             + ("" if each.mean_ms is None else f"{each.mean_ms:.0f}")
             for each in rows
         ]
-        return Shown([asdict(each) for each in rows], notes=lines, exit_code=1 if failed else 0)
-    return Shown([asdict(each) for each in rows], [shown], exit_code=1 if failed else 0)
+        return CommandResult(
+            [asdict(each) for each in rows], notes=lines, exit_code=1 if failed else 0
+        )
+    return CommandResult([asdict(each) for each in rows], [shown], exit_code=1 if failed else 0)
 
 
-async def _latency_of(producer: "Producer", at: BrokerAt, count: int, body: bytes) -> Latency:
+async def _latency_of(producer: "Producer", at: BrokerRef, count: int, body: bytes) -> Latency:
     took_ms: list[float] = []
     failed, first_error = 0, None
     for number in range(count):
@@ -266,7 +277,7 @@ async def _latency_of(producer: "Producer", at: BrokerAt, count: int, body: byte
     )
 
 
-@verb(
+@command(
     app, "watch", reads=True, endless=True,
     examples=["tianzhou cluster watch", "tianzhou cluster watch --every 10 --json"],
 )  # fmt: skip
@@ -296,24 +307,24 @@ async def watch(
     line for each change, for a terminal, a log, or with --json for a program that raises alarms.
     """
     before: list[Finding] = []
-    memory = Memory(session, expect)
+    history = BrokerHistory(session, expect)
     for number in itertools.count(1):
         try:
-            found = await examine(session.admin, memory.presence, wait_s=wait_s)
+            found = await examine(session.admin, history.presence, wait_s=wait_s)
         except TianzhouError as e:
             what, advice = str(e), "it is tried again"
             found = [Finding(Level.ERROR, WATCH, session.target.namesrv, what, advice)]
-        memory.save()
+        history.save()
         after = with_unseen(before, found)
         for change in changes(before, after):
-            _tell_change(session, change)
+            _print_change(session, change)
         before = after
         if number == rounds:
             return
         await asyncio.sleep(every)
 
 
-def _tell_change(session: Session, change: Change) -> None:
+def _print_change(session: Session, change: Change) -> None:
     now_ms = session.now_ms
     found = change.finding
     if session.options.as_json:
@@ -322,7 +333,7 @@ def _tell_change(session: Session, change: Change) -> None:
     came = change.kind == CAME
     style = ("bold red" if found.level is Level.ERROR else "yellow") if came else "green"
     line = Text.assemble(
-        (f"{moment(now_ms)} ", "dim"), (f"{found.level if came else 'solved':8}", style),
+        (f"{format_time(now_ms)} ", "dim"), (f"{found.level if came else 'solved':8}", style),
         (f"{found.check}: ", "dim"), (f"{found.subject}: ", "bold"), found.what,
         (f" -> {found.advice}" if came and found.advice else "", "cyan"),
     )  # fmt: skip
@@ -337,7 +348,7 @@ class What(StrEnum):
     METRICS = "metrics"
 
 
-@verb(
+@command(
     app, "export", reads=True,
     examples=[
         "tianzhou cluster export metadata --folder backup",
@@ -360,7 +371,7 @@ async def export_cluster(
     special: Annotated[
         bool, typer.Option("--special", help="Also retry topics and dead letters.")
     ] = False,
-) -> Shown:
+) -> CommandResult:
     """Export a cluster as JSON, in the layout of `mqadmin`: its topics and groups, settings, rates.
 
     The file is metadata.json (topic.json, subscriptionGroup.json with --only), configs.json or
@@ -372,21 +383,21 @@ async def export_cluster(
     brokers = await admin.clusters.brokers(cluster=cluster, broker=broker)
     if what is What.METADATA:
         chosen = [at for at in brokers if at.is_master] or brokers
-        told = await export.metadata(
+        result = await export.metadata(
             admin, chosen, is_system_group, special=special, now_ms=session.now_ms
         )
     elif what is What.CONFIGS:
-        told = await export.configs(admin, brokers)
+        result = await export.configs(admin, brokers)
     else:
-        told = await export.metrics(admin, brokers, is_system_group)
-    document, name = told.document, f"{what}.json"
+        result = await export.metrics(admin, brokers, is_system_group)
+    document, name = result.document, f"{what}.json"
     if only is not None:
         table_name, name = _ONLY[only]
         document = {key: document[key] for key in (table_name, "exportTime")}
     if session.options.as_json:
-        return Shown(document, [], told.warnings)
+        return CommandResult(document, [], result.warnings)
     path = _write_document(folder / name, document)
-    return Shown(document, [], told.warnings, notes=[f"export {path} success"])
+    return CommandResult(document, [], result.warnings, notes=[f"export {path} success"])
 
 
 _ONLY = {

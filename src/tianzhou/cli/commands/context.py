@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from tianzhou.cli.shared.command import Verb
+from tianzhou.cli.shared.command import CommandWithExamples
 from tianzhou.cli.shared.context_file import (
     Context,
     Contexts,
@@ -17,7 +17,7 @@ from tianzhou.cli.shared.context_file import (
     save_contexts,
 )
 from tianzhou.cli.shared.output import console, table
-from tianzhou.cli.shared.terminal import OK, WRONG_USE, complain, say
+from tianzhou.cli.shared.terminal import OK, USAGE_ERROR, print_error, print_line
 from tianzhou.errors import AddressError, ConfigError
 from tianzhou.remoting.address import parse_addresses
 
@@ -30,28 +30,28 @@ def _change(command: str, contexts: Contexts, done: str) -> None:
     try:
         save_contexts(contexts_path(), contexts)
     except ConfigError as e:
-        complain(command, e)
+        print_error(command, e)
         raise typer.Exit(1) from e
-    say(done)
+    print_line(done)
 
 
 def _load(command: str) -> Contexts:
     try:
         return load_contexts(contexts_path())
     except ConfigError as e:
-        complain(command, e)
-        raise typer.Exit(WRONG_USE) from e
+        print_error(command, e)
+        raise typer.Exit(USAGE_ERROR) from e
 
 
 def _check(command: str, contexts: Contexts, name: str) -> Context:
     try:
         return find_context(contexts, name)
     except ConfigError as e:
-        complain(command, e)
+        print_error(command, e)
         raise typer.Exit(1) from e
 
 
-@app.command("add", cls=Verb)
+@app.command("add", cls=CommandWithExamples)
 def add(
     name: Name,
     namesrv: Annotated[
@@ -88,15 +88,15 @@ def add(
     try:
         parse_addresses(namesrv)
     except AddressError as e:
-        complain(command, e)
-        raise typer.Exit(WRONG_USE) from e
+        print_error(command, e)
+        raise typer.Exit(USAGE_ERROR) from e
     if (access_key is None) != (secret_key is None):
-        complain(command, "an account needs both --access-key and --secret-key")
-        raise typer.Exit(WRONG_USE)
+        print_error(command, "an account needs both --access-key and --secret-key")
+        raise typer.Exit(USAGE_ERROR)
     papers = [_absolute(command, path) for path in (tls_ca, tls_cert, tls_key)]
     if tls_key is not None and tls_cert is None:
-        complain(command, "--tls-key needs --tls-cert")
-        raise typer.Exit(WRONG_USE)
+        print_error(command, "--tls-key needs --tls-cert")
+        raise typer.Exit(USAGE_ERROR)
     context = Context(
         namesrv=namesrv,
         access_key=access_key,
@@ -114,12 +114,12 @@ def add(
 
 def _absolute(command: str, path: Path | None) -> str | None:
     if path is not None and not path.is_file():
-        complain(command, f"{path}: there is no such file")
-        raise typer.Exit(WRONG_USE)
+        print_error(command, f"{path}: there is no such file")
+        raise typer.Exit(USAGE_ERROR)
     return None if path is None else str(path.absolute())
 
 
-@app.command("use", cls=Verb)
+@app.command("use", cls=CommandWithExamples)
 def use(name: Name) -> None:
     """Use a context from now on, wherever neither --namesrv nor NAMESRV_ADDR says otherwise."""
     contexts = _load("tianzhou context use")
@@ -128,7 +128,7 @@ def use(name: Name) -> None:
     _change("tianzhou context use", changed, f"context {name}: in use, {context.namesrv}")
 
 
-@app.command("remove", cls=Verb)
+@app.command("remove", cls=CommandWithExamples)
 def remove(
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -140,7 +140,7 @@ def remove(
     contexts = _load("tianzhou context remove")
     _check("tianzhou context remove", contexts, name)
     if dry_run:
-        say(f"would forget context {name}; nothing was changed")
+        print_line(f"would forget context {name}; nothing was changed")
         raise typer.Exit(OK)
     if not yes:
         typer.confirm(f"Forget context {name}?", abort=True, err=True)
@@ -151,7 +151,7 @@ def remove(
     )
 
 
-@app.command("list", cls=Verb)
+@app.command("list", cls=CommandWithExamples)
 def list_contexts(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
 ) -> None:
@@ -159,11 +159,11 @@ def list_contexts(
     contexts = _load("tianzhou context list")
     if as_json:
         shown = {name: each.without_secret() for name, each in contexts.contexts.items()}
-        told = {"current": contexts.current, "contexts": msgspec.to_builtins(shown)}
-        say(json.dumps(told, indent=2, ensure_ascii=False))
+        data = {"current": contexts.current, "contexts": msgspec.to_builtins(shown)}
+        print_line(json.dumps(data, indent=2, ensure_ascii=False))
         return
     if not contexts.contexts:
-        say("no context yet; `tianzhou context add NAME --namesrv ADDR` makes one")
+        print_line("no context yet; `tianzhou context add NAME --namesrv ADDR` makes one")
         return
     rows = (
         ("*" if name == contexts.current else "", name, each.namesrv, each.access_key, each.tls)

@@ -14,13 +14,13 @@ import typer
 from rich.console import Group as Below
 from rich.progress import Progress
 
-from tianzhou.admin.messages import QueueAt
+from tianzhou.admin.messages import QueueRef
 from tianzhou.admin.redelivery import dead_letters, resendable_dead_letter
 from tianzhou.admin.topics import extents
 from tianzhou.cli.commands.message_output import message_data, message_line
-from tianzhou.cli.shared.command import Session, verb
+from tianzhou.cli.shared.command import Session, command
 from tianzhou.cli.shared.common_options import Group
-from tianzhou.cli.shared.output import Shown, alarming, moment, several, table
+from tianzhou.cli.shared.output import CommandResult, format_time, highlight, plural, table
 from tianzhou.cli.shared.times import parse_time
 from tianzhou.errors import ConfigError, TargetError, TianzhouError
 from tianzhou.message import StoredMessage
@@ -46,7 +46,7 @@ class DeadRow:
     last_ms: int
 
 
-@verb(
+@command(
     app, "list", reads=True,
     examples=["tianzhou dlq list", "tianzhou dlq list billing --since 1d"],
 )  # fmt: skip
@@ -57,18 +57,18 @@ async def list_dead(
     ] = None,
     since: Since = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 64,
-) -> Shown:
+) -> CommandResult:
     """List the groups that have dead letters, or the dead letters of one group."""
     if group is None:
         return await _list_groups(session)
     found = [each async for each in _dead_letters(session, group, since, limit=limit)]
     lines = [message_line(message, at.broker.name) for at, message in found]
     data = [message_data(message, at.broker.name) for at, message in found]
-    notes = [several(len(found), "dead letter")]
-    return Shown(data, [Below(*lines)] if lines else [], notes=notes)
+    notes = [plural(len(found), "dead letter")]
+    return CommandResult(data, [Below(*lines)] if lines else [], notes=notes)
 
 
-async def _list_groups(session: Session) -> Shown:
+async def _list_groups(session: Session) -> CommandResult:
     topics = session.admin.topics
     await session.admin.clusters.brokers()  # without a broker nothing can be said
     names = [name for name in await topics.names() if name.startswith(DLQ_TOPIC_PREFIX)]
@@ -84,10 +84,12 @@ async def _list_groups(session: Session) -> Shown:
             rows.append(DeadRow(name.removeprefix(DLQ_TOPIC_PREFIX), count, last_ms))
     shown = table(
         ["group", ">dead letters", "last"],
-        ((row.group, alarming(row.count), moment(row.last_ms)) for row in rows),
+        ((row.group, highlight(row.count), format_time(row.last_ms)) for row in rows),
     )
-    notes = [f"{several(len(rows), 'group')} with dead letters"]
-    return Shown([asdict(row) for row in rows], [shown] if rows else [], warnings, notes=notes)
+    notes = [f"{plural(len(rows), 'group')} with dead letters"]
+    return CommandResult(
+        [asdict(row) for row in rows], [shown] if rows else [], warnings, notes=notes
+    )
 
 
 def _dead_letters(
@@ -96,12 +98,12 @@ def _dead_letters(
     since: str | None,
     ids: list[str] | None = None,
     limit: int | None = None,
-) -> AsyncGenerator[tuple[QueueAt, StoredMessage]]:
+) -> AsyncGenerator[tuple[QueueRef, StoredMessage]]:
     begin_ms = parse_time(since, session.now_ms) if since else 0
     return dead_letters(session.admin, group, begin_ms=begin_ms, ids=ids or (), limit=limit)
 
 
-@verb(
+@command(
     app, "resend", reads=True, destroys=True,
     examples=[
         "tianzhou dlq resend billing --dry-run",
@@ -119,15 +121,15 @@ async def resend(
         str | None,
         typer.Option("--to-topic", metavar="TOPIC", help="Send there, not to the group alone."),
     ] = None,
-) -> Shown | None:
+) -> CommandResult | None:
     """Send dead letters again, to the group that gave them up. They also stay where they are."""
     found = [each async for each in _dead_letters(session, group, since, ids)]
     if ids and len(found) < len(ids):
         raise TargetError(f"only {len(found)} of {len(ids)} ids are dead letters of {group}")
     if not found:
-        return Shown([], notes=["there is nothing to send"])
+        return CommandResult([], notes=["there is nothing to send"])
     goal = to_topic or RETRY_TOPIC_PREFIX + group
-    if not session.agreed(f"send {several(len(found), 'dead letter')} to {goal}"):
+    if not session.confirm(f"send {plural(len(found), 'dead letter')} to {goal}"):
         return None
     queues = await session.admin.messages.write_queues(goal)
     if not queues:
@@ -144,11 +146,11 @@ async def resend(
             except TianzhouError as e:
                 failures.append(f"{id_of(message)}: {e}")
             bar.advance(task)
-    notes = [f"{several(len(done), 'message')} sent to {goal}"]
-    return Shown(done, warnings=failures, exit_code=1 if failures else 0, notes=notes)
+    notes = [f"{plural(len(done), 'message')} sent to {goal}"]
+    return CommandResult(done, warnings=failures, exit_code=1 if failures else 0, notes=notes)
 
 
-@verb(
+@command(
     app, "export", reads=True,
     examples=["tianzhou dlq export billing --to dead.jsonl", "tianzhou dlq export billing --to -"],
 )  # fmt: skip
@@ -159,7 +161,7 @@ async def export(
         str, typer.Option("--to", metavar="FILE", help="A file, one JSON object a line; - stdout.")
     ],
     since: Since = None,
-) -> Shown | None:
+) -> CommandResult | None:
     """Write the dead letters of a group into a file, as JSON lines."""
     letters = _dead_letters(session, group, since)
     found = [message_data(message, at.broker.name) async for at, message in letters]
@@ -168,8 +170,8 @@ async def export(
         session.out.file.write(lines)
         return None
     _write(Path(to), lines)
-    notes = [f"{several(len(found), 'dead letter')} written to {to}"]
-    return Shown({"count": len(found), "file": to}, notes=notes)
+    notes = [f"{plural(len(found), 'dead letter')} written to {to}"]
+    return CommandResult({"count": len(found), "file": to}, notes=notes)
 
 
 def _write(path: Path, text: str) -> None:

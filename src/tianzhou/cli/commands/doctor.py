@@ -9,11 +9,11 @@ from rich.text import Text
 from tianzhou.admin.doctor.checks import WATCH_S, examine, registered_brokers
 from tianzhou.admin.doctor.findings import Finding, Level
 from tianzhou.admin.doctor.presence import Presence, expectation
-from tianzhou.cli.shared.command import Session, verb
+from tianzhou.cli.shared.command import Session, command
 from tianzhou.cli.shared.context_file import contexts_path
-from tianzhou.cli.shared.output import Shown, several
+from tianzhou.cli.shared.output import CommandResult, plural
 from tianzhou.cli.shared.seen_brokers import SeenBrokers
-from tianzhou.cli.shared.tables import Facts
+from tianzhou.cli.shared.tables import KeyValues
 
 app = typer.Typer(name="doctor", add_completion=False)
 
@@ -35,7 +35,7 @@ ExpectOption = Annotated[
 ]
 
 
-class Memory:
+class BrokerHistory:
     """What a verb knows of the brokers of its cluster, kept in a file between two runs."""
 
     def __init__(self, session: Session, expect: list[str] | None) -> None:
@@ -55,7 +55,7 @@ class Memory:
             self._session.warn(f"warning: {warning}")
 
 
-@verb(
+@command(
     app, "", reads=True,
     examples=[
         "tianzhou doctor", "tianzhou doctor --json", "tianzhou doctor --wait 10",
@@ -85,7 +85,7 @@ async def doctor(
             help="Accept that a broker is gone, by its name; `all` for every one that is missing.",
         ),
     ] = None,
-) -> Shown:
+) -> CommandResult:
     """Find the usual faults of a cluster, and say what to do.
 
     Looks for: brokers that were there at an earlier look and are gone, nameservers that are away or
@@ -93,18 +93,18 @@ async def doctor(
     subscribe differently, queues that stand still, dead letters, topics and groups that are created
     by themselves. Exit code 1 if there is an error.
     """
-    memory = Memory(session, expect)
+    history = BrokerHistory(session, expect)
     if forget:
-        for gone in memory.presence.forget(forget, await registered_brokers(session.admin)):
-            session.say(f"{gone.label} ({gone.address}) is forgotten")
-    findings = await examine(session.admin, memory.presence, wait_s=wait_s)
-    memory.save()
-    lines = Facts(map(_line, findings))
+        for gone in history.presence.forget(forget, await registered_brokers(session.admin)):
+            session.print(f"{gone.label} ({gone.address}) is forgotten")
+    findings = await examine(session.admin, history.presence, wait_s=wait_s)
+    history.save()
+    lines = KeyValues(map(_line, findings))
     errors = sum(each.level is Level.ERROR for each in findings)
     warnings = sum(each.level is Level.WARNING for each in findings)
-    notes = [f"{several(errors, 'error')}, {several(warnings, 'warning')}"]
+    notes = [f"{plural(errors, 'error')}, {plural(warnings, 'warning')}"]
     data = [asdict(each) for each in findings]
-    return Shown(data, [lines], exit_code=1 if errors else 0, notes=notes)
+    return CommandResult(data, [lines], exit_code=1 if errors else 0, notes=notes)
 
 
 def _line(each: Finding) -> tuple[Text, Text]:

@@ -9,13 +9,13 @@ from rich.text import Text
 
 from tianzhou.admin.copy_settings import copy_groups
 from tianzhou.admin.fanout import gather
-from tianzhou.admin.group_overview import GroupSummary, portray, summarize
+from tianzhou.admin.group_overview import GroupSummary, load_overview, summarize
 from tianzhou.cli.commands.group_options import GroupOptions
 from tianzhou.cli.commands.group_overview import (
     head,
     lag_table,
     members_table,
-    portrait_data,
+    overview_data,
     running_data,
     running_tables,
 )
@@ -28,13 +28,13 @@ from tianzhou.cli.shared.bulk_change import (
     apply_settings,
     copy_settings,
     read_settings,
-    refuse_if_there,
+    refuse_if_exists,
     refuse_removals,
-    tell_changed,
-    tell_done,
+    report_changed,
+    report_done,
     warn_all,
 )
-from tianzhou.cli.shared.command import Session, verb
+from tianzhou.cli.shared.command import Session, command
 from tianzhou.cli.shared.common_options import (
     BrokerOption,
     ClusterOption,
@@ -43,10 +43,10 @@ from tianzhou.cli.shared.common_options import (
     Through,
     Topic,
     is_system_group,
-    like,
     masters,
+    matching_names,
 )
-from tianzhou.cli.shared.output import Shown, alarming, moment, several, table
+from tianzhou.cli.shared.output import CommandResult, format_time, highlight, plural, table
 from tianzhou.errors import ConfigError, RequestError, TargetError
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.queues import SetMessageRequestModeBody
@@ -58,7 +58,7 @@ TopicOption = Annotated[
 ]
 
 
-@verb(
+@command(
     app, "list", reads=True, watches=True,
     examples=["tianzhou group list", "tianzhou group list 'order*' --watch"],
 )  # fmt: skip
@@ -67,38 +67,38 @@ async def list_groups(
     pattern: Pattern = None,
     cluster: ClusterOption = None,
     everything: Annotated[bool, typer.Option("--all", "-a", help="Also the system's own.")] = False,
-) -> Shown:
+) -> CommandResult:
     """List the groups: members online, what they consume, how far they lag behind."""
     groups = session.admin.groups
     brokers = await masters(session, cluster)
     tables = await gather(brokers, groups.all_configs)
-    known = like({name for table in tables.found.values() for name in table}, pattern)
+    known = matching_names({name for table in tables.responses.values() for name in table}, pattern)
     names = [name for name in known if everything or not is_system_group(name)]
     rows: list[GroupSummary] = []
     warnings = list(tables.warnings)
     for name in names:
-        on = [at for at, table in tables.found.items() if name in table]
+        on = [at for at, table in tables.responses.items() if name in table]
         rows.append(await summarize(groups, name, on, warnings))
     shown = table(
         ["group", ">members", "model", "topics", ">lag", ">consumed/s", "brokers"],
         (
             (
                 row.group, row.members, row.model, ", ".join(row.topics) or None,
-                alarming(row.lag), row.consume_tps, ", ".join(row.brokers),
+                highlight(row.lag), row.consume_tps, ", ".join(row.brokers),
             )
             for row in rows
         ),
     )  # fmt: skip
     hidden = len(known) - len(rows)
-    notes = [several(len(rows), "group") + (f"; {hidden} more with --all" if hidden else "")]
+    notes = [plural(len(rows), "group") + (f"; {hidden} more with --all" if hidden else "")]
     unique = list(dict.fromkeys(warnings))
-    return Shown(rows, [shown] if rows else [], unique, notes=notes)
+    return CommandResult(rows, [shown] if rows else [], unique, notes=notes)
 
 
 # -- show ------------------------------------------------------------------------------------------
 
 
-@verb(
+@command(
     app, "show", reads=True, watches=True,
     examples=[
         "tianzhou group show billing",
@@ -113,7 +113,7 @@ async def show_group(
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
     through: Through = None,
-) -> Shown:
+) -> CommandResult:
     """Show a group: its members, what they subscribe to, and the lag of each queue.
 
     Members that subscribe differently lose messages; they are named, both sides.
@@ -123,21 +123,21 @@ async def show_group(
     if through is not None:
         on = {at.name for at in await admin.topics.brokers(topic or "", through)}
         brokers = [at for at in brokers if at.name in on]
-    portrait = await portray(admin.groups, admin.clusters, group, topic, brokers=brokers)
-    contradictions = [
-        f"members subscribe differently to {each.describe()}" for each in portrait.contradictions
+    overview = await load_overview(admin.groups, admin.clusters, group, topic, brokers=brokers)
+    conflicts = [
+        f"members subscribe differently to {each.describe()}" for each in overview.conflicts
     ]
-    warnings = [*portrait.warnings, *contradictions]
-    parts = [head(portrait)]
-    if portrait.members:
-        parts.append(members_table(portrait))
-    if portrait.queues:
-        parts.append(lag_table(portrait.queues, session.now_ms))
-    notes = [] if portrait.members else ["nobody is online"]
-    return Shown(portrait_data(portrait), parts, warnings, notes=notes)
+    warnings = [*overview.warnings, *conflicts]
+    parts = [head(overview)]
+    if overview.members:
+        parts.append(members_table(overview))
+    if overview.queues:
+        parts.append(lag_table(overview.queues, session.now_ms))
+    notes = [] if overview.members else ["nobody is online"]
+    return CommandResult(overview_data(overview), parts, warnings, notes=notes)
 
 
-@verb(
+@command(
     app, "members", reads=True,
     examples=["tianzhou group members billing", "tianzhou group members billing --stacks"],
 )  # fmt: skip
@@ -151,16 +151,16 @@ async def show_members(
         bool, typer.Option("--stacks", help="Also the stacks of its threads.")
     ] = False,
     broker: BrokerOption = None,
-) -> Shown:
+) -> CommandResult:
     """Ask each member what it does: queues with what waits in them, rates, settings."""
     groups = session.admin.groups
     brokers = await masters(session, broker=broker)
     online = await gather(brokers, lambda at: groups.connection(at, group))
     through = {
         connection.client_id: at
-        for at, told in online.found.items()
-        if told is not None
-        for connection in told.connections
+        for at, clients in online.responses.items()
+        if clients is not None
+        for connection in clients.connections
         if connection.client_id and client_id in (None, connection.client_id)
     }
     if not through:
@@ -179,10 +179,10 @@ async def show_members(
         parts += running_tables(name, info)
         if info.jstack:
             parts.append(Text(info.jstack))
-    return Shown(data, parts, warnings)
+    return CommandResult(data, parts, warnings)
 
 
-@verb(
+@command(
     app, "producers", reads=True,
     examples=["tianzhou group producers", "tianzhou group producers shop --topic orders"],
 )  # fmt: skip
@@ -194,34 +194,34 @@ async def show_producers(
         str | None,
         typer.Option("--topic", "-t", metavar="TOPIC", help="Only on the brokers that have it."),
     ] = None,
-) -> Shown:
+) -> CommandResult:
     """List the producers that are connected, by their group."""
     groups = session.admin.groups
     brokers = await masters(session, broker=broker)
     if topic is not None:
         on = {at.name for at in await session.admin.topics.brokers(topic)}
         brokers = [at for at in brokers if at.name in on]
-    told = await gather(brokers, groups.producers)
+    gathered = await gather(brokers, groups.producers)
     rows = [
         (name, producer.client_id, producer.remote_ip, producer.language, at.name,
          producer.last_update_timestamp)
-        for at, each in told.found.items()
+        for at, each in gathered.responses.items()
         for name, producers in sorted((each.data or {}).items())
-        if name in like([name], pattern)
+        if name in matching_names([name], pattern)
         for producer in producers
     ]  # fmt: skip
     keys = ("group", "client_id", "address", "language", "broker", "last_seen_ms")
     data = [dict(zip(keys, row, strict=True)) for row in rows]
     shown = table(
         ["group", "client id", "address", "language", "broker", "last seen"],
-        ((*row[:5], moment(row[5])) for row in rows),
+        ((*row[:5], format_time(row[5])) for row in rows),
     )
-    return Shown(
-        data, [shown] if rows else [], told.warnings, notes=[several(len(rows), "producer")]
+    return CommandResult(
+        data, [shown] if rows else [], gathered.warnings, notes=[plural(len(rows), "producer")]
     )
 
 
-@verb(
+@command(
     app, "allocate", reads=True,
     examples=[
         "tianzhou group allocate orders 10.0.0.1 10.0.0.2 10.0.0.3",
@@ -238,7 +238,7 @@ async def allocate(
     strategy: Annotated[
         str, typer.Option("--strategy", help="How members divide: average, circle or hash.")
     ] = "average",
-) -> Shown:
+) -> CommandResult:
     """Show which queues of a topic each member of a group would get, if these were its members.
 
     Members sort queues and ids and compute their shares themselves; this computes the same.
@@ -280,13 +280,13 @@ async def allocate(
             for name, mine in own.items()
         ),
     )
-    return Shown(data, [shown], notes=[several(len(queues), "queue")])
+    return CommandResult(data, [shown], notes=[plural(len(queues), "queue")])
 
 
 # -- changing --------------------------------------------------------------------------------------
 
 
-@verb(
+@command(
     app, "create",
     examples=["tianzhou group create billing", "tianzhou group create billing --retries 3"],
 )  # fmt: skip
@@ -301,13 +301,15 @@ async def create_group(
     refuse_removals(settings.remove_attribute, "group")
     brokers = await masters(session, cluster, broker)
     tables = await gather(brokers, session.admin.groups.all_configs)
-    refuse_if_there("group", group, (at for at in tables.found if group in tables.found[at]))
+    refuse_if_exists(
+        "group", group, (at for at in tables.responses if group in tables.responses[at])
+    )
     config = settings.of(SubscriptionGroupConfig(group_name=group))
     done = await gather(brokers, lambda at: session.admin.groups.put(at, config))
-    tell_done(session, f"group {group}: created", done)
+    report_done(session, f"group {group}: created", done)
 
 
-@verb(
+@command(
     app, "update",
     examples=[
         "tianzhou group update billing --retries 3",
@@ -331,17 +333,19 @@ async def update_group(
     plain = SubscriptionGroupConfig(group_name=group)
     there = {
         at: plain if from_defaults else configs.get(group, plain)
-        for at, configs in tables.found.items()
+        for at, configs in tables.responses.items()
         if group in configs or or_create
     }
     if not there:
         raise TargetError(f"there is no group {group!r}; `tianzhou group create {group}` makes it")
     done = await gather(there, lambda at: groups.put(at, settings.of(there[at])))
     warn_all(session, (*tables.warnings, *done.warnings))
-    tell_changed(session, f"group {group}", done.found, lambda at: group in tables.found[at])
+    report_changed(
+        session, f"group {group}", done.responses, lambda at: group in tables.responses[at]
+    )
 
 
-@verb(
+@command(
     app, "delete", destroys=True,
     examples=["tianzhou group delete billing --dry-run", "tianzhou group delete billing --yes"],
 )  # fmt: skip
@@ -357,25 +361,25 @@ async def delete_group(
     """Delete a group, its retry topic and its dead letters."""
     groups = session.admin.groups
     tables = await gather(await masters(session, cluster, broker), groups.all_configs)
-    there = [at for at, configs in tables.found.items() if group in configs]
+    there = [at for at, configs in tables.responses.items() if group in configs]
     if not there:
         raise TargetError(f"there is no group {group!r}; `tianzhou group list` shows them")
     online = await gather(there, lambda at: groups.connection(at, group))
     members = {
         connection.client_id
-        for told in online.found.values()
-        if told is not None
-        for connection in told.connections
+        for clients in online.responses.values()
+        if clients is not None
+        for connection in clients.connections
     }
     who = f" although {len(members)} members are online" if members else ""
     names = ", ".join(at.name for at in there)
-    if not session.agreed(f"delete group {group} and its dead letters on {names}{who}"):
+    if not session.confirm(f"delete group {group} and its dead letters on {names}{who}"):
         return
     done = await groups.delete(group, there, offsets_too=not keep_offsets)
-    tell_done(session, f"group {group}: deleted", done)
+    report_done(session, f"group {group}: deleted", done)
 
 
-@verb(
+@command(
     app, "apply", destroys=True,
     examples=[
         "tianzhou group apply groups.json --dry-run",
@@ -401,7 +405,7 @@ async def apply(
     await apply_settings(session, "group", names, brokers, lambda at: put_all(at, configs))
 
 
-@verb(
+@command(
     app, "copy", destroys=True,
     examples=[
         "tianzhou group copy --from broker-a --to broker-c --dry-run",
@@ -412,7 +416,7 @@ async def copy(session: Session, source: From, targets: To = None, pattern: Patt
     """Copy the settings of groups, not their offsets, from one broker to new ones."""
 
     def is_wanted(name: str) -> bool:
-        return bool(like([name], pattern)) and not is_system_group(name)
+        return bool(matching_names([name], pattern)) and not is_system_group(name)
 
     await copy_settings(
         session, "group", source, targets,
@@ -427,7 +431,7 @@ class Mode(StrEnum):
     POP = "POP"
 
 
-@verb(
+@command(
     app, "mode", reads=True,
     examples=[
         "tianzhou group mode billing",
@@ -454,7 +458,7 @@ async def mode(
     ] = 0,
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
-) -> Shown | None:
+) -> CommandResult | None:
     """Show or set whether a group pulls or pops a topic (5.x), for clients that let brokers decide.
 
     Such clients ask the broker for their queues; all others pull, whatever is set here.
@@ -465,12 +469,12 @@ async def mode(
             topic=topic, consumer_group=group, mode=wanted.value, pop_share_queue_count=share
         )
         done = await gather(brokers, lambda at: groups.set_mode(at, body))
-        tell_done(session, f"group {group}: topic {topic} is for {wanted.value}", done)
+        report_done(session, f"group {group}: topic {topic} is for {wanted.value}", done)
         return None
-    told = await gather(brokers, groups.modes)
+    gathered = await gather(brokers, groups.modes)
     rows = [
         (name, at.name, each[group].mode, each[group].pop_share_queue_count)
-        for at, table in told.found.items()
+        for at, table in gathered.responses.items()
         for name, each in sorted(table.items())
         if group in each and topic in (None, name)
     ]
@@ -480,4 +484,4 @@ async def mode(
         [] if rows else [f"nothing is set for {group}; brokers' defaultMessageRequestMode counts"]
     )
     shown = [table(["topic", "!broker", "mode", ">share"], rows)] if rows else []
-    return Shown(data, shown, told.warnings, notes=notes)
+    return CommandResult(data, shown, gathered.warnings, notes=notes)

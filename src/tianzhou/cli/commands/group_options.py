@@ -7,14 +7,14 @@ import msgspec
 import typer
 
 from tianzhou.cli.shared.bulk_change import Attributes, RemovedAttributes, attribute_changes
-from tianzhou.cli.shared.command import Bundle
+from tianzhou.cli.shared.command import OptionGroup
 from tianzhou.errors import BodyError, ConfigError
 from tianzhou.protocol import bodies
 from tianzhou.protocol.bodies.groups import GroupRetryPolicy, SubscriptionGroupConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOptions(Bundle):
+class GroupOptions(OptionGroup):
     """The settings of a group; None leaves one as it is."""
 
     consume: Annotated[

@@ -3,22 +3,22 @@
 from rich.console import RenderableType
 from rich.text import Text
 
-from tianzhou.admin.group_overview import GroupPortrait, QueueProgress, model_name
-from tianzhou.cli.shared.output import alarming, facts, moment, span, table
+from tianzhou.admin.group_overview import GroupOverview, QueueProgress, model_name
+from tianzhou.cli.shared.output import format_duration, format_time, highlight, key_values, table
 from tianzhou.protocol.bodies.clients import ConsumerRunningInfo, ProcessQueueInfo
 from tianzhou.protocol.bodies.queues import MessageQueue
 
 
-def portrait_data(portrait: GroupPortrait) -> dict[str, object]:
+def overview_data(overview: GroupOverview) -> dict[str, object]:
     """A group for programs."""
     return {
-        "group": portrait.group,
-        "lag": portrait.lag_count,
-        "consume_tps": portrait.consume_tps,
-        "model": model_name(portrait.message_model),
-        "consume_type": portrait.consume_type,
-        "consume_from": portrait.consume_from,
-        "subscriptions": dict(portrait.subscriptions),
+        "group": overview.group,
+        "lag": overview.lag_count,
+        "consume_tps": overview.consume_tps,
+        "model": model_name(overview.message_model),
+        "consume_type": overview.consume_type,
+        "consume_from": overview.consume_from,
+        "subscriptions": dict(overview.subscriptions),
         "members": [
             {
                 "client_id": member.client_id, "address": member.address,
@@ -28,11 +28,11 @@ def portrait_data(portrait: GroupPortrait) -> dict[str, object]:
                 else dict(member.subscriptions),
                 "queues": len(member.queues),
             }
-            for member in portrait.members
+            for member in overview.members
         ],
         "contradictions": [
             {"topic": each.topic, "sides": {what: list(who) for what, who in each.sides.items()}}
-            for each in portrait.contradictions
+            for each in overview.conflicts
         ],
         "queues": [
             {
@@ -41,7 +41,7 @@ def portrait_data(portrait: GroupPortrait) -> dict[str, object]:
                 "lag": queue.lag_count, "last_time_ms": queue.last_time_ms,
                 "client_id": queue.client_id,
             }
-            for queue in portrait.queues
+            for queue in overview.queues
         ],
         "settings": {
             name: {
@@ -53,35 +53,35 @@ def portrait_data(portrait: GroupPortrait) -> dict[str, object]:
                 "notify": config.notify_consumer_ids_changed_enable,
                 "attributes": config.attributes or {},
             }
-            for name, config in portrait.configs.items()
+            for name, config in overview.configs.items()
         },
     }  # fmt: skip
 
 
-def head(portrait: GroupPortrait) -> RenderableType:
+def head(overview: GroupOverview) -> RenderableType:
     settings = {
         f"up to {config.retry_max_times} retries"
         + ("" if config.consume_enable else ", may not consume")
-        for config in portrait.configs.values()
+        for config in overview.configs.values()
     }
-    subscriptions = (f"{topic} [{text}]" for topic, text in portrait.subscriptions.items())
-    model = model_name(portrait.message_model)
-    return facts(
+    subscriptions = (f"{topic} [{text}]" for topic, text in overview.subscriptions.items())
+    model = model_name(overview.message_model)
+    return key_values(
         [
-            ("lag", alarming(portrait.lag_count)),
-            ("consumed", f"{portrait.consume_tps:,.1f}/s"),
-            ("members", len(portrait.members)),
-            ("model", f"{model}, {portrait.consume_from}" if model else None),
+            ("lag", highlight(overview.lag_count)),
+            ("consumed", f"{overview.consume_tps:,.1f}/s"),
+            ("members", len(overview.members)),
+            ("model", f"{model}, {overview.consume_from}" if model else None),
             ("subscriptions", ", ".join(subscriptions) or None),
             ("settings", "; ".join(sorted(settings)) or "none: created by its first consumer"),
-            ("brokers", ", ".join(portrait.configs) or None),
+            ("brokers", ", ".join(overview.configs) or None),
         ],
-        title=f"Group {portrait.group}",
+        title=f"Group {overview.group}",
     )
 
 
-def members_table(portrait: GroupPortrait) -> RenderableType:
-    disputed = {each.topic for each in portrait.contradictions}
+def members_table(overview: GroupOverview) -> RenderableType:
+    disputed = {each.topic for each in overview.conflicts}
 
     def filters(subscriptions: dict[str, str] | None) -> Text | None:
         if subscriptions is None:
@@ -100,7 +100,7 @@ def members_table(portrait: GroupPortrait) -> RenderableType:
                 len(member.queues),
                 filters(None if member.subscriptions is None else dict(member.subscriptions)),
             )
-            for member in portrait.members
+            for member in overview.members
         ),
     )  # fmt: skip
 
@@ -111,7 +111,7 @@ def lag_table(queues: tuple[QueueProgress, ...], now_ms: int) -> RenderableType:
         (
             (
                 queue.topic, queue.broker_name, queue.queue_id, queue.end_offset,
-                queue.committed_offset, alarming(queue.lag_count), _behind(queue, now_ms),
+                queue.committed_offset, highlight(queue.lag_count), _behind(queue, now_ms),
                 queue.client_id,
             )
             for queue in queues
@@ -123,7 +123,7 @@ def _behind(queue: QueueProgress, now_ms: int) -> str | None:
     """How long ago the last consumed message was stored, where others wait behind it."""
     if not queue.lag_count or queue.last_time_ms <= 0:
         return None
-    return span(max(now_ms - queue.last_time_ms, 0))
+    return format_duration(max(now_ms - queue.last_time_ms, 0))
 
 
 # -- members ---------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def running_tables(name: str, info: ConsumerRunningInfo) -> list[RenderableType]
         (
             (
                 queue.topic, queue.broker_name, queue.queue_id, each.commit_offset,
-                each.cached_count, each.cached_size_mib, moment(each.last_pull_timestamp),
+                each.cached_count, each.cached_size_mib, format_time(each.last_pull_timestamp),
             )
             for queue, each in _queues_of(info)
         ),

@@ -19,7 +19,7 @@ from tianzhou.admin.message_search import (
     search_by_time,
     select_queues,
 )
-from tianzhou.admin.messages import TOOLS_GROUP, QueueAt, Sent, matching
+from tianzhou.admin.messages import TOOLS_GROUP, QueueRef, Sent, matching
 from tianzhou.admin.redelivery import (
     CONSUMED,
     ConsumerClient,
@@ -47,19 +47,19 @@ from tianzhou.cli.commands.message_output import (
     End,
     Grep,
     KeyType,
-    Look,
+    ListOptions,
     Sql,
     Tag,
+    list_result,
     message_data,
     message_facts,
     message_line,
-    show_found,
-    stretch,
+    time_range,
     trace_table,
 )
-from tianzhou.cli.shared.command import Session, print_json, verb
+from tianzhou.cli.shared.command import Session, command, print_json
 from tianzhou.cli.shared.common_options import Through, Topic, pairs_of
-from tianzhou.cli.shared.output import Shown, moment, several, table
+from tianzhou.cli.shared.output import CommandResult, format_time, plural, table
 from tianzhou.cli.shared.times import parse_time
 from tianzhou.errors import ConfigError, TargetError
 from tianzhou.message import Message, StoredMessage
@@ -71,7 +71,7 @@ app = typer.Typer(name="message", no_args_is_help=True, help="Send and look at m
 # -- send ------------------------------------------------------------------------------------------
 
 
-@verb(
+@command(
     app, "send", reads=True,
     examples=[
         "tianzhou message send orders 'hello'",
@@ -110,7 +110,7 @@ async def send(
     traced: Annotated[
         bool, typer.Option("--trace", help="Also write a trace, for `message trace`.")
     ] = False,
-) -> Shown:
+) -> CommandResult:
     """Send messages: from the command line, a file or standard input."""
     messages = session.admin.messages
     queues = select_queues(await messages.write_queues(topic), queue, broker)
@@ -140,9 +140,11 @@ async def send(
                     )
                 raise
     doubts = [each for each in sent if each.status != "SEND_OK"]
-    notes = [f"{several(len(sent), 'message')} sent"] if len(sent) != 1 else []
+    notes = [f"{plural(len(sent), 'message')} sent"] if len(sent) != 1 else []
     warnings = [f"{each.message_id}: {each.status}" for each in doubts]
-    return Shown([asdict(each) for each in sent], [_sent_table(sent[:20])], warnings, notes=notes)
+    return CommandResult(
+        [asdict(each) for each in sent], [_sent_table(sent[:20])], warnings, notes=notes
+    )
 
 
 def _sent_table(sent: list[Sent]) -> RenderableType:
@@ -158,7 +160,7 @@ def _sent_table(sent: list[Sent]) -> RenderableType:
 # -- show ------------------------------------------------------------------------------------------
 
 
-@verb(
+@command(
     app, "show", reads=True,
     examples=[
         "tianzhou message show 7F0000010000E1A800000000000000FF",
@@ -172,7 +174,7 @@ async def show_message(
     charset: Charset = UTF_8,
     through: Through = None,
     broker: BrokerOfId = None,
-) -> Shown:
+) -> CommandResult:
     """Show messages, and which groups have consumed them."""
     by_id = partial(session.admin.messages.by_any_id, through=through, broker=broker)
     data: list[dict[str, object]] = []
@@ -186,10 +188,10 @@ async def show_message(
             parts.append(table(["group", "state", ">committed"], rows, title="Consumed by"))
         groups = [asdict(each) for each in tracks]
         data.append(message_data(message, charset=charset) | {"groups": groups})
-    return Shown(data[0] if len(data) == 1 else data, parts)
+    return CommandResult(data[0] if len(data) == 1 else data, parts)
 
 
-@verb(
+@command(
     app, "at", reads=True,
     examples=["tianzhou message at orders --broker broker-a --queue 0 --offset 1200 --count 5"],
 )  # fmt: skip
@@ -202,7 +204,7 @@ async def show_place(
     count: Annotated[int, typer.Option("--count", min=1, max=1000, help="So many.")] = 1,
     charset: Charset = UTF_8,
     through: Through = None,
-) -> Shown:
+) -> CommandResult:
     """Show the messages at a place of a queue."""
     messages = session.admin.messages
     (at,) = select_queues(await messages.read_queues(topic, through), queue, broker)
@@ -210,14 +212,14 @@ async def show_place(
     if count == 1:
         message = await messages.at(at, queue_offset)
         one = message_data(message, name, charset=charset)
-        return Shown(one, message_facts(message, charset))
+        return CommandResult(one, message_facts(message, charset))
     found = [each async for each in messages.walk(at, queue_offset, queue_offset + count)]
     lines = [message_line(each, name, charset) for each in found]
     data = [message_data(each, name, charset=charset) for each in found]
-    return Shown(data, notes=[line.plain for line in lines] or ["nothing is there"])
+    return CommandResult(data, notes=[line.plain for line in lines] or ["nothing is there"])
 
 
-@verb(
+@command(
     app, "entries", reads=True,
     examples=["tianzhou message entries orders --broker broker-a --queue 0 --offset 0"],
 )  # fmt: skip
@@ -234,26 +236,26 @@ async def show_entries(
     group: Annotated[
         str | None, typer.Option("--group", help="Also whether its filter selects them.")
     ] = None,
-) -> Shown:
+) -> CommandResult:
     """Show the raw entries of a queue: where in the log, how long, which tag hash."""
     messages = session.admin.messages
     at, *_ = select_queues(await messages.read_queues(topic), queue, broker)
-    told = await messages.entries(at, queue_offset, count, group)
+    result = await messages.entries(at, queue_offset, count, group)
     rows = [
         (queue_offset + number, each.log_offset, each.size_bytes, each.tags_code, each.matches)
-        for number, each in enumerate(told.entries or ())
+        for number, each in enumerate(result.entries or ())
     ]
     keys = ("queue_offset", "log_offset", "size_bytes", "tags_code", "matches")
     data = [dict(zip(keys, row, strict=True)) for row in rows]
     columns = [">offset", ">log offset", ">bytes", ">tag hash", "selected"]
-    notes = [f"the queue holds {told.min_queue_index:,} to {told.max_queue_index:,}"]
-    return Shown(data, [table(columns, rows)] if rows else [], notes=notes)
+    notes = [f"the queue holds {result.min_queue_index:,} to {result.max_queue_index:,}"]
+    return CommandResult(data, [table(columns, rows)] if rows else [], notes=notes)
 
 
 # -- query -----------------------------------------------------------------------------------------
 
 
-@verb(
+@command(
     app, "query", reads=True,
     examples=[
         "tianzhou message query orders --key order-7",
@@ -291,8 +293,8 @@ async def query(
     ] = TOOLS_GROUP,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 64,
     through: Through = None,
-    look: Look = Look(),  # noqa: B008 - frozen
-) -> Shown:
+    listing: ListOptions = ListOptions(),  # noqa: B008 - frozen
+) -> CommandResult:
     """Find messages by key, by unique key, or by the time they were stored."""
     if key is not None and unique_key is not None:
         raise ConfigError("give either --key or --unique-key")
@@ -300,7 +302,7 @@ async def query(
         raise ConfigError("say how to find them: --key, --unique-key, or --from TIME")
     messages = session.admin.messages
     wanted = matching(tag, message_filter(sql, grep))
-    begin_ms, end_ms = stretch(session.now_ms, begin, end)
+    begin_ms, end_ms = time_range(session.now_ms, begin, end)
     if key is not None or unique_key is not None:
         result = await messages.by_key(
             topic, key or unique_key or "", max_count=limit, begin_ms=begin_ms, end_ms=end_ms,
@@ -309,7 +311,7 @@ async def query(
             matches=lambda each: wanted(each) and queue in (None, each.queue_id),
         )  # fmt: skip
         by_key = [(format_address(*each.store_host), each) for each in result.messages]
-        return show_found(by_key, look, result.warnings)
+        return list_result(by_key, listing, result.warnings)
     queues = select_queues(await messages.read_queues(topic, through), queue, broker)
     if queue_offset and len(queues) != 1:
         raise ConfigError("--offset is a place in one queue: add --queue and --broker")
@@ -320,13 +322,13 @@ async def query(
             found.append((name, message))
             if len(found) >= limit:
                 break
-    return show_found(found, look)
+    return list_result(found, listing)
 
 
 # -- again -----------------------------------------------------------------------------------------
 
 
-@verb(
+@command(
     app, "resend", reads=True,
     examples=["tianzhou message resend AC14000100002A139A5C0D1F7E5A0001 --topic orders"],
 )  # fmt: skip
@@ -336,16 +338,16 @@ async def resend_messages(
     topic: TopicOfId = None,
     through: Through = None,
     broker: BrokerOfId = None,
-) -> Shown:
+) -> CommandResult:
     """Send messages once more to their topic, as they are: every group gets them again."""
     sent = [
         await resend(session.admin, message_id, topic, through=through, broker=broker)
         for message_id in message_ids
     ]
-    return Shown([asdict(each) for each in sent], [_sent_table(sent)])
+    return CommandResult([asdict(each) for each in sent], [_sent_table(sent)])
 
 
-@verb(
+@command(
     app, "recall", destroys=True,
     examples=["tianzhou message recall AC14000100002A139A5C0D1F7E5A0001 --topic reminders --yes"],
 )  # fmt: skip
@@ -359,17 +361,17 @@ async def recall(
     For messages with a time of their own, on brokers with recallMessageEnable=true.
     """
     messages = session.admin.messages
-    found = {each: await messages.waiting(topic, each) for each in message_ids}
-    first = moment(min(each.deliver_ms for each in found.values()))
-    count = several(len(found), "message")
-    if not session.agreed(f"take back {count} of {topic}, due from {first} on"):
+    found = {each: await messages.find_scheduled(topic, each) for each in message_ids}
+    first = format_time(min(each.deliver_ms for each in found.values()))
+    count = plural(len(found), "message")
+    if not session.confirm(f"take back {count} of {topic}, due from {first} on"):
         return
     for message_id, waiting in found.items():
         await messages.recall(topic, waiting)
-        session.say(f"{message_id}: taken back on {waiting.broker.name}")
+        session.print(f"{message_id}: taken back on {waiting.broker.name}")
 
 
-@verb(
+@command(
     app, "push", reads=True,
     examples=[
         "tianzhou message push AC14000100002A139A5C0D1F7E5A0001 --topic orders --group billing "
@@ -386,7 +388,7 @@ async def push(
     topic: TopicOfId = None,
     through: Through = None,
     broker: BrokerOfId = None,
-) -> Shown:
+) -> CommandResult:
     """Let one member of a group consume messages now, and tell how it went.
 
     Offsets stay where they are, and nobody else gets the messages.
@@ -408,13 +410,13 @@ async def push(
         title=f"{group}, {client_id}",
     )
     is_done = all(each.result in CONSUMED for each in rows)
-    return Shown([asdict(each) for each in rows], [shown], exit_code=0 if is_done else 1)
+    return CommandResult([asdict(each) for each in rows], [shown], exit_code=0 if is_done else 1)
 
 
 # -- tail ------------------------------------------------------------------------------------------
 
 
-@verb(
+@command(
     app, "tail", reads=True, endless=True,
     examples=[
         "tianzhou message tail orders",
@@ -449,7 +451,7 @@ async def tail(
     queues = select_queues(await messages.read_queues(topic), queue, broker)
     starts = [(at, await start_of(session, at, since)) for at in queues]
     session.err.print(
-        Text(f"{topic}: {several(len(queues), 'queue')}, Ctrl-C ends", style="dim"), soft_wrap=True
+        Text(f"{topic}: {plural(len(queues), 'queue')}, Ctrl-C ends", style="dim"), soft_wrap=True
     )
     shown = 0
     async with aclosing(follow(messages, starts, tags=tag, matches=matches)) as arriving:
@@ -466,7 +468,7 @@ async def tail(
                 session.out.print(message_line(message, at.broker.name), soft_wrap=True)
 
 
-async def start_of(session: Session, at: QueueAt, since: str | None) -> int:
+async def start_of(session: Session, at: QueueRef, since: str | None) -> int:
     """Where to begin in a queue."""
     offsets = session.admin.offsets
     if since is None:
@@ -480,7 +482,7 @@ async def start_of(session: Session, at: QueueAt, since: str | None) -> int:
 # -- trace -----------------------------------------------------------------------------------------
 
 
-@verb(
+@command(
     app, "trace", reads=True, examples=["tianzhou message trace AC14000100002A139A5C0D1F7E5A0001"]
 )
 async def show_trace(
@@ -492,9 +494,9 @@ async def show_trace(
     begin: Begin = None,
     end: End = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Trace records at most.")] = 64,
-) -> Shown:
+) -> CommandResult:
     """Show the life of a message as clients traced it: who sent it, who consumed it, when."""
-    begin_ms, end_ms = stretch(session.now_ms, begin, end)
+    begin_ms, end_ms = time_range(session.now_ms, begin, end)
     try:
         events = await trace(
             session.admin.messages, message_id, topic=trace_topic, max_count=limit,
@@ -510,4 +512,4 @@ async def show_trace(
             f"no trace of {message_id} in {trace_topic}: either its clients do not trace, or the "
             "traces are not there yet"
         )
-    return Shown([asdict(event) for event in events], [trace_table(events)])
+    return CommandResult([asdict(event) for event in events], [trace_table(events)])

@@ -14,8 +14,15 @@ from rich.text import Text
 
 from tianzhou.admin.messages import body_of
 from tianzhou.admin.trace import TraceEvent
-from tianzhou.cli.shared.command import Bundle
-from tianzhou.cli.shared.output import Shown, facts, moment_ms, several, size, table
+from tianzhou.cli.shared.command import OptionGroup
+from tianzhou.cli.shared.output import (
+    CommandResult,
+    format_size,
+    format_time_ms,
+    key_values,
+    plural,
+    table,
+)
 from tianzhou.cli.shared.times import parse_time
 from tianzhou.errors import BodyError
 from tianzhou.message import Host, StoredMessage
@@ -108,12 +115,12 @@ def message_line(
 ) -> Text:
     """A message on one line, as `tail` and `query` show it."""
     text, body = text_of(message, charset)
-    shown = text if text is not None else f"{size(len(body))} of bytes"
+    shown = text if text is not None else f"{format_size(len(body))} of bytes"
     shown = " ".join(shown.split())
     cut = shown if len(shown) <= _LINE_BYTES else shown[:_LINE_BYTES] + "..."
     where = f"{broker}/{message.queue_id}@{message.queue_offset}"
     line = Text()
-    line.append(moment_ms(message.store_time_ms), style="dim")
+    line.append(format_time_ms(message.store_time_ms), style="dim")
     line.append(f"  {where}", style="cyan")
     if message.tags:
         line.append(f"  [{message.tags}]", style="green")
@@ -128,7 +135,7 @@ def message_facts(message: StoredMessage, charset: str = UTF_8) -> list[Renderab
     """A message with everything that is known of it."""
     text, body = text_of(message, charset)
     return [
-        facts(
+        key_values(
             [
                 ("id", id_of(message)),
                 ("offset id", offset_id_of(message)),
@@ -139,17 +146,17 @@ def message_facts(message: StoredMessage, charset: str = UTF_8) -> list[Renderab
                 ("sent", _when(message.born_time_ms, "by", message.born_host)),
                 ("stored", _when(message.store_time_ms, "on", message.store_host)),
                 ("retries", message.reconsume_count),
-                ("size", f"{size(len(body))}, {size(message.size_bytes)} in the log"),
+                ("size", f"{format_size(len(body))}, {format_size(message.size_bytes)} in the log"),
             ],
             title="Message",
         ),
-        facts(sorted(message.properties.items()), title="Properties"),
+        key_values(sorted(message.properties.items()), title="Properties"),
         Text(text) if text is not None else Text(_hex(body)),
     ]  # fmt: skip
 
 
 def _when(time_ms: int, word: str, host: Host) -> str:
-    return f"{moment_ms(time_ms)} {word} {format_address(*host)}"
+    return f"{format_time_ms(time_ms)} {word} {format_address(*host)}"
 
 
 def _hex(body: bytes, lines_max: int = 32) -> str:
@@ -180,7 +187,7 @@ class KeyType(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look(Bundle):
+class ListOptions(OptionGroup):
     """How finds are shown."""
 
     charset: Charset = UTF_8
@@ -195,38 +202,38 @@ class Look(Bundle):
     )
 
 
-def stretch(now_ms: int, begin: str | None, end: str | None) -> tuple[int, int]:
+def time_range(now_ms: int, begin: str | None, end: str | None) -> tuple[int, int]:
     """The stretch of time that is meant, all of it if nothing is said. Raises ConfigError."""
     begin_ms = 0 if begin in (None, "earliest") else parse_time(begin or "", now_ms)
     return begin_ms, parse_time(end, now_ms) if end else now_ms + _SOON_MS
 
 
-def show_found(
-    found: list[tuple[str, StoredMessage]], look: Look, warnings: Sequence[str] = ()
-) -> Shown:
+def list_result(
+    found: list[tuple[str, StoredMessage]], listing: ListOptions, warnings: Sequence[str] = ()
+) -> CommandResult:
     """Messages with the brokers that have them, the oldest first."""
     found.sort(key=lambda pair: pair[1].store_time_ms)
     parts: list[RenderableType] = []
-    if look.listed and found:
+    if listing.listed and found:
         # Lines below each other, without the gaps that stand between tables.
         parts.append(
             Group(
                 *(
-                    message_line(message, name, look.charset, with_body=look.bodies)
+                    message_line(message, name, listing.charset, with_body=listing.bodies)
                     for name, message in found
                 )
             )
         )
     data: object = [
-        message_data(message, name, charset=look.charset, with_body=look.bodies)
+        message_data(message, name, charset=listing.charset, with_body=listing.bodies)
         for name, message in found
-        if look.listed
+        if listing.listed
     ]
-    if look.count_tags:
+    if listing.count_tags:
         tags = Counter(message.tags for _, message in found if message.tags)
         parts.append(table(["tag", ">messages"], tags.most_common()))
         data = {"messages": data, "tags": dict(tags.most_common())}
-    return Shown(data, parts, warnings, notes=[several(len(found), "message")])
+    return CommandResult(data, parts, warnings, notes=[plural(len(found), "message")])
 
 
 # -- traces ----------------------------------------------------------------------------------------
@@ -244,7 +251,7 @@ def trace_table(events: Sequence[TraceEvent]) -> RenderableType:
         ["time", "what", "group", "client", ">took ms", "result", "more"],
         (
             (
-                moment_ms(event.time_ms), _KINDS.get(event.kind, event.kind), event.group,
+                format_time_ms(event.time_ms), _KINDS.get(event.kind, event.kind), event.group,
                 event.client, event.cost_ms, _result(event), _more(event),
             )
             for event in events
@@ -259,7 +266,7 @@ def _result(event: TraceEvent) -> Text | None:
 
 
 def _more(event: TraceEvent) -> str | None:
-    told = [f"retry {event.retries}" if event.retries else "", event.keys or ""]
+    details = [f"retry {event.retries}" if event.retries else "", event.keys or ""]
     if event.kind == "EndTransaction":
-        told.append(event.detail or "")
-    return ", ".join(each for each in told if each) or None
+        details.append(event.detail or "")
+    return ", ".join(each for each in details if each) or None

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from tianzhou.cli.shared.command import Session, verb
-from tianzhou.cli.shared.common_options import Changes, KeyPattern, like, pairs_of
-from tianzhou.cli.shared.output import Cell, Shown, facts, several, table
+from tianzhou.cli.shared.command import Session, command
+from tianzhou.cli.shared.common_options import Changes, KeyPattern, matching_names, pairs_of
+from tianzhou.cli.shared.output import Cell, CommandResult, key_values, plural, table
 from tianzhou.errors import ConfigError, TargetError, TianzhouError
 
 app = typer.Typer(name="namesrv", no_args_is_help=True, help="Look after running nameservers.")
@@ -23,8 +23,8 @@ Namespace = Annotated[str, typer.Argument(metavar="NAMESPACE", help="The namespa
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
 
 
-@verb(app, "list", reads=True, examples=["tianzhou namesrv list -n 'ns1:9876;ns2:9876'"])
-async def list_namesrvs(session: Session) -> Shown:
+@command(app, "list", reads=True, examples=["tianzhou namesrv list -n 'ns1:9876;ns2:9876'"])
+async def list_namesrvs(session: Session) -> CommandResult:
     """List the nameservers, and whether each answers."""
     rows: list[list[Cell]] = []
     data: list[dict[str, object]] = []
@@ -41,10 +41,10 @@ async def list_namesrvs(session: Session) -> Shown:
             data.append({"address": address, "answers": True, "why": None})
     failed = all(not each["answers"] for each in data)
     shown = table(["nameserver", "state", ">ms", "why"], rows)
-    return Shown(data, [shown], exit_code=1 if failed else 0)
+    return CommandResult(data, [shown], exit_code=1 if failed else 0)
 
 
-@verb(
+@command(
     app, "config", reads=True, destroys=True,
     examples=["tianzhou namesrv config", "tianzhou namesrv config --set orderMessageEnable=true"],
 )  # fmt: skip
@@ -52,16 +52,16 @@ async def config(
     session: Session,
     pattern: KeyPattern = None,
     changes: Changes = None,
-) -> Shown | None:
+) -> CommandResult | None:
     """Show the settings of the nameservers, or change some of them while they run."""
     namesrv = session.admin.namesrv
     if changes:
         wanted = pairs_of(changes)
         names = ", ".join(namesrv.addresses)
-        if session.agreed(f"set {', '.join(changes)} on {names}"):
+        if session.confirm(f"set {', '.join(changes)} on {names}"):
             for address in namesrv.addresses:
                 await namesrv.change_settings(address, wanted)
-            session.say(f"changed on {names}")
+            session.print(f"changed on {names}")
         return None
     data: dict[str, dict[str, str]] = {}
     warnings: list[str] = []
@@ -71,14 +71,14 @@ async def config(
         except TianzhouError as e:
             warnings.append(f"{address}: {e}")
             continue
-        data[address] = {key: settings[key] for key in like(settings, pattern)}
+        data[address] = {key: settings[key] for key in matching_names(settings, pattern)}
     if not data:
         raise TargetError(f"no nameserver answers: {'; '.join(warnings)}")
-    parts = [facts(pairs.items(), title=f"Nameserver {name}") for name, pairs in data.items()]
-    return Shown(data, parts, warnings)
+    parts = [key_values(pairs.items(), title=f"Nameserver {name}") for name, pairs in data.items()]
+    return CommandResult(data, parts, warnings)
 
 
-@verb(
+@command(
     app, "write-permission", destroys=True,
     examples=[
         "tianzhou namesrv write-permission broker-a off --yes   before a broker is taken away",
@@ -96,33 +96,33 @@ async def write_permission(
     await session.admin.clusters.brokers(broker=broker)
     namesrv = session.admin.namesrv
     doing = "let clients send to" if state == "on" else "keep clients from sending to"
-    if not session.agreed(f"{doing} {broker}"):
+    if not session.confirm(f"{doing} {broker}"):
         return
     ask = namesrv.add_write_permission if state == "on" else namesrv.wipe_write_permission
     for address in namesrv.addresses:
         count = await ask(address, broker)
-        session.say(f"{address}: {several(count, 'topic')} changed")
+        session.print(f"{address}: {plural(count, 'topic')} changed")
 
 
-@verb(kv, "list", reads=True, examples=["tianzhou namesrv kv list ORDER_TOPIC_CONFIG"])
-async def list_pairs(session: Session, namespace: Namespace) -> Shown:
+@command(kv, "list", reads=True, examples=["tianzhou namesrv kv list ORDER_TOPIC_CONFIG"])
+async def list_pairs(session: Session, namespace: Namespace) -> CommandResult:
     """List the pairs of a namespace."""
     pairs = await session.admin.namesrv.pairs(namespace)
-    notes = [several(len(pairs), "pair")]
+    notes = [plural(len(pairs), "pair")]
     shown = table(["key", "value"], sorted(pairs.items()))
-    return Shown(pairs, [shown] if pairs else [], notes=notes)
+    return CommandResult(pairs, [shown] if pairs else [], notes=notes)
 
 
-@verb(kv, "get", reads=True, examples=["tianzhou namesrv kv get ORDER_TOPIC_CONFIG orders"])
-async def get_pair(session: Session, namespace: Namespace, key: Key) -> Shown:
+@command(kv, "get", reads=True, examples=["tianzhou namesrv kv get ORDER_TOPIC_CONFIG orders"])
+async def get_pair(session: Session, namespace: Namespace, key: Key) -> CommandResult:
     """Show one value."""
     value = await session.admin.namesrv.value(namespace, key)
     if value is None:
         raise TargetError(f"there is no {key!r} in namespace {namespace!r}")
-    return Shown({"namespace": namespace, "key": key, "value": value}, notes=[value])
+    return CommandResult({"namespace": namespace, "key": key, "value": value}, notes=[value])
 
 
-@verb(kv, "put", examples=["tianzhou namesrv kv put ORDER_TOPIC_CONFIG orders 'broker-a:4'"])
+@command(kv, "put", examples=["tianzhou namesrv kv put ORDER_TOPIC_CONFIG orders 'broker-a:4'"])
 async def put_pair(
     session: Session,
     namespace: Namespace,
@@ -131,12 +131,12 @@ async def put_pair(
 ) -> None:
     """Set a value on every nameserver."""
     await session.admin.namesrv.put(namespace, key, value)
-    session.say(f"{namespace} {key}: {value}")
+    session.print(f"{namespace} {key}: {value}")
 
 
-@verb(kv, "delete", destroys=True, examples=["tianzhou namesrv kv delete NS KEY --yes"])
+@command(kv, "delete", destroys=True, examples=["tianzhou namesrv kv delete NS KEY --yes"])
 async def delete_pair(session: Session, namespace: Namespace, key: Key) -> None:
     """Delete a value on every nameserver."""
-    if session.agreed(f"delete {key} of namespace {namespace}"):
+    if session.confirm(f"delete {key} of namespace {namespace}"):
         await session.admin.namesrv.remove(namespace, key)
-        session.say(f"{namespace} {key}: deleted")
+        session.print(f"{namespace} {key}: deleted")

@@ -6,12 +6,12 @@ from typing import Annotated
 import typer
 from rich.console import RenderableType
 
-from tianzhou.admin.fanout import BrokerAt, gather
+from tianzhou.admin.fanout import BrokerRef, gather
 from tianzhou.admin.group_overview import merge_progress, queue_progress
 from tianzhou.admin.offsets import EARLIEST_MS, LATEST_MS, Goal, Move
-from tianzhou.cli.shared.command import Session, print_json, verb
+from tianzhou.cli.shared.command import Session, command, print_json
 from tianzhou.cli.shared.common_options import BrokerOption, Group, Through, Topic, masters
-from tianzhou.cli.shared.output import Shown, alarming, moment, several, table
+from tianzhou.cli.shared.output import CommandResult, format_time, highlight, plural, table
 from tianzhou.cli.shared.times import parse_time
 from tianzhou.errors import ConfigError, TargetError
 
@@ -34,14 +34,14 @@ class Moved:
     change: int | None
 
 
-@verb(
+@command(
     app, "show", reads=True, watches=True,
     examples=["tianzhou offset show billing", "tianzhou offset show billing --topic orders -w"],
 )  # fmt: skip
-async def show_offsets(session: Session, group: Group, topic: TopicOption = None) -> Shown:
+async def show_offsets(session: Session, group: Group, topic: TopicOption = None) -> CommandResult:
     """Show how far a group has consumed each queue."""
-    told = await session.admin.groups.progress(group, topic)
-    rows = queue_progress(merge_progress(told.found.values()))
+    gathered = await session.admin.groups.progress(group, topic)
+    rows = queue_progress(merge_progress(gathered.responses.values()))
     if not rows:
         raise TargetError(
             f"group {group!r} has consumed nothing yet; `tianzhou group list` shows the groups"
@@ -59,17 +59,17 @@ async def show_offsets(session: Session, group: Group, topic: TopicOption = None
         (
             (
                 row.topic, row.broker_name, row.queue_id, row.end_offset, row.committed_offset,
-                alarming(row.lag_count), moment(row.last_time_ms),
+                highlight(row.lag_count), format_time(row.last_time_ms),
             )
             for row in rows
         ),
     )  # fmt: skip
     lag = sum(row.lag_count for row in rows)
-    notes = [f"{several(lag, 'message')} to consume in {several(len(rows), 'queue')}"]
-    return Shown(data, [shown], told.warnings, notes=notes)
+    notes = [f"{plural(lag, 'message')} to consume in {plural(len(rows), 'queue')}"]
+    return CommandResult(data, [shown], gathered.warnings, notes=notes)
 
 
-@verb(
+@command(
     app, "reset", reads=True, destroys=True,
     examples=[
         "tianzhou offset reset billing orders --to earliest --dry-run",
@@ -147,28 +147,28 @@ async def move(
     planned = await gather(brokers, lambda at: offsets.plan(at, group, topic, goal))
     for warning in planned.warnings:
         session.warn(f"warning: {warning}")
-    moves = [each for few in planned.found.values() for each in few]
+    moves = [each for few in planned.responses.values() for each in few]
     if not session.options.as_json:
         session.out.print(_moves_table(moves))
-    count = several(len(moves), "queue")
-    if not session.agreed(f"move {group} in {count} of {topic}"):
+    count = plural(len(moves), "queue")
+    if not session.confirm(f"move {group} in {count} of {topic}"):
         if session.options.as_json:
             print_json([_row(each) for each in moves])
         return
 
-    async def run(at: BrokerAt) -> list[Move]:
+    async def run(at: BrokerRef) -> list[Move]:
         return await offsets.move(at, group, topic, goal, force=force)
 
-    done = await gather(planned.found, run)
-    finished = [each for few in done.found.values() for each in few]
+    done = await gather(planned.responses, run)
+    finished = [each for few in done.responses.values() for each in few]
     for warning in done.warnings:
         session.warn(f"warning: {warning}")
     if session.options.as_json:
         print_json([_row(each) for each in finished])
         return
     pushed = any(each.pushed for each in finished)
-    told = "; the consumers that are online are told" if pushed else "; no consumer is online"
-    session.say(f"group {group}: moved in {several(len(finished), 'queue')}{told}")
+    online = "; online consumers were notified" if pushed else "; no consumer is online"
+    session.print(f"group {group}: moved in {plural(len(finished), 'queue')}{online}")
 
 
 def _row(each: Move) -> Moved:
@@ -193,7 +193,7 @@ def _moves_table(moves: list[Move]) -> RenderableType:
     )  # fmt: skip
 
 
-@verb(
+@command(
     app, "skip", reads=True, destroys=True,
     examples=["tianzhou offset skip billing orders --dry-run"],
 )  # fmt: skip
@@ -208,7 +208,7 @@ async def skip(
     await move(session, group, topic, Goal(time_ms=LATEST_MS), broker, through=through)
 
 
-@verb(
+@command(
     app, "clone", destroys=True,
     examples=["tianzhou offset clone billing billing2 orders --dry-run"],
 )  # fmt: skip
@@ -225,7 +225,7 @@ async def clone(
     admin = session.admin
     brokers = await admin.topics.brokers(topic)
     online = await gather(brokers, lambda at: admin.groups.connection(at, target))
-    if any(told is not None and told.connections for told in online.found.values()):
+    if any(clients is not None and clients.connections for clients in online.responses.values()):
         if not online_too:
             raise TargetError(
                 f"consumers of {target} are online and would commit their own place over it; "
@@ -233,10 +233,10 @@ async def clone(
             )
         session.warn(f"warning: consumers of {target} are online and may commit over it")
     names = ", ".join(at.name for at in brokers)
-    if not session.agreed(f"move {target} to where {source} is in {topic} on {names}"):
+    if not session.confirm(f"move {target} to where {source} is in {topic} on {names}"):
         return
     done = await gather(brokers, lambda at: admin.offsets.clone(at, source, target, topic))
     for warning in done.warnings:
         session.warn(f"warning: {warning}")
-    names = ", ".join(at.name for at in done.found)
-    session.say(f"group {target}: now where {source} is in {topic}, on {names}")
+    names = ", ".join(at.name for at in done.responses)
+    session.print(f"group {target}: now where {source} is in {topic}, on {names}")

@@ -13,9 +13,17 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from tianzhou.cli.shared.command import Options, Session, credentials_of, verb
+from tianzhou.cli.shared.command import Options, Session, command, credentials_of
 from tianzhou.cli.shared.context_file import Context
-from tianzhou.cli.shared.output import Shown, facts, moment, several, size, span, table
+from tianzhou.cli.shared.output import (
+    CommandResult,
+    format_duration,
+    format_size,
+    format_time,
+    key_values,
+    plural,
+    table,
+)
 from tianzhou.cli.shared.terminal import FAILED, OK
 from tianzhou.errors import ConfigError
 
@@ -29,8 +37,10 @@ Database = Annotated[
 ]
 
 
-@verb(app, "list", reads=True, examples=["tianzhou pipeline list", "tianzhou pipeline list --json"])
-async def list_pipelines(session: Session) -> Shown:
+@command(
+    app, "list", reads=True, examples=["tianzhou pipeline list", "tianzhou pipeline list --json"]
+)
+async def list_pipelines(session: Session) -> CommandResult:
     """List the pipelines."""
     with _extra():
         from tianzhou.spark.pipelines import catalog
@@ -47,13 +57,13 @@ async def list_pipelines(session: Session) -> Shown:
         ),
     )
     note = "`tianzhou pipeline options NAME` shows what can be set"
-    return Shown(rows, [shown], notes=[note])
+    return CommandResult(rows, [shown], notes=[note])
 
 
-@verb(app, "options", reads=True, examples=["tianzhou pipeline options topic-stats"])
+@command(app, "options", reads=True, examples=["tianzhou pipeline options topic-stats"])
 async def options(
     session: Session, name: Annotated[str, typer.Argument(metavar="NAME", help="The pipeline.")]
-) -> Shown:
+) -> CommandResult:
     """Show the options of a pipeline and their defaults."""
     with _extra():
         from tianzhou.spark.pipelines import catalog
@@ -61,7 +71,7 @@ async def options(
     found = {key: _text(value) for key, value in catalog.option_defaults(name).items()}
     meanings = catalog.option_meanings(name)
     rows = ((key, value, meanings.get(key)) for key, value in found.items())
-    return Shown(found, [table(["!option", "default", "what"], rows)])
+    return CommandResult(found, [table(["!option", "default", "what"], rows)])
 
 
 def _text(value: object) -> str:
@@ -72,7 +82,7 @@ def _text(value: object) -> str:
     return "" if value is None else str(value)
 
 
-@verb(
+@command(
     app, "run",
     examples=[
         "tianzhou pipeline run topic-stats",
@@ -89,7 +99,7 @@ async def run(
         typer.Option("--set", "-s", metavar="OPTION=VALUE", help="An option; may be repeated."),
     ] = None,
     database: Database = None,
-) -> Shown:
+) -> CommandResult:
     """Run a pipeline. What is wrong with its options is told before Spark is started.
 
     Ctrl-C and SIGTERM end it in good order. Exit code 0 means that nothing is left to do, or that
@@ -127,11 +137,9 @@ async def run(
     more = [outcome.note] if outcome.note else []
     if stop.is_set() and outcome.is_complete:
         more.append("stopped")
-    note = f"{name}: {several(outcome.row_count, 'row')}" + (
-        f" ({'; '.join(more)})" if more else ""
-    )
+    note = f"{name}: {plural(outcome.row_count, 'row')}" + (f" ({'; '.join(more)})" if more else "")
     code = OK if outcome.is_complete else FAILED
-    return Shown(asdict(outcome), notes=[note], exit_code=code)
+    return CommandResult(asdict(outcome), notes=[note], exit_code=code)
 
 
 def _show_notices() -> None:
@@ -162,7 +170,7 @@ def cluster_pairs(target: Context, options: Options) -> dict[str, str]:
     return pairs
 
 
-@verb(
+@command(
     app, "package", reads=True,
     examples=[
         "tianzhou pipeline package --out ship",
@@ -184,7 +192,7 @@ async def package(
         list[str] | None,
         typer.Option("--without", metavar="NAME", help="One that the machines have."),
     ] = None,
-) -> Shown:
+) -> CommandResult:
     """Pack Tianzhou for a Spark cluster: files for spark-submit, and the command to use them."""
     with _extra():
         from tianzhou.spark.cluster_package import PYTHON, write_archive, write_zip
@@ -194,24 +202,24 @@ async def package(
         made = await asyncio.to_thread(write_zip, out)
     else:
         made = await asyncio.to_thread(write_archive, out, more=more or (), without=without or ())
-    told = facts(
+    summary = key_values(
         [
             ("file", str(made.path)),
-            ("size", size(made.size_bytes)),
+            ("size", format_size(made.size_bytes)),
             ("kernel", "included" if made.has_kernel else "not included: its pure twin serves"),
             ("machines need", ", ".join(["Spark", f"Python {PYTHON}", *made.needs])),
         ]
     )
     data = asdict(made) | {"path": str(made.path), "program": str(made.program)}
-    return Shown(data, [told], notes=["", *made.commands])
+    return CommandResult(data, [summary], notes=["", *made.commands])
 
 
-@verb(app, "status", reads=True, watches=True, examples=["tianzhou pipeline status --watch"])
+@command(app, "status", reads=True, watches=True, examples=["tianzhou pipeline status --watch"])
 async def status(
     session: Session,
     database: Database = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many runs.")] = 20,
-) -> Shown:
+) -> CommandResult:
     """Show the last runs, the newest first."""
     with _extra():
         from tianzhou.spark.pipelines import runner
@@ -222,16 +230,16 @@ async def status(
         (
             each.pipeline,
             each.state,
-            moment(each.started_ms),
-            span((each.ended_ms or session.now_ms) - each.started_ms),
+            format_time(each.started_ms),
+            format_duration((each.ended_ms or session.now_ms) - each.started_ms),
             each.row_count,
             each.note,
         )
         for each in found
     )
     shown = table(["!pipeline", "state", "!started", ">took", ">rows", "note"], rows)
-    return Shown(
+    return CommandResult(
         [asdict(each) for each in found],
         [shown] if found else [],
-        notes=[several(len(found), "run")],
+        notes=[plural(len(found), "run")],
     )

@@ -21,7 +21,7 @@ from tianzhou.cli.shared.output import bar_width, console, table
 from tianzhou.errors import StoreError
 from tianzhou.message import StoredMessage
 from tianzhou.store.message_store import MessageStore
-from tianzhou.store.offline.inspect import Progress as Told
+from tianzhou.store.offline.inspect import Progress as ReportProgress
 from tianzhou.store.offline.inspect import StoreDirectory
 from tianzhou.store.offline.repair import truncate_log
 from tianzhou.store.offline.verify import verify as verify_store
@@ -38,7 +38,7 @@ _err = Console(stderr=True, soft_wrap=True)
 
 
 @contextmanager
-def _progress(what: str) -> Generator[Told]:
+def _progress(what: str) -> Generator[ReportProgress]:
     """A bar on stderr; nothing where stderr is no terminal."""
     columns = (
         TextColumn(what),
@@ -50,14 +50,14 @@ def _progress(what: str) -> Generator[Told]:
     ) as progress:
         task = progress.add_task(what, total=None)
 
-        def told(done: int, total: int) -> None:
+        def show_progress(done: int, total: int) -> None:
             progress.update(task, completed=done, total=total)
 
-        yield told
+        yield show_progress
 
 
 @contextmanager
-def _in_words() -> Generator[None]:
+def _errors_as_lines() -> Generator[None]:
     """An error of the store is one line on stderr and exit code 1."""
     try:
         yield
@@ -76,7 +76,7 @@ def _print_json(value: object) -> None:
 @app.command()
 def stats(directory: Directory, as_json: AsJson = False) -> None:
     """Show what is in a store: files, queues, index, checkpoint."""
-    with _in_words():
+    with _errors_as_lines():
         facts = StoreDirectory(directory).facts()
     if as_json:
         _print_json(asdict(facts) | {"root": str(facts.root)})
@@ -104,8 +104,8 @@ def stats(directory: Directory, as_json: AsJson = False) -> None:
 @app.command()
 def verify(directory: Directory, as_json: AsJson = False) -> None:
     """Check every message, queue entry and index item; exit code 1 if something is wrong."""
-    with _in_words(), _progress("verify") as told:
-        verdict = verify_store(StoreDirectory(directory), told)
+    with _errors_as_lines(), _progress("verify") as show_progress:
+        verdict = verify_store(StoreDirectory(directory), show_progress)
     if as_json:
         _print_json(asdict(verdict))
     else:
@@ -136,7 +136,7 @@ def dump(
     as_json: AsJson = False,
 ) -> None:
     """Show messages in the order of the log, one line each."""
-    with _in_words():
+    with _errors_as_lines():
         shown = 0
         for message in StoreDirectory(directory).messages(from_log_offset):
             if topic not in (None, message.topic) or queue_id not in (None, message.queue_id):
@@ -174,7 +174,7 @@ def _as_line(message: StoredMessage, *, bodies: bool) -> str:
     return f"{line}: {message.body[:200]!r}" if bodies else line
 
 
-def _agree(what: str, *, dry_run: bool, yes: bool) -> None:
+def _confirm(what: str, *, dry_run: bool, yes: bool) -> None:
     """Ends the command if something that destroys is not to be done. `what` begins with a verb."""
     if dry_run:
         _out.print(f"would {what}; nothing was changed", markup=False)
@@ -195,16 +195,18 @@ def rebuild(
     directory: Directory, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
 ) -> None:
     """Make all queues and the index again from the log."""
-    with _in_words():
+    with _errors_as_lines():
         store_directory = StoreDirectory(directory)
         config, facts = store_directory.inferred_config(), store_directory.facts()
         what = f"{len(facts.queues)} queues and {facts.index_files} files of the index"
-        _agree(f"remove and rebuild {what} of {directory}", dry_run=dry_run, yes=yes)
-        with _progress("rebuild") as told:
-            store = MessageStore.open(config, background=False, rebuild=True, progress=told)
+        _confirm(f"remove and rebuild {what} of {directory}", dry_run=dry_run, yes=yes)
+        with _progress("rebuild") as show_progress:
+            store = MessageStore.open(
+                config, background=False, rebuild=True, progress=show_progress
+            )
             report = store.report
             store.close()
-    _tell(report.replayed_count, report.end_log_offset, report.notes, as_json=as_json)
+    _print_report(report.replayed_count, report.end_log_offset, report.notes, as_json=as_json)
 
 
 def _lost_count(directory: StoreDirectory, log_offset: int) -> int:
@@ -230,19 +232,19 @@ def truncate(
     as_json: AsJson = False,
 ) -> None:
     """Give up everything from a log offset on; queues and index follow."""
-    with _in_words():
+    with _errors_as_lines():
         store_directory = StoreDirectory(directory)
         config = store_directory.inferred_config()
         if dry_run or not yes:
             lost = f"{_lost_count(store_directory, log_offset):,} messages of {directory}"
             what = f"give up {lost} from log offset {log_offset} on, for ever"
-            _agree(what, dry_run=dry_run, yes=yes)
-        with _progress("truncate") as told:
-            report = truncate_log(config, log_offset, told)
-    _tell(report.replayed_count, report.end_log_offset, report.notes, as_json=as_json)
+            _confirm(what, dry_run=dry_run, yes=yes)
+        with _progress("truncate") as show_progress:
+            report = truncate_log(config, log_offset, show_progress)
+    _print_report(report.replayed_count, report.end_log_offset, report.notes, as_json=as_json)
 
 
-def _tell(messages: int, end_log_offset: int, notes: list[str], *, as_json: bool) -> None:
+def _print_report(messages: int, end_log_offset: int, notes: list[str], *, as_json: bool) -> None:
     if as_json:
         _print_json({"messages": messages, "end_log_offset": end_log_offset, "notes": notes})
         return

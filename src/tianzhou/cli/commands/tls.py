@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from tianzhou.cli.shared.terminal import FAILED, OK, complain, say
+from tianzhou.cli.shared.terminal import FAILED, OK, print_error, print_line
 from tianzhou.config.files import PRIVATE, replace_file
 
 app = typer.Typer(name="tls", no_args_is_help=True, help="Certificates for development.")
@@ -46,7 +46,7 @@ def make_certificates(folder: Path, hosts: list[str]) -> int:
     try:
         import trustme
     except ImportError:
-        complain(_COMMAND, "this needs the package trustme: pip install 'tianzhou[tls]'")
+        print_error(_COMMAND, "this needs the package trustme: pip install 'tianzhou[tls]'")
         return FAILED
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -64,9 +64,9 @@ def make_certificates(folder: Path, hosts: list[str]) -> int:
             chain = b"".join(each.bytes() for each in issued.cert_chain_pems)
             (folder / f"{name}.pem").write_bytes(chain)
     except (OSError, ValueError) as e:
-        complain(_COMMAND, e)
+        print_error(_COMMAND, e)
         return FAILED
-    say(_next_steps(folder.absolute(), hosts))
+    print_line(_next_steps(folder.absolute(), hosts))
     return OK
 
 

@@ -9,7 +9,7 @@ import typer
 from rich.console import RenderableType
 
 from tianzhou.admin.copy_settings import copy_topics
-from tianzhou.admin.fanout import BrokerAt, gather
+from tianzhou.admin.fanout import BrokerRef, gather
 from tianzhou.admin.rates import topic_rates
 from tianzhou.admin.topics import extents, perm_text
 from tianzhou.cli.commands.topic_options import TopicOptions, plain_topic
@@ -22,13 +22,13 @@ from tianzhou.cli.shared.bulk_change import (
     apply_settings,
     copy_settings,
     read_settings,
-    refuse_if_there,
+    refuse_if_exists,
     refuse_removals,
-    tell_changed,
-    tell_done,
+    report_changed,
+    report_done,
     warn_all,
 )
-from tianzhou.cli.shared.command import Session, verb
+from tianzhou.cli.shared.command import Session, command
 from tianzhou.cli.shared.common_options import (
     BrokerOption,
     ClusterOption,
@@ -36,10 +36,10 @@ from tianzhou.cli.shared.common_options import (
     Through,
     Topic,
     kind_of_topic,
-    like,
     masters,
+    matching_names,
 )
-from tianzhou.cli.shared.output import Cell, Shown, moment, several, table
+from tianzhou.cli.shared.output import Cell, CommandResult, format_time, plural, table
 from tianzhou.errors import ConfigError, TargetError
 from tianzhou.names import ORDER_TOPIC_NAMESPACE
 from tianzhou.protocol.bodies.route import TopicRouteData
@@ -63,7 +63,7 @@ class TopicRow:
     """Who consumes it, if that was asked for."""
 
 
-@verb(
+@command(
     app, "list", reads=True,
     examples=[
         "tianzhou topic list", "tianzhou topic list 'order*' --json", "tianzhou topic list --all",
@@ -80,7 +80,7 @@ async def list_topics(
     with_groups: Annotated[
         bool, typer.Option("--groups", help="Also in which clusters they are, and who consumes.")
     ] = False,
-) -> Shown:
+) -> CommandResult:
     """List the topics: where they are, how many queues they have, what clients may do."""
     admin = session.admin
     brokers = await admin.clusters.brokers(cluster=cluster, masters=True)
@@ -90,11 +90,11 @@ async def list_topics(
     )
     clusters, broker_names = {at.cluster for at in brokers}, {at.name for at in brokers}
     rows: list[TopicRow] = []
-    for name in like(names, pattern):
+    for name in matching_names(names, pattern):
         kind = kind_of_topic(name, clusters, broker_names)
         if kind != "normal" and not everything:
             continue
-        on = {at: configs[name] for at, configs in tables.found.items() if name in configs}
+        on = {at: configs[name] for at, configs in tables.responses.items() if name in configs}
         perms = sorted({perm_text(config.perm) for config in on.values()})
         rows.append(
             TopicRow(
@@ -108,13 +108,13 @@ async def list_topics(
                 groups=await _groups_of(session, name) if with_groups else None,
             )
         )
-    hidden = len(like(names, pattern)) - len(rows)
+    hidden = len(matching_names(names, pattern)) - len(rows)
     shown = _topics_table(rows, with_groups=with_groups)
-    notes = [several(len(rows), "topic") + (f"; {hidden} more with --all" if hidden else "")]
+    notes = [plural(len(rows), "topic") + (f"; {hidden} more with --all" if hidden else "")]
     data = [
         {name: value for name, value in asdict(row).items() if value is not None} for row in rows
     ]
-    return Shown(data, [shown] if rows else [], tables.warnings, notes=notes)
+    return CommandResult(data, [shown] if rows else [], tables.warnings, notes=notes)
 
 
 async def _groups_of(session: Session, topic: str) -> list[str]:
@@ -138,11 +138,11 @@ def _topics_table(rows: list[TopicRow], *, with_groups: bool) -> RenderableType:
     return table(columns, cells)
 
 
-@verb(
+@command(
     app, "show", reads=True, watches=True,
     examples=["tianzhou topic show orders", "tianzhou topic show orders --watch"],
 )  # fmt: skip
-async def show_topic(session: Session, topic: Topic, through: Through = None) -> Shown:
+async def show_topic(session: Session, topic: Topic, through: Through = None) -> CommandResult:
     """Show a topic: settings on each broker, the extent of each queue, and who consumes it."""
     topics = session.admin.topics
     route = await topics.route(topic) if through is None else TopicRouteData()
@@ -160,7 +160,7 @@ async def show_topic(session: Session, topic: Topic, through: Through = None) ->
                 "write_queues": config.write_queue_count, "perm": perm_text(config.perm),
                 "ordered": config.order, "attributes": config.attributes or {},
             }
-            for at, config in configs.found.items() if config is not None
+            for at, config in configs.responses.items() if config is not None
         ],
         "queues": [
             {
@@ -181,7 +181,7 @@ async def show_topic(session: Session, topic: Topic, through: Through = None) ->
                 perm_text(config.perm), config.order,
                 " ".join(f"{k}={v}" for k, v in (config.attributes or {}).items()) or None,
             )
-            for at, config in configs.found.items() if config is not None
+            for at, config in configs.responses.items() if config is not None
         ),
         title=f"Topic {topic}",
     )  # fmt: skip
@@ -190,7 +190,7 @@ async def show_topic(session: Session, topic: Topic, through: Through = None) ->
         (
             (
                 queue.broker_name, queue.queue_id, each.min_offset, each.max_offset,
-                each.max_offset - each.min_offset, moment(each.last_update_timestamp),
+                each.max_offset - each.min_offset, format_time(each.last_update_timestamp),
             )
             for queue, each in queues
         ),
@@ -200,11 +200,11 @@ async def show_topic(session: Session, topic: Topic, through: Through = None) ->
         + (", ".join(groups) if groups else "no group")
     ]
     warnings = [*configs.warnings, *stats.warnings]
-    return Shown(data, [brokers, extent], list(dict.fromkeys(warnings)), notes=notes)
+    return CommandResult(data, [brokers, extent], list(dict.fromkeys(warnings)), notes=notes)
 
 
-@verb(app, "route", reads=True, examples=["tianzhou topic route orders"])
-async def show_route(session: Session, topic: Topic) -> Shown:
+@command(app, "route", reads=True, examples=["tianzhou topic route orders"])
+async def show_route(session: Session, topic: Topic) -> CommandResult:
     """Show where a topic is, as clients are told by the nameserver."""
     route = await session.admin.topics.route(topic)
     addresses = {data.broker_name: data.addresses or {} for data in route.brokers}
@@ -228,10 +228,10 @@ async def show_route(session: Session, topic: Topic) -> Shown:
     )  # fmt: skip
     columns = ["broker", "cluster", ">read queues", ">write queues", "perm", "id: address"]
     notes = [f"order: {route.order_conf}"] if route.order_conf else []
-    return Shown(data, [table(columns, rows)], notes=notes)
+    return CommandResult(data, [table(columns, rows)], notes=notes)
 
 
-@verb(
+@command(
     app, "stats", reads=True, watches=True,
     examples=[
         "tianzhou topic stats", "tianzhou topic stats 'order*' --watch --every 5",
@@ -244,7 +244,7 @@ async def show_stats(
     active: Annotated[
         bool, typer.Option("--active", help="Only where something came or went in the last day.")
     ] = False,
-) -> Shown:
+) -> CommandResult:
     """Show what went in and out of each topic, by group, and what each still has before it.
 
     Rates are those of the last minute, totals those of the last day.
@@ -254,7 +254,7 @@ async def show_stats(
     broker_names, clusters = {at.name for at in brokers}, {at.cluster for at in brokers}
     names = [
         name
-        for name in like(await admin.topics.names(), pattern)
+        for name in matching_names(await admin.topics.names(), pattern)
         if pattern or kind_of_topic(name, clusters, broker_names) == "normal"
     ]
     data = [await topic_rates(admin, brokers, name) for name in names]
@@ -269,13 +269,13 @@ async def show_stats(
         if not each.groups:
             rows.append([*first, None, None, None, None])
     columns = ["topic", ">in/s", ">in, last day", "group", ">lag", ">out/s", ">out, last day"]
-    return Shown(data, [table(columns, rows)])
+    return CommandResult(data, [table(columns, rows)])
 
 
 # -- changing --------------------------------------------------------------------------------------
 
 
-@verb(
+@command(
     app, "create",
     examples=[
         "tianzhou topic create orders",
@@ -295,18 +295,20 @@ async def create_topic(
     brokers = await masters(session, cluster, broker)
     wanted = settings.of(plain_topic(topic))
     tables = await gather(brokers, session.admin.topics.all_configs)
-    refuse_if_there("topic", topic, (at for at in tables.found if topic in tables.found[at]))
+    refuse_if_exists(
+        "topic", topic, (at for at in tables.responses if topic in tables.responses[at])
+    )
     done = await gather(brokers, lambda at: session.admin.topics.put(at, wanted))
-    tell_done(session, f"topic {topic}: created", done)
-    session.say(
+    report_done(session, f"topic {topic}: created", done)
+    session.print(
         f"  {wanted.read_queue_count} queues to read and {wanted.write_queue_count} to write on "
         f"each, permission {perm_text(wanted.perm)}"
     )
     await _keep_order(session, wanted, brokers)
-    await _await_routes(session, [topic], done.found)
+    await _await_routes(session, [topic], done.responses)
 
 
-@verb(
+@command(
     app, "update",
     examples=[
         "tianzhou topic update orders --queues 16",
@@ -332,7 +334,7 @@ async def update_topic(
     found = await gather(chosen, lambda at: admin.topics.config(at, topic))
     there = {
         at: config or plain_topic(topic)
-        for at, config in found.found.items()
+        for at, config in found.responses.items()
         if config is not None or or_create
     }
     if not there:
@@ -348,16 +350,18 @@ async def update_topic(
         await session.admin.namesrv.remove(ORDER_TOPIC_NAMESPACE, topic)
     done = await gather(there, lambda at: admin.topics.put(at, after[at]))
     warn_all(session, (*found.warnings, *done.warnings))
-    tell_changed(session, f"topic {topic}", done.found, lambda at: found.found[at] is not None)
+    report_changed(
+        session, f"topic {topic}", done.responses, lambda at: found.responses[at] is not None
+    )
     for at, config in after.items():
         before = there[at]
-        if found.found[at] is None:
-            session.say(
+        if found.responses[at] is None:
+            session.print(
                 f"  {at.name}: {config.read_queue_count} queues to read and "
                 f"{config.write_queue_count} to write, permission {perm_text(config.perm)}"
             )
             continue
-        session.say(
+        session.print(
             f"  {at.name}: read queues {before.read_queue_count} -> {config.read_queue_count}, "
             f"write queues {before.write_queue_count} -> {config.write_queue_count}, permission "
             f"{perm_text(before.perm)} -> {perm_text(config.perm)}"
@@ -367,7 +371,7 @@ async def update_topic(
 
 
 async def _await_routes(
-    session: Session, topics: Iterable[str], brokers: Iterable[BrokerAt]
+    session: Session, topics: Iterable[str], brokers: Iterable[BrokerRef]
 ) -> None:
     """The next command shall find what this one has made."""
     on = list(brokers)
@@ -380,15 +384,15 @@ async def _await_routes(
             )
 
 
-async def _keep_order(session: Session, config: TopicConfig, brokers: list[BrokerAt]) -> None:
+async def _keep_order(session: Session, config: TopicConfig, brokers: list[BrokerRef]) -> None:
     """Ordered topics have their queues listed in the nameserver, for consumers to agree on."""
     if config.order and config.topic_name:
         text = ";".join(f"{at.name}:{config.write_queue_count}" for at in brokers)
         await session.admin.namesrv.put(ORDER_TOPIC_NAMESPACE, config.topic_name, text)
-        session.say(f"  order of queues kept in the nameserver: {text}")
+        session.print(f"  order of queues kept in the nameserver: {text}")
 
 
-@verb(
+@command(
     app, "delete", destroys=True,
     examples=["tianzhou topic delete orders --dry-run", "tianzhou topic delete orders --yes"],
 )  # fmt: skip
@@ -402,13 +406,13 @@ async def delete_topic(session: Session, topic: Topic, cluster: ClusterOption = 
     groups = await admin.topics.groups(topic)
     used = f", which {', '.join(groups)} consume" if groups else ""
     names = ", ".join(at.name for at in brokers)
-    if not session.agreed(f"delete topic {topic} with all its messages on {names}{used}"):
+    if not session.confirm(f"delete topic {topic} with all its messages on {names}{used}"):
         return
     done = await admin.topics.delete(topic, brokers)
-    tell_done(session, f"topic {topic}: deleted", done)
+    report_done(session, f"topic {topic}: deleted", done)
 
 
-@verb(
+@command(
     app, "apply", destroys=True,
     examples=[
         "tianzhou topic apply topics.json --dry-run",
@@ -437,7 +441,7 @@ async def apply(
         await _await_routes(session, names[-1:], done)
 
 
-@verb(
+@command(
     app, "copy", destroys=True,
     examples=[
         "tianzhou topic copy --from broker-a --to broker-c --dry-run",
@@ -449,7 +453,7 @@ async def copy(session: Session, source: From, targets: To = None, pattern: Patt
     """Copy the settings of topics, not their messages, from one broker to new ones."""
 
     def is_wanted(name: str) -> bool:
-        return bool(like([name], pattern))
+        return bool(matching_names([name], pattern))
 
     made = await copy_settings(
         session, "topic", source, targets,

@@ -7,7 +7,7 @@ import typer
 
 from tianzhou.admin.topics import QUEUE_COUNT
 from tianzhou.cli.shared.bulk_change import Attributes, RemovedAttributes, attribute_changes
-from tianzhou.cli.shared.command import Bundle
+from tianzhou.cli.shared.command import OptionGroup
 from tianzhou.cli.shared.common_options import parse_perm
 from tianzhou.protocol.bodies.topics import TopicConfig
 
@@ -16,7 +16,7 @@ _UNIT, _UNIT_SUB = 1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicOptions(Bundle):
+class TopicOptions(OptionGroup):
     """The settings of a topic; None leaves one as it is."""
 
     queues: Annotated[

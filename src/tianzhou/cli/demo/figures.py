@@ -6,7 +6,7 @@ from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class Interval:
     """A short time, and what happened in it."""
 
     at_s: float
@@ -19,34 +19,34 @@ class Slot:
 
 
 @dataclass(slots=True)
-class Figures:
+class Measurements:
     """Every message of the load, by seconds since it began."""
 
     sent_s: list[float] = field(default_factory=list[float])
     received: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     """When it arrived, and the milliseconds that it was on its way."""
 
-    def between(self, begin_s: float, end_s: float) -> Slot:
+    def between(self, begin_s: float, end_s: float) -> Interval:
         """What happened in a span of time."""
         took_ms = sorted(ms for at_s, ms in self.received if begin_s <= at_s < end_s)
         sent_count = sum(begin_s <= at_s < end_s for at_s in self.sent_s)
         width_s = end_s - begin_s
-        return Slot(
+        return Interval(
             (begin_s + end_s) / 2,
             sent_count / width_s,
             len(took_ms) / width_s,
-            share(took_ms, 0.5),
-            share(took_ms, 0.99),
+            percentile(took_ms, 0.5),
+            percentile(took_ms, 0.99),
         )
 
-    def slots(self, width_s: float) -> list[Slot]:
+    def intervals(self, width_s: float) -> list[Interval]:
         """All that happened, cut into spans of one length."""
         last_s = max([*self.sent_s, *(at_s for at_s, _ in self.received)], default=0.0)
         edges = [number * width_s for number in range(int(last_s / width_s) + 2)]
         return [self.between(*span) for span in pairwise(edges)]
 
 
-def share(values: Sequence[float], part: float) -> float | None:
+def percentile(values: Sequence[float], part: float) -> float | None:
     """The value that this part of sorted values does not exceed."""
     if not values:
         return None

@@ -5,12 +5,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from tianzhou.cli.demo.figures import Slot
+from tianzhou.cli.demo.figures import Interval
 
 _SENT, _RECEIVED, _MEDIAN, _SLOWEST = "#7f8c8d", "#c0392b", "#2c7fb8", "#a6bddb"
 
 
-def save(path: Path, slots: Sequence[Slot], title: str) -> None:
+def save(path: Path, intervals: Sequence[Interval], title: str) -> None:
     """Write the PNG. Raises ImportError where matplotlib is not installed, and OSError."""
     # Not `pyplot`, which is for windows and keeps every figure.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -19,16 +19,20 @@ def save(path: Path, slots: Sequence[Slot], title: str) -> None:
     figure = Figure(figsize=(9, 6), dpi=110)
     FigureCanvasAgg(figure)
     rate, latency = figure.subplots(2, 1, sharex=True)
-    at_s = [slot.at_s for slot in slots]
-    rate.plot(at_s, [slot.sent_per_s for slot in slots], color=_SENT, label="sent")
-    rate.plot(at_s, [slot.received_per_s for slot in slots], color=_RECEIVED, label="received")
+    at_s = [interval.at_s for interval in intervals]
+    rate.plot(at_s, [interval.sent_per_s for interval in intervals], color=_SENT, label="sent")
+    rate.plot(
+        at_s, [interval.received_per_s for interval in intervals], color=_RECEIVED, label="received"
+    )
     rate.set_ylabel("messages per second")
     rate.set_title(title, loc="left")
-    seen = [slot for slot in slots if slot.median_ms is not None]
-    seen_s = [slot.at_s for slot in seen]
-    slowest = [slot.p99_ms or 0.0 for slot in seen]
+    seen = [interval for interval in intervals if interval.median_ms is not None]
+    seen_s = [interval.at_s for interval in seen]
+    slowest = [interval.p99_ms or 0.0 for interval in seen]
     latency.plot(seen_s, slowest, color=_SLOWEST, label="99 of 100 below")
-    latency.plot(seen_s, [slot.median_ms or 0.0 for slot in seen], color=_MEDIAN, label="median")
+    latency.plot(
+        seen_s, [interval.median_ms or 0.0 for interval in seen], color=_MEDIAN, label="median"
+    )
     latency.set_ylabel("ms from producer to consumer")
     latency.set_xlabel("seconds")
     for axes in (rate, latency):

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tianzhou.admin import Admin
 from tianzhou.cli.demo import plot
-from tianzhou.cli.demo.figures import Figures
+from tianzhou.cli.demo.figures import Measurements
 from tianzhou.cli.shared.context_file import DEFAULT_NAMESRV, contexts_path, load_contexts, resolve
 from tianzhou.client import Message, Producer, PushConsumer, ReceivedMessage
 from tianzhou.clock import wall_ms
@@ -58,7 +58,7 @@ class Demo:
         self._namesrv = namesrv_address
         self._folder = folder
         self._say = say
-        self._figures = Figures()
+        self._measurements = Measurements()
         self._begun_s: float | None = None
         """When the load began; before and after it every message is told of."""
         self._is_quiet = False
@@ -135,7 +135,7 @@ class Demo:
         self.received_count += 1
         self._news.set()
         if self._begun_s is not None:
-            self._figures.received.append((now_s - self._begun_s, took_ms))
+            self._measurements.received.append((now_s - self._begun_s, took_ms))
         elif not self._is_quiet:
             self._say(
                 f"<- received cargo {int(number)} from queue {message.queue_id}, "
@@ -149,7 +149,7 @@ class Demo:
         for rate in RATES:
             begin_s = time.perf_counter() - self._begun_s
             await self._send_at(producer, rate)
-            seen = self._figures.between(begin_s, time.perf_counter() - self._begun_s)
+            seen = self._measurements.between(begin_s, time.perf_counter() - self._begun_s)
             took = "none arrived" if seen.median_ms is None else f"{seen.median_ms:6.1f} ms"
             self._say(
                 f"   {rate:5,}/s: {seen.sent_per_s:6,.0f} sent, {seen.received_per_s:6,.0f} "
@@ -170,7 +170,7 @@ class Demo:
         while (passed_s := time.perf_counter() - begun_s) < STEP_S:
             due = min(int(passed_s * rate) + 1, sent + rate // 10 + 1)
             for number in range(sent, due):
-                self._figures.sent_s.append(time.perf_counter() - self._begun_s)
+                self._measurements.sent_s.append(time.perf_counter() - self._begun_s)
                 answers.append(await producer.submit(self._message(tag, number)))  # type: ignore[arg-type]
             sent = max(sent, due)
             await asyncio.sleep(_TICK_S)
@@ -196,10 +196,10 @@ class Demo:
 
     async def _show_plot(self) -> None:
         path = self._folder / PLOT
-        slots = self._figures.slots(_SLOT_S)
+        intervals = self._measurements.intervals(_SLOT_S)
         title = "Tianzhou: one broker, one producer, one consumer, in one process"
         try:
-            await asyncio.to_thread(plot.save, path, slots, title)
+            await asyncio.to_thread(plot.save, path, intervals, title)
         except ImportError:
             self._say(f"no plot: it needs matplotlib; {_install('matplotlib')} brings it")
             return

@@ -13,7 +13,7 @@ import typer
 
 from tianzhou.cli.mqadmin.table import ALIASES, SECOND_NAMES, Alias
 from tianzhou.cli.mqadmin.translate import Given
-from tianzhou.cli.shared.terminal import FAILED, OK, WRONG_USE, complain, say
+from tianzhou.cli.shared.terminal import FAILED, OK, USAGE_ERROR, print_error, print_line
 
 app = typer.Typer(name="mqadmin", add_completion=False)
 
@@ -26,11 +26,11 @@ class Parsed(NamedTuple):
     wants_help: bool
 
 
-class Misuse(Exception):
+class UsageError(Exception):
     """A sub command was used wrongly; the text says how."""
 
 
-class Unmet(Exception):
+class UnsupportedOption(Exception):
     """An option of the original that we have no counterpart for."""
 
 
@@ -53,22 +53,22 @@ def run(arguments: Sequence[str], command: str = "mqadmin") -> int:
     name = SECOND_NAMES.get(name, name)
     alias = ALIASES.get(name)
     if alias is None:
-        complain(command, f"there is no sub command {name!r}; `{command} help` lists them")
-        return WRONG_USE
+        print_error(command, f"there is no sub command {name!r}; `{command} help` lists them")
+        return USAGE_ERROR
     if alias.build is None:
-        complain(f"{command} {name}", alias.why)
+        print_error(f"{command} {name}", alias.why)
         return FAILED
     try:
         parsed = parse(alias, rest)
         if parsed.wants_help:
-            say(usage(command, name, alias))
+            print_line(usage(command, name, alias))
             return OK
         words = build(alias, parsed)
-    except Misuse as e:
-        complain(f"{command} {name}", f"{e}; `{command} help {name}` shows its options")
-        return WRONG_USE
-    except Unmet as e:
-        complain(f"{command} {name}", e)
+    except UsageError as e:
+        print_error(f"{command} {name}", f"{e}; `{command} help {name}` shows its options")
+        return USAGE_ERROR
+    except UnsupportedOption as e:
+        print_error(f"{command} {name}", e)
         return FAILED
     from tianzhou.cli.app import main
 
@@ -95,13 +95,13 @@ def parse(alias: Alias, arguments: Sequence[str]) -> Parsed:
             spelling, equals, attached = word[:2], "=", word[2:]
             option = by_name[spelling]
         if option is None and not is_namesrv:
-            raise Misuse(f"unknown option {word!r}")
+            raise UsageError(f"unknown option {word!r}")
         if option is not None and not _has_value(option, queue, bool(equals)):
             values[option.name] = "true"
             continue
         value = attached if equals else (queue.pop(0) if queue else None)
         if value is None:
-            raise Misuse(f"option {word} needs a value")
+            raise UsageError(f"option {word} needs a value")
         if option is None:
             namesrv = value
         else:
@@ -167,27 +167,29 @@ def build(alias: Alias, parsed: Parsed) -> list[str]:
         words = alias.build(given)
     except KeyError as e:
         long = next(each.long for each in options_of(alias) if each.name == e.args[0])
-        raise Misuse(f"option -{e.args[0]} ({long}) is missing") from e
+        raise UsageError(f"option -{e.args[0]} ({long}) is missing") from e
     unmet = sorted(set(parsed.values) - given.used)
     if unmet:
         ours = f"tianzhou {' '.join(words[:2])}"
-        raise Unmet(f"option -{unmet[0]} is not supported; leave it out, or see `{ours} --help`")
+        raise UnsupportedOption(
+            f"option -{unmet[0]} is not supported; leave it out, or see `{ours} --help`"
+        )
     return [*words, "--namesrv", parsed.namesrv] if parsed.namesrv else words
 
 
 def _help(command: str, rest: Sequence[str]) -> int:
     if not rest:
-        say(f"The sub commands of RocketMQ's mqadmin; `{command} help NAME` shows one.\n")
+        print_line(f"The sub commands of RocketMQ's mqadmin; `{command} help NAME` shows one.\n")
         width = max(map(len, ALIASES))
         for name, alias in ALIASES.items():
-            say(f"  {name:{width}}  {alias.ours or 'not here: ' + alias.why}")
+            print_line(f"  {name:{width}}  {alias.ours or 'not here: ' + alias.why}")
         return OK
     name = SECOND_NAMES.get(rest[0], rest[0])
     chosen = ALIASES.get(name)
     if chosen is None:
-        complain(command, f"there is no sub command {rest[0]!r}; `{command} help` lists them")
-        return WRONG_USE
-    say(usage(command, name, chosen))
+        print_error(command, f"there is no sub command {rest[0]!r}; `{command} help` lists them")
+        return USAGE_ERROR
+    print_line(usage(command, name, chosen))
     return OK
 
 

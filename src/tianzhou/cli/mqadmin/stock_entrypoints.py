@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tianzhou.cli.shared.arguments import Arguments
-from tianzhou.cli.shared.terminal import OK, WRONG_USE, complain, say
+from tianzhou.cli.shared.terminal import OK, USAGE_ERROR, print_error, print_line
 from tianzhou.errors import ConfigError
 
 
@@ -29,10 +29,10 @@ def mqnamesrv(arguments: list[str] | None = None) -> int:
     try:
         loaded = namesrv.load_settings(options.configFile, [])
     except ConfigError as e:
-        complain("mqnamesrv", e)
-        return WRONG_USE
+        print_error("mqnamesrv", e)
+        return USAGE_ERROR
     if options.printConfigItem:
-        say(namesrv.as_properties(loaded))
+        print_line(namesrv.as_properties(loaded))
         return OK
     return namesrv.serve(loaded, options.configFile)
 

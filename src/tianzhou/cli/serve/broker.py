@@ -57,10 +57,10 @@ def main(arguments: Sequence[str]) -> int:
         flags = _flags(options)
         loaded = load_settings(options.config, flags)
     except (ConfigError, ValueError) as e:
-        terminal.complain(COMMAND, e)
-        return terminal.WRONG_USE
+        terminal.print_error(COMMAND, e)
+        return terminal.USAGE_ERROR
     if options.print_config:
-        terminal.say(as_json(loaded) if options.json else as_table(loaded))
+        terminal.print_line(as_json(loaded) if options.json else as_table(loaded))
         return terminal.OK
     if options.workers is not None:
         return serve_workers(loaded, arguments, options.workers)
@@ -130,12 +130,12 @@ def as_table(loaded: Loaded[BrokerConfig]) -> str:
 
 
 def as_json(loaded: Loaded[BrokerConfig]) -> str:
-    told = {
+    data = {
         "settings": [row._asdict() for row in show(loaded)],
         "notes": list(loaded.notes),
         "warnings": list(loaded.warnings),
     }
-    return json.dumps(told, indent=2, ensure_ascii=False)
+    return json.dumps(data, indent=2, ensure_ascii=False)
 
 
 # -- serving ---------------------------------------------------------------------------------------
@@ -156,11 +156,11 @@ def serve(
     try:
         logs.set_up(loaded.config)
     except ConfigError as e:
-        terminal.complain(COMMAND, e)
-        return terminal.WRONG_USE
+        terminal.print_error(COMMAND, e)
+        return terminal.USAGE_ERROR
     if config_file is not None:
-        terminal.say(f"load config properties file OK, {config_file}")
-    tell_about(loaded)
+        terminal.print_line(f"load config properties file OK, {config_file}")
+    log_notes(loaded)
     broker: Broker | None = None
 
     def make() -> Broker:
@@ -178,7 +178,7 @@ def serve(
         return foreground.run("worker", make, started)
 
 
-def tell_about(loaded: Loaded[BrokerConfig]) -> None:
+def log_notes(loaded: Loaded[BrokerConfig]) -> None:
     """Log what is odd about the settings."""
     for warning in loaded.warnings:
         log.warning("%s", warning)
@@ -214,8 +214,8 @@ def serve_workers(loaded: Loaded[BrokerConfig], arguments: Sequence[str], count:
         logs.set_up(config)
         check_workers(config, count)
     except ConfigError as e:
-        terminal.complain(COMMAND, e)
-        return terminal.WRONG_USE
+        terminal.print_error(COMMAND, e)
+        return terminal.USAGE_ERROR
     commands = [
         worker_command(arguments, worker_settings(config, number)) for number in range(count)
     ]
@@ -254,10 +254,10 @@ def mqbroker(arguments: Sequence[str] | None = None) -> int:
     try:
         loaded = load_settings(options.configFile, flags)
     except ConfigError as e:
-        terminal.complain("mqbroker", e)
-        return terminal.WRONG_USE
+        terminal.print_error("mqbroker", e)
+        return terminal.USAGE_ERROR
     if options.printConfigItem or options.printImportantConfig:
-        terminal.say(as_properties(loaded))
+        terminal.print_line(as_properties(loaded))
         return terminal.OK
     return serve(loaded, options.configFile)
 

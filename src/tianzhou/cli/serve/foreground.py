@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Protocol
 
-from tianzhou.cli.serve.pidfiles import announced
-from tianzhou.cli.shared.terminal import FAILED, OK, complain, say
+from tianzhou.cli.serve.pidfiles import pidfile
+from tianzhou.cli.shared.terminal import FAILED, OK, print_error, print_line
 from tianzhou.descriptors import log_descriptor_limit, raise_descriptor_limit
 from tianzhou.errors import TianzhouError
 from tianzhou.remoting import event_loop
@@ -42,7 +42,7 @@ def run(name: str, make: Callable[[], Program], on_started: Callable[[str], str]
     try:
         event_loop.run(_run(name, make, on_started))
     except (TianzhouError, OSError) as e:
-        complain(name, e)
+        print_error(name, e)
         return FAILED
     except KeyboardInterrupt:
         return FAILED
@@ -67,8 +67,8 @@ async def _run(name: str, make: Callable[[], Program], on_started: Callable[[str
     with ExitStack() as stack:
         try:
             address = format_address(*await program.start())
-            stack.enter_context(announced(name, address))
-            say(on_started(address))
+            stack.enter_context(pidfile(name, address))
+            print_line(on_started(address))
             log_descriptor_limit()
             spare_collections()
             await stop.wait()

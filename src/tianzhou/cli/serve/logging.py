@@ -53,7 +53,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         when = datetime.fromtimestamp(record.created, UTC)
-        told: dict[str, Any] = {
+        entry: dict[str, Any] = {
             "time": when.isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
@@ -62,10 +62,10 @@ class JsonLines(logging.Formatter):
         for name, value in vars(record).items():
             if name not in _OWN:
                 # No field of a caller takes the place of one of ours.
-                told[f"_{name}" if name in told else name] = value
+                entry[f"_{name}" if name in entry else name] = value
         if record.exc_info:
-            told["error"] = self.formatException(record.exc_info)
-        return json.dumps(told, ensure_ascii=False, default=str).translate(_JSON_BREAKS)
+            entry["error"] = self.formatException(record.exc_info)
+        return json.dumps(entry, ensure_ascii=False, default=str).translate(_JSON_BREAKS)
 
 
 def set_up(settings: LogSettings) -> None:

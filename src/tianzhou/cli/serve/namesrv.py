@@ -56,10 +56,10 @@ def main(arguments: Sequence[str]) -> int:
     try:
         loaded = load_settings(options.config, _flags(options))
     except (ConfigError, ValueError) as e:
-        terminal.complain(COMMAND, e)
-        return terminal.WRONG_USE
+        terminal.print_error(COMMAND, e)
+        return terminal.USAGE_ERROR
     if options.print_config:
-        terminal.say(as_json(loaded) if options.json else as_table(loaded))
+        terminal.print_line(as_json(loaded) if options.json else as_table(loaded))
         return terminal.OK
     return serve(loaded, options.config)
 
@@ -136,10 +136,10 @@ def serve(loaded: Loaded[NamesrvConfig], config_file: Path | None) -> int:
     try:
         logs.set_up(loaded.config)
     except ConfigError as e:
-        terminal.complain(COMMAND, e)
-        return terminal.WRONG_USE
+        terminal.print_error(COMMAND, e)
+        return terminal.USAGE_ERROR
     if config_file is not None:
-        terminal.say(f"load config properties file OK, {config_file}")
+        terminal.print_line(f"load config properties file OK, {config_file}")
     for warning in loaded.warnings:
         log.warning("%s", warning)
     for note in loaded.notes:

@@ -59,14 +59,14 @@ def _where() -> str:
 
 
 @contextmanager
-def announced(program: str, address: str) -> Generator[None]:
+def pidfile(program: str, address: str) -> Generator[None]:
     """Make this process findable while the block runs; where that cannot be, it is only logged."""
     path = run_folder() / f"{program}-{os.getpid()}.json"
-    told = {"pid": os.getpid(), "address": address, "where": _where()}
+    record = {"pid": os.getpid(), "address": address, "where": _where()}
     descriptor = -1
     try:
         descriptor = _create_locked(path)
-        os.write(descriptor, json.dumps(told).encode())
+        os.write(descriptor, json.dumps(record).encode())
     except OSError as e:
         log.warning("%s: cannot be written, so mqshutdown will not find this process: %s", path, e)
     try:
@@ -94,11 +94,11 @@ def running(program: str) -> list[Running]:
     found: list[Running] = []
     for path in run_folder().glob(f"{program}-*.json"):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            told = json.loads(path.read_bytes())
-            if told["where"] != _where():
+            record = json.loads(path.read_bytes())
+            if record["where"] != _where():
                 continue
             if _is_locked(path):
-                found.append(Running(program, int(told["pid"]), str(told["address"]), path))
+                found.append(Running(program, int(record["pid"]), str(record["address"]), path))
             else:
                 path.unlink(missing_ok=True)
     return sorted(found, key=lambda server: server.pid)

@@ -3,7 +3,7 @@
 import time
 
 from tianzhou.cli.serve.pidfiles import Running, running
-from tianzhou.cli.shared.terminal import FAILED, OK, complain, say
+from tianzhou.cli.shared.terminal import FAILED, OK, print_error, print_line
 
 STOCK_NAMES = {"namesrv": "mqnamesrv", "broker": "mqbroker"}
 _POLL_S = 0.05
@@ -17,20 +17,20 @@ def stop_all(command: str, program: str, wait_s: float) -> int:
     stock_name = STOCK_NAMES[program]
     found = running(program)
     if not found:
-        say(f"No {stock_name} running.")
+        print_line(f"No {stock_name} running.")
         return FAILED
     exit_code = OK
     for server in found:
-        say(f"The {stock_name}({server.pid}) is running...")
+        print_line(f"The {stock_name}({server.pid}) is running...")
         try:
             server.ask_to_stop()
         except ProcessLookupError:
-            say(f"The {stock_name}({server.pid}) has ended by itself")
+            print_line(f"The {stock_name}({server.pid}) has ended by itself")
         except PermissionError as e:
-            complain(command, f"cannot stop {stock_name}({server.pid}): {e.strerror}")
+            print_error(command, f"cannot stop {stock_name}({server.pid}): {e.strerror}")
             exit_code = FAILED
         else:
-            say(f"Send shutdown request to {stock_name}({server.pid}) OK")
+            print_line(f"Send shutdown request to {stock_name}({server.pid}) OK")
     if wait_s > 0 and exit_code == OK:
         exit_code = _wait(command, stock_name, found, wait_s)
     return exit_code
@@ -41,8 +41,8 @@ def _wait(command: str, stock_name: str, servers: list[Running], wait_s: float) 
     while alive := [server for server in servers if server.is_alive()]:
         if time.monotonic() >= deadline_s:
             pids = ", ".join(str(server.pid) for server in alive)
-            complain(command, f"{stock_name} {pids} still running after {wait_s:g} s")
+            print_error(command, f"{stock_name} {pids} still running after {wait_s:g} s")
             return FAILED
         time.sleep(_POLL_S)
-    say(f"{stock_name} has stopped")
+    print_line(f"{stock_name} has stopped")
     return OK

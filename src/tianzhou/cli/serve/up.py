@@ -80,7 +80,7 @@ class Up:
         self.broker_address = self._broker.address
         if self._with_demo:
             self._demo = asyncio.create_task(
-                keep_running(self.namesrv_address, self._folder, terminal.say)
+                keep_running(self.namesrv_address, self._folder, terminal.print_line)
             )
         return host, port
 
@@ -102,8 +102,8 @@ def main(arguments: Sequence[str]) -> int:
         level = Given("logLevel", LogLevel.WARNING, COMMAND)
         logging.set_up(load_broker_config(environ={}, defaults=[level], flags=more).config)
     except ConfigError as e:
-        terminal.complain(COMMAND, e)
-        return terminal.WRONG_USE
+        terminal.print_error(COMMAND, e)
+        return terminal.USAGE_ERROR
     programs: list[Up] = []
 
     def make() -> Up:

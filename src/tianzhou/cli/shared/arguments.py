@@ -4,9 +4,9 @@ import argparse
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tianzhou.cli.shared.terminal import WRONG_USE, complain
+from tianzhou.cli.shared.terminal import USAGE_ERROR, print_error
 
-SERVER_VERBS = {
+SERVER_COMMANDS = {
     "broker": (
         "list", "show", "config", "runtime", "lag", "stats", "clean", "ha", "flush-offset",
     ),
@@ -15,9 +15,9 @@ SERVER_VERBS = {
 """Words behind `tianzhou broker` and `tianzhou namesrv` that look after running servers."""
 
 
-def is_verb(program: str, arguments: Sequence[str]) -> bool:
+def is_admin_command(program: str, arguments: Sequence[str]) -> bool:
     """Whether `tianzhou broker ARGUMENTS` looks after brokers, and does not start one."""
-    return bool(arguments) and arguments[0] in SERVER_VERBS[program]
+    return bool(arguments) and arguments[0] in SERVER_COMMANDS[program]
 
 
 class Arguments(argparse.ArgumentParser):
@@ -33,5 +33,5 @@ class Arguments(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        complain(self.prog, f"{message}; {self.prog} --help shows the options")
-        raise SystemExit(WRONG_USE)
+        print_error(self.prog, f"{message}; {self.prog} --help shows the options")
+        raise SystemExit(USAGE_ERROR)

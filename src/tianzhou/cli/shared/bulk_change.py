@@ -7,10 +7,10 @@ from typing import Annotated, TypeVar
 import typer
 
 from tianzhou.admin.copy_settings import CopyPlan
-from tianzhou.admin.fanout import BrokerAt, Gathered, gather
+from tianzhou.admin.fanout import BrokerRef, Gathered, gather
 from tianzhou.cli.shared.command import Session
 from tianzhou.cli.shared.common_options import masters, pairs_of
-from tianzhou.cli.shared.output import several
+from tianzhou.cli.shared.output import plural
 from tianzhou.errors import BodyError, ConfigError, TargetError
 from tianzhou.protocol import bodies
 
@@ -73,10 +73,10 @@ def read_settings(file: Path, kind: type[list[S]]) -> list[S]:
     return found
 
 
-def tell_done(session: Session, what: str, done: Gathered[None]) -> None:
+def report_done(session: Session, what: str, done: Gathered[None]) -> None:
     """Say where something was done, and warn of where it was not."""
     warn_all(session, done.warnings)
-    session.say(f"{what} on {', '.join(at.name for at in done.found)}")
+    session.print(f"{what} on {', '.join(at.name for at in done.responses)}")
 
 
 def warn_all(session: Session, warnings: Iterable[str]) -> None:
@@ -85,7 +85,7 @@ def warn_all(session: Session, warnings: Iterable[str]) -> None:
         session.warn(f"warning: {warning}")
 
 
-def refuse_if_there(noun: str, name: str, brokers: Iterable[BrokerAt]) -> None:
+def refuse_if_exists(noun: str, name: str, brokers: Iterable[BrokerRef]) -> None:
     """Raises TargetError for what exists already on some brokers."""
     names = [at.name for at in brokers]
     if names:
@@ -95,32 +95,32 @@ def refuse_if_there(noun: str, name: str, brokers: Iterable[BrokerAt]) -> None:
         )
 
 
-def tell_changed(
-    session: Session, what: str, done: Iterable[BrokerAt], was_there: Callable[[BrokerAt], bool]
+def report_changed(
+    session: Session, what: str, done: Iterable[BrokerRef], was_there: Callable[[BrokerRef], bool]
 ) -> None:
     """Say where something was created and where it was changed."""
     brokers = list(done)
     for word, is_change in (("created", False), ("changed", True)):
         names = [at.name for at in brokers if was_there(at) is is_change]
         if names:
-            session.say(f"{what}: {word} on {', '.join(names)}")
+            session.print(f"{what}: {word} on {', '.join(names)}")
 
 
 async def apply_settings(
     session: Session,
     noun: str,
     names: Sequence[str],
-    brokers: Sequence[BrokerAt],
-    put: Callable[[BrokerAt], Awaitable[None]],
-) -> Collection[BrokerAt]:
+    brokers: Sequence[BrokerRef],
+    put: Callable[[BrokerRef], Awaitable[None]],
+) -> Collection[BrokerRef]:
     """Put settings of several topics or groups on brokers, if that is agreed; where it was done."""
-    named = several(len(names), noun)
+    named = plural(len(names), noun)
     on = ", ".join(at.name for at in brokers)
-    if not session.agreed(f"create or change {named} on {on}: {', '.join(names)}"):
+    if not session.confirm(f"create or change {named} on {on}: {', '.join(names)}"):
         return ()
     done = await gather(brokers, put)
-    tell_done(session, f"{named} created or changed", done)
-    return done.found
+    report_done(session, f"{named} created or changed", done)
+    return done.responses
 
 
 async def copy_settings(
@@ -128,8 +128,8 @@ async def copy_settings(
     noun: str,
     source: str,
     targets: Sequence[str] | None,
-    make_plan: Callable[[BrokerAt, BrokerAt], Awaitable[CopyPlan]],
-) -> dict[BrokerAt, list[str]]:
+    make_plan: Callable[[BrokerRef, BrokerRef], Awaitable[CopyPlan]],
+) -> dict[BrokerRef, list[str]]:
     """Create on other brokers what they lack of one; the names of what was made on each.
 
     All is planned before anything is asked or done. Raises ConfigError, TargetError.
@@ -138,19 +138,19 @@ async def copy_settings(
     goals = await _goals(session, origin, targets)
     planned = await gather(goals, lambda at: make_plan(origin, at))
     warn_all(session, planned.warnings)
-    plans: dict[BrokerAt, CopyPlan] = {}
-    for goal, plan in planned.found.items():
+    plans: dict[BrokerRef, CopyPlan] = {}
+    for goal, plan in planned.responses.items():
         if plan.missing:
             plans[goal] = plan
         else:
-            session.say(f"{goal.name} has all of these {noun}s already")
+            session.print(f"{goal.name} has all of these {noun}s already")
     if not plans:
         return {}
     what = "; ".join(
-        f"{several(len(plan.missing), noun)} on {goal.name}: {', '.join(plan.missing)}"
+        f"{plural(len(plan.missing), noun)} on {goal.name}: {', '.join(plan.missing)}"
         for goal, plan in plans.items()
     )
-    if not session.agreed(f"create {what}"):
+    if not session.confirm(f"create {what}"):
         return {}
     failed = 0
     for goal, plan in plans.items():
@@ -158,16 +158,16 @@ async def copy_settings(
         for name, why in done.failures.items():
             session.warn(f"{goal.name}: {name}: {why}")
         failed += len(done.failures)
-        session.say(f"{several(done.count, noun)} created on {goal.name}, {plan.there} were there")
-    if failed or planned.missing:
-        broken = several(len(planned.missing), "broker") + " could not be asked"
-        raise TargetError(f"{several(failed, noun)} could not be created" if failed else broken)
+        session.print(f"{plural(done.count, noun)} created on {goal.name}, {plan.there} were there")
+    if failed or planned.failures:
+        broken = plural(len(planned.failures), "broker") + " could not be asked"
+        raise TargetError(f"{plural(failed, noun)} could not be created" if failed else broken)
     return {goal: list(plan.missing) for goal, plan in plans.items()}
 
 
 async def _goals(
-    session: Session, origin: BrokerAt, targets: Sequence[str] | None
-) -> list[BrokerAt]:
+    session: Session, origin: BrokerRef, targets: Sequence[str] | None
+) -> list[BrokerRef]:
     """The brokers that are named, each once; if none is, all others of the origin's cluster."""
     if not targets:
         brokers = await masters(session, origin.cluster)

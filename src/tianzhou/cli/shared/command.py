@@ -36,8 +36,8 @@ from typer.core import TyperCommand
 
 from tianzhou.admin import Admin
 from tianzhou.cli.shared.context_file import Context, contexts_path, load_contexts, resolve
-from tianzhou.cli.shared.output import Shown, console
-from tianzhou.cli.shared.terminal import FAILED, OK, WRONG_USE, complain
+from tianzhou.cli.shared.output import CommandResult, console
+from tianzhou.cli.shared.terminal import FAILED, OK, USAGE_ERROR, print_error
 from tianzhou.clock import wall_ms
 from tianzhou.errors import (
     AddressError,
@@ -61,7 +61,7 @@ _CLUSTER = "Which cluster"
 _OUTPUT = "Output"
 _SAFETY = "Safety"
 
-Result = Shown | None
+Result = CommandResult | None
 T = TypeVar("T")
 
 
@@ -102,7 +102,7 @@ class Session:
         self.err = console(stderr=True)
         self._kept: dict[type, object] = {}
 
-    def kept(self, kind: type[T]) -> T:
+    def state_of(self, kind: type[T]) -> T:
         """What a verb that is shown again and again keeps from one look to the next."""
         return cast("T", self._kept.setdefault(kind, kind()))
 
@@ -120,7 +120,7 @@ class Session:
             tls=tls_of(self.target),
         )
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """A line for people; with --json there is none."""
         if not self.options.as_json:
             self.out.print(Text(text), soft_wrap=True)
@@ -129,13 +129,13 @@ class Session:
         """A line on standard error."""
         self.err.print(Text(f"{self.command}: {text}", style="yellow"), soft_wrap=True)
 
-    def agreed(self, what: str) -> bool:
+    def confirm(self, what: str) -> bool:
         """Whether to go on with something that destroys: asks, unless --yes or --dry-run is given.
 
         `what` begins with a verb: "delete topic t on 2 brokers".
         """
         if self.options.dry_run:
-            self.say(f"would {what}; nothing was changed")
+            self.print(f"would {what}; nothing was changed")
             return False
         if self.options.yes:
             return True
@@ -143,7 +143,7 @@ class Session:
             raise ConfigError(f"to {what} needs your word: add --yes, or --dry-run to only look")
         if typer.confirm(f"{what[0].upper()}{what[1:]}?", err=True):
             return True
-        self.say("nothing was changed")
+        self.print("nothing was changed")
         return False
 
 
@@ -151,15 +151,15 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bundle:
+class OptionGroup:
     """Options that several verbs share; each field is one, and has a default."""
 
 
 def _is_bundle(annotation: object) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, Bundle)
+    return isinstance(annotation, type) and issubclass(annotation, OptionGroup)
 
 
-def _fields(kind: type[Bundle]) -> list[inspect.Parameter]:
+def _fields(kind: type[OptionGroup]) -> list[inspect.Parameter]:
     hints = get_type_hints(kind, include_extras=True)
     return [
         inspect.Parameter(
@@ -172,7 +172,7 @@ def _fields(kind: type[Bundle]) -> list[inspect.Parameter]:
     ]
 
 
-class Verb(TyperCommand):
+class CommandWithExamples(TyperCommand):
     """A command whose help ends with examples."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - typer's click or click's
@@ -261,7 +261,7 @@ _DESTROYS = [
 ]  # fmt: skip
 
 
-def verb(
+def command(
     app: typer.Typer,
     name: str,
     *,
@@ -309,7 +309,7 @@ def verb(
         vars(command)["__signature__"] = inspect.Signature(parameters)
         command.__annotations__ = {each.name: each.annotation for each in parameters}
         vars(command)["examples"] = tuple(examples)
-        app.command(name or str(app.info.name), cls=Verb)(command)
+        app.command(name or str(app.info.name), cls=CommandWithExamples)(command)
         return action
 
     return declare
@@ -329,10 +329,10 @@ def run(
     try:
         return event_loop.run(_run(command, options, action))
     except (ConfigError, AddressError, FilterError) as e:
-        complain(command, e)
-        return WRONG_USE
+        print_error(command, e)
+        return USAGE_ERROR
     except TianzhouError as e:
-        complain(command, f"{e}{hint(e)}")
+        print_error(command, f"{e}{hint(e)}")
         return FAILED
     except BrokenPipeError:
         # The reader of our output has gone, such as `head`; it wanted no more.
@@ -350,7 +350,7 @@ async def _run(
         session = Session(command, options, admin, target)
         if options.goes_on:
             return await _watch(session, action)
-        return tell(session, await action(session))
+        return print_result(session, await action(session))
 
 
 def open_admin(target: Context, options: Options) -> Admin:
@@ -385,7 +385,7 @@ def credentials_of(target: Context, options: Options) -> Credentials | None:
     return Credentials(access_key, secret_key)
 
 
-def tell(session: Session, shown: Result) -> int:
+def print_result(session: Session, shown: Result) -> int:
     """Print a result; returns the exit code."""
     if shown is None:
         return OK
@@ -424,7 +424,7 @@ async def _watch(session: Session, action: Callable[[Session], Awaitable[Result]
     options = session.options
     if options.as_json or options.as_lines or not session.out.is_terminal:
         while True:
-            tell(session, await action(session))
+            print_result(session, await action(session))
             await pause(session.options.every_s)
     with Live(console=session.out, screen=True, auto_refresh=False) as live:
         while True:

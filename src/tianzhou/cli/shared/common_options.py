@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tianzhou.admin.clusters import choose
-from tianzhou.admin.fanout import BrokerAt
+from tianzhou.admin.fanout import BrokerRef
 from tianzhou.cli.shared.command import Session
 from tianzhou.errors import ConfigError
 from tianzhou.names import (
@@ -63,12 +63,14 @@ _SYSTEM_GROUPS = (
 
 async def masters(
     session: Session, cluster: str | None = None, broker: str | None = None
-) -> list[BrokerAt]:
+) -> list[BrokerRef]:
     """The masters that are meant; all of them if neither is given."""
     return await session.admin.clusters.brokers(cluster=cluster, broker=broker, masters=True)
 
 
-async def named(session: Session, text: str, *, only_masters: bool = False) -> list[BrokerAt]:
+async def resolve_brokers(
+    session: Session, text: str, *, only_masters: bool = False
+) -> list[BrokerRef]:
     """The brokers that a word means: a broker's name or address, or else a cluster."""
     info = await session.admin.clusters.info()
     if text in info.clusters and text not in info.brokers:
@@ -100,7 +102,7 @@ def is_system_group(name: str) -> bool:
     return name in _SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
 
 
-def like(names: Iterable[str], pattern: str | None) -> list[str]:
+def matching_names(names: Iterable[str], pattern: str | None) -> list[str]:
     """The names that match a shell pattern, sorted."""
     return sorted(fnmatch.filter(names, pattern) if pattern else names)
 

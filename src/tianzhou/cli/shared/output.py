@@ -14,7 +14,7 @@ from datetime import datetime
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from tianzhou.cli.shared.tables import Column, Facts, WholeTable
+from tianzhou.cli.shared.tables import Column, FittedTable, KeyValues
 
 PIPE_WIDTH = 160
 """Columns where output goes into a file or a pipe, and COLUMNS says nothing."""
@@ -23,7 +23,7 @@ Cell = str | int | float | None | Text
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class CommandResult:
     """The result of a command."""
 
     data: object
@@ -56,7 +56,7 @@ def table(
     heads = [
         Column(each.lstrip(">!"), right=">" in each[:2], whole="!" in each[:2]) for each in columns
     ]
-    return titled(title, WholeTable(heads, (tuple(map(cell, row)) for row in rows)))
+    return titled(title, FittedTable(heads, (tuple(map(cell, row)) for row in rows)))
 
 
 def titled(title: str | None, made: RenderableType) -> RenderableType:
@@ -64,9 +64,9 @@ def titled(title: str | None, made: RenderableType) -> RenderableType:
     return Group(Text(title, style="bold"), made) if title else made
 
 
-def facts(pairs: Iterable[tuple[str, Cell]], *, title: str | None = None) -> RenderableType:
+def key_values(pairs: Iterable[tuple[str, Cell]], *, title: str | None = None) -> RenderableType:
     """Names and values, one pair a line."""
-    return titled(title, Facts((Text(name, style="dim"), cell(value)) for name, value in pairs))
+    return titled(title, KeyValues((Text(name, style="dim"), cell(value)) for name, value in pairs))
 
 
 def cell(value: Cell) -> Text:
@@ -84,12 +84,12 @@ def cell(value: Cell) -> Text:
     return Text(value)
 
 
-def alarming(value: int, *, above: int = 0) -> Text:
+def highlight(value: int, *, above: int = 0) -> Text:
     """A number that should be small."""
     return Text(f"{value:,}", style="yellow" if value > above else "")
 
 
-def several(count: int, noun: str) -> str:
+def plural(count: int, noun: str) -> str:
     """ "1 topic", "2 topics"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
@@ -97,19 +97,19 @@ def several(count: int, noun: str) -> str:
 # -- units -----------------------------------------------------------------------------------------
 
 
-def moment(time_ms: int | None) -> str | None:
+def format_time(time_ms: int | None) -> str | None:
     """A time of day in local time, "2026-01-31 23:59:59"; None if there is none."""
     if time_ms is None or time_ms <= 0:
         return None
     return datetime.fromtimestamp(time_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-def moment_ms(time_ms: int) -> str:
+def format_time_ms(time_ms: int) -> str:
     """The same to the millisecond, where messages are told apart."""
-    return f"{moment(time_ms) or '-'}.{time_ms % 1000:03d}"
+    return f"{format_time(time_ms) or '-'}.{time_ms % 1000:03d}"
 
 
-def span(length_ms: int) -> str:
+def format_duration(length_ms: int) -> str:
     """A length of time with two units: "3 d 4 h", "2.5 s".
 
     >>> span(2500), span(90_000), span(100_000_000)
@@ -125,7 +125,7 @@ def span(length_ms: int) -> str:
     return f"{seconds // 86_400} d {seconds // 3600 % 24} h"
 
 
-def size(count_bytes: int | float) -> str:
+def format_size(count_bytes: int | float) -> str:
     """Bytes in the largest unit that fits: "1.5 GiB".
 
     >>> size(1536), size(100)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from tianzhou.admin.doctor.presence import KnownBroker, Place
+from tianzhou.admin.doctor.presence import BrokerKey, KnownBroker
 from tianzhou.config.files import replace_file
 
 FILES_MAX = 64
@@ -36,9 +36,9 @@ class SeenBrokers:
         """`folder` is that of the contexts."""
         self._namesrv = ";".join(sorted(namesrvs))
         self._path = folder / "seen" / f"{_file_name(self._namesrv)}.json"
-        self._saved: dict[Place, KnownBroker] = {}
+        self._saved: dict[BrokerKey, KnownBroker] = {}
 
-    def load(self) -> tuple[dict[Place, KnownBroker], str | None]:
+    def load(self) -> tuple[dict[BrokerKey, KnownBroker], str | None]:
         """What was seen, and a warning if the file cannot be read."""
         try:
             found = msgspec.json.decode(self._path.read_bytes(), type=_File)
@@ -46,14 +46,14 @@ class SeenBrokers:
             return {}, None
         except (OSError, msgspec.DecodeError) as e:
             return {}, f"{self._path} cannot be read, earlier looks are forgotten: {e}"
-        self._saved = {each.place: each for each in found.brokers}
+        self._saved = {each.key: each for each in found.brokers}
         return dict(self._saved), None
 
-    def save(self, known: dict[Place, KnownBroker]) -> str | None:
+    def save(self, known: dict[BrokerKey, KnownBroker]) -> str | None:
         """Keep what is known, if it is news; a warning if that fails."""
         if not self._is_news(known):
             return None
-        brokers = [known[place] for place in sorted(known)]
+        brokers = [known[key] for key in sorted(known)]
         data = msgspec.json.format(msgspec.json.encode(_File(self._namesrv, brokers)), indent=2)
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -65,11 +65,11 @@ class SeenBrokers:
         self._saved = dict(known)
         return None
 
-    def _is_news(self, known: dict[Place, KnownBroker]) -> bool:
+    def _is_news(self, known: dict[BrokerKey, KnownBroker]) -> bool:
         return known.keys() != self._saved.keys() or any(
-            each.address != self._saved[place].address
-            or each.seen_ms - self._saved[place].seen_ms >= _SAVE_AGAIN_MS
-            for place, each in known.items()
+            each.address != self._saved[key].address
+            or each.seen_ms - self._saved[key].seen_ms >= _SAVE_AGAIN_MS
+            for key, each in known.items()
         )
 
 

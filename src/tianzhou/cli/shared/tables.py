@@ -44,7 +44,7 @@ class _Extent:
     narrowest: int
 
 
-class WholeTable:
+class FittedTable:
     """A table of whole values; see the module's text."""
 
     def __init__(self, columns: Sequence[Column], rows: Iterable[Sequence[Text]]) -> None:
@@ -158,7 +158,7 @@ def _word_width(cell: Text) -> int:
     return max((Text(word).cell_len for word in cell.plain.split()), default=0)
 
 
-class Facts:
+class KeyValues:
     """Names and values, one pair a line; a value that does not fit beside its name stands below."""
 
     def __init__(self, pairs: Iterable[tuple[Text, Text]]) -> None:

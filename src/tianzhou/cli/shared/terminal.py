@@ -2,16 +2,16 @@
 
 import sys
 
-OK, FAILED, WRONG_USE = 0, 1, 2
+OK, FAILED, USAGE_ERROR = 0, 1, 2
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a line for the user at once, also when it goes into a pipe."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
-def complain(command: str, error: object) -> None:
+def print_error(command: str, error: object) -> None:
     """Print an error in one line."""
     text = " ".join(str(error).split())
     sys.stderr.write(f"{command}: {text}\n")

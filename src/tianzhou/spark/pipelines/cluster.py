@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
 from tianzhou.admin import Admin
-from tianzhou.admin.fanout import BrokerAt, Gathered, gather
+from tianzhou.admin.fanout import BrokerRef, Gathered, gather
 from tianzhou.admin.topics import extents
 from tianzhou.errors import TargetError
 from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
@@ -71,7 +71,7 @@ def complete(told: Gathered[T]) -> Gathered[T]:
 
     Half of the answers would look like groups that are gone.
     """
-    for error in told.missing.values():
+    for error in told.failures.values():
         raise error
     return told
 
@@ -108,7 +108,7 @@ def committed_offsets(options: ClusterOptions) -> list[Committed]:
         masters = await admin.clusters.brokers(masters=True)
         told = complete(await gather(masters, admin.offsets.all_committed))
         found: list[Committed] = []
-        for at, table in told.found.items():
+        for at, table in told.responses.items():
             for place, queues in table.items():
                 topic, _, group = place.partition("@")
                 found += [
@@ -127,11 +127,11 @@ def members_online(options: ClusterOptions) -> dict[str, Members]:
         configs = complete(await gather(masters, admin.groups.all_configs))
         turns = asyncio.Semaphore(_AT_ONCE_MAX)
 
-        async def one(at: BrokerAt, group: str) -> tuple[str, ConsumerConnection | None]:
+        async def one(at: BrokerRef, group: str) -> tuple[str, ConsumerConnection | None]:
             async with turns:
                 return group, await admin.groups.connection(at, group)
 
-        asked = [one(at, group) for at, groups in configs.found.items() for group in groups]
+        asked = [one(at, group) for at, groups in configs.responses.items() for group in groups]
         found: dict[str, Members] = {}
         for group, told in await asyncio.gather(*asked):
             if told is not None:

@@ -3,25 +3,35 @@
 import pytest
 
 from tianzhou.admin.doctor import checks
-from tianzhou.admin.doctor.checks import Vitals
+from tianzhou.admin.doctor.checks import BrokerState
 from tianzhou.admin.doctor.findings import Finding, Level
-from tianzhou.admin.fanout import BrokerAt
-from tianzhou.admin.group_overview import Contradiction, GroupPortrait, Member, QueueProgress, Work
+from tianzhou.admin.fanout import BrokerRef
+from tianzhou.admin.group_overview import (
+    GroupOverview,
+    Member,
+    QueueProgress,
+    SubscriptionConflict,
+)
+from tianzhou.admin.group_overview import (
+    HeldQueue as Held,
+)
 from tianzhou.errors import ConnectError
 from tianzhou.protocol.bodies.queues import MessageQueue
 from tianzhou.protocol.bodies.route import BrokerData, ClusterInfo
 
-AT = BrokerAt("broker-a", 0, "10.0.0.7:10911", "c")
+AT = BrokerRef("broker-a", 0, "10.0.0.7:10911", "c")
 BOOT_MS = 1_700_000_000_000
 
 
-def vitals(asked_ms: int = 0, settings: dict[str, str] | None = None, **runtime: str) -> Vitals:
-    return Vitals(runtime, settings or {}, asked_ms)
+def vitals(
+    asked_ms: int = 0, settings: dict[str, str] | None = None, **runtime: str
+) -> BrokerState:
+    return BrokerState(runtime, settings or {}, asked_ms)
 
 
-def portrait(committed: int, members: tuple[Member, ...] = (), end: int = 10) -> GroupPortrait:
+def overview(committed: int, members: tuple[Member, ...] = (), end: int = 10) -> GroupOverview:
     queue = QueueProgress("t", "broker-a", 0, end, committed, 0, None)
-    return GroupPortrait("g", {}, members, {}, (queue,), (), 0.0, None, None, None)
+    return GroupOverview("g", {}, members, {}, (queue,), (), 0.0, None, None, None)
 
 
 def levels(findings: list[Finding]) -> list[Level]:
@@ -32,14 +42,14 @@ QUEUE, OTHER = (MessageQueue(topic="t", broker_name="broker-a", queue_id=n) for 
 
 
 def member(
-    *works: Work, queues: tuple[MessageQueue, ...] = (QUEUE, OTHER), consume_ms: float = 0
+    *works: Held, queues: tuple[MessageQueue, ...] = (QUEUE, OTHER), consume_ms: float = 0
 ) -> tuple[Member, ...]:
     """The only member, with what it tells of its queues."""
     held = dict(zip(queues, works, strict=False))
     return (Member("c1", "", "", "", (), {}, queues=held, consume_ms={"t": consume_ms}),)
 
 
-IDLE = member(Work(3, 100))
+IDLE = member(Held(3, 100))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +104,7 @@ def test_an_advertised_address_that_leads_nowhere() -> None:
 
 
 def test_a_loopback_address_is_fine_at_home_only() -> None:
-    home = BrokerAt("b", 0, "127.0.0.1:10911", "c")
+    home = BrokerRef("b", 0, "127.0.0.1:10911", "c")
     assert levels(checks.check_addresses([home], {}, ["127.0.0.1", "localhost"])) == [Level.OK]
     (found,) = checks.check_addresses([home], {}, ["10.0.0.1"])
     assert found.level is Level.WARNING
@@ -121,7 +131,7 @@ def test_a_name_without_a_master() -> None:
 
 
 def test_versions_that_differ() -> None:
-    other = BrokerAt("broker-b", 0, "10.0.0.8:10911", "c")
+    other = BrokerRef("broker-b", 0, "10.0.0.8:10911", "c")
     same = {AT: {"brokerVersionDesc": "V5"}, other: {"brokerVersionDesc": "V5"}}
     assert checks.check_versions(same) == []
     (found,) = checks.check_versions({**same, other: {"brokerVersionDesc": "V4"}})
@@ -132,7 +142,7 @@ def test_queues_that_stand_still() -> None:
     def judged(
         before: int, after: int, was: tuple[Member, ...] = IDLE, now: tuple[Member, ...] = IDLE
     ) -> list[Finding]:
-        return checks.check_progress(portrait(before, was), portrait(after, now), 6000)
+        return checks.check_progress(overview(before, was), overview(after, now), 6000)
 
     assert judged(3, 5) == []
     assert judged(10, 10) == []
@@ -145,15 +155,15 @@ def test_queues_that_stand_still() -> None:
 @pytest.mark.parametrize(
     ("was", "now", "is_stuck"),
     [
-        (member(Work(3, 100)), member(Work(4, 100)), False),
-        (member(Work(3, 100)), member(Work(3, 900)), False),
-        (member(Work(3, 100, in_order=True)), member(Work(3, 900, in_order=True)), True),
-        (member(Work(3, 100, in_order=True)), member(Work(5, 900, in_order=True)), False),
-        (member(Work(3, 100), Work(1, 90)), member(Work(3, 100), Work(1, 9000)), False),
-        (member(Work(3, 100), Work(1, 90)), member(Work(3, 100), Work(1, 90_000)), True),
-        (member(Work(3, 100), Work(1, 90)), member(Work(3, 100), Work(1, 90)), True),
-        (IDLE, member(Work(3, 100), consume_ms=5000), False),
-        (IDLE, member(Work(3, 100), consume_ms=1000), True),
+        (member(Held(3, 100)), member(Held(4, 100)), False),
+        (member(Held(3, 100)), member(Held(3, 900)), False),
+        (member(Held(3, 100, in_order=True)), member(Held(3, 900, in_order=True)), True),
+        (member(Held(3, 100, in_order=True)), member(Held(5, 900, in_order=True)), False),
+        (member(Held(3, 100), Held(1, 90)), member(Held(3, 100), Held(1, 9000)), False),
+        (member(Held(3, 100), Held(1, 90)), member(Held(3, 100), Held(1, 90_000)), True),
+        (member(Held(3, 100), Held(1, 90)), member(Held(3, 100), Held(1, 90)), True),
+        (IDLE, member(Held(3, 100), consume_ms=5000), False),
+        (IDLE, member(Held(3, 100), consume_ms=1000), True),
     ],
     ids=[
         "will commit", "finished later ones", "refuses again and again", "goes on in order",
@@ -164,20 +174,20 @@ def test_queues_that_stand_still() -> None:
 def test_the_holder_of_a_queue_is_asked_before_it_counts_as_stuck(
     was: tuple[Member, ...], now: tuple[Member, ...], is_stuck: bool
 ) -> None:
-    found = checks.check_progress(portrait(3, was), portrait(3, now), 6000)
+    found = checks.check_progress(overview(3, was), overview(3, now), 6000)
     assert bool(found) == is_stuck
 
 
 def test_a_backlog_that_nobody_consumes() -> None:
-    (alone,) = checks.check_backlog(portrait(3))
+    (alone,) = checks.check_backlog(overview(3))
     assert (alone.level, alone.check) == (Level.WARNING, "backlog")
-    assert checks.check_backlog(portrait(3, IDLE)) == []
-    assert checks.check_backlog(portrait(10)) == []
+    assert checks.check_backlog(overview(3, IDLE)) == []
+    assert checks.check_backlog(overview(10)) == []
 
 
 def test_members_that_subscribe_differently() -> None:
-    contradiction = Contradiction("t", {"x": ("a",), "y": ("b",)})
-    group = GroupPortrait("g", {}, (), {}, (), (contradiction,), 0.0, None, None, None)
+    contradiction = SubscriptionConflict("t", {"x": ("a",), "y": ("b",)})
+    group = GroupOverview("g", {}, (), {}, (), (contradiction,), 0.0, None, None, None)
     (found,) = checks.check_subscriptions(group)
     assert found.level is Level.ERROR
     assert "a: x; but b: y" in found.what

@@ -3,12 +3,12 @@
 import pytest
 
 from tianzhou.admin.doctor.presence import KNOWN_MAX, Presence, expectation
-from tianzhou.admin.fanout import BrokerAt
+from tianzhou.admin.fanout import BrokerRef
 from tianzhou.errors import ConfigError, TargetError
 
-A = BrokerAt("broker-a", 0, "10.0.0.1:10911", "c")
-B = BrokerAt("broker-b", 0, "10.0.0.2:10911", "c")
-SLAVE = BrokerAt("broker-b", 1, "10.0.0.3:10911", "c")
+A = BrokerRef("broker-a", 0, "10.0.0.1:10911", "c")
+B = BrokerRef("broker-b", 0, "10.0.0.2:10911", "c")
+SLAVE = BrokerRef("broker-b", 1, "10.0.0.3:10911", "c")
 
 
 def expecting(*texts: str) -> Presence:
@@ -29,7 +29,7 @@ def test_a_broker_that_is_gone_is_an_error_until_it_is_back() -> None:
 def test_a_broker_at_another_address_is_the_same() -> None:
     presence = Presence()
     presence.check([A], 1_000)
-    moved = BrokerAt("broker-a", 0, "10.0.0.9:10911", "c")
+    moved = BrokerRef("broker-a", 0, "10.0.0.9:10911", "c")
     assert presence.check([moved], 2_000) == []
     assert [each.address for each in presence.known.values()] == ["10.0.0.9:10911"]
 
@@ -84,7 +84,7 @@ def test_expectations_that_mean_nothing(text: str) -> None:
 
 def test_memory_is_bounded() -> None:
     presence = Presence()
-    presence.check([BrokerAt("oldest", 0, "a:1", "c")], 1)
-    presence.check([BrokerAt(f"b{number}", 0, "a:1", "c") for number in range(KNOWN_MAX)], 2)
+    presence.check([BrokerRef("oldest", 0, "a:1", "c")], 1)
+    presence.check([BrokerRef(f"b{number}", 0, "a:1", "c") for number in range(KNOWN_MAX)], 2)
     assert len(presence.known) == KNOWN_MAX
     assert ("c", "oldest", 0) not in presence.known

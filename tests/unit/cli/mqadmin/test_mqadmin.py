@@ -6,7 +6,7 @@ import pytest
 from tests.support.command_words import check_words
 
 from tianzhou.cli.mqadmin import command
-from tianzhou.cli.mqadmin.command import Misuse, Unmet, build, parse, run
+from tianzhou.cli.mqadmin.command import UnsupportedOption, UsageError, build, parse, run
 from tianzhou.cli.mqadmin.table import ALIASES, SECOND_NAMES, Alias
 
 OF_4_9 = [
@@ -240,14 +240,14 @@ def test_all_ways_to_write_an_option() -> None:
 
 def test_mistakes() -> None:
     alias = ALIASES["topicStatus"]
-    with pytest.raises(Misuse, match="unknown option '-x'"):
+    with pytest.raises(UsageError, match="unknown option '-x'"):
         parse(alias, ["-x", "1"])
-    with pytest.raises(Misuse, match="needs a value"):
+    with pytest.raises(UsageError, match="needs a value"):
         parse(alias, ["-t"])
-    with pytest.raises(Misuse, match=r"-t \(topic\) is missing"):
+    with pytest.raises(UsageError, match=r"-t \(topic\) is missing"):
         build(alias, parse(alias, []))
     forgetful = Alias("t/topic= x/more=", "topic show", lambda o: ["topic", "show", o["t"]])
-    with pytest.raises(Unmet, match="-x is not supported"):
+    with pytest.raises(UnsupportedOption, match="-x is not supported"):
         build(forgetful, parse(forgetful, ["-t", "T", "-x", "C"]))
 
 

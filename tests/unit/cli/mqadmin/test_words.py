@@ -9,12 +9,18 @@ from pathlib import Path
 import pytest
 
 from tianzhou.cli.app import main
-from tianzhou.cli.command_tree import LEAVES, NOUNS
-from tianzhou.cli.commands.bench import Times
+from tianzhou.cli.command_tree import COMMAND_GROUPS, SINGLE_COMMANDS
+from tianzhou.cli.commands.bench import LatencyHistogram
 from tianzhou.cli.commands.message_options import read_bodies
-from tianzhou.cli.shared.arguments import SERVER_VERBS, is_verb
-from tianzhou.cli.shared.common_options import kind_of_topic, like, pairs_of, parse_perm
-from tianzhou.cli.shared.output import moment, moment_ms, several, size, span
+from tianzhou.cli.shared.arguments import SERVER_COMMANDS, is_admin_command
+from tianzhou.cli.shared.common_options import kind_of_topic, matching_names, pairs_of, parse_perm
+from tianzhou.cli.shared.output import (
+    format_duration,
+    format_size,
+    format_time,
+    format_time_ms,
+    plural,
+)
 from tianzhou.errors import ConfigError
 
 Screen = pytest.CaptureFixture[str]
@@ -30,12 +36,16 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_help_names_every_noun(capsys: Screen) -> None:
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(noun in shown for noun in (*NOUNS, *SERVER_VERBS, "up", "stop", "version"))
+    assert all(
+        noun in shown for noun in (*COMMAND_GROUPS, *SERVER_COMMANDS, "up", "stop", "version")
+    )
 
 
-@pytest.mark.parametrize("noun", [*NOUNS, "broker", "namesrv"])
+@pytest.mark.parametrize("noun", [*COMMAND_GROUPS, "broker", "namesrv"])
 def test_every_noun_has_help(noun: str, capsys: Screen) -> None:
-    words = [noun, "--help"] if noun in NOUNS else [noun, SERVER_VERBS[noun][0], "--help"]
+    words = (
+        [noun, "--help"] if noun in COMMAND_GROUPS else [noun, SERVER_COMMANDS[noun][0], "--help"]
+    )
     if noun == "mqadmin":
         words = [noun, "help"]
     assert main(words) == 0
@@ -138,7 +148,7 @@ def loaded_by(*words: str) -> set[str]:
 
 def test_help_imports_no_noun() -> None:
     loaded = loaded_by("--help")
-    assert not {f"tianzhou.cli.{spec.module}" for spec in NOUNS.values()} & loaded
+    assert not {f"tianzhou.cli.{spec.module}" for spec in COMMAND_GROUPS.values()} & loaded
     assert "tianzhou.admin" not in loaded
 
 
@@ -149,17 +159,17 @@ def test_servers_stay_light(program: str) -> None:
 
 
 def test_a_verb_behind_a_server_is_not_a_server() -> None:
-    assert is_verb("broker", ["list"])
-    assert not is_verb("broker", ["--port", "1"])
-    assert not is_verb("namesrv", [])
-    assert set(LEAVES) < set(NOUNS)
+    assert is_admin_command("broker", ["list"])
+    assert not is_admin_command("broker", ["--port", "1"])
+    assert not is_admin_command("namesrv", [])
+    assert set(SINGLE_COMMANDS) < set(COMMAND_GROUPS)
 
 
 # -- small parts -----------------------------------------------------------------------------------
 
 
-def times_of(took_ms: Iterable[float]) -> Times:
-    times = Times()
+def times_of(took_ms: Iterable[float]) -> LatencyHistogram:
+    times = LatencyHistogram()
     for each in took_ms:
         times.add(each)
     return times
@@ -190,7 +200,7 @@ def test_kinds_of_topics() -> None:
 
 
 def test_patterns_pairs_and_permissions() -> None:
-    assert like(["b", "ab", "a"], "a*") == ["a", "ab"]
+    assert matching_names(["b", "ab", "a"], "a*") == ["a", "ab"]
     assert pairs_of(["a=b=c", "d="]) == {"a": "b=c", "d": ""}
     assert [parse_perm(text) for text in ("rw", "R", "w", "none", "6")] == [6, 4, 2, 0, 6]
     with pytest.raises(ConfigError, match="KEY=VALUE"):
@@ -212,8 +222,12 @@ def test_bodies(tmp_path: Path) -> None:
 
 
 def test_units() -> None:
-    assert (several(1, "topic"), several(1200, "topic")) == ("1 topic", "1,200 topics")
-    assert (size(100), size(1536), size(3 * 1024**3)) == ("100 B", "1.5 KiB", "3.0 GiB")
-    assert span(3_700_000) == "1 h 1 min"
-    assert moment(0) is None
-    assert moment_ms(1_700_000_000_007).endswith(".007")
+    assert (plural(1, "topic"), plural(1200, "topic")) == ("1 topic", "1,200 topics")
+    assert (format_size(100), format_size(1536), format_size(3 * 1024**3)) == (
+        "100 B",
+        "1.5 KiB",
+        "3.0 GiB",
+    )
+    assert format_duration(3_700_000) == "1 h 1 min"
+    assert format_time(0) is None
+    assert format_time_ms(1_700_000_000_007).endswith(".007")
