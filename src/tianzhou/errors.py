@@ -53,7 +53,7 @@ class ConnectError(RemotingError):
     """No connection could be made."""
 
 
-class NameserverAway(ConnectError):
+class NameserverUnavailable(ConnectError):
     """None of the nameservers could be connected to."""
 
 
@@ -165,7 +165,7 @@ class RouteNotFound(ClientError):
     retriable = True
 
 
-class BrokersAway(RouteNotFound):
+class BrokersUnavailable(RouteNotFound):
     """No broker is registered, or no master of the one that is needed; it may come back."""
 
 

@@ -77,6 +77,6 @@ async def send_as_one(namesrv: str, topic: str, texts: list[str]) -> None:
         fields = send_request.fields_of(template, named, wall_ms())
         address = own.master_address(queue.broker_name)
         assert address is not None
-        await own.ask(address, Command(code=named.code, ext_fields=fields, body=named.body))
+        await own.call(address, Command(code=named.code, ext_fields=fields, body=named.body))
     finally:
         await own.release()

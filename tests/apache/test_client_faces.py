@@ -111,8 +111,8 @@ def test_the_blocking_consumer_calls_functions_and_coroutines(backend: Backend) 
             producer.send(two, f"two {number}")
         assert all_seen.wait(DEADLINE_S), seen
         assert {queue.topic for queue in consumer.assignment} >= {one, two}
-        assert not consumer.closed(0.01)
-    assert consumer.closed(0)
+        assert not consumer.wait_closed(0.01)
+    assert consumer.wait_closed(0)
     assert sorted(seen) == sorted(f"{word} {n}" for word in ("one", "two") for n in range(3))
 
 

@@ -406,7 +406,9 @@ async def create_topic(
     try:
         await own.route("TBW102")
         (address,) = own.topic_addresses("TBW102")
-        await own.ask(address, Command(code=RequestCode.UPDATE_AND_CREATE_TOPIC, ext_fields=fields))
+        await own.call(
+            address, Command(code=RequestCode.UPDATE_AND_CREATE_TOPIC, ext_fields=fields)
+        )
 
         async def queue_ids() -> list[int]:
             try:

@@ -138,7 +138,7 @@ async def create_user(cluster: Secured, user: Credentials, resources: list[str])
         await own.route("TBW102")
         (address,) = own.topic_addresses("TBW102")
         for code, fields, body in requests:
-            await own.ask(
+            await own.call(
                 address, Command(code=code, ext_fields=fields, body=json.dumps(body).encode())
             )
     finally:

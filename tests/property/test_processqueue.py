@@ -65,7 +65,7 @@ class ConcurrentModel(RuleBasedStateMachine):
         for each in batch.messages:
             if each not in kept:
                 del self.unfinished[each.queue_offset]
-        self.queue.keep(batch, rest, 1)
+        self.queue.retain(batch, rest, 1)
         if not rest:
             self.out.remove(batch)
 

@@ -42,7 +42,7 @@ async def main(namesrv: str, group: str, topic: str, *more: str) -> None:
 
     async with consumer:
         tell(consumer.client_id)
-        await consumer.closed()
+        await consumer.wait_closed()
 
 
 if __name__ == "__main__":

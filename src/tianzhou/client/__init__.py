@@ -5,7 +5,7 @@ from tianzhou.client.consumer.callbacks import Decision, Later
 from tianzhou.client.consumer.lite_pull import LitePullConsumer, QueueReader
 from tianzhou.client.consumer.push import PushConsumer
 from tianzhou.client.group import rebalance
-from tianzhou.client.group.broker_calls import Pulled, PullStatus
+from tianzhou.client.group.broker_calls import PullResult, PullStatus
 from tianzhou.client.group.settings import (
     ConsumerSettings,
     LitePullSettings,
@@ -16,7 +16,13 @@ from tianzhou.client.message import Message, ReceivedMessage
 from tianzhou.client.pop.messages import PoppedMessage
 from tianzhou.client.pop.simple import SimpleConsumer
 from tianzhou.client.producer.producer import Producer
-from tianzhou.client.producer.selectors import Selector, at_random, by_hash, by_shard, in_rooms
+from tianzhou.client.producer.selectors import (
+    Selector,
+    at_random,
+    by_hash,
+    by_machine_room,
+    by_shard,
+)
 from tianzhou.client.producer.transaction import (
     Transaction,
     TransactionListener,
@@ -48,8 +54,8 @@ __all__ = [
     "PoppedMessage",
     "Producer",
     "ProducerSettings",
+    "PullResult",
     "PullStatus",
-    "Pulled",
     "PushConsumer",
     "PushSettings",
     "Queue",
@@ -70,7 +76,7 @@ __all__ = [
     "TransactionState",
     "at_random",
     "by_hash",
+    "by_machine_room",
     "by_shard",
-    "in_rooms",
     "rebalance",
 ]

@@ -7,7 +7,7 @@
         return "42"
 
     async with replier:
-        await replier.closed()
+        await replier.wait_closed()
 
 Bytes or text that a handler returns go to the client that asked. Every other value means what it
 means to a push consumer: None is done without a reply, False or an exception is not done, and the

@@ -24,7 +24,7 @@ from tianzhou.client import replier
 from tianzhou.client.consumer import lite_pull as pull
 from tianzhou.client.consumer import push
 from tianzhou.client.consumer.callbacks import BatchHandler, Handler
-from tianzhou.client.group.broker_calls import Pulled
+from tianzhou.client.group.broker_calls import PullResult
 from tianzhou.client.group.settings import LitePullOptions, PushOptions, SimpleOptions
 from tianzhou.client.loop_thread import loop_thread
 from tianzhou.client.message import Message, ReceivedMessage
@@ -398,13 +398,13 @@ class PushConsumer(_Blocking[push.PushConsumer]):
         """Pull again."""
         self._run(_call(push.PushConsumer.resume, self._here()))
 
-    def closed(self, timeout_s: float | None = None) -> bool:
+    def wait_closed(self, timeout_s: float | None = None) -> bool:
         """Wait until somebody closes the consumer; False if nobody did in time."""
 
         async def wait() -> bool:
             try:
                 async with asyncio.timeout(timeout_s):
-                    await self._here().closed()
+                    await self._here().wait_closed()
             except TimeoutError:
                 return False
             return True
@@ -645,7 +645,7 @@ class QueueReader(_Blocking[pull.QueueReader]):
         sql: str | None = None,
         wait_ms: int = 0,
         timeout_ms: int = 10_000,
-    ) -> Pulled:
+    ) -> PullResult:
         """Messages from an offset on."""
         work = self._here().pull(
             queue,

@@ -60,8 +60,8 @@ def test_the_blocking_consumer_calls_functions_and_coroutines(cluster: Cluster) 
             producer.send("faces-2", f"two {number}")
         assert all_seen.wait(DEADLINE_S), seen
         assert {queue.topic for queue in consumer.assignment} >= {"faces-1", "faces-2"}
-        assert not consumer.closed(0.01)
-    assert consumer.closed(0)
+        assert not consumer.wait_closed(0.01)
+    assert consumer.wait_closed(0)
     assert sorted(seen) == sorted(f"{word} {n}" for word in ("one", "two") for n in range(3))
 
 
@@ -157,7 +157,7 @@ async def test_a_handler_may_close_its_consumer(cluster: Cluster) -> None:
         await producer.send("last", b"one")
         await consumer.start()
         async with asyncio.timeout(DEADLINE_S):
-            await consumer.closed()
+            await consumer.wait_closed()
         await producer.send("last", b"two")
     assert seen == ["one"]
     async with QueueReader("last", namesrv=cluster.namesrv_address) as reader:

@@ -17,7 +17,7 @@ from tianzhou.client import (
     sync,
 )
 from tianzhou.client.loop_thread import loop_thread
-from tianzhou.client.sending.retrying import Courier
+from tianzhou.client.sending.retrying import RetryingSender
 from tianzhou.errors import (
     ClientClosed,
     ClientError,
@@ -119,12 +119,12 @@ def test_transactions(namesrv: str) -> None:
 async def test_an_end_that_cannot_be_told_is_left_to_the_broker(
     namesrv: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def lost(courier: Courier, queue: Queue) -> str:
+    async def lost(courier: RetryingSender, queue: Queue) -> str:
         raise RouteNotFound(f"broker {queue.broker_name} has no master")
 
     class Losing(Listener):
         def execute(self, message: Message, transaction_id: str) -> TransactionState:
-            monkeypatch.setattr(Courier, "address", lost)
+            monkeypatch.setattr(RetryingSender, "address", lost)
             return TransactionState.COMMIT
 
     async with TransactionProducer("losing", Losing(), namesrv=namesrv) as producer:

@@ -410,7 +410,7 @@ async def a_handler_may_close_its_consumer(site: Site) -> None:
     await site.send_one(topic, "one")
     await consumer.start()
     async with asyncio.timeout(DEADLINE_S):
-        await consumer.closed()
+        await consumer.wait_closed()
     await site.send_one(topic, "two")
     assert seen == ["one"]
     assert await site.committed(group, topic, 1) == [1]

@@ -15,7 +15,7 @@ from tianzhou.client.message import Message, ReceivedMessage
 from tianzhou.client.observe import trace
 from tianzhou.client.observe.trace import ConsumeReturn, TracedKind, TraceEntry
 from tianzhou.client.producer import request_reply
-from tianzhou.client.producer.selectors import at_random, by_hash, by_shard, in_rooms
+from tianzhou.client.producer.selectors import at_random, by_hash, by_machine_room, by_shard
 from tianzhou.client.queues import Queue
 from tianzhou.client.sending.send_request import SendResult, SendStatus
 from tianzhou.clock import wall_ms
@@ -99,9 +99,9 @@ def test_by_hash(key: str | int, java_hash: int) -> None:
 
 def test_other_selectors() -> None:
     assert at_random(QUEUES, MESSAGE) in QUEUES
-    assert in_rooms({"room2"})(QUEUES, MESSAGE) == QUEUES[2]
+    assert by_machine_room({"room2"})(QUEUES, MESSAGE) == QUEUES[2]
     with pytest.raises(RouteNotFound, match="room3"):
-        in_rooms({"room3"})(QUEUES, MESSAGE)
+        by_machine_room({"room3"})(QUEUES, MESSAGE)
     with pytest.raises(MessageRefused, match="shard"):
         by_shard(QUEUES, MESSAGE)
     assert by_shard(QUEUES, Message("t", b"x", shard="s")) == by_hash("s")(QUEUES, MESSAGE)

@@ -17,7 +17,7 @@ _ADDRESSES_MAX = 1_024
 _STUCK_TIMEOUTS = 4
 
 
-class Line(Protocol):
+class WatchedConnection(Protocol):
     """What is looked at of a connection."""
 
     received_bytes: int
@@ -25,16 +25,21 @@ class Line(Protocol):
     """Received, and waiting for the rest of their frame."""
 
 
-class Doubts:
+class DeadConnectionDetector:
     """What is known of the connections of one hub, by address."""
 
     __slots__ = ("_since",)
 
     def __init__(self) -> None:
-        self._since: dict[str, tuple[Line, int, float]] = {}
+        self._since: dict[str, tuple[WatchedConnection, int, float]] = {}
 
     def reason_to_give_up(
-        self, address: str, line: Line, received_bytes: int, timeout_ms: int, now_s: float
+        self,
+        address: str,
+        line: WatchedConnection,
+        received_bytes: int,
+        timeout_ms: int,
+        now_s: float,
     ) -> str | None:
         """Why, if it is to be given up; a request has timed out on it.
 

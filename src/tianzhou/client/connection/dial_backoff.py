@@ -19,7 +19,7 @@ class _Pause:
     reason: str
 
 
-class Backoff:
+class DialBackoff:
     """Remembers failures by address."""
 
     __slots__ = ("_max_ms", "_min_ms", "_pauses")
@@ -35,7 +35,7 @@ class Backoff:
         if pause is not None and now_s < pause.until_s:
             raise ConnectError(f"{pause.reason} (the next attempt: after {pause.pause_ms} ms)")
 
-    def left_s(self, address: str, now_s: float) -> float:
+    def remaining_s(self, address: str, now_s: float) -> float:
         """How long an address is still left alone."""
         pause = self._pauses.get(address)
         return max(pause.until_s - now_s, 0.0) if pause is not None else 0.0

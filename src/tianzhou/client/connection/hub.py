@@ -22,19 +22,19 @@ from typing import Protocol, TypeVar
 
 from tianzhou.client.connection import routes
 from tianzhou.client.connection.broker_error import broker_error
-from tianzhou.client.connection.dead_connections import Doubts
-from tianzhou.client.connection.dial_backoff import Backoff
+from tianzhou.client.connection.dead_connections import DeadConnectionDetector
+from tianzhou.client.connection.dial_backoff import DialBackoff
 from tianzhou.client.connection.nameservers import Nameservers
-from tianzhou.client.connection.retry_policy import ONCE, After, Pauses, after
+from tianzhou.client.connection.retry_policy import NO_RETRY, FailureKind, RetryPauses, failure_kind
 from tianzhou.client.connection.routes import Addresses, TopicRoute
 from tianzhou.client.identity import new_client_id
 from tianzhou.client.settings import DEFAULT_INSTANCE, ClientSettings
 from tianzhou.errors import (
-    BrokersAway,
+    BrokersUnavailable,
     ClientClosed,
     ConfigError,
     ConnectError,
-    NameserverAway,
+    NameserverUnavailable,
     NotANameserver,
     RecordError,
     RemotingError,
@@ -115,27 +115,27 @@ class Hub:
         self._pid = os.getpid()
         self.loop = asyncio.get_running_loop()
         self.namesrvs = Nameservers(
-            settings.namesrv_addresses(), self.request, self._complain, settings.api_timeout_ms
+            settings.namesrv_addresses(), self.request, self._warn, settings.api_timeout_ms
         )
         self._client = Client(tls=settings.tls, handle=self._on_request, on_closed=self._on_closed)
         self._routes: dict[str, TopicRoute] = {}
         self._route_times_s: dict[str, float] = {}
         self._fetches: dict[str, asyncio.Task[TopicRoute]] = {}
         self._brokers: dict[str, Addresses] = {}
-        self._backoff = Backoff(settings.reconnect_min_ms, settings.reconnect_max_ms)
+        self._backoff = DialBackoff(settings.reconnect_min_ms, settings.reconnect_max_ms)
         self._producers: list[Member] = []
         self._consumers: dict[str, Member] = {}
         self.user_count = 0
         """How many hold this hub; kept by `acquire` and `release`."""
         self.reserved_groups: set[str] = set()
         """Groups whose consumer holds this hub."""
-        self._doubts = Doubts()
+        self._dead_connections = DeadConnectionDetector()
         self._heartbeat_wanted = asyncio.Event()
         self._repeats = Repeats()
         self._closed = False
         self._tasks = (
             self.loop.create_task(self._poll_routes(), name=f"routes {self.client_id}"),
-            self.loop.create_task(self._beat(), name=f"heartbeats {self.client_id}"),
+            self.loop.create_task(self._heartbeat_loop(), name=f"heartbeats {self.client_id}"),
         )
 
     def __repr__(self) -> str:
@@ -161,14 +161,14 @@ class Hub:
             now = self._client.opened(address)
             if now is not None and before in (now, None):
                 now_s = self.loop.time()
-                reason = self._doubts.reason_to_give_up(
+                reason = self._dead_connections.reason_to_give_up(
                     address, now, received_bytes, timeout_ms, now_s
                 )
                 if reason is not None:
                     now.abort(reason)
             raise
 
-    async def ask(
+    async def call(
         self, address: str, command: Command, timeout_ms: int | None = None, *, subject: str = ""
     ) -> Command:
         """The answer to a request that must succeed. Raises RemotingError and BrokerError.
@@ -180,20 +180,26 @@ class Hub:
             raise broker_error(answer, subject or f"request {command.code} to {address}")
         return answer
 
-    async def insist(self, attempt: Callable[[], Awaitable[R]], topic: str, deadline_s: float) -> R:
+    async def retry_unsent(
+        self, attempt: Callable[[], Awaitable[R]], topic: str, deadline_s: float
+    ) -> R:
         """What `attempt` gives, called again until the time is up while it sends nothing.
 
         For requests to the broker of one queue of a topic, which may restart.
         """
-        pauses = Pauses()
+        pauses = RetryPauses()
         while True:
             try:
                 return await attempt()
             except TianzhouError as error:
                 left_s = deadline_s - self.loop.time()
-                if after(error, ONCE, has_other_broker=False) is not After.NOT_SENT or left_s <= 0:
+                if (
+                    failure_kind(error, NO_RETRY, has_other_broker=False)
+                    is not FailureKind.NOT_SENT
+                    or left_s <= 0
+                ):
                     raise
-                self.refresh_soon(topic)
+                self.refresh_in_background(topic)
                 await asyncio.sleep(min(pauses.after_failure(1), left_s))
 
     async def oneway(self, address: str, command: Command, timeout_ms: int | None = None) -> None:
@@ -224,7 +230,7 @@ class Hub:
         self._prepare(command)
         return connection.post(command, waiter, timeout_ms, deadline_s)
 
-    def suspect(self, address: str) -> None:
+    def probe(self, address: str) -> None:
         """A request without a task got no answer: find out soon whether the broker lives."""
         if self._client.opened(address) is not None:
             self._heartbeat_wanted.set()
@@ -232,7 +238,7 @@ class Hub:
     def dial_pause_s(self, broker_name: str) -> float:
         """How long the master of a broker is not dialled, because it refused connections."""
         address = self.master_address(broker_name)
-        return self._backoff.left_s(address, self.loop.time()) if address else 0.0
+        return self._backoff.remaining_s(address, self.loop.time()) if address else 0.0
 
     def _prepare(self, command: Command) -> None:
         command.encoding = self.settings.header_encoding
@@ -286,7 +292,7 @@ class Hub:
         route = self._routes.get(topic)
         if route is not None and route.writable:
             if route.is_template:
-                self.refresh_soon(topic)
+                self.refresh_in_background(topic)
             return route
         try:
             route = await self._fetch(topic)
@@ -294,7 +300,9 @@ class Hub:
             route = await self._template_route(topic, template, queue_count)
         if not route.writable:
             if any(queue.perm & PERM_WRITE for queue in route.data.queues):
-                raise BrokersAway(f"topic {topic}: the master of its broker is not registered")
+                raise BrokersUnavailable(
+                    f"topic {topic}: the master of its broker is not registered"
+                )
             raise RouteNotFound(f"topic {topic}: no broker gives permission to write to it")
         return route
 
@@ -307,12 +315,12 @@ class Hub:
             except RouteNotFound as error:
                 failures.append(error)
                 again_s = self.settings.poll_namesrv_ms / 1000
-                self._complain_of(
+                self._warn_of_topic(
                     topic, f"topic {topic} does not exist yet; it is looked for every {again_s:g} s"
                 )
             except TianzhouError as error:
                 failures.append(error)
-                self._complain_of(topic, f"topic {topic}: where it is cannot be asked: {error}")
+                self._warn_of_topic(topic, f"topic {topic}: where it is cannot be asked: {error}")
         return failures
 
     async def _fetch(self, topic: str) -> TopicRoute:
@@ -335,18 +343,18 @@ class Hub:
         if not fetch.cancelled():
             fetch.exception()  # looked at, even if everyone who waited has gone
 
-    async def _ask_route(self, topic: str) -> TopicRoute:
+    async def _query_route(self, topic: str) -> TopicRoute:
         route = routes.route_of(topic, await self.namesrvs.route(topic))
-        self._take_route(route)
+        self._store_route(route)
         return route
 
     async def _template_route(self, topic: str, template: str, queue_count: int) -> TopicRoute:
         data = await self.namesrvs.template_route(topic, template)
         route = routes.template_route(topic, data, queue_count)
-        self._take_route(route)
+        self._store_route(route)
         return route
 
-    def refresh_soon(self, topic: str) -> None:
+    def refresh_in_background(self, topic: str) -> None:
         """Ask for a route again in the background, because an error casts doubt on it."""
         now_s = self.loop.time()
         asked_s = self._route_times_s.get(topic, 0.0)
@@ -356,18 +364,18 @@ class Hub:
         self._start_fetch(topic)
 
     def _start_fetch(self, topic: str) -> "asyncio.Task[TopicRoute]":
-        fetch = self.loop.create_task(self._ask_route(topic), name=f"route of {topic}")
+        fetch = self.loop.create_task(self._query_route(topic), name=f"route of {topic}")
         self._fetches[topic] = fetch
         fetch.add_done_callback(lambda done: self._fetched(topic, done))
         return fetch
 
-    def _take_route(self, route: TopicRoute) -> None:
+    def _store_route(self, route: TopicRoute) -> None:
         self._route_times_s[route.topic] = self.loop.time()
         old = self._routes.get(route.topic)
         if old == route:
             return
         self._routes[route.topic] = route
-        self._take_brokers(routes.broker_addresses(route.data))
+        self._add_brokers(routes.broker_addresses(route.data))
         if old is not None:
             log.info(
                 "topic %s: route changed, %d queues to write", route.topic, len(route.writable)
@@ -375,7 +383,7 @@ class Hub:
         for member in (*self._producers, *self._consumers.values()):
             member.on_route(route)
 
-    def _take_brokers(self, brokers: dict[str, Addresses]) -> None:
+    def _add_brokers(self, brokers: dict[str, Addresses]) -> None:
         known = self._broker_addresses()
         self._brokers |= brokers
         if self._broker_addresses() - known:
@@ -438,17 +446,20 @@ class Hub:
             return
         fields = headers.encode(header)
         await asyncio.gather(
-            *(self._unregister(address, fields, member.group) for address in self._told())
+            *(
+                self._unregister(address, fields, member.group)
+                for address in self._registered_brokers()
+            )
         )
 
-    def _told(self) -> list[str]:
+    def _registered_brokers(self) -> list[str]:
         """Brokers that took a heartbeat of ours."""
         return [each for each in self._broker_addresses() if each in self.broker_versions]
 
     async def _unregister(self, address: str, fields: dict[str, str], group: str) -> None:
         command = Command(code=RequestCode.UNREGISTER_CLIENT, ext_fields=dict(fields))
         try:
-            await self.ask(address, command)
+            await self.call(address, command)
         except TianzhouError as error:
             log.info("group %s: broker %s not told that it leaves: %s", group, address, error)
 
@@ -474,10 +485,10 @@ class Hub:
             for broker_id, address in addresses.items()
             if broker_id == MASTER_ID or data.consumers
         ]
-        results = await asyncio.gather(*(self._beat_one(*each, body) for each in targets))
+        results = await asyncio.gather(*(self._send_heartbeat(*each, body) for each in targets))
         return [result for result in results if result is not None]
 
-    async def introduce(self, topic: str) -> None:
+    async def ensure_registered(self, topic: str) -> None:
         """See that the brokers of a topic have heard of the members of this hub."""
         if not all(each in self.broker_versions for each in self.topic_addresses(topic)):
             await self.heartbeat()
@@ -486,18 +497,20 @@ class Hub:
         groups = dict.fromkeys(member.group for member in self._producers)
         return [ProducerData(group_name=group) for group in groups]
 
-    async def _beat_one(self, name: str, address: str, body: bytes) -> HeartbeatFailure | None:
+    async def _send_heartbeat(
+        self, name: str, address: str, body: bytes
+    ) -> HeartbeatFailure | None:
         command = Command(code=RequestCode.HEART_BEAT, body=body)
         try:
-            answer = await self.ask(address, command, subject=f"heartbeat to {name} ({address})")
+            answer = await self.call(address, command, subject=f"heartbeat to {name} ({address})")
         except TianzhouError as error:
             self.broker_versions.pop(address, None)
-            self._complain(("heartbeat", address), f"broker {name}: no heartbeat: {error}")
+            self._warn(("heartbeat", address), f"broker {name}: no heartbeat: {error}")
             return HeartbeatFailure(name, address, error)
         self.broker_versions[address] = answer.version
         return None
 
-    async def _beat(self) -> None:
+    async def _heartbeat_loop(self) -> None:
         """Send heartbeats for ever: regularly, when wanted, and sooner again after a failure."""
         pause_ms = self.settings.heartbeat_ms
         while True:
@@ -592,10 +605,10 @@ class Hub:
         for waiter in self.replies.values():
             waiter.cancel()
         await self._client.close()
-        for (_, subject), count in self._untold():
+        for (_, subject), count in self._suppressed():
             log.info("%s: %d more complaints went untold", subject, count)
 
-    def _untold(self) -> list[tuple[tuple[str, str], int]]:
+    def _suppressed(self) -> list[tuple[tuple[str, str], int]]:
         return [(kind, count) for kind, count in self._repeats.untold() if isinstance(kind, tuple)]
 
     def _check_open(self) -> None:
@@ -606,20 +619,20 @@ class Hub:
                 "this client was started before the process forked; start another one in the child"
             )
 
-    def _complain_of(self, topic: str, text: str) -> None:
+    def _warn_of_topic(self, topic: str, text: str) -> None:
         """Retry topics exist once something has failed, so nothing is wrong without them."""
         if not topic.startswith(RETRY_TOPIC_PREFIX):
-            self._complain(("route", topic), text)
+            self._warn(("route", topic), text)
 
-    def _complain(self, kind: tuple[str, str], text: str) -> None:
+    def _warn(self, kind: tuple[str, str], text: str) -> None:
         untold_count = self._repeats.note(kind, self.loop.time())
         if untold_count is not None:
             log.warning("%s%s", text, and_more(untold_count))
 
 
-def is_told_by_hub(error: TianzhouError) -> bool:
+def is_logged_by_hub(error: TianzhouError) -> bool:
     """Whether `refresh_routes` logs such an error, so that nobody else needs to."""
-    return isinstance(error, RouteNotFound | NameserverAway | NotANameserver)
+    return isinstance(error, RouteNotFound | NameserverUnavailable | NotANameserver)
 
 
 _GROUP_FIELDS: dict[int, str] = {

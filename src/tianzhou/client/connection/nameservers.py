@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from tianzhou.client.connection.broker_error import broker_error
 from tianzhou.errors import (
     AddressError,
-    BrokersAway,
+    BrokersUnavailable,
     ConnectError,
-    NameserverAway,
+    NameserverUnavailable,
     NotANameserver,
     RemotingError,
     RouteNotFound,
@@ -25,47 +25,47 @@ from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers.namesrv import GetRouteInfoRequest
 
 Request = Callable[[str, Command, int], Awaitable[Command]]
-Complain = Callable[[tuple[str, str], str], None]
+Warn = Callable[[tuple[str, str], str], None]
 
 
 class Nameservers:
     """Asks the nameservers of one hub."""
 
-    __slots__ = ("_addresses", "_at", "_complain", "_request", "_timeout_ms")
+    __slots__ = ("_addresses", "_current", "_request", "_timeout_ms", "_warn")
 
     def __init__(
-        self, addresses: Sequence[str], request: Request, complain: Complain, timeout_ms: int
+        self, addresses: Sequence[str], request: Request, warn: Warn, timeout_ms: int
     ) -> None:
-        """`request` sends to an address, `complain` logs a failure that the next one makes good."""
+        """`request` sends to an address, `warn` logs a failure that the next one makes good."""
         self._addresses = tuple(addresses)
-        self._at = random.randrange(len(self._addresses))  # noqa: S311 - spreads load
+        self._current = random.randrange(len(self._addresses))  # noqa: S311 - spreads load
         self._request = request
-        self._complain = complain
+        self._warn = warn
         self._timeout_ms = timeout_ms
 
     def __str__(self) -> str:
         return ";".join(self._addresses)
 
-    async def ask(self, command: Command, timeout_ms: int | None = None) -> Command:
+    async def request(self, command: Command, timeout_ms: int | None = None) -> Command:
         """The answer of a nameserver, whatever its code: the current one's, else the next one's.
 
         Raises RemotingError when none of them answers.
         """
         for left in reversed(range(len(self._addresses))):
-            address = self._addresses[self._at]
+            address = self._addresses[self._current]
             try:
                 return await self._request(address, command, timeout_ms or self._timeout_ms)
             except RemotingError as error:
-                self._at = (self._at + 1) % len(self._addresses)
+                self._current = (self._current + 1) % len(self._addresses)
                 if not left:
-                    raise self._away(error) from error
-                self._complain(("namesrv", address), f"nameserver {address}: {error}")
+                    raise self._unavailable(error) from error
+                self._warn(("namesrv", address), f"nameserver {address}: {error}")
         raise AssertionError("settings have at least one nameserver")
 
-    def _away(self, error: RemotingError) -> RemotingError:
+    def _unavailable(self, error: RemotingError) -> RemotingError:
         if isinstance(error, ConnectError) and not isinstance(error, AddressError):
             advice = "check that one runs there and that namesrv is its address"
-            return NameserverAway(f"no nameserver answers: {error}; {advice}")
+            return NameserverUnavailable(f"no nameserver answers: {error}; {advice}")
         return type(error)(f"nameserver: {error}")
 
     async def route(self, topic: str) -> TopicRouteData:
@@ -74,8 +74,8 @@ class Nameservers:
         command = Command(
             code=RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields=headers.encode(header)
         )
-        address = self._addresses[self._at]
-        answer = await self.ask(command)
+        address = self._addresses[self._current]
+        answer = await self.request(command)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise NotANameserver(
                 f"{address} is not a nameserver but another server, such as a broker; give the "
@@ -102,12 +102,12 @@ class Nameservers:
             ) from None
 
     async def _check_brokers(self, topic: str) -> None:
-        """Raises BrokersAway if no broker is registered; then no topic is."""
-        answer = await self.ask(Command(code=RequestCode.GET_BROKER_CLUSTER_INFO))
+        """Raises BrokersUnavailable if no broker is registered; then no topic is."""
+        answer = await self.request(Command(code=RequestCode.GET_BROKER_CLUSTER_INFO))
         if answer.code != ResponseCode.SUCCESS or not answer.body:
             return
         if not bodies.decode(ClusterInfo, answer.body).brokers:
-            raise BrokersAway(
+            raise BrokersUnavailable(
                 f"topic {topic}: no broker is registered with nameserver {self}; start one with "
                 "this nameserver's address"
             )

@@ -1,10 +1,10 @@
 """When a send is tried again: what each failure means, and how long to wait before the next try.
 
-    NOT_SENT   no connection, no master, or a broker that refuses for the moment (it starts, stops
-               or is busy). Nothing is stored, so the send goes on until its time is up
-    COUNTED    a lost connection, no answer, or a refusal that another broker may not share. The
-               message may have been stored, so the number of further tries is bounded
-    FINAL      nothing changes by waiting: access denied, message too large, unknown topic
+    NOT_SENT       no connection, no master, or a broker that is starting, stopping or busy. Nothing
+                   is stored, so the send is retried until its deadline
+    MAYBE_STORED   a lost connection, no response, or an error that another broker may not return.
+                   The message may be stored, so the number of retries is limited
+    FINAL          retrying does not help: access denied, message too large, unknown topic
 
 A try at another broker follows at once. Before a broker is tried a second time there is a pause,
 which doubles up to a bound.
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from tianzhou.errors import (
     AddressError,
     BrokerError,
-    BrokersAway,
+    BrokersUnavailable,
     ConnectError,
     RemoteBusy,
     RemotingError,
@@ -60,43 +60,43 @@ _PAUSE_MAX_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Tries:
+class RetryRule:
     """How often, and after which answers, a send is tried again that may have been stored."""
 
     retry_count: int
     retry_codes: frozenset[int] = frozenset()
-    insists: bool = False
+    until_ok: bool = False
     """True if only SEND_OK will do while tries are left."""
 
 
-ONCE = Tries(0)
+NO_RETRY = RetryRule(0)
 """For what may be stored once only: a queue that the program has chosen."""
 
 
-class After(enum.Enum):
+class FailureKind(enum.Enum):
     """What follows a failure; see the module's text."""
 
     NOT_SENT = "not sent"
-    COUNTED = "counted"
+    MAYBE_STORED = "counted"
     FINAL = "final"
 
 
-def after(error: TianzhouError, tries: Tries, *, has_other_broker: bool) -> After:
+def failure_kind(error: TianzhouError, tries: RetryRule, *, has_other_broker: bool) -> FailureKind:
     """What follows a failure of one try."""
     if isinstance(error, AddressError):
-        return After.FINAL
-    if isinstance(error, ConnectError | RemoteBusy | BrokersAway):
-        return After.NOT_SENT
+        return FailureKind.FINAL
+    if isinstance(error, ConnectError | RemoteBusy | BrokersUnavailable):
+        return FailureKind.NOT_SENT
     if isinstance(error, RemotingError):
-        return After.COUNTED
+        return FailureKind.MAYBE_STORED
     if not isinstance(error, BrokerError):
-        return After.FINAL
+        return FailureKind.FINAL
     if is_unheard_reply(error):
-        return After.FINAL
+        return FailureKind.FINAL
     if error.code in _PASSING_CODES:
-        return After.NOT_SENT
+        return FailureKind.NOT_SENT
     worth_it = error.code in tries.retry_codes and (error.retriable or has_other_broker)
-    return After.COUNTED if worth_it else After.FINAL
+    return FailureKind.MAYBE_STORED if worth_it else FailureKind.FINAL
 
 
 def is_outside(error: TianzhouError | None) -> bool:
@@ -118,7 +118,7 @@ def doubts_route(error: TianzhouError) -> bool:
     return not isinstance(error, BrokerError) or error.code in _STALE_CODES or is_outside(error)
 
 
-class Pauses:
+class RetryPauses:
     """The pauses between the tries of one send."""
 
     __slots__ = ("_failure_count", "_pause_s")

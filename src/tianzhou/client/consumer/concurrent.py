@@ -97,7 +97,7 @@ class Redelivery:
         return [each for each, sent in zip(messages, results, strict=True) if not sent]
 
 
-async def settle(
+async def apply_outcome(
     held: HeldQueue,
     batch: Batch[ReceivedMessage],
     outcome: Outcome,
@@ -120,7 +120,7 @@ async def settle(
     rest = await redelivery.send_back_all(failed, later.delay_level)
     if batch.finished or held.state.dropped:
         return True
-    state.keep(batch, [again(each) for each in rest], steady_ms())
+    state.retain(batch, [again(each) for each in rest], steady_ms())
     return not rest
 
 
@@ -133,5 +133,5 @@ async def send_back_overdue(held: HeldQueue, redelivery: Redelivery, timeout_ms:
             held.queue, batch.messages[0].msg_id, timeout_ms,
         )  # fmt: skip
         outcome = Outcome(Later(_EXPIRED_DELAY_LEVEL))
-        if not await settle(held, batch, outcome, redelivery):
+        if not await apply_outcome(held, batch, outcome, redelivery):
             return

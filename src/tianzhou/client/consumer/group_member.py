@@ -16,17 +16,17 @@ from abc import abstractmethod
 from datetime import datetime
 from functools import partial
 
-from tianzhou.client.connection.hub import Hub, Reply, is_told_by_hub
+from tianzhou.client.connection.hub import Hub, Reply, is_logged_by_hub
 from tianzhou.client.consumer.offsets import (
-    InTurn,
     LocalOffsets,
     OffsetStore,
     RemoteOffsets,
+    SerializedCommits,
     directory_from,
 )
 from tianzhou.client.consumer.process_queue import FlowLimits, ProcessQueue, limits_per_queue
 from tianzhou.client.consumer.rates import Rates
-from tianzhou.client.group.broker_calls import Pulled, PullLimits, PullStatus
+from tianzhou.client.group.broker_calls import PullLimits, PullResult, PullStatus
 from tianzhou.client.group.membership import Membership, success
 from tianzhou.client.group.rebalance import shares
 from tianzhou.client.group.settings import ConsumerSettings
@@ -59,16 +59,25 @@ log = logging.getLogger(__name__)
 
 _FIRST_ERROR_PAUSE_MS = 100
 _FLOW_CONTROL_PAUSE_MS = 20
-_UNSETTLED_PAUSE_MS = 500
+_REBALANCE_RETRY_MS = 500
 """Until the next rebalance if a queue could not be claimed."""
-_LOOK_AGAIN_S = 1.0
+_CHECK_INTERVAL_S = 1.0
 """A pull task that waits for room or for `resume` looks this often, which also shows it alive."""
 
 
 class HeldQueue:
     """A queue that this member consumes."""
 
-    __slots__ = ("full_count", "more_waits", "paused", "queue", "state", "task", "told", "wake")
+    __slots__ = (
+        "full_count",
+        "more_waits",
+        "paused",
+        "queue",
+        "reported_offset",
+        "state",
+        "task",
+        "wake",
+    )
 
     def __init__(self, queue: Queue, state: ProcessQueue) -> None:
         self.queue = queue
@@ -79,7 +88,7 @@ class HeldQueue:
         self.full_count = 0
         self.more_waits = False
         """Whether messages lay behind the last ones, so that the next pull is answered at once."""
-        self.told: int | None = None
+        self.reported_offset: int | None = None
         """The last offset that a pull has carried to the broker."""
         self.task: asyncio.Task[None] | None = None
 
@@ -95,10 +104,10 @@ class GroupMember(Membership):
         self._retry_topic = RETRY_TOPIC_PREFIX + self._wire_group
         self._held: dict[Queue, HeldQueue] = {}
         self._offsets_or_none: OffsetStore | None = None
-        self._commits = InTurn()
+        self._commits = SerializedCommits()
         self._rebalance_wanted = asyncio.Event()
-        self._rebalance_turn = asyncio.Lock()
-        self._unsettled_pause_ms = 0
+        self._rebalance_lock = asyncio.Lock()
+        self._rebalance_retry_ms = 0
         """Until the next rebalance if the last one could not finish, 0 if it could."""
         self._suspended = False
         self._rates = Rates()
@@ -126,15 +135,15 @@ class GroupMember(Membership):
     def _on_pulled(self, held: HeldQueue, messages: list[ReceivedMessage]) -> None:
         """Take what was pulled; the next pull goes on behind it."""
 
-    async def _may_claim(self, queue: Queue) -> bool:
+    async def _can_claim(self, queue: Queue) -> bool:
         del queue
         return True
 
-    async def _may_pull(self, held: HeldQueue) -> bool:
+    async def _can_pull(self, held: HeldQueue) -> bool:
         del held
         return True
 
-    async def _quieten(self, held: HeldQueue) -> None:
+    async def _wait_for_handler(self, held: HeldQueue) -> None:
         """Wait for a handler that must not run beside its successor."""
         del held
 
@@ -219,7 +228,7 @@ class GroupMember(Membership):
     async def _on_reset(self, request: Command) -> Command | None:
         wanted = _reset_offsets(request.body)
         log.info("group %s: a broker resets %d offsets", self._name, len(wanted))
-        async with self._rebalance_turn:
+        async with self._rebalance_lock:
             for queue, queue_offset in wanted.items():
                 await self._move(queue, queue_offset)
         return None if request.is_oneway else success(b"")
@@ -230,7 +239,7 @@ class GroupMember(Membership):
         if held is None:
             return
         await self._stop_pulling(held)
-        await self._quieten(held)
+        await self._wait_for_handler(held)
         self._offsets.update(queue, queue_offset, may_fall=True)
         await self._offsets.persist((queue,))
         if not self._closed and self._held.get(queue) is held:
@@ -267,22 +276,24 @@ class GroupMember(Membership):
 
     async def _rebalance_forever(self) -> None:
         while True:
-            pause_ms = self._unsettled_pause_ms or self._base.rebalance_ms
+            pause_ms = self._rebalance_retry_ms or self._base.rebalance_ms
             await _wait(self._rebalance_wanted, min(pause_ms, self._base.rebalance_ms) / 1000)
             self._rebalance_wanted.clear()
             try:
-                async with self._rebalance_turn:
-                    settled = await self._rebalance()
+                async with self._rebalance_lock:
+                    complete_division = await self._rebalance()
             except Exception:  # the loop must go on, whatever a strategy of the user raises
                 log.exception("group %s: rebalance failed", self._name)
-                settled = False
-            self._unsettled_pause_ms = (
-                0 if settled else max(self._unsettled_pause_ms * 3 // 2, _UNSETTLED_PAUSE_MS)
+                complete_division = False
+            self._rebalance_retry_ms = (
+                0
+                if complete_division
+                else max(self._rebalance_retry_ms * 3 // 2, _REBALANCE_RETRY_MS)
             )
 
     async def _rebalance(self) -> bool:
         """Divide all topics; whether every one of them could be."""
-        settled = True
+        complete_division = True
         for held in tuple(self._held.values()):
             if held.queue.topic not in self._subscriptions:
                 await self._give_up(held)
@@ -294,17 +305,17 @@ class GroupMember(Membership):
                 own, is_listed = await self._own_queues(topic)
                 did_change, complete = await self._adjust(topic, own)
             except TianzhouError as error:
-                settled = False
-                if not is_told_by_hub(error) and not topic.startswith(RETRY_TOPIC_PREFIX):
-                    self._complain(("rebalance", topic), f"topic {topic}: not divided: {error}")
+                complete_division = False
+                if not is_logged_by_hub(error) and not topic.startswith(RETRY_TOPIC_PREFIX):
+                    self._warn(("rebalance", topic), f"topic {topic}: not divided: {error}")
                 continue
-            settled = settled and complete and is_listed
+            complete_division = complete_division and complete and is_listed
             if did_change and topic in self._subscriptions:
                 changed = True
                 self._subscriptions[topic] = self._subscriptions[topic].renewed(wall_ms())
         if changed:
-            await self._tell_brokers()
-        return settled
+            await self._send_heartbeat()
+        return complete_division
 
     async def _own_queues(self, topic: str) -> tuple[frozenset[Queue], bool]:
         """The share of this member, and whether the broker knows that it is one.
@@ -319,12 +330,12 @@ class GroupMember(Membership):
             raise
         if self._base.broadcasting:
             return frozenset(queues), True
-        await self._calls.hub.introduce(topic)
+        await self._calls.hub.ensure_registered(topic)
         members = await self._calls.members(topic)
         client_id = self._calls.hub.client_id
         if client_id not in members:
             # The broker has lost the connection that told it of us, and dropped us with it.
-            await self._tell_brokers()
+            await self._send_heartbeat()
             members = await self._calls.members(topic)
         strategy = self._base.strategy()
         own = shares(strategy, self._wire_group, client_id, queues, members)
@@ -349,12 +360,12 @@ class GroupMember(Membership):
 
     async def _claim(self, queue: Queue) -> bool:
         try:
-            if not await self._may_claim(queue):
+            if not await self._can_claim(queue):
                 return False
             self._offsets.forget(queue)
             queue_offset = await self._start_offset(queue)
         except TianzhouError as error:
-            self._complain(("claim", queue), f"queue {queue}: not claimed: {error}")
+            self._warn(("claim", queue), f"queue {queue}: not claimed: {error}")
             return False
         if self._closed:
             return False
@@ -407,27 +418,27 @@ class GroupMember(Membership):
         pause_ms = _FIRST_ERROR_PAUSE_MS
         while not held.state.dropped:
             held.state.last_pull_ms = steady_ms()
-            if not await self._wait_for_room(held):
+            if not await self._wait_for_capacity(held):
                 continue
             try:
-                if not await self._may_pull(held):
+                if not await self._can_pull(held):
                     continue
                 pulled = await self._pull(held)
             except TianzhouError as error:
-                pause_ms = await self._rest_after(error, held, pause_ms)
+                pause_ms = await self._pause_after(error, held, pause_ms)
             except Exception:  # a queue must never fall silent
                 log.exception("group %s, queue %s: pull failed", self._name, held.queue)
                 await asyncio.sleep(self._base.pull_error_pause_ms / 1000)
             else:
                 pause_ms = _FIRST_ERROR_PAUSE_MS
                 if not held.state.dropped:
-                    await self._take(held, pulled)
+                    await self._handle_result(held, pulled)
 
-    async def _wait_for_room(self, held: HeldQueue) -> bool:
+    async def _wait_for_capacity(self, held: HeldQueue) -> bool:
         """Whether there is room for more and nobody wants a pause; waits a while otherwise."""
         if self._suspended or held.paused:
             held.wake.clear()
-            await _wait(held.wake, _LOOK_AGAIN_S)
+            await _wait(held.wake, _CHECK_INTERVAL_S)
             return False
         reason = held.state.full(self._limits())
         if reason is None:
@@ -436,7 +447,7 @@ class GroupMember(Membership):
             log.info("group %s, queue %s: pulling pauses: %s", self._name, held.queue, reason)
         held.full_count += 1
         held.wake.clear()
-        await _wait(held.wake, _LOOK_AGAIN_S)
+        await _wait(held.wake, _CHECK_INTERVAL_S)
         return False
 
     def _limits(self) -> FlowLimits:
@@ -447,9 +458,9 @@ class GroupMember(Membership):
             self._flow, base.topic_messages_max, base.topic_mib_max, len(self._held)
         )
 
-    async def _pull(self, held: HeldQueue) -> Pulled:
+    async def _pull(self, held: HeldQueue) -> PullResult:
         queue = held.queue
-        progress = self._progress_to_tell(held)
+        progress = self._offset_to_report(held)
         pull = partial(
             self._calls.pull,
             queue,
@@ -461,13 +472,13 @@ class GroupMember(Membership):
         )
         started_ms = steady_ms()
         pulled = await (pull() if progress is None else self._commits.run(queue, pull))
-        held.told = progress or held.told
+        held.reported_offset = progress or held.reported_offset
         held.more_waits = bool(pulled.messages) and pulled.max_offset > pulled.next_offset
         if pulled.messages:
             self._rates.pulled(queue.topic, len(pulled.messages), started_ms, steady_ms())
         return pulled
 
-    def _progress_to_tell(self, held: HeldQueue) -> int | None:
+    def _offset_to_report(self, held: HeldQueue) -> int | None:
         """The offset that the next pull carries, so that little is done again after a crash.
 
         Only pulls that are answered at once carry one: commits wait for them.
@@ -475,11 +486,15 @@ class GroupMember(Membership):
         if self._base.broadcasting or not held.more_waits:
             return None
         progress = self._offsets.read(held.queue)
-        if not progress or progress == held.told or not self._commits.is_free(held.queue):
+        if (
+            not progress
+            or progress == held.reported_offset
+            or not self._commits.is_free(held.queue)
+        ):
             return None
         return progress
 
-    async def _take(self, held: HeldQueue, pulled: Pulled) -> None:
+    async def _handle_result(self, held: HeldQueue, pulled: PullResult) -> None:
         state = held.state
         if pulled.status is PullStatus.OFFSET_ILLEGAL:
             await self._correct(held, pulled)
@@ -493,7 +508,7 @@ class GroupMember(Membership):
             # What the filter skipped needs no handler and counts as consumed.
             self._offsets.update(held.queue, state.next_offset)
 
-    async def _correct(self, held: HeldQueue, pulled: Pulled) -> None:
+    async def _correct(self, held: HeldQueue, pulled: PullResult) -> None:
         """Go on where the broker says: what lay here is gone, or has never been."""
         log.warning(
             "group %s, queue %s: nothing at offset %d (%d to %d), going on at %d",
@@ -503,25 +518,25 @@ class GroupMember(Membership):
         if held.state.message_count:
             # What is in flight ends first; the offset must not be moved under it.
             held.wake.clear()
-            await _wait(held.wake, _LOOK_AGAIN_S)
+            await _wait(held.wake, _CHECK_INTERVAL_S)
             return
         held.state.next_offset = pulled.next_offset
         self._offsets.update(held.queue, pulled.next_offset, may_fall=True)
         await self._offsets.persist((held.queue,))
 
-    async def _rest_after(self, error: TianzhouError, held: HeldQueue, pause_ms: int) -> int:
+    async def _pause_after(self, error: TianzhouError, held: HeldQueue, pause_ms: int) -> int:
         """Sleep after a failed pull; gives the length of the next pause."""
         queue = held.queue
         if not queue.topic.startswith(RETRY_TOPIC_PREFIX):
-            self._complain(("pull", queue), f"queue {queue}: pull failed: {error}")
+            self._warn(("pull", queue), f"queue {queue}: pull failed: {error}")
         # A slave may be behind with topics and groups; the master is asked next.
         self._calls.forget(queue)
         code = error.code if isinstance(error, BrokerError) else None
         if code == ResponseCode.FLOW_CONTROL:
             await asyncio.sleep(_FLOW_CONTROL_PAUSE_MS / 1000)
             return pause_ms
-        if code in _NOT_TOLD:
-            await self._tell_brokers()
+        if code in _NOT_REGISTERED:
+            await self._send_heartbeat()
         elif isinstance(error, RemotingError | RouteNotFound):
             await self._calls.hub.refresh_routes([queue.topic])
         await asyncio.sleep(pause_ms / 1000)
@@ -535,7 +550,7 @@ class GroupMember(Membership):
             await self._offsets.persist(tuple(self._held))
 
 
-_NOT_TOLD = frozenset((
+_NOT_REGISTERED = frozenset((
     ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST,
 ))  # fmt: skip
 """A broker has not heard of this member, or not of its newest subscription."""

@@ -27,7 +27,7 @@ from tianzhou.client.connection.hub import Hub, acquire
 from tianzhou.client.consumer.group_member import GroupMember, HeldQueue
 from tianzhou.client.consumer.offsets import commit_all
 from tianzhou.client.consumer.process_queue import Batch, ConcurrentQueue, ProcessQueue
-from tianzhou.client.group.broker_calls import BrokerCalls, Pulled, PullLimits
+from tianzhou.client.group.broker_calls import BrokerCalls, PullLimits, PullResult
 from tianzhou.client.group.settings import LitePullOptions, LitePullSettings
 from tianzhou.client.group.subscriptions import subscription_of
 from tianzhou.client.lifetime import Lifetime
@@ -105,14 +105,14 @@ class LitePullConsumer(GroupMember):
         if self._hub is not None:
             await self._announce(subscription.topic)
             await self._calls.check_subscription(subscription)
-            async with self._rebalance_turn:
+            async with self._rebalance_lock:
                 await self._rebalance()
 
     async def unsubscribe(self, topic: str) -> None:
         """Consume a topic no more."""
         self._remove_subscription(topic)
         if self._hub is not None:
-            async with self._rebalance_turn:
+            async with self._rebalance_lock:
                 await self._rebalance()
 
     async def queues(self, topic: str) -> list[Queue]:
@@ -132,8 +132,8 @@ class LitePullConsumer(GroupMember):
         }
         self._announced = dict(self._subscriptions)
         await self._calls.hub.refresh_routes(self.topics())
-        await self._tell_brokers()
-        async with self._rebalance_turn:
+        await self._send_heartbeat()
+        async with self._rebalance_lock:
             await self._take_over(frozenset(wanted))
 
     async def _take_over(self, wanted: frozenset[Queue]) -> None:
@@ -210,7 +210,7 @@ class LitePullConsumer(GroupMember):
         if self._settings.auto_commit:
             await super()._persist_forever()
 
-    async def _pull(self, held: HeldQueue) -> Pulled:
+    async def _pull(self, held: HeldQueue) -> PullResult:
         return await self._calls.pull(
             held.queue,
             held.state.next_offset,
@@ -265,7 +265,7 @@ class LitePullConsumer(GroupMember):
             raise ConfigError(
                 f"queue {queue}: offset {queue_offset} is not between {lowest} and {highest}"
             )
-        async with self._rebalance_turn:
+        async with self._rebalance_lock:
             await self._jump(queue, queue_offset)
 
     async def seek_to_begin(self, queue: Queue) -> None:
@@ -375,7 +375,7 @@ class QueueReader(Lifetime):
         sql: str | None = None,
         wait_ms: int = 0,
         timeout_ms: int = 10_000,
-    ) -> Pulled:
+    ) -> PullResult:
         """Messages from an offset on; `next_offset` of the answer says where to read on.
 
         `wait_ms` lets the broker hold the request while there is none. Raises RemotingError,

@@ -76,7 +76,7 @@ class OffsetStore(Protocol):
 # -- at the brokers --------------------------------------------------------------------------------
 
 
-class InTurn:
+class SerializedCommits:
     """Requests that save offsets, one after the other in each queue.
 
     Apache's brokers serve requests in many threads: of two that are under way at the same time, the

@@ -44,7 +44,7 @@ def pause_ms(later: Later | None, settings: PushSettings) -> int:
     return min(max(wanted, _SUSPEND_MIN_MS), _SUSPEND_MAX_MS)
 
 
-async def settle(
+async def apply_outcome(
     held: HeldQueue,
     messages: list[ReceivedMessage],
     outcome: Outcome,
@@ -77,11 +77,11 @@ async def _tried_again(
     return [
         again(message)
         for message in failed
-        if message.reconsume_times < times_max or not await _bury(message, calls, times_max)
+        if message.reconsume_times < times_max or not await _send_to_dlq(message, calls, times_max)
     ]
 
 
-async def _bury(message: ReceivedMessage, calls: BrokerCalls, times_max: int) -> bool:
+async def _send_to_dlq(message: ReceivedMessage, calls: BrokerCalls, times_max: int) -> bool:
     try:
         await calls.resend(
             message,

@@ -115,12 +115,12 @@ class ProcessQueue(ABC):
         if locked:
             self.last_lock_ms = now_ms
 
-    def _took(self, messages: Sequence[Held]) -> None:
+    def _add_size(self, messages: Sequence[Held]) -> None:
         self.message_count += len(messages)
         self.size_bytes += sum([each.size_bytes for each in messages])
         self.max_offset = messages[-1].queue_offset
 
-    def _let_go(self, count: int, size_bytes: int) -> None:
+    def _remove_size(self, count: int, size_bytes: int) -> None:
         self.message_count -= count
         self.size_bytes -= size_bytes
 
@@ -189,11 +189,11 @@ class ConcurrentQueue(ProcessQueue, Generic[M]):
             return
         batch.finished = True
         self.last_consume_ms = now_ms
-        self._let_go(len(batch.messages), batch.size_bytes)
+        self._remove_size(len(batch.messages), batch.size_bytes)
         while self._batches and self._batches[0].finished:
             self._batches.popleft()
 
-    def keep(self, batch: Batch[M], rest: list[M], now_ms: int) -> None:
+    def retain(self, batch: Batch[M], rest: list[M], now_ms: int) -> None:
         """Of a batch only `rest` is unfinished; an empty rest finishes it."""
         if batch.finished:
             return
@@ -201,7 +201,7 @@ class ConcurrentQueue(ProcessQueue, Generic[M]):
             self.finish(batch, now_ms)
             return
         size_bytes = sum([each.size_bytes for each in rest])
-        self._let_go(len(batch.messages) - len(rest), batch.size_bytes - size_bytes)
+        self._remove_size(len(batch.messages) - len(rest), batch.size_bytes - size_bytes)
         batch.messages, batch.size_bytes, batch.started_ms = rest, size_bytes, None
         batch.first_offset = rest[0].queue_offset
 
@@ -251,7 +251,7 @@ class OrderedQueue(ProcessQueue, Generic[M]):
         """Take what was pulled, in rising order."""
         if messages:
             self._waiting += messages
-            self._took(messages)
+            self._add_size(messages)
 
     @property
     def progress(self) -> int:
@@ -282,7 +282,7 @@ class OrderedQueue(ProcessQueue, Generic[M]):
 
     def commit(self) -> None:
         """All that was taken is done."""
-        self._let_go(len(self._taken), sum([each.size_bytes for each in self._taken]))
+        self._remove_size(len(self._taken), sum([each.size_bytes for each in self._taken]))
         self._taken.clear()
 
     def roll_back(self) -> None:
@@ -297,7 +297,7 @@ class OrderedQueue(ProcessQueue, Generic[M]):
         """
         taken = self._taken[len(self._taken) - count :]
         del self._taken[len(self._taken) - count :]
-        self._let_go(
+        self._remove_size(
             len(taken) - len(messages),
             sum([each.size_bytes for each in taken]) - sum([each.size_bytes for each in messages]),
         )

@@ -7,7 +7,7 @@
         ...
 
     async with consumer:
-        await consumer.closed()
+        await consumer.wait_closed()
 
 At least once is the promise: a message is done when its handler has returned, and offsets are saved
 afterwards, so whatever was in flight at a crash comes again. After `close` has returned no handler
@@ -78,13 +78,13 @@ _TURN_S = 0.01
 """A worker lets others have the event loop after so long, even if its handlers never wait."""
 _CONTINUOUSLY_S = 60.0
 """Ordered: a queue that always has messages lets others have the worker after so long."""
-_QUIETEN_S = 10.0
+_HANDLER_WAIT_S = 10.0
 """Ordered: a reset waits so long for the handler that runs."""
 _LOCK_AGAIN_MS = 100
 _LOCK_REFUSED_MS = 3_000
 
 _Work = tuple[HeldQueue, Batch[ReceivedMessage] | None]
-_Turn = tuple[tuple[Span, float] | None, Handling | None]
+_Observation = tuple[tuple[Span, float] | None, Handling | None]
 
 
 class PushConsumer(GroupMember):
@@ -112,7 +112,7 @@ class PushConsumer(GroupMember):
         self._quiet.set()
         self._leaving: dict[Queue, HeldQueue] = {}
         self._open: dict[ReceivedMessage, tuple[HeldQueue, Batch[ReceivedMessage]]] = {}
-        self._turns: dict[ReceivedMessage, _Turn] = {}
+        self._observations: dict[ReceivedMessage, _Observation] = {}
         """What is watched of the messages that are open."""
         self._closing = False
         self._close_task: asyncio.Task[None] | None = None
@@ -266,13 +266,13 @@ class PushConsumer(GroupMember):
             await asyncio.wait((self._lock_task,))
             await self._offsets.persist([*self._held, *self._leaving])
             await orderly.unlock(self._calls, [*self._held.values(), *self._leaving.values()])
-        for message in tuple(self._turns):
-            self._end_turn(message, done=False)
+        for message in tuple(self._observations):
+            self._end_observation(message, done=False)
         if self._caller.tracer is not None:
             await self._caller.tracer.close()
         await self._leave()
 
-    async def closed(self) -> None:
+    async def wait_closed(self) -> None:
         """Wait until somebody closes the consumer."""
         await self._ended_event.wait()
 
@@ -377,19 +377,19 @@ class PushConsumer(GroupMember):
         batch.started_ms = steady_ms()
         outcome = await self._call(batch.messages[0].topic, batch.messages)
         if outcome.later is None and not (held.state.dropped or batch.finished):
-            # As `_settle` does, without its awaits: most messages end here.
+            # As `_apply_outcome` does, without its awaits: most messages end here.
             concurrent.state_of(held).finish(batch, steady_ms())
             self._offsets.update(held.queue, held.state.progress)
             held.wake.set()
         else:
-            await self._settle(held, batch, outcome)
+            await self._apply_outcome(held, batch, outcome)
 
-    async def _settle(
+    async def _apply_outcome(
         self, held: HeldQueue, batch: Batch[ReceivedMessage], outcome: Outcome
     ) -> None:
         if held.state.dropped or batch.finished:
             return  # another has the queue, or the message has been sent back for taking too long
-        if not await concurrent.settle(held, batch, outcome, self._redelivery):
+        if not await concurrent.apply_outcome(held, batch, outcome, self._redelivery):
             self._later(self._settings.local_retry_ms, (held, batch))
         if not held.state.dropped:
             self._offsets.update(held.queue, held.state.progress)
@@ -417,7 +417,7 @@ class PushConsumer(GroupMember):
         try:
             while not (state.dropped or self._closing):
                 if self._ordered_with_locks and not state.lock_holds(steady_ms()):
-                    self._run(self._lock_again(held), "lock")
+                    self._run(self._recover_lock(held), "lock")
                     return
                 if loop.time() - began_s > _CONTINUOUSLY_S:
                     self._later(10, (held, None))
@@ -439,9 +439,9 @@ class PushConsumer(GroupMember):
         messages = first
         if (size := self._batch_size(topic)) > 1:
             state.give_back(1, first)
-            messages = self._take_of_topic(state, size, topic)
+            messages = self._next_of_topic(state, size, topic)
         outcome = await self._call(topic, messages)
-        goes_on = await orderly.settle(held, messages, outcome, self._calls, self._settings)
+        goes_on = await orderly.apply_outcome(held, messages, outcome, self._calls, self._settings)
         if self._held.get(held.queue) is held or held.queue in self._leaving:
             self._offsets.update(held.queue, state.progress)
         if not goes_on:
@@ -449,7 +449,7 @@ class PushConsumer(GroupMember):
             self._later(pause_ms, (held, None))
         return goes_on
 
-    def _take_of_topic(self, state: orderly.State, size: int, topic: str) -> list[ReceivedMessage]:
+    def _next_of_topic(self, state: orderly.State, size: int, topic: str) -> list[ReceivedMessage]:
         """At most `size` messages that go to the same handler; retry topics have mixed ones."""
         messages = state.take(size, steady_ms())
         same = next((at for at, each in enumerate(messages) if each.topic != topic), len(messages))
@@ -457,19 +457,19 @@ class PushConsumer(GroupMember):
             state.give_back(len(messages) - same, messages[same:])
         return messages[:same]
 
-    async def _may_claim(self, queue: Queue) -> bool:
+    async def _can_claim(self, queue: Queue) -> bool:
         if queue in self._leaving:
             return False
         return not self._ordered_with_locks or await orderly.lock_one(self._calls, queue)
 
-    async def _may_pull(self, held: HeldQueue) -> bool:
+    async def _can_pull(self, held: HeldQueue) -> bool:
         if not self._ordered_with_locks or held.state.lock_holds(steady_ms()):
             return True
         held.wake.clear()
         await asyncio.sleep(_LOCK_AGAIN_MS / 1000)
         return False
 
-    async def _lock_again(self, held: HeldQueue) -> None:
+    async def _recover_lock(self, held: HeldQueue) -> None:
         """Get a lost lock back, then go on with the queue."""
         while not (held.state.dropped or self._closing):
             if await orderly.lock_one(self._calls, held.queue):
@@ -498,9 +498,9 @@ class PushConsumer(GroupMember):
             await held.wake.wait()
         await self._unlock(held)
 
-    async def _quieten(self, held: HeldQueue) -> None:
+    async def _wait_for_handler(self, held: HeldQueue) -> None:
         try:
-            async with asyncio.timeout(_QUIETEN_S):
+            async with asyncio.timeout(_HANDLER_WAIT_S):
                 while held in self._running:
                     held.wake.clear()
                     await held.wake.wait()
@@ -528,28 +528,28 @@ class PushConsumer(GroupMember):
     async def ack(self, message: ReceivedMessage) -> None:
         """The message is done, before the next one is asked for. Doing it twice is harmless."""
         if (found := self._open.pop(message, None)) is not None:
-            self._end_turn(message, done=True)
-            await self._settle(*found, Outcome())
+            self._end_observation(message, done=True)
+            await self._apply_outcome(*found, Outcome())
 
     async def retry(self, message: ReceivedMessage, delay_level: int = 0) -> None:
         """The message shall come again; see `Later` for the level."""
         if (found := self._open.pop(message, None)) is not None:
-            self._end_turn(message, done=False)
-            await self._settle(*found, Outcome(Later(delay_level)))
+            self._end_observation(message, done=False)
+            await self._apply_outcome(*found, Outcome(Later(delay_level)))
 
-    def _begin_turn(self, message: ReceivedMessage) -> None:
+    def _begin_observation(self, message: ReceivedMessage) -> None:
         """Watch what a program does with a message of a stream, if it is watched."""
         tracer, telemetry = self._caller.tracer, self._caller.telemetry
         if tracer is not None or telemetry is not None:
-            self._turns[message] = (
-                telemetry.begin_turn(message) if telemetry else None,
+            self._observations[message] = (
+                telemetry.begin_processing(message) if telemetry else None,
                 tracer.begin((message,)) if tracer else None,
             )
 
-    def _end_turn(self, message: ReceivedMessage, *, done: bool) -> None:
-        span, handling = self._turns.pop(message, (None, None))
+    def _end_observation(self, message: ReceivedMessage, *, done: bool) -> None:
+        span, handling = self._observations.pop(message, (None, None))
         if span is not None and self._caller.telemetry is not None:
-            self._caller.telemetry.end_turn(span, message.topic, done=done)
+            self._caller.telemetry.end_processing(span, message.topic, done=done)
         if handling is not None:
             handling.end(ConsumeReturn.SUCCESS if done else ConsumeReturn.FAILED)
 
@@ -566,7 +566,7 @@ class PushConsumer(GroupMember):
             batch.started_ms = steady_ms()
             message = batch.messages[0]
             self._open[message] = (held, batch)
-            self._begin_turn(message)
+            self._begin_observation(message)
             return message
         self._wake_streams()
         return None

@@ -285,7 +285,7 @@ def _deliver_at(saved: _Saved, created_ms: int) -> datetime | None:
     return time_of(created_ms + saved.delay_ms)
 
 
-class Sender(Protocol):
+class SendPipeline(Protocol):
     """What the relay needs of a producer."""
 
     async def send(self, message: Message, /) -> SendResult: ...
@@ -310,7 +310,7 @@ class OutboxRelay:
         self,
         outbox: Outbox,
         begin: Callable[[], AbstractContextManager[sql.Connection]],
-        producer: Sender,
+        producer: SendPipeline,
         *,
         interval: timedelta = timedelta(seconds=1),
         batch: int = 100,

@@ -87,7 +87,7 @@ def run(connection: Connection, statement: str, values: Mapping[str, Any] | None
 C = TypeVar("C")
 
 
-class _Turn:
+class _Observation:
     """Whose turn a connection is, and how many want it."""
 
     __slots__ = ("lock", "user_count")
@@ -99,7 +99,7 @@ class _Turn:
 
 _IDLE = 0
 """libpq's PQTRANS_IDLE."""
-turns: dict[int, _Turn] = {}
+turns: dict[int, _Observation] = {}
 """Of the connections that are in use, by their ids."""
 _turns_lock = threading.Lock()
 
@@ -163,7 +163,7 @@ def _own_turn(connection: Connection) -> Generator[None]:
     somebody here uses them.
     """
     with _turns_lock:
-        turn = turns.setdefault(id(connection), _Turn())
+        turn = turns.setdefault(id(connection), _Observation())
         turn.user_count += 1
     try:
         with turn.lock:

@@ -70,7 +70,7 @@ _STATUSES = {int(status.value): status for status in PullStatus}
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled:
+class PullResult:
     """The answer to a pull."""
 
     status: PullStatus
@@ -152,7 +152,7 @@ class BrokerCalls:
         inline: bool = False,
         commit_offset: int | None = None,
         leave_out_damaged: bool = True,
-    ) -> Pulled:
+    ) -> PullResult:
         """Messages of a queue from an offset on, as many as the broker likes to give.
 
         The broker knows the subscription from heartbeats unless it is `inline`. `commit_offset`
@@ -193,7 +193,7 @@ class BrokerCalls:
         subscription: Subscription,
         answer: Command,
         leave_out_damaged: bool,
-    ) -> Pulled:
+    ) -> PullResult:
         status = _STATUSES.get(answer.code)
         if status is None:
             raise broker_error(answer, f"group {self.group}, queue {queue}: pull")
@@ -215,7 +215,7 @@ class BrokerCalls:
                 stored = [each for each in stored if subscription.passes(each)]
         settings, name = self._settings, queue.broker_name
         namespace, limit = settings.namespace, settings.unpacked_bytes_max
-        return Pulled(
+        return PullResult(
             status,
             [ReceivedMessage(each, name, namespace, limit) for each in stored],
             next_offset,
@@ -302,7 +302,7 @@ class BrokerCalls:
             code=RequestCode.SEND_MESSAGE_V2, ext_fields=headers.encode(header), body=stored.body
         )
         address = await self._master(queue)
-        await self.hub.ask(address, command, _SEND_BACK_MS, subject=f"topic {topic}: resending")
+        await self.hub.call(address, command, _SEND_BACK_MS, subject=f"topic {topic}: resending")
 
     # -- offsets -----------------------------------------------------------------------------------
 
@@ -391,7 +391,7 @@ class BrokerCalls:
             code=RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext_fields=headers.encode(header)
         )
         address = random.choice(addresses)  # noqa: S311 - spreads load
-        answer = await self.hub.ask(address, command, subject=f"group {self.group}: its members")
+        answer = await self.hub.call(address, command, subject=f"group {self.group}: its members")
         return bodies.decode(ConsumerIdList, answer.body).consumer_ids or []
 
     async def check_subscription(self, subscription: Subscription) -> None:
@@ -409,7 +409,7 @@ class BrokerCalls:
         for address in self.hub.topic_addresses(subscription.topic)[:1]:
             command = Command(code=RequestCode.CHECK_CLIENT_CONFIG, body=bodies.encode(body))
             subject = f"group {self.group}, topic {subscription.topic}: filter"
-            await self.hub.ask(address, command, subject=subject)
+            await self.hub.call(address, command, subject=subject)
 
     async def lock(self, broker_name: str, queues: Iterable[Queue]) -> set[Queue]:
         """Lock queues of one broker for this client; gives those that are locked now."""
@@ -422,7 +422,7 @@ class BrokerCalls:
         command = Command(code=RequestCode.LOCK_BATCH_MQ, body=bodies.encode(body))
         address = await self._master(wanted[0])
         subject = f"group {self.group}, broker {broker_name}: locks"
-        answer = await self.hub.ask(address, command, _LOCK_MS, subject=subject)
+        answer = await self.hub.call(address, command, _LOCK_MS, subject=subject)
         locked = bodies.decode(LockBatchResponseBody, answer.body).locked
         return {from_wire(each) for each in locked}
 
@@ -437,7 +437,7 @@ class BrokerCalls:
         command = Command(code=RequestCode.UNLOCK_BATCH_MQ, body=bodies.encode(body))
         address = await self._master(wanted[0])
         subject = f"group {self.group}, broker {broker_name}: unlocking"
-        await self.hub.ask(address, command, _LOCK_MS, subject=subject)
+        await self.hub.call(address, command, _LOCK_MS, subject=subject)
 
     # -- inside ------------------------------------------------------------------------------------
 

@@ -109,7 +109,7 @@ class Membership(Lifetime):
             for subscription in tuple(self._subscriptions.values()):
                 await self._calls.check_subscription(subscription)
             hub.join(self)
-            _raise_refusal(await self._tell_brokers())
+            _raise_refusal(await self._send_heartbeat())
             self._started_ms = wall_ms()
             self._begin()
         except BaseException:
@@ -139,7 +139,7 @@ class Membership(Lifetime):
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("group %s: task %s failed", self._name, task.get_name(), exc_info=error)
 
-    def _complain(self, kind: tuple[str, object], text: str) -> None:
+    def _warn(self, kind: tuple[str, object], text: str) -> None:
         """Log something that may happen again and again."""
         untold = self._repeats.note(kind, asyncio.get_running_loop().time())
         if untold is not None:
@@ -166,10 +166,10 @@ class Membership(Lifetime):
         hub = self._calls.hub
         if topic is not None:
             await hub.refresh_routes([topic])
-        await self._tell_brokers()
+        await self._send_heartbeat()
         self._on_subscriptions()
 
-    async def _tell_brokers(self) -> list[HeartbeatFailure]:
+    async def _send_heartbeat(self) -> list[HeartbeatFailure]:
         told = dict(self._subscriptions)
         failures = await self._calls.hub.heartbeat()
         self._announced = told

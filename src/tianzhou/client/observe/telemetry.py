@@ -176,8 +176,8 @@ class Telemetry:
                 self._consumed.add(len(messages), attributes)
                 self._duration.record(time.monotonic() - began_s, attributes)
 
-    def begin_turn(self, message: ReceivedMessage) -> tuple[Span, float]:
-        """A message of a stream was given out; `end_turn` gets what this returns."""
+    def begin_processing(self, message: ReceivedMessage) -> tuple[Span, float]:
+        """A message of a stream was given out; `end_processing` gets what this returns."""
         contexts, _ = self._origins((message.properties,))
         span = self._tracer.start_span(
             f"process {message.topic}",
@@ -187,7 +187,7 @@ class Telemetry:
         )
         return span, time.monotonic()
 
-    def end_turn(self, turn: tuple[Span, float], topic: str, *, done: bool) -> None:
+    def end_processing(self, turn: tuple[Span, float], topic: str, *, done: bool) -> None:
         """The program is done with the message, or wants it again."""
         span, began_s = turn
         attributes = self._attributes(topic, "process")

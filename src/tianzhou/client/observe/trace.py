@@ -22,12 +22,12 @@ from enum import IntEnum
 
 from tianzhou.client import namespaces
 from tianzhou.client.connection.hub import Hub, Reply
-from tianzhou.client.connection.retry_policy import Tries
+from tianzhou.client.connection.retry_policy import RetryRule
 from tianzhou.client.connection.routes import TopicRoute
 from tianzhou.client.identity import unique_ids
 from tianzhou.client.message import Message, ReceivedMessage
 from tianzhou.client.sending import send_request
-from tianzhou.client.sending.retrying import Courier
+from tianzhou.client.sending.retrying import RetryingSender
 from tianzhou.client.sending.send_request import Outgoing, SendResult, SendStatus
 from tianzhou.client.sending.settings import ProducerSettings
 from tianzhou.client.settings import ClientSettings, settings_from
@@ -281,7 +281,7 @@ class Tracer:
         self._settings = settings_from(ProducerSettings, settings, own)
         self._topic = settings.trace_topic
         self._group = f"{_GROUP_PREFIX}-{self.plain_group}-{kind}-{unique_ids.next()[-12:]}"
-        self._courier = Courier(self._group, self._settings)
+        self._sender = RetryingSender(self._group, self._settings)
         self._waiting: deque[TraceEntry] = deque()
         self._wanted = asyncio.Event()
         self._repeats = Repeats()
@@ -293,7 +293,7 @@ class Tracer:
     def start(self, hub: Hub) -> None:
         """Begin to send; the hub must be held for as long."""
         hub.join(self)
-        self._courier.start(hub)
+        self._sender.start(hub)
         self._task = hub.loop.create_task(self._send_on(), name=f"trace of {self.plain_group}")
 
     def add(self, *entries: TraceEntry) -> None:
@@ -319,7 +319,7 @@ class Tracer:
         task, self._task = self._task, None
         if task is None:
             return
-        hub = self._courier.hub
+        hub = self._sender.hub
         self._closing = True
         self._wanted.set()
         _, late = await asyncio.wait((task,), timeout=_CLOSE_S)
@@ -331,7 +331,7 @@ class Tracer:
                 "group %s: %d trace entries were dropped",
                 self.plain_group, self.dropped_count + len(self._waiting),
             )  # fmt: skip
-        self._courier.stop()
+        self._sender.stop()
         await hub.leave(self)
 
     async def _send_on(self) -> None:
@@ -352,11 +352,11 @@ class Tracer:
                 return
 
     async def _send(self, message: Message) -> None:
-        loop = self._courier.hub.loop
+        loop = self._sender.hub.loop
         try:
             out = self._outgoing(message)
-            await self._courier.deliver(
-                out, Tries(self._settings.async_retry_count), timeout_ms=_TIMEOUT_MS,
+            await self._sender.send(
+                out, RetryRule(self._settings.async_retry_count), timeout_ms=_TIMEOUT_MS,
                 deadline_s=loop.time() + _TIMEOUT_MS / 1000,
             )  # fmt: skip
         except TianzhouError as error:
@@ -384,7 +384,7 @@ class Tracer:
 
     def topics(self) -> Iterable[str]:
         """See `hub.Member`."""
-        return self._courier.topics
+        return self._sender.topics
 
     def on_route(self, route: TopicRoute) -> None:
         """See `hub.Member`. Nothing is to do."""

@@ -63,7 +63,7 @@ class PopLimits:
 
 
 class PopCalls(BrokerCalls):
-    """Requests in the name of one consumer group; a place is a topic on a broker, all its queues.
+    """Requests in the name of one consumer group; a target is a topic on a broker, all its queues.
 
     Every method raises RemotingError, BrokerError or RouteNotFound when it cannot be done.
     """
@@ -77,7 +77,7 @@ class PopCalls(BrokerCalls):
     # -- messages ----------------------------------------------------------------------------------
 
     async def pop(
-        self, place: Queue, subscription: Subscription, limits: PopLimits
+        self, target: Queue, subscription: Subscription, limits: PopLimits
     ) -> list[PoppedMessage]:
         """What a broker has for the group now, messages that come again included.
 
@@ -85,7 +85,7 @@ class PopCalls(BrokerCalls):
         """
         header = PopMessageRequest(
             consumer_group=self.group,
-            topic=place.topic,
+            topic=target.topic,
             queue_id=ANY_QUEUE,
             max_msg_count=limits.message_count,
             invisible_time_ms=limits.invisible_ms,
@@ -96,46 +96,46 @@ class PopCalls(BrokerCalls):
             expression=subscription.expression,
             order=False,
         )
-        answer = await self._answer(place, RequestCode.POP_MESSAGE, header)
+        answer = await self._answer(target, RequestCode.POP_MESSAGE, header)
         if answer.code in _NOTHING_THERE:
             return []
         if answer.code != ResponseCode.SUCCESS:
-            raise self._refusal(answer, place, "pop")
-        return self._popped(place, answer)
+            raise self._response_error(answer, target, "pop")
+        return self._popped(target, answer)
 
-    def _popped(self, place: Queue, answer: Command) -> list[PoppedMessage]:
+    def _popped(self, target: Queue, answer: Command) -> list[PoppedMessage]:
         told = headers.decode(PopMessageResponse, answer.fields)
         starts = receipts.parse_start_offsets(told.start_offset_info or "")
         sound, damaged = sound_records(answer.body)
         for each in damaged:
             log.error(
                 "group %s, queue %s@%s:%d: the message at offset %d is damaged; it is left out and "
-                "comes again", self.group, each.topic, place.broker_name, each.queue_id,
+                "comes again", self.group, each.topic, target.broker_name, each.queue_id,
                 each.queue_offset,
             )  # fmt: skip
         namespace, limit = self._settings.namespace, self._settings.unpacked_bytes_max
         return [
             PoppedMessage(
-                each, receipt_of(each, told, starts, place.broker_name), place.topic,
-                place.broker_name, namespace, limit,
+                each, receipt_of(each, told, starts, target.broker_name), target.topic,
+                target.broker_name, namespace, limit,
             )
             for each in unwrapped(sound, limit)
         ]  # fmt: skip
 
-    async def listen(self, place: Queue, subscription: Subscription, wait_ms: int) -> bool:
+    async def listen(self, target: Queue, subscription: Subscription, wait_ms: int) -> bool:
         """Wait until there is something to pop; False if nothing came, or too many wait already."""
         header = NotificationRequest(
             consumer_group=self.group,
-            topic=place.topic,
+            topic=target.topic,
             queue_id=ANY_QUEUE,
             poll_time_ms=wait_ms,
             born_time_ms=_NOW,
             expression_type=subscription.expression_type,
             expression=subscription.expression,
         )
-        answer = await self._answer(place, RequestCode.NOTIFICATION, header, wait_ms)
+        answer = await self._answer(target, RequestCode.NOTIFICATION, header, wait_ms)
         if answer.code != ResponseCode.SUCCESS:
-            raise self._refusal(answer, place, "waiting")
+            raise self._response_error(answer, target, "waiting")
         return headers.decode(NotificationResponse, answer.fields).has_msg
 
     # -- what becomes of them ----------------------------------------------------------------------
@@ -143,15 +143,15 @@ class PopCalls(BrokerCalls):
     async def ack(self, message: PoppedMessage) -> None:
         """The message is done. Raises HandleExpired."""
         _check_time(message)
-        place, receipt = _place_of(message), message.receipt
+        target, receipt = _target_of(message), message.receipt
         header = AckMessageRequest(
             consumer_group=self.group,
-            topic=receipts.real_topic(place.topic, self.group, receipt.topic_mark),
+            topic=receipts.real_topic(target.topic, self.group, receipt.topic_mark),
             queue_id=receipt.queue_id,
             extra_info=message.handle,
-            queue_offset=message.place,
+            queue_offset=message.handle_offset,
         )
-        answer = await self._insist(place, RequestCode.ACK_MESSAGE, header)
+        answer = await self._retry_request(target, RequestCode.ACK_MESSAGE, header)
         self._check_answer(answer, message, "acknowledgement")
 
     async def change_invisible(self, message: PoppedMessage, invisible_ms: int) -> None:
@@ -160,16 +160,16 @@ class PopCalls(BrokerCalls):
         Raises HandleExpired.
         """
         _check_time(message)
-        place, receipt = _place_of(message), message.receipt
+        target, receipt = _target_of(message), message.receipt
         header = ChangeInvisibleTimeRequest(
             consumer_group=self.group,
-            topic=receipts.real_topic(place.topic, self.group, receipt.topic_mark),
+            topic=receipts.real_topic(target.topic, self.group, receipt.topic_mark),
             queue_id=receipt.queue_id,
             extra_info=message.handle,
-            queue_offset=message.place,
+            queue_offset=message.handle_offset,
             invisible_time_ms=invisible_ms,
         )
-        answer = await self._insist(place, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
+        answer = await self._retry_request(target, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
         self._check_answer(answer, message, "change of its invisible time")
         message.renew(headers.decode(ChangeInvisibleTimeResponse, answer.fields))
 
@@ -183,19 +183,19 @@ class PopCalls(BrokerCalls):
             else:
                 by_broker.setdefault(message.broker_name, []).append(at)
         parts = [
-            places[start : start + _ACKS_IN_A_REQUEST]
-            for places in by_broker.values()
-            for start in range(0, len(places), _ACKS_IN_A_REQUEST)
+            indexes[start : start + _ACKS_IN_A_REQUEST]
+            for indexes in by_broker.values()
+            for start in range(0, len(indexes), _ACKS_IN_A_REQUEST)
         ]
         told = await asyncio.gather(
-            *(self._ack_part([messages[at] for at in places]) for places in parts)
+            *(self._ack_broker([messages[at] for at in indexes]) for indexes in parts)
         )
-        for places, errors in zip(parts, told, strict=True):
-            for at, error in zip(places, errors, strict=True):
+        for indexes, errors in zip(parts, told, strict=True):
+            for at, error in zip(indexes, errors, strict=True):
                 outcomes[at] = error
         return outcomes
 
-    async def _ack_part(self, messages: list[PoppedMessage]) -> list[TianzhouError | None]:
+    async def _ack_broker(self, messages: list[PoppedMessage]) -> list[TianzhouError | None]:
         """Acknowledge messages of one broker, in one request where it knows that."""
         broker_name = messages[0].broker_name
         may_share = broker_name not in self._one_by_one and all(map(_fits_bits, messages))
@@ -208,23 +208,23 @@ class PopCalls(BrokerCalls):
             if len(self._one_by_one) >= _BROKERS_MAX:
                 self._one_by_one.clear()
             self._one_by_one.add(broker_name)
-        return list(await asyncio.gather(*(self._tried_ack(each) for each in messages)))
+        return list(await asyncio.gather(*(self._ack_error(each) for each in messages)))
 
     async def _ack_together(self, messages: list[PoppedMessage]) -> bool:
         """False if the broker does not know such requests."""
-        place = _place_of(messages[0])
+        target = _target_of(messages[0])
         body = BatchAckMessageBody(
-            broker_name=place.broker_name, acks=batch_acks(self.group, messages)
+            broker_name=target.broker_name, acks=batch_acks(self.group, messages)
         )
         command = Command(code=RequestCode.BATCH_ACK_MESSAGE, body=bodies.encode(body))
-        answer = await self._insisting(place, command)
+        answer = await self._retry_command(target, command)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return False
         if answer.code != ResponseCode.SUCCESS:
-            raise self._refusal(answer, place, "acknowledgements")
+            raise self._response_error(answer, target, "acknowledgements")
         return True
 
-    async def _tried_ack(self, message: PoppedMessage) -> TianzhouError | None:
+    async def _ack_error(self, message: PoppedMessage) -> TianzhouError | None:
         try:
             await self.ack(message)
         except TianzhouError as error:
@@ -234,33 +234,37 @@ class PopCalls(BrokerCalls):
     # -- inside ------------------------------------------------------------------------------------
 
     async def _answer(
-        self, place: Queue, code: int, header: headers.Header, wait_ms: int = 0
+        self, target: Queue, code: int, header: headers.Header, wait_ms: int = 0
     ) -> Command:
         return await self._send(
-            place, Command(code=code, ext_fields=headers.encode(header)), wait_ms
+            target, Command(code=code, ext_fields=headers.encode(header)), wait_ms
         )
 
-    async def _insist(self, place: Queue, code: int, header: headers.Header) -> Command:
-        return await self._insisting(place, Command(code=code, ext_fields=headers.encode(header)))
+    async def _retry_request(self, target: Queue, code: int, header: headers.Header) -> Command:
+        return await self._retry_command(
+            target, Command(code=code, ext_fields=headers.encode(header))
+        )
 
-    async def _insisting(self, place: Queue, command: Command) -> Command:
+    async def _retry_command(self, target: Queue, command: Command) -> Command:
         """The answer of a broker that may be restarting; the time-out covers all tries."""
         deadline_s = self.hub.loop.time() + self.hub.settings.api_timeout_ms / 1000
-        return await self.hub.insist(lambda: self._send(place, command), place.topic, deadline_s)
+        return await self.hub.retry_unsent(
+            lambda: self._send(target, command), target.topic, deadline_s
+        )
 
-    async def _send(self, place: Queue, command: Command, wait_ms: int = 0) -> Command:
-        address = await self._master(place)
+    async def _send(self, target: Queue, command: Command, wait_ms: int = 0) -> Command:
+        address = await self._master(target)
         timeout_ms = wait_ms + self.hub.settings.api_timeout_ms
-        return await self._request(place, MASTER_ID, address, command, timeout_ms)
+        return await self._request(target, MASTER_ID, address, command, timeout_ms)
 
     def _check_answer(self, answer: Command, message: PoppedMessage, what: str) -> None:
         if answer.code == ResponseCode.NO_MESSAGE:
             raise _expired(message)
         if answer.code != ResponseCode.SUCCESS:
-            raise self._refusal(answer, _place_of(message), what)
+            raise self._response_error(answer, _target_of(message), what)
 
-    def _refusal(self, answer: Command, place: Queue, what: str) -> BrokerError:
-        subject = f"group {self.group}, topic {place.topic}, broker {place.broker_name}: {what}"
+    def _response_error(self, answer: Command, target: Queue, what: str) -> BrokerError:
+        subject = f"group {self.group}, topic {target.topic}, broker {target.broker_name}: {what}"
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             subject += ": it cannot be popped from; RocketMQ 5.0 and newer can, and Tianzhou"
         return broker_error(answer, subject)
@@ -272,7 +276,7 @@ def batch_acks(group: str, messages: Iterable[PoppedMessage]) -> list[BatchAck]:
     for message in messages:
         pop = receipts.without_message(message.receipt)
         key = (message.wire_topic, pop)
-        bits[key] = bits.get(key, 0) | 1 << message.place - pop.start_offset
+        bits[key] = bits.get(key, 0) | 1 << message.handle_offset - pop.start_offset
     return [
         BatchAck(
             consumer_group=group,
@@ -293,10 +297,10 @@ def batch_acks(group: str, messages: Iterable[PoppedMessage]) -> list[BatchAck]:
 
 def _fits_bits(message: PoppedMessage) -> bool:
     """A filter may have passed over very many messages before this one of its pop."""
-    return 0 <= message.place - message.receipt.start_offset < _BITS_MAX
+    return 0 <= message.handle_offset - message.receipt.start_offset < _BITS_MAX
 
 
-def _place_of(message: PoppedMessage) -> Queue:
+def _target_of(message: PoppedMessage) -> Queue:
     """Where its handle is known. The topic is the subscribed one: that has a route."""
     return Queue(message.wire_topic, message.broker_name, ANY_QUEUE)
 

@@ -1,8 +1,8 @@
 """Messages that were popped, and how they are read from a broker's answer.
 
 A popped message has a handle (POP_CK), by which it is acknowledged or kept for longer. It is made
-as the Java client makes it: of the place where the pop began in the message's queue, the times of
-the pop, and the message's own place. Messages that came back lie in a retry topic of their group;
+as the Java client makes it: of the target where the pop began in the message's queue, the times of
+the pop, and the message's own target. Messages that came back lie in a retry topic of their group;
 the broker shows them under the topic they were sent to, with the handle among their properties, or
 (popResponseReturnActualRetryTopic) under the retry topic's name. Programs see the topic that they
 subscribed to in either case.
@@ -40,9 +40,9 @@ class PoppedMessage(ReceivedMessage):
         """`subscribed` is the topic on the wire that was popped."""
         super().__init__(stored, broker_name, namespace, unpacked_bytes_max)
         self._subscribed = subscribed
-        self._take(receipt)
+        self._set_receipt(receipt)
 
-    def _take(self, receipt: Receipt) -> None:
+    def _set_receipt(self, receipt: Receipt) -> None:
         self._receipt = receipt
         # Counted here from the arrival of the answer, for the clocks of two machines may differ;
         # the broker counts from a moment before.
@@ -80,19 +80,19 @@ class PoppedMessage(ReceivedMessage):
 
     def renew(self, told: ChangeInvisibleTimeResponse) -> None:
         """The broker has given the message another time, and with it another handle."""
-        self._take(
+        self._set_receipt(
             replace(
                 self._receipt,
-                start_offset=self.place,
+                start_offset=self.handle_offset,
                 pop_time_ms=told.pop_time_ms,
                 invisible_time_ms=told.invisible_time_ms,
                 revive_queue_id=told.revive_queue_id,
-                queue_offset=self.place,
+                queue_offset=self.handle_offset,
             )
         )
 
     @property
-    def place(self) -> int:
+    def handle_offset(self) -> int:
         """The queue offset that the handle is about."""
         at = self._receipt.queue_offset
         return self.stored.queue_offset if at is None else at

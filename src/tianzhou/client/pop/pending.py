@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 _Pop = asyncio.Task[list[PoppedMessage]]
 
 
-class Popping:
+class PendingPops:
     """The pops of one consumer."""
 
     def __init__(self, calls: PopCalls, name: str) -> None:
@@ -29,15 +29,15 @@ class Popping:
         self._pops: set[_Pop] = set()
         self._abandoned: set[_Pop] = set()
         """Those whose receivers have gone."""
-        self._errands: set[asyncio.Task[None]] = set()
+        self._cleanups: set[asyncio.Task[None]] = set()
         self._closing = False
 
     async def pop(
-        self, place: Queue, subscription: Subscription, limits: PopLimits
+        self, target: Queue, subscription: Subscription, limits: PopLimits
     ) -> list[PoppedMessage]:
-        """What a place has for the subscription now. Raises what `PopCalls.pop` raises."""
+        """What a target has for the subscription now. Raises what `PopCalls.pop` raises."""
         pop = asyncio.create_task(
-            self._pop(place, subscription, limits), name=f"pop {self._name} {place.topic}"
+            self._pop(target, subscription, limits), name=f"pop {self._name} {target.topic}"
         )
         self._pops.add(pop)
         pop.add_done_callback(self._pops.discard)
@@ -50,22 +50,22 @@ class Popping:
     async def close(self) -> None:
         """Wait for what is under way; no pop takes longer than its time-out."""
         self._closing = True
-        for tasks in (self._pops, self._errands):
+        for tasks in (self._pops, self._cleanups):
             if tasks:
                 await asyncio.wait(tuple(tasks))
 
     async def _pop(
-        self, place: Queue, subscription: Subscription, limits: PopLimits
+        self, target: Queue, subscription: Subscription, limits: PopLimits
     ) -> list[PoppedMessage]:
-        found = await self._calls.pop(place, subscription, limits)
+        found = await self._calls.pop(target, subscription, limits)
         if found and (self._closing or asyncio.current_task() in self._abandoned):
-            await self._give_back(found)
+            await self._release(found)
             return []
         # Brokers compare hashes of tags; what only has the same hash is nobody's in this group.
-        strangers = [each for each in found if not subscription.passes(each.stored)]
-        if not strangers:
+        unmatched = [each for each in found if not subscription.passes(each.stored)]
+        if not unmatched:
             return found
-        self._run(self._dismiss(strangers))
+        self._run(self._ack_unmatched(unmatched))
         return [each for each in found if subscription.passes(each.stored)]
 
     def _abandon(self, pop: _Pop) -> None:
@@ -74,14 +74,14 @@ class Popping:
             pop.add_done_callback(self._abandoned_ended)
         elif not pop.cancelled() and pop.exception() is None and pop.result():
             # It has ended in the same turn of the loop in which its receiver was cancelled.
-            self._run(self._give_back(pop.result()))
+            self._run(self._release(pop.result()))
 
     def _abandoned_ended(self, pop: _Pop) -> None:
         self._abandoned.discard(pop)
         if not pop.cancelled() and (error := pop.exception()) is not None:
             log.info("group %s: a pop that nobody waited for failed: %s", self._name, error)
 
-    async def _give_back(self, messages: list[PoppedMessage]) -> None:
+    async def _release(self, messages: list[PoppedMessage]) -> None:
         """Let others have messages at once; where that fails they come when their time is up."""
         told = await asyncio.gather(
             *(self._calls.change_invisible(each, 0) for each in messages), return_exceptions=True
@@ -92,15 +92,15 @@ class Popping:
             self._name, len(messages), done_count,
         )  # fmt: skip
 
-    async def _dismiss(self, strangers: list[PoppedMessage]) -> None:
-        failures = [each for each in await self._calls.ack_many(strangers) if each is not None]
+    async def _ack_unmatched(self, unmatched: list[PoppedMessage]) -> None:
+        failures = [each for each in await self._calls.ack_many(unmatched) if each is not None]
         if failures:
             log.info(
                 "group %s: %d messages of other tags will come again: %s",
                 self._name, len(failures), failures[0],
             )  # fmt: skip
 
-    def _run(self, errand: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(errand, name=f"pop errand {self._name}")
-        self._errands.add(task)
-        task.add_done_callback(self._errands.discard)
+    def _run(self, cleanup: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(cleanup, name=f"pop cleanup {self._name}")
+        self._cleanups.add(task)
+        task.add_done_callback(self._cleanups.discard)

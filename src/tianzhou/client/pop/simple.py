@@ -10,8 +10,8 @@ What is received is hidden from the others of the group for the invisible time. 
 acknowledged within it comes again, to any of them, with a higher `reconsume_times`. The broker
 keeps all offsets; no queue belongs to anybody, so nothing is divided and nothing handed over.
 
-How a message travels: `lookout` names a place that may have something -> `popping` pops there, by
-`pop_calls` -> `receive` gives it out.
+Path of a message: `PollScheduler` names a target that may have messages -> `PendingPops` pops there
+through `PopCalls` -> `receive` returns it.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ from tianzhou.client.observe.telemetry import telemetry_of
 from tianzhou.client.observe.trace import ConsumeReturn, Tracer
 from tianzhou.client.pop.calls import ANY_QUEUE, POP_COUNT_MAX, PopCalls, PopLimits
 from tianzhou.client.pop.messages import PoppedMessage
-from tianzhou.client.pop.pending import Popping
-from tianzhou.client.pop.poll_scheduler import Lookout
+from tianzhou.client.pop.pending import PendingPops
+from tianzhou.client.pop.poll_scheduler import PollScheduler
 from tianzhou.client.queues import Queue
 from tianzhou.client.settings import ClientSettings, settings_from
 from tianzhou.errors import (
@@ -49,7 +49,7 @@ from tianzhou.remoting.connection import Connection
 log = logging.getLogger(__name__)
 
 _LISTEN_MS = 5_000
-"""Then the place is asked all the same: what a broker tells listeners is a hint, not a promise."""
+"""Then the target is asked all the same: what a broker tells listeners is a hint, not a promise."""
 _ROUTE_LOOK_S = 1.0
 """How often a receiver looks whether a topic has a broker by now."""
 
@@ -75,8 +75,8 @@ class SimpleConsumer(Membership):
         self._telemetry = telemetry_of(self._settings, group)
         self._tracer: Tracer | None = None
         self._pops_or_none: PopCalls | None = None
-        self._popping_or_none: Popping | None = None
-        self._lookout = Lookout(self._listen, group)
+        self._pending_or_none: PendingPops | None = None
+        self._scheduler = PollScheduler(self._listen, group)
         self._closing = False
         self._ended_event = asyncio.Event()
 
@@ -89,7 +89,7 @@ class SimpleConsumer(Membership):
     def _prepare(self, hub: Hub) -> None:
         first = self._settings.start == "first"
         self._pops_or_none = PopCalls(hub, self._wire_group, self._settings, from_first=first)
-        self._popping_or_none = Popping(self._pops_or_none, self._name)
+        self._pending_or_none = PendingPops(self._pops_or_none, self._name)
 
     def _begin(self) -> None:
         if self._settings.trace:
@@ -105,7 +105,7 @@ class SimpleConsumer(Membership):
             await self._ended_event.wait()
             return
         self._closing = True
-        ending: list[asyncio.Task[None]] = self._lookout.close()
+        ending: list[asyncio.Task[None]] = self._scheduler.close()
         try:
             if self._hub is not None and not self._closed:
                 await self._finish_work(ending)
@@ -117,7 +117,7 @@ class SimpleConsumer(Membership):
             self._ended_event.set()
 
     async def _finish_work(self, ending: list[asyncio.Task[None]]) -> None:
-        await self._popping.close()
+        await self._pending.close()
         ending += self._tasks
         if ending:
             await asyncio.wait(ending)
@@ -130,9 +130,9 @@ class SimpleConsumer(Membership):
         return self._pops_or_none
 
     @property
-    def _popping(self) -> Popping:
-        assert self._popping_or_none is not None
-        return self._popping_or_none
+    def _pending(self) -> PendingPops:
+        assert self._pending_or_none is not None
+        return self._pending_or_none
 
     # -- subscriptions -----------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class SimpleConsumer(Membership):
         if self._hub is not None:
             await self._announce(subscription.topic)
             await self._calls.check_subscription(subscription)
-            self._lookout.renew(subscription.topic)
+            self._scheduler.renew(subscription.topic)
 
     async def unsubscribe(self, topic: str) -> None:
         """Receive the messages of a topic no more."""
@@ -155,7 +155,7 @@ class SimpleConsumer(Membership):
     def _on_subscriptions(self) -> None:
         if self._hub is None or self._closing:
             return
-        self._lookout.update(
+        self._scheduler.update(
             Queue(topic, broker_name, ANY_QUEUE)
             for topic in self._subscriptions
             for broker_name in self._broker_names(self._hub, topic)
@@ -212,8 +212,8 @@ class SimpleConsumer(Membership):
     async def _receive_now(self, limits: PopLimits) -> list[PoppedMessage]:
         errors: _Errors = {}
         self._find_routes()
-        for place in self._lookout.places:
-            if messages := await self._try(place, limits, errors):
+        for target in self._scheduler.targets:
+            if messages := await self._try(target, limits, errors):
                 return messages
         self._tell(errors)
         return []
@@ -224,8 +224,10 @@ class SimpleConsumer(Membership):
         errors: _Errors = {}
         while (left_s := ends_s - loop.time()) > 0:
             is_complete = self._find_routes()
-            place = await self._lookout.take(left_s if is_complete else min(left_s, _ROUTE_LOOK_S))
-            if place is not None and (messages := await self._try(place, limits, errors)):
+            target = await self._scheduler.next_target(
+                left_s if is_complete else min(left_s, _ROUTE_LOOK_S)
+            )
+            if target is not None and (messages := await self._try(target, limits, errors)):
                 return messages
         self._tell(errors)
         return []
@@ -235,46 +237,48 @@ class SimpleConsumer(Membership):
         hub = self._pops.hub
         missing = [each for each in self._subscriptions if not self._broker_names(hub, each)]
         for topic in missing:
-            hub.refresh_soon(topic)
+            hub.refresh_in_background(topic)
         return not missing
 
     async def _try(
-        self, place: Queue, limits: PopLimits, errors: _Errors
+        self, target: Queue, limits: PopLimits, errors: _Errors
     ) -> list[PoppedMessage] | None:
-        """What a place has; an error that may pass is noted. Raises those that will not."""
+        """What a target has; an error that may pass is noted. Raises those that will not."""
         try:
-            messages = await self._ask(place, limits)
+            messages = await self._ask(target, limits)
         except TianzhouError as error:
-            self._lookout.failed(place)
+            self._scheduler.on_failure(target)
             if not error.retriable:
                 raise
-            errors[place] = error
-            self._complain(("pop", place), f"topic {place.topic}, {place.broker_name}: {error}")
+            errors[target] = error
+            self._warn(("pop", target), f"topic {target.topic}, {target.broker_name}: {error}")
             if isinstance(error, RemotingError | RouteNotFound):
-                self._pops.hub.refresh_soon(place.topic)
+                self._pops.hub.refresh_in_background(target.topic)
             return None
-        errors.pop(place, None)
+        errors.pop(target, None)
         return messages
 
     def _tell(self, errors: _Errors) -> None:
-        """Raise the error of a place if there is no place without one."""
+        """Raise the error of a target if there is no target without one."""
         _ = self._pops
-        if errors and all(place in errors for place in self._lookout.places):
+        if errors and all(target in errors for target in self._scheduler.targets):
             raise next(iter(errors.values()))
 
-    async def _ask(self, place: Queue, limits: PopLimits) -> list[PoppedMessage]:
-        """Pop at a place, and let the lookout know how it was."""
-        popping, subscription = self._popping, self._subscriptions.get(place.topic)
-        messages = await popping.pop(place, subscription, limits) if subscription else []
+    async def _ask(self, target: Queue, limits: PopLimits) -> list[PoppedMessage]:
+        """Pop at a target, and let the scheduler know how it was."""
+        pending, subscription = self._pending, self._subscriptions.get(target.topic)
+        messages = await pending.pop(target, subscription, limits) if subscription else []
         if messages:
-            self._lookout.found(place)
+            self._scheduler.on_messages(target)
         else:
-            self._lookout.empty(place)
+            self._scheduler.on_empty(target)
         return messages
 
-    async def _listen(self, place: Queue) -> bool:
-        subscription = self._subscriptions.get(place.topic)
-        return subscription is not None and await self._pops.listen(place, subscription, _LISTEN_MS)
+    async def _listen(self, target: Queue) -> bool:
+        subscription = self._subscriptions.get(target.topic)
+        return subscription is not None and await self._pops.listen(
+            target, subscription, _LISTEN_MS
+        )
 
     # -- what becomes of them ----------------------------------------------------------------------
 
@@ -322,7 +326,7 @@ class SimpleConsumer(Membership):
         while not self._closing:
             for message in await self._receive_for_stream():
                 yield message
-                await self._end_turn(message)
+                await self._end_observation(message)
 
     async def _receive_for_stream(self) -> list[PoppedMessage]:
         try:
@@ -337,11 +341,11 @@ class SimpleConsumer(Membership):
                 raise
             return []  # `receive` has logged it, and taken its time
 
-    async def _end_turn(self, message: PoppedMessage) -> None:
+    async def _end_observation(self, message: PoppedMessage) -> None:
         try:
             await self.ack(message)
         except HandleExpired as error:
-            self._complain(("expired", message.topic), f"it took too long: {error}")
+            self._warn(("expired", message.topic), f"it took too long: {error}")
 
     # -- for the hub -------------------------------------------------------------------------------
 

@@ -18,10 +18,10 @@ from tianzhou.errors import SendManyError, TianzhouError
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SplitRequest:
     """What one request carries."""
 
-    places: Sequence[int]
+    indexes: Sequence[int]
     """Which of the messages."""
     batch: Outgoing | None = None
     """None: it is one message, sent like any other."""
@@ -29,12 +29,12 @@ class Part:
     """The one that was chosen for all of them, on the wire."""
 
 
-Fate = SendResult | BaseException
+SendOutcome = SendResult | BaseException
 """What became of one message."""
 _Kind = tuple[str, bool, Queue | None]
 
 
-def cut(
+def split_into_requests(
     messages: Sequence[Message],
     wire_topic: Callable[[str], str],
     packing: Packing,
@@ -43,28 +43,30 @@ def cut(
     batch_bytes: int,
     batch_count: int,
     queues: Sequence[Queue] | None = None,
-) -> list[Part]:
+) -> list[SplitRequest]:
     """The requests that messages take; `queues` are chosen for each. Raises MessageRefused."""
     kinds, alone = _kinds(messages, queues)
-    parts = [Part((at,), queue=queues[at] if queues else None) for at in alone]
-    for (name, wait_stored, queue), places in kinds.items():
+    requests = [SplitRequest((at,), queue=queues[at] if queues else None) for at in alone]
+    for (name, wait_stored, queue), indexes in kinds.items():
         topic = wire_topic(name)
-        ids = unique_ids.take(len(places))
+        ids = unique_ids.take(len(indexes))
         items = [
             send_request.item_pieces(messages[at], unique_id, namespace)
-            for at, unique_id in zip(places, ids, strict=True)
+            for at, unique_id in zip(indexes, ids, strict=True)
         ]
         sizes_bytes = [len(head) + len(body) + len(tail) for head, body, tail in items]
         for stretch in send_request.split(sizes_bytes, batch_bytes, batch_count):
             own = slice(stretch.start, stretch.stop)
             if len(stretch) == 1:
-                parts.append(Part(places[own], queue=queue))  # alone it may be compressed
+                requests.append(
+                    SplitRequest(indexes[own], queue=queue)
+                )  # alone it may be compressed
                 continue
             batch = send_request.outgoing_batch(
                 topic, chain.from_iterable(items[own]), ids[own], packing, wait_stored=wait_stored
             )
-            parts.append(Part(places[own], batch, queue))
-    return parts
+            requests.append(SplitRequest(indexes[own], batch, queue))
+    return requests
 
 
 def _kinds(
@@ -74,24 +76,24 @@ def _kinds(
     kinds: dict[_Kind, list[int]] = {}
     alone: list[int] = []
     last: _Kind = ("", False, None)
-    places = alone
+    indexes = alone
     for at, message in enumerate(messages):
         if not send_request.may_batch(message):
             alone.append(at)
             continue
         kind = (message.topic, message.wait_stored, queues[at] if queues else None)
         if kind != last:
-            last, places = kind, kinds.setdefault(kind, [])
-        places.append(at)
+            last, indexes = kind, kinds.setdefault(kind, [])
+        indexes.append(at)
     return kinds, alone
 
 
-def lanes(parts: Sequence[Part]) -> list[list[int]]:
-    """Which parts follow each other: those of one chosen queue. All else travels side by side."""
+def request_sequences(requests: Sequence[SplitRequest]) -> list[list[int]]:
+    """Indexes of requests to send one after another: those of one queue. Others run in parallel."""
     found: dict[Queue, list[int]] = {}
     free: list[list[int]] = []
-    for number in sorted(range(len(parts)), key=lambda at: parts[at].places[0]):
-        queue = parts[number].queue
+    for number in sorted(range(len(requests)), key=lambda at: requests[at].indexes[0]):
+        queue = requests[number].queue
         if queue is None:
             free.append([number])
         else:
@@ -99,14 +101,17 @@ def lanes(parts: Sequence[Part]) -> list[list[int]]:
     return [*free, *found.values()]
 
 
-def merged(
-    group: str, count: int, parts: Sequence[Part], fates: Sequence[Sequence[Fate]]
+def merge_outcomes(
+    group: str,
+    count: int,
+    requests: Sequence[SplitRequest],
+    outcomes: Sequence[Sequence[SendOutcome]],
 ) -> list[SendResult]:
     """Results in the order of the messages. Raises SendManyError if one is missing."""
-    found: list[Fate | None] = [None] * count
-    for part, own in zip(parts, fates, strict=True):
-        for at, fate in zip(part.places, own, strict=True):
-            found[at] = fate
+    found: list[SendOutcome | None] = [None] * count
+    for request, own in zip(requests, outcomes, strict=True):
+        for at, outcome in zip(request.indexes, own, strict=True):
+            found[at] = outcome
     results = [each for each in found if isinstance(each, SendResult)]
     if len(results) == count:
         return results

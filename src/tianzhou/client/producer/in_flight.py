@@ -1,13 +1,13 @@
-"""A message on its way to a broker, for as long as it has no answer.
+"""A message in flight: sent, without a response yet.
 
-The first try of a send costs no task: its `Flight` waits among the connection's pending requests,
-and tells the producer when an answer, or the lack of one, is there.
+The first attempt of a send needs no task: its `InFlightSend` is registered with the connection's
+pending requests and calls the producer when the response arrives or the attempt fails.
 """
 
 import asyncio
 from typing import Protocol
 
-from tianzhou.client.connection.retry_policy import Tries
+from tianzhou.client.connection.retry_policy import RetryRule
 from tianzhou.client.message import Message
 from tianzhou.client.queues import Queue
 from tianzhou.client.sending.send_request import Outgoing, SendResult
@@ -15,32 +15,32 @@ from tianzhou.errors import RemotingError, TianzhouError
 from tianzhou.protocol.command import Command
 
 
-class Control(Protocol):
+class FirstAttemptListener(Protocol):
     """Who is told how a first try ended: the producer."""
 
-    def landed(self, flight: "Flight", answer: Command) -> None: ...
-    def crashed(self, flight: "Flight", error: TianzhouError) -> None: ...
+    def on_first_response(self, pending: "InFlightSend", answer: Command) -> None: ...
+    def on_first_failure(self, pending: "InFlightSend", error: TianzhouError) -> None: ...
 
 
-class Flight:
+class InFlightSend:
     """A message on its way: the `Waiter` of its first try."""
 
     __slots__ = (
-        "_control", "chosen", "deadline_s", "future", "message", "out", "queue", "timeout_ms",
+        "_listener", "chosen", "deadline_s", "future", "message", "out", "queue", "timeout_ms",
         "tries",
     )  # fmt: skip
 
     def __init__(
         self,
-        control: Control,
+        listener: FirstAttemptListener,
         message: Message,
         out: Outgoing,
-        tries: Tries,
+        tries: RetryRule,
         timeout_ms: int,
         deadline_s: float,
         chosen: Queue | None,
     ) -> None:
-        self._control = control
+        self._listener = listener
         self.message = message
         self.out = out
         self.tries = tries
@@ -58,8 +58,8 @@ class Flight:
 
     def set_result(self, result: Command, /) -> None:
         """The first try was answered."""
-        self._control.landed(self, result)
+        self._listener.on_first_response(self, result)
 
     def set_exception(self, exception: RemotingError, /) -> None:
         """The first try failed."""
-        self._control.crashed(self, exception)
+        self._listener.on_first_failure(self, exception)

@@ -12,7 +12,7 @@ from collections import deque
 from tianzhou.errors import RemoteBusy
 
 
-class Flow:
+class InFlightLimit:
     """Counts messages and bytes on their way. Use it on one event loop."""
 
     __slots__ = ("_bytes_max", "_count_max", "_empty", "_waiters", "bytes", "count", "is_full")
@@ -25,28 +25,28 @@ class Flow:
         self.count = 0
         self.bytes = 0
         self.is_full = False
-        """True if newcomers must wait for `room`."""
+        """True if newcomers must wait for `wait_for_capacity`."""
 
-    def enter(self, size_bytes: int, count: int = 1) -> None:
-        """A message is on its way; look at `is_full` before. After `room` it is counted already."""
+    def add(self, size_bytes: int, count: int = 1) -> None:
+        """Count a message; check `is_full` before. `wait_for_capacity` counts it by itself."""
         self.count += count
         self.bytes += size_bytes
         if self.count >= self._count_max or self.bytes >= self._bytes_max:
             self.is_full = True
 
-    def leave(self, size_bytes: int, count: int = 1) -> None:
+    def remove(self, size_bytes: int, count: int = 1) -> None:
         """Messages have arrived, or failed."""
         self.count -= count
         self.bytes -= size_bytes
         if self.is_full:
-            self._open()
+            self._admit_waiters()
         if not self.count and self._empty:
             for waiter in self._empty:
                 if not waiter.done():
                     waiter.set_result(None)
             self._empty.clear()
 
-    async def room(self, timeout_ms: float) -> None:
+    async def wait_for_capacity(self, timeout_ms: float) -> None:
         """Wait for room; when it comes, one message is counted as on its way.
 
         Raises RemoteBusy when the time is up.
@@ -60,7 +60,7 @@ class Flow:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
             elif waiter.done() and not waiter.cancelled():
-                self.leave(0)  # the place that it was given is for the next
+                self.remove(0)  # the place that it was given is for the next
             if isinstance(error, TimeoutError):
                 raise RemoteBusy(
                     f"{self.count} messages of {self.bytes} bytes are on their way, and none "
@@ -68,7 +68,7 @@ class Flow:
                 ) from None
             raise
 
-    async def emptied(self, timeout_ms: int) -> bool:
+    async def wait_until_empty(self, timeout_ms: int) -> bool:
         """Wait until nothing is on its way; False if that takes too long."""
         if not self.count:
             return True
@@ -81,7 +81,7 @@ class Flow:
             return False
         return True
 
-    def _open(self) -> None:
+    def _admit_waiters(self) -> None:
         """Let in as many as there are places; they count at once, and go on in their own turn."""
         if self.count * 4 > self._count_max * 3 or self.bytes * 4 > self._bytes_max * 3:
             return

@@ -1,8 +1,8 @@
-"""Piles: messages that wait a little for others, to share a batch with them.
+"""Batches that collect messages for `linger_ms`.
 
-One pile per topic and way of waiting. A pile leaves when its oldest message has waited `linger_ms`,
-or before the message that would make it too large, or with a message that has no time to linger.
-Every message keeps a future and a deadline of its own.
+There is one batch per topic and value of `wait_stored`. It is sent when its oldest message has
+waited `linger_ms`, before a message that would make it too large, or together with a message whose
+deadline comes first. Every message has its own future and deadline.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from tianzhou.client.sending.send_request import SendResult
 
 
 @dataclass(slots=True)
-class Pile:
+class LingerBatch:
     """Messages that will leave together."""
 
     topic: str
@@ -53,14 +53,14 @@ class Pile:
         return min(coming, default=self.last_deadline_s)
 
 
-class Piles:
-    """The piles of one producer. `send` is called with each pile that is ready, once."""
+class LingerBatches:
+    """The batches of one producer. `send` is called with each linger_batch that is ready, once."""
 
-    __slots__ = ("_batch_bytes", "_batch_count", "_linger_s", "_piles", "_send")
+    __slots__ = ("_batch_bytes", "_batch_count", "_batches", "_linger_s", "_send")
 
     def __init__(
         self,
-        send: Callable[[Pile], None],
+        send: Callable[[LingerBatch], None],
         *,
         linger_ms: float,
         batch_bytes: int,
@@ -70,7 +70,7 @@ class Piles:
         self._linger_s = linger_ms / 1000
         self._batch_bytes = batch_bytes
         self._batch_count = batch_count
-        self._piles: dict[tuple[str, bool], Pile] = {}
+        self._batches: dict[tuple[str, bool], LingerBatch] = {}
 
     def add(
         self,
@@ -81,38 +81,38 @@ class Piles:
         unique_id: str,
         deadline_s: float,
     ) -> asyncio.Future[SendResult]:
-        """Put a message on its pile; the future gives its result.
+        """Put a message on its linger_batch; the future gives its result.
 
         `topic` is the wire's name, and `pieces` are the message as a batch holds it.
         """
         loop = asyncio.get_running_loop()
         key = (topic, message.wait_stored)
-        pile = self._piles.get(key)
-        if pile is None or pile.size_bytes + size_bytes > self._batch_bytes:
-            if pile is not None:
+        linger_batch = self._batches.get(key)
+        if linger_batch is None or linger_batch.size_bytes + size_bytes > self._batch_bytes:
+            if linger_batch is not None:
                 self._leave(key)
-            pile = self._piles[key] = Pile(topic, message.wait_stored)
-            pile.leaves_s = loop.time() + self._linger_s
-            pile.timer = loop.call_at(pile.leaves_s, self._leave, key)
+            linger_batch = self._batches[key] = LingerBatch(topic, message.wait_stored)
+            linger_batch.leaves_s = loop.time() + self._linger_s
+            linger_batch.timer = loop.call_at(linger_batch.leaves_s, self._leave, key)
         future: asyncio.Future[SendResult] = loop.create_future()
-        pile.messages.append(message)
-        pile.pieces += pieces
-        pile.unique_ids.append(unique_id)
-        pile.futures.append(future)
-        pile.deadlines_s.append(deadline_s)
-        pile.size_bytes += size_bytes
-        if len(pile.futures) >= self._batch_count or deadline_s <= pile.leaves_s:
+        linger_batch.messages.append(message)
+        linger_batch.pieces += pieces
+        linger_batch.unique_ids.append(unique_id)
+        linger_batch.futures.append(future)
+        linger_batch.deadlines_s.append(deadline_s)
+        linger_batch.size_bytes += size_bytes
+        if len(linger_batch.futures) >= self._batch_count or deadline_s <= linger_batch.leaves_s:
             self._leave(key)
         return future
 
     def send_all(self) -> None:
-        """Let every pile leave now."""
-        for key in tuple(self._piles):
+        """Let every linger_batch leave now."""
+        for key in tuple(self._batches):
             self._leave(key)
 
     def _leave(self, key: tuple[str, bool]) -> None:
-        pile = self._piles.pop(key)
-        if pile.timer is not None:
-            pile.timer.cancel()
-            pile.timer = None
-        self._send(pile)
+        linger_batch = self._batches.pop(key)
+        if linger_batch.timer is not None:
+            linger_batch.timer.cancel()
+            linger_batch.timer = None
+        self._send(linger_batch)

@@ -1,10 +1,10 @@
 """The inner part of a producer: its life, and how messages get from it to a broker.
 
-    room      wait until not too much is on its way (`flow`)
-    launch    the first try without a task (`flight`), further ones in a task (`courier`)
+    room      wait until not too much is on its way (`in_flight`)
+    launch    the first try without a task (`pending`), further ones in a task (`courier`)
     finish    read the answer, free the room, give the program its result, trace
 
-Messages that linger wait on piles and leave as batches.
+Messages that linger wait on batches and leave as batches.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import Any, Unpack
 from tianzhou.client import namespaces
 from tianzhou.client.connection import hub as hubs
 from tianzhou.client.connection.hub import Reply
-from tianzhou.client.connection.retry_policy import ONCE, RETRY_CODES, Tries
+from tianzhou.client.connection.retry_policy import NO_RETRY, RETRY_CODES, RetryRule
 from tianzhou.client.connection.routes import TopicRoute
 from tianzhou.client.identity import unique_ids
 from tianzhou.client.lifetime import Lifetime
@@ -24,12 +24,12 @@ from tianzhou.client.message import Message
 from tianzhou.client.observe import trace
 from tianzhou.client.observe.telemetry import Telemetry, telemetry_of
 from tianzhou.client.observe.trace import Tracer
-from tianzhou.client.producer.in_flight import Flight
-from tianzhou.client.producer.in_flight_limit import Flow
-from tianzhou.client.producer.linger_batches import Pile, Piles
+from tianzhou.client.producer.in_flight import InFlightSend
+from tianzhou.client.producer.in_flight_limit import InFlightLimit
+from tianzhou.client.producer.linger_batches import LingerBatch, LingerBatches
 from tianzhou.client.queues import Queue
 from tianzhou.client.sending import send_request
-from tianzhou.client.sending.retrying import Courier, Delivery, FirstTry, TimeLimit
+from tianzhou.client.sending.retrying import FirstAttempt, RetryingSender, StoredResponse, TimeLimit
 from tianzhou.client.sending.send_request import STATUSES, Outgoing, SendResult
 from tianzhou.client.sending.settings import ProducerOptions, ProducerSettings
 from tianzhou.client.settings import ClientSettings, settings_from
@@ -51,10 +51,10 @@ from tianzhou.remoting.connection import Connection
 log = logging.getLogger(__name__)
 
 _GRAIN_S = 0.001
-"""Messages of a pile whose times end so close to each other are told together."""
+"""Messages of a linger_batch whose times end so close to each other are told together."""
 
 
-class Sender(Lifetime):
+class SendPipeline(Lifetime):
     """What every producer is made of; `Producer` adds what programs call."""
 
     def __init__(
@@ -70,19 +70,21 @@ class Sender(Lifetime):
         self._namespace = self.settings.namespace
         self._group = namespaces.wrap(self._namespace, group)
         self._packing = self.settings.packing()
-        self._courier = Courier(self._group, self.settings)
-        self._flow = Flow(self.settings.in_flight_count, self.settings.in_flight_bytes)
-        self._piles = self._new_piles() if self.settings.linger_ms else None
-        self._awaited = Tries(
-            self.settings.retry_count, RETRY_CODES, insists=self.settings.retry_when_not_stored
+        self._sender = RetryingSender(self._group, self.settings)
+        self._in_flight = InFlightLimit(
+            self.settings.in_flight_count, self.settings.in_flight_bytes
         )
-        self._submitted = Tries(self.settings.async_retry_count)
+        self._batches = self._new_linger_batches() if self.settings.linger_ms else None
+        self._awaited_rule = RetryRule(
+            self.settings.retry_count, RETRY_CODES, until_ok=self.settings.retry_when_not_stored
+        )
+        self._submitted_rule = RetryRule(self.settings.async_retry_count)
         self._tracer = (
             Tracer(self._group, "PRODUCE", self.settings) if self.settings.trace else None
         )
         self._telemetry = telemetry_of(self.settings, self._group)
         self._wire_topics: dict[str, str] = {}
-        self._pile_topics: dict[str, str] = {}
+        self._batch_topics: dict[str, str] = {}
         """Those whose messages may share batches."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._running = False
@@ -98,7 +100,7 @@ class Sender(Lifetime):
             raise ClientClosed(f"group {self._group}: the producer is started already")
         hub = hubs.acquire(self.settings)
         hub.join(self)
-        self._courier.start(hub)
+        self._sender.start(hub)
         if self._tracer is not None:
             self._tracer.start(hub)
         self._running = True
@@ -108,12 +110,14 @@ class Sender(Lifetime):
         if not self._running:
             return
         self._running = False
-        if self._piles is not None:
-            self._piles.send_all()
-        if not await self._flow.emptied(self.settings.close_timeout_ms):
-            log.warning("group %s: closed with %d sends unanswered", self._group, self._flow.count)
-        hub = self._courier.hub
-        self._courier.stop()
+        if self._batches is not None:
+            self._batches.send_all()
+        if not await self._in_flight.wait_until_empty(self.settings.close_timeout_ms):
+            log.warning(
+                "group %s: closed with %d sends unanswered", self._group, self._in_flight.count
+            )
+        hub = self._sender.hub
+        self._sender.stop()
         if self._tracer is not None:
             await self._tracer.close()
         for task in tuple(self._tasks):
@@ -133,13 +137,13 @@ class Sender(Lifetime):
         extra: dict[str, str] | None = None,
     ) -> SendResult:
         """An awaited send."""
-        tries = self._awaited if queue is None else ONCE
-        return await (await self._set_off(message, tries, limit, queue, extra))
+        tries = self._awaited_rule if queue is None else NO_RETRY
+        return await (await self._start_send(message, tries, limit, queue, extra))
 
-    async def _set_off(
+    async def _start_send(
         self,
         message: Message,
-        tries: Tries,
+        tries: RetryRule,
         limit: TimeLimit,
         queue: Queue | None = None,
         extra: dict[str, str] | None = None,
@@ -149,13 +153,13 @@ class Sender(Lifetime):
         if self._telemetry is not None:
             return await self._observed(self._telemetry, message, tries, limit, queue, extra)
         out = self._outgoing(message, extra)
-        return await self._launch(message, out, tries, limit, queue)
+        return await self._post_first(message, out, tries, limit, queue)
 
     async def _observed(
         self,
         telemetry: Telemetry,
         message: Message,
-        tries: Tries,
+        tries: RetryRule,
         limit: TimeLimit,
         queue: Queue | None,
         extra: dict[str, str] | None,
@@ -166,92 +170,96 @@ class Sender(Lifetime):
         span = telemetry.begin_send(topic, len(message.payload), carrier)
         try:
             out = self._outgoing(message, carrier | (extra or {}))
-            future = await self._launch(message, out, tries, limit, queue)
+            future = await self._post_first(message, out, tries, limit, queue)
         except BaseException:
             span.end()
             raise
         future.add_done_callback(lambda done: telemetry.end_send(span, topic, began_s, done))
         return future
 
-    async def _launch(
+    async def _post_first(
         self,
         message: Message,
         out: Outgoing,
-        tries: Tries,
+        tries: RetryRule,
         limit: TimeLimit,
         queue: Queue | None,
     ) -> asyncio.Future[SendResult]:
         size_bytes = len(out.body)
         timeout_ms, deadline_s = limit
-        await self._enter(size_bytes, limit)
-        flight = Flight(self, message, out, tries, timeout_ms, deadline_s, queue)
+        await self._acquire_capacity(size_bytes, limit)
+        pending = InFlightSend(self, message, out, tries, timeout_ms, deadline_s, queue)
         try:
-            flight.queue = self._courier.post(out, queue, flight, timeout_ms, deadline_s)
+            pending.queue = self._sender.post(out, queue, pending, timeout_ms, deadline_s)
         except TianzhouError as error:
-            self._flow.leave(size_bytes)
-            flight.future.set_exception(error)
-            return flight.future
-        if flight.queue is None:
-            self._run(self._bring(flight, None))
-        return flight.future
+            self._in_flight.remove(size_bytes)
+            pending.future.set_exception(error)
+            return pending.future
+        if pending.queue is None:
+            self._run(self._send_in_task(pending, None))
+        return pending.future
 
-    def landed(self, flight: Flight, answer: Command) -> None:
+    def on_first_response(self, pending: InFlightSend, answer: Command) -> None:
         """The first try was answered."""
-        queue = flight.queue
+        queue = pending.queue
         assert queue is not None
-        tries = flight.tries
+        tries = pending.tries
         if answer.code not in STATUSES:
-            self.crashed(flight, self._courier.refusal(answer, queue))
-        elif not self._courier.is_running:
-            self._finish(flight, answer, queue)
-        elif tries.insists and answer.code != ResponseCode.SUCCESS and tries.retry_count:
-            late = Delivery(answer, queue)
-            self._run(self._bring(flight, FirstTry(queue.broker_name, late=late)))
+            self.on_first_failure(pending, self._sender.response_error(answer, queue))
+        elif not self._sender.is_running:
+            self._finish(pending, answer, queue)
+        elif tries.until_ok and answer.code != ResponseCode.SUCCESS and tries.retry_count:
+            late = StoredResponse(answer, queue)
+            self._run(
+                self._send_in_task(pending, FirstAttempt(queue.broker_name, stored_weakly=late))
+            )
         else:
-            self._finish(flight, answer, queue)
+            self._finish(pending, answer, queue)
 
-    def crashed(self, flight: Flight, error: TianzhouError) -> None:
+    def on_first_failure(self, pending: InFlightSend, error: TianzhouError) -> None:
         """The first try failed."""
-        queue = flight.queue
+        queue = pending.queue
         assert queue is not None
-        if not self._courier.is_running:  # closed without waiting any longer for this one
-            self._flow.leave(len(flight.out.body))
-            fail((flight.future,), error)
+        if not self._sender.is_running:  # closed without waiting any longer for this one
+            self._in_flight.remove(len(pending.out.body))
+            fail((pending.future,), error)
             return
         if isinstance(error, RequestTimeout):
-            self._courier.suspect(queue)
-        self._run(self._bring(flight, FirstTry(queue.broker_name, error)))
+            self._sender.probe(queue)
+        self._run(self._send_in_task(pending, FirstAttempt(queue.broker_name, error)))
 
-    async def _bring(self, flight: Flight, first: FirstTry | None) -> None:
+    async def _send_in_task(self, pending: InFlightSend, first: FirstAttempt | None) -> None:
         """All tries, or those after the first."""
         try:
-            delivery = await self._courier.deliver(
-                flight.out, flight.tries, timeout_ms=flight.timeout_ms,
-                deadline_s=flight.deadline_s, queue=flight.chosen, first=first,
+            delivery = await self._sender.send(
+                pending.out, pending.tries, timeout_ms=pending.timeout_ms,
+                deadline_s=pending.deadline_s, queue=pending.chosen, first=first,
             )  # fmt: skip
         except BaseException as error:
-            self._flow.leave(len(flight.out.body))
-            fail((flight.future,), error)
+            self._in_flight.remove(len(pending.out.body))
+            fail((pending.future,), error)
             if not isinstance(error, TianzhouError):
                 raise
         else:
-            self._finish(flight, delivery.answer, delivery.queue)
+            self._finish(pending, delivery.answer, delivery.queue)
 
-    def _finish(self, flight: Flight, answer: Command, queue: Queue) -> None:
+    def _finish(self, pending: InFlightSend, answer: Command, queue: Queue) -> None:
         """A broker has the message."""
-        out, future = flight.out, flight.future
-        self._flow.leave(len(out.body))
+        out, future = pending.out, pending.future
+        self._in_flight.remove(len(out.body))
         if future.done():
             return
         try:
-            result = send_request.result_of(answer, out, flight.message.topic, queue.broker_name)
+            result = send_request.result_of(answer, out, pending.message.topic, queue.broker_name)
         except TianzhouError as error:
             future.set_exception(error)
             return
         future.set_result(result)
-        if self._tracer is not None and self._courier.is_running:
-            took_ms = flight.timeout_ms - (flight.deadline_s - self._courier.hub.loop.time()) * 1000
-            self._trace(self._tracer, (flight.message,), (result,), int(took_ms), out.sys_flag)
+        if self._tracer is not None and self._sender.is_running:
+            took_ms = (
+                pending.timeout_ms - (pending.deadline_s - self._sender.hub.loop.time()) * 1000
+            )
+            self._trace(self._tracer, (pending.message,), (result,), int(took_ms), out.sys_flag)
 
     def _trace(
         self,
@@ -261,7 +269,7 @@ class Sender(Lifetime):
         took_ms: int,
         sys_flag: int = 0,
     ) -> None:
-        store_host = self._courier.hub.master_address(results[0].queue.broker_name) or ""
+        store_host = self._sender.hub.master_address(results[0].queue.broker_name) or ""
         began_ms = wall_ms() - took_ms
         for message, result in zip(messages, results, strict=True):
             if result.trace_on:
@@ -289,7 +297,7 @@ class Sender(Lifetime):
 
     # -- batches -----------------------------------------------------------------------------------
 
-    async def _deliver_batch(
+    async def _send_batch(
         self,
         batch: Outgoing,
         messages: Sequence[Message],
@@ -298,15 +306,15 @@ class Sender(Lifetime):
     ) -> list[SendResult]:
         if self._telemetry is not None:
             with self._telemetry.sending_batch(messages):
-                return await self._deliver_plainly(batch, messages, limit, queue)
-        return await self._deliver_plainly(batch, messages, limit, queue)
+                return await self._send_batch_untraced(batch, messages, limit, queue)
+        return await self._send_batch_untraced(batch, messages, limit, queue)
 
-    async def _deliver_plainly(
+    async def _send_batch_untraced(
         self, batch: Outgoing, messages: Sequence[Message], limit: TimeLimit, queue: Queue | None
     ) -> list[SendResult]:
         began_s = time.monotonic()
-        tries = self._awaited if queue is None else ONCE
-        delivery = await self._courier.deliver(
+        tries = self._awaited_rule if queue is None else NO_RETRY
+        delivery = await self._sender.send(
             batch, tries, timeout_ms=limit.timeout_ms, deadline_s=limit.deadline_s, queue=queue
         )
         name = messages[0].topic
@@ -316,25 +324,25 @@ class Sender(Lifetime):
             self._trace(self._tracer, messages, results, took_ms)
         return results
 
-    # -- piles -------------------------------------------------------------------------------------
+    # -- linger ------------------------------------------------------------------------------------
 
-    def _new_piles(self) -> Piles:
+    def _new_linger_batches(self) -> LingerBatches:
         settings = self.settings
-        return Piles(
-            self._send_pile,
+        return LingerBatches(
+            self._start_linger_batch,
             linger_ms=settings.linger_ms,
             batch_bytes=settings.batch_bytes,
             batch_count=settings.batch_count,
         )
 
-    def _pile_now(
-        self, piles: Piles, message: Message, timeout_ms: int
+    def _add_to_batch_now(
+        self, batches: LingerBatches, message: Message, timeout_ms: int
     ) -> asyncio.Future[SendResult] | None:
-        """Put a message on its pile; None if that is not all there is to do."""
-        flow = self._flow
-        topic = self._pile_topics.get(message.topic)
+        """Put a message on its linger_batch; None if that is not all there is to do."""
+        in_flight = self._in_flight
+        topic = self._batch_topics.get(message.topic)
         if (
-            topic is None or flow.is_full or not self._running or self._telemetry is not None
+            topic is None or in_flight.is_full or not self._running or self._telemetry is not None
             or message.delay_level or message.delay is not None or message.deliver_at is not None
         ):  # fmt: skip
             return None
@@ -343,73 +351,75 @@ class Sender(Lifetime):
         size_bytes = len(pieces[0]) + len(pieces[1]) + len(pieces[2])
         if size_bytes > self.settings.batch_bytes:
             return None
-        flow.enter(size_bytes)
-        deadline_s = self._courier.hub.loop.time() + timeout_ms / 1000
-        return piles.add(topic, message, pieces, size_bytes, unique_id, deadline_s)
+        in_flight.add(size_bytes)
+        deadline_s = self._sender.hub.loop.time() + timeout_ms / 1000
+        return batches.add(topic, message, pieces, size_bytes, unique_id, deadline_s)
 
-    async def _pile_up(
-        self, piles: Piles, message: Message, limit: TimeLimit
+    async def _add_to_batch(
+        self, batches: LingerBatches, message: Message, limit: TimeLimit
     ) -> asyncio.Future[SendResult]:
         """The same where there is something to wait for, or to be observed."""
         self._check_running()
-        topic = self._pile_topics[message.topic] = self._wire_topic(message.topic)
+        topic = self._batch_topics[message.topic] = self._wire_topic(message.topic)
         unique_id = unique_ids.next()
         pieces = send_request.item_pieces(message, unique_id, self._namespace)
         if sum(map(len, pieces)) > self.settings.batch_bytes:
-            return await self._set_off(message, self._submitted, limit)
+            return await self._start_send(message, self._submitted_rule, limit)
         if self._telemetry is not None:
             message = self._telemetry.created(message)
             pieces = send_request.item_pieces(message, unique_id, self._namespace)
         size_bytes = sum(map(len, pieces))
-        await self._enter(size_bytes, limit)
-        return piles.add(topic, message, pieces, size_bytes, unique_id, limit.deadline_s)
+        await self._acquire_capacity(size_bytes, limit)
+        return batches.add(topic, message, pieces, size_bytes, unique_id, limit.deadline_s)
 
-    def _send_pile(self, pile: Pile) -> None:
-        self._run(self._bring_pile(pile))
+    def _start_linger_batch(self, linger_batch: LingerBatch) -> None:
+        self._run(self._send_linger_batch(linger_batch))
 
-    async def _bring_pile(self, pile: Pile) -> None:
+    async def _send_linger_batch(self, linger_batch: LingerBatch) -> None:
         """Deliver for as long as one of the messages has time; each is told when its own is up."""
-        last_s = pile.last_deadline_s
+        last_s = linger_batch.last_deadline_s
         left_ms = max(round((last_s - asyncio.get_running_loop().time()) * 1000), 1)
-        self._watch_deadlines(pile)
+        self._watch_deadlines(linger_batch)
         try:
             batch = send_request.outgoing_batch(
-                pile.topic, pile.pieces, pile.unique_ids, self._packing,
-                wait_stored=pile.wait_stored,
+                linger_batch.topic, linger_batch.pieces, linger_batch.unique_ids, self._packing,
+                wait_stored=linger_batch.wait_stored,
             )  # fmt: skip
             limit = TimeLimit(left_ms, last_s)
-            results = await self._deliver_batch(batch, pile.messages, limit)
+            results = await self._send_batch(batch, linger_batch.messages, limit)
         except BaseException as error:
-            fail(pile.futures, error)
+            fail(linger_batch.futures, error)
             if not isinstance(error, TianzhouError):
                 raise
         else:
-            for future, result in zip(pile.futures, results, strict=True):
+            for future, result in zip(linger_batch.futures, results, strict=True):
                 if not future.done():
                     future.set_result(result)
         finally:
-            if pile.timer is not None:
-                pile.timer.cancel()
-            self._flow.leave(pile.size_bytes, len(pile.futures))
+            if linger_batch.timer is not None:
+                linger_batch.timer.cancel()
+            self._in_flight.remove(linger_batch.size_bytes, len(linger_batch.futures))
 
-    def _watch_deadlines(self, pile: Pile) -> None:
+    def _watch_deadlines(self, linger_batch: LingerBatch) -> None:
         """Tell those whose time is up, and look again when the next one's is.
 
         The last ones are told by the delivery itself, which knows what was tried.
         """
         loop = asyncio.get_running_loop()
         now_s = loop.time()
-        for future in pile.overdue(now_s):
+        for future in linger_batch.overdue(now_s):
             future.set_exception(
                 SendTimeout(
-                    f"topic {pile.topic}, group {self._group}: the time is up, and the batch of "
-                    f"{len(pile.futures)} messages has no answer",
+                    f"topic {linger_batch.topic}, group {self._group}: the batch of "
+                    f"{len(linger_batch.futures)} messages has no response, and the time is up",
                     try_count=1, retriable=True,
                 )
             )  # fmt: skip
-        next_s = pile.next_deadline_s(now_s) + _GRAIN_S
-        is_last = next_s >= pile.last_deadline_s
-        pile.timer = None if is_last else loop.call_at(next_s, self._watch_deadlines, pile)
+        next_s = linger_batch.next_deadline_s(now_s) + _GRAIN_S
+        is_last = next_s >= linger_batch.last_deadline_s
+        linger_batch.timer = (
+            None if is_last else loop.call_at(next_s, self._watch_deadlines, linger_batch)
+        )
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -424,21 +434,21 @@ class Sender(Lifetime):
         timeout_ms = timeout_ms or self.settings.send_timeout_ms
         return TimeLimit(timeout_ms, asyncio.get_running_loop().time() + timeout_ms / 1000)
 
-    async def _enter(self, size_bytes: int, limit: TimeLimit) -> None:
+    async def _acquire_capacity(self, size_bytes: int, limit: TimeLimit) -> None:
         """Wait for room. Raises SendTimeout; nothing has been sent then."""
-        flow = self._flow
-        if not flow.is_full:
-            flow.enter(size_bytes)
+        in_flight = self._in_flight
+        if not in_flight.is_full:
+            in_flight.add(size_bytes)
             return
         try:
-            await flow.room(limit.left_ms(asyncio.get_running_loop().time()))
+            await in_flight.wait_for_capacity(limit.left_ms(asyncio.get_running_loop().time()))
         except RemoteBusy as e:
             raise SendTimeout(
                 f"group {self._group}: nothing was sent: {e}", try_count=0, retriable=True
             ) from e
-        flow.enter(size_bytes, 0)
+        in_flight.add(size_bytes, 0)
         if not self._running:
-            flow.leave(size_bytes)
+            in_flight.remove(size_bytes)
             self._check_running()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -459,7 +469,7 @@ class Sender(Lifetime):
 
     def topics(self) -> Iterable[str]:
         """See `hub.Member`."""
-        return self._courier.topics
+        return self._sender.topics
 
     def on_route(self, route: TopicRoute) -> None:
         """See `hub.Member`. The route is looked up anew for every send, so nothing is to do."""

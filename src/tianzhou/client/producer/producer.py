@@ -3,7 +3,7 @@
     async with Producer("billing", namesrv="127.0.0.1:9876") as producer:
         result = await producer.send("orders", b"paid", keys="4711")
 
-Tries and time. `send_timeout_ms` covers all tries of a send. What was certainly not sent (no
+RetryRule and time. `send_timeout_ms` covers all tries of a send. What was certainly not sent (no
 connection, a broker that restarts or is busy) is tried until the time is up. After a lost
 connection the message may be stored: an awaited `send` is tried again on another broker
 (`retry_count` times), `submit` too (`async_retry_count` times) or, where its queue is chosen, there
@@ -30,8 +30,14 @@ from tianzhou.client.connection.retry_policy import is_outside, is_unheard_reply
 from tianzhou.client.message import Message, ReceivedMessage
 from tianzhou.client.observe import trace
 from tianzhou.client.producer import request_reply as request
-from tianzhou.client.producer.batch_split import Fate, Part, cut, lanes, merged
-from tianzhou.client.producer.pipeline import Sender, fail
+from tianzhou.client.producer.batch_split import (
+    SendOutcome,
+    SplitRequest,
+    merge_outcomes,
+    request_sequences,
+    split_into_requests,
+)
+from tianzhou.client.producer.pipeline import SendPipeline, fail
 from tianzhou.client.producer.selectors import Selector, by_shard
 from tianzhou.client.queues import Queue
 from tianzhou.client.sending import send_request
@@ -69,7 +75,7 @@ class MessageOptions(TypedDict, total=False):
 _OPTIONS = tuple(MessageOptions.__annotations__)
 
 
-class Producer(Sender):
+class Producer(SendPipeline):
     """Sends messages. Make it, start it (or `async with`), close it; on one event loop."""
 
     # -- sending -----------------------------------------------------------------------------------
@@ -120,10 +126,10 @@ class Producer(Sender):
             return await self._send_selected(ready, select, limit)
         if queue is not None:
             return await self._send(ready, limit, await self._chosen(ready, queue, None, limit))
-        if self._piles is not None and send_request.may_batch(ready):
+        if self._batches is not None and send_request.may_batch(ready):
             return await (
-                self._pile_now(self._piles, ready, limit.timeout_ms)
-                or await self._pile_up(self._piles, ready, limit)
+                self._add_to_batch_now(self._batches, ready, limit.timeout_ms)
+                or await self._add_to_batch(self._batches, ready, limit)
             )
         return await self._send(ready, limit)
 
@@ -175,11 +181,11 @@ class Producer(Sender):
         if queue is not None or select is not None:
             queue = await self._chosen(message, queue, select, limit)
         if self._telemetry is None:
-            await self._courier.oneway(self._outgoing(message), limit, queue)
+            await self._sender.oneway(self._outgoing(message), limit, queue)
             return
         carrier: dict[str, str] = {}
         with self._telemetry.sending_oneway(message.topic, len(message.payload), carrier):
-            await self._courier.oneway(self._outgoing(message, carrier), limit, queue)
+            await self._sender.oneway(self._outgoing(message, carrier), limit, queue)
 
     async def send_many(
         self,
@@ -209,21 +215,23 @@ class Producer(Sender):
         if queue is not None or select is not None:
             limit = self._limit(timeout_ms)
             chosen = await self._all_chosen(ready, queue, select, limit)
-        parts = cut(
+        requests = split_into_requests(
             ready, self._wire_topic, self._packing, namespace=self._namespace, queues=chosen,
             batch_bytes=self.settings.batch_bytes, batch_count=self.settings.batch_count,
         )  # fmt: skip
         room = asyncio.Semaphore(_BATCHES_AT_ONCE)
         again = select if queue is None else None
-        fates: list[list[Fate]] = [[] for _ in parts]
+        outcomes: list[list[SendOutcome]] = [[] for _ in requests]
 
         async def send_lane(lane: list[int]) -> None:
             for number in lane:
                 async with room:
-                    fates[number] = await self._fates_of(ready, parts[number], timeout_ms, again)
+                    outcomes[number] = await self._outcomes_of(
+                        ready, requests[number], timeout_ms, again
+                    )
 
-        await asyncio.gather(*map(send_lane, lanes(parts)))
-        return merged(self._group, len(ready), parts, fates)
+        await asyncio.gather(*map(send_lane, request_sequences(requests)))
+        return merge_outcomes(self._group, len(ready), requests, outcomes)
 
     async def recall(self, topic: str, recall_handle: str) -> str:
         """Take back a message that waits for its time; returns its id.
@@ -234,23 +242,23 @@ class Producer(Sender):
         wire_topic = self._wire_topic(topic)
         broker_name = send_request.recall_broker(recall_handle)
         limit = self._limit(None)
-        await self._courier.route_within(wire_topic, limit)
+        await self._sender.route_within(wire_topic, limit)
         header = RecallMessageRequest(
             producer_group=self._group, topic=wire_topic, recall_handle=recall_handle,
             target_broker=broker_name,
         )  # fmt: skip
         command = Command(code=RequestCode.RECALL_MESSAGE, ext_fields=headers.encode(header))
-        hub = self._courier.hub
+        hub = self._sender.hub
 
         async def ask() -> Command:
-            return await hub.ask(
-                await self._courier.address(Queue(wire_topic, broker_name, 0)),
+            return await hub.call(
+                await self._sender.address(Queue(wire_topic, broker_name, 0)),
                 command,
                 max(int(limit.left_ms(hub.loop.time())), 1),
                 subject=f"topic {topic}, group {self._group}: recall by broker {broker_name}",
             )
 
-        answer = await hub.insist(ask, wire_topic, limit.deadline_s)
+        answer = await hub.retry_unsent(ask, wire_topic, limit.deadline_s)
         msg_id = headers.decode(RecallMessageResponse, answer.fields).msg_id
         if self._tracer is not None:
             self._tracer.add(
@@ -275,7 +283,7 @@ class Producer(Sender):
         """
         self._check_running()
         timeout_ms = timeout_ms or self.settings.send_timeout_ms
-        hub = self._courier.hub
+        hub = self._sender.hub
         correlation_id = str(uuid.uuid4())
         waiter: asyncio.Future[Command] = hub.loop.create_future()
         hub.replies[correlation_id] = waiter
@@ -333,19 +341,19 @@ class Producer(Sender):
     async def _introduce(self, hub: Hub, topic: str) -> None:
         """See that the brokers of a topic know this client, or they could not push a reply."""
         wire_topic = self._wire_topic(topic)
-        await self._courier.route(wire_topic)
-        await hub.introduce(wire_topic)
+        await self._sender.route(wire_topic)
+        await hub.ensure_registered(wire_topic)
 
     async def _near(self, topic: str, broker_name: str, limit: TimeLimit) -> Queue | None:
         """A queue on the broker that knows who asked; None if the topic is not there."""
         self._check_running()
-        route = await self._courier.route_within(topic, limit)
+        route = await self._sender.route_within(topic, limit)
         return next((each for each in route.writable if each.broker_name == broker_name), None)
 
     async def queues(self, topic: str) -> tuple[Queue, ...]:
         """The queues of a topic that messages can be sent to. Raises RouteNotFound."""
         self._check_running()
-        route = await self._courier.route(self._wire_topic(topic))
+        route = await self._sender.route(self._wire_topic(topic))
         return tuple(queue._replace(topic=topic) for queue in route.writable)
 
     # -- inside ------------------------------------------------------------------------------------
@@ -373,7 +381,7 @@ class Producer(Sender):
         chosen: list[Queue] = []
         for message in messages:
             if (queues := own.get(message.topic)) is None:
-                route = await self._courier.route_within(self._wire_topic(message.topic), limit)
+                route = await self._sender.route_within(self._wire_topic(message.topic), limit)
                 queues = [each._replace(topic=message.topic) for each in route.writable]
                 own[message.topic] = queues
             picked = select(queues, message)
@@ -418,28 +426,28 @@ class Producer(Sender):
         refused: BrokerError,
     ) -> SendResult:
         """A selector chose by an old route; let it choose by a new one."""
-        await self._courier.renew_route(chosen.topic, limit.deadline_s)
+        await self._sender.refresh_route(chosen.topic, limit.deadline_s)
         again = await self._chosen(message, None, select, limit)
         if again == chosen or limit.left_ms(asyncio.get_running_loop().time()) <= 0:
             raise refused
         return await self._send(message, limit, again)
 
     async def _submit(self, message: Message, timeout_ms: int) -> asyncio.Future[SendResult]:
-        piles = self._piles
-        future = None if piles is None else self._pile_now(piles, message, timeout_ms)
+        batches = self._batches
+        future = None if batches is None else self._add_to_batch_now(batches, message, timeout_ms)
         if future is not None:
             return future
         limit = self._limit(timeout_ms)
-        if piles is not None and send_request.may_batch(message):
-            return await self._pile_up(piles, message, limit)
-        return await self._set_off(message, self._submitted, limit)
+        if batches is not None and send_request.may_batch(message):
+            return await self._add_to_batch(batches, message, limit)
+        return await self._start_send(message, self._submitted_rule, limit)
 
     async def _submit_chosen(
         self, message: Message, queue: Queue | None, select: Selector | None, limit: TimeLimit
     ) -> asyncio.Future[SendResult]:
         """Put a message on its way to a queue; a selector may choose twice, as in `send`."""
         chosen = await self._chosen(message, queue, select, limit)
-        first = await self._set_off(message, self._submitted, limit, chosen)
+        first = await self._start_send(message, self._submitted_rule, limit, chosen)
         if select is None or queue is not None:
             return first
         result: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
@@ -467,44 +475,44 @@ class Producer(Sender):
         first.add_done_callback(look)
         return result
 
-    async def _fates_of(
+    async def _outcomes_of(
         self,
         messages: Sequence[Message],
-        part: Part,
+        request: SplitRequest,
         timeout_ms: int | None,
         select: Selector | None,
-    ) -> list[Fate]:
-        """What becomes of the messages of a part; a selector chooses anew where it has to."""
-        own = [messages[at] for at in part.places]
+    ) -> list[SendOutcome]:
+        """What becomes of the messages of a request; a selector chooses anew where it has to."""
+        own = [messages[at] for at in request.indexes]
         try:
-            return list(await self._send_part(own, part, timeout_ms))
+            return list(await self._send_split(own, request, timeout_ms))
         except BrokerError as refused:
             if select is None or not is_outside(refused):
                 return [refused] * len(own)
-        except Exception as error:  # noqa: BLE001 - `merged` tells it
+        except Exception as error:  # noqa: BLE001 - `merge_outcomes` tells it
             return [error] * len(own)
         # The queue is gone. By a new route the messages may belong to several others.
-        fates: list[Fate] = []
+        outcomes: list[SendOutcome] = []
         for message in own:
             try:
-                fates.append(await self.send(message, select=select, timeout_ms=timeout_ms))
+                outcomes.append(await self.send(message, select=select, timeout_ms=timeout_ms))
             except Exception as error:  # noqa: BLE001 - as above
-                fates.append(error)
-        return fates
+                outcomes.append(error)
+        return outcomes
 
-    async def _send_part(
-        self, own: Sequence[Message], part: Part, timeout_ms: int | None
+    async def _send_split(
+        self, own: Sequence[Message], request: SplitRequest, timeout_ms: int | None
     ) -> list[SendResult]:
         limit = self._limit(timeout_ms)
-        if part.batch is None:
-            return [await self._send(own[0], limit, part.queue)]
+        if request.batch is None:
+            return [await self._send(own[0], limit, request.queue)]
         self._check_running()
-        size_bytes = len(part.batch.body)
-        await self._enter(size_bytes, limit)
+        size_bytes = len(request.batch.body)
+        await self._acquire_capacity(size_bytes, limit)
         try:
-            return await self._deliver_batch(part.batch, own, limit, part.queue)
+            return await self._send_batch(request.batch, own, limit, request.queue)
         finally:
-            self._flow.leave(size_bytes)
+            self._in_flight.remove(size_bytes)
 
     def _tell(self, on_done: OnDone, future: asyncio.Future[SendResult]) -> None:
         error = asyncio.CancelledError() if future.cancelled() else future.exception()

@@ -38,7 +38,7 @@ def at_random(queues: Sequence[Queue], _: Message) -> Queue:
     return random.choice(queues)  # noqa: S311 - spreads load
 
 
-def in_rooms(rooms: Collection[str]) -> Selector:
+def by_machine_room(rooms: Collection[str]) -> Selector:
     """Any queue in one of these machine rooms; brokers are named `room@broker`.
 
     Raises RouteNotFound if none of them has one.

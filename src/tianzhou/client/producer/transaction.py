@@ -181,8 +181,10 @@ class TransactionProducer(Producer):
         try:
             queue = sent.queue._replace(topic=wire_topic)
             limit = self._limit(None)
-            address = await self._courier.hub.insist(
-                lambda: self._courier.tell(queue, command, limit), wire_topic, limit.deadline_s
+            address = await self._sender.hub.retry_unsent(
+                lambda: self._sender.send_oneway(queue, command, limit),
+                wire_topic,
+                limit.deadline_s,
             )
         except (RemotingError, RouteNotFound) as error:
             log.warning(
@@ -250,7 +252,7 @@ class TransactionProducer(Producer):
         )
         command = Command(code=RequestCode.END_TRANSACTION, ext_fields=headers.encode(end))
         try:
-            self._courier.hub.oneway_on(connection, command)
+            self._sender.hub.oneway_on(connection, command)
         except RemotingError as error:
             log.warning(
                 "topic %s, group %s: transaction %s: answer not sent, the broker will ask again: "

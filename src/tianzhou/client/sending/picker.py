@@ -83,12 +83,12 @@ class FaultTable:
 class Picker:
     """Picks queues for one producer."""
 
-    __slots__ = ("_first_turn", "_turns", "faults")
+    __slots__ = ("_first_turn", "_observations", "faults")
 
     def __init__(self, *, use_faults: bool = False, first_turn: int = 0) -> None:
         """`first_turn` differs between producers, so that not all begin with the same queue."""
         self._first_turn = first_turn
-        self._turns: dict[str, count[int]] = {}
+        self._observations: dict[str, count[int]] = {}
         self.faults = FaultTable(first_turn) if use_faults else None
         """None where latencies do not matter."""
 
@@ -101,9 +101,9 @@ class Picker:
         """
         if not queues:
             raise RouteNotFound(f"topic {topic}: it has no queue to write to")
-        turns = self._turns.get(topic)
+        turns = self._observations.get(topic)
         if turns is None:
-            turns = self._turns[topic] = count(self._first_turn)
+            turns = self._observations[topic] = count(self._first_turn)
         if self.faults is not None:
             return self._pick_healthy(queues, turns, self.faults, now_ms)
         if last_broker is None:
@@ -116,7 +116,7 @@ class Picker:
 
     def forget(self, topic: str) -> None:
         """The topic is not sent to any more."""
-        self._turns.pop(topic, None)
+        self._observations.pop(topic, None)
 
     @staticmethod
     def _pick_healthy(

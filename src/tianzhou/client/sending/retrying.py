@@ -6,7 +6,7 @@
 The time of a send is for all of its tries together. Which failures are followed by another try,
 and after which pause, is said in `retries`: what was certainly not sent is tried until the time is
 up, so a broker that restarts costs time and no error. What was stored with a doubt (flush or
-replica late) is a result like another, unless `retry_when_not_stored` asks for more.
+replica stored_weakly) is a result like another, unless `retry_when_not_stored` asks for more.
 
 A broker that does not have the queue shows that the route is old: a topic was made with fewer
 queues than its template has, or has shrunk. Nothing is stored then, so the route is asked for at
@@ -22,12 +22,12 @@ from typing import NamedTuple
 from tianzhou.client.connection.broker_error import broker_error
 from tianzhou.client.connection.hub import Hub
 from tianzhou.client.connection.retry_policy import (
-    ONCE,
-    After,
-    Pauses,
-    Tries,
-    after,
+    NO_RETRY,
+    FailureKind,
+    RetryPauses,
+    RetryRule,
     doubts_route,
+    failure_kind,
     is_outside,
 )
 from tianzhou.client.connection.routes import TopicRoute, vip_address
@@ -40,7 +40,7 @@ from tianzhou.clock import steady_ms, wall_ms
 from tianzhou.errors import (
     AddressError,
     BrokerError,
-    BrokersAway,
+    BrokersUnavailable,
     ClientClosed,
     RemotingError,
     RequestTimeout,
@@ -67,38 +67,38 @@ class TimeLimit(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class FirstTry:
+class FirstAttempt:
     """How a first try ended that was not good enough: with an error, or stored with a doubt."""
 
     broker_name: str
     error: TianzhouError | None = None
-    late: "Delivery | None" = None
+    stored_weakly: "StoredResponse | None" = None
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class StoredResponse:
     """The answer to a send that a broker stored."""
 
     answer: Command
     queue: Queue
 
 
-class _Course:
+class _SendProgress:
     """How far the tries of one send have come."""
 
-    __slots__ = ("counted", "last_broker", "pauses", "renewed", "try_count")
+    __slots__ = ("last_broker", "maybe_stored_count", "pauses", "route_refreshed", "try_count")
 
-    def __init__(self, first: FirstTry | None) -> None:
+    def __init__(self, first: FirstAttempt | None) -> None:
         self.try_count = 1 if first else 0
         self.last_broker = first.broker_name if first else None
-        self.counted = 1 if first is not None and first.late is not None else 0
-        """Tries after which the message may be stored."""
-        self.renewed = False
+        self.maybe_stored_count = 1 if first is not None and first.stored_weakly is not None else 0
+        """RetryRule after which the message may be stored."""
+        self.route_refreshed = False
         """Whether the route was asked for because a queue is not there."""
-        self.pauses = Pauses()
+        self.pauses = RetryPauses()
 
 
-class Courier:
+class RetryingSender:
     """Delivers for one producer."""
 
     __slots__ = ("_group", "_headers", "_hub", "_picker", "_settings", "_topics")
@@ -164,85 +164,89 @@ class Courier:
         command = self._command(out, chosen)
         return chosen if hub.post(address, command, waiter, timeout_ms, deadline_s) else None
 
-    async def deliver(
+    async def send(
         self,
         out: Outgoing,
-        tries: Tries,
+        tries: RetryRule,
         *,
         timeout_ms: int,
         deadline_s: float,
         queue: Queue | None = None,
-        first: FirstTry | None = None,
-    ) -> Delivery:
+        first: FirstAttempt | None = None,
+    ) -> StoredResponse:
         """Bring a message to a broker; see the module's text. `first` is a try that was made.
 
         Raises RouteNotFound, BrokerError for an answer that ends the tries, SendTimeout when the
         time is up, SendError when the tries are.
         """
         limit = TimeLimit(timeout_ms, deadline_s)
-        course = _Course(first)
+        progress = _SendProgress(first)
         error = first.error if first else None
-        late = first.late if first else None
-        if error is not None and not await self._goes_on(course, out, queue, tries, error, limit):
-            raise self._failure(out.topic, error, course, limit)
+        stored_weakly = first.stored_weakly if first else None
+        if error is not None and not await self._continue_after(
+            progress, out, queue, tries, error, limit
+        ):
+            raise self._failure(out.topic, error, progress, limit)
         route = await self.route_within(out.topic, limit)
         while (left_ms := limit.left_ms(self.hub.loop.time())) > 0:
-            route = self._newest(route)
+            route = self._newest_route(route)
             chosen = queue or self._picker.pick(
-                out.topic, route.writable, steady_ms(), course.last_broker
+                out.topic, route.writable, steady_ms(), progress.last_broker
             )
-            course.try_count += 1
-            try_ms = self._try_ms(left_ms, last=course.counted >= tries.retry_count)
+            progress.try_count += 1
+            attempt_ms = self._attempt_ms(
+                left_ms, last=progress.maybe_stored_count >= tries.retry_count
+            )
             try:
-                delivery = await self._try(self.hub, out, chosen, try_ms)
+                stored = await self._attempt(self.hub, out, chosen, attempt_ms)
             except (RemotingError, RouteNotFound, BrokerError) as failure:
                 error = failure
-                course.last_broker = chosen.broker_name
-                if not await self._goes_on(course, out, queue, tries, failure, limit):
+                progress.last_broker = chosen.broker_name
+                if not await self._continue_after(progress, out, queue, tries, failure, limit):
                     break
             else:
-                if delivery.answer.code == ResponseCode.SUCCESS or not tries.insists:
-                    return delivery
-                late = delivery
-                course.last_broker = chosen.broker_name
-                course.counted += 1
-                if course.counted > tries.retry_count:
+                if stored.answer.code == ResponseCode.SUCCESS or not tries.until_ok:
+                    return stored
+                stored_weakly = stored
+                progress.last_broker = chosen.broker_name
+                progress.maybe_stored_count += 1
+                if progress.maybe_stored_count > tries.retry_count:
                     break
-        if late is not None:
-            return late
-        raise self._failure(out.topic, error, course, limit)
+        if stored_weakly is not None:
+            return stored_weakly
+        raise self._failure(out.topic, error, progress, limit)
 
-    def _newest(self, route: TopicRoute) -> TopicRoute:
+    def _newest_route(self, route: TopicRoute) -> TopicRoute:
         """What is known of a topic by now; the older route while there is no queue to write to."""
         newest = self.hub.cached_route(route.topic)
         return newest if newest is not None and newest.writable else route
 
-    async def _goes_on(
+    async def _continue_after(
         self,
-        course: _Course,
+        progress: _SendProgress,
         out: Outgoing,
         queue: Queue | None,
-        tries: Tries,
+        tries: RetryRule,
         error: TianzhouError,
         limit: TimeLimit,
     ) -> bool:
         """Whether another try follows a failure; returns when it is time for it."""
         hub = self.hub
-        if queue is None and not course.renewed and is_outside(error):
-            course.renewed = True
-            await self.renew_route(out.topic, limit.deadline_s)
+        if queue is None and not progress.route_refreshed and is_outside(error):
+            progress.route_refreshed = True
+            await self.refresh_route(out.topic, limit.deadline_s)
             return True
         if doubts_route(error):
-            hub.refresh_soon(out.topic)
+            hub.refresh_in_background(out.topic)
         broker_count = 1 if queue else self._broker_count(out.topic)
-        verdict = after(error, tries, has_other_broker=broker_count > 1)
-        if verdict is After.COUNTED:
-            course.counted += 1
-        if verdict is After.FINAL or course.counted > tries.retry_count:
+        verdict = failure_kind(error, tries, has_other_broker=broker_count > 1)
+        if verdict is FailureKind.MAYBE_STORED:
+            progress.maybe_stored_count += 1
+        if verdict is FailureKind.FINAL or progress.maybe_stored_count > tries.retry_count:
             return False
-        pause_s = course.pauses.after_failure(broker_count)
-        if pause_s and course.last_broker is not None:
-            pause_s = max(pause_s, hub.dial_pause_s(course.last_broker))
+        pause_s = progress.pauses.after_failure(broker_count)
+        if pause_s and progress.last_broker is not None:
+            pause_s = max(pause_s, hub.dial_pause_s(progress.last_broker))
         await self._pause(pause_s, limit)
         return True
 
@@ -256,13 +260,15 @@ class Courier:
         route = self.hub.cached_route(topic)
         return len({queue.broker_name for queue in route.writable}) if route else 1
 
-    def _try_ms(self, left_ms: float, *, last: bool) -> int:
+    def _attempt_ms(self, left_ms: float, *, last: bool) -> int:
         limit_ms = self._settings.try_timeout_ms
         if limit_ms and not last:
             left_ms = min(left_ms, limit_ms)
         return max(int(left_ms), 1)
 
-    async def _try(self, hub: Hub, out: Outgoing, queue: Queue, timeout_ms: int) -> Delivery:
+    async def _attempt(
+        self, hub: Hub, out: Outgoing, queue: Queue, timeout_ms: int
+    ) -> StoredResponse:
         faults = self._picker.faults
         began_s = hub.loop.time()
         address = await self._address_within(queue, began_s + timeout_ms / 1000)
@@ -274,10 +280,10 @@ class Courier:
         else:
             answer = await self._timed(hub, address, command, timeout_ms, queue.broker_name)
         if answer.code in STATUSES:
-            return Delivery(answer, queue)
-        raise self.refusal(answer, queue)
+            return StoredResponse(answer, queue)
+        raise self.response_error(answer, queue)
 
-    def refusal(self, answer: Command, queue: Queue) -> BrokerError:
+    def response_error(self, answer: Command, queue: Queue) -> BrokerError:
         """The error of an answer that is none of STATUSES."""
         address = self._hub.master_address(queue.broker_name) if self._hub else "?"
         return broker_error(
@@ -307,27 +313,27 @@ class Courier:
         Raises RouteNotFound, RemotingError, and SendTimeout when the time is up.
         """
         route = await self.route_within(out.topic, limit)
-        course = _Course(None)
+        progress = _SendProgress(None)
         while True:
-            route = self._newest(route)
+            route = self._newest_route(route)
             chosen = queue or self._picker.pick(
-                out.topic, route.writable, steady_ms(), course.last_broker
+                out.topic, route.writable, steady_ms(), progress.last_broker
             )
-            course.try_count += 1
+            progress.try_count += 1
             try:
-                await self.tell(chosen, self._command(out, chosen), limit)
+                await self.send_oneway(chosen, self._command(out, chosen), limit)
             except (RemotingError, RouteNotFound) as error:
-                course.last_broker = chosen.broker_name
-                if not await self._goes_on(course, out, queue, ONCE, error, limit):
+                progress.last_broker = chosen.broker_name
+                if not await self._continue_after(progress, out, queue, NO_RETRY, error, limit):
                     if isinstance(error, RequestTimeout):
-                        raise self._failure(out.topic, error, course, limit) from error
+                        raise self._failure(out.topic, error, progress, limit) from error
                     raise
                 if limit.left_ms(self.hub.loop.time()) <= 0:
-                    raise self._failure(out.topic, error, course, limit) from error
+                    raise self._failure(out.topic, error, progress, limit) from error
             else:
                 return chosen
 
-    async def tell(self, queue: Queue, command: Command, limit: TimeLimit) -> str:
+    async def send_oneway(self, queue: Queue, command: Command, limit: TimeLimit) -> str:
         """One request without an answer to the master of a queue; returns its address.
 
         Raises RouteNotFound and RemotingError.
@@ -338,17 +344,17 @@ class Courier:
         return address
 
     def _failure(
-        self, topic: str, error: TianzhouError | None, course: _Course, limit: TimeLimit
+        self, topic: str, error: TianzhouError | None, progress: _SendProgress, limit: TimeLimit
     ) -> TianzhouError:
         if isinstance(error, BrokerError):
             return error
-        late = self.hub.loop.time() >= limit.deadline_s
+        stored_weakly = self.hub.loop.time() >= limit.deadline_s
         subject = f"topic {topic}, group {self._group}"
         last = f", the last one: {error}" if error else ""
-        count = course.try_count
+        count = progress.try_count
         failure: SendError
-        if late or isinstance(error, RequestTimeout):
-            what = "not stored" if course.counted else "not sent"
+        if stored_weakly or isinstance(error, RequestTimeout):
+            what = "not stored" if progress.maybe_stored_count else "not sent"
             failure = SendTimeout(
                 f"{subject}: {what} within {limit.timeout_ms} ms in {count} tries{last}",
                 try_count=count, retriable=True,
@@ -361,11 +367,11 @@ class Courier:
         failure.__cause__ = error
         return failure
 
-    def suspect(self, queue: Queue) -> None:
+    def probe(self, queue: Queue) -> None:
         """A first try got no answer in time."""
         address = self.hub.master_address(queue.broker_name)
         if address is not None:
-            self.hub.suspect(address)
+            self.hub.probe(address)
 
     # -- where to ----------------------------------------------------------------------------------
 
@@ -386,14 +392,14 @@ class Courier:
         if route is not None and route.writable and not route.is_template:
             self._topics[topic] = None
             return route
-        pauses = Pauses()
+        pauses = RetryPauses()
         failure: TianzhouError | None = None
         try:
             async with asyncio.timeout_at(limit.deadline_s):
                 while True:
                     try:
                         return await self.route(topic)
-                    except (RemotingError, BrokersAway) as error:
+                    except (RemotingError, BrokersUnavailable) as error:
                         if isinstance(error, AddressError):
                             raise
                         failure = error
@@ -407,7 +413,7 @@ class Courier:
                 try_count=0, retriable=True,
             ) from None  # fmt: skip
 
-    async def renew_route(self, topic: str, deadline_s: float) -> None:
+    async def refresh_route(self, topic: str, deadline_s: float) -> None:
         """Ask for a route that is known to be old; what is known stays if nobody tells."""
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline_s):
@@ -421,7 +427,7 @@ class Courier:
             await hub.route(queue.topic, refresh=True)
             address = hub.master_address(queue.broker_name)
         if address is None:
-            raise BrokersAway(
+            raise BrokersUnavailable(
                 f"topic {queue.topic}, group {self._group}: no master of broker "
                 f"{queue.broker_name} is known to the nameserver"
             )

@@ -297,12 +297,12 @@ async def _end_transaction(parts: _EndContext, half: Half, state: int) -> None:
     )
     command = Command(code=RequestCode.END_TRANSACTION, ext_fields=headers.encode(header))
     try:
-        await parts.hub.ask(
+        await parts.hub.call(
             await _address(parts, half),
             command,
             options.request_timeout,
             subject=f"topic {half.topic}: the end of transaction {half.msg_id}",
         )
     except RemotingError:
-        parts.hub.refresh_soon(half.topic)
+        parts.hub.refresh_in_background(half.topic)
         raise

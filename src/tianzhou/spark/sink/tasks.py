@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from pyarrow import RecordBatch
 
-from tianzhou.client.connection.retry_policy import Tries
+from tianzhou.client.connection.retry_policy import RetryRule
 from tianzhou.client.identity import unique_ids
 from tianzhou.client.message import Message
 from tianzhou.client.producer.producer import Producer
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 _PAUSE_S, _PAUSE_MAX_S = 0.1, 2.0
 _BURST_MAX_S = 0.1
-_NO_RETRY = Tries(0)
+_NO_RETRY = RetryRule(0)
 
 
 class Half(msgspec.Struct, frozen=True, array_like=True):
@@ -149,10 +149,10 @@ class SinkProducer(Producer):
     async def deliver(self, batch: Outgoing, queue: Queue | None) -> int:
         """Bring a batch to a queue, or to any; the code of the broker's answer."""
         timeout_ms = self.settings.send_timeout_ms
-        deadline_s = self._courier.hub.loop.time() + timeout_ms / 1000
+        deadline_s = self._sender.hub.loop.time() + timeout_ms / 1000
         wire = None if queue is None else queue._replace(topic=batch.topic)
-        tries = self._submitted if queue is None else _NO_RETRY
-        delivery = await self._courier.deliver(
+        tries = self._submitted_rule if queue is None else _NO_RETRY
+        delivery = await self._sender.send(
             batch, tries, timeout_ms=timeout_ms, deadline_s=deadline_s, queue=wire
         )
         return delivery.answer.code

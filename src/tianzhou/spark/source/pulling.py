@@ -142,7 +142,7 @@ class ClusterReader:
 
         async def ask() -> list[str]:
             command = Command(code=RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-            answer = await self._hub.namesrvs.ask(command)
+            answer = await self._hub.namesrvs.request(command)
             if answer.code != ResponseCode.SUCCESS:
                 raise broker_error(answer, "the list of topics")
             return bodies.decode(TopicList, answer.body).topics

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tianzhou.client.connection.dead_connections import Doubts
+from tianzhou.client.connection.dead_connections import DeadConnectionDetector
 
 
 @dataclass
@@ -12,13 +12,13 @@ class FakeLine:
 
 
 def test_nothing_came() -> None:
-    doubts, line = Doubts(), FakeLine()
+    doubts, line = DeadConnectionDetector(), FakeLine()
     assert doubts.reason_to_give_up("a", line, 1_000, 999, 0) is None
     assert doubts.reason_to_give_up("a", line, 1_000, 1_000, 0) == "no byte came within 1000 ms"
 
 
 def test_something_came_but_nothing_whole() -> None:
-    doubts, line = Doubts(), FakeLine()
+    doubts, line = DeadConnectionDetector(), FakeLine()
     for now_s in (0.0, 1.0, 2.9):
         line.received_bytes += 10
         line.kept_bytes += 10
@@ -30,7 +30,7 @@ def test_something_came_but_nothing_whole() -> None:
 
 
 def test_a_whole_frame_ends_the_doubt() -> None:
-    doubts, line = Doubts(), FakeLine()
+    doubts, line = DeadConnectionDetector(), FakeLine()
     for now_s in range(20):
         line.received_bytes += 10
         line.kept_bytes = 10 * (now_s % 3)
@@ -38,7 +38,7 @@ def test_a_whole_frame_ends_the_doubt() -> None:
 
 
 def test_another_connection_is_not_to_blame() -> None:
-    doubts = Doubts()
+    doubts = DeadConnectionDetector()
     for now_s in range(20):
         line = FakeLine(received_bytes=10, kept_bytes=10)
         assert doubts.reason_to_give_up("a", line, 0, 1_000, now_s) is None

@@ -2,13 +2,13 @@
 
 import pytest
 
-from tianzhou.client.connection.dial_backoff import Backoff
+from tianzhou.client.connection.dial_backoff import DialBackoff
 from tianzhou.errors import ConnectError
 
 REFUSED = ConnectError("no connection to a:1: Connection refused")
 
 
-def pause_ms(backoff: Backoff, now_s: float) -> int:
+def pause_ms(backoff: DialBackoff, now_s: float) -> int:
     """How long an address is left alone from now on, in steps of 10 ms."""
     for step in range(1_000):
         try:
@@ -20,7 +20,7 @@ def pause_ms(backoff: Backoff, now_s: float) -> int:
 
 
 def test_pause_doubles_up_to_its_bound() -> None:
-    backoff = Backoff(50, 300)
+    backoff = DialBackoff(50, 300)
     now_s, seen = 0.0, list[int]()
     for _ in range(5):
         backoff.failed("a:1", now_s, REFUSED)
@@ -30,14 +30,14 @@ def test_pause_doubles_up_to_its_bound() -> None:
 
 
 def test_shared_attempts_count_once() -> None:
-    backoff = Backoff(50, 300)
+    backoff = DialBackoff(50, 300)
     for _ in range(4):
         backoff.failed("a:1", 0.0, REFUSED)
     assert pause_ms(backoff, 0.0) == 50
 
 
 def test_others_are_not_affected_and_old_failures_are_forgotten() -> None:
-    backoff = Backoff(50, 300)
+    backoff = DialBackoff(50, 300)
     backoff.failed("a:1", 0.0, REFUSED)
     backoff.check("b:1", 0.0)
     with pytest.raises(ConnectError, match="a:1"):
@@ -47,7 +47,7 @@ def test_others_are_not_affected_and_old_failures_are_forgotten() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    backoff = Backoff(50, 300)
+    backoff = DialBackoff(50, 300)
     for number in range(2_000):
         backoff.failed(f"a:{number}", 0.0, REFUSED)
     backoff.check("a:0", 0.0)  # the oldest are forgotten

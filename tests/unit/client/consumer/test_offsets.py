@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tianzhou.client.consumer.offsets import (
-    InTurn,
     LocalOffsets,
     RemoteOffsets,
+    SerializedCommits,
     commit_all,
     default_directory,
     directory_from,
@@ -154,7 +154,7 @@ async def until_it_rests() -> None:
 
 
 async def test_an_offset_is_saved_only_behind_the_one_before() -> None:
-    broker, turns = ManyThreads(), InTurn()
+    broker, turns = ManyThreads(), SerializedCommits()
     tasks = [
         asyncio.create_task(turns.run(ONE, partial(broker.commit, offset))) for offset in (1, 2, 3)
     ]
@@ -176,7 +176,7 @@ async def test_an_offset_is_saved_only_behind_the_one_before() -> None:
 
 
 async def test_a_request_that_failed_does_not_hold_up_the_next() -> None:
-    turns = InTurn()
+    turns = SerializedCommits()
 
     async def fail() -> None:
         raise ConnectionClosed("gone")
@@ -193,7 +193,7 @@ async def test_a_request_that_nobody_answers_is_not_waited_for_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tianzhou.client.consumer.offsets._PATIENCE_S", 0.01)
-    broker, turns = ManyThreads(), InTurn()
+    broker, turns = ManyThreads(), SerializedCommits()
     tasks = [
         asyncio.create_task(turns.run(ONE, partial(broker.commit, offset))) for offset in (1, 2)
     ]

@@ -53,12 +53,12 @@ def test_the_rest_of_a_batch_stays_and_blocks() -> None:
     first, second = queue.put(held(0, 1, 2, 3), 3)
     queue.next_offset = 4
     queue.finish(second, 1)
-    queue.keep(first, held(2), 2)
+    queue.retain(first, held(2), 2)
     assert (queue.progress, queue.message_count, queue.size_bytes) == (2, 1, 10)
     assert first.started_ms is None
-    queue.keep(first, [], 3)
+    queue.retain(first, [], 3)
     assert (queue.progress, queue.message_count) == (4, 0)
-    queue.keep(first, held(0), 4)
+    queue.retain(first, held(0), 4)
     assert queue.message_count == 0
 
 

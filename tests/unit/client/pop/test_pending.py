@@ -10,7 +10,7 @@ from tests.support.brokers import eventually
 from tianzhou.client.group.subscriptions import Subscription, by_tags
 from tianzhou.client.pop.calls import PopCalls, PopLimits, batch_acks
 from tianzhou.client.pop.messages import PoppedMessage, receipt_of, sound_records
-from tianzhou.client.pop.pending import Popping
+from tianzhou.client.pop.pending import PendingPops
 from tianzhou.client.queues import Queue
 from tianzhou.errors import FieldError, RecordError, TianzhouError
 from tianzhou.message import StoredMessage
@@ -142,44 +142,44 @@ class Broker:
         return [None] * len(messages)
 
 
-def popping_at(broker: Broker) -> Popping:
-    return Popping(cast("PopCalls", broker), "g")
+def popping_at(broker: Broker) -> PendingPops:
+    return PendingPops(cast("PopCalls", broker), "g")
 
 
 async def test_what_a_cancelled_receiver_would_have_got_is_given_back() -> None:
     broker = Broker()
-    popping = popping_at(broker)
-    receiver = asyncio.create_task(popping.pop(PLACE, EVERYTHING, LIMITS))
+    pending = popping_at(broker)
+    receiver = asyncio.create_task(pending.pop(PLACE, EVERYTHING, LIMITS))
     await asyncio.sleep(0)
     receiver.cancel()
     assert isinstance(
         (await asyncio.gather(receiver, return_exceptions=True))[0], asyncio.CancelledError
     )
     broker.answer.set_result([popped(1), popped(2)])
-    await popping.close()
+    await pending.close()
     assert broker.given_back == [1, 2]
 
 
 async def test_an_answer_in_the_turn_of_the_cancellation_is_given_back() -> None:
     broker = Broker()
-    popping = popping_at(broker)
-    receiver = asyncio.create_task(popping.pop(PLACE, EVERYTHING, LIMITS))
+    pending = popping_at(broker)
+    receiver = asyncio.create_task(pending.pop(PLACE, EVERYTHING, LIMITS))
     await asyncio.sleep(0)
     broker.answer.set_result([popped(1)])
     pop = next(task for task in asyncio.all_tasks() if task.get_name() == "pop g orders")
     pop.add_done_callback(lambda _: receiver.cancel())
     await asyncio.gather(receiver, return_exceptions=True)
-    await popping.close()
+    await pending.close()
     assert receiver.cancelled()
     assert broker.given_back == [1]
 
 
 async def test_what_comes_while_the_consumer_is_closed_is_given_back() -> None:
     broker = Broker()
-    popping = popping_at(broker)
-    receiver = asyncio.create_task(popping.pop(PLACE, EVERYTHING, LIMITS))
+    pending = popping_at(broker)
+    receiver = asyncio.create_task(pending.pop(PLACE, EVERYTHING, LIMITS))
     await asyncio.sleep(0)
-    closing = asyncio.create_task(popping.close())
+    closing = asyncio.create_task(pending.close())
     await asyncio.sleep(0)
     broker.answer.set_result([popped(1)])
     await closing
@@ -192,21 +192,21 @@ async def test_a_pop_that_fails_with_nobody_there_is_only_logged(
 ) -> None:
     caplog.set_level("INFO")
     broker = Broker()
-    popping = popping_at(broker)
-    receiver = asyncio.create_task(popping.pop(PLACE, EVERYTHING, LIMITS))
+    pending = popping_at(broker)
+    receiver = asyncio.create_task(pending.pop(PLACE, EVERYTHING, LIMITS))
     await asyncio.sleep(0)
     receiver.cancel()
     await asyncio.gather(receiver, return_exceptions=True)
     broker.answer.set_exception(TianzhouError("no"))
-    await popping.close()
+    await pending.close()
     await eventually(lambda: "nobody waited for failed: no" in caplog.text, "a line in the log")
 
 
 async def test_messages_of_another_tag_with_the_same_hash_are_acknowledged() -> None:
     broker = Broker()
-    popping = popping_at(broker)
+    pending = popping_at(broker)
     broker.answer.set_result([popped(1, tags="Aa"), popped(2, tags="BB")])
-    found = await popping.pop(PLACE, by_tags("orders", "Aa", 0), LIMITS)
-    await popping.close()
+    found = await pending.pop(PLACE, by_tags("orders", "Aa", 0), LIMITS)
+    await pending.close()
     assert [each.queue_offset for each in found] == [1]
     assert broker.acknowledged == [2]

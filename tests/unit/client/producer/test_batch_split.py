@@ -3,7 +3,12 @@
 import pytest
 
 from tianzhou.client.message import Message
-from tianzhou.client.producer.batch_split import Part, cut, lanes, merged
+from tianzhou.client.producer.batch_split import (
+    SplitRequest,
+    merge_outcomes,
+    request_sequences,
+    split_into_requests,
+)
 from tianzhou.client.queues import Queue
 from tianzhou.client.sending.send_request import SendResult, SendStatus
 from tianzhou.client.sending.settings import ProducerSettings
@@ -12,8 +17,10 @@ from tianzhou.errors import RemotingError, SendManyError
 FIRST, SECOND = Queue("t", "a", 0), Queue("t", "a", 1)
 
 
-def cut_up(messages: list[Message], queues: list[Queue] | None, count: int = 2) -> list[Part]:
-    return cut(
+def cut_up(
+    messages: list[Message], queues: list[Queue] | None, count: int = 2
+) -> list[SplitRequest]:
+    return split_into_requests(
         messages, lambda topic: topic, ProducerSettings().packing(), namespace="",
         batch_bytes=1 << 20, batch_count=count, queues=queues,
     )  # fmt: skip
@@ -26,34 +33,36 @@ def result(number: int) -> SendResult:
 def test_a_batch_is_for_one_queue_and_batches_of_a_queue_follow_each_other() -> None:
     messages = [Message("t", str(number)) for number in range(7)]
     queues = [FIRST, SECOND, FIRST, SECOND, FIRST, FIRST, FIRST]
-    parts = cut_up(messages, queues)
-    assert {(part.queue, tuple(part.places)) for part in parts} == {
+    requests = cut_up(messages, queues)
+    assert {(request.queue, tuple(request.indexes)) for request in requests} == {
         (FIRST, (0, 2)), (FIRST, (4, 5)), (FIRST, (6,)), (SECOND, (1, 3)),
     }  # fmt: skip
-    ways = [[tuple(parts[number].places) for number in lane] for lane in lanes(parts)]
+    ways = [
+        [tuple(requests[number].indexes) for number in lane] for lane in request_sequences(requests)
+    ]
     assert sorted(ways) == [[(0, 2), (4, 5), (6,)], [(1, 3)]]
 
 
 def test_without_a_choice_batches_travel_side_by_side() -> None:
     messages = [Message("t", str(number)) for number in range(4)]
-    assert lanes(cut_up(messages, None)) == [[0], [1]]
+    assert request_sequences(cut_up(messages, None)) == [[0], [1]]
 
 
 def test_what_no_batch_takes_keeps_its_place_in_the_lane_of_its_queue() -> None:
     messages = [Message("t", b"1"), Message("t", b"2", delay_level=1), Message("t", b"3")]
-    parts = cut_up(messages, [FIRST] * 3, count=1)
-    assert [[tuple(parts[at].places) for at in lane] for lane in lanes(parts)] == [
-        [(0,), (1,), (2,)]
-    ]
+    requests = cut_up(messages, [FIRST] * 3, count=1)
+    assert [
+        [tuple(requests[at].indexes) for at in lane] for lane in request_sequences(requests)
+    ] == [[(0,), (1,), (2,)]]
 
 
 def test_each_message_of_a_part_may_have_its_own_fate() -> None:
-    parts = [Part((0, 2)), Part((1,))]
-    assert merged("g", 3, parts, [[result(0), result(2)], [result(1)]]) == [
+    requests = [SplitRequest((0, 2)), SplitRequest((1,))]
+    assert merge_outcomes("g", 3, requests, [[result(0), result(2)], [result(1)]]) == [
         result(0), result(1), result(2),
     ]  # fmt: skip
     lost = RemotingError("gone")
     with pytest.raises(SendManyError, match="1 of 3 messages are not stored") as some:
-        merged("g", 3, parts, [[result(0), lost], [result(1)]])
+        merge_outcomes("g", 3, requests, [[result(0), lost], [result(1)]])
     assert some.value.outcomes == [result(0), result(1), lost]
     assert some.value.retriable
