@@ -36,9 +36,10 @@ from tianzhou.broker.config import load_broker_config
 from tianzhou.broker.scheduled import timer_rules
 from tianzhou.broker.scheduled.delay_levels import Delays
 from tianzhou.broker.scheduled.timer_loop import Timer
-from tianzhou.broker.storing.redirects import Intake
+from tianzhou.broker.storing.redirects import MessageWriter
 from tianzhou.broker.tables.offsets import OffsetTable
 from tianzhou.broker.tables.topics import TopicTable
+from tianzhou.broker.transactions.check_loop import CheckLoop
 from tianzhou.broker.transactions.halves import Halves
 from tianzhou.clock import steady_ms, wall_ms
 from tianzhou.config.live import LiveSettings
@@ -111,11 +112,11 @@ def delays(directory: Path | None, count: int) -> Iterator[Figure]:
     now_ms = [START_MS]
     with scratch_store(directory, lambda: now_ms[0]) as store:
         levels = Delays(store, store.config.delay_levels_ms)
-        intake = Intake(store)
-        intake.redirect_by(levels.redirect)
+        writer = MessageWriter(store)
+        writer.add_redirect(levels.redirect)
         started = time.thread_time()
         for number in range(count):
-            intake.append(message(number, DELAY=str(1 + number % 4)))
+            writer.append(message(number, DELAY=str(1 + number % 4)))
         took_s = time.thread_time() - started
         yield Figure("delayed messages stored", "messages/CPU s", count / took_s)
         now_ms[0] += DAY_MS
@@ -184,8 +185,8 @@ def timers(directory: Path | None, count: int) -> Iterator[Figure]:
 def store_timed(store: MessageStore, one: Timer, now_ms: list[int], count: int) -> int:
     """Have so many wait; answers how many of them are an hour older than the others."""
     dice, old_count = random.Random(7), count // 10
-    intake = Intake(store)
-    intake.redirect_by(
+    writer = MessageWriter(store)
+    writer.add_redirect(
         lambda draft, found: timer_rules.timed(
             draft, found, now_ms[0], enabled=True, max_delay_s=40 * 86_400
         )
@@ -194,7 +195,7 @@ def store_timed(store: MessageStore, one: Timer, now_ms: list[int], count: int) 
         if number == old_count:
             now_ms[0] += HOUR_MS
         wait_ms = dice.randrange(2 * HOUR_MS, 30 * DAY_MS)
-        intake.append(message(number, TIMER_DELAY_MS=str(wait_ms)))
+        writer.append(message(number, TIMER_DELAY_MS=str(wait_ms)))
         if number % 100 == 0:
             one.turn(now_ms[0])
     run_dry(one, now_ms[0])
@@ -364,7 +365,7 @@ async def _sends(peer: Peer, count: int) -> list[float]:
 
 
 @contextmanager
-def scratch_halves(directory: Path | None) -> Generator[tuple[MessageStore, Intake, Halves]]:
+def scratch_halves(directory: Path | None) -> Generator[tuple[MessageWriter, CheckLoop]]:
     """A store that takes halves; no producer is there to be asked about them."""
     with tempfile.TemporaryDirectory(prefix="bench-kinds-", dir=directory) as made:
         pairs = {
@@ -374,48 +375,53 @@ def scratch_halves(directory: Path | None) -> Generator[tuple[MessageStore, Inta
         given = [Given(key, str(value), "bench") for key, value in pairs.items()]
         settings = LiveSettings(load_broker_config(environ={}, flags=given))
         with MessageStore.open(settings.config) as store:
-            intake = Intake(store)
-            halves = Halves(
-                settings, store, intake, TopicTable([], wall_ms), OffsetTable(), wall_ms,
-                steady_ms, HOST, lambda _: True,
-            )  # fmt: skip
-            intake.redirect_by(halves.redirect)
-            yield store, intake, halves
+            writer = MessageWriter(store)
+            halves = Halves(settings, store, writer, OffsetTable(), wall_ms, steady_ms, HOST)
+            writer.add_redirect(halves.redirect)
+            topics = TopicTable([], wall_ms)
+            yield (
+                writer,
+                CheckLoop(halves, settings, store, topics, steady_ms, HOST, lambda _: True),
+            )
 
 
 def transacting(directory: Path | None, count: int) -> Iterator[Figure]:
     """Transactions next to plain sends, and a round of checks over so many open halves."""
-    with scratch_halves(directory) as (_, intake, halves):
+    with scratch_halves(directory) as (writer, checks):
+        halves = checks.halves
         plain, prepared = message(0), {"TRAN_MSG": "true", "PGROUP": "p"}
         for what, work in (
-            ("plain messages stored", lambda: intake.append(plain)),
-            ("transactions: half, commit and end", lambda: transact(intake, halves, prepared)),
+            ("plain messages stored", lambda: writer.append(plain)),
+            (
+                "transactions: half, commit and end",
+                lambda: transact(writer, halves, prepared),
+            ),
         ):
             started = time.thread_time()
             for _number in range(count // 10):
                 work()
             took_s = time.thread_time() - started
             yield Figure(what, "messages/CPU s", count / 10 / took_s)
-    with scratch_halves(directory) as (_, intake, halves):
+    with scratch_halves(directory) as (writer, checks):
         # Old enough to be checked, too young to be given up.
         half = msgspec.structs.replace(message(0, **prepared), born_time_ms=wall_ms() - 60_000)
         for _number in range(count):
-            intake.append(half)
+            writer.append(half)
         before_mib = own_mib()
-        halves.begin_round()
+        checks.begin_round()
         turns: list[float] = []
         goes_on = True
         while goes_on:
             turn_started = time.thread_time()
-            goes_on = halves.step()
+            goes_on = checks.step()
             turns.append(time.thread_time() - turn_started)
         yield Figure(f"round over {count:,} open halves", "halves/CPU s", count / sum(turns))
         yield Figure("step of it, p99", "ms", percentile(turns, 99) * 1000)
         yield Figure("memory it takes", "MiB", own_mib() - before_mib)
 
 
-def transact(intake: Intake, halves: Halves, prepared: dict[str, str]) -> None:
-    stored = intake.append(message(0, **prepared))
+def transact(writer: MessageWriter, halves: Halves, prepared: dict[str, str]) -> None:
+    stored = writer.append(message(0, **prepared))
     half = halves.find(stored.log_offset)
     assert half is not None
     halves.commit(half)

@@ -25,7 +25,7 @@ from tianzhou.broker.requests.fast_path import FastPath
 from tianzhou.broker.statistics.counters import Stats
 from tianzhou.broker.storing.durability import Durability
 from tianzhou.broker.storing.overload import SendGate
-from tianzhou.broker.storing.redirects import Intake
+from tianzhou.broker.storing.redirects import MessageWriter
 from tianzhou.broker.tables.clients import (
     Client,
     ConsumerHeartbeat,
@@ -146,7 +146,7 @@ class Side:
             settings=self.settings,
             topics=self.topics,
             store=self.store,
-            intake=Intake(self.store),
+            writer=MessageWriter(self.store),
             durability=Durability(
                 self.store, config.flush_disk_type, config.broker_role, config.sync_flush_timeout
             ),

@@ -23,13 +23,13 @@ from tests.support.simulated_disk import SimulatedDisk
 from tests.support.store import BORN, HERE, NOON_MS, ROOT
 
 from tianzhou.broker.config import BrokerConfig, load_broker_config
-from tianzhou.broker.storing.redirects import Intake
+from tianzhou.broker.storing.redirects import MessageWriter
 from tianzhou.broker.tables.offsets import OffsetTable
 from tianzhou.broker.tables.topics import TopicTable
-from tianzhou.broker.transactions import halves as transaction_checks
-from tianzhou.broker.transactions import rules
+from tianzhou.broker.transactions import check_loop, rules
+from tianzhou.broker.transactions.check_loop import CheckLoop
 from tianzhou.broker.transactions.halves import Halves
-from tianzhou.broker.transactions.rules import SettledHalves
+from tianzhou.broker.transactions.rules import EndedHalves
 from tianzhou.config.live import LiveSettings
 from tianzhou.config.settings import Given
 from tianzhou.message import StoredMessage
@@ -53,7 +53,7 @@ def looks_are_time() -> Iterator[None]:
     """
     looks = count()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transaction_checks, "perf_counter", lambda: next(looks) / 4096)
+        patch.setattr(check_loop, "perf_counter", lambda: next(looks) / 4096)
         yield
 
 
@@ -106,6 +106,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     store: MortalStore
     halves: Halves
+    checks: CheckLoop
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,13 +136,16 @@ class TransactionMachine(RuleBasedStateMachine):
         self.offsets = OffsetTable()
         self.offsets.load(self.saved)
         topics = TopicTable([], lambda: self.now_ms)
-        intake = Intake(self.store)
+        writer = MessageWriter(self.store)
         self.halves = Halves(
-            self.settings, self.store, intake, topics, self.offsets, lambda: self.now_ms,
-            lambda: self.now_ms, HERE, self.ask,
+            self.settings, self.store, writer, self.offsets, lambda: self.now_ms,
+            lambda: self.now_ms, HERE,
         )  # fmt: skip
-        intake.redirect_by(self.halves.redirect)
-        self.intake = intake
+        self.checks = CheckLoop(
+            self.halves, self.settings, self.store, topics, lambda: self.now_ms, HERE, self.ask
+        )
+        writer.add_redirect(self.halves.redirect)
+        self.writer = writer
 
     def ask(self, half: StoredMessage) -> bool:
         self.asked.append(half)
@@ -171,7 +175,7 @@ class TransactionMachine(RuleBasedStateMachine):
         born_ms = self.now_ms + skew_ms
         text = properties.encode(named)
         draft = Draft(TOPIC, 0, name.encode(), text, born_ms, BORN, HERE)
-        appended = self.intake.append(draft, named)
+        appended = self.writer.append(draft, named)
         assert appended.queue_offset == self.half_count
         self.add_open(Half(name, born_ms, immunity_s))
 
@@ -247,8 +251,8 @@ class TransactionMachine(RuleBasedStateMachine):
     @rule(count_max=st.integers(1, 9))
     def check(self, count_max: int) -> None:
         self.asked.clear()
-        self.halves.begin_round()
-        while self.halves.step(count_max):
+        self.checks.begin_round()
+        while self.checks.step(count_max):
             pass
         names = [
             half.name
@@ -266,11 +270,11 @@ class TransactionMachine(RuleBasedStateMachine):
     @rule(appends=st.integers(1, 9))
     def check_and_be_killed(self, appends: int) -> None:
         """One half a step: each takes an append of its own and one of its end."""
-        self.halves.begin_round()
+        self.checks.begin_round()
         self.store.appends_left = appends
         left = appends
         try:
-            while self.halves.step(1):
+            while self.checks.step(1):
                 pass
         except Killed:
             pass
@@ -344,8 +348,8 @@ class TransactionMachine(RuleBasedStateMachine):
         self.given_up = [message.body.decode() for message in self.messages(CHECK_MAX_TOPIC)]
 
     def read_ends(self) -> None:
-        self.halves.begin_round()
-        self.halves.step(0)
+        self.checks.begin_round()
+        self.checks.step(0)
 
     # -- laws -----------------------------------------------------------------------------------
 
@@ -363,9 +367,9 @@ class TransactionMachine(RuleBasedStateMachine):
     @invariant()
     def exactly_the_open_halves_are_open(self) -> None:
         assert self.store.max_offset(HALF_TOPIC, 0) == self.half_count
-        settled = self.halves.settled
-        assert [each for each in range(self.half_count) if each not in settled] == sorted(self.open)
-        assert settled.next_open(0, self.half_count) == min(self.open, default=self.half_count)
+        ended = self.halves.ended
+        assert [each for each in range(self.half_count) if each not in ended] == sorted(self.open)
+        assert ended.next_open(0, self.half_count) == min(self.open, default=self.half_count)
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
@@ -427,7 +431,7 @@ class SettledMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.bits = SettledHalves(17)
+        self.bits = EndedHalves(17)
         self.model = set(range(17))
 
     @rule(start=st.integers(0, 60_000), count=st.sampled_from([1, 7, 8, 9, 4096, 40_000]))

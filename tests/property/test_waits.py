@@ -15,7 +15,7 @@ from tianzhou.broker.scheduled import timer_rules
 from tianzhou.broker.scheduled.delay_levels import Delays
 from tianzhou.broker.scheduled.timer_checkpoint import TimerCheck, decode_check, encode_check
 from tianzhou.broker.scheduled.timer_loop import Timer
-from tianzhou.broker.storing.redirects import Intake
+from tianzhou.broker.storing.redirects import MessageWriter
 from tianzhou.errors import FieldError
 from tianzhou.names import TIMER_TOPIC
 from tianzhou.protocol import properties
@@ -52,9 +52,9 @@ class World:
         self.store.abandon()
         self.store = self.open()
 
-    def send(self, intake: Intake, body: bytes, props: dict[str, str]) -> None:
+    def send(self, writer: MessageWriter, body: bytes, props: dict[str, str]) -> None:
         text = properties.encode(props)
-        intake.append(Draft("t", 0, body, text, self.now_ms, HOST, HOST))
+        writer.append(Draft("t", 0, body, text, self.now_ms, HOST, HOST))
 
     def delivered(self) -> list[tuple[bytes, int]]:
         """Bodies and the times at which they became visible."""
@@ -163,13 +163,13 @@ def turn_levels(delays: Delays, now_ms: int) -> int | None:
 def test_delay_levels(plan: list[tuple[str, int]]) -> None:
     with world() as it:
         delays = Delays(it.store, LEVELS_MS)
-        intake = Intake(it.store)
-        intake.redirect_by(delays.redirect)
+        writer = MessageWriter(it.store)
+        writer.add_redirect(delays.redirect)
         saved, model = delays.as_file(), LevelModel()
         for number, (what, value) in enumerate(plan):
             if what == "send":
                 body = b"%d" % number
-                it.send(intake, body, {"DELAY": str(value)})
+                it.send(writer, body, {"DELAY": str(value)})
                 model.send(body, value, it.now_ms)
             elif what == "advance":
                 it.now_ms += value
@@ -187,8 +187,8 @@ def test_delay_levels(plan: list[tuple[str, int]]) -> None:
                 model.places = model.saved
                 delays = Delays(it.store, LEVELS_MS)
                 delays.load({"offsetTable": saved["offsetTable"]})
-                intake = Intake(it.store)
-                intake.redirect_by(delays.redirect)
+                writer = MessageWriter(it.store)
+                writer.add_redirect(delays.redirect)
         it.now_ms = max([it.now_ms, *(at for line in model.lines.values() for _, at in line)])
         assert turn_levels(delays, it.now_ms) is model.turn(it.now_ms) is None
         assert sorted(it.delivered()) == sorted(model.delivered)
@@ -205,7 +205,7 @@ not_fired = [("send", 1), ("send", 50), ("turn", 0), ("advance", 30), ("save", 0
 
 
 class TimedWorld:
-    """A timer in a world, with the intake before it and the file behind it."""
+    """A timer in a world, with the writer before it and the file behind it."""
 
     def __init__(self, it: World) -> None:
         self.it = it
@@ -217,8 +217,8 @@ class TimedWorld:
         found = decode_check(self.saved) if self.saved is not None else None
         # Rolling comes after a minute, so that it happens often here.
         self.timer = Timer(self.it.store, self.path, found, lambda: 60_000)
-        self.intake = Intake(self.it.store)
-        self.intake.redirect_by(
+        self.writer = MessageWriter(self.it.store)
+        self.writer.add_redirect(
             lambda draft, found: timer_rules.timed(
                 draft, found, self.it.now_ms, enabled=True, max_delay_s=10**6
             )
@@ -259,7 +259,7 @@ def test_the_timer(pieces: list[list[tuple[str, int]]]) -> None:
             if what == "send":
                 body = b"%d" % len(due_ms)
                 key = f"key-{body.decode()}"
-                it.send(timed.intake, body, {"TIMER_DELAY_MS": str(number), "UNIQ_KEY": key})
+                it.send(timed.writer, body, {"TIMER_DELAY_MS": str(number), "UNIQ_KEY": key})
                 due_ms[body] = it.now_ms + number
             elif what == "advance":
                 it.now_ms += number
@@ -280,7 +280,7 @@ def test_the_timer(pieces: list[list[tuple[str, int]]]) -> None:
                         "TIMER_DELIVER_MS": str(due_ms[body]),
                         "TIMER_DEL_UNIQKEY": timer_rules.recall_key("t", f"key-{number}"),
                     }
-                    it.send(timed.intake, b"0", props)
+                    it.send(timed.writer, b"0", props)
                     recalled.add(body)
             elif what == "lose index":
                 deaths += 1

@@ -64,7 +64,7 @@ from tianzhou.broker.statistics.counters import Stats, channel_activity
 from tianzhou.broker.statistics.history import History
 from tianzhou.broker.storing.durability import Durability
 from tianzhou.broker.storing.overload import SendGate
-from tianzhou.broker.storing.redirects import Intake
+from tianzhou.broker.storing.redirects import MessageWriter
 from tianzhou.broker.tables.assignment import ModeTable
 from tianzhou.broker.tables.clients import ClientIds, ConsumerTable, ProducerTable, Subscription
 from tianzhou.broker.tables.groups import GroupTable
@@ -78,7 +78,9 @@ from tianzhou.broker.tables.saver import (
     table_paths,
 )
 from tianzhou.broker.tables.topics import TopicTable, system_topics
-from tianzhou.broker.transactions.halves import CheckSender, Halves
+from tianzhou.broker.transactions.check_loop import CheckLoop
+from tianzhou.broker.transactions.check_sender import CheckSender
+from tianzhou.broker.transactions.halves import Halves
 from tianzhou.clock import Clock, steady_ms, wall_ms
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RemotingError, RequestError, StoreCorrupt
@@ -120,7 +122,7 @@ class _Running(NamedTuple):
     registrar: Registrar
     client: Client
     locks: LockDeps
-    halves: Halves
+    checks: CheckLoop
 
 
 class Broker:
@@ -233,7 +235,7 @@ class Broker:
                 config.broker_name, self.topics, self.groups,
             )  # fmt: skip
         if config.metrics_exporter_type is MetricsExporter.PROM:
-            await self._serve_figures(config, self._store, self._waits, self._running.halves)
+            await self._serve_figures(config, self._store, self._waits, self._running.checks.halves)
         await self._announce()
         return host, port
 
@@ -340,15 +342,16 @@ class Broker:
         durability = Durability(
             store, config.flush_disk_type, config.broker_role, config.sync_flush_timeout
         )
-        intake = Intake(store)
-        halves = Halves(
-            settings, store, intake, self.topics, self.offsets, clock, steady, store_host,
+        writer = MessageWriter(store)
+        halves = Halves(settings, store, writer, self.offsets, clock, steady, store_host)
+        checks = CheckLoop(
+            halves, settings, store, self.topics, steady, store_host,
             CheckSender(self.producers, config.broker_name, store_host, self._may_publish),
         )  # fmt: skip
-        # A half is no other kind as well, so transactions are asked first.
-        intake.redirect_by(halves.redirect)
+        # A half cannot be delayed as well, so the redirect of halves comes first.
+        writer.add_redirect(halves.redirect)
         assert self._waits is not None
-        intake.redirect_by(self._waits.redirect)
+        writer.add_redirect(self._waits.redirect)
         delays = self._waits.delays
         self._turnstile = FairQueue(self._waits.slices)
         queue_locks = LockDeps(
@@ -371,7 +374,7 @@ class Broker:
         self._pops, self._polls = pops.pops, pops.polls
         client = Client(tls=self._client_tls, credentials=inner_credentials(config))
         send = SendDeps(
-            settings, self.topics, store, intake, durability, SendGate(), stats, clock, steady,
+            settings, self.topics, store, writer, durability, SendGate(), stats, clock, steady,
             store_host, encode_offset_id(store_host, 0)[:-_LOG_OFFSET_DIGITS], self._save_tables,
             self.groups, lambda group: locks.is_locked(queue_locks, group), self._step,
         )  # fmt: skip
@@ -434,11 +437,11 @@ class Broker:
                         self._offsets_reset,
                     ),
                     send_back=SendBackDeps(
-                        settings, self.topics, self.groups, store, intake, durability, stats,
+                        settings, self.topics, self.groups, store, writer, durability, stats,
                         store_host, self._save_tables, self._turnstile, self._step,
                     ),
                     recall=RecallDeps(
-                        settings, self.topics, intake, durability, clock, store_host
+                        settings, self.topics, writer, durability, clock, store_host
                     ),
                     pop=pops,
                     assignment=AssignmentDeps(
@@ -453,7 +456,7 @@ class Broker:
             settings, self.topics, client, self.topics.mark_ordered,
             address=self.address, ha_address=format_address(ha_host, config.ha_port),
         )  # fmt: skip
-        return _Running(store, pulls, clients, registrar, client, queue_locks, halves)
+        return _Running(store, pulls, clients, registrar, client, queue_locks, checks)
 
     async def _announce(self) -> None:
         """Register, and keep at it; a nameserver that is away does not hold up the start."""
@@ -467,7 +470,7 @@ class Broker:
             asyncio.create_task(self._repeat(self._silence_period_s, self._close_silent)),
             asyncio.create_task(self._save_often()),
             asyncio.create_task(self._repeat(lambda: _HISTORY_S, self._tick_history)),
-            asyncio.create_task(running.halves.run()),
+            asyncio.create_task(running.checks.run()),
             asyncio.create_task(asyncio.to_thread(prepare_sql)),
             asyncio.create_task(self._run_waits()),
             asyncio.create_task(self._run_pops()),
@@ -507,7 +510,7 @@ class Broker:
             self._pops.look_now()
             self._polls.ring()
         if self._running is not None:
-            self._running.halves.look_now()
+            self._running.checks.clock_changed()
 
     # -- stopping ----------------------------------------------------------------------------------
 
@@ -533,7 +536,7 @@ class Broker:
         if self._turnstile is not None:
             self._turnstile.close()
         if running is not None:
-            await running.halves.stop()
+            await running.checks.stop()
             await running.client.close()
         waits, self._waits = self._waits, None
         if waits is not None:

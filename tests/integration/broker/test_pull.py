@@ -79,15 +79,15 @@ async def test_what_left_memory_is_fetched_by_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetched: list[tuple[int, bool]] = []
-    fetch, loop_thread = disk_prefetch.warm_ahead, threading.get_ident()
+    fetch, loop_thread = disk_prefetch.prefetch_next, threading.get_ident()
 
     def fetching(store: MessageStore, topic: str, queue_id: int, queue_offset: int) -> None:
         fetched.append((queue_offset, threading.get_ident() == loop_thread))
         fetch(store, topic, queue_id, queue_offset)
 
     monkeypatch.setattr(disk_prefetch, "HOT_BYTES", 100_000)
-    monkeypatch.setattr(disk_prefetch, "warm_ahead", fetching)
-    monkeypatch.setattr(disk_prefetch, "_AHEAD_COUNT", 8)
+    monkeypatch.setattr(disk_prefetch, "prefetch_next", fetching)
+    monkeypatch.setattr(disk_prefetch, "_NEXT_COUNT", 8)
     async with cluster(tmp_path, mappedFileSizeCommitLog=4 << 20) as it:
         store = it.broker._store  # pyright: ignore[reportPrivateUsage] - only it knows the log
         assert store is not None

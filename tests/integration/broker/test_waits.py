@@ -174,14 +174,14 @@ async def test_what_falls_due_soon_is_fetched_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: dict[str, str]
 ) -> None:
     fetched: list[str] = []
-    fetch = disk_prefetch.warm
+    fetch = disk_prefetch.prefetch
 
-    def fetching(store: MessageStore, stretches: Iterable[disk_prefetch.Stretch]) -> None:
-        stretches = list(stretches)
-        fetched.extend(each.topic for each in stretches)
-        fetch(store, stretches)
+    def fetching(store: MessageStore, ranges: Iterable[disk_prefetch.QueueRange]) -> None:
+        ranges = list(ranges)
+        fetched.extend(each.topic for each in ranges)
+        fetch(store, ranges)
 
-    monkeypatch.setattr(disk_prefetch, "warm", fetching)
+    monkeypatch.setattr(disk_prefetch, "prefetch", fetching)
     monkeypatch.setattr(disk_prefetch, "HOT_BYTES", 0)
     async with running(tmp_path) as it:
         await it.peer.send("t", b"later", props=wait)

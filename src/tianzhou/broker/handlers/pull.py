@@ -141,7 +141,9 @@ async def _pull_from_disk(deps: PullDeps, asked: Asked) -> Command | None:
     topic, queue_id = asked.header.topic, asked.header.queue_id
     queue_offset = asked.header.queue_offset
     try:
-        await asyncio.to_thread(disk_prefetch.warm_ahead, deps.store, topic, queue_id, queue_offset)
+        await asyncio.to_thread(
+            disk_prefetch.prefetch_next, deps.store, topic, queue_id, queue_offset
+        )
     except OSError as e:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,

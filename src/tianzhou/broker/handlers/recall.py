@@ -11,7 +11,7 @@ from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.handlers.send import born_host
 from tianzhou.broker.scheduled.timer_rules import recall_key
 from tianzhou.broker.storing.durability import Durability
-from tianzhou.broker.storing.redirects import Intake
+from tianzhou.broker.storing.redirects import MessageWriter
 from tianzhou.broker.tables.topics import TopicTable
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
@@ -37,7 +37,7 @@ class RecallDeps:
 
     settings: LiveSettings[BrokerConfig]
     topics: TopicTable
-    intake: Intake
+    writer: MessageWriter
     durability: Durability
     clock: Clock
     store_host: Host
@@ -62,7 +62,7 @@ def recall_message(
     _check_handle(config, handle, header.topic, now_ms)
     draft = _draft(deps, connection, handle, header.producer_group or "", now_ms)
     try:
-        appended = deps.intake.append(draft)
+        appended = deps.writer.append(draft)
     except (RecordError, StoreError) as e:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"recall failed, {e}") from e
     answer = Command(

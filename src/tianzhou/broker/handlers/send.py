@@ -2,7 +2,7 @@
 
     header -> may it be sent now -> topic and queue -> properties -> store -> answer
 
-Messages that must wait (delayed, timed, transactional) are put where they wait by the intake. A
+Messages that must wait (delayed, timed, transactional) are put where they wait by the writer. A
 client that sends a message to %RETRY%group itself, because it could not have it sent back, gets
 what `send_back.py` would do: a delay, or the dead letters.
 """
@@ -24,7 +24,7 @@ from tianzhou.broker.scheduled.delay_levels import level_of
 from tianzhou.broker.statistics.counters import Stats
 from tianzhou.broker.storing.durability import Durability
 from tianzhou.broker.storing.overload import SendGate
-from tianzhou.broker.storing.redirects import ODD_PROPERTIES, Intake
+from tianzhou.broker.storing.redirects import SPECIAL_PROPERTIES, MessageWriter
 from tianzhou.broker.storing.retry_dlq import DLQ_QUEUE_COUNT
 from tianzhou.broker.tables.groups import GroupTable
 from tianzhou.broker.tables.topics import TopicTable
@@ -67,7 +67,7 @@ class SendDeps:
     settings: LiveSettings[BrokerConfig]
     topics: TopicTable
     store: MessageStore
-    intake: Intake
+    writer: MessageWriter
     durability: Durability
     gate: SendGate
     stats: Stats
@@ -120,7 +120,7 @@ def store_message(
     queue_id = _choose_queue(config, topic, header)
     validation.check_properties(header.properties or "")
     found = properties.decode(header.properties or "")
-    if not ODD_PROPERTIES.isdisjoint(found):
+    if not SPECIAL_PROPERTIES.isdisjoint(found):
         is_of_group = name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
         properties.strip_broker_only(found, to_retry=is_of_group)
     draft = _draft(deps, config, connection, request, header, topic, queue_id, found)
@@ -131,14 +131,14 @@ def store_message(
             draft = _dead_letter(deps, group, draft, found)
             queue_id = draft.queue_id
         deps.step("retry: before the message is stored")
-    is_odd = not ODD_PROPERTIES.isdisjoint(found)
+    is_odd = not SPECIAL_PROPERTIES.isdisjoint(found)
     try:
         if is_batch:
             appended = _store_batch(deps, draft)
         elif is_odd:
-            draft, appended = deps.intake.put(draft, found)
+            draft, appended = deps.writer.put(draft, found)
         else:
-            # The intake would ask nobody about it either.
+            # The writer would not redirect it either.
             appended = deps.store.append(draft, found)
     except RecordError as e:
         deps.stats.put_failures += 1
@@ -366,7 +366,7 @@ def _dead_letter(
 
 
 _NAMED_IN_BATCH = re.compile(
-    "|".join(re.escape(name + "\x01") for name in sorted(ODD_PROPERTIES | properties.STAMPED))
+    "|".join(re.escape(name + "\x01") for name in sorted(SPECIAL_PROPERTIES | properties.STAMPED))
 )
 
 

@@ -19,7 +19,7 @@ from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.statistics.counters import Stats
 from tianzhou.broker.storing import retry_dlq
 from tianzhou.broker.storing.durability import Durability
-from tianzhou.broker.storing.redirects import Intake
+from tianzhou.broker.storing.redirects import MessageWriter
 from tianzhou.broker.tables.groups import GroupTable
 from tianzhou.broker.tables.topics import TopicTable
 from tianzhou.config.live import LiveSettings
@@ -55,7 +55,7 @@ class SendBackDeps:
     topics: TopicTable
     groups: GroupTable
     store: MessageStore
-    intake: Intake
+    writer: MessageWriter
     durability: Durability
     stats: Stats
     store_host: Host
@@ -106,7 +106,7 @@ def _send_back(deps: SendBackDeps, request: Command) -> Command | Awaitable[Comm
     )
     deps.step("retry: before the message is stored")
     try:
-        appended = deps.intake.append(draft, found)
+        appended = deps.writer.append(draft, found)
     except RecordError as e:
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(e)) from e
     except StoreError as e:

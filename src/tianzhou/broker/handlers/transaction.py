@@ -67,7 +67,7 @@ def end_transaction(
 
 def _made_topic(deps: TransactionDeps, half: StoredMessage) -> bool:
     """The topic of a half is there; whether it had been forgotten."""
-    place = rules.real_place(half)
+    place = rules.real_queue(half)
     return place is not None and deps.topics.restore(*place, deps.settings.config)
 
 
@@ -144,7 +144,7 @@ def _is_too_late(deps: TransactionDeps, half: StoredMessage) -> bool:
 def _commit(deps: TransactionDeps, half: StoredMessage) -> None:
     began_ms = deps.steady()
     appended = deps.halves.commit(half)
-    place = rules.real_place(half)
+    place = rules.real_queue(half)
     if appended is not None and place is not None:
         took_ms = deps.steady() - began_ms
         deps.stats.stored(place[0], 1, appended.size_bytes, took_ms, place[1])
@@ -152,7 +152,7 @@ def _commit(deps: TransactionDeps, half: StoredMessage) -> None:
 
 
 def _roll_back(deps: TransactionDeps, half: StoredMessage) -> None:
-    place = rules.real_place(half)
+    place = rules.real_queue(half)
     if deps.halves.roll_back(half) and place is not None:
         deps.stats.rolled_back[place[0]] += 1
 

@@ -13,7 +13,7 @@ otherwise. An ordinary send goes
 
 - to a topic and a queue that the feed knows: the topic exists, may be written to, is none of the
   broker's own and none of a group's, and the queue has had a message from the handlers,
-- without a property that makes it a message of another kind (`intake.ODD_PROPERTIES`),
+- without a property that makes it a message of another kind (`redirects.SPECIAL_PROPERTIES`),
 - with a header in its usual form, sizes within their limits, and room in the current files.
 
 An ordinary pull finds messages by tags, for a group to which the handlers have given messages of
@@ -36,7 +36,7 @@ from tianzhou.broker.handlers.send import SendDeps, born_host
 from tianzhou.broker.requests.busy_poll import BusyPoll
 from tianzhou.broker.storing import disk_prefetch
 from tianzhou.broker.storing.durability import refused_sends
-from tianzhou.broker.storing.redirects import ODD_PROPERTIES
+from tianzhou.broker.storing.redirects import SPECIAL_PROPERTIES
 from tianzhou.broker.tables.clients import Subscription
 from tianzhou.errors import StoreError, TianzhouError
 from tianzhou.limits import BATCH_MESSAGES_MAX
@@ -269,7 +269,7 @@ class FastPath:
             host.pack(deps.store_host),
             deps.id_prefix,
             config.broker_cluster_name,
-            sorted(ODD_PROPERTIES),
+            sorted(SPECIAL_PROPERTIES),
             config.region_id,
             config.trace_on,
             CURRENT_VERSION,

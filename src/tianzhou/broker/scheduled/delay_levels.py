@@ -19,7 +19,7 @@ import msgspec
 
 from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
 from tianzhou.broker.background.yielding import SLICE_S
-from tianzhou.broker.storing.disk_prefetch import Stretch, may_be_cold
+from tianzhou.broker.storing.disk_prefetch import QueueRange, may_be_cold
 from tianzhou.broker.storing.redraft import redraft
 from tianzhou.broker.tables.saver import encode_body
 from tianzhou.errors import BodyError, RecordError, RequestError
@@ -133,7 +133,7 @@ def due_time_ms(written_ms: int, now_ms: int, delay_ms: int) -> int:
     return now_ms if written_ms > now_ms + delay_ms else written_ms
 
 
-def real_place(found: dict[str, str]) -> tuple[str, int]:
+def real_queue(found: dict[str, str]) -> tuple[str, int]:
     """Topic and queue that a waiting message is for. Raises RecordError."""
     topic, text = found.get(properties.REAL_TOPIC), found.get(properties.REAL_QUEUE_ID, "")
     if not topic or topic == HALF_TOPIC or not (text.isascii() and text.isdecimal()):
@@ -147,7 +147,7 @@ def due(fields: RecordFields) -> tuple[Draft, dict[str, str]]:
     Raises RecordError.
     """
     found = dict(fields[2])
-    topic, queue_id = real_place(found)
+    topic, queue_id = real_queue(found)
     for name in _ASKED:
         found.pop(name, None)
     copied = delivered_copies.mark(fields[LOG_OFFSET])
@@ -185,7 +185,7 @@ class Delays:
         self._skipped_count = 0
 
     def redirect(self, draft: Draft, found: dict[str, str]) -> Draft | None:
-        """For the intake."""
+        """For the writer."""
         instead = delayed(draft, found, len(self._levels_ms))
         if instead is not None:
             self._step("delay: before the message waits")
@@ -268,9 +268,9 @@ class Delays:
         self._step("delay: a due message is stored")
         self._delivered(draft.topic, draft.queue_id, appended.size_bytes)
 
-    def soon(self, until_ms: int, count: int) -> list[Stretch]:
+    def soon(self, until_ms: int, count: int) -> list[QueueRange]:
         """Messages that are due by then and may not be in memory, so many of each level."""
-        found: list[Stretch] = []
+        found: list[QueueRange] = []
         for queue_id, queue in self._store.queues.by_topic.get(SCHEDULE_TOPIC, {}).items():
             first = self.offsets.get(queue_id + 1, 0)
             stop = first
@@ -279,7 +279,7 @@ class Delays:
                     break
                 stop += 1
             if stop > first:
-                found.append(Stretch(SCHEDULE_TOPIC, queue_id, range(first, stop)))
+                found.append(QueueRange(SCHEDULE_TOPIC, queue_id, range(first, stop)))
         return found
 
     def catch_up(self) -> int:

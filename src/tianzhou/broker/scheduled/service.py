@@ -117,7 +117,7 @@ class Waits:
     # -- messages ----------------------------------------------------------------------------------
 
     def redirect(self, draft: Draft, found: dict[str, str]) -> Draft | None:
-        """For the intake: the draft under the topic where it waits, None if it need not."""
+        """For the writer: the draft under the topic where it waits, None if it need not."""
         instead = self.delays.redirect(draft, found)
         if instead is None:
             config = self._settings.config
@@ -185,7 +185,7 @@ class Waits:
                 if self.timer is not None:
                     needed += self.timer.soon(until_ms, _WARMED_A_TIME)
                 if needed:
-                    await asyncio.to_thread(disk_prefetch.warm, self._store, needed)
+                    await asyncio.to_thread(disk_prefetch.prefetch, self._store, needed)
             except (sqlite3.Error, OSError) as e:
                 # Delivery finds out itself what is wrong, and mends it.
                 log.debug("waiting messages: not fetched ahead: %s", e)

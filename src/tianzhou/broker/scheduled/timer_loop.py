@@ -35,7 +35,7 @@ from tianzhou.broker.scheduled.timer_checkpoint import TimerCheck, decode_check
 from tianzhou.broker.scheduled.timer_index import TimerIndex
 from tianzhou.broker.scheduled.timer_rules import Recall, Waiting
 from tianzhou.broker.scheduled.timer_stats import DUE_COUNTED_MAX, Pace, TimerFigures
-from tianzhou.broker.storing.disk_prefetch import Stretch, may_be_cold
+from tianzhou.broker.storing.disk_prefetch import QueueRange, may_be_cold
 from tianzhou.errors import RecordError, StoreError
 from tianzhou.names import TIMER_TOPIC
 from tianzhou.store.commit_log import PREPARED, QUEUE_OFFSET, TOPIC
@@ -345,10 +345,10 @@ class Timer:
 
     # -- for others --------------------------------------------------------------------------------
 
-    def soon(self, until_ms: int, count: int) -> list[Stretch]:
+    def soon(self, until_ms: int, count: int) -> list[QueueRange]:
         """Messages that are due by then and may not be in memory, of the next so many."""
         return [
-            Stretch(TIMER_TOPIC, 0, range(row.queue_offset, row.queue_offset + 1))
+            QueueRange(TIMER_TOPIC, 0, range(row.queue_offset, row.queue_offset + 1))
             for row in self.index.due(until_ms, count)
             if may_be_cold(self._store, row.log_offset)
         ]

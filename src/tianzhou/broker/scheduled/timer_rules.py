@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tianzhou.broker.scheduled.delay_levels import may_wait, real_place
+from tianzhou.broker.scheduled.delay_levels import may_wait, real_queue
 from tianzhou.broker.storing.redraft import redraft
 from tianzhou.broker.validation import check_properties
 from tianzhou.errors import RecordError, RequestError
@@ -182,7 +182,7 @@ def waiting(fields: RecordFields, queue_offset: int) -> Waiting | Recall:
     """What a record of the timer topic is. Raises RecordError."""
     found = fields[2]
     at_ms = due_ms(found, fields[10])
-    topic, _ = real_place(found)
+    topic, _ = real_queue(found)
     recalled = found.get(properties.TIMER_DEL_UNIQKEY)
     if recalled is not None and not recalled.startswith(recall_key(topic, "")):
         raise RecordError(f"a message of topic {topic!r} recalls {recalled[:80]!r}")
@@ -199,7 +199,7 @@ def waiting(fields: RecordFields, queue_offset: int) -> Waiting | Recall:
 def due(fields: RecordFields, now_ms: int) -> Draft:
     """The message of a record whose time has come, for its real topic. Raises RecordError."""
     found = dict(fields[2])
-    topic, queue_id = real_place(found)
+    topic, queue_id = real_queue(found)
     del found[properties.REAL_TOPIC], found[properties.REAL_QUEUE_ID]
     found[properties.TIMER_ENQUEUE_MS] = str(fields[10])
     found[properties.TIMER_DEQUEUE_MS] = str(now_ms)

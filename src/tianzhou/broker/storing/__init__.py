@@ -1,3 +1,3 @@
-"""Between handlers and the store: redirects of special messages, durability, retries and dead
+"""Between handlers and the store: redirects, durability, overload, prefetch, retries and dead
 letters.
 """

@@ -1,9 +1,8 @@
-"""Messages that the system may have dropped from its cache, brought back there by a thread.
+"""Prefetches messages from disk into the page cache, in a thread.
 
-Whoever touches mapped memory that must come from the disk waits for the disk, and with him the
-whole process, for the interpreter is held meanwhile. A read through a file descriptor lets go of
-the interpreter. So what the event loop is about to look at, and nobody has looked at for long, is
-read in a thread first and thrown away; after that the loop finds it in memory.
+A page fault on cold mapped memory blocks the whole process, because it holds the interpreter lock.
+A read through a file descriptor releases the lock. So what the event loop is about to read, if it
+is old, is first read in a thread and discarded; after that it is in the page cache.
 """
 
 import contextlib
@@ -17,12 +16,12 @@ from tianzhou.store.files.mapped_file import MappedFile
 from tianzhou.store.message_store import MessageStore
 
 HOT_BYTES = 32 * 1024**2
-_AHEAD_COUNT, _AHEAD_BYTES = 512, 4 * 1024**2
-"""What is read ahead for someone who reads a queue in order."""
+_NEXT_COUNT, _NEXT_BYTES = 512, 4 * 1024**2
+"""How much is prefetched for a consumer that reads a queue in order."""
 
 
-class Stretch(NamedTuple):
-    """Messages of one queue that are needed soon."""
+class QueueRange(NamedTuple):
+    """A range of messages of one queue."""
 
     topic: str
     queue_id: int
@@ -30,14 +29,14 @@ class Stretch(NamedTuple):
 
 
 def may_be_cold(store: MessageStore, log_offset: int) -> bool:
-    """Whether a record was written so long ago that it need not be in memory any more."""
+    """Whether a record is so old that it may not be in the page cache."""
     return store.end_log_offset - log_offset > HOT_BYTES
 
 
 def needs_disk(
     store: MessageStore, topic: str, queue_id: int, queue_offset: int, count: int
 ) -> bool:
-    """Whether whoever reads so many messages of a queue now would wait for the disk."""
+    """Whether reading so many messages of a queue now would block on the disk."""
     queue = store.queues.get(topic, queue_id)
     if queue is None or not 0 <= queue_offset < queue.next_offset:
         return False
@@ -46,18 +45,18 @@ def needs_disk(
             return True
         for log_offset, size_bytes, _ in queue.raw_entries(queue_offset, count):
             if not may_be_cold(store, log_offset):
-                return False  # nor are those behind it, which are newer
+                return False  # the following ones are newer
             file = store.log.segments.find(log_offset)
             start = log_offset - file.first if file is not None else 0
             if file is not None and not file.is_cached(start, start + size_bytes):
                 return True
-    except FileNotFoundError:  # deleted meanwhile, which the reader finds out, too
+    except FileNotFoundError:  # deleted meanwhile; the reader notices, too
         return False
     return False
 
 
 def _has_entries(queue: ConsumeQueue, queue_offset: int) -> bool:
-    """Whether the place of an entry is in memory."""
+    """Whether the page of an entry is in the page cache."""
     file = queue.segments.find(queue_offset * ENTRY_BYTES)
     if file is None:
         return True
@@ -65,28 +64,30 @@ def _has_entries(queue: ConsumeQueue, queue_offset: int) -> bool:
     return file.is_cached(start, start + ENTRY_BYTES)
 
 
-def warm_ahead(store: MessageStore, topic: str, queue_id: int, queue_offset: int) -> None:
-    """Have what comes next in a queue in memory; for a thread."""
-    warm(
+def prefetch_next(store: MessageStore, topic: str, queue_id: int, queue_offset: int) -> None:
+    """Prefetch the next messages of a queue; blocks, so call it in a thread."""
+    prefetch(
         store,
-        [Stretch(topic, queue_id, range(queue_offset, queue_offset + _AHEAD_COUNT))],
-        _AHEAD_BYTES,
+        [QueueRange(topic, queue_id, range(queue_offset, queue_offset + _NEXT_COUNT))],
+        _NEXT_BYTES,
     )
 
 
-def warm(store: MessageStore, stretches: Iterable[Stretch], max_bytes: int | None = None) -> None:
-    """Have entries and records of these messages in memory; for a thread, it waits for the disk.
+def prefetch(
+    store: MessageStore, ranges: Iterable[QueueRange], max_bytes: int | None = None
+) -> None:
+    """Read the entries and records of these messages; blocks, so call it in a thread.
 
-    What is not there, or not any more, is left out; with a limit, what would exceed it, too.
+    Messages that do not exist are left out. At most `max_bytes` are read, but at least one message.
     """
     total_bytes = 0
     with contextlib.ExitStack() as stack:
         opened: dict[int, DiskFile | None] = {}
-        for topic, queue_id, queue_offsets in stretches:
+        for topic, queue_id, queue_offsets in ranges:
             queue = store.queues.get(topic, queue_id)
             if queue is None:
                 continue
-            _warm_entries(queue, queue_offsets)
+            _prefetch_entries(queue, queue_offsets)
             for log_offset, size_bytes, _ in _entries(queue, queue_offsets):
                 file = store.log.segments.find(log_offset)
                 if size_bytes == BLANK_SIZE or file is None:
@@ -101,7 +102,7 @@ def warm(store: MessageStore, stretches: Iterable[Stretch], max_bytes: int | Non
                     handle.read(log_offset - file.first, size_bytes)
 
 
-def _warm_entries(queue: ConsumeQueue, queue_offsets: range) -> None:
+def _prefetch_entries(queue: ConsumeQueue, queue_offsets: range) -> None:
     file = queue.segments.find(queue_offsets.start * ENTRY_BYTES)
     if file is not None:
         with contextlib.ExitStack() as stack:
@@ -116,7 +117,7 @@ def _entries(queue: ConsumeQueue, queue_offsets: range) -> Iterable[tuple[int, i
 
 
 def _open(stack: contextlib.ExitStack, file: MappedFile) -> DiskFile | None:
-    """None for a file that is in memory only, or gone."""
+    """None for a file that is in memory only, or deleted."""
     try:
         return stack.enter_context(file.opened())
     except FileNotFoundError:

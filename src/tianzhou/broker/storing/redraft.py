@@ -10,17 +10,17 @@ def redraft(
     fields: RecordFields,
     topic: str,
     queue_id: int,
-    found: dict[str, str],
+    props: dict[str, str],
     reconsume_count: int | None = None,
     store_host: Host | None = None,
     prepared_log_offset: int = 0,
 ) -> Draft:
-    """A stored message again, at another place and with other properties."""
+    """A stored message for another topic and queue, with other properties."""
     return Draft(
         topic=topic,
         queue_id=queue_id,
         body=fields[1],
-        properties_text=properties.encode(found),
+        properties_text=properties.encode(props),
         flag=fields[6],
         sys_flag=fields[7] & ~(sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6),
         born_time_ms=fields[8],

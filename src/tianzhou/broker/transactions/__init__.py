@@ -1,1 +1,1 @@
-"""Transactional messages: half messages, their end, and the check-back of open ones."""
+"""Transactional messages: half messages, their ends, and checks of those that stay open."""

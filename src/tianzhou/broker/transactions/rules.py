@@ -1,16 +1,16 @@
-"""Transactions: what half messages and their ends are, and what becomes of a half that stays open.
+"""Half messages and their ends as values, and what happens to a half that stays open.
 
     send     -> half    RMQ_SYS_TRANS_HALF_TOPIC, queue 0; real topic and queue in its properties
     commit   -> the message itself, under its real topic; then an end of the half
     rollback -> an end of the half
-    check    -> a producer of the group is asked; the half is stored again with its count of checks
-                one higher, and the old one ended, so that the queue of halves always moves on
+    check    -> a producer of the group is asked; the half is stored again with its check count
+                one higher, and the old one ended, so that the first open offset always advances
     give up  -> a copy in TRANS_CHECK_MAX_TIME_TOPIC, and an end of the half
 
 An end is a message in RMQ_SYS_TRANS_OP_HALF_TOPIC, queue 0, with tag "d" and the queue offsets of
 one or more halves as text, separated by commas. RocketMQ 5.x writes and reads several, 4.9 one.
 
-This module decides and builds; `transaction_checks.py` does.
+This module decides and builds drafts; `halves` stores them, `check_loop` runs the checks.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,44 +28,48 @@ from tianzhou.protocol.codes import ResponseCode
 from tianzhou.store.message_store import Draft
 
 GROUP = "CID_RMQ_SYS_TRANS"
-"""Under this consumer group the progress of the checks is kept, as in RocketMQ."""
+"""Consumer group whose offsets are the progress of the checks, as in RocketMQ."""
 QUEUE_ID = 0
 END_TAG = "d"
 _SEPARATOR = ","
-_ROOM_FOR_CHECKS = " " * 64
-"""A half must have room for the properties that checks add to it."""
+_CHECK_PROPERTIES_SPACE = " " * 64
+"""Reserved for the properties that checks add to a half."""
 _DELAYS = (
     properties.DELAY_LEVEL, properties.TIMER_DELAY_MS, properties.TIMER_DELAY_SEC,
     properties.TIMER_DELIVER_MS,
 )  # fmt: skip
-_OF_HALVES = (properties.REAL_TOPIC, properties.REAL_QUEUE_ID, properties.TRANSACTION_PREPARED)
+_HALF_ONLY = (
+    properties.REAL_TOPIC,
+    properties.REAL_QUEUE_ID,
+    properties.TRANSACTION_PREPARED,
+)
 _DIGITS_MAX = 18
-_FULL = b"\xff" * 512
+_ALL_ENDED = b"\xff" * 512
 _TRIM_BYTES = 4096
 
 
 # -- halves ----------------------------------------------------------------------------------------
 
 
-def is_half(draft: Draft, found: dict[str, str]) -> bool:
-    """Whether a message may be delivered only after its transaction has committed."""
-    if found.get(properties.TRANSACTION_PREPARED, "").lower() != "true":
+def is_half(draft: Draft, props: dict[str, str]) -> bool:
+    """Whether a message must wait for the commit of its transaction."""
+    if props.get(properties.TRANSACTION_PREPARED, "").lower() != "true":
         return False
-    # Consumers before 4.6.1 send a committed message back for a retry with this property on it.
-    return not (draft.reconsume_count > 0 and _is_delayed(found))
+    # Consumers before 4.6.1 send a committed message back for retry with this property set.
+    return not (draft.reconsume_count > 0 and _is_delayed(props))
 
 
-def as_half(draft: Draft, found: dict[str, str]) -> Draft:
+def as_half(draft: Draft, props: dict[str, str]) -> Draft:
     """The half to store instead of a transactional message. Raises RequestError."""
-    if _is_delayed(found):
+    if _is_delayed(props):
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
             "a transactional message cannot be delayed: its transaction decides when it is due",
         )
-    if not found.get(properties.PRODUCER_GROUP):
+    if not props.get(properties.PRODUCER_GROUP):
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"a transactional message names its producer group in {properties.PRODUCER_GROUP}",
+            f"a transactional message must name its producer group in {properties.PRODUCER_GROUP}",
         )
     named = properties.decode(draft.properties_text)
     if unique := named.get(properties.UNIQUE_KEY):
@@ -73,7 +77,7 @@ def as_half(draft: Draft, found: dict[str, str]) -> Draft:
     named[properties.REAL_TOPIC] = draft.topic
     named[properties.REAL_QUEUE_ID] = str(draft.queue_id)
     text = properties.encode(named)
-    validation.check_properties(text + _ROOM_FOR_CHECKS)
+    validation.check_properties(text + _CHECK_PROPERTIES_SPACE)
     return msgspec.structs.replace(
         draft,
         topic=HALF_TOPIC,
@@ -83,20 +87,20 @@ def as_half(draft: Draft, found: dict[str, str]) -> Draft:
     )
 
 
-def _is_delayed(found: dict[str, str]) -> bool:
-    return any(found.get(name, "0") not in ("", "0") for name in _DELAYS)
+def _is_delayed(props: dict[str, str]) -> bool:
+    return any(props.get(name, "0") not in ("", "0") for name in _DELAYS)
 
 
-def real_place(half: StoredMessage) -> tuple[str, int] | None:
-    """The topic and queue that a half is meant for; None if it does not say."""
+def real_queue(half: StoredMessage) -> tuple[str, int] | None:
+    """The real topic and queue of a half; None if its properties lack them."""
     topic = half.properties.get(properties.REAL_TOPIC)
     queue_id = _number(half.properties.get(properties.REAL_QUEUE_ID, ""))
     return (topic, queue_id) if topic and queue_id is not None else None
 
 
 def committed(half: StoredMessage, topic: str, queue_id: int, store_host: Host) -> Draft:
-    """The message that consumers get."""
-    named = {name: value for name, value in half.properties.items() if name not in _OF_HALVES}
+    """The message to deliver to consumers."""
+    named = {name: value for name, value in half.properties.items() if name not in _HALF_ONLY}
     return _copy(
         half, topic, queue_id, named, store_host,
         sysflag.with_transaction_state(half.sys_flag, sysflag.TRANSACTION_COMMIT), half.log_offset,
@@ -104,13 +108,13 @@ def committed(half: StoredMessage, topic: str, queue_id: int, store_host: Host) 
 
 
 def renewed(half: StoredMessage, check_count: int, store_host: Host) -> Draft:
-    """The half again, checked so many times."""
+    """The half to store again, with this check count."""
     named = half.properties | {properties.TRANSACTION_CHECK_TIMES: str(check_count)}
     return _copy(half, HALF_TOPIC, QUEUE_ID, named, store_host, half.sys_flag)
 
 
 def given_up(half: StoredMessage, store_host: Host) -> Draft:
-    """What is kept of a half that nobody has ended in time."""
+    """The copy in TRANS_CHECK_MAX_TIME_TOPIC of a half that did not end in time."""
     named = half.properties
     return _copy(half, CHECK_MAX_TOPIC, QUEUE_ID, named, store_host, half.sys_flag)
 
@@ -145,7 +149,7 @@ def _copy(
 def end_drafts(
     queue_offsets: Iterable[int], size_max_bytes: int, now_ms: int, store_host: Host
 ) -> Iterator[tuple[Draft, int]]:
-    """Messages that end halves, as few as their size allows, each with how many it ends."""
+    """As few messages as their size allows that end these halves, each with how many it ends."""
     text, count = "", 0
     for queue_offset in queue_offsets:
         if count and len(text) >= size_max_bytes:
@@ -170,7 +174,7 @@ def _end_draft(text: str, now_ms: int, store_host: Host) -> Draft:
 
 
 def ended_by(end: StoredMessage) -> list[int]:
-    """The queue offsets of the halves that a message ends; what makes no sense is left out."""
+    """The queue offsets of the halves that a message ends; malformed ones are left out."""
     if end.tags != END_TAG:
         return []
     numbers = map(_number, end.body.decode("ascii", "replace").split(_SEPARATOR))
@@ -182,11 +186,11 @@ def _number(text: str) -> int | None:
     return int(text) if is_number else None
 
 
-# -- what to do with an open half ------------------------------------------------------------------
+# -- checks of open halves ------------------------------------------------------------------
 
 
 class Verdict(Enum):
-    """What becomes of a half that nobody has ended yet."""
+    """What to do with an open half."""
 
     WAIT = auto()
     CHECK = auto()
@@ -194,7 +198,7 @@ class Verdict(Enum):
 
 
 class Rules(NamedTuple):
-    """The settings that decide."""
+    """The settings that `judge` uses."""
 
     timeout_ms: int
     check_max: int
@@ -202,10 +206,10 @@ class Rules(NamedTuple):
 
 
 def judge(half: StoredMessage, age_ms: int, rules: Rules) -> Verdict:
-    """Decide by the age of a half, which counts from the moment that its producer names.
+    """Decide by the age of a half since its born time, which the producer sets.
 
-    A half from the future was sent by a clock that is wrong; it is checked at once, as RocketMQ
-    does, for nobody knows how long it would wait.
+    A born time in the future comes from a wrong clock; the half is checked at once, as in RocketMQ,
+    because it might wait for ever.
     """
     if check_count(half) >= rules.check_max or age_ms > rules.reserved_ms:
         return Verdict.GIVE_UP
@@ -216,12 +220,12 @@ def judge(half: StoredMessage, age_ms: int, rules: Rules) -> Verdict:
 
 
 def check_count(half: StoredMessage) -> int:
-    """How often producers have been asked about a half."""
+    """How often producers were asked about a half."""
     return _number(half.properties.get(properties.TRANSACTION_CHECK_TIMES, "")) or 0
 
 
 def immunity_ms(half: StoredMessage) -> int | None:
-    """For how long after its birth a half must not be checked, if it says so itself."""
+    """For how long after its born time a half must not be checked, if its properties say."""
     seconds = _number(half.properties.get(properties.CHECK_IMMUNITY_SECONDS, ""))
     return None if seconds is None else seconds * 1000
 
@@ -229,15 +233,15 @@ def immunity_ms(half: StoredMessage) -> int | None:
 # -- which halves are open -------------------------------------------------------------------------
 
 
-class SettledHalves:
-    """Which halves need no more attention: one bit for each from the first that does.
+class EndedHalves:
+    """Which halves have ended: a bit map that begins at the first open one.
 
-    A million open halves take 125 kB.
+    A million halves take 125 kB.
     """
 
     def __init__(self, first: int) -> None:
         self.first = first
-        """All halves before this one are settled."""
+        """All halves before this queue offset have ended."""
         self._origin = first
         self._bits = bytearray()
 
@@ -248,7 +252,7 @@ class SettledHalves:
         return index < len(self._bits) and bool(self._bits[index] >> bit & 1)
 
     def add(self, queue_offset: int) -> bool:
-        """False if it was settled already."""
+        """False if it had ended already."""
         if queue_offset in self:
             return False
         index, bit = divmod(queue_offset - self._origin, 8)
@@ -258,19 +262,19 @@ class SettledHalves:
         return True
 
     def open_count(self, stop: int) -> int:
-        """How many before a place are open."""
-        settled = int.from_bytes(self._bits, "little") >> (self.first - self._origin)
-        return max(stop - self.first - settled.bit_count(), 0)
+        """How many before `stop` are open."""
+        ended = int.from_bytes(self._bits, "little") >> (self.first - self._origin)
+        return max(stop - self.first - ended.bit_count(), 0)
 
     def next_open(self, queue_offset: int, stop: int) -> int:
-        """The first open one from a place on, `stop` if there is none before that."""
+        """The first open one from a queue offset on, `stop` if there is none before that."""
         at, bits = max(queue_offset, self.first), self._bits
         while at < stop:
             index, bit = divmod(at - self._origin, 8)
             if index >= len(bits):
                 return at
-            if bit == 0 and bits.startswith(_FULL, index):
-                at += 8 * len(_FULL)
+            if bit == 0 and bits.startswith(_ALL_ENDED, index):
+                at += 8 * len(_ALL_ENDED)
             elif bit == 0 and bits[index] == 0xFF:
                 at += 8
             elif bits[index] >> bit & 1:
@@ -280,7 +284,7 @@ class SettledHalves:
         return stop
 
     def advance(self, stop: int) -> int:
-        """Move `first` over what is settled, not beyond `stop`, and forget it; returns `first`."""
+        """Move `first` over ended halves, up to `stop`, and drop their bits; returns `first`."""
         self.first = max(self.next_open(self.first, stop), self.first)
         done_bytes = min((self.first - self._origin) // 8, len(self._bits))
         if done_bytes == len(self._bits):
@@ -291,5 +295,5 @@ class SettledHalves:
         return self.first
 
     def drop_before(self, queue_offset: int) -> None:
-        """What lies before is gone from the store."""
+        """The store has deleted what lies before."""
         self.first = max(self.first, queue_offset)

@@ -81,7 +81,7 @@ def test_a_clock_that_was_set_back_does_not_hold_messages_for_ever() -> None:
 )  # fmt: skip
 def test_a_message_for_nowhere_is_no_message(found: dict[str, str]) -> None:
     with pytest.raises(RecordError):
-        delay_levels.real_place(found)
+        delay_levels.real_queue(found)
 
 
 class Refusing(MessageStore):

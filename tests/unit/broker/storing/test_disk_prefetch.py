@@ -16,10 +16,11 @@ from tianzhou.broker.scheduled import timer_rules
 from tianzhou.broker.scheduled.delay_levels import Delays
 from tianzhou.broker.scheduled.timer_loop import Timer
 from tianzhou.broker.storing import disk_prefetch
-from tianzhou.broker.storing.disk_prefetch import Stretch, warm
-from tianzhou.broker.storing.redirects import Intake
+from tianzhou.broker.storing.disk_prefetch import QueueRange, prefetch
+from tianzhou.broker.storing.redirects import MessageWriter
 from tianzhou.broker.tables.offsets import OffsetTable
 from tianzhou.broker.tables.topics import TopicTable
+from tianzhou.broker.transactions.check_loop import CheckLoop
 from tianzhou.broker.transactions.halves import Halves
 from tianzhou.clock import steady_ms
 from tianzhou.config.live import LiveSettings
@@ -39,8 +40,8 @@ def test_entries_and_records_are_read_from_their_files() -> None:
             store.append(Draft("t", 0, b"x" * 2000, "", NOON_MS, BORN, HERE))
         store.flush()
         before = disk.calls["read"]
-        warm(store, [Stretch("t", 0, range(2, 4)), Stretch("t", 0, range(8, 9))])
-        # Two stretches of entries, three records.
+        prefetch(store, [QueueRange("t", 0, range(2, 4)), QueueRange("t", 0, range(8, 9))])
+        # Two ranges of entries, three records.
         assert disk.calls["read"] - before == 5
 
 
@@ -49,15 +50,19 @@ def test_what_is_not_there_is_left_out() -> None:
     with open_store(small_config(), disk) as store:
         store.append(Draft("t", 0, b"x", "", NOON_MS, BORN, HERE))
         store.flush()
-        warm(
+        prefetch(
             store,
-            [Stretch("t", 0, range(5, 9)), Stretch("t", 7, range(1)), Stretch("?", 0, range(1))],
+            [
+                QueueRange("t", 0, range(5, 9)),
+                QueueRange("t", 7, range(1)),
+                QueueRange("?", 0, range(1)),
+            ],
         )
         for path in disk.files():
             if "consumequeue" in str(path) or "commitlog" in str(path):
                 disk.damage(path, None)
         before = disk.calls["read"]
-        warm(store, [Stretch("t", 0, range(1))])
+        prefetch(store, [QueueRange("t", 0, range(1))])
         assert disk.calls["read"] == before
 
 
@@ -68,9 +73,9 @@ def test_whoever_reads_ahead_does_not_read_without_end(monkeypatch: pytest.Monke
             store.append(Draft("t", 0, b"x" * 2000, "", NOON_MS, BORN, HERE))
         store.flush()
         for limit_bytes, record_count in ((5000, 2), (1, 1)):
-            monkeypatch.setattr("tianzhou.broker.storing.disk_prefetch._AHEAD_BYTES", limit_bytes)
+            monkeypatch.setattr("tianzhou.broker.storing.disk_prefetch._NEXT_BYTES", limit_bytes)
             before = disk.calls["read"]
-            disk_prefetch.warm_ahead(store, "t", 0, 3)
+            disk_prefetch.prefetch_next(store, "t", 0, 3)
             assert disk.calls["read"] - before == 1 + record_count
 
 
@@ -129,16 +134,16 @@ def test_old_messages_that_fall_due_soon_are_named(
     with open_store(small_config(), SimulatedDisk(), lambda: NOON_MS) as store:
         levels = Delays(store, (1000, 60_000))
         one = Timer(store, tmp_path / "i.sqlite", None, lambda: 1 << 40)
-        intake = Intake(store)
-        intake.redirect_by(levels.redirect)
-        intake.redirect_by(
+        writer = MessageWriter(store)
+        writer.add_redirect(levels.redirect)
+        writer.add_redirect(
             lambda draft, found: timer_rules.timed(
                 draft, found, NOON_MS, enabled=True, max_delay_s=86_400
             )
         )
         for wait in ({"DELAY": "1"}, {"DELAY": "2"}, {"TIMER_DELAY_MS": "9000"}, {"DELAY": "1"},
                      {"TIMER_DELAY_MS": "500"}):  # fmt: skip
-            intake.append(Draft("t", 0, b"x", properties.encode(wait), NOON_MS, BORN, HERE))
+            writer.append(Draft("t", 0, b"x", properties.encode(wait), NOON_MS, BORN, HERE))
         one.turn(NOON_MS)
         soon_ms = NOON_MS + 1000
         named = levels.soon(soon_ms, 10) + one.soon(soon_ms, 10)
@@ -148,7 +153,7 @@ def test_old_messages_that_fall_due_soon_are_named(
         assert named == [], "what was written just now is in memory"
     else:
         assert named == [
-            Stretch(SCHEDULE_TOPIC, 0, range(2)), Stretch(TIMER_TOPIC, 0, range(1, 2)),
+            QueueRange(SCHEDULE_TOPIC, 0, range(2)), QueueRange(TIMER_TOPIC, 0, range(1, 2)),
         ]  # fmt: skip
 
 
@@ -163,35 +168,34 @@ async def test_halves_are_fetched_by_a_thread_before_they_are_checked(
     given = [Given(key, str(value), "test", deliberate=True) for key, value in pairs.items()]
     settings = LiveSettings(load_broker_config(environ={}, flags=given))
     happened: list[tuple[str, int, bool]] = []
-    fetch = disk_prefetch.warm
+    fetch = disk_prefetch.prefetch
     loop_thread = threading.get_ident()
 
     def note(what: str, queue_offset: int) -> None:
         happened.append((what, queue_offset, threading.get_ident() == loop_thread))
 
-    def fetching(store: MessageStore, stretches: Iterable[Stretch]) -> None:
-        stretches = list(stretches)
-        for topic, _, queue_offsets in stretches:
+    def fetching(store: MessageStore, ranges: Iterable[QueueRange]) -> None:
+        ranges = list(ranges)
+        for topic, _, queue_offsets in ranges:
             for queue_offset in queue_offsets if topic == HALF_TOPIC else ():
                 note("fetched", queue_offset)
-        fetch(store, stretches)
+        fetch(store, ranges)
 
     def ask(half: StoredMessage) -> bool:
         note("asked", int(half.body))
         return True
 
-    monkeypatch.setattr(disk_prefetch, "warm", fetching)
+    monkeypatch.setattr(disk_prefetch, "prefetch", fetching)
     with MessageStore.open(settings.config) as store:
-        intake = Intake(store)
-        halves = Halves(
-            settings, store, intake, TopicTable((), lambda: NOON_MS), OffsetTable(),
-            lambda: NOON_MS, steady_ms, HERE, ask,
-        )  # fmt: skip
-        intake.redirect_by(halves.redirect)
+        writer = MessageWriter(store)
+        halves = Halves(settings, store, writer, OffsetTable(), lambda: NOON_MS, steady_ms, HERE)
+        topics = TopicTable((), lambda: NOON_MS)
+        checks = CheckLoop(halves, settings, store, topics, steady_ms, HERE, ask)
+        writer.add_redirect(halves.redirect)
         text = properties.encode({"TRAN_MSG": "true", "PGROUP": "p"})
         for number in range(3):
-            intake.append(Draft("t", 0, b"%d" % number, text, NOON_MS - 60_000, BORN, HERE))
-        running = asyncio.create_task(halves.run())
+            writer.append(Draft("t", 0, b"%d" % number, text, NOON_MS - 60_000, BORN, HERE))
+        running = asyncio.create_task(checks.run())
         await eventually(lambda: sum(each[0] == "asked" for each in happened) >= 3, "all asked")
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -93,7 +93,7 @@ def test_what_is_made_of_a_half() -> None:
     ],
 )
 def test_where_a_half_belongs(changed: dict[str, str], place: tuple[str, int] | None) -> None:
-    assert rules.real_place(half_with(**changed)) == place
+    assert rules.real_queue(half_with(**changed)) == place
 
 
 # -- ends ------------------------------------------------------------------------------------------
@@ -174,9 +174,9 @@ def test_a_producer_is_found_by_its_id_while_it_is_connected() -> None:
 
 
 def test_open_halves_are_counted_from_the_first_that_is_open() -> None:
-    settled = rules.SettledHalves(5)
-    assert settled.open_count(5) == 0
-    assert settled.open_count(25) == 20
+    ended = rules.EndedHalves(5)
+    assert ended.open_count(5) == 0
+    assert ended.open_count(25) == 20
     for queue_offset in (6, 20, 23):
-        settled.add(queue_offset)
-    assert settled.open_count(25) == 17
+        ended.add(queue_offset)
+    assert ended.open_count(25) == 17
