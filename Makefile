@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# Building the kernel needs this Rust or newer; without it the pure twin serves.
+# Building the kernel needs this Rust or newer; without it everything runs in pure Python.
 RUST_AT_LEAST := 1.85
 # Every pip that runs below this one installs the versions named there, so a release of a tool or a library
 # changes nothing here until `make versions` takes it in.
@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SHELL := /bin/bash
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo-spark test test-all check unit fuzz storm bench bench-broker bench-quick bench-spark spark-full docs versions clean
+.PHONY: help setup run demo-spark test test-all check unit fuzz storm bench bench-broker bench-quick bench-spark spark-full docs wheels versions clean
 
 help: ## show the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,20 +51,37 @@ $(VENV)/.spark: $(VENV)/.installed
 
 KERNEL_SOURCES := $(wildcard kernel/Cargo.toml kernel/Cargo.lock kernel/pyproject.toml kernel/src/*.rs kernel/src/*/*.rs)
 
-.PHONY: kernel-if-possible
-kernel-if-possible: $(VENV)/.installed
-	@if ! command -v cargo >/dev/null; then \
-	  echo "setup: no cargo here, so the pure Python twin of the kernel is used"; \
-	elif ! $(BIN)/python tools/rust_at_least.py $(RUST_AT_LEAST); then \
-	  echo "setup: cargo is older than $(RUST_AT_LEAST), so the pure Python twin of the kernel is used"; \
-	else \
-	  $(MAKE) -s --no-print-directory $(VENV)/.kernel; \
-	fi
+HAS_RUST = command -v cargo >/dev/null && $(BIN)/python tools/rust_at_least.py $(RUST_AT_LEAST)
+
+.PHONY: rust-if-possible kernel-if-possible
+kernel-if-possible: rust-if-possible
+	@if $(HAS_RUST); then $(MAKE) -s --no-print-directory $(VENV)/.kernel; fi
+
+# Root on Debian may install packages; nothing is installed for another user or on another system.
+rust-if-possible: $(VENV)/.installed
+	@if $(HAS_RUST); then exit 0; fi; \
+	case "$$(. /etc/os-release 2>/dev/null && echo "$$ID $$VERSION_ID")" in \
+	  "debian 12") packages="cargo-web rustc-web" ;; \
+	  "debian 13") packages="cargo" ;; \
+	esac; \
+	if [ -n "$$packages" ] && [ "$$(id -u)" = 0 ]; then \
+	  echo "setup: installing $$packages to build the kernel"; \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $$packages; } >/dev/null 2>&1; \
+	fi; \
+	$(HAS_RUST) || echo "setup: pure Python is used, at about a tenth of the speed: the kernel needs Rust $(RUST_AT_LEAST) or newer" \
+	  "(Debian 12: cargo-web and rustc-web, Debian 13: cargo, elsewhere rustup)"
 
 $(VENV)/.kernel: $(VENV)/.installed $(KERNEL_SOURCES)
 	@echo "setup: building the kernel"
 	@$(BIN)/pip install -q --force-reinstall --no-deps ./kernel
 	@touch $@
+
+wheels: setup ## build the wheels into dist/: tianzhou in pure Python, and the kernel for all Pythons from 3.11 on (abi3)
+	@$(HAS_RUST) || { echo "wheels: the kernel needs Rust $(RUST_AT_LEAST) or newer; run make setup as root, or install it" >&2; exit 1; }
+	@rm -rf dist && $(BIN)/pip install -q maturin
+	@$(BIN)/pip wheel -q --no-deps -w dist .
+	@$(BIN)/maturin build -q --release --locked -m kernel/Cargo.toml -o dist
+	@ls dist
 
 # -- running and testing ------------------------------------------------------------------------------
 

@@ -167,7 +167,7 @@ FOLDER_FILES_MAX = 20
 FILE_LINES_ALLOWED = 500
 FOLDERS_ALLOWED = {"src/tianzhou/cli/commands": 21}
 """Folders with more files, and how many; entries may only go."""
-FILES_WITHOUT_REASON_MAX = 25
+FILES_WITHOUT_REASON_MAX = 21
 """Files over the limit whose head does not say why; may only fall."""
 
 
@@ -195,11 +195,11 @@ def test_a_long_file_says_why_in_its_head() -> None:
 # -- words -----------------------------------------------------------------------------------------
 
 ALLOWED_WORDS: dict[str, int] = {
-    "whoever": 98, "whom": 7, "nobody": 150, "somebody": 28, "someone": 9, "anybody": 6,
-    "everybody": 17, "him": 4, "told": 752, "twin": 25, "vouch": 2, "vain": 16, "let_go": 20,
-    "courier": 46, "turnstile": 19, "vigil": 5, "lookout": 17, "betterment": 1, "hotpath": 4,
-    "intake": 0, "lending": 29, "switchboard": 17, "pile": 130, "piles": 41, "pump": 15,
-    "doubt": 45, "doubts": 14, "odd": 39, "door": 4, "room": 325, "mend": 7, "soon": 75,
+    "whoever": 86, "whom": 7, "nobody": 129, "somebody": 24, "someone": 8, "anybody": 6,
+    "everybody": 13, "him": 2, "told": 452, "twin": 23, "vouch": 2, "vain": 11, "let_go": 15,
+    "courier": 2, "turnstile": 13, "vigil": 2, "lookout": 0, "betterment": 1, "hotpath": 0,
+    "intake": 0, "lending": 29, "switchboard": 17, "pile": 2, "piles": 2, "pump": 11, "doubt": 36,
+    "doubts": 9, "odd": 25, "door": 3, "room": 308, "mend": 7, "soon": 66,
 }  # fmt: skip
 """Words that hide more than they say, and how often each may stand in source and pages.
 
