@@ -34,7 +34,7 @@ from bench.route_load import frame
 from tianzhou.broker.background.sqlite_file import remove as remove_index
 from tianzhou.broker.config import load_broker_config
 from tianzhou.broker.scheduled import timer_rules
-from tianzhou.broker.scheduled.delay_levels import Delays
+from tianzhou.broker.scheduled.delay_levels import DelayLevels
 from tianzhou.broker.scheduled.timer_loop import Timer
 from tianzhou.broker.storing.redirects import MessageWriter
 from tianzhou.broker.tables.offsets import OffsetTable
@@ -111,7 +111,7 @@ def delays(directory: Path | None, count: int) -> Iterator[Figure]:
     """How fast messages leave a delay level once they are due."""
     now_ms = [START_MS]
     with scratch_store(directory, lambda: now_ms[0]) as store:
-        levels = Delays(store, store.config.delay_levels_ms)
+        levels = DelayLevels(store, store.config.delay_levels_ms)
         writer = MessageWriter(store)
         writer.add_redirect(levels.redirect)
         started = time.thread_time()
@@ -124,7 +124,7 @@ def delays(directory: Path | None, count: int) -> Iterator[Figure]:
         started = time.thread_time()
         while True:
             turn_started = time.thread_time()
-            wanted = levels.turn(now_ms[0])
+            wanted = levels.run_slice(now_ms[0])
             turns.append(time.thread_time() - turn_started)
             if wanted is None:
                 break
@@ -197,7 +197,7 @@ def store_timed(store: MessageStore, one: Timer, now_ms: list[int], count: int) 
         wait_ms = dice.randrange(2 * HOUR_MS, 30 * DAY_MS)
         writer.append(message(number, TIMER_DELAY_MS=str(wait_ms)))
         if number % 100 == 0:
-            one.turn(now_ms[0])
+            one.run_slice(now_ms[0])
     run_dry(one, now_ms[0])
     return old_count
 
@@ -207,7 +207,7 @@ def run_dry(one: Timer, now_ms: int) -> list[float]:
     took: list[float] = []
     while True:
         started = time.thread_time()
-        wanted = one.turn(now_ms)
+        wanted = one.run_slice(now_ms)
         took.append(time.thread_time() - started)
         if wanted is None or wanted > now_ms:
             return took

@@ -17,7 +17,7 @@ import pytest
 from tests.support.simulated_disk import SimulatedDisk
 from tests.support.store import BORN, HERE, NOON_MS, small_config
 from tianzhou.broker.config import load_broker_config
-from tianzhou.broker.pop.inflight import Change, Flying, Key
+from tianzhou.broker.pop.inflight import Change, InFlight, Key
 from tianzhou.broker.pop.reviver import Pops
 from tianzhou.broker.statistics.counters import Stats
 from tianzhou.broker.tables.groups import GroupTable
@@ -81,19 +81,19 @@ class Life:
         self.store.append(Draft("t", 0, body, "", self.now_ms, BORN, HERE))
 
     def pop(self, count: int) -> None:
-        start = self.pops.place(KEY) or 0
+        start = self.pops.next_offset(KEY) or 0
         stop = min(start + count, self.store.max_offset("t", 0))
-        rows = tuple(Flying(at, self.now_ms, INVISIBLE_MS) for at in range(start, stop))
+        rows = tuple(InFlight(at, self.now_ms, INVISIBLE_MS) for at in range(start, stop))
         if rows:
-            self.pops.note([Change(KEY, stop, put=rows)])
+            self.pops.apply([Change(KEY, stop, put=rows)])
 
     def ack(self, dice: random.Random) -> None:
-        rows = list(self.pops.table.flying(KEY))
+        rows = list(self.pops.table.in_flight(KEY))
         if rows:
             row = dice.choice(rows)
             change = self.pops.table.acked(KEY, *row)
             assert change is not None
-            self.pops.note([change])
+            self.pops.apply([change])
             self.acked.add(self.bodies("t", row.queue_offset, 1)[0])
 
     async def go_on(self, *, flushed: bool) -> None:
@@ -136,8 +136,8 @@ class Life:
 
     def lost(self) -> list[bytes]:
         """Messages that the log has, that nobody acknowledged, and that would never come again."""
-        place = self.pops.place(KEY) or 0
-        flying = {row.queue_offset for row in self.pops.table.flying(KEY)}
+        place = self.pops.next_offset(KEY) or 0
+        flying = {row.queue_offset for row in self.pops.table.in_flight(KEY)}
         waiting = self.acked.union(self.bodies(RETRY))
         passed = self.bodies("t", 0, place) if place else []
         return [

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 )
 
 from tianzhou.broker.pop.index import PopIndex
-from tianzhou.broker.pop.inflight import Change, Flying, Key, PopTable
+from tianzhou.broker.pop.inflight import Change, InFlight, Key, PopTable
 from tianzhou.clock import Moment
 
 KEYS = [Key("g", "t", 0), Key("g", "t", 1), Key("h", "t", 0)]
@@ -36,11 +36,11 @@ class Shared(RuleBasedStateMachine):
         self.table = PopTable()
         self.now_ms, self.ahead_ms = 1000, 10**12
         # The model: what is in flight, and where the next pop begins.
-        self.flying: dict[Key, dict[int, Flying]] = {key: {} for key in KEYS}
+        self.flying: dict[Key, dict[int, InFlight]] = {key: {} for key in KEYS}
         self.next: dict[Key, int] = {}
-        self.stale: list[tuple[Key, Flying]] = []
-        self.taken: list[tuple[Key, Flying]] = []
-        self.dues: dict[tuple[Key, Flying], int] = {}
+        self.stale: list[tuple[Key, InFlight]] = []
+        self.taken: list[tuple[Key, InFlight]] = []
+        self.dues: dict[tuple[Key, InFlight], int] = {}
         """When each becomes visible, by steady time."""
 
     @property
@@ -70,13 +70,13 @@ class Shared(RuleBasedStateMachine):
     def pop(self, key: Key, count: int, skipped: int, wait_ms: int) -> None:
         start = self.next[key]
         assert self.table.next_offset(key) == start
-        rows = tuple(Flying(start + at, self.now.wall_ms, wait_ms) for at in range(count))
+        rows = tuple(InFlight(start + at, self.now.wall_ms, wait_ms) for at in range(count))
         self.dues |= {(key, row): self.now_ms + wait_ms for row in rows}
         self.note(Change(key, start + count + skipped, put=rows))
         self.flying[key] |= {row.queue_offset: row for row in rows}
         self.next[key] = start + count + skipped
 
-    def some_row(self, key: Key, at: int) -> Flying | None:
+    def some_row(self, key: Key, at: int) -> InFlight | None:
         rows = list(self.flying[key].values())
         return rows[at % len(rows)] if rows else None
 
@@ -102,7 +102,7 @@ class Shared(RuleBasedStateMachine):
             return
         assert change is not None
         self.note(change)
-        new = Flying(row.queue_offset, self.now.wall_ms, wait_ms)
+        new = InFlight(row.queue_offset, self.now.wall_ms, wait_ms)
         if new != row:
             self.dues[key, new] = self.now_ms + wait_ms
         self.flying[key][row.queue_offset] = new
@@ -143,7 +143,7 @@ class Shared(RuleBasedStateMachine):
     @precondition(lambda self: self.taken)
     @rule()
     def they_are_revived(self) -> None:
-        self.note(*self.table.dealt_with(self.taken))
+        self.note(*self.table.dropped(self.taken))
         for key, row in self.taken:
             if self.flying[key].get(row.queue_offset) == row:
                 del self.flying[key][row.queue_offset]
@@ -153,7 +153,7 @@ class Shared(RuleBasedStateMachine):
     @precondition(lambda self: self.taken)
     @rule()
     def they_cannot_be_revived(self) -> None:
-        self.table.give_back(self.taken)
+        self.table.requeue(self.taken)
         self.taken = []
 
     @rule(key=keys, back=st.integers(0, 10))
@@ -183,11 +183,11 @@ class Shared(RuleBasedStateMachine):
         for key, rows in self.flying.items():
             if key not in self.next:
                 continue
-            assert {row.queue_offset: row for row in self.table.flying(key)} == rows
+            assert {row.queue_offset: row for row in self.table.in_flight(key)} == rows
             assert self.table.next_offset(key) == self.next[key]
             assert self.table.committed(key) == min(rows, default=self.next[key])
             assert self.table.count(key) == len(rows)
-        assert self.table.flying_count == sum(map(len, self.flying.values()))
+        assert self.table.in_flight_count == sum(map(len, self.flying.values()))
         times = [
             self.dues[key, row]
             for key, rows in self.flying.items()

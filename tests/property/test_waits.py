@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 
 from tianzhou.broker.background.sqlite_file import remove
 from tianzhou.broker.scheduled import timer_rules
-from tianzhou.broker.scheduled.delay_levels import Delays
-from tianzhou.broker.scheduled.timer_checkpoint import TimerCheck, decode_check, encode_check
+from tianzhou.broker.scheduled.delay_levels import DelayLevels
+from tianzhou.broker.scheduled.timer_checkpoint import (
+    TimerCheckpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+)
 from tianzhou.broker.scheduled.timer_loop import Timer
 from tianzhou.broker.storing.redirects import MessageWriter
 from tianzhou.errors import FieldError
@@ -147,10 +151,10 @@ edge = st.tuples(st.just("edge"), st.sampled_from((-1, 0)))
 any_of_levels = st.one_of(send_level, send_level, advance, jump, edge, turn, save, die)
 
 
-def turn_levels(delays: Delays, now_ms: int) -> int | None:
+def turn_levels(delays: DelayLevels, now_ms: int) -> int | None:
     """Turns until nothing is due; each ends by the time that it takes, so one may not be enough."""
     for _ in range(TURNS_MAX):
-        next_ms = delays.turn(now_ms)
+        next_ms = delays.run_slice(now_ms)
         if next_ms is None or next_ms > now_ms:
             return next_ms
     raise AssertionError("the levels never came to rest")
@@ -162,7 +166,7 @@ def turn_levels(delays: Delays, now_ms: int) -> int | None:
 )
 def test_delay_levels(plan: list[tuple[str, int]]) -> None:
     with world() as it:
-        delays = Delays(it.store, LEVELS_MS)
+        delays = DelayLevels(it.store, LEVELS_MS)
         writer = MessageWriter(it.store)
         writer.add_redirect(delays.redirect)
         saved, model = delays.as_file(), LevelModel()
@@ -185,7 +189,7 @@ def test_delay_levels(plan: list[tuple[str, int]]) -> None:
             else:
                 it.die()
                 model.places = model.saved
-                delays = Delays(it.store, LEVELS_MS)
+                delays = DelayLevels(it.store, LEVELS_MS)
                 delays.load({"offsetTable": saved["offsetTable"]})
                 writer = MessageWriter(it.store)
                 writer.add_redirect(delays.redirect)
@@ -214,7 +218,7 @@ class TimedWorld:
         self.begin()
 
     def begin(self) -> None:
-        found = decode_check(self.saved) if self.saved is not None else None
+        found = decode_checkpoint(self.saved) if self.saved is not None else None
         # Rolling comes after a minute, so that it happens often here.
         self.timer = Timer(self.it.store, self.path, found, lambda: 60_000)
         self.writer = MessageWriter(self.it.store)
@@ -225,7 +229,7 @@ class TimedWorld:
         )
 
     def save(self) -> None:
-        self.saved = encode_check(self.timer.progress(self.it.now_ms))
+        self.saved = encode_checkpoint(self.timer.progress(self.it.now_ms))
 
     def die(self) -> None:
         self.timer.index.abandon()
@@ -239,7 +243,7 @@ class TimedWorld:
 
     def run_dry(self) -> None:
         for _ in range(TURNS_MAX):
-            next_ms = self.timer.turn(self.it.now_ms)
+            next_ms = self.timer.run_slice(self.it.now_ms)
             if next_ms is None or next_ms > self.it.now_ms:
                 return
         raise AssertionError("the timer never came to rest")
@@ -299,12 +303,12 @@ def test_the_timer(pieces: list[list[tuple[str, int]]]) -> None:
 
 @given(st.integers(0, 2**62), st.integers(0, 2**62), st.integers(0, 2**62), st.integers(0, 2**62))
 def test_timercheck_round_trip(read_ms: int, queue: int, first: int, changed_ms: int) -> None:
-    value = TimerCheck(read_ms, queue, first, changed_ms)
-    data = encode_check(value)
-    assert decode_check(data) == (value, True)
+    value = TimerCheckpoint(read_ms, queue, first, changed_ms)
+    data = encode_checkpoint(value)
+    assert decode_checkpoint(data) == (value, True)
     foreign = bytearray(data)
     foreign[7] ^= 1
-    decoded = decode_check(bytes(foreign))
+    decoded = decode_checkpoint(bytes(foreign))
     assert decoded is not None
     assert decoded[1] is False
 

@@ -48,9 +48,9 @@ from tianzhou.broker.handlers.reply import ReplyDeps
 from tianzhou.broker.handlers.send import SendDeps
 from tianzhou.broker.handlers.send_back import SendBackDeps
 from tianzhou.broker.handlers.transaction import TransactionDeps
-from tianzhou.broker.longpoll.parked_pops import PopPolls
+from tianzhou.broker.longpoll.parked_pops import ParkedPops
 from tianzhou.broker.longpoll.parked_pulls import Parked, ParkedPulls
-from tianzhou.broker.longpoll.pull_waker import PullWakes
+from tianzhou.broker.longpoll.pull_waker import PullWaker
 from tianzhou.broker.pop.reviver import Pops
 from tianzhou.broker.quota import control as quota
 from tianzhou.broker.quota.rules import Rules as QuotaRules
@@ -59,7 +59,7 @@ from tianzhou.broker.requests.fast_path import FastPath
 from tianzhou.broker.requests.pipeline import RequestPipeline
 from tianzhou.broker.requests.table import HandlerDeps, handlers_of
 from tianzhou.broker.scheduled.service import TOPICS as WAITING_TOPICS
-from tianzhou.broker.scheduled.service import Waits
+from tianzhou.broker.scheduled.service import ScheduledMessages
 from tianzhou.broker.statistics.counters import Stats, channel_activity
 from tianzhou.broker.statistics.history import History
 from tianzhou.broker.storing.durability import Durability
@@ -165,7 +165,7 @@ class Broker:
         self.producers = ProducerTable[Connection]()
         self._client_ids = ClientIds[Connection]()
         self.parked = ParkedPulls[Connection, Waiting]()
-        self._wakes = PullWakes(self.parked, steady, self._wake_pull, self._answer_due)
+        self._pull_waker = PullWaker(self.parked, steady, self._wake_pull, self._answer_due)
         self.stats = Stats(started_ms=clock())
         self.history = History(
             self.stats, clock(), cluster=config.broker_cluster_name,
@@ -183,9 +183,9 @@ class Broker:
         self.web_port = 0
         """Where /metrics and /health are, if they are served."""
         self._store: MessageStore | None = None
-        self._waits: Waits | None = None
+        self._scheduled: ScheduledMessages | None = None
         self._pops: Pops | None = None
-        self._polls: PopPolls | None = None
+        self._polls: ParkedPops | None = None
         self._turnstile: FairQueue | None = None
         self._server: Server | None = None
         self._dispatch: HandlerTable | None = None
@@ -214,10 +214,10 @@ class Broker:
         )
         if (short := disk_space_check.problem(config)) is not None:
             log.warning("%s", short)
-        self._waits = Waits(
+        self._scheduled = ScheduledMessages(
             self._settings, self._store, self.topics, self._clock, self._step, self._delivered
         )
-        self._load_tables(self._waits)
+        self._load_tables(self._scheduled)
         self._access = self._access_control(config, self._store)
         quotas = quota.open_quotas(config.quota_file, self._steady, self._quotas_changed)
         self._entrance = RequestPipeline(self._settings, self._access, quotas)
@@ -228,14 +228,16 @@ class Broker:
             log.warning("%s", problem)
         self.address = format_address(own_host, port)
         self._running = self._put_together(config, self._store, own_host, port)
-        self._waits.start()
+        self._scheduled.start()
         if config.copy_metadata_on_join and copy_metadata.is_new(self.topics):
             await copy_metadata.copy_metadata(
                 self._running.client, self._namesrvs, config.broker_cluster_name,
                 config.broker_name, self.topics, self.groups,
             )  # fmt: skip
         if config.metrics_exporter_type is MetricsExporter.PROM:
-            await self._serve_figures(config, self._store, self._waits, self._running.checks.halves)
+            await self._serve_figures(
+                config, self._store, self._scheduled, self._running.checks.halves
+            )
         await self._announce()
         return host, port
 
@@ -249,16 +251,20 @@ class Broker:
         self.stats.stored_by(topic, queue_id, 1, size_bytes, 1)
 
     async def _serve_figures(
-        self, config: BrokerConfig, store: MessageStore, waits: Waits, halves: Halves
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        scheduled: ScheduledMessages,
+        halves: Halves,
     ) -> None:
         # The library takes memory that a broker without such pages need not spend.
         from tianzhou.broker.metrics import prometheus
-        from tianzhou.broker.metrics.backlog import WaitingDeps
+        from tianzhou.broker.metrics.backlog import BacklogDeps
         from tianzhou.broker.metrics.legacy_exporter import ExporterDeps
 
         assert self._pops is not None
         pops = self._pops.table
-        waiting = WaitingDeps(store, self.stats, halves.open_count, waits.timer_figures, pops)
+        waiting = BacklogDeps(store, self.stats, halves.open_count, scheduled.timer_stats, pops)
         deps = prometheus.MetricDeps(
             self._settings, self.topics, self.groups, self.offsets, self.consumers, self.producers,
             store, self.stats, lambda: len(self.parked),
@@ -294,7 +300,7 @@ class Broker:
             ),
         )  # fmt: skip
 
-    def _load_tables(self, waits: Waits) -> None:
+    def _load_tables(self, scheduled: ScheduledMessages) -> None:
         paths = self._paths
         for path, load in (
             (paths.topics, self.topics.load),
@@ -314,7 +320,7 @@ class Broker:
                 paths.offsets: lambda: encode_table_steps(self.offsets.as_file()),
                 paths.totals: self._encode_totals,
                 paths.modes: lambda: encode_table_steps(self.modes.as_file()),
-                **waits.encoders(),
+                **scheduled.encoders(),
             }
         )
 
@@ -350,16 +356,16 @@ class Broker:
         )  # fmt: skip
         # A half cannot be delayed as well, so the redirect of halves comes first.
         writer.add_redirect(halves.redirect)
-        assert self._waits is not None
-        writer.add_redirect(self._waits.redirect)
-        delays = self._waits.delays
-        self._turnstile = FairQueue(self._waits.slices)
+        assert self._scheduled is not None
+        writer.add_redirect(self._scheduled.redirect)
+        delays = self._scheduled.delays
+        self._turnstile = FairQueue(self._scheduled.slices)
         queue_locks = LockDeps(
             settings, self.topics, self.groups, limits, QueueLocks(), QueueLocks(), steady
         )
         pulls = PullDeps(
             settings, self.topics, self.groups, self.consumers, self.offsets, store, self.parked,
-            stats, steady, self._wakes.arm, self._pull_found,
+            stats, steady, self._pull_waker.arm, self._pull_found,
             self._may_consume,
         )  # fmt: skip
         clients = ClientDeps(
@@ -368,8 +374,8 @@ class Broker:
         )  # fmt: skip
         pops = pop.put_together(
             settings, self.topics, self.groups, self.offsets, store, stats, limits, clock,
-            steady, store_host, self._save_tables, self._waits.timed_until_ms, self._may_consume,
-            self._step,
+            steady, store_host, self._save_tables, self._scheduled.timed_until_ms,
+            self._may_consume, self._step,
         )  # fmt: skip
         self._pops, self._polls = pops.pops, pops.polls
         client = Client(tls=self._client_tls, credentials=inner_credentials(config))
@@ -389,7 +395,7 @@ class Broker:
             )  # fmt: skip
         about = BrokerDeps(
             settings, asyncio.Lock(), stats.started_ms, store, durability, stats,
-            self.history, lambda: len(self.parked), self._waits.figures, clock,
+            self.history, lambda: len(self.parked), self._scheduled.runtime_info, clock,
             self._access is not None, self._settings_changed,
         )  # fmt: skip
         self._runtime = partial(runtime_info, about)
@@ -424,7 +430,7 @@ class Broker:
                     ),
                     store=StoreDeps(
                         self.topics, self.consumers, store, self.history, clock, delays.as_file,
-                        self._waits.timer_check,
+                        self._scheduled.timer_checkpoint,
                     ),
                     locks=queue_locks,
                     transactions=TransactionDeps(
@@ -503,12 +509,12 @@ class Broker:
 
     def clock_moved(self) -> None:
         """A clock that was given was moved; look again at everything that waits for a time."""
-        self._wakes.ring()
-        if self._waits is not None:
-            self._waits.look_now()
+        self._pull_waker.expire_due()
+        if self._scheduled is not None:
+            self._scheduled.clock_changed()
         if self._pops is not None and self._polls is not None:
-            self._pops.look_now()
-            self._polls.ring()
+            self._pops.clock_changed()
+            self._polls.expire_due()
         if self._running is not None:
             self._running.checks.clock_changed()
 
@@ -526,7 +532,7 @@ class Broker:
             pull.answer_all(running.pulls)
         if self._polls is not None:
             self._polls.close()
-        self._wakes.cancel()
+        self._pull_waker.cancel()
         web, self._web = self._web, None
         if web is not None:
             await web.close()
@@ -538,9 +544,9 @@ class Broker:
         if running is not None:
             await running.checks.stop()
             await running.client.close()
-        waits, self._waits = self._waits, None
-        if waits is not None:
-            await waits.stop()
+        scheduled, self._scheduled = self._scheduled, None
+        if scheduled is not None:
+            await scheduled.stop()
         pops, self._pops = self._pops, None
         if pops is not None:
             await pops.stop()
@@ -615,7 +621,7 @@ class Broker:
         """
         if self._hot is not None:
             self._hot.forget_all()
-        self._wakes.wake((topic, queue_id) for queue_id in queue_ids)
+        self._pull_waker.wake((topic, queue_id) for queue_id in queue_ids)
 
     def _encode_totals(self) -> Steps[bytes]:
         self.history.collect(self._clock())
@@ -652,13 +658,13 @@ class Broker:
 
     def _message_arrived(self, topic: str, queue_id: int, _: int, code: int, __: int) -> None:
         """Told by the store; those who wait are answered when this turn of the loop is over."""
-        if topic in WAITING_TOPICS and self._waits is not None:
-            self._waits.arrived(topic, code)
+        if topic in WAITING_TOPICS and self._scheduled is not None:
+            self._scheduled.arrived(topic, code)
         if self._polls is not None and len(self._polls):
             self._polls.arrived(topic, queue_id)
         # Without long polling a pull is looked at when its short time is up, as in RocketMQ.
         if self._settings.config.long_polling_enable:
-            self._wakes.arrived((topic, queue_id))
+            self._pull_waker.arrived((topic, queue_id))
 
     def _wake_pull(self, parked: Parked[Connection, Waiting]) -> None:
         if self._running is not None:
@@ -671,7 +677,7 @@ class Broker:
     def _sweep(self) -> None:
         if self._running is not None:
             store = self._running.store
-            self._wakes.wake(self.parked.overdue_queues(lambda key: store.max_offset(*key)))
+            self._pull_waker.wake(self.parked.overdue_queues(lambda key: store.max_offset(*key)))
 
     # -- background --------------------------------------------------------------------------------
 
@@ -684,8 +690,8 @@ class Broker:
             locks.forget_expired(self._running.locks)
 
     async def _run_waits(self) -> None:
-        if self._waits is not None and self._saver is not None:
-            await self._waits.run(self._saver.save)
+        if self._scheduled is not None and self._saver is not None:
+            await self._scheduled.run(self._saver.save)
 
     async def _run_pops(self) -> None:
         if self._pops is not None:

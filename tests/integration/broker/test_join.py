@@ -135,12 +135,12 @@ def test_what_every_broker_has_of_its_own_is_left_out() -> None:
         "C_REPLY_TOPIC", "bad name",
     )  # fmt: skip
     theirs = TopicConfigTable(topics={name: TopicConfig(perm=2) for name in names})
-    assert copy_metadata.take_topics(theirs, frozenset(("C", "a")), topics) == 1
-    assert copy_metadata.take_topics(theirs, frozenset(("C", "a")), topics) == 0
+    assert copy_metadata.add_topics(theirs, frozenset(("C", "a")), topics) == 1
+    assert copy_metadata.add_topics(theirs, frozenset(("C", "a")), topics) == 0
     assert topics.topics == {"orders": TopicConfig(topic_name="orders", perm=2)}
     made = SubscriptionGroupConfig(retry_max_times=1)
     table = SubscriptionGroupTable(groups={"g": made, "TOOLS_CONSUMER": made})
-    assert copy_metadata.take_groups(table, groups) == 1
+    assert copy_metadata.add_groups(table, groups) == 1
     found = groups.get("g")
     assert found is not None
     assert (found.group_name, found.retry_max_times) == ("g", 1)

@@ -27,7 +27,7 @@ async def call_client(
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"{who} cannot be asked: {e}") from e
 
 
-def passed_on(answer: Command) -> Command:
+def forwarded(answer: Command) -> Command:
     """A client's answer as the broker's own."""
     return Command(
         code=answer.code, remark=answer.remark, ext_fields=dict(answer.fields), body=answer.body

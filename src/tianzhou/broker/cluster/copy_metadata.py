@@ -124,12 +124,12 @@ async def _copy_from(
     except TianzhouError as e:
         log.warning("broker %s: its topics and groups are not taken over: %s", peer, e)
         return
-    topic_count = take_topics(their_topics, cluster.own_names, topics)
-    group_count = take_groups(their_groups, groups)
+    topic_count = add_topics(their_topics, cluster.own_names, topics)
+    group_count = add_groups(their_groups, groups)
     log.info("broker %s: %d topics and %d groups taken over", peer, topic_count, group_count)
 
 
-def take_topics(theirs: TopicConfigTable, own_names: frozenset[str], topics: TopicTable) -> int:
+def add_topics(theirs: TopicConfigTable, own_names: frozenset[str], topics: TopicTable) -> int:
     """Add the topics of a peer that are not there yet; returns how many."""
     count = 0
     for name, topic in theirs.topics.items():
@@ -156,7 +156,7 @@ def _is_legal_topic(name: str) -> bool:
     return True
 
 
-def take_groups(theirs: SubscriptionGroupTable, groups: GroupTable) -> int:
+def add_groups(theirs: SubscriptionGroupTable, groups: GroupTable) -> int:
     """Add the groups of a peer that are not there yet; returns how many."""
     count = 0
     for name, group in theirs.groups.items():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tianzhou.broker import validation
-from tianzhou.broker.cluster.call_client import call_client, passed_on
+from tianzhou.broker.cluster.call_client import call_client, forwarded
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.tables.clients import Client, ConsumerTable
 from tianzhou.broker.tables.groups import GroupTable
@@ -74,7 +74,7 @@ async def get_consumer_running_info(deps: RelayDeps, _: Connection, request: Com
         ext_fields=dict(request.fields),
         body=request.body,
     )
-    return passed_on(await call_client(connection, command, who))
+    return forwarded(await call_client(connection, command, who))
 
 
 async def consume_message_directly(deps: RelayDeps, _: Connection, request: Command) -> Command:
@@ -99,7 +99,7 @@ async def consume_message_directly(deps: RelayDeps, _: Connection, request: Comm
     command = Command(
         code=RequestCode.CONSUME_MESSAGE_DIRECTLY, ext_fields=fields, body=bytes(record)
     )
-    return passed_on(await call_client(connection, command, who))
+    return forwarded(await call_client(connection, command, who))
 
 
 def _consumer(deps: RelayDeps, group_name: str, client_id: str) -> tuple[Connection, str]:

@@ -398,9 +398,9 @@ def get_consumer_connections(deps: ClientDeps, _: Connection, request: Command) 
             SubscriptionDifference(
                 topic=each.topic,
                 client_id=each.client_id,
-                subscribes=each.wording,
+                subscribes=each.description,
                 other_client_id=each.other_client_id,
-                other_subscribes=each.other_wording,
+                other_subscribes=each.other_description,
             )
             for each in group.differences
         ]

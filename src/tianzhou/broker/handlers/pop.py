@@ -19,8 +19,8 @@ from tianzhou.broker import validation
 from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.handlers.pull import MayConsume, refuse_waiting
-from tianzhou.broker.longpoll.parked_pops import PopParked, PopPolls, PopWaiting
-from tianzhou.broker.pop.inflight import Change, Flying, Key
+from tianzhou.broker.longpoll.parked_pops import ParkedPops, PopParked, WaitingPop
+from tianzhou.broker.pop.inflight import Change, InFlight, Key
 from tianzhou.broker.pop.reviver import Pops
 from tianzhou.broker.statistics.counters import Stats
 from tianzhou.broker.tables.clients import Subscription, make_subscription
@@ -85,7 +85,7 @@ class PopDeps:
     groups: GroupTable
     store: MessageStore
     pops: Pops
-    polls: PopPolls
+    polls: ParkedPops
     stats: Stats
     limits: TableLimits
     clock: Clock
@@ -116,7 +116,7 @@ def put_together(
     def serve(parked: PopParked, is_due: bool) -> bool:
         return serve_waiting(deps, parked, is_due)
 
-    polls = PopPolls(steady, serve)
+    polls = ParkedPops(steady, serve)
     pops = Pops(
         settings, store, topics, groups, offsets, stats, clock, steady, store_host, topics_saved,
         polls.visible, step, timed_until_ms, polls.visible_everywhere,
@@ -208,7 +208,7 @@ def _pop(
         _pop_queue(deps, config, header, subscription, key, now_ms, got)
     if got.changes:
         _check_room(deps, config, got.changes)
-        deps.pops.note(got.changes)
+        deps.pops.apply(got.changes)
     body = b"".join(got.records)
     if got.records:
         deps.stats.delivered(
@@ -298,7 +298,7 @@ def _pop_queue(
     got: _Gathered,
 ) -> None:
     table = deps.pops.table
-    place = deps.pops.place(key)
+    place = deps.pops.next_offset(key)
     if header.order and table.is_blocked(key, header.attempt_id, deps.steady()):
         return
     start = _first_offset(deps, config, key, header.init_mode) if place is None else place
@@ -326,7 +326,7 @@ def _pop_queue(
         got.changes.append(Change(key, offsets[0], batch=batch, clear=went_back))
         got.counts += receipts.order_count_info(key.topic, key.queue_id, offsets, batch.counts)
     else:
-        rows = tuple(Flying(each, now_ms, header.invisible_time_ms) for each in offsets)
+        rows = tuple(InFlight(each, now_ms, header.invisible_time_ms) for each in offsets)
         got.changes.append(Change(key, read.next_offset, put=rows, clear=went_back))
     got.starts.append(receipts.start_offset_info(key.topic, key.queue_id, start))
     got.places.append(receipts.message_offset_info(key.topic, key.queue_id, offsets))
@@ -496,13 +496,13 @@ def _park(
     config: BrokerConfig,
     connection: Connection,
     request: Command,
-    waiting: PopWaiting,
+    waiting: WaitingPop,
 ) -> int | None:
     """None if the request waits now, else the code to answer it with."""
     header, polls = waiting.header, deps.polls
     if header.poll_time_ms <= 0 or request.is_oneway:
         return ResponseCode.POLLING_TIMEOUT
-    if not polls.has_room(connection, waiting, config.max_pop_polling_size):
+    if not polls.has_capacity(connection, waiting, config.max_pop_polling_size):
         return ResponseCode.POLLING_FULL
     same_count = polls.count(header.topic, header.consumer_group, max(header.queue_id, -1))
     if same_count > config.pop_polling_size:
@@ -517,8 +517,8 @@ def _waiting(
     request: Command,
     header: PopMessageRequest | NotificationRequest,
     subscription: Subscription,
-) -> PopWaiting:
-    return PopWaiting(header, subscription, request.opaque, request.encoding, connection.account)
+) -> WaitingPop:
+    return WaitingPop(header, subscription, request.opaque, request.encoding, connection.account)
 
 
 def serve_waiting(deps: PopDeps, parked: PopParked, is_due: bool) -> bool:
@@ -553,7 +553,7 @@ def serve_waiting(deps: PopDeps, parked: PopParked, is_due: bool) -> bool:
 
 
 def _answer_to(
-    deps: PopDeps, connection: Connection, waiting: PopWaiting
+    deps: PopDeps, connection: Connection, waiting: WaitingPop
 ) -> tuple[Command | None, bool]:
     header, config = waiting.header, deps.settings.config
     if not deps.may_consume(connection, waiting.account, header.topic, header.consumer_group):
@@ -598,7 +598,7 @@ def _has_message(
     now_ms = deps.steady()
     for name, queue_id in queues:
         key = Key(header.consumer_group, name, queue_id)
-        place = deps.pops.place(key)
+        place = deps.pops.next_offset(key)
         if header.order and deps.pops.table.is_blocked(key, header.attempt_id, now_ms):
             continue
         start = deps.store.min_offset(name, queue_id) if place is None else place
@@ -625,7 +625,7 @@ def peek_message(deps: PopDeps, _: Connection, request: Command) -> Command:
     retry_queues = _retry_queues(deps, config, header.consumer_group, header.topic)
     for name, queue_id in (*queues, *retry_queues):
         key = Key(header.consumer_group, name, queue_id)
-        place = deps.pops.place(key)
+        place = deps.pops.next_offset(key)
         start = deps.store.min_offset(name, queue_id) if place is None else place
         rest += max(deps.store.max_offset(name, queue_id) - start, 0)
         wanted = header.max_msg_count - len(records)

@@ -9,7 +9,7 @@ import binascii
 from collections.abc import Iterator
 
 from tianzhou.broker.handlers.pop import PopDeps, check_invisible, find_topic
-from tianzhou.broker.pop.inflight import Change, Flying, Key
+from tianzhou.broker.pop.inflight import Change, InFlight, Key
 from tianzhou.clock import Moment
 from tianzhou.errors import BodyError, RequestError
 from tianzhou.limits import ACKED_BITS_MAX
@@ -47,7 +47,7 @@ def ack_message(deps: PopDeps, _: Connection, request: Command) -> Command:
 
 
 def _note_acked(deps: PopDeps, changes: list[Change]) -> None:
-    deps.pops.note(changes)
+    deps.pops.apply(changes)
     for key, *_ in changes:
         deps.stats.acked[key.topic, key.group] += 1
     if deps.settings.config.enable_pop_message_threshold:
@@ -88,7 +88,7 @@ def _ack_in_order(deps: PopDeps, key: Key, queue_offset: int, pop_time_ms: int) 
     change = table.batch_acked(key, queue_offset, pop_time_ms)
     if change is None:
         return
-    deps.pops.note([change])
+    deps.pops.apply([change])
     deps.stats.acked[key.topic, key.group] += 1
     if not table.is_blocked(key, None, deps.steady()):
         deps.polls.visible(key.topic)
@@ -168,7 +168,7 @@ def change_invisible_time(deps: PopDeps, _: Connection, request: Command) -> Com
         change = table.batch_prolonged(key, header.queue_offset, handle.pop_time_ms, visible_ms)
         pop_time_ms, invisible_time_ms = handle.pop_time_ms, visible_ms - handle.pop_time_ms
     else:
-        old = Flying(header.queue_offset, handle.pop_time_ms, handle.invisible_time_ms)
+        old = InFlight(header.queue_offset, handle.pop_time_ms, handle.invisible_time_ms)
         change = table.prolonged(key, old, at, header.invisible_time_ms)
         pop_time_ms, invisible_time_ms = at.wall_ms, header.invisible_time_ms
     if change is None:
@@ -177,7 +177,7 @@ def change_invisible_time(deps: PopDeps, _: Connection, request: Command) -> Com
             f"message {header.queue_offset} of topic {header.topic} queue {header.queue_id} is not "
             f"in flight by this handle: it is acknowledged, or its time was up",
         )
-    deps.pops.note([change])
+    deps.pops.apply([change])
     # As RocketMQ counts it: acknowledged, and popped anew.
     deps.stats.acked[key.topic, key.group] += 1
     deps.stats.popped[key.topic, key.group] += 1

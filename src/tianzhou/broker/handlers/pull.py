@@ -403,7 +403,7 @@ def _park(deps: PullDeps, config: BrokerConfig, asked: Asked) -> bool:
     if not header.sys_flag & MAY_BE_HELD or request.is_oneway:
         return False
     cost = subscription.cost
-    if not deps.parked.has_room(connection, cost, config.max_parked_pulls):
+    if not deps.parked.has_capacity(connection, cost, config.max_parked_pulls):
         return False
     wait_ms = header.suspend_timeout_millis
     if not config.long_polling_enable:

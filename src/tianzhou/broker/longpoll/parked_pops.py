@@ -23,7 +23,7 @@ _RING_MS_MIN, _RING_MS_MAX = 10, 1000
 
 
 @dataclass(frozen=True, slots=True)
-class PopWaiting:
+class WaitingPop:
     """What is left of a request while it waits: enough to answer it."""
 
     header: PopMessageRequest | NotificationRequest
@@ -33,19 +33,19 @@ class PopWaiting:
     account: str | None = None
 
 
-PopParked = Parked[Connection, PopWaiting]
+PopParked = Parked[Connection, WaitingPop]
 Serve = Callable[[PopParked, bool], bool]
 """Tries to answer one; told whether its time is up. Returns whether it was answered."""
 
 
-class PopPolls:
+class ParkedPops:
     """Everyone who waits for something to pop."""
 
     def __init__(self, steady: Clock, serve: Serve) -> None:
         self._steady = steady
         self._serve = serve
         self._loop = asyncio.get_running_loop()
-        self._parked = ParkedPulls[Connection, PopWaiting]()
+        self._parked = ParkedPulls[Connection, WaitingPop]()
         self._queues: dict[str, set[int]] = {}
         """Queue ids by topic for which somebody waits, or did."""
         self._arrived: dict[QueueKey, None] = {}
@@ -65,11 +65,11 @@ class PopPolls:
         waiting = self._parked.waiting((topic, queue_id))
         return sum(each.request.header.consumer_group == group for each in waiting)
 
-    def has_room(self, connection: Connection, waiting: PopWaiting, cost_max: int) -> bool:
+    def has_capacity(self, connection: Connection, waiting: WaitingPop, cost_max: int) -> bool:
         """Whether one more may wait."""
-        return self._parked.has_room(connection, waiting.subscription.cost, cost_max)
+        return self._parked.has_capacity(connection, waiting.subscription.cost, cost_max)
 
-    def park(self, connection: Connection, wait_ms: int, waiting: PopWaiting) -> bool:
+    def park(self, connection: Connection, wait_ms: int, waiting: WaitingPop) -> bool:
         """Let a request wait; False if there is no more waiting."""
         if not self._is_open:
             return False
@@ -138,7 +138,7 @@ class PopPolls:
 
     # -- time --------------------------------------------------------------------------------------
 
-    def ring(self) -> None:
+    def expire_due(self) -> None:
         """Answer those whose time is up."""
         for parked in self._parked.take_due(self._steady()):
             self._serve(parked, True)
@@ -151,7 +151,7 @@ class PopPolls:
         deadline_ms = self._parked.next_deadline_ms()
         if deadline_ms is not None and self._is_open:
             wait_ms = min(max(deadline_ms - self._steady(), _RING_MS_MIN), _RING_MS_MAX)
-            self._timer = self._loop.call_later(wait_ms / 1000, self.ring)
+            self._timer = self._loop.call_later(wait_ms / 1000, self.expire_due)
 
     def close(self) -> None:
         """Answer everyone: the broker stops."""

@@ -73,7 +73,7 @@ class ParkedPulls(Generic[W, T]):
         self.cost += cost
         return parked
 
-    def has_room(self, owner: W, cost: int, cost_max: int) -> bool:
+    def has_capacity(self, owner: W, cost: int, cost_max: int) -> bool:
         """Whether one more may wait: of all together, and of one connection."""
         own_count = len(self._by_owner.get(owner, ()))
         return self.cost + cost <= cost_max and own_count < PARKED_OF_CONNECTION_MAX

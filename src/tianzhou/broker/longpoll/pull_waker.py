@@ -20,7 +20,7 @@ W = TypeVar("W")
 T = TypeVar("T")
 
 
-class PullWakes(Generic[W, T]):
+class PullWaker(Generic[W, T]):
     """The timer and the queue of those who are to be looked at."""
 
     def __init__(
@@ -74,7 +74,7 @@ class PullWakes(Generic[W, T]):
         if self._timer is None:
             self._set_timer()
 
-    def ring(self) -> None:
+    def expire_due(self) -> None:
         """Answer those whose time is up; the clock may have jumped."""
         self.cancel()
         self._answer_due(self._steady())
@@ -91,4 +91,4 @@ class PullWakes(Generic[W, T]):
         self._timer = None
         if deadline_ms is not None:
             delay_ms = min(max(deadline_ms - self._steady(), _RING_MS_MIN), _RING_MS_MAX)
-            self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self.ring)
+            self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self.expire_due)

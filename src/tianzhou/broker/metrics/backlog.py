@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from tianzhou.broker.pop.inflight import PopTable
-from tianzhou.broker.scheduled.timer_stats import TimerFigures
+from tianzhou.broker.scheduled.timer_stats import TimerStats
 from tianzhou.broker.statistics.counters import Stats
 from tianzhou.store.message_store import MessageStore
 
@@ -19,13 +19,13 @@ _LOOKS_MAX = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingDeps:
+class BacklogDeps:
     """What these figures are taken from."""
 
     store: MessageStore
     stats: Stats
     open_halves: Callable[[], int]
-    timer: Callable[[], TimerFigures]
+    timer: Callable[[], TimerStats]
     pops: PopTable
 
 
@@ -33,13 +33,13 @@ class WaitingDeps:
 class _Popped:
     """A topic of a group that pops."""
 
-    flying_count: int = 0
+    in_flight_count: int = 0
     ready_count: int = 0
     oldest_ready_ms: int | None = None
 
 
-def waiting_figures(
-    deps: WaitingDeps, labels: list[str], node: list[str], now_ms: int
+def backlog_metrics(
+    deps: BacklogDeps, labels: list[str], node: list[str], now_ms: int
 ) -> Iterator[Metric]:
     """All of them, for a node with these labels."""
     yield from _transactions(deps, labels, node)
@@ -47,7 +47,7 @@ def waiting_figures(
     yield from _popped(deps, [*labels, "topic", "consumer_group"], node, now_ms)
 
 
-def _transactions(deps: WaitingDeps, labels: list[str], node: list[str]) -> Iterator[Metric]:
+def _transactions(deps: BacklogDeps, labels: list[str], node: list[str]) -> Iterator[Metric]:
     halves = GaugeMetricFamily("rocketmq_half_messages", "Halves that are open", labels=labels)
     halves.add_metric(node, deps.open_halves())
     yield halves
@@ -61,7 +61,7 @@ def _transactions(deps: WaitingDeps, labels: list[str], node: list[str]) -> Iter
         yield family
 
 
-def _timed(deps: WaitingDeps, labels: list[str], node: list[str]) -> Iterator[Metric]:
+def _timed(deps: BacklogDeps, labels: list[str], node: list[str]) -> Iterator[Metric]:
     told = deps.timer()
     gauges = {
         "rocketmq_timing_messages": ("Messages that wait for their time", told.waiting_count),
@@ -83,7 +83,7 @@ def _timed(deps: WaitingDeps, labels: list[str], node: list[str]) -> Iterator[Me
         yield counter
 
 
-def _popped(deps: WaitingDeps, labels: list[str], node: list[str], now_ms: int) -> Iterator[Metric]:
+def _popped(deps: BacklogDeps, labels: list[str], node: list[str], now_ms: int) -> Iterator[Metric]:
     flying, ready, queueing = (
         GaugeMetricFamily(
             f"rocketmq_consumer_{name}", f"{meaning}, of groups that pop", labels=labels
@@ -96,19 +96,19 @@ def _popped(deps: WaitingDeps, labels: list[str], node: list[str], now_ms: int) 
     )
     for (topic, group), found in _pops(deps).items():
         places = [*node, topic, group]
-        flying.add_metric(places, found.flying_count)
+        flying.add_metric(places, found.in_flight_count)
         ready.add_metric(places, found.ready_count)
         oldest_ms = found.oldest_ready_ms
         queueing.add_metric(places, 0 if oldest_ms is None else max(now_ms - oldest_ms, 0))
     yield from (flying, ready, queueing)
 
 
-def _pops(deps: WaitingDeps) -> dict[tuple[str, str], _Popped]:
+def _pops(deps: BacklogDeps) -> dict[tuple[str, str], _Popped]:
     table, store = deps.pops, deps.store
     found: dict[tuple[str, str], _Popped] = {}
-    for number, key in enumerate(table.places()):
+    for number, key in enumerate(table.keys()):
         each = found.setdefault((key.topic, key.group), _Popped())
-        each.flying_count += table.count(key)
+        each.in_flight_count += table.count(key)
         next_offset = table.next_offset(key) or 0
         ready_count = max(store.max_offset(key.topic, key.queue_id) - next_offset, 0)
         each.ready_count += ready_count

@@ -28,7 +28,7 @@ from tianzhou.store.message_store import MessageStore
 _LOOKS_MAX = 2_000
 """Records that one page may cost to find out how old backlogs are; the rest have no such figure."""
 
-A_TURN = 256
+YIELD_EVERY = 256
 """Topics, or groups in topics, that are looked at before others have a turn."""
 
 _BROKER = ["cluster", "broker"]
@@ -56,7 +56,7 @@ class ExporterDeps:
     clock: Clock
 
 
-def exporter_figures(deps: ExporterDeps) -> Iterator[Metric | None]:
+def exporter_metrics(deps: ExporterDeps) -> Iterator[Metric | None]:
     """Every metric that a broker alone can know; None where others may have a turn."""
     deps.history.refresh(deps.clock())
     for some in (_rates(deps), _ends(deps), _online(deps), _groups(deps), _runtime(deps)):
@@ -98,7 +98,7 @@ def _rates(deps: ExporterDeps) -> Iterator[Metric | None]:
     node, now_ms = _node(deps), deps.clock()
 
     def of(statistic: str) -> Iterable[tuple[str, Figures]]:
-        return deps.history.all_over(statistic, MINUTE, now_ms)
+        return deps.history.over_window(statistic, MINUTE, now_ms)
 
     for name, (statistic, meaning) in _RATES.items():
         # The whole broker's has the cluster for a key, the others a topic, or topic and group.
@@ -127,7 +127,7 @@ def _ends(deps: ExporterDeps) -> Iterator[Metric | None]:
     retries = _gauge("rocketmq_topic_retry_offset", "Retries ever stored", _TOPIC)
     dead = _gauge("rocketmq_topic_dlq_offset", "Dead letters ever stored", [*_BROKER, "group"])
     for number, (name, topic) in enumerate(list(deps.topics.topics.items()), 1):
-        if not number % A_TURN:
+        if not number % YIELD_EVERY:
             yield None
         count = max(topic.read_queue_count, topic.write_queue_count)
         total = sum(deps.store.max_offset(name, queue_id) for queue_id in range(count))
@@ -186,7 +186,7 @@ def _groups(deps: ExporterDeps) -> Iterator[Metric | None]:
 
     looks_left = _LOOKS_MAX
     for number, (topic, group, live) in enumerate(list(deps.offsets.progress()), 1):
-        if not number % A_TURN:
+        if not number % YIELD_EVERY:
             yield None
         queues = live.copy()
         if topic.startswith(DLQ_TOPIC_PREFIX):

@@ -17,8 +17,8 @@ from prometheus_client.registry import Collector
 
 from tianzhou.broker.acl.guard import Lack
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.metrics.backlog import WaitingDeps, waiting_figures
-from tianzhou.broker.metrics.legacy_exporter import A_TURN, ExporterDeps, exporter_figures
+from tianzhou.broker.metrics.backlog import BacklogDeps, backlog_metrics
+from tianzhou.broker.metrics.legacy_exporter import YIELD_EVERY, ExporterDeps, exporter_metrics
 from tianzhou.broker.statistics.counters import Counts, Stats
 from tianzhou.broker.tables.clients import ConsumerTable, ProducerTable
 from tianzhou.broker.tables.groups import GroupTable
@@ -50,7 +50,7 @@ class MetricDeps:
     """How many additions were refused because a table is full, by setting."""
     acl_refusals: Callable[[], Mapping[Lack, int]]
     """How many requests access control refused, by what they lacked."""
-    waiting: WaitingDeps
+    waiting: BacklogDeps
     """What the figures of halves, timed and popped messages are taken from."""
     exporter: ExporterDeps
     """What the figures under the older names are taken from."""
@@ -95,9 +95,9 @@ def _figures(deps: MetricDeps) -> Iterator[Metric | None]:
         yield from some
         yield None
     node = _labels(deps.settings.config)
-    yield from waiting_figures(deps.waiting, _NODE, node, deps.exporter.clock())
+    yield from backlog_metrics(deps.waiting, _NODE, node, deps.exporter.clock())
     yield None
-    yield from exporter_figures(deps.exporter)
+    yield from exporter_metrics(deps.exporter)
 
 
 def pages(deps: MetricDeps) -> Pages:
@@ -177,7 +177,7 @@ def _backlog(deps: MetricDeps) -> Iterator[Metric | None]:
         labels=[*_NODE, "topic", "consumer_group"],
     )  # fmt: skip
     for number, (topic, group, queues) in enumerate(list(deps.offsets.progress()), 1):
-        if not number % A_TURN:
+        if not number % YIELD_EVERY:
             yield None
         if topic.startswith(DLQ_TOPIC_PREFIX):
             continue  # whoever reads dead letters does not make them fewer

@@ -8,7 +8,7 @@ from tianzhou.broker.pop.apache_checkpoints import (
     NOTES_TOPIC,
     CheckPoint,
     Notes,
-    parse_note,
+    parse_checkpoint_record,
 )
 from tianzhou.broker.tables.offsets import NOT_FOUND, OffsetTable
 from tianzhou.errors import BodyError
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 _NOTES_A_LOOK = 64
 
 
-class NotesReader:
+class CheckpointReader:
     """The notes in a store."""
 
     def __init__(
@@ -74,7 +74,7 @@ class NotesReader:
         for record in read.records:
             message = decode_record(record, check_crc=False)
             try:
-                note = parse_note(message.tags or "", message.body)
+                note = parse_checkpoint_record(message.tags or "", message.body)
             except BodyError as e:
                 self._strange_count += 1
                 if self._strange_count == 1:

@@ -15,7 +15,7 @@ Values in, values out; `pop_run.py` reads the topic and makes the messages visib
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tianzhou.broker.pop.inflight import Flying, Key
+from tianzhou.broker.pop.inflight import InFlight, Key
 from tianzhou.errors import BodyError
 from tianzhou.names import SYSTEM_TOPIC_PREFIX
 from tianzhou.protocol import fastjson
@@ -50,10 +50,10 @@ class CheckPoint(NamedTuple):
     def visible_ms(self) -> int:
         return self.popped.pop_time_ms + self.invisible_time_ms
 
-    def rows(self) -> list[Flying]:
+    def rows(self) -> list[InFlight]:
         """The messages as our own pops note them."""
         pop_time_ms = self.popped.pop_time_ms
-        return [Flying(each, pop_time_ms, self.invisible_time_ms) for each in self.queue_offsets]
+        return [InFlight(each, pop_time_ms, self.invisible_time_ms) for each in self.queue_offsets]
 
 
 class Acks(NamedTuple):
@@ -63,7 +63,7 @@ class Acks(NamedTuple):
     queue_offsets: tuple[int, ...]
 
 
-def parse_note(tag: str, body: bytes) -> CheckPoint | Acks | None:
+def parse_checkpoint_record(tag: str, body: bytes) -> CheckPoint | Acks | None:
     """What a message of the topic says; None if it is no note. Raises BodyError."""
     if tag not in (_CHECK_POINT, _ACK, _BATCH_ACK):
         return None

@@ -19,7 +19,7 @@ from typing import Self
 import msgspec
 
 from tianzhou.broker.background import sqlite_file
-from tianzhou.broker.pop.inflight import Batch, Change, Flying, Key
+from tianzhou.broker.pop.inflight import Batch, Change, InFlight, Key
 from tianzhou.errors import StoreError
 
 log = logging.getLogger(__name__)
@@ -72,12 +72,12 @@ class PopIndex:
             raise StoreError(f"the pop index {path} cannot be opened: {e}") from e
 
     def _read(self) -> Iterator[Change]:
-        rows: dict[int, list[Flying]] = {}
+        rows: dict[int, list[InFlight]] = {}
         for place, *row in self._connection.execute(
             "SELECT place, queue_offset, pop_time_ms, invisible_time_ms FROM flying "
             "ORDER BY place, queue_offset"
         ):
-            rows.setdefault(place, []).append(Flying(*row))
+            rows.setdefault(place, []).append(InFlight(*row))
         for ident, group, topic, queue_id, next_offset, batch in self._connection.execute(
             "SELECT id, grp, topic, queue_id, next_offset, batch FROM places"
         ):

@@ -42,7 +42,7 @@ class Key(NamedTuple):
     queue_id: int
 
 
-class Flying(NamedTuple):
+class InFlight(NamedTuple):
     """A message that a consumer has and nobody else gets."""
 
     queue_offset: int
@@ -85,7 +85,7 @@ class Change(NamedTuple):
 
     key: Key
     next_offset: int
-    put: tuple[Flying, ...] = ()
+    put: tuple[InFlight, ...] = ()
     """In flight from now on, instead of what was known of the same messages."""
     drop: tuple[int, ...] = ()
     batch: Batch | None = None
@@ -101,7 +101,7 @@ class _Due(NamedTuple):
 
     due_ms: int
     key: Key
-    row: Flying
+    row: InFlight
 
 
 @dataclass(slots=True)
@@ -149,7 +149,7 @@ class PopTable:
         """A heap of when messages become visible; what was acknowledged is left in for a while."""
         self._frees: list[tuple[int, Key]] = []
         """A heap of when ordered queues become free."""
-        self.flying_count = 0
+        self.in_flight_count = 0
 
     # -- asking ------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class PopTable:
         """How many queues groups have popped, counted for each group."""
         return len(self._places)
 
-    def places(self) -> list[Key]:
+    def keys(self) -> list[Key]:
         """Every queue that some group has popped."""
         return list(self._places)
 
@@ -201,7 +201,7 @@ class PopTable:
         free_ms = place.free_ms
         return free_ms is not None and now_ms < free_ms
 
-    def flying(self, key: Key) -> Iterator[Flying]:
+    def in_flight(self, key: Key) -> Iterator[InFlight]:
         place = self._places.get(key)
         return iter(()) if place is None else (each.row for each in place.flying.values())
 
@@ -221,7 +221,9 @@ class PopTable:
             return None
         return Change(key, self._places[key].next_offset, drop=(queue_offset,))
 
-    def prolonged(self, key: Key, old: Flying, at: Moment, invisible_time_ms: int) -> Change | None:
+    def prolonged(
+        self, key: Key, old: InFlight, at: Moment, invisible_time_ms: int
+    ) -> Change | None:
         """A message shall be visible so long after now; None if the handle is worth nothing.
 
         It is not once the message is visible again: a copy of it may be on its way already.
@@ -229,7 +231,7 @@ class PopTable:
         entry = self._entry(key, old.queue_offset)
         if entry is None or entry.row != old or entry.due_ms <= at.steady_ms:
             return None
-        new = Flying(old.queue_offset, at.wall_ms, invisible_time_ms)
+        new = InFlight(old.queue_offset, at.wall_ms, invisible_time_ms)
         return Change(key, self._places[key].next_offset, put=(new,))
 
     def batch_acked(self, key: Key, queue_offset: int, pop_time_ms: int) -> Change | None:
@@ -275,7 +277,7 @@ class PopTable:
         place = self._places.get(key)
         return None if place is None else place.flying.get(queue_offset)
 
-    def _row(self, key: Key, queue_offset: int) -> Flying | None:
+    def _row(self, key: Key, queue_offset: int) -> InFlight | None:
         entry = self._entry(key, queue_offset)
         return None if entry is None else entry.row
 
@@ -287,12 +289,12 @@ class PopTable:
 
     # -- time --------------------------------------------------------------------------------------
 
-    def take_due(self, now_ms: int, count_max: int) -> list[tuple[Key, Flying]]:
+    def take_due(self, now_ms: int, count_max: int) -> list[tuple[Key, InFlight]]:
         """Messages that have become visible, earliest first.
 
         They stay in flight until a change drops them, but are not named again unless given back.
         """
-        due: list[tuple[Key, Flying]] = []
+        due: list[tuple[Key, InFlight]] = []
         while self._times and self._times[0][0] <= now_ms and len(due) < count_max:
             entry = heapq.heappop(self._times)
             _, key, row = entry
@@ -300,14 +302,14 @@ class PopTable:
                 due.append((key, row))
         return due
 
-    def give_back(self, rows: Iterable[tuple[Key, Flying]]) -> None:
+    def requeue(self, rows: Iterable[tuple[Key, InFlight]]) -> None:
         """These could not be dealt with; they are due as before."""
         for key, row in rows:
             entry = self._entry(key, row.queue_offset)
             if entry is not None and entry.row == row:
                 heapq.heappush(self._times, entry)
 
-    def dealt_with(self, rows: Iterable[tuple[Key, Flying]]) -> list[Change]:
+    def dropped(self, rows: Iterable[tuple[Key, InFlight]]) -> list[Change]:
         """What is to be dropped now that these rows have been revived, by place."""
         by_key: dict[Key, list[int]] = {}
         for key, row in rows:
@@ -335,7 +337,7 @@ class PopTable:
         key = change.key
         place = self._places.get(key)
         if place is not None and (change.clear or change.gone):
-            self.flying_count -= len(place.flying)
+            self.in_flight_count -= len(place.flying)
             del self._places[key]
             # Messages that are popped anew must not be taken for what they were.
             self._clear_stale()
@@ -359,7 +361,7 @@ class PopTable:
             place.flying = flying = OrderedDict(sorted(flying.items()))
         for queue_offset in change.drop:
             flying.pop(queue_offset, None)
-        self.flying_count += len(flying) - before
+        self.in_flight_count += len(flying) - before
         if change.batch is not None:
             place.set_batch(change.batch, at)
             if (free_ms := place.free_ms) is not None:
@@ -370,7 +372,7 @@ class PopTable:
                         for key, place in self._places.items()
                         if (free_ms := place.free_ms) is not None
                     )
-        if len(self._times) > 2 * self.flying_count + _STALE_MAX:
+        if len(self._times) > 2 * self.in_flight_count + _STALE_MAX:
             self._clear_stale()
 
     def _clear_stale(self) -> None:

@@ -19,10 +19,10 @@ import msgspec
 
 from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.pop.apache_checkpoint_reader import NotesReader
+from tianzhou.broker.pop.apache_checkpoint_reader import CheckpointReader
 from tianzhou.broker.pop.apache_checkpoints import CheckPoint
 from tianzhou.broker.pop.index import PopIndex
-from tianzhou.broker.pop.inflight import Change, Flying, Key, PopTable
+from tianzhou.broker.pop.inflight import Change, InFlight, Key, PopTable
 from tianzhou.broker.statistics.counters import Stats
 from tianzhou.broker.storing import retry_dlq
 from tianzhou.broker.storing.redraft import redraft
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 _REVIVED_A_TURN = 256
 _PLACES_A_TURN = 256
-_ROOM_SHARE = 8
+_FREE_SHARE = 8
 """After it was full, popping goes on when so large a part is free again."""
 _LOOK_S = 1.0
 _KEEP_S = 5.0
@@ -74,12 +74,12 @@ class Pops:
         on_visible: Callable[[str], None],
         step: CrashPoint = no_crash_point,
         timed_until_ms: Callable[[], int] | None = None,
-        on_room: Callable[[], None] = lambda: None,
+        on_space: Callable[[], None] = lambda: None,
     ) -> None:
         """Takes over what a former run noted. Raises StoreError.
 
         `on_visible` is told a topic in which a group may find something now; `timed_until_ms`
-        tells until when all timed messages are delivered that were due; `on_room` is told when
+        tells until when all timed messages are delivered that were due; `on_space` is told when
         groups may pop again after too many messages were in flight.
         """
         self._settings = settings
@@ -95,20 +95,20 @@ class Pops:
         self._topics_saved = topics_saved
         self._on_visible = on_visible
         self._step = step
-        self._sooner = asyncio.Event()
+        self._wake = asyncio.Event()
         self._planned_ms: int | None = None
-        self._revived: list[tuple[Key, Flying]] = []
+        self._revived: list[tuple[Key, InFlight]] = []
         """Stored anew, but maybe not on disk yet."""
         self._made_topic = False
         self._failing = False
         self._unkept = False
         self._expired_count = 0
-        self._on_room = on_room
+        self._on_space = on_space
         self.is_full = False
         """Whether so many messages are in flight that no more can be popped."""
         self.table = PopTable()
         cluster = settings.config.broker_cluster_name
-        self._notes = NotesReader(store, offsets, cluster, timed_until_ms or clock)
+        self._notes = CheckpointReader(store, offsets, cluster, timed_until_ms or clock)
         path = settings.config.root_directory / "pop" / "inflight.sqlite"
         self._index = PopIndex.open(path)
         try:
@@ -127,7 +127,7 @@ class Pops:
         for change in checked:
             self.table.apply(change, at)
             self._commit(change.key)
-        self._watch_room()
+        self._update_full()
 
     def _now(self) -> Moment:
         return Moment(self._clock(), self._steady())
@@ -148,7 +148,7 @@ class Pops:
 
     # -- what requests do --------------------------------------------------------------------------
 
-    def place(self, key: Key) -> int | None:
+    def next_offset(self, key: Key) -> int | None:
         """Where a group pops next in a queue; None if it never popped there. Raises RequestError.
 
         The offset table has the first word.
@@ -160,16 +160,16 @@ class Pops:
             return None if seen == NOT_FOUND else seen
         if was_reset or seen != committed:
             if seen == NOT_FOUND:
-                self.note([Change(key, 0, gone=True)])
+                self.apply([Change(key, 0, gone=True)])
                 return None
             log.info(
                 "group %s: goes on at %d in topic %s queue %d, as the offset table says",
                 key.group, seen, key.topic, key.queue_id,
             )  # fmt: skip
-            self.note([Change(key, seen, clear=True)])
+            self.apply([Change(key, seen, clear=True)])
         return self.table.next_offset(key)
 
-    def note(self, changes: Iterable[Change]) -> None:
+    def apply(self, changes: Iterable[Change]) -> None:
         """Have changes count. Raises RequestError; then nothing has changed."""
         changes = list(changes)
         self._step("pop: before it is noted")
@@ -185,14 +185,14 @@ class Pops:
             self.table.apply(change, at)
             if not change.gone:
                 self._commit(change.key)
-        self._watch_room()
+        self._update_full()
         self._unkept = True
         next_ms = self.table.next_due_ms()
         if next_ms is not None and (self._planned_ms is None or next_ms < self._planned_ms):
-            self._sooner.set()
+            self._wake.set()
 
-    def _watch_room(self) -> None:
-        count, count_max = self.table.flying_count, self._settings.config.pop_ck_max_buffer_size
+    def _update_full(self) -> None:
+        count, count_max = self.table.in_flight_count, self._settings.config.pop_ck_max_buffer_size
         if count >= count_max:
             if not self.is_full:
                 log.warning(
@@ -200,10 +200,10 @@ class Pops:
                     "out before some are acknowledged or their time is up", count,
                 )  # fmt: skip
             self.is_full = True
-        elif self.is_full and count <= count_max - count_max // _ROOM_SHARE:
+        elif self.is_full and count <= count_max - count_max // _FREE_SHARE:
             # Not with every single one, or everybody who waits would be tried for each.
             self.is_full = False
-            self._on_room()
+            self._on_space()
 
     def _commit(self, key: Key) -> None:
         committed = self.table.committed(key)
@@ -212,9 +212,9 @@ class Pops:
 
     # -- running -----------------------------------------------------------------------------------
 
-    def look_now(self) -> None:
+    def clock_changed(self) -> None:
         """The clock has jumped."""
-        self._sooner.set()
+        self._wake.set()
 
     async def run(self) -> None:
         """Revive what is due and keep the index in shape, until cancelled."""
@@ -224,7 +224,7 @@ class Pops:
 
     async def _keep_reviving(self) -> None:
         while True:
-            self._sooner.clear()
+            self._wake.clear()
             try:
                 is_more = await self._turn(self._steady())
                 self._failing = False
@@ -246,7 +246,7 @@ class Pops:
             wait_s = min(max(next_ms - self._steady(), 0) / 1000, _LOOK_S)
         try:
             async with asyncio.timeout(wait_s):
-                await self._sooner.wait()
+                await self._wake.wait()
         except TimeoutError:
             pass
         self._planned_ms = None
@@ -265,7 +265,7 @@ class Pops:
                 if not self._revive(key, row):
                     continue
             except StoreError as e:
-                self.table.give_back(due[at:])
+                self.table.requeue(due[at:])
                 failure = e
                 break
             self._revived.append((key, row))
@@ -297,10 +297,10 @@ class Pops:
     def _adopt(self, point: CheckPoint) -> None:
         """Have messages in flight that RocketMQ handed out; they are due already."""
         key = point.popped.key
-        next_offset = self.place(key)
+        next_offset = self.next_offset(key)
         if next_offset is None:
             next_offset = max(point.queue_offsets, default=-1) + 1
-        known = {row.queue_offset for row in self.table.flying(key)}
+        known = {row.queue_offset for row in self.table.in_flight(key)}
         # What lies before the group's place was handed out; the rest will be popped anyway.
         rows = [
             row
@@ -308,7 +308,7 @@ class Pops:
             if row.queue_offset < next_offset and row.queue_offset not in known
         ]
         if rows:
-            self.note([Change(key, next_offset, put=tuple(rows))])
+            self.apply([Change(key, next_offset, put=tuple(rows))])
 
     async def _settle(self) -> None:
         """Drop what was revived, once its copies are on disk. Raises TianzhouError."""
@@ -325,14 +325,14 @@ class Pops:
                 raise StoreError("a retry topic cannot be saved")
             await asyncio.wrap_future(self._store.flushed(end))
             self._step("pop: the revived are on disk")
-            self.note(self.table.dealt_with(self._revived))
+            self.apply(self.table.dropped(self._revived))
         except TianzhouError:
-            self.table.give_back(self._revived)
+            self.table.requeue(self._revived)
             self._revived = []
             raise
         self._revived = []
 
-    def _revive(self, key: Key, row: Flying) -> bool:
+    def _revive(self, key: Key, row: InFlight) -> bool:
         """Store a message anew; False if it cannot be and is tried again. Raises StoreError."""
         fields = self._message(key, row.queue_offset)
         if fields is None:
@@ -364,7 +364,7 @@ class Pops:
             self._stats.dead[origin, key.group] += 1
         return True
 
-    def _append(self, draft: Draft, fields: RecordFields, key: Key, row: Flying) -> bool:
+    def _append(self, draft: Draft, fields: RecordFields, key: Key, row: InFlight) -> bool:
         try:
             self._store.append(draft)
         except RecordError:
@@ -378,7 +378,7 @@ class Pops:
                     key.group, row.queue_offset, key.topic, key.queue_id, e,
                 )  # fmt: skip
                 later = self.table.prolonged(key, row, self._now(), _LATER_MS)
-                self.note([] if later is None else [later])
+                self.apply([] if later is None else [later])
                 return False
         return True
 
@@ -396,8 +396,8 @@ class Pops:
         while True:
             await asyncio.sleep(_KEEP_S)
             try:
-                for at, key in enumerate(self.table.places()):
-                    self.place(key)
+                for at, key in enumerate(self.table.keys()):
+                    self.next_offset(key)
                     if at % _PLACES_A_TURN == 0:
                         await asyncio.sleep(0)
                 if self._unkept:
@@ -421,7 +421,7 @@ class Pops:
         self._index.close()
 
 
-def revived(fields: RecordFields, topic: str, row: Flying, store_host: Host) -> Draft:
+def revived(fields: RecordFields, topic: str, row: InFlight, store_host: Host) -> Draft:
     """A message that was not acknowledged in time, for the group's retry topic."""
     found = dict(fields[2])
     found.pop(properties.POP_CK, None)

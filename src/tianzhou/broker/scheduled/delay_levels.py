@@ -35,7 +35,7 @@ from tianzhou.store.message_store import Draft, MessageStore
 
 log = logging.getLogger(__name__)
 
-TopicNeeded = Callable[[str, int], None]
+EnsureTopic = Callable[[str, int], None]
 """Told of the topic and queue of each message before it is delivered there."""
 Delivered = Callable[[str, int, int], None]
 """Told of the topic, the queue and the size of each message that is delivered."""
@@ -116,11 +116,11 @@ def _closed(text: str) -> str:
 # -- delivering ------------------------------------------------------------------------------------
 
 
-def nobody_cares(_: str, __: int) -> None:
+def ignore_topic(_: str, __: int) -> None:
     """Topics are not kept."""
 
 
-def nobody_counts(_: str, __: int, ___: int) -> None:
+def ignore_delivery(_: str, __: int, ___: int) -> None:
     """Deliveries are not counted."""
 
 
@@ -154,7 +154,7 @@ def due(fields: RecordFields) -> tuple[Draft, dict[str, str]]:
     return redraft(fields, topic, queue_id, found, prepared_log_offset=copied), found
 
 
-class Delays:
+class DelayLevels:
     """The levels of a broker, and how far each is."""
 
     def __init__(
@@ -162,9 +162,9 @@ class Delays:
         store: MessageStore,
         levels_ms: tuple[int, ...],
         step: CrashPoint = no_crash_point,
-        topic_needed: TopicNeeded = nobody_cares,
+        ensure_topic: EnsureTopic = ignore_topic,
         slice_s: Callable[[], float] = lambda: SLICE_S,
-        delivered: Delivered = nobody_counts,
+        delivered: Delivered = ignore_delivery,
     ) -> None:
         """`slice_s` tells how long the next turn may take."""
         self._store = store
@@ -172,7 +172,7 @@ class Delays:
         self._slice_s = slice_s
         self._levels_ms = levels_ms
         self._step = step
-        self._topic_needed = topic_needed
+        self._ensure_topic = ensure_topic
         self.offsets: dict[int, int] = {}
         """By level: the queue offset of the next message to deliver."""
         self.safe_offsets: dict[int, int] = {}
@@ -193,7 +193,7 @@ class Delays:
 
     # -- delivering --------------------------------------------------------------------------------
 
-    def turn(self, now_ms: int) -> int | None:
+    def run_slice(self, now_ms: int) -> int | None:
         """Deliver what is due, for a moment; answers when the next turn is wanted."""
         ends_s = perf_counter() + self._slice_s()
         # Levels that the settings had once may still have messages.
@@ -255,7 +255,7 @@ class Delays:
             if fields is None or fields[0] != SCHEDULE_TOPIC:
                 raise RecordError("no sound record lies where its queue says")  # noqa: TRY301 - one log line for both
             draft, found = due(fields)
-            self._topic_needed(draft.topic, draft.queue_id)
+            self._ensure_topic(draft.topic, draft.queue_id)
             self._step("delay: before a due message is stored")
             appended = self._store.append(draft, found)
         except RecordError as e:
@@ -268,7 +268,7 @@ class Delays:
         self._step("delay: a due message is stored")
         self._delivered(draft.topic, draft.queue_id, appended.size_bytes)
 
-    def soon(self, until_ms: int, count: int) -> list[QueueRange]:
+    def upcoming(self, until_ms: int, count: int) -> list[QueueRange]:
         """Messages that are due by then and may not be in memory, so many of each level."""
         found: list[QueueRange] = []
         for queue_id, queue in self._store.queues.by_topic.get(SCHEDULE_TOPIC, {}).items():
@@ -315,7 +315,7 @@ class Delays:
 
     # -- for people --------------------------------------------------------------------------------
 
-    def places(self) -> dict[int, tuple[int, int]]:
+    def positions(self) -> dict[int, tuple[int, int]]:
         """How far each level is that ever had a message, and where its queue ends."""
         queues = self._store.queues.by_topic.get(SCHEDULE_TOPIC, {})
         levels = {queue_id + 1 for queue_id in queues} | self.offsets.keys()

@@ -16,10 +16,10 @@ from tianzhou.broker.background.ticker import Ticker
 from tianzhou.broker.background.yielding import SliceScheduler
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.scheduled import timer_rules
-from tianzhou.broker.scheduled.delay_levels import Delays, Delivered, nobody_counts
-from tianzhou.broker.scheduled.timer_checkpoint import encode_check, encode_fields
-from tianzhou.broker.scheduled.timer_loop import GATHER_MS, Timer, load_check
-from tianzhou.broker.scheduled.timer_stats import TimerFigures
+from tianzhou.broker.scheduled.delay_levels import DelayLevels, Delivered, ignore_delivery
+from tianzhou.broker.scheduled.timer_checkpoint import encode_checkpoint, encode_fields
+from tianzhou.broker.scheduled.timer_loop import GATHER_MS, Timer, load_checkpoint
+from tianzhou.broker.scheduled.timer_stats import TimerStats
 from tianzhou.broker.storing import disk_prefetch
 from tianzhou.broker.tables.saver import encode_table_steps, load_table
 from tianzhou.broker.tables.topics import TopicTable
@@ -43,7 +43,7 @@ Save = Callable[..., Awaitable[bool]]
 """Saves the files it is given, and whatever else has changed."""
 
 
-class Waits:
+class ScheduledMessages:
     """The waiting messages of one broker."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Waits:
         topics: TopicTable,
         clock: Clock,
         step: CrashPoint = no_crash_point,
-        delivered: Delivered = nobody_counts,
+        delivered: Delivered = ignore_delivery,
     ) -> None:
         """Take over what a former run saved. Raises StoreError."""
         self._settings = settings
@@ -66,26 +66,26 @@ class Waits:
         self._delay_path, self._check_path = folder / "delayOffset.json", folder / "timercheck"
         self.slices = SliceScheduler(lambda: store.log.written)
         """Those whom work that can wait gives way to."""
-        self.delays = Delays(
-            store, config.delay_levels_ms, step, self._topic_needed, lambda: self.slices.slice_s,
+        self.delays = DelayLevels(
+            store, config.delay_levels_ms, step, self._ensure_topic, lambda: self.slices.slice_s,
             delivered,
         )  # fmt: skip
         load_table(self._delay_path, self.delays.load)
         if count := self.delays.catch_up():
             log.info("delay levels: %d messages were delivered after the last save", count)
-        self._delay_pump = Ticker("delayed messages", self.delays.turn, clock, self.slices)
+        self._delay_ticker = Ticker("delayed messages", self.delays.run_slice, clock, self.slices)
         self.timer: Timer | None = None
         if config.timer_wheel_enable:
             self.timer = Timer(
                 store,
                 config.root_directory / "timer" / "index.sqlite",
-                load_check(self._check_path),
+                load_checkpoint(self._check_path),
                 self._roll_after_ms,
                 step,
-                self._topic_needed,
+                self._ensure_topic,
                 delivered,
             )
-            self._timer_pump = Ticker("timed messages", self.timer.turn, clock, self.slices)
+            self._timer_ticker = Ticker("timed messages", self.timer.run_slice, clock, self.slices)
         longest_ms = max(config.delay_levels_ms, default=0)
         if longest_ms >= config.file_reserved_time * _HOUR_MS > 0:
             log.warning(
@@ -94,7 +94,7 @@ class Waits:
                 longest_ms // _HOUR_MS, config.file_reserved_time,
             )  # fmt: skip
 
-    def _topic_needed(self, topic: str, queue_id: int) -> None:
+    def _ensure_topic(self, topic: str, queue_id: int) -> None:
         self._topics.restore(topic, queue_id, self._settings.config)
 
     def _roll_after_ms(self) -> int:
@@ -107,17 +107,17 @@ class Waits:
             self._delay_path: lambda: encode_table_steps(self.delays.as_file())
         }
         if (one := self.timer) is not None:
-            found[self._check_path] = lambda: one_step(lambda: encode_check(one.check))
+            found[self._check_path] = lambda: one_step(lambda: encode_checkpoint(one.check))
         return found
 
-    def timer_check(self) -> bytes | None:
+    def timer_checkpoint(self) -> bytes | None:
         """How far timed messages certainly are; None if the broker keeps none."""
         return None if self.timer is None else encode_fields(self.timer.check)
 
     # -- messages ----------------------------------------------------------------------------------
 
     def redirect(self, draft: Draft, found: dict[str, str]) -> Draft | None:
-        """For the writer: the draft under the topic where it waits, None if it need not."""
+        """For the writer: the draft under the topic where it scheduled, None if it need not."""
         instead = self.delays.redirect(draft, found)
         if instead is None:
             config = self._settings.config
@@ -132,40 +132,40 @@ class Waits:
     def arrived(self, topic: str, code: int) -> None:
         """A message was stored under one of TOPICS; `code` is that of its queue entry."""
         if topic == SCHEDULE_TOPIC:
-            self._delay_pump.wake(code)
+            self._delay_ticker.wake(code)
         elif self.timer is not None:
-            self._timer_pump.wake(self._clock() + GATHER_MS)
+            self._timer_ticker.wake(self._clock() + GATHER_MS)
 
     def timed_until_ms(self) -> int:
         """Every timed message that was due before this is delivered."""
         now_ms = self._clock()
         return now_ms if self.timer is None else self.timer.delivered_until_ms(now_ms)
 
-    def timer_figures(self) -> TimerFigures:
+    def timer_stats(self) -> TimerStats:
         """How the timer is doing."""
-        return TimerFigures() if self.timer is None else self.timer.figures(self._clock())
+        return TimerStats() if self.timer is None else self.timer.stats(self._clock())
 
-    def figures(self) -> dict[str, str]:
+    def runtime_info(self) -> dict[str, str]:
         """How the levels and the timer are doing, as run-time information of RocketMQ has it."""
-        timed = self.timer_figures()
+        timed = self.timer_stats()
         levels = {
             f"scheduleMessageOffset_{level}": f"{at},{end}"
-            for level, (at, end) in self.delays.places().items()
+            for level, (at, end) in self.delays.positions().items()
         }
         return levels | timed.as_runtime_info()
 
     # -- running -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._delay_pump.start()
+        self._delay_ticker.start()
         if self.timer is not None:
-            self._timer_pump.start()
+            self._timer_ticker.start()
 
-    def look_now(self) -> None:
+    def clock_changed(self) -> None:
         """The clock has jumped."""
-        self._delay_pump.wake_now()
+        self._delay_ticker.wake_now()
         if self.timer is not None:
-            self._timer_pump.wake_now()
+            self._timer_ticker.wake_now()
 
     async def run(self, save: Save) -> None:
         """Save what is certain, time and again."""
@@ -181,9 +181,9 @@ class Waits:
             await asyncio.sleep(_WARM_S)
             until_ms = self._clock() + _WARM_AHEAD_MS
             try:
-                needed = self.delays.soon(until_ms, _WARMED_A_TIME)
+                needed = self.delays.upcoming(until_ms, _WARMED_A_TIME)
                 if self.timer is not None:
-                    needed += self.timer.soon(until_ms, _WARMED_A_TIME)
+                    needed += self.timer.upcoming(until_ms, _WARMED_A_TIME)
                 if needed:
                     await asyncio.to_thread(disk_prefetch.prefetch, self._store, needed)
             except (sqlite3.Error, OSError) as e:
@@ -240,10 +240,10 @@ class Waits:
 
     async def stop(self) -> None:
         """Deliver nothing more, and have what was delivered on disk, ready to be saved."""
-        self._delay_pump.stop()
+        self._delay_ticker.stop()
         await self._settle_delays()
         if self.timer is not None:
-            self._timer_pump.stop()
+            self._timer_ticker.stop()
             try:
                 await self._settle_timer(self.timer)
                 self.timer.close()

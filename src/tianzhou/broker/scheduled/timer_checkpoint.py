@@ -18,7 +18,7 @@ _CRC_AT = 64
 _FILE_BYTES = 4096
 
 
-class TimerCheck(NamedTuple):
+class TimerCheckpoint(NamedTuple):
     """What is certain about the past."""
 
     read_time_ms: int = 0
@@ -28,24 +28,24 @@ class TimerCheck(NamedTuple):
     changed_ms: int = 0
 
 
-def encode_fields(check: TimerCheck) -> bytes:
+def encode_fields(check: TimerCheckpoint) -> bytes:
     """The fields alone, as brokers tell them."""
     return _FIELDS.pack(
         check.read_time_ms, 0, check.queue_offset, check.first_waiting, 0, check.changed_ms, 0
     )
 
 
-def encode_check(check: TimerCheck) -> bytes:
+def encode_checkpoint(check: TimerCheckpoint) -> bytes:
     fields = encode_fields(check)
     data = fields.ljust(_CRC_AT, b"\0") + _CRC.pack(zlib.crc32(fields))
     return data.ljust(_FILE_BYTES, b"\0")
 
 
-def decode_check(data: bytes) -> tuple[TimerCheck, bool] | None:
+def decode_checkpoint(data: bytes) -> tuple[TimerCheckpoint, bool] | None:
     """The content of a file, and whether we wrote it; None if it is too short to be one."""
     if len(data) < _FIELDS.size:
         return None
     read_time_ms, _, queue_offset, first_waiting, _, changed_ms, _ = _FIELDS.unpack_from(data)
-    check = TimerCheck(read_time_ms, queue_offset, first_waiting, changed_ms)
+    check = TimerCheckpoint(read_time_ms, queue_offset, first_waiting, changed_ms)
     written = data[_CRC_AT : _CRC_AT + _CRC.size]
     return check, written == _CRC.pack(zlib.crc32(data[: _FIELDS.size]))

@@ -27,14 +27,14 @@ from tianzhou.broker.background.ticker import TURN_S
 from tianzhou.broker.scheduled import timer_rules
 from tianzhou.broker.scheduled.delay_levels import (
     Delivered,
-    TopicNeeded,
-    nobody_cares,
-    nobody_counts,
+    EnsureTopic,
+    ignore_delivery,
+    ignore_topic,
 )
-from tianzhou.broker.scheduled.timer_checkpoint import TimerCheck, decode_check
+from tianzhou.broker.scheduled.timer_checkpoint import TimerCheckpoint, decode_checkpoint
 from tianzhou.broker.scheduled.timer_index import TimerIndex
 from tianzhou.broker.scheduled.timer_rules import Recall, Waiting
-from tianzhou.broker.scheduled.timer_stats import DUE_COUNTED_MAX, Pace, TimerFigures
+from tianzhou.broker.scheduled.timer_stats import DUE_COUNTED_MAX, RateMeter, TimerStats
 from tianzhou.broker.storing.disk_prefetch import QueueRange, may_be_cold
 from tianzhou.errors import RecordError, StoreError
 from tianzhou.names import TIMER_TOPIC
@@ -67,21 +67,21 @@ class Timer:
         self,
         store: MessageStore,
         index_path: Path,
-        check: tuple[TimerCheck, bool] | None,
+        check: tuple[TimerCheckpoint, bool] | None,
         roll_after_ms: Callable[[], int],
         step: CrashPoint = no_crash_point,
-        topic_needed: TopicNeeded = nobody_cares,
-        delivered: Delivered = nobody_counts,
+        ensure_topic: EnsureTopic = ignore_topic,
+        delivered: Delivered = ignore_delivery,
     ) -> None:
         """`check` is what `timercheck` says. Raises StoreError."""
         self._store = store
         self._roll_after_ms = roll_after_ms
         self._step = step
-        self._topic_needed = topic_needed
+        self._ensure_topic = ensure_topic
         self._delivered = delivered
         self._index_path = index_path
         self.index = TimerIndex.open(index_path)
-        self.check = check[0] if check else TimerCheck()
+        self.check = check[0] if check else TimerCheckpoint()
         """What may be saved as `timercheck`."""
         self._told = self.check
         """Of messages before this, those are delivered that were due then."""
@@ -90,7 +90,7 @@ class Timer:
         self._next_roll_ms = 0
         self._skipped_count = 0
         self._indexed_count = self._fired_count = 0
-        self._indexing, self._firing = Pace(), Pace()
+        self._indexing, self._firing = RateMeter(), RateMeter()
         self.unsaved = False
         """Whether something happened since `progress` was asked last."""
         self._look_at_index(is_ours=check is None or check[1])
@@ -148,13 +148,13 @@ class Timer:
 
     # -- turns -------------------------------------------------------------------------------------
 
-    def turn(self, now_ms: int) -> int | None:
+    def run_slice(self, now_ms: int) -> int | None:
         """Index what is new and deliver what is due, for a moment; answers when to come again.
 
         However busy the machine is, each turn gets some of it done.
         """
         try:
-            return self._turn(now_ms, perf_counter() + TURN_S)
+            return self._run_slice(now_ms, perf_counter() + TURN_S)
         except sqlite3.OperationalError as e:
             self.index.roll_back()
             raise StoreError(f"the timer index cannot be written: {e}") from e
@@ -168,7 +168,7 @@ class Timer:
             self._look_at_index(is_ours=True)
             return now_ms
 
-    def _turn(self, now_ms: int, ends_s: float) -> int | None:
+    def _run_slice(self, now_ms: int, ends_s: float) -> int | None:
         self._indexing.look(now_ms, self._indexed_count)
         self._firing.look(now_ms, self._fired_count)
         if self._fired:
@@ -274,7 +274,7 @@ class Timer:
             if fields is None or fields[0] != TIMER_TOPIC:
                 raise RecordError("its record is not in the log any more")  # noqa: TRY301 - one log line for both
             draft = timer_rules.due(fields, now_ms)
-            self._topic_needed(draft.topic, draft.queue_id)
+            self._ensure_topic(draft.topic, draft.queue_id)
             self._step("timer: before a due message is stored")
             appended = self._store.append(draft)
         except RecordError as e:
@@ -329,14 +329,14 @@ class Timer:
 
     # -- what is certain ---------------------------------------------------------------------------
 
-    def progress(self, now_ms: int) -> TimerCheck:
+    def progress(self, now_ms: int) -> TimerCheckpoint:
         """What is true now, and certain once the log is on disk up to its present end."""
         self.unsaved = False
         first_ms = self.index.first_due_ms()
         behind = first_ms is not None and first_ms <= now_ms
         oldest = self.index.oldest(1)
         next_offset = self.index.next_queue_offset
-        return TimerCheck(
+        return TimerCheckpoint(
             read_time_ms=first_ms - 1 if behind and first_ms is not None else now_ms,
             queue_offset=next_offset,
             first_waiting=oldest[0].queue_offset if oldest else next_offset,
@@ -345,7 +345,7 @@ class Timer:
 
     # -- for others --------------------------------------------------------------------------------
 
-    def soon(self, until_ms: int, count: int) -> list[QueueRange]:
+    def upcoming(self, until_ms: int, count: int) -> list[QueueRange]:
         """Messages that are due by then and may not be in memory, of the next so many."""
         return [
             QueueRange(TIMER_TOPIC, 0, range(row.queue_offset, row.queue_offset + 1))
@@ -365,7 +365,7 @@ class Timer:
             until_ms = min(until_ms, 0 if stored_ms is None else stored_ms)
         return until_ms
 
-    def figures(self, now_ms: int) -> TimerFigures:
+    def stats(self, now_ms: int) -> TimerStats:
         """How it is doing."""
         first_ms = self.index.first_due_ms()
         queue = self._store.queues.get(TIMER_TOPIC, 0)
@@ -374,7 +374,7 @@ class Timer:
         stored_ms = (
             self._store.store_time(TIMER_TOPIC, 0, self.index.next_queue_offset) if behind else None
         )
-        return TimerFigures(
+        return TimerStats(
             read_behind_ms=0 if first_ms is None else max(now_ms - first_ms, 0),
             offset_behind=behind,
             waiting_count=self.index.waiting_count,
@@ -391,9 +391,9 @@ class Timer:
         self.index.close()
 
 
-def load_check(path: Path) -> tuple[TimerCheck, bool] | None:
+def load_checkpoint(path: Path) -> tuple[TimerCheckpoint, bool] | None:
     """What `timercheck` says, and whether we wrote it; None if there is none."""
     try:
-        return decode_check(path.read_bytes())
+        return decode_checkpoint(path.read_bytes())
     except FileNotFoundError:
         return None

@@ -8,7 +8,7 @@ _SAMPLE_MS = 1000
 DUE_COUNTED_MAX = 100_000
 
 
-class TimerFigures(NamedTuple):
+class TimerStats(NamedTuple):
     """The timer at one moment; without a timer all of it is 0."""
 
     read_behind_ms: int = 0
@@ -40,7 +40,7 @@ class TimerFigures(NamedTuple):
         }
 
 
-class Pace:
+class RateMeter:
     """How fast a number grows, from looks at it about once a second."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Bounded(Counter[K]):
+class BoundedCounter(Counter[K]):
     """Counts under so many keys at most; what comes under further ones is left out."""
 
     def __setitem__(self, key: K, count: int) -> None:
@@ -58,17 +58,17 @@ class Stats:
     _by_group: dict[tuple[str, int, str], Counts] = field(
         default_factory=dict[tuple[str, int, str], Counts], init=False
     )
-    sent_back: Counter[tuple[str, str]] = field(default_factory=Bounded[tuple[str, str]])
+    sent_back: Counter[tuple[str, str]] = field(default_factory=BoundedCounter[tuple[str, str]])
     """Messages that consumers gave back to have them again, by topic and group."""
-    dead: Counter[tuple[str, str]] = field(default_factory=Bounded[tuple[str, str]])
+    dead: Counter[tuple[str, str]] = field(default_factory=BoundedCounter[tuple[str, str]])
     """Messages that became dead letters, by topic and group."""
-    popped: Counter[tuple[str, str]] = field(default_factory=Bounded[tuple[str, str]])
+    popped: Counter[tuple[str, str]] = field(default_factory=BoundedCounter[tuple[str, str]])
     """Queues that gave messages to a pop, by topic and group; RocketMQ's checkpoints."""
-    acked: Counter[tuple[str, str]] = field(default_factory=Bounded[tuple[str, str]])
+    acked: Counter[tuple[str, str]] = field(default_factory=BoundedCounter[tuple[str, str]])
     """Popped messages that were acknowledged, by topic and group."""
-    committed: Counter[str] = field(default_factory=Bounded[str])
+    committed: Counter[str] = field(default_factory=BoundedCounter[str])
     """Transactions that were committed, by topic."""
-    rolled_back: Counter[str] = field(default_factory=Bounded[str])
+    rolled_back: Counter[str] = field(default_factory=BoundedCounter[str])
     """Transactions that were rolled back, by topic."""
     channels: Callable[[], Mapping[str, int]] = dict[str, int]
     """How often connections came and went, under RocketMQ's names."""

@@ -145,7 +145,7 @@ class Tracked(Generic[K]):
 # -- totals ----------------------------------------------------------------------------------------
 
 
-class Morning(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class DayStart(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Totals as they were at the beginning of a day."""
 
     put: int = 0
@@ -159,14 +159,14 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     got: int = 0
     day: int = 0
     """The local day that `today` means, as a number; 0 if none was ever noted."""
-    today: Morning = Morning()
-    yesterday: Morning = Morning()
+    today: DayStart = DayStart()
+    yesterday: DayStart = DayStart()
 
     def on(self, day: int) -> "Totals":
         """The same totals seen on a day; a later one than before begins with what there is."""
         if day <= self.day:
             return self
-        now = Morning(put=self.put, got=self.got)
+        now = DayStart(put=self.put, got=self.got)
         if self.day == 0:
             now = self.today
         yesterday = self.today if day == self.day + 1 or self.day == 0 else now
@@ -567,7 +567,7 @@ class History:
             return None
         return {window: series.over(window, field, now_ms) for window in WINDOWS}
 
-    def all_over(self, name: str, window: Window, now_ms: int) -> Iterator[tuple[str, Figures]]:
+    def over_window(self, name: str, window: Window, now_ms: int) -> Iterator[tuple[str, Figures]]:
         """A statistic over one window for all keys there are; `refresh` first."""
         statistic = STATISTICS[name]
         for key, series in self._tables[statistic.table].items():

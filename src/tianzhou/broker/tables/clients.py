@@ -58,7 +58,7 @@ class Subscription:
         return 1 + len(self.expression) // _EXPRESSION_UNIT
 
     @property
-    def wording(self) -> str:
+    def description(self) -> str:
         """The subscription for a person."""
         return f"{self.topic} by {self.expression_type} {self.expression!r}"
 
@@ -94,14 +94,15 @@ class Difference:
     group: str
     topic: str
     client_id: str
-    wording: str
+    description: str
     other_client_id: str
-    other_wording: str
+    other_description: str
 
     def __str__(self) -> str:
         return (
             f"group {self.group}: members subscribe differently to {self.topic}: "
-            f"{self.client_id} {self.wording}, {self.other_client_id} {self.other_wording}; "
+            f"{self.client_id} {self.description}, "
+            f"{self.other_client_id} {self.other_description}; "
             f"messages will be missed until all members subscribe alike"
         )
 

@@ -38,11 +38,11 @@ class GroupTable:
         self,
         clock: Clock,
         on_change: Callable[[], None] = lambda: None,
-        check_room: Callable[[int, str], None] = lambda count, what: None,
+        check_capacity: Callable[[int, str], None] = lambda count, what: None,
         check_rules: Callable[[int, str], None] = lambda count, what: None,
     ) -> None:
-        """`check_room` raises RequestError if the table must not grow beyond so many groups, and
-        `check_rules` if there must not be more than so many forbidden topics.
+        """`check_capacity` raises RequestError if a table of so many groups is full, `check_rules`
+        if so many topics are forbidden that no more can be.
         """
         self.groups: dict[str, SubscriptionGroupConfig] = {
             name: SubscriptionGroupConfig(group_name=name) for name in sorted(SYSTEM_GROUPS)
@@ -53,7 +53,7 @@ class GroupTable:
         self.data_version = DataVersion(timestamp=clock(), counter=0)
         self._clock = clock
         self._on_change = on_change
-        self._check_room = check_room
+        self._check_room = check_capacity
         self._check_rules = check_rules
         self._others: dict[str, object] = {}
         self._encoded = EncodedBodies()
@@ -70,7 +70,7 @@ class GroupTable:
         if group is None and (auto_create or is_system_group(name)):
             check_new_group(name)
             group = SubscriptionGroupConfig(group_name=name)
-            self.check_room((name,))
+            self.check_capacity((name,))
             self.put(group)
         return group
 
@@ -91,7 +91,7 @@ class GroupTable:
         self._changed()
         return True
 
-    def check_room(self, names: Iterable[str]) -> None:
+    def check_capacity(self, names: Iterable[str]) -> None:
         """Raises RequestError if those of the names that are new are too many for the table."""
         new = [name for name in dict.fromkeys(names) if name not in self.groups]
         if new:

@@ -18,7 +18,7 @@ class QueueName(NamedTuple):
     queue_id: int
 
 
-class Held(NamedTuple):
+class QueueLock(NamedTuple):
     """A lock, and when it was taken or renewed last, by steady time."""
 
     client_id: str
@@ -29,7 +29,7 @@ class QueueLocks:
     """All locks by group and queue."""
 
     def __init__(self) -> None:
-        self.by_group: dict[str, dict[QueueName, Held]] = {}
+        self.by_group: dict[str, dict[QueueName, QueueLock]] = {}
 
         self._count = 0
 
@@ -56,7 +56,7 @@ class QueueLocks:
             held = table.get(queue)
             self._count += held is None
             if held is None or held.client_id == client_id or _is_over(held, now_ms, live_ms):
-                table[queue] = Held(client_id, now_ms)
+                table[queue] = QueueLock(client_id, now_ms)
                 locked.append(queue)
         if table:
             self.by_group[group] = table
@@ -93,9 +93,9 @@ class QueueLocks:
         return count
 
 
-def _is_over(held: Held, now_ms: int, live_ms: int) -> bool:
+def _is_over(held: QueueLock, now_ms: int, live_ms: int) -> bool:
     return now_ms - held.since_ms > live_ms
 
 
-def _owner(held: Held | None) -> str | None:
+def _owner(held: QueueLock | None) -> str | None:
     return None if held is None else held.client_id

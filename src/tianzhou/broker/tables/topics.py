@@ -83,9 +83,9 @@ class TopicTable:
         system: Iterable[TopicConfig],
         clock: Clock,
         on_change: Callable[[], None] = lambda: None,
-        check_room: Callable[[int, str], None] = lambda count, what: None,
+        check_capacity: Callable[[int, str], None] = lambda count, what: None,
     ) -> None:
-        """`check_room` raises RequestError if the table must not grow beyond so many topics."""
+        """`check_capacity` raises RequestError if the table must not grow beyond so many topics."""
         self.topics: dict[str, TopicConfig] = {
             topic.topic_name: topic for topic in system if topic.topic_name is not None
         }
@@ -93,7 +93,7 @@ class TopicTable:
         self.data_version = DataVersion(timestamp=clock(), counter=0)
         self._clock = clock
         self._on_change = on_change
-        self._check_room = check_room
+        self._check_room = check_capacity
         self._others: dict[str, object] = {}
         self._encoded = EncodedBodies()
 
@@ -102,7 +102,7 @@ class TopicTable:
 
     # -- changes -----------------------------------------------------------------------------------
 
-    def check_room(self, names: Iterable[str]) -> None:
+    def check_capacity(self, names: Iterable[str]) -> None:
         """Raises RequestError if those of the names that are new are too many for the table."""
         new = [name for name in dict.fromkeys(names) if name not in self.topics]
         if new:
@@ -146,7 +146,7 @@ class TopicTable:
         if not template.perm & PERM_INHERIT:
             return None
         if not name.startswith(RETRY_TOPIC_PREFIX):  # those are as many as there are groups
-            self.check_room((name,))
+            self.check_capacity((name,))
         granted = max(min(queue_count, template.write_queue_count), 0)
         topic = TopicConfig(
             topic_name=name,

@@ -4,8 +4,14 @@ import json
 
 import pytest
 
-from tianzhou.broker.pop.apache_checkpoints import Acks, CheckPoint, Notes, Popped, parse_note
-from tianzhou.broker.pop.inflight import Flying, Key
+from tianzhou.broker.pop.apache_checkpoints import (
+    Acks,
+    CheckPoint,
+    Notes,
+    Popped,
+    parse_checkpoint_record,
+)
+from tianzhou.broker.pop.inflight import InFlight, Key
 from tianzhou.errors import BodyError
 
 POPPED = Popped(Key("g", "t", 3), 100, 5000)
@@ -23,13 +29,13 @@ def check_point(**changes: object) -> bytes:
 
 def ack(tag: str, **changes: object) -> Acks:
     body = {"bn": "broker-a", "c": "g", "pt": 5000, "q": 3, "so": 100, "t": "t"} | changes
-    note = parse_note(tag, json.dumps(body).encode())
+    note = parse_checkpoint_record(tag, json.dumps(body).encode())
     assert isinstance(note, Acks)
     return note
 
 
 def point(**changes: object) -> CheckPoint:
-    note = parse_note("ck", check_point(**changes))
+    note = parse_checkpoint_record("ck", check_point(**changes))
     assert isinstance(note, CheckPoint)
     return note
 
@@ -52,7 +58,7 @@ def test_a_check_point_names_what_is_open(
 
 
 def test_its_messages_are_in_flight_as_ours_are() -> None:
-    assert point(n=1).rows() == [Flying(100, 5000, 1000)]
+    assert point(n=1).rows() == [InFlight(100, 5000, 1000)]
     assert point().visible_ms == 6000
 
 
@@ -63,12 +69,12 @@ def test_acknowledgements_of_all_forms() -> None:
         "ackOffset": 7, "startOffset": 100, "consumerGroup": "g", "topic": "t", "queueId": 3,
         "popTime": 5000,
     }  # fmt: skip
-    assert parse_note("ack", json.dumps(spelled_out).encode()) == Acks(POPPED, (7,))
+    assert parse_checkpoint_record("ack", json.dumps(spelled_out).encode()) == Acks(POPPED, (7,))
 
 
 def test_other_messages_are_no_notes() -> None:
-    assert parse_note("TagA", b"anything") is None
-    assert parse_note("", b"") is None
+    assert parse_checkpoint_record("TagA", b"anything") is None
+    assert parse_checkpoint_record("", b"") is None
 
 
 @pytest.mark.parametrize(
@@ -76,7 +82,7 @@ def test_other_messages_are_no_notes() -> None:
 )
 def test_a_note_that_makes_no_sense_is_refused(body: bytes) -> None:
     with pytest.raises(BodyError):
-        parse_note("ck", body)
+        parse_checkpoint_record("ck", body)
 
 
 def test_what_nobody_acknowledged_is_named_once_after_its_time() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tianzhou.broker.pop.index import PopIndex
-from tianzhou.broker.pop.inflight import Change, Flying, Key, PopTable
+from tianzhou.broker.pop.inflight import Change, InFlight, Key, PopTable
 from tianzhou.clock import Moment
 
 KEY = Key("g", "t", 0)
@@ -14,7 +14,7 @@ START = Moment(0, 0)
 
 
 def popped(count: int, at_ms: int = 0, wait_ms: int = 10, first: int = 0) -> Change:
-    rows = tuple(Flying(first + at, at_ms, wait_ms) for at in range(count))
+    rows = tuple(InFlight(first + at, at_ms, wait_ms) for at in range(count))
     return Change(KEY, first + count, put=rows)
 
 
@@ -25,21 +25,21 @@ def test_times_of_acknowledged_messages_do_not_pile_up() -> None:
         change = table.acked(KEY, at, 0, 60_000)
         assert change is not None
         table.apply(change, START)
-    assert table.flying_count == 0
+    assert table.in_flight_count == 0
     assert len(table._times) < 2000  # pyright: ignore[reportPrivateUsage] - memory is the point
     table.apply(popped(1, wait_ms=1, first=10_000), START)
-    assert table.take_due(1, 10) == [(KEY, Flying(10_000, 0, 1))]
+    assert table.take_due(1, 10) == [(KEY, InFlight(10_000, 0, 1))]
 
 
 def test_a_message_is_due_once_though_its_time_was_set_twice_to_the_same() -> None:
     table = PopTable()
     table.apply(popped(1), START)
-    same = table.prolonged(KEY, Flying(0, 0, 10), START, 10)
+    same = table.prolonged(KEY, InFlight(0, 0, 10), START, 10)
     assert same is not None
     table.apply(same, START)
     table.apply(Change(KEY, 0, clear=True), START)
     table.apply(popped(1), START)
-    assert table.take_due(10, 10) == [(KEY, Flying(0, 0, 10))]
+    assert table.take_due(10, 10) == [(KEY, InFlight(0, 0, 10))]
 
 
 def test_what_is_acknowledged_while_it_is_revived_is_dropped_once() -> None:
@@ -49,7 +49,7 @@ def test_what_is_acknowledged_while_it_is_revived_is_dropped_once() -> None:
     change = table.acked(KEY, 0, 0, 10)
     assert change is not None
     table.apply(change, START)
-    assert table.dealt_with(due) == [Change(KEY, 2, drop=(1,))]
+    assert table.dropped(due) == [Change(KEY, 2, drop=(1,))]
 
 
 def test_a_place_that_is_gone_is_as_new() -> None:
@@ -58,7 +58,7 @@ def test_a_place_that_is_gone_is_as_new() -> None:
     table.apply(Change(KEY, 0, gone=True), START)
     assert table.next_offset(KEY) is None
     assert table.committed(KEY) is None
-    assert table.flying_count == 0
+    assert table.in_flight_count == 0
     assert table.take_due(10**6, 10) == []
 
 
@@ -79,7 +79,7 @@ def test_the_file_remembers_and_forgets(tmp_path: Path) -> None:
     index.close()
     index = PopIndex.open(path)
     assert sorted(index.found()) == [
-        Change(KEY, 3, put=(Flying(0, 0, 10), Flying(2, 0, 10))),
+        Change(KEY, 3, put=(InFlight(0, 0, 10), InFlight(2, 0, 10))),
         Change(Key("g", "t", 1), 4, batch=batch),
     ]
     index.close()

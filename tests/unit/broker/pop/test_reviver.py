@@ -13,7 +13,7 @@ import pytest
 
 from tianzhou.broker.config import load_broker_config
 from tianzhou.broker.pop.index import PopIndex
-from tianzhou.broker.pop.inflight import Change, Flying, Key
+from tianzhou.broker.pop.inflight import Change, InFlight, Key
 from tianzhou.broker.pop.reviver import Pops
 from tianzhou.broker.statistics.counters import Stats
 from tianzhou.broker.tables.groups import GroupTable
@@ -132,35 +132,35 @@ async def until(look: Callable[[], object]) -> None:
 async def test_nothing_behind_the_end_of_the_log_counts_as_popped(bench: Bench) -> None:
     """A power cut took the end of the log."""
     bench.send(b"a", b"b", b"c")
-    rows = tuple(Flying(at, NOW_MS, 1000) for at in (1, 2, 7))
+    rows = tuple(InFlight(at, NOW_MS, 1000) for at in (1, 2, 7))
     bench.noted(Change(KEY, 9, put=rows))
     pops = bench.pops()
-    assert pops.place(KEY) == 3
-    assert [row.queue_offset for row in pops.table.flying(KEY)] == [1, 2]
+    assert pops.next_offset(KEY) == 3
+    assert [row.queue_offset for row in pops.table.in_flight(KEY)] == [1, 2]
     assert bench.offsets.find(*KEY) == 1
     await pops.stop()
     pops = bench.pops()
-    assert pops.place(KEY) == 3, "and that is what the index says from now on"
+    assert pops.next_offset(KEY) == 3, "and that is what the index says from now on"
     await pops.stop()
 
 
 async def test_what_is_committed_is_not_popped_again(bench: Bench) -> None:
     """The index is older than the offsets: a power cut, or another broker had the store."""
     bench.send(b"a", b"b", b"c", b"d")
-    bench.noted(Change(KEY, 2, put=(Flying(0, NOW_MS, 1), Flying(1, NOW_MS, 1))))
+    bench.noted(Change(KEY, 2, put=(InFlight(0, NOW_MS, 1), InFlight(1, NOW_MS, 1))))
     bench.offsets.commit(*KEY, 3)
     pops = bench.pops()
-    assert pops.place(KEY) == 3
-    assert pops.table.flying_count == 0
+    assert pops.next_offset(KEY) == 3
+    assert pops.table.in_flight_count == 0
     await pops.stop()
 
 
 async def test_offsets_that_were_not_saved_follow_the_index(bench: Bench) -> None:
     bench.send(b"a", b"b", b"c")
-    bench.noted(Change(KEY, 3, put=(Flying(2, NOW_MS, 1000),)))
+    bench.noted(Change(KEY, 3, put=(InFlight(2, NOW_MS, 1000),)))
     bench.offsets.commit(*KEY, 1)
     pops = bench.pops()
-    assert (pops.place(KEY), bench.offsets.find(*KEY)) == (3, 2)
+    assert (pops.next_offset(KEY), bench.offsets.find(*KEY)) == (3, 2)
     await pops.stop()
 
 
@@ -195,14 +195,14 @@ async def test_what_rocketmq_handed_out_and_nobody_acknowledged_comes_again(benc
     bench.send(b"no note", topic=NOTES, text="TAGS\x01ck\x02")
     pops = bench.pops()
     async with running(pops):
-        await until(lambda: bench.bodies(RETRY) == [b"a", b"c"] and not pops.table.flying_count)
+        await until(lambda: bench.bodies(RETRY) == [b"a", b"c"] and not pops.table.in_flight_count)
         assert bench.offsets.find(NOTES_GROUP, NOTES, 0) == 2
-    assert (pops.place(KEY), bench.offsets.find(*KEY)) == (3, 3)
+    assert (pops.next_offset(KEY), bench.offsets.find(*KEY)) == (3, 3)
     pops = bench.pops()
     async with running(pops):
         # A note that comes later is read as well: it waited in the timer.
         bench.send(check_point(2, 2, long_ago_ms, 2000), topic=NOTES, text="TAGS\x01ck\x02")
-        pops.look_now()
+        pops.clock_changed()
         await until(lambda: len(bench.bodies(RETRY)) == 3)
         await until(lambda: bench.offsets.find(NOTES_GROUP, NOTES, 0) == 3)
     assert bench.bodies(RETRY)[2] == b"c", "what the group has not come to is popped anyway"
@@ -222,7 +222,7 @@ async def test_notes_wait_for_acknowledgements_that_the_timer_has_not_delivered(
         assert (bench.bodies(RETRY), bench.offsets.find(NOTES_GROUP, NOTES, 0)) == ([], -1)
         bench.send(ack_of(0, 0, popped_ms), topic=NOTES, text="TAGS\x01ack\x02")
         bench.timed_until_ms = NOW_MS
-        pops.look_now()
+        pops.clock_changed()
         await until(lambda: bench.bodies(RETRY) == [b"b"])
 
 
@@ -233,10 +233,10 @@ async def test_messages_that_were_popped_here_meanwhile_keep_their_order(bench: 
     bench.send(check_point(1, 2, NOW_MS - 60_000, 1000), topic=NOTES, text="TAGS\x01ck\x02")
     bench.saves_left = 0  # What is revived stays in flight.
     pops = bench.pops()
-    pops.note([Change(KEY, 6, put=(Flying(4, NOW_MS, 60_000), Flying(5, NOW_MS, 60_000)))])
+    pops.apply([Change(KEY, 6, put=(InFlight(4, NOW_MS, 60_000), InFlight(5, NOW_MS, 60_000)))])
     async with running(pops):
         await until(lambda: pops.table.count(KEY) == 4)
-        assert [row.queue_offset for row in pops.table.flying(KEY)] == [1, 2, 4, 5]
+        assert [row.queue_offset for row in pops.table.in_flight(KEY)] == [1, 2, 4, 5]
         assert bench.offsets.find(*KEY) == 1
 
 
@@ -246,7 +246,7 @@ async def test_messages_that_were_popped_here_meanwhile_keep_their_order(bench: 
 async def test_what_is_due_is_stored_again_once(bench: Bench) -> None:
     bench.send(b"a", b"b")
     pops = bench.pops()
-    pops.note([Change(KEY, 2, put=(Flying(0, NOW_MS, 0), Flying(1, NOW_MS, 60_000)))])
+    pops.apply([Change(KEY, 2, put=(InFlight(0, NOW_MS, 0), InFlight(1, NOW_MS, 60_000)))])
     async with running(pops):
         await until(lambda: bench.offsets.find(*KEY) == 1)
     assert bench.bodies(RETRY) == [b"a"]
@@ -264,10 +264,10 @@ async def test_a_message_that_the_log_has_lost_is_let_go(
     bench.send(b"a")
     pops = bench.pops()
     # No message lies there, as if its file had expired.
-    pops.note([Change(Key("g", "gone", 0), 1, put=(Flying(0, NOW_MS, 0),))])
+    pops.apply([Change(Key("g", "gone", 0), 1, put=(InFlight(0, NOW_MS, 0),))])
     with caplog.at_level(logging.WARNING):
         async with running(pops):
-            await until(lambda: pops.table.flying_count == 0)
+            await until(lambda: pops.table.in_flight_count == 0)
     assert "1 were not acknowledged and cannot be delivered again" in caplog.text
 
 
@@ -282,15 +282,15 @@ async def test_a_store_that_refuses_is_tried_again_and_nothing_is_lost(
     def refusing(store: MessageStore, draft: Draft) -> Appended:
         if draft.body == b"b" and len(refused) < 2:
             refused.append(draft.topic)
-            pops.look_now()
+            pops.clock_changed()
             raise StoreError("the disk is full")
         return append(store, draft)
 
     monkeypatch.setattr(MessageStore, "append", refusing)
-    rows = tuple(Flying(at, NOW_MS, 0) for at in range(3))
-    pops.note([Change(KEY, 3, put=rows)])
+    rows = tuple(InFlight(at, NOW_MS, 0) for at in range(3))
+    pops.apply([Change(KEY, 3, put=rows)])
     async with running(pops):
-        await until(lambda: pops.table.flying_count == 0)
+        await until(lambda: pops.table.in_flight_count == 0)
     assert len(refused) == 2
     assert sorted(bench.bodies(RETRY)) == [b"a", b"b", b"c"]
 
@@ -299,12 +299,12 @@ async def test_rows_stay_until_the_retry_topic_is_saved(bench: Bench) -> None:
     bench.send(b"a")
     bench.saves_left = 0
     pops = bench.pops()
-    pops.note([Change(KEY, 1, put=(Flying(0, NOW_MS, 0),))])
+    pops.apply([Change(KEY, 1, put=(InFlight(0, NOW_MS, 0),))])
     async with running(pops):
         await until(lambda: bench.bodies(RETRY))
         assert pops.table.count(KEY) == 1
         bench.saves_left = 1000
-        pops.look_now()
+        pops.clock_changed()
         await until(lambda: pops.table.count(KEY) == 0)
     assert set(bench.bodies(RETRY)) == {b"a"}
 
@@ -313,9 +313,9 @@ async def test_properties_without_room_for_more_are_kept_as_they_are(bench: Benc
     text = properties.encode({"k": "v" * 32_700})
     bench.send(b"a", text=text)
     pops = bench.pops()
-    pops.note([Change(KEY, 1, put=(Flying(0, NOW_MS, 0),))])
+    pops.apply([Change(KEY, 1, put=(InFlight(0, NOW_MS, 0),))])
     async with running(pops):
-        await until(lambda: pops.table.flying_count == 0)
+        await until(lambda: pops.table.in_flight_count == 0)
     (record,) = bench.store.read(RETRY, 0, 0, 10).records
     again = decode_record(record)
     assert again.properties == {"k": "v" * 32_700}

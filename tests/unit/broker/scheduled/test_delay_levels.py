@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tianzhou.broker.scheduled import delay_levels
-from tianzhou.broker.scheduled.delay_levels import Delays, delayed, due_time_ms, level_of
+from tianzhou.broker.scheduled.delay_levels import DelayLevels, delayed, due_time_ms, level_of
 from tianzhou.broker.tables.saver import encode_table, load_table
 from tianzhou.errors import BodyError, RecordError, RequestError, StoreError
 from tianzhou.names import SCHEDULE_TOPIC
@@ -106,10 +106,10 @@ def store(tmp_path: Path) -> Refusing:
     return Refusing.open(config, clock=lambda: 10_000, background=False)
 
 
-def rest(delays: Delays) -> None:
+def rest(delays: DelayLevels) -> None:
     """Turns until nothing is left to do; one does as much as fits its time."""
     for _ in range(100):
-        if delays.turn(11_000) is None:
+        if delays.run_slice(11_000) is None:
             return
     raise AssertionError("no end")
 
@@ -120,14 +120,14 @@ def bodies(store: MessageStore, topic: str = "t", queue_id: int = 3) -> list[byt
 
 
 def test_a_refused_delivery_is_tried_again_and_nothing_is_lost(store: Refusing) -> None:
-    delays = Delays(store, LEVELS_MS)
+    delays = DelayLevels(store, LEVELS_MS)
     for _ in range(3):
         instead = redirected({"DELAY": "1"})
         assert instead is not None
         store.append(instead)
     store.refused_topic = "t"
     with pytest.raises(StoreError):
-        delays.turn(11_000)
+        delays.run_slice(11_000)
     assert delays.offsets.get(1, 0) == 0
     store.refused_topic = ""
     rest(delays)
@@ -138,7 +138,7 @@ def test_a_refused_delivery_is_tried_again_and_nothing_is_lost(store: Refusing) 
 def test_a_record_that_cannot_be_delivered_does_not_stop_the_level(
     store: Refusing, caplog: pytest.LogCaptureFixture
 ) -> None:
-    delays = Delays(store, LEVELS_MS)
+    delays = DelayLevels(store, LEVELS_MS)
     store.append(
         Draft(SCHEDULE_TOPIC, 0, b"lost its place", "DELAY\x011\x02", 0, HOST, HOST)
     )  # fmt: skip
@@ -152,14 +152,14 @@ def test_a_record_that_cannot_be_delivered_does_not_stop_the_level(
 
 
 def test_a_turn_ends_with_its_time_and_the_levels_take_turns(store: Refusing) -> None:
-    delays = Delays(store, LEVELS_MS, slice_s=lambda: -1.0)
+    delays = DelayLevels(store, LEVELS_MS, slice_s=lambda: -1.0)
     for level in ("1", "1", "2", "2"):
         instead = redirected({"DELAY": level})
         assert instead is not None
         store.append(instead)
-    assert delays.turn(15_000) == 15_000
+    assert delays.run_slice(15_000) == 15_000
     assert sum(delays.offsets.values()) == 1, "one message is more than the time allows"
-    delays.turn(15_000)
+    delays.run_slice(15_000)
     assert delays.offsets == {1: 1, 2: 1}
     store.close()
 
@@ -168,10 +168,10 @@ def test_messages_of_a_level_that_is_gone_from_the_settings_still_come(store: Re
     instead = redirected({"DELAY": "2"})
     assert instead is not None
     store.append(instead)
-    delays = Delays(store, LEVELS_MS[:1])
-    assert delays.turn(14_999) == 15_000
+    delays = DelayLevels(store, LEVELS_MS[:1])
+    assert delays.run_slice(14_999) == 15_000
     for _ in range(9):
-        delays.turn(15_000)
+        delays.run_slice(15_000)
     assert bodies(store) == [b"body"]
     store.close()
 
@@ -180,7 +180,7 @@ def test_messages_of_a_level_that_is_gone_from_the_settings_still_come(store: Re
 def test_progress_outside_its_queue_is_brought_back(
     store: Refusing, at: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    delays = Delays(store, LEVELS_MS)
+    delays = DelayLevels(store, LEVELS_MS)
     instead = redirected({"DELAY": "1"})
     assert instead is not None
     store.append(instead)
@@ -196,7 +196,7 @@ def test_the_file_of_both_versions_is_read_and_others_parts_are_kept(
 ) -> None:
     path = tmp_path / "delayOffset.json"
     path.write_text('{"offsetTable":{1:5,2:7}}')
-    delays = Delays(store, LEVELS_MS)
+    delays = DelayLevels(store, LEVELS_MS)
     load_table(path, delays.load)
     assert delays.offsets == {1: 5, 2: 7}
     path.write_text(
@@ -219,5 +219,5 @@ def test_the_file_of_both_versions_is_read_and_others_parts_are_kept(
 
 def test_a_file_of_something_else_is_refused(store: Refusing) -> None:
     with pytest.raises(BodyError):
-        Delays(store, LEVELS_MS).load({"offsetTable": {"one": "two"}})
+        DelayLevels(store, LEVELS_MS).load({"offsetTable": {"one": "two"}})
     store.close()

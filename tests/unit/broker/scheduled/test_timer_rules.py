@@ -9,11 +9,15 @@ import pytest
 from tests.unit.broker.scheduled.test_delay_levels import Refusing
 
 from tianzhou.broker.scheduled import timer_rules
-from tianzhou.broker.scheduled.timer_checkpoint import TimerCheck, decode_check, encode_check
+from tianzhou.broker.scheduled.timer_checkpoint import (
+    TimerCheckpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+)
 from tianzhou.broker.scheduled.timer_index import TimerIndex
 from tianzhou.broker.scheduled.timer_loop import Timer
 from tianzhou.broker.scheduled.timer_rules import Recall, Waiting
-from tianzhou.broker.scheduled.timer_stats import Pace, TimerFigures
+from tianzhou.broker.scheduled.timer_stats import RateMeter, TimerStats
 from tianzhou.errors import RecordError, RequestError, StoreError
 from tianzhou.names import TIMER_TOPIC
 from tianzhou.protocol import properties, sysflag
@@ -138,7 +142,7 @@ class Bench:
         )  # fmt: skip
         return Refusing.open(config, clock=lambda: self.now_ms, background=False)
 
-    def open(self, check: tuple[TimerCheck, bool] | None = None) -> Timer:
+    def open(self, check: tuple[TimerCheckpoint, bool] | None = None) -> Timer:
         return Timer(self.store, self.path, check, lambda: DAY_MS)
 
     def send(self, body: bytes, delay_ms: int) -> None:
@@ -151,7 +155,7 @@ class Bench:
     def rest(self) -> int | None:
         """Turns until there is nothing to do now; when the next is wanted."""
         for _ in range(100):
-            wanted = self.timer.turn(self.now_ms)
+            wanted = self.timer.run_slice(self.now_ms)
             if wanted is None or wanted > self.now_ms:
                 return wanted
         raise AssertionError("no end")
@@ -211,7 +215,7 @@ def test_when_the_index_cannot_be_written_nothing_is_delivered_again(bench: Benc
         patch.setattr(index, "commit", full)
         for _ in range(3):
             with pytest.raises(StoreError, match="full"):
-                bench.timer.turn(bench.now_ms)
+                bench.timer.run_slice(bench.now_ms)
     bench.rest()
     assert bench.bodies() == [b"a"]
     assert index.count() == index.waiting_count == 0
@@ -228,7 +232,7 @@ def test_an_index_that_turns_out_damaged_is_made_again(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bench.timer.index, "due", damaged)
-        bench.timer.turn(bench.now_ms)
+        bench.timer.run_slice(bench.now_ms)
     bench.now_ms += 10
     bench.rest()
     assert bench.bodies() == [b"a"]
@@ -239,7 +243,7 @@ def test_an_index_that_knew_more_than_the_log_is_made_again(bench: Bench) -> Non
     """A power cut took the end of the log, and with it what had been delivered."""
     bench.send(b"a", 10)
     bench.rest()
-    saved = encode_check(bench.timer.progress(bench.now_ms))
+    saved = encode_checkpoint(bench.timer.progress(bench.now_ms))
     bench.store.flush()
     end = bench.store.end_log_offset
     bench.now_ms += 10
@@ -253,7 +257,7 @@ def test_an_index_that_knew_more_than_the_log_is_made_again(bench: Bench) -> Non
         file.write(bytes((1 << 16) - end))
     bench.store = bench.open_store()
     assert bench.bodies() == []
-    bench.timer = bench.open(decode_check(saved))
+    bench.timer = bench.open(decode_checkpoint(saved))
     bench.rest()
     assert bench.bodies() == [b"a"]
 
@@ -265,7 +269,7 @@ def test_after_rocketmq_had_the_store_its_own_progress_counts(bench: Bench) -> N
     bench.timer.close()
     # RocketMQ delivered the first two, and wrote that down.
     bench.now_ms += 60_000
-    bench.timer = bench.open((TimerCheck(NOW_MS + 30_000, 3, 3), False))
+    bench.timer = bench.open((TimerCheckpoint(NOW_MS + 30_000, 3, 3), False))
     bench.rest()
     assert bench.bodies() == []
     bench.now_ms += 60_000
@@ -328,8 +332,8 @@ def test_an_index_that_cannot_be_made_says_so(tmp_path: Path) -> None:
 
 
 def test_a_timercheck_of_too_few_bytes_is_none() -> None:
-    assert decode_check(b"short") is None
-    assert len(encode_check(TimerCheck())) == 4096
+    assert decode_checkpoint(b"short") is None
+    assert len(encode_checkpoint(TimerCheckpoint())) == 4096
 
 
 # -- figures ---------------------------------------------------------------------------------------
@@ -339,15 +343,15 @@ def test_figures_tell_how_far_the_timer_is(bench: Bench) -> None:
     for number in range(4):
         bench.send(b"%d" % number, 10_000)
     bench.send(b"later", DAY_MS)
-    assert bench.timer.figures(bench.now_ms) == TimerFigures(offset_behind=5)
+    assert bench.timer.stats(bench.now_ms) == TimerStats(offset_behind=5)
     bench.rest()
-    figures = bench.timer.figures(bench.now_ms)
-    assert figures == TimerFigures(waiting_count=5, enqueue_rate=5.0, enqueued_count=5)
+    figures = bench.timer.stats(bench.now_ms)
+    assert figures == TimerStats(waiting_count=5, enqueue_rate=5.0, enqueued_count=5)
     bench.now_ms += 12_000
-    behind = bench.timer.figures(bench.now_ms)
+    behind = bench.timer.stats(bench.now_ms)
     assert (behind.read_behind_ms, behind.waiting_count, behind.due_count) == (2000, 5, 4)
     bench.rest()
-    rested = bench.timer.figures(bench.now_ms)
+    rested = bench.timer.stats(bench.now_ms)
     assert (rested.due_count, rested.dequeued_count) == (0, 4)
     shown = rested.as_runtime_info()
     assert shown == {
@@ -371,7 +375,7 @@ def test_the_count_of_waiting_messages_survives_a_restart(tmp_path: Path) -> Non
 
 
 def test_a_pace_is_that_of_the_last_seconds() -> None:
-    pace = Pace()
+    pace = RateMeter()
     assert pace.rate(0, 0) == 0.0
     for second in range(1, 31):
         pace.look(second * 1000, second * 7)

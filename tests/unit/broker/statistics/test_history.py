@@ -12,8 +12,8 @@ from tianzhou.broker.statistics.history import (
     MINUTE,
     STATISTICS,
     Amount,
+    DayStart,
     History,
-    Morning,
     Series,
     Totals,
     day_of,
@@ -250,10 +250,10 @@ def test_mornings_are_taken_at_local_midnight() -> None:
     assert history.totals.today.put == 0
     stats.stored("t", 1, 1, 0)
     history.tick(midnight_ms)
-    assert (history.totals.today, history.totals.yesterday) == (Morning(put=6), Morning())
+    assert (history.totals.today, history.totals.yesterday) == (DayStart(put=6), DayStart())
     stats.stored("t", 10, 1, 0)
     history.tick(midnight_ms + 24 * HOUR_MS)
-    assert (history.totals.today, history.totals.yesterday) == (Morning(put=16), Morning(put=6))
+    assert (history.totals.today, history.totals.yesterday) == (DayStart(put=16), DayStart(put=6))
     assert history.totals.day == day_of(midnight_ms + 24 * HOUR_MS)
 
 

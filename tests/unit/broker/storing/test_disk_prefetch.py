@@ -13,7 +13,7 @@ from tests.support.store import BORN, HERE, NOON_MS, open_store, small_config
 
 from tianzhou.broker.config import load_broker_config
 from tianzhou.broker.scheduled import timer_rules
-from tianzhou.broker.scheduled.delay_levels import Delays
+from tianzhou.broker.scheduled.delay_levels import DelayLevels
 from tianzhou.broker.scheduled.timer_loop import Timer
 from tianzhou.broker.storing import disk_prefetch
 from tianzhou.broker.storing.disk_prefetch import QueueRange, prefetch
@@ -132,7 +132,7 @@ def test_old_messages_that_fall_due_soon_are_named(
 ) -> None:
     monkeypatch.setattr("tianzhou.broker.storing.disk_prefetch.HOT_BYTES", hot_bytes)
     with open_store(small_config(), SimulatedDisk(), lambda: NOON_MS) as store:
-        levels = Delays(store, (1000, 60_000))
+        levels = DelayLevels(store, (1000, 60_000))
         one = Timer(store, tmp_path / "i.sqlite", None, lambda: 1 << 40)
         writer = MessageWriter(store)
         writer.add_redirect(levels.redirect)
@@ -144,10 +144,10 @@ def test_old_messages_that_fall_due_soon_are_named(
         for wait in ({"DELAY": "1"}, {"DELAY": "2"}, {"TIMER_DELAY_MS": "9000"}, {"DELAY": "1"},
                      {"TIMER_DELAY_MS": "500"}):  # fmt: skip
             writer.append(Draft("t", 0, b"x", properties.encode(wait), NOON_MS, BORN, HERE))
-        one.turn(NOON_MS)
+        one.run_slice(NOON_MS)
         soon_ms = NOON_MS + 1000
-        named = levels.soon(soon_ms, 10) + one.soon(soon_ms, 10)
-        assert levels.soon(NOON_MS + 999, 10) == []
+        named = levels.upcoming(soon_ms, 10) + one.upcoming(soon_ms, 10)
+        assert levels.upcoming(NOON_MS + 999, 10) == []
         one.close()
     if hot_bytes:
         assert named == [], "what was written just now is in memory"

@@ -93,7 +93,7 @@ def _update_steps(
                 ResponseCode.SYSTEM_ERROR,
                 f"consumer group {group.group_name} is refused: {problem}",
             )
-    deps.groups.check_room(group.group_name or "" for group in groups)
+    deps.groups.check_capacity(group.group_name or "" for group in groups)
     for group in groups:
         yield
         name = group.group_name or ""

@@ -49,7 +49,7 @@ class StoreDeps:
     clock: Clock
     delay_offsets: Callable[[], dict[str, object]]
     """How far the delay levels are, as `delayOffset.json` has it."""
-    timer_check: Callable[[], bytes | None]
+    timer_checkpoint: Callable[[], bytes | None]
     """How far timed messages are, in the fields of `timercheck`; None if there are none."""
 
 
@@ -188,7 +188,7 @@ def get_delay_offsets(deps: StoreDeps, _: Connection, __: Command) -> Command:
 
 def get_timer_check(deps: StoreDeps, _: Connection, __: Command) -> Command:
     """GET_TIMER_CHECK_POINT."""
-    check = deps.timer_check()
+    check = deps.timer_checkpoint()
     if check is None:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR, "The checkpoint is null, timerWheelEnable is false"

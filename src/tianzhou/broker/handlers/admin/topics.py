@@ -103,7 +103,7 @@ def _put_steps(deps: TopicDeps, connection: Connection, topics: list[TopicConfig
     for topic in topics:
         _check_topic(deps, topic)
         yield
-    deps.topics.check_room(topic.topic_name or "" for topic in topics)
+    deps.topics.check_capacity(topic.topic_name or "" for topic in topics)
     for topic in topics:
         yield
         name = topic.topic_name or ""
