@@ -7,10 +7,17 @@ network, `RequestError` the caller of one request, `StoreError` the operator of 
 
 
 class TianzhouError(Exception):
-    """Base of all; its text is written for the person who has to act on it."""
+    """Base of all; its text is written for the person who has to act on it.
+
+    The flags tell a client what to do next; see `tianzhou.client.connection.retry_policy`.
+    """
 
     retriable = False
-    """Whether doing the same again may succeed, with nothing changed but the time."""
+    """Whether the same call may succeed later."""
+    nothing_stored = False
+    """Whether the failed request certainly had no effect, so that a retry cannot duplicate it."""
+    stale_route = False
+    """Whether the cached route of the topic may be out of date."""
 
 
 # -- bytes -------------------------------------------------------------------------------------
@@ -44,13 +51,16 @@ class BodyError(ProtocolError):
 
 
 class RemotingError(TianzhouError):
-    """Something between two programs went wrong."""
+    """A connection could not be made, was lost, or brought no response in time."""
 
     retriable = True
+    stale_route = True
 
 
 class ConnectError(RemotingError):
     """No connection could be made."""
+
+    nothing_stored = True
 
 
 class NameserverUnavailable(ConnectError):
@@ -58,15 +68,17 @@ class NameserverUnavailable(ConnectError):
 
 
 class ConnectionClosed(RemotingError):
-    """The connection ended before the answer came."""
+    """The connection ended before the response arrived."""
 
 
 class RequestTimeout(RemotingError):
-    """No answer within the time allowed."""
+    """No response within the time-out."""
 
 
 class RemoteBusy(RemotingError):
     """Too many requests are already in flight."""
+
+    nothing_stored = True
 
 
 # -- requests ----------------------------------------------------------------------------------
@@ -163,28 +175,21 @@ class RouteNotFound(ClientError):
     """No broker has the topic, or none that may be written to or read from."""
 
     retriable = True
+    stale_route = True
 
 
 class BrokersUnavailable(RouteNotFound):
-    """No broker is registered, or no master of the one that is needed; it may come back."""
+    """No broker is registered, or the master of the queue is not; it may come back."""
+
+    nothing_stored = True
 
 
 class NotANameserver(ClientError, ConfigError):
     """The address that was given as a nameserver's is another server's."""
 
 
-class BrokerError(RequestError):
-    """A broker or nameserver answered with an error; the text says which one, and about what."""
-
-    def __init__(self, code: int, remark: str, *, subject: str, retriable: bool) -> None:
-        super().__init__(code, remark)
-        self.args = (f"{subject}: {remark} (response code {code})",)
-        self.subject = subject
-        self.retriable = retriable
-
-
 class SendError(ClientError):
-    """A message was not stored, or nobody can say whether it was; the cause is the last try's."""
+    """A message was not stored, or it is unknown whether it was; the cause is the last attempt's."""
 
     def __init__(self, text: str, *, try_count: int, retriable: bool) -> None:
         super().__init__(text)
@@ -193,7 +198,7 @@ class SendError(ClientError):
 
 
 class SendTimeout(SendError):
-    """The time for all tries of a send is used up; the message may have been stored."""
+    """The time-out of a send has passed; the message may be stored."""
 
 
 class SendManyError(SendError):
@@ -227,6 +232,94 @@ class ReplyTimeout(ClientError):
     """A request was sent, and no reply to it came in time."""
 
     retriable = True
+
+
+# -- error responses ---------------------------------------------------------------------------
+
+
+class BrokerError(RequestError):
+    """A broker or nameserver responded with an error; the text names the server and the request.
+
+    The subclasses stand for response codes that a client handles specially.
+    """
+
+    other_broker_may_succeed = False
+    """Whether a send is worth trying on another broker."""
+
+    def __init__(self, code: int, remark: str, *, subject: str) -> None:
+        super().__init__(code, remark)
+        self.args = (f"{subject}: {remark} (response code {code})",)
+        self.subject = subject
+
+
+class BrokerFailed(BrokerError):
+    """SYSTEM_ERROR: the broker failed to handle the request."""
+
+    retriable = True
+    other_broker_may_succeed = True
+
+
+class BrokerBusy(BrokerError):
+    """SYSTEM_BUSY, SERVICE_NOT_AVAILABLE: the broker is overloaded, starting or stopping."""
+
+    retriable = True
+    nothing_stored = True
+    other_broker_may_succeed = True
+
+
+class BrokerLeaving(BrokerBusy):
+    """GO_AWAY: the broker stops and asks its clients to use another one."""
+
+    stale_route = True
+
+
+class FlowControlled(BrokerError):
+    """FLOW_CONTROL: the broker limits the rate of this request."""
+
+    retriable = True
+
+
+class PermissionDenied(BrokerError):
+    """NO_PERMISSION: the account, the topic or the broker does not permit the request."""
+
+    stale_route = True
+    other_broker_may_succeed = True
+
+
+class TopicNotFound(BrokerError):
+    """TOPIC_NOT_EXIST: the broker does not have the topic."""
+
+    retriable = True
+    stale_route = True
+    other_broker_may_succeed = True
+
+
+class QueueNotFound(BrokerError):
+    """The broker has the topic, but not this queue: the route is older than the topic."""
+
+    retriable = True
+    stale_route = True
+    other_broker_may_succeed = True
+
+
+class NotQueueLeader(BrokerError):
+    """NOT_LEADER_FOR_QUEUE: another broker leads the queue."""
+
+    stale_route = True
+
+
+class WrongUnit(BrokerError):
+    """NO_BUYER_ID, NOT_IN_CURRENT_UNIT: the message belongs to another unit (region)."""
+
+    other_broker_may_succeed = True
+
+
+class NotSubscribed(BrokerError):
+    """SUBSCRIPTION_NOT_EXIST, SUBSCRIPTION_NOT_LATEST: the broker lacks the newest heartbeat."""
+
+
+class ReplyUndeliverable(BrokerError):
+    """The client that sent a request does not wait for the reply any more."""
 
 
 # -- administration ----------------------------------------------------------------------------

@@ -35,7 +35,8 @@ from tianzhou.client.queues import Queue, from_wire
 from tianzhou.clock import steady_ms, wall_ms
 from tianzhou.errors import (
     BodyError,
-    BrokerError,
+    FlowControlled,
+    NotSubscribed,
     RemotingError,
     RouteNotFound,
     TianzhouError,
@@ -51,7 +52,7 @@ from tianzhou.protocol.bodies.offsets import (
     ResetOffsetBody,
     ResetOffsetBodyForC,
 )
-from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.connection import Connection
 
@@ -531,11 +532,10 @@ class GroupMember(Membership):
             self._warn(("pull", queue), f"queue {queue}: pull failed: {error}")
         # A slave may be behind with topics and groups; the master is asked next.
         self._calls.forget(queue)
-        code = error.code if isinstance(error, BrokerError) else None
-        if code == ResponseCode.FLOW_CONTROL:
+        if isinstance(error, FlowControlled):
             await asyncio.sleep(_FLOW_CONTROL_PAUSE_MS / 1000)
             return pause_ms
-        if code in _NOT_REGISTERED:
+        if isinstance(error, NotSubscribed):
             await self._send_heartbeat()
         elif isinstance(error, RemotingError | RouteNotFound):
             await self._calls.hub.refresh_routes([queue.topic])
@@ -548,12 +548,6 @@ class GroupMember(Membership):
         while True:
             await asyncio.sleep(self._base.persist_offsets_ms / 1000)
             await self._offsets.persist(tuple(self._held))
-
-
-_NOT_REGISTERED = frozenset((
-    ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST,
-))  # fmt: skip
-"""A broker has not heard of this member, or not of its newest subscription."""
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

@@ -246,7 +246,5 @@ def _raise_refusal(failures: list[HeartbeatFailure]) -> None:
     """A broker that refuses this member will do so again; one that is away may come back."""
     for failure in failures:
         error = failure.error
-        if isinstance(error, BrokerError) and (
-            not error.retriable or error.code == ResponseCode.NO_PERMISSION
-        ):
+        if isinstance(error, BrokerError) and not error.retriable:
             raise error

@@ -16,7 +16,7 @@ from typing import Any, Unpack
 from tianzhou.client import namespaces
 from tianzhou.client.connection import hub as hubs
 from tianzhou.client.connection.hub import Reply
-from tianzhou.client.connection.retry_policy import NO_RETRY, RETRY_CODES, RetryRule
+from tianzhou.client.connection.retry_policy import NO_RETRY, RetryRule
 from tianzhou.client.connection.routes import TopicRoute
 from tianzhou.client.identity import unique_ids
 from tianzhou.client.lifetime import Lifetime
@@ -76,7 +76,9 @@ class SendPipeline(Lifetime):
         )
         self._batches = self._new_linger_batches() if self.settings.linger_ms else None
         self._awaited_rule = RetryRule(
-            self.settings.retry_count, RETRY_CODES, until_ok=self.settings.retry_when_not_stored
+            self.settings.retry_count,
+            on_error_response=True,
+            until_ok=self.settings.retry_when_not_stored,
         )
         self._submitted_rule = RetryRule(self.settings.async_retry_count)
         self._tracer = (

@@ -26,7 +26,6 @@ from difflib import get_close_matches
 from typing import TypedDict, Unpack, overload
 
 from tianzhou.client.connection.hub import Hub
-from tianzhou.client.connection.retry_policy import is_outside, is_unheard_reply
 from tianzhou.client.message import Message, ReceivedMessage
 from tianzhou.client.observe import trace
 from tianzhou.client.producer import request_reply as request
@@ -44,7 +43,14 @@ from tianzhou.client.sending import send_request
 from tianzhou.client.sending.retrying import TimeLimit
 from tianzhou.client.sending.send_request import SendResult
 from tianzhou.clock import wall_ms
-from tianzhou.errors import BrokerError, MessageRefused, ReplyTimeout, TianzhouError
+from tianzhou.errors import (
+    BrokerError,
+    MessageRefused,
+    QueueNotFound,
+    ReplyTimeout,
+    ReplyUndeliverable,
+    TianzhouError,
+)
 from tianzhou.protocol import headers
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
@@ -329,9 +335,7 @@ class Producer(SendPipeline):
         queue = await self._near(topic, to.broker_name, limit)
         try:
             return await self._send(message, limit, queue, extra)
-        except BrokerError as error:
-            if not is_unheard_reply(error):
-                raise
+        except ReplyUndeliverable as error:
             log.warning(
                 "topic %s, group %s: the reply to %s is dropped, nobody waits for it any more: %s",
                 to.topic, self._group, to.msg_id, error.remark,
@@ -412,9 +416,7 @@ class Producer(SendPipeline):
         chosen = await self._chosen(message, None, select, limit)
         try:
             return await self._send(message, limit, chosen)
-        except BrokerError as refused:
-            if not is_outside(refused):
-                raise
+        except QueueNotFound as refused:
             return await self._send_elsewhere(message, select, limit, chosen, refused)
 
     async def _send_elsewhere(
@@ -465,7 +467,7 @@ class Producer(SendPipeline):
 
         def look(done: asyncio.Future[SendResult]) -> None:
             error = done.exception()
-            if isinstance(error, BrokerError) and is_outside(error) and self._running:
+            if isinstance(error, QueueNotFound) and self._running:
                 self._run(choose_again(error))
             elif error is not None:
                 fail((result,), error)
@@ -486,8 +488,8 @@ class Producer(SendPipeline):
         own = [messages[at] for at in request.indexes]
         try:
             return list(await self._send_split(own, request, timeout_ms))
-        except BrokerError as refused:
-            if select is None or not is_outside(refused):
+        except QueueNotFound as refused:
+            if select is None:
                 return [refused] * len(own)
         except Exception as error:  # noqa: BLE001 - `merge_outcomes` tells it
             return [error] * len(own)

@@ -26,9 +26,7 @@ from tianzhou.client.connection.retry_policy import (
     FailureKind,
     RetryPauses,
     RetryRule,
-    doubts_route,
     failure_kind,
-    is_outside,
 )
 from tianzhou.client.connection.routes import TopicRoute, vip_address
 from tianzhou.client.queues import Queue
@@ -42,6 +40,7 @@ from tianzhou.errors import (
     BrokerError,
     BrokersUnavailable,
     ClientClosed,
+    QueueNotFound,
     RemotingError,
     RequestTimeout,
     RouteNotFound,
@@ -232,11 +231,11 @@ class RetryingSender:
     ) -> bool:
         """Whether another try follows a failure; returns when it is time for it."""
         hub = self.hub
-        if queue is None and not progress.route_refreshed and is_outside(error):
+        if queue is None and not progress.route_refreshed and isinstance(error, QueueNotFound):
             progress.route_refreshed = True
             await self.refresh_route(out.topic, limit.deadline_s)
             return True
-        if doubts_route(error):
+        if error.stale_route:
             hub.refresh_in_background(out.topic)
         broker_count = 1 if queue else self._broker_count(out.topic)
         verdict = failure_kind(error, tries, has_other_broker=broker_count > 1)
