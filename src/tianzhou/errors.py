@@ -189,7 +189,7 @@ class NotANameserver(ClientError, ConfigError):
 
 
 class SendError(ClientError):
-    """A message was not stored, or it is unknown whether it was; the cause is the last attempt's."""
+    """A message was not stored, or may not be; the cause is the error of the last attempt."""
 
     def __init__(self, text: str, *, try_count: int, retriable: bool) -> None:
         super().__init__(text)

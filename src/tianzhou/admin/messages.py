@@ -26,11 +26,11 @@ from tianzhou.protocol.bodies.queues import QueryConsumeQueueBody
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.filter import SUBSCRIBE_ALL, parse_tags
 from tianzhou.protocol.headers.pull import (
-    PullMessageRequest,
     PullMessageResponse,
     QueryConsumeQueueRequest,
     QueryMessageRequest,
     ViewMessageRequest,
+    pull_request,
 )
 from tianzhou.protocol.headers.send import (
     RecallMessageRequest,
@@ -51,8 +51,6 @@ QUERY_COUNT = 64
 BODY_BYTES_MAX = 64 * 1024 * 1024
 """An unpacked body may not be larger."""
 
-_MAY_BE_HELD = 2
-_FILTER_IN_HEADER = 4
 FOREVER_MS = 2**63 - 1
 _PULLED = (
     ResponseCode.SUCCESS,
@@ -227,18 +225,14 @@ class Messages:
         group: str = TOOLS_GROUP,
     ) -> Pulled:
         """PULL_MESSAGE from a place on; `hold_ms` lets the broker wait for a first message."""
-        header = PullMessageRequest(
-            consumer_group=group,
+        header = pull_request(
+            group=group,
             topic=queue.topic,
             queue_id=queue.queue_id,
             queue_offset=queue_offset,
-            max_msg_count=max_count,
-            sys_flag=_FILTER_IN_HEADER | (_MAY_BE_HELD if hold_ms else 0),
-            commit_offset=0,
-            suspend_timeout_millis=hold_ms,
-            subscription=tags,
-            sub_version=0,
-            expression_type="TAG",
+            max_count=max_count,
+            suspend_ms=hold_ms,
+            expression=tags,
         )
         response = await self._requests.request(
             queue.broker.address,

@@ -31,16 +31,17 @@ from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command, HeaderEncoding, response_to
 from tianzhou.protocol.headers import decode
-from tianzhou.protocol.headers.pull import PullMessageRequest
+from tianzhou.protocol.headers.pull import (
+    COMMIT_OFFSET,
+    HAS_SUBSCRIPTION,
+    MAY_SUSPEND,
+    PullMessageRequest,
+)
 from tianzhou.remoting.connection import Answer, Connection
 from tianzhou.store.message_store import MessageStore
 from tianzhou.store.reading import Read, ReadStatus
 
 log = logging.getLogger(__name__)
-
-COMMIT_OFFSET = 1 << 0
-MAY_BE_HELD = 1 << 1
-HAS_SUBSCRIPTION = 1 << 2
 
 _CODES = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -400,7 +401,7 @@ def _answer(
 def _park(deps: PullDeps, config: BrokerConfig, asked: Asked) -> bool:
     """Let a pull wait; False if it cannot or does not want to."""
     connection, request, header, _, subscription, account = asked
-    if not header.sys_flag & MAY_BE_HELD or request.is_oneway:
+    if not header.sys_flag & MAY_SUSPEND or request.is_oneway:
         return False
     cost = subscription.cost
     if not deps.parked.has_capacity(connection, cost, config.max_parked_pulls):

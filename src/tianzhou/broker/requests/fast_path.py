@@ -31,7 +31,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.handlers.pull import HAS_SUBSCRIPTION, PullDeps
+from tianzhou.broker.handlers.pull import PullDeps
 from tianzhou.broker.handlers.send import SendDeps, born_host
 from tianzhou.broker.requests.busy_poll import BusyPoll
 from tianzhou.broker.storing import disk_prefetch
@@ -51,7 +51,7 @@ from tianzhou.names import (
 from tianzhou.protocol import host
 from tianzhou.protocol.bodies.topics import MULTI_TAG, TopicConfig
 from tianzhou.protocol.codes import ResponseCode
-from tianzhou.protocol.headers.pull import PullMessageRequest
+from tianzhou.protocol.headers.pull import HAS_SUBSCRIPTION, PullMessageRequest
 from tianzhou.protocol.kernel import Feed
 from tianzhou.protocol.version import CURRENT_VERSION
 from tianzhou.remoting.connection import Connection

@@ -1,8 +1,8 @@
 """Maps error responses to exception classes.
 
 The flags of the classes (`retriable`, `stale_route` and others, see `tianzhou.errors`) decide what
-a client does next. Some conditions have no response code of their own; their remark is compared here
-and nowhere else.
+a client does next. Conditions without a response code of their own are recognised by their remark,
+here and nowhere else.
 """
 
 from tianzhou.errors import (

@@ -35,7 +35,7 @@ from tianzhou.protocol.command import Command
 from tianzhou.protocol.filter.tags import TAG_TYPE
 from tianzhou.protocol.headers import offsets
 from tianzhou.protocol.headers.clients import GetConsumerListByGroupRequest
-from tianzhou.protocol.headers.pull import PullMessageRequest, PullMessageResponse
+from tianzhou.protocol.headers.pull import PullMessageResponse, pull_request
 from tianzhou.protocol.headers.send import ConsumerSendMsgBackRequest, SendMessageRequestV2
 from tianzhou.protocol.sysflag import COMPRESSED, COMPRESSION_MASK, MULTI_TAGS
 
@@ -48,7 +48,6 @@ _NOT_RESENT = (
 )  # fmt: skip
 _RESENT_FLAGS = COMPRESSED | MULTI_TAGS | COMPRESSION_MASK
 
-_COMMIT, _MAY_SUSPEND, _WITH_SUBSCRIPTION = 1, 2, 4
 _SEND_BACK_MS = 5_000
 _OFFSETS_MS = 5_000
 _LOCK_MS = 1_000
@@ -162,25 +161,19 @@ class BrokerCalls:
         broker_id = self._read_from.get(queue, MASTER_ID)
         address, is_slave = await self._reading_address(queue, broker_id)
         wanted = subscription or Subscription(queue.topic)
-        flags = _MAY_SUSPEND if limits.suspend_ms else 0
-        if commit_offset is not None and not is_slave:
-            flags |= _COMMIT
-        if inline:
-            flags |= _WITH_SUBSCRIPTION
-        header = PullMessageRequest(
-            consumer_group=self.group,
+        header = pull_request(
+            group=self.group,
             topic=queue.topic,
             queue_id=queue.queue_id,
             queue_offset=queue_offset,
-            max_msg_count=limits.message_count,
-            max_msg_bytes=limits.size_bytes,
-            sys_flag=flags,
-            commit_offset=commit_offset or 0,
-            suspend_timeout_millis=limits.suspend_ms,
-            subscription=wanted.expression if inline else None,
-            sub_version=wanted.version,
+            max_count=limits.message_count,
+            max_bytes=limits.size_bytes,
+            suspend_ms=limits.suspend_ms,
+            commit_offset=None if is_slave else commit_offset,
+            expression=wanted.expression if inline else None,
             expression_type=wanted.expression_type,
-            target_broker=queue.broker_name,
+            sub_version=wanted.version,
+            broker_name=queue.broker_name,
         )
         command = Command(code=RequestCode.PULL_MESSAGE, ext_fields=headers.encode(header))
         answer = await self._request(queue, broker_id, address, command, limits.timeout_ms)

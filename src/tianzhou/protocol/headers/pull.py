@@ -2,8 +2,12 @@
 
 from msgspec import field
 
+from tianzhou.protocol.filter.tags import TAG_TYPE
 from tianzhou.protocol.headers.codec import Header, TopicHeader
 from tianzhou.protocol.integers import Int32, Int64
+
+COMMIT_OFFSET, MAY_SUSPEND, HAS_SUBSCRIPTION = 1, 2, 4
+"""Bits of the system flag of a pull."""
 
 
 class PullMessageRequest(TopicHeader, frozen=True, kw_only=True):
@@ -16,7 +20,7 @@ class PullMessageRequest(TopicHeader, frozen=True, kw_only=True):
     queue_offset: Int64
     max_msg_count: Int32 = field(name="maxMsgNums")
     sys_flag: Int32
-    """Bits: 1 commit offset, 2 may be held, 4 subscription is in the header, 8 class filter."""
+    """COMMIT_OFFSET, MAY_SUSPEND, HAS_SUBSCRIPTION; 8 is the class filter of old releases."""
     commit_offset: Int64
     suspend_timeout_millis: Int64
     subscription: str | None = None
@@ -26,6 +30,48 @@ class PullMessageRequest(TopicHeader, frozen=True, kw_only=True):
     request_source: Int32 | None = None
     # RocketMQ misspells this one.
     proxy_forward_client_id: str | None = field(default=None, name="proxyFrowardClientId")
+
+
+def pull_request(
+    *,
+    group: str,
+    topic: str,
+    queue_id: int,
+    queue_offset: int,
+    max_count: int,
+    max_bytes: int | None = None,
+    suspend_ms: int = 0,
+    commit_offset: int | None = None,
+    expression: str | None = None,
+    expression_type: str | None = TAG_TYPE,
+    sub_version: int = 0,
+    broker_name: str | None = None,
+) -> PullMessageRequest:
+    """The header of a pull.
+
+    `suspend_ms` over 0 lets the broker park the request until a message arrives. `commit_offset`
+    commits the progress of the group. `expression` is the filter; without one the broker uses the
+    subscription of the group's heartbeat.
+    """
+    return PullMessageRequest(
+        consumer_group=group,
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        max_msg_count=max_count,
+        max_msg_bytes=max_bytes,
+        sys_flag=(
+            (COMMIT_OFFSET if commit_offset is not None else 0)
+            | (MAY_SUSPEND if suspend_ms else 0)
+            | (HAS_SUBSCRIPTION if expression is not None else 0)
+        ),
+        commit_offset=commit_offset or 0,
+        suspend_timeout_millis=suspend_ms,
+        subscription=expression,
+        sub_version=sub_version,
+        expression_type=expression_type,
+        target_broker=broker_name,
+    )
 
 
 class PullMessageResponse(Header, frozen=True, kw_only=True):

@@ -30,7 +30,7 @@ from tianzhou.protocol import bodies, headers
 from tianzhou.protocol.bodies.topics import TopicList
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
-from tianzhou.protocol.headers.pull import PullMessageRequest, PullMessageResponse
+from tianzhou.protocol.headers.pull import PullMessageResponse, pull_request
 from tianzhou.remoting.pending_requests import Waiter
 from tianzhou.spark.columns.malformed import starts_of, store_time_ms
 from tianzhou.spark.offsets import (
@@ -52,7 +52,6 @@ T = TypeVar("T")
 
 _TOOLS_GROUP = "TOOLS_CONSUMER"
 """The group of RocketMQ's own tools, which every broker knows."""
-_WITH_SUBSCRIPTION = 4
 _OFFSET_FIELD, _COUNT_FIELD = "queueOffset", "maxMsgNums"
 _STATUSES = {int(status.value): status for status in PullStatus}
 
@@ -449,20 +448,16 @@ class ClusterReader:
         known = (queue, subscription.expression, subscription.expression_type)
         first = self._headers.get(known)
         if first is None:
-            header = PullMessageRequest(
-                consumer_group=self._group,
+            header = pull_request(
+                group=self._group,
                 topic=queue.topic,
                 queue_id=queue.queue_id,
                 queue_offset=0,
-                max_msg_count=0,
-                max_msg_bytes=_PULL_BYTES_MAX,
-                sys_flag=_WITH_SUBSCRIPTION,
-                commit_offset=0,
-                suspend_timeout_millis=0,
-                subscription=subscription.expression,
-                sub_version=0,
+                max_count=0,
+                max_bytes=_PULL_BYTES_MAX,
+                expression=subscription.expression,
                 expression_type=subscription.expression_type,
-                target_broker=queue.broker_name,
+                broker_name=queue.broker_name,
             )
             first = self._headers[known] = headers.encode(header)
         return first | {_OFFSET_FIELD: str(at), _COUNT_FIELD: str(count)}
