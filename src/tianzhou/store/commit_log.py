@@ -40,8 +40,8 @@ from tianzhou.store.files.staging import Part, StagingPool
 _MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 _BLANK = MAGIC_BLANK.to_bytes(4, "big")
 _SEARCH_BYTES = 1 << 20
-_ROOM_BYTES_MIN = 1 << 20
-_ROOM_BYTES_MAX = 32 << 20
+_RESERVE_BYTES_MIN = 1 << 20
+_RESERVE_BYTES_MAX = 32 << 20
 
 # Indexes into the fields of a decoded record.
 TOPIC: Final = 0
@@ -59,10 +59,10 @@ Window = tuple[int, int, memoryview]
 """Where a file begins, up to where it may be read, and its bytes."""
 
 
-class Supply(Protocol):
+class FileSupply(Protocol):
     """Where the next file comes from."""
 
-    def take(self, first: int, room_bytes: int) -> MappedFile:
+    def take(self, first: int, reserve_bytes: int) -> MappedFile:
         """The file that begins at `first`, mapped, with disk blocks for its first bytes.
 
         Raises OSError, and can be asked again.
@@ -74,26 +74,40 @@ class Supply(Protocol):
         ...
 
 
-def log_room_ahead(position: int) -> int:
+def log_space_ahead(position: int) -> int:
     """How many bytes behind a position get disk blocks before they are written."""
-    return min(max(position, _ROOM_BYTES_MIN), _ROOM_BYTES_MAX)
+    return min(max(position, _RESERVE_BYTES_MIN), _RESERVE_BYTES_MAX)
 
 
-def make_log_room(file: MappedFile, position: int, end: int) -> None:
+def reserve_log_space(file: MappedFile, position: int, end: int) -> None:
     """Gives disk blocks to a log file that is written up to a position. Raises OSError."""
-    file.make_room(position, end, more=log_room_ahead(position))
+    file.ensure_space(position, end, more=log_space_ahead(position))
 
 
 class CommitLog:
     """The writer's end, and what readers need."""
 
     __slots__ = (
-        "_changing", "_committed", "_committing", "_file", "_handle", "_parts", "_pool",
-        "_position", "_room_end", "_supply", "_tail", "_tell_at", "last_store_time_ms", "segments",
+        "_changing",
+        "_committed",
+        "_committing",
+        "_file",
+        "_handle",
+        "_notify_at",
+        "_parts",
+        "_pool",
+        "_position",
+        "_reserved_end",
+        "_supply",
+        "_tail",
+        "last_store_time_ms",
+        "segments",
         "written",
     )  # fmt: skip
 
-    def __init__(self, segments: Segments, supply: Supply, pool: StagingPool | None = None) -> None:
+    def __init__(
+        self, segments: Segments, supply: FileSupply, pool: StagingPool | None = None
+    ) -> None:
         self.segments = segments
         self._supply = supply
         self._pool = pool
@@ -108,9 +122,9 @@ class CommitLog:
         """The same file, open for `write`."""
         self._tail = memoryview(b"")
         self._position = 0
-        self._room_end = 0
+        self._reserved_end = 0
         """Position in the last file up to which it has disk blocks."""
-        self._tell_at = 0
+        self._notify_at = 0
         self.written = 0
         """Log offset behind the last record."""
         self.last_store_time_ms = 0
@@ -131,8 +145,8 @@ class CommitLog:
         self._file = file
         self._tail = self._memory(file) if file else memoryview(b"")
         self._position = position
-        self._room_end = file.reserved_bytes if file else 0
-        self._tell_at = self._supply.wrote(file, position) if file else 0
+        self._reserved_end = file.reserved_bytes if file else 0
+        self._notify_at = self._supply.wrote(file, position) if file else 0
 
     def _memory(self, file: MappedFile) -> memoryview:
         """Where the records of a file are written."""
@@ -167,9 +181,9 @@ class CommitLog:
         nothing has changed.
         """
         end = self._position + size_bytes + BLANK_BYTES_MIN
-        if end > self._room_end:
+        if end > self._reserved_end:
             if end <= len(self._tail):
-                self._make_room(end)
+                self._ensure_space(end)
             elif size_bytes + BLANK_BYTES_MIN > self.segments.size_bytes:
                 raise StoreError(
                     f"a record of {size_bytes} bytes does not fit a log file of "
@@ -180,12 +194,12 @@ class CommitLog:
         assert self._file is not None
         return self._file.first + self._position
 
-    def _make_room(self, end: int) -> None:
+    def _ensure_space(self, end: int) -> None:
         """Has disk blocks up to a position of the last file; else a mapped write could be fatal."""
         file = self._file
         assert file is not None
-        make_log_room(file, self._position, end)
-        self._room_end = file.reserved_bytes
+        reserve_log_space(file, self._position, end)
+        self._reserved_end = file.reserved_bytes
 
     def tail(self) -> tuple[memoryview, int]:
         """The memory of the last file, and the position in it where the next record goes.
@@ -199,8 +213,8 @@ class CommitLog:
         self._position += size_bytes
         self.last_store_time_ms = store_time_ms
         self.written += size_bytes
-        if self._position >= self._tell_at and self._file is not None:
-            self._tell_at = self._supply.wrote(self._file, self._position)
+        if self._position >= self._notify_at and self._file is not None:
+            self._notify_at = self._supply.wrote(self._file, self._position)
 
     def write(self, records: memoryview, store_time_ms: int) -> None:
         """Puts many records at the tail, where there is room for them. Raises OSError.
@@ -211,8 +225,8 @@ class CommitLog:
         if self._handle is None:
             self._handle = self._file.open()
         end = self._position + len(records) + BLANK_BYTES_MIN
-        if end > self._room_end:
-            self._make_room(end)
+        if end > self._reserved_end:
+            self._ensure_space(end)
         self._handle.write(self._position, records)
         self.advance(len(records), store_time_ms)
 
@@ -225,15 +239,15 @@ class CommitLog:
         self._position = end
         self.last_store_time_ms = store_time_ms
         self.written += size_bytes
-        if end >= self._tell_at and self._file is not None:
-            self._tell_at = self._supply.wrote(self._file, end)
+        if end >= self._notify_at and self._file is not None:
+            self._notify_at = self._supply.wrote(self._file, end)
 
-    def _roll(self, room_bytes: int) -> None:
+    def _roll(self, reserve_bytes: int) -> None:
         # The new file comes first: if there is no room for it the old one stays as it is.
         old = self._file
         if old is not None:
-            self._make_room(self._position + BLANK_BYTES_MIN)
-        following = self._supply.take(old.stop if old else self.written, room_bytes)
+            self._ensure_space(self._position + BLANK_BYTES_MIN)
+        following = self._supply.take(old.stop if old else self.written, reserve_bytes)
         if old is not None:
             left = old.size_bytes - self._position
             self._tail[self._position : self._position + BLANK_BYTES_MIN] = encode_blank(left)
@@ -332,7 +346,7 @@ class CommitLog:
 # -- walking -------------------------------------------------------------------------------------
 
 
-class Stop(Exception):
+class WalkStopped(Exception):
     """A walk over one file ended before the file did."""
 
     def __init__(self, position: int, why: str, *, unused: bool) -> None:
@@ -348,8 +362,8 @@ def walk(
 ) -> Iterator[RecordFields]:
     """The records of one file from a position on, bodies left out.
 
-    Ends at the filler; raises Stop where no sound record lies. With `torn` a record of which the
-    disk kept some sectors and lost others is not sound either, wherever they lie in it.
+    Ends at the filler; raises WalkStopped at the first position without a valid record. With `torn`
+    records with lost sectors are invalid, too.
     """
     decode = kernel.decode_record
     size_bytes = len(view)
@@ -360,16 +374,18 @@ def walk(
             if bytes(view[position + 4 : position + 8]) == _BLANK and _is_filler(view, position):
                 return
             unused = not any(view[position : position + 8])
-            raise Stop(position, str(e), unused=unused) from e
+            raise WalkStopped(position, str(e), unused=unused) from e
         if fields[LOG_OFFSET] != first + position:
             why = f"record at {position}: says it lies at {fields[LOG_OFFSET]} of the log"
-            raise Stop(position, why, unused=False)
+            raise WalkStopped(position, why, unused=False)
         if torn and _lost_text(view, position, fields):
-            raise Stop(position, f"record at {position}: a part of it was lost", unused=False)
+            raise WalkStopped(
+                position, f"record at {position}: a part of it was lost", unused=False
+            )
         yield fields
         position += fields[SIZE]
         if position + BLANK_BYTES_MIN > size_bytes:
-            raise Stop(position, f"record at {position}: no room for a filler", unused=False)
+            raise WalkStopped(position, f"record at {position}: no room for a filler", unused=False)
 
 
 def _lost_text(view: memoryview, position: int, fields: RecordFields) -> bool:

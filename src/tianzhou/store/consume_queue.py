@@ -16,7 +16,6 @@ log can make the entries again.
 import contextlib
 import errno
 import struct
-import threading
 from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from tianzhou.store.config import ENTRY_BYTES
 from tianzhou.store.consume_queue_ext import QueueExt, is_address
 from tianzhou.store.files.disk import PAGE_BYTES, Disk, explained
 from tianzhou.store.files.mapped_file import MappedFile
+from tianzhou.store.files.mapping_limit import MappingLimit
 from tianzhou.store.files.segments import Segments
 
 ENTRY = struct.Struct(">qiq")
@@ -50,56 +50,23 @@ Entry = tuple[int, int, int]
 """Log offset, record size, tags code."""
 
 
-class MappingLimit:
-    """Keeps the number of mapped queue files below a limit by letting go of those not in use.
-
-    Linux allows 65,530 mappings a process, and each holds a file descriptor.
-    """
-
-    __slots__ = ("_changing", "_files", "limit")
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._changing = threading.Lock()
-        self._files: list[MappedFile] = []
-
-    def mapped(self, file: MappedFile) -> None:
-        """Told of each new mapping."""
-        with self._changing:
-            self._files.append(file)
-            if len(self._files) > self.limit:
-                self._sweep()
-
-    def release_unused(self) -> None:
-        """Lets go of what was not used since the last time."""
-        with self._changing:
-            self._files = self._used()
-
-    def _used(self) -> list[MappedFile]:
-        """Second chance: what was used since the last look stays; the others are let go of."""
-        kept = list[MappedFile]()
-        for file in self._files:
-            if file.mapped and file.touched:
-                file.touched = False
-                kept.append(file)
-            else:
-                file.unmap()
-        return kept
-
-    def _sweep(self) -> None:
-        kept = self._used()
-        surplus = max(len(kept) - self.limit * 3 // 4, 0)
-        for file in kept[:surplus]:
-            file.unmap()
-        self._files = kept[surplus:]
-
-
 class ConsumeQueue:
     """The entries of one queue of one topic."""
 
     __slots__ = (
-        "_bare_behind", "_limit", "_min", "_reserved", "end_log_offset", "ext", "flushed_offset",
-        "low_offset", "next_offset", "queue_id", "segments", "topic", "writes_ext",
+        "_limit",
+        "_min",
+        "_reserved",
+        "_tail_is_zero",
+        "end_log_offset",
+        "ext",
+        "flushed_offset",
+        "low_offset",
+        "next_offset",
+        "queue_id",
+        "segments",
+        "topic",
+        "writes_ext",
     )  # fmt: skip
 
     def __init__(
@@ -118,7 +85,7 @@ class ConsumeQueue:
         self.ext: QueueExt | None = None
         """The units that entries may point to, where there are such files."""
         self.writes_ext = False
-        self._bare_behind = False
+        self._tail_is_zero = False
         """Nothing was ever written behind the last entry that was loaded."""
         self._reserved = 0
         """Byte position up to which the last file has disk blocks for certain."""
@@ -134,7 +101,7 @@ class ConsumeQueue:
 
     # -- writing --------------------------------------------------------------------------------
 
-    def make_room(self, count: int) -> None:
+    def ensure_space(self, count: int) -> None:
         """Makes sure that `count` more entries can be written without asking the disk.
 
         Raises OSError; then nothing has changed that a reader could see.
@@ -146,7 +113,7 @@ class ConsumeQueue:
     def extend(self) -> None:
         """Gives the last file more room than it has, in memory or on the disk. Raises OSError.
 
-        New files are for `make_room`.
+        New files are for `ensure_space`.
         """
         file = self.segments.find(self.next_offset * ENTRY_BYTES)
         if file is not None and self._reserved < file.stop:
@@ -194,7 +161,7 @@ class ConsumeQueue:
         return file.first + size_bytes
 
     def put(self, log_offset: int, size_bytes: int, tags_code: int) -> None:
-        """Writes the next entry; `make_room` was called before."""
+        """Writes the next entry; `ensure_space` was called before."""
         next_offset = self.next_offset
         position = next_offset * ENTRY_BYTES
         file = self.segments.files[-1]
@@ -219,7 +186,7 @@ class ConsumeQueue:
         file = self.segments.find(self.next_offset * ENTRY_BYTES)
         return file is not None and file.staged
 
-    def lease(self) -> tuple[memoryview, int, int] | None:
+    def writable_memory(self) -> tuple[memoryview, int, int] | None:
         """Where the next entries go: a file's memory, the queue offset of its first entry, and of
         the first entry that has no room; None if there is no room at all."""
         file = self.segments.find(self.next_offset * ENTRY_BYTES)
@@ -231,7 +198,7 @@ class ConsumeQueue:
         self.low_offset = limit - min(_LOW_COUNT, (limit - self.next_offset) // 2)
         return self._view(file), file.first // ENTRY_BYTES, limit
 
-    def reading_lease(self, queue_offset: int) -> tuple[memoryview, int, int] | None:
+    def readable_memory(self, queue_offset: int) -> tuple[memoryview, int, int] | None:
         """The memory of the file with a queue offset, the offset of its first entry, and of the
         first one behind it; None if there is no such file, or its entries mean something else.
 
@@ -253,7 +220,7 @@ class ConsumeQueue:
             position = self.next_offset * ENTRY_BYTES
             left = self.segments.size_bytes - position % self.segments.size_bytes
             piece = entries[:left]
-            self.make_room(len(piece) // ENTRY_BYTES)
+            self.ensure_space(len(piece) // ENTRY_BYTES)
             file = self.segments.find(position)
             assert file is not None
             at = position - file.first
@@ -271,14 +238,14 @@ class ConsumeQueue:
             self._end_at(queue_offset - queue_offset % (self.segments.size_bytes // ENTRY_BYTES))
             blank = _BEFORE
         while self.next_offset < queue_offset:
-            self.make_room(1)
+            self.ensure_space(1)
             position = self.next_offset * ENTRY_BYTES
             file = self.segments.find(position)
             assert file is not None
             at = position - file.first
             self._view(file)[at : at + ENTRY_BYTES] = blank
             self.next_offset += 1
-        self.make_room(1)
+        self.ensure_space(1)
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -421,11 +388,11 @@ class ConsumeQueue:
 
     # -- recovery -------------------------------------------------------------------------------
 
-    def load(self, firsts: list[int], before_log_offset: int, *, look_behind: bool = False) -> None:
+    def load(self, firsts: list[int], before_log_offset: int, *, check_tail: bool = False) -> None:
         """Takes over files and finds the end: the first place without an entry below a log offset.
 
         Reads without mapping, so that many queues load fast. Entries below that log offset must lie
-        without holes; what comes after may be anything. With `look_behind` it is looked at now,
+        without holes; what comes after may be anything. With `check_tail` it is looked at now,
         which spares `cut` the way to the disk.
         """
         self.segments.adopt(firsts)
@@ -435,11 +402,11 @@ class ConsumeQueue:
         end = 0
         for file in reversed(self.segments.files):
             end = file.first // ENTRY_BYTES
-            count, last, bare = _valid_count(file, before_log_offset, look_behind)
+            count, last, tail_is_zero = _valid_count(file, before_log_offset, check_tail)
             if last is not None:
                 self.end_log_offset = last[0] + last[1] if last[1] != BLANK_SIZE else 0
                 end += count
-                self._bare_behind = bare and file is self.segments.files[-1]
+                self._tail_is_zero = tail_is_zero and file is self.segments.files[-1]
                 break
         self._end_at(end)
 
@@ -450,9 +417,9 @@ class ConsumeQueue:
 
     def cut(self, queue_offset: int) -> bool:
         """Nothing remains from a queue offset on; False if nothing was there."""
-        if self._bare_behind and queue_offset == self.next_offset:
+        if self._tail_is_zero and queue_offset == self.next_offset:
             return False
-        self._bare_behind = False
+        self._tail_is_zero = False
         position = queue_offset * ENTRY_BYTES
         files = self.segments.files
         changed = any(file.first >= position for file in files[1:])
@@ -464,9 +431,9 @@ class ConsumeQueue:
         self._end_at(queue_offset)
         return changed
 
-    def step_back(self) -> None:
+    def drop_last_entry(self) -> None:
         """The last entry does not count."""
-        self._bare_behind = False
+        self._tail_is_zero = False
         self._end_at(self.next_offset - 1)
         last = self.entry(self.next_offset - 1)
         self.end_log_offset = last[0] + last[1] if last and last[1] != BLANK_SIZE else 0
@@ -482,11 +449,11 @@ class ConsumeQueue:
 
 
 def _valid_count(
-    file: MappedFile, before_log_offset: int, look_behind: bool
+    file: MappedFile, before_log_offset: int, check_tail: bool
 ) -> tuple[int, Entry | None, bool]:
     """How many entries at the beginning of a file are below a log offset, and the last of them.
 
-    With `look_behind` also whether the rest of the file is certainly zero.
+    With `check_tail` also whether the rest of the file is certainly zero.
     """
     count = file.size_bytes // ENTRY_BYTES
     with file.opened() as handle:
@@ -496,7 +463,7 @@ def _valid_count(
         at, low, high = 0, 0, -(-count // _LOAD_COUNT) - 1
         if not _is_valid(block, min(count, _LOAD_COUNT) - 1, before_log_offset):
             high = 0
-        bare = look_behind and high == 0 and not handle.has_data(PAGE_BYTES)
+        tail_is_zero = check_tail and high == 0 and not handle.has_data(PAGE_BYTES)
         while low < high:
             middle = (low + high + 1) // 2
             candidate = handle.read(middle * _LOAD_BYTES, PAGE_BYTES)
@@ -515,7 +482,11 @@ def _valid_count(
     if not valid:
         return 0, None, False
     last: Entry = ENTRY.unpack_from(block, (valid - 1) * ENTRY_BYTES)
-    return at * _LOAD_COUNT + valid, last, bare and not _has_data(block[valid * ENTRY_BYTES :])
+    return (
+        at * _LOAD_COUNT + valid,
+        last,
+        tail_is_zero and not _has_data(block[valid * ENTRY_BYTES :]),
+    )
 
 
 def _has_data(block: bytes) -> bool:

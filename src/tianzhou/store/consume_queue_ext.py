@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tianzhou.store.files.disk import PAGE_BYTES, Disk
 from tianzhou.store.files.mapped_file import MappedFile
-from tianzhou.store.files.segments import Segments, look
+from tianzhou.store.files.segments import Segments, list_files
 
 log = logging.getLogger(__name__)
 
@@ -88,17 +88,17 @@ class QueueExt:
         if file is not None and self.end + UNIT.size + _END_BYTES > file.stop:
             view, at = file.view(), self.end - file.first
             if at + _SIZE.size <= len(view):
-                self._make_room(file, at + _SIZE.size)
+                self._ensure_space(file, at + _SIZE.size)
                 view[at : at + _SIZE.size] = _FULL
             self.end, file = file.stop, None
         if file is None:
             file = self._add_file()
-        self._make_room(file, self.end - file.first + UNIT.size)
+        self._ensure_space(file, self.end - file.first + UNIT.size)
         return file
 
-    def _make_room(self, file: MappedFile, stop: int) -> None:
+    def _ensure_space(self, file: MappedFile, stop: int) -> None:
         used_bytes = self.end - file.first
-        file.make_room(used_bytes, stop, more=min(used_bytes, _RESERVE_BYTES_MAX))
+        file.ensure_space(used_bytes, stop, more=min(used_bytes, _RESERVE_BYTES_MAX))
 
     def _add_file(self) -> MappedFile:
         self.segments.make_directory(durable=False)
@@ -129,7 +129,7 @@ class QueueExt:
         If the last entry has none (None) nothing is known of the end, and units go on in a new
         file.
         """
-        found = look(self._disk, self.segments.directory)
+        found = list_files(self._disk, self.segments.directory)
         size_bytes = self.segments.size_bytes
         whole = set(found.sizes.values()) <= {size_bytes} and found.gap(size_bytes) is None
         if not whole or any(first % size_bytes for first in found.sizes):

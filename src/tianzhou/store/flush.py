@@ -21,7 +21,7 @@ from time import monotonic
 from tianzhou.errors import StoreBroken, StoreClosed, StoreError
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.config import FlushDiskType, StoreConfig
-from tianzhou.store.files.disk import PAGE_BYTES, Disk, DiskFile, explained, is_passing
+from tianzhou.store.files.disk import PAGE_BYTES, Disk, DiskFile, explained, is_transient
 from tianzhou.store.files.mapped_file import MappedFile
 from tianzhou.store.memory_advice import release_log
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 _RELEASE_INTERVAL_S = 1.0
 _POSTPONED_S = 0.1
 
-Told = Callable[[StoreError | None], None]
+FlushCallback = Callable[[StoreError | None], None]
 """Called once: with None when the log offset is on the disk, or with the reason it is not."""
 
 
@@ -51,7 +51,7 @@ class LogFlush:
         self._change = threading.Condition()
         self._flushing = threading.Lock()
         """Held by whoever syncs: the flush thread, or the thread that writes the checkpoint."""
-        self._waiters: list[tuple[int, Told]] = []
+        self._waiters: list[tuple[int, FlushCallback]] = []
         self._handles: dict[int, DiskFile] = {}
         self._thread: threading.Thread | None = None
         self._committer: threading.Thread | None = None
@@ -97,7 +97,7 @@ class LogFlush:
             handle.close()
         self._handles.clear()
 
-    def when_flushed(self, log_offset: int, told: Told) -> None:
+    def when_flushed(self, log_offset: int, told: FlushCallback) -> None:
         """Calls `told` once the log is on the disk up to `log_offset`, at once if it is."""
         with self._change:
             waits = self.failure is None and self.flushed < log_offset and not self._stopping
@@ -155,7 +155,7 @@ class LogFlush:
                 try:
                     self.commit()
                 except OSError as e:
-                    if is_passing(e):
+                    if is_transient(e):
                         self._postpone(e)
                         continue
                     with self._flushing:
@@ -198,7 +198,7 @@ class LogFlush:
             files = self._open_files(target)
         except OSError as e:
             # No page was given up yet, unlike after a failed sync.
-            if is_passing(e):
+            if is_transient(e):
                 self._postpone(e)
             else:
                 self._fail(e)
@@ -244,7 +244,7 @@ class LogFlush:
         )
         log.error("log: flush failed at %d: %s", self.flushed, error)
 
-    def _tell(self, waiters: list[tuple[int, Told]], reason: StoreError | None) -> None:
+    def _tell(self, waiters: list[tuple[int, FlushCallback]], reason: StoreError | None) -> None:
         for _, told in waiters:
             try:
                 told(reason)

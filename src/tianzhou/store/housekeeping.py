@@ -16,7 +16,7 @@ from tianzhou.store import retention
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.files.checkpoint import Checkpoint, Derived, write_checkpoint
-from tianzhou.store.files.disk import Disk, is_passing
+from tianzhou.store.files.disk import Disk, is_transient
 from tianzhou.store.flush import LogFlush
 from tianzhou.store.index import Index
 from tianzhou.store.memory_advice import release_derived
@@ -30,7 +30,7 @@ Snapshot = tuple[int, int, int, int, int]
 items, and the store time of the last message."""
 
 
-class Keeping:
+class Housekeeping:
     """Everything that happens to a store while nobody asks for it."""
 
     def __init__(
@@ -70,11 +70,11 @@ class Keeping:
         """Writes the first checkpoint and looks at the disk."""
         self._written = before
         self.checkpoint()
-        self.look_at_disk()
+        self.check_disk()
 
     def start(self) -> None:
         self._stopping.clear()
-        self._thread = threading.Thread(target=self._run, name="store-keeping", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="store-housekeeping", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -107,15 +107,15 @@ class Keeping:
                 log.warning("store: %s; writing stops", e)
                 self.refusal = e
             except (OSError, StoreError) as e:
-                if not self._passes(e):
+                if not self._is_transient(e):
                     self._broken(e)
                     return
             else:
                 self._postponed = False
 
-    def _passes(self, error: Exception) -> bool:
+    def _is_transient(self, error: Exception) -> bool:
         """Whether the work can be done later; all that waits for it is in the log."""
-        if not is_passing(error) and error is not self._flush.postponed:
+        if not is_transient(error) and error is not self._flush.postponed:
             return False
         if not self._postponed:
             log.warning("store: keeping is postponed and tried again: %s", error)
@@ -160,7 +160,7 @@ class Keeping:
 
     # -- old files ------------------------------------------------------------------------------
 
-    def look_at_disk(self) -> float:
+    def check_disk(self) -> float:
         """How full the disk is; writing stops when it is too full and goes on when it is not."""
         used = self._disk.used_ratio(self.config.log_directory)
         verdict = retention.judge(self.config, used, -1)
@@ -179,7 +179,7 @@ class Keeping:
     def expire(self, *, manual: bool = False) -> int:
         """Removes what has expired; the number of log files removed."""
         with self._working:
-            used = self.look_at_disk()
+            used = self.check_disk()
             now_ms = self._clock()
             hour = datetime.fromtimestamp(now_ms // 1000).hour  # noqa: DTZ006 - local by meaning
             verdict = retention.judge(self.config, used, hour, manual=manual)
@@ -191,9 +191,9 @@ class Keeping:
             if count:
                 self._remove(count)
             if verdict.delete_young:
-                count += self._remove_young(retention.most_at_once(len(modified)) - count)
+                count += self._remove_young(retention.removable_count(len(modified)) - count)
             if count:
-                self.look_at_disk()
+                self.check_disk()
             return count
 
     def _remove_young(self, count_max: int) -> int:

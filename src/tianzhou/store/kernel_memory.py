@@ -21,7 +21,7 @@ IndexState = tuple[int, int, int, int, int, int]
 """Begin and end time, begin and end log offset, slots in use, item count."""
 
 
-Settlement = tuple[int, int, int, int, IndexState | None, list[tuple[ConsumeQueue, int, int, int]]]
+FedBatch = tuple[int, int, int, int, IndexState | None, list[tuple[ConsumeQueue, int, int, int]]]
 """What feeds did: messages, sends that brought them, bytes of records on the stage, keys, the index
 header if there were keys, and each queue with its next offset, the end of its last record and the
 tags code of that."""
@@ -31,7 +31,7 @@ _STAGE_BYTES = 512 * 1024
 _INDEX_LOW_COUNT = 8_192
 
 
-class Lending:
+class KernelMemory:
     """The leases of one feed."""
 
     __slots__ = (
@@ -88,13 +88,13 @@ class Lending:
         if len(memory):
             self._feed.lend_log(memory, self._log.written - position, position)
         if self._index.files and self._index.files[-1].has_slots:
-            self._feed.lend_index(*self._index.files[-1].lease())
+            self._feed.lend_index(*self._index.files[-1].writable_memory())
         for queue in tuple(self._changed):
             self._lend(queue)
             del self._changed[queue]
         self.stale = False
 
-    def refill(self, done: Settlement) -> None:
+    def refill(self, done: FedBatch) -> None:
         """Make more room where little is left, so that no send must be stored by the handlers."""
         _, _, _, _, index_state, queues = done
         for queue, next_offset, _, _ in queues:
@@ -108,23 +108,23 @@ class Lending:
             file, count = self._index.files[-1], index_state[-1]
             if count + _INDEX_LOW_COUNT > file.reserved_count and file.room >= _INDEX_LOW_COUNT:
                 with contextlib.suppress(OSError):
-                    file.make_room(_INDEX_LOW_COUNT)
+                    file.ensure_space(_INDEX_LOW_COUNT)
                 self.stale = True
 
     def _lend(self, queue: ConsumeQueue) -> None:
         try:
-            lease = queue.lease()
+            memory_range = queue.writable_memory()
         except OSError:
             # What was lent before ends here; the next renewal tries again.
             self._feed.give_back_queue(queue.topic, queue.queue_id)
             self._lent.discard(queue)
             raise
-        if lease is None or not self._admits(queue.topic):
+        if memory_range is None or not self._admits(queue.topic):
             # What was lent before does not hold any more.
             self._feed.give_back_queue(queue.topic, queue.queue_id)
             self._lent.discard(queue)
             return
-        memory, first, limit = lease
+        memory, first, limit = memory_range
         if queue.is_staged:
             # Its memory is no mapping, and there is no end of such queues.
             self._lent.discard(queue)
@@ -147,9 +147,9 @@ class Lending:
     def _lend_reading(self, queue: ConsumeQueue, queue_offset: int) -> None:
         if self._log.segments.files is not self._log_files:
             return  # the next renewal would take it back
-        lease = queue.reading_lease(queue_offset)
-        if lease is not None and self._files.get(queue) is not lease[0]:
-            self._lend_file(queue, *lease)
+        memory_range = queue.readable_memory(queue_offset)
+        if memory_range is not None and self._files.get(queue) is not memory_range[0]:
+            self._lend_file(queue, *memory_range)
         entry = queue.entry(queue_offset)
         file = self._log.segments.find(entry[0]) if entry is not None else None
         if file is not None and file is not self._log.segments.files[-1]:

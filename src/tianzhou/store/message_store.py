@@ -34,17 +34,19 @@ from tianzhou.store.config import StoreConfig
 from tianzhou.store.consume_queue import ConsumeQueue
 from tianzhou.store.files import lock
 from tianzhou.store.files.checkpoint import Checkpoint, read_checkpoint
-from tianzhou.store.files.disk import Disk, DiskFile, RealDisk, explained
+from tianzhou.store.files.disk import Disk, DiskFile, explained
+from tianzhou.store.files.real_disk import RealDisk
 from tianzhou.store.files.segments import Segments
 from tianzhou.store.files.staging import StagingPool
-from tianzhou.store.flush import LogFlush, Told
-from tianzhou.store.housekeeping import Keeping, Snapshot
+from tianzhou.store.flush import FlushCallback, LogFlush
+from tianzhou.store.housekeeping import Housekeeping, Snapshot
 from tianzhou.store.index import Index
-from tianzhou.store.kernel_memory import Lending, Settlement
-from tianzhou.store.preallocation import Ahead
+from tianzhou.store.kernel_memory import FedBatch, KernelMemory
+from tianzhou.store.preallocation import Preallocator
 from tianzhou.store.queues import QueueTable, mapped_files_max
-from tianzhou.store.reading import Reading
-from tianzhou.store.recovery import Parts, Progress, Report, recover
+from tianzhou.store.reading import StoreReader
+from tianzhou.store.recovery import Progress, recover
+from tianzhou.store.recovery_plan import Report, StoreFiles
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +88,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
         return self.log_offset + self.size_bytes
 
 
-class MessageStore(Reading):
+class MessageStore(StoreReader):
     """An open store."""
 
     def __init__(
@@ -94,7 +96,7 @@ class MessageStore(Reading):
         config: StoreConfig,
         disk: Disk,
         clock: Clock,
-        parts: Parts,
+        files: StoreFiles,
         report: Report,
         held: DiskFile,
         on_arrival: Arrival | None,
@@ -108,27 +110,27 @@ class MessageStore(Reading):
         """What opening the store found and did."""
         # Staged messages touch no page of the file, so none needs to be ready.
         warm_bytes = 0 if config.is_staged else config.warm_ahead_bytes
-        self._ahead = Ahead(disk, parts.segments, warm_bytes)
+        self._preallocator = Preallocator(disk, files.segments, warm_bytes)
         pool: StagingPool | None = None
         if config.is_staged:
-            pool = StagingPool(config.transient_store_pool_size, parts.segments.size_bytes)
-            self._on_arrival = self._hold_arrival if on_arrival else None
-        self._told_arrival = on_arrival
-        self._held_arrivals: deque[tuple[int, tuple[str, int, int, int, int]]] = deque()
+            pool = StagingPool(config.transient_store_pool_size, files.segments.size_bytes)
+            self._on_arrival = self._defer_arrival if on_arrival else None
+        self._committed_arrival = on_arrival
+        self._uncommitted_arrivals: deque[tuple[int, tuple[str, int, int, int, int]]] = deque()
         """Of messages that cannot be read yet, with the log offset from which on they can."""
-        log_ = CommitLog(parts.segments, self._ahead, pool)
-        super().__init__(config, log_, parts.queues, parts.index, report.start_log_offset)
-        log_.last_store_time_ms = report.last_store_time_ms or parts.checkpoint.log_time_ms
+        log_ = CommitLog(files.segments, self._preallocator, pool)
+        super().__init__(config, log_, files.queues, files.index, report.start_log_offset)
+        log_.last_store_time_ms = report.last_store_time_ms or files.checkpoint.log_time_ms
         self._flush = LogFlush(disk, log_, config, self._committed)
-        self._entry_count = parts.queues.entry_count
-        self._queue_count = parts.queues.count
-        self._index_count = parts.index.item_count
+        self._entry_count = files.queues.entry_count
+        self._queue_count = files.queues.count
+        self._index_count = files.index.item_count
         self._derived: Snapshot = (0, 0, 0, 0, 0)
-        self._keeping = Keeping(
-            disk, config, clock, log_, parts.queues, parts.index, self._flush,
+        self._housekeeping = Housekeeping(
+            disk, config, clock, log_, files.queues, files.index, self._flush,
             snapshot=lambda: self._derived, steady=steady,
         )  # fmt: skip
-        self._lending: Lending | None = None
+        self._kernel_memory: KernelMemory | None = None
         self._closed = False
         self._delay_levels_ms = config.delay_levels_ms
 
@@ -156,7 +158,7 @@ class MessageStore(Reading):
         root = config.root_directory
         try:
             disk.make_directory(root)
-            held = lock.take_lock(disk, root)
+            held = lock.acquire_lock(disk, root)
         except OSError as e:
             raise explained(e, f"open the store {root}") from e
         try:
@@ -188,25 +190,25 @@ class MessageStore(Reading):
         segments = Segments(disk, config.log_directory, config.mapped_file_size_commit_log)
         for directory in (config.log_directory, config.queue_directory):
             disk.make_directory(directory)
-        parts = Parts(
+        files = StoreFiles(
             disk, config, segments, QueueTable(disk, config), Index(disk, config, clock),
             read_checkpoint(disk, root / "checkpoint"),
         )  # fmt: skip
         # From here on files change, so from here on an interruption counts as unclean.
         lock.mark_running(disk, root)
         try:
-            report = recover(parts, clean=clean, progress=progress, rebuild=rebuild)
+            report = recover(files, clean=clean, progress=progress, rebuild=rebuild)
         except StoreCorrupt:
             # Refused before anything was changed, so it is as clean as it was.
             if clean:
                 lock.mark_closed(disk, root)
             raise
-        _warn_of_little_room(disk, config, segments)
-        store = cls(config, disk, clock, parts, report, held, on_arrival, steady)
-        store._begin(report.end_log_offset, parts.checkpoint)
+        _warn_of_low_space(disk, config, segments)
+        store = cls(config, disk, clock, files, report, held, on_arrival, steady)
+        store._begin(report.end_log_offset, files.checkpoint)
         log.info(
             "store %s: open, log %d to %d, %d queues, %d records replayed, last stop %s",
-            root, store.first_log_offset, store.end_log_offset, parts.queues.count,
+            root, store.first_log_offset, store.end_log_offset, files.queues.count,
             report.replayed_count, "clean" if clean else "not clean",
         )  # fmt: skip
         return store
@@ -216,25 +218,25 @@ class MessageStore(Reading):
         self._flush.flushed = end_log_offset
         self._flush.flushed_time_ms = self.log.last_store_time_ms
         self._publish()
-        self._keeping.begin(before)
+        self._housekeeping.begin(before)
 
     def _start(self) -> None:
         self._flush.start()
-        self._ahead.start()
+        self._preallocator.start()
         self.log.start_at(self.log.written)
-        self._keeping.start()
+        self._housekeeping.start()
 
     def close(self) -> None:
         """Puts everything on the disk and lets go of the store. Harmless if it is closed."""
         if self._closed:
             return
         self._closed = True
-        self._end_lending()
-        self._keeping.stop()
-        self._ahead.stop()
+        self._revoke_kernel_memory()
+        self._housekeeping.stop()
+        self._preallocator.stop()
         try:
             if self._flush.failure is None:
-                self._keeping.checkpoint()
+                self._housekeeping.checkpoint()
                 lock.mark_closed(self._disk, self.config.root_directory)
             else:
                 log.warning("store: closed after a failed flush, the next start recovers it")
@@ -248,9 +250,9 @@ class MessageStore(Reading):
     def abandon(self) -> None:
         """Lets go of the store without flushing anything, as if the process had died."""
         self._closed = True
-        self._end_lending()
-        self._keeping.stop()
-        self._ahead.stop()
+        self._revoke_kernel_memory()
+        self._housekeeping.stop()
+        self._preallocator.stop()
         self._flush.stop()
         self._release()
         self._held.close()
@@ -269,7 +271,7 @@ class MessageStore(Reading):
     def adopt(self, config: StoreConfig) -> None:
         """Take changed settings; those that are not live count after a restart."""
         self.config = config
-        self._keeping.config = config
+        self._housekeeping.config = config
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -278,7 +280,7 @@ class MessageStore(Reading):
         """Why nothing can be written now; None if it can."""
         if self._closed:
             return StoreClosed("the store is closed")
-        return self._flush.failure or self._keeping.refusal
+        return self._flush.failure or self._housekeeping.refusal
 
     def append(self, draft: Draft, found: dict[str, str] | None = None) -> Appended:
         """Stores one message; `found` are its properties if they are decoded already.
@@ -299,9 +301,9 @@ class MessageStore(Reading):
         size_bytes = len(record)
         try:
             if in_queue:
-                queue.make_room(1)
-            if keys and not self.index.has_room(len(keys)):
-                self.index.make_room(len(keys), map(key_hash, repeat(topic), keys))
+                queue.ensure_space(1)
+            if keys and not self.index.has_space(len(keys)):
+                self.index.ensure_space(len(keys), map(key_hash, repeat(topic), keys))
             placed = log_.place(size_bytes)
         except OSError as e:
             raise explained(e, "store a message") from e
@@ -328,8 +330,8 @@ class MessageStore(Reading):
             log_.written, self._queue_count, self._entry_count, self._index_count, now_ms,
         )  # fmt: skip
         if in_queue:
-            if self._lending is not None:
-                self._lending.note(queue)
+            if self._kernel_memory is not None:
+                self._kernel_memory.note(queue)
             if self._on_arrival is not None:
                 self._on_arrival(topic, queue_id, queue_offset, code, now_ms)
         return Appended(log_offset, size_bytes, queue_offset, now_ms, 1, (log_offset,))
@@ -358,10 +360,10 @@ class MessageStore(Reading):
             records.append(bytearray(self._encode(draft, queue_offset + number, 0, now_ms)))
         size_bytes = sum(map(len, records))
         try:
-            queue.make_room(len(drafts))
+            queue.ensure_space(len(drafts))
             if key_count:
                 hashes = (key_hash(topic, key) for its_keys in keys for key in its_keys)
-                self.index.make_room(key_count, hashes)
+                self.index.ensure_space(key_count, hashes)
             log_offset = self.log.place(size_bytes)
         except OSError as e:
             raise explained(e, "store a batch") from e
@@ -383,8 +385,8 @@ class MessageStore(Reading):
                 self.index.put(topic, its_keys, at, now_ms)
         self._index_count += key_count
         self._publish()
-        if self._lending is not None:
-            self._lending.note(queue)
+        if self._kernel_memory is not None:
+            self._kernel_memory.note(queue)
         if self._on_arrival is not None:
             self._on_arrival(topic, first.queue_id, queue.next_offset - 1, code, now_ms)
         return Appended(
@@ -424,12 +426,16 @@ class MessageStore(Reading):
         return self.queues.get_or_make(topic, queue_id)
 
     def _check_writable(self) -> None:
-        if self._closed or self._flush.failure is not None or self._keeping.refusal is not None:
+        if (
+            self._closed
+            or self._flush.failure is not None
+            or self._housekeeping.refusal is not None
+        ):
             refusal = self.refusal
             assert refusal is not None
             raise refusal
-        if self._lending is not None:
-            self._lending.end_turn()
+        if self._kernel_memory is not None:
+            self._kernel_memory.end_turn()
 
     def _publish(self) -> None:
         # One assignment, so that the keeping thread never sees counts of different moments.
@@ -440,23 +446,23 @@ class MessageStore(Reading):
 
     # -- the feed -------------------------------------------------------------------------------
 
-    def lend_to(self, feed: Feed, admits: Callable[[str], bool]) -> Lending:
+    def lend_to(self, feed: Feed, admits: Callable[[str], bool]) -> KernelMemory:
         """Let a feed write, too; `admits` says, each time, whether a topic's queues may be lent."""
         # Most of the log is not written through mapped memory then, so no page must be ready.
-        self._ahead.stop_warming()
+        self._preallocator.stop_warming()
         queue_max = mapped_files_max(self.config) // 2
-        self._lending = Lending(feed, self.log, self.index, queue_max, admits)
-        return self._lending
+        self._kernel_memory = KernelMemory(feed, self.log, self.index, queue_max, admits)
+        return self._kernel_memory
 
-    def settle(self, done: Settlement, store_time_ms: int, *, tell: bool) -> None:
+    def settle(self, done: FedBatch, store_time_ms: int, *, tell: bool) -> None:
         """What a feed wrote counts from now on. Raises StoreError; then it does not.
 
         With `tell` arrivals are told, one for each queue.
         """
         message_count, _, size_bytes, key_count, index_state, queues = done
-        assert self._lending is not None
+        assert self._kernel_memory is not None
         try:
-            self.log.write(self._lending.stage[:size_bytes], store_time_ms)
+            self.log.write(self._kernel_memory.stage[:size_bytes], store_time_ms)
         except OSError as e:
             raise explained(e, "store messages") from e
         for queue, next_offset, end_log_offset, _ in queues:
@@ -466,14 +472,14 @@ class MessageStore(Reading):
         self._entry_count += message_count
         self._index_count += key_count
         self._publish()
-        self._lending.refill(done)
+        self._kernel_memory.refill(done)
         if tell and self._on_arrival is not None:
             for queue, next_offset, _, code in queues:
                 self._on_arrival(queue.topic, queue.queue_id, next_offset - 1, code, store_time_ms)
 
-    def _end_lending(self) -> None:
-        if self._lending is not None:
-            self._lending.end()
+    def _revoke_kernel_memory(self) -> None:
+        if self._kernel_memory is not None:
+            self._kernel_memory.end()
 
     # -- staging --------------------------------------------------------------------------------
 
@@ -487,14 +493,14 @@ class MessageStore(Reading):
         except OSError as e:
             raise explained(e, "commit messages to the log") from e
 
-    def _hold_arrival(
+    def _defer_arrival(
         self, topic: str, queue_id: int, queue_offset: int, code: int, time_ms: int
     ) -> None:
         held = (topic, queue_id, queue_offset, code, time_ms)
-        self._held_arrivals.append((self.log.written, held))
+        self._uncommitted_arrivals.append((self.log.written, held))
 
     def _committed(self, log_offset: int) -> None:
-        held, told = self._held_arrivals, self._told_arrival
+        held, told = self._uncommitted_arrivals, self._committed_arrival
         while held and held[0][0] <= log_offset:
             _, arrival = held.popleft()
             if told is not None:
@@ -507,30 +513,30 @@ class MessageStore(Reading):
         """Everything before this log offset survives a power cut."""
         return self._flush.flushed
 
-    def when_flushed(self, log_offset: int, told: Told) -> None:
-        """Calls `told` once the log is on the disk up to `log_offset`; see `flush.Told`."""
-        self._flush.when_flushed(log_offset, told)
+    def when_flushed(self, log_offset: int, callback: FlushCallback) -> None:
+        """Calls `callback` once the log is on disk up to `log_offset`; see `FlushCallback`."""
+        self._flush.when_flushed(log_offset, callback)
 
     def flushed(self, log_offset: int) -> Future[None]:
         """The same as a future."""
         future: Future[None] = Future()
 
-        def told(reason: StoreError | None) -> None:
+        def on_flushed(reason: StoreError | None) -> None:
             if not future.set_running_or_notify_cancel():
-                return  # whoever asked does not want to know any more
+                return  # cancelled
             if reason is None:
                 future.set_result(None)
             else:
                 future.set_exception(reason)
 
-        self.when_flushed(log_offset, told)
+        self.when_flushed(log_offset, on_flushed)
         return future
 
     def flush(self) -> None:
         """Puts log, queues and index on the disk and writes the checkpoint. Raises StoreError."""
         self._flush.flush()
         try:
-            self._keeping.checkpoint()
+            self._housekeeping.checkpoint()
         except OSError as e:
             raise explained(e, "flush the store") from e
 
@@ -559,7 +565,7 @@ class MessageStore(Reading):
     def remove_queues(self, queues: list[ConsumeQueue]) -> None:
         """Removes queues; they may be back after a power cut until `flush` was called."""
         self._check_writable()
-        self._end_lending()
+        self._revoke_kernel_memory()
         for queue in queues:
             if queue.next_offset:
                 self._queue_count -= 1
@@ -573,12 +579,12 @@ class MessageStore(Reading):
     def expire(self, *, now: bool = False) -> int:
         """Removes old log files as the settings say, at any hour if `now`; answers how many."""
         try:
-            return self._keeping.expire(manual=now)
+            return self._housekeeping.expire(manual=now)
         except OSError as e:
             raise explained(e, "remove old files") from e
 
 
-def _warn_of_little_room(disk: Disk, config: StoreConfig, segments: Segments) -> None:
+def _warn_of_low_space(disk: Disk, config: StoreConfig, segments: Segments) -> None:
     """A log file takes its space as it is written, and this one would not come to its end."""
     free_bytes = disk.free_bytes(config.log_directory)
     if not segments.files and free_bytes < segments.size_bytes:

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import threading
 
-from tianzhou.store.commit_log import log_room_ahead, make_log_room
+from tianzhou.store.commit_log import log_space_ahead, reserve_log_space
 from tianzhou.store.files.disk import Disk
 from tianzhou.store.files.mapped_file import MappedFile
 from tianzhou.store.files.segments import Segments
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 _NEVER = 2**63 - 1
 
 
-class Ahead:
+class Preallocator:
     """The supply of a commit log."""
 
     def __init__(self, disk: Disk, segments: Segments, window_bytes: int) -> None:
@@ -41,7 +41,7 @@ class Ahead:
 
     def start(self) -> None:
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="store-ahead", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="store-preallocation", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -65,7 +65,7 @@ class Ahead:
 
     # -- the writer's side ----------------------------------------------------------------------
 
-    def take(self, first: int, room_bytes: int = 0) -> MappedFile:
+    def take(self, first: int, reserve_bytes: int = 0) -> MappedFile:
         """The file that begins at `first`, mapped, with disk blocks for its first bytes.
 
         Waits if it is just being made. Raises OSError; a file that was made is kept for the next
@@ -82,7 +82,7 @@ class Ahead:
             ready = self._make(first)
         try:
             ready.view()
-            make_log_room(ready, 0, room_bytes)
+            reserve_log_space(ready, 0, reserve_bytes)
         except OSError:
             self._ready = ready
             raise
@@ -96,7 +96,7 @@ class Ahead:
             self._wanted = file.stop
             self._warm = (file, position)
             self._change.notify_all()
-        return position + log_room_ahead(position) // 4
+        return position + log_space_ahead(position) // 4
 
     def _make(self, first: int) -> MappedFile:
         if not self._segments.files:
@@ -145,8 +145,8 @@ class Ahead:
             start = max(position, self._warmed[1])
         with contextlib.suppress(OSError):  # The writer finds out itself.
             # At the next call at least a quarter of the window has blocks.
-            half = position + log_room_ahead(position) // 2
-            make_log_room(file, position, min(half, file.size_bytes))
+            half = position + log_space_ahead(position) // 2
+            reserve_log_space(file, position, min(half, file.size_bytes))
             # Pages without blocks must not be written, and none is warmed that has no blocks.
             stop = min(position + self._window_bytes, file.reserved_bytes)
             if start < stop:

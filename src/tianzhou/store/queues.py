@@ -4,10 +4,11 @@ import contextlib
 
 from tianzhou.descriptors import reserved_descriptors
 from tianzhou.store.config import ENTRY_BYTES, StoreConfig
-from tianzhou.store.consume_queue import ConsumeQueue, MappingLimit
+from tianzhou.store.consume_queue import ConsumeQueue
 from tianzhou.store.consume_queue_ext import QueueExt, is_address
 from tianzhou.store.files.disk import Disk
-from tianzhou.store.files.segments import Found, look
+from tianzhou.store.files.mapping_limit import MappingLimit
+from tianzhou.store.files.segments import FoundFiles, list_files
 
 SYNC_EACH_MAX = 32
 """More queues than these are not synced one by one."""
@@ -133,7 +134,7 @@ class QueueTable:
                 if not (name.isdecimal() and name.isascii() and str(int(name)) == name):
                     continue
                 queue = self._make(topic, int(name))
-                found = look(self._disk, queue.segments.directory)
+                found = list_files(self._disk, queue.segments.directory)
                 self._finish_last(queue, found)
                 if counted:
                     self._drop_bad(queue, found)
@@ -142,7 +143,7 @@ class QueueTable:
                     complaints.append(f"queue {topic}/{name}: {complaint}")
                     queue.segments.adopt(list(found.sizes))
                 elif found.sizes:
-                    queue.load(list(found.sizes), before_log_offset, look_behind=not clean)
+                    queue.load(list(found.sizes), before_log_offset, check_tail=not clean)
                     self._load_ext(queue)
                 else:
                     continue
@@ -154,7 +155,7 @@ class QueueTable:
             last = next(queue.raw_entries(max(queue.next_offset - 1, 0), 1), None)
             queue.ext.load(last[2] if last and is_address(last[2]) else None)
 
-    def _finish_last(self, queue: ConsumeQueue, found: Found) -> None:
+    def _finish_last(self, queue: ConsumeQueue, found: FoundFiles) -> None:
         """A last file without its full size was being made or cut when the end came."""
         size_bytes = self._config.queue_file_bytes
         last = max(found.sizes, default=None)
@@ -167,7 +168,7 @@ class QueueTable:
                 handle.resize(size_bytes)
             found.sizes[last] = size_bytes
 
-    def _drop_bad(self, queue: ConsumeQueue, found: Found) -> None:
+    def _drop_bad(self, queue: ConsumeQueue, found: FoundFiles) -> None:
         """Removes the first file that has the wrong size or no predecessor, and all after it."""
         size_bytes = self._config.queue_file_bytes
         firsts = sorted(found.sizes)
@@ -177,13 +178,13 @@ class QueueTable:
                 self._remove_files(queue, found, firsts[number:])
                 return
 
-    def _remove_files(self, queue: ConsumeQueue, found: Found, firsts: list[int]) -> None:
+    def _remove_files(self, queue: ConsumeQueue, found: FoundFiles, firsts: list[int]) -> None:
         for first in reversed(firsts):
             queue.segments.file_at(first).remove()
             del found.sizes[first]
         self._disk.sync_directory(queue.segments.directory)
 
-    def _complaint(self, found: Found) -> str | None:
+    def _complaint(self, found: FoundFiles) -> str | None:
         size_bytes = self._config.queue_file_bytes
         for first, actual in sorted(found.sizes.items()):
             if actual != size_bytes:

@@ -29,17 +29,17 @@ from tianzhou.store.queues import QueueTable
 
 log = logging.getLogger(__name__)
 
-_ENTRIES_A_READ = 800
+_ENTRIES_PER_READ = 800
 """Entries that one read looks at, at least, when a filter rejects most of them."""
 _DAMAGE_LOGGED_MAX = 100
 _QUERY_FACTOR = 8
-_QUERY_PLACES_MAX = 1 << 18
+_QUERY_OFFSETS_MAX = 1 << 18
 """Of an index are looked at for one query: what a second can bring under one key."""
 _NO_WINDOW: Window = (0, 0, memoryview(b""))
 
-_PLACE_NAMES = ["physicalOffset", "queueId", "queueOffset", "storeSize", "topic"]
+_POSITION_COLUMNS = ["physicalOffset", "queueId", "queueOffset", "storeSize", "topic"]
 
-_Place = tuple[int, int, int]
+_RecordPosition = tuple[int, int, int]
 """Of a record: queue offset, log offset and size, as its queue says."""
 
 Limit = tuple[int, int]
@@ -81,7 +81,7 @@ class Boundary(StrEnum):
     UPPER = "upper"  # the last one stored at that time or earlier
 
 
-class Reading:
+class StoreReader:
     """The readable side of a store."""
 
     def __init__(
@@ -197,14 +197,14 @@ class Reading:
         checked_from = self._checked_from
         # Who looks into records must not be shown a damaged one.
         one_by_one = one_by_one or accept_record is not None
-        unchecked: list[_Place] = []
+        unchecked: list[_RecordPosition] = []
         records: list[memoryview] = []
         total, at, last, removed = 0, queue_offset, end, False
         # The file of the last record, in which most of the following ones lie, too.
         window: Window = _NO_WINDOW
         ends_s = perf_counter() + FILTER_MS_MAX / 1000 if accept_record is not None else 0.0
         for log_offset, size_bytes, tags_code in queue.entries(
-            queue_offset, max(_ENTRIES_A_READ, max_count)
+            queue_offset, max(_ENTRIES_PER_READ, max_count)
         ):
             if records:
                 count_max, bytes_max = cold if log_offset < cold_before else warm
@@ -263,7 +263,7 @@ class Reading:
             ),
         )
 
-    def _are_sound(self, queue: ConsumeQueue, places: list[_Place]) -> bool:
+    def _are_sound(self, queue: ConsumeQueue, places: list[_RecordPosition]) -> bool:
         """Whether records that nobody has checked yet are all whole, and those that are meant.
 
         Many at once, in the kernel. No is not the last word: it may only not be able to tell.
@@ -278,7 +278,7 @@ class Reading:
             others = [place for place in places if not first <= place[1] < stop]
             return self._are_sound(queue, inside) and self._are_sound(queue, others)
         starts = array("q", [log_offset - first for log_offset in log_offsets])
-        found = kernel.decode_columns(view, starts.tobytes(), _PLACE_NAMES, True)
+        found = kernel.decode_columns(view, starts.tobytes(), _POSITION_COLUMNS, True)
         if found is None:
             return False
         count, (*numbers, (_, topic_ends, topics)) = found
@@ -308,18 +308,18 @@ class Reading:
         try:
             fields = kernel.decode_record(record, 0, True, False)
         except RecordError as e:
-            self._damaged(queue, queue_offset, str(e))
+            self._log_damage(queue, queue_offset, str(e))
             return False
         place = (
             fields[commit_log.TOPIC], fields[commit_log.QUEUE_ID], fields[commit_log.QUEUE_OFFSET],
             fields[commit_log.LOG_OFFSET], fields[commit_log.SIZE],
         )  # fmt: skip
         if place != (queue.topic, queue.queue_id, queue_offset, log_offset, size_bytes):
-            self._damaged(queue, queue_offset, f"its entry leads to another record: {place}")
+            self._log_damage(queue, queue_offset, f"its entry leads to another record: {place}")
             return False
         return True
 
-    def _damaged(self, queue: ConsumeQueue, queue_offset: int, why: str) -> None:
+    def _log_damage(self, queue: ConsumeQueue, queue_offset: int, why: str) -> None:
         self._damage_count += 1
         if self._damage_count <= _DAMAGE_LOGGED_MAX:
             log.warning(
@@ -416,7 +416,7 @@ class Reading:
                 record = self._record_with(log_offset, topic, key, begin_ms, end_ms)
                 if record is not None:
                     found[log_offset] = record
-            if len(found) >= limit or len(places) < wanted or wanted >= _QUERY_PLACES_MAX:
+            if len(found) >= limit or len(places) < wanted or wanted >= _QUERY_OFFSETS_MAX:
                 break
             # Most had only the hash or the second in common with what is looked for.
             wanted *= _QUERY_FACTOR

@@ -16,7 +16,7 @@ from tianzhou.store.config import StoreConfig
 
 log = logging.getLogger(__name__)
 
-FILES_A_TIME = 10
+FILES_PER_ROUND = 10
 """Files removed in one go at most, so that a mistake in the settings shows before all is gone."""
 MANUAL_ROUNDS = 20
 
@@ -61,7 +61,7 @@ def expired_count(
         return 0
     reserved_ms = config.file_reserved_time * _HOUR_MS
     count = 0
-    for modified in modified_ms[: most_at_once(len(modified_ms))]:
+    for modified in modified_ms[: removable_count(len(modified_ms))]:
         if now_ms - modified < reserved_ms:
             break
         count += 1
@@ -112,6 +112,6 @@ class FileAges:
         self._ahead_ms = ahead_ms
 
 
-def most_at_once(file_count: int) -> int:
+def removable_count(file_count: int) -> int:
     """How many of so many files may go in one go."""
-    return max(min(file_count - 1, FILES_A_TIME), 0)
+    return max(min(file_count - 1, FILES_PER_ROUND), 0)

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.support.simulated_disk import SimulatedDisk, SimulatedFile
 
 from tianzhou.store.files.segments import Segments
-from tianzhou.store.preallocation import Ahead
+from tianzhou.store.preallocation import Preallocator
 
 DIRECTORY = Path("/store/commitlog")
 FILE_BYTES = 4096
@@ -42,7 +42,7 @@ def test_a_file_that_the_writer_makes_itself_is_not_made_ahead_as_well() -> None
     disk = SlowDisk()
     disk.make_directory(DIRECTORY)
     segments = Segments(disk, DIRECTORY, FILE_BYTES)
-    ahead = Ahead(disk, segments, window_bytes=1024)
+    ahead = Preallocator(disk, segments, window_bytes=1024)
     first = ahead.take(0)
     segments.add(first)
     ahead.start()
@@ -64,7 +64,7 @@ def test_a_spare_file_is_removed_by_the_stop() -> None:
     disk.may_go_on.set()
     disk.make_directory(DIRECTORY)
     segments = Segments(disk, DIRECTORY, FILE_BYTES)
-    ahead = Ahead(disk, segments, window_bytes=1024)
+    ahead = Preallocator(disk, segments, window_bytes=1024)
     first = ahead.take(0)
     segments.add(first)
     ahead.start()

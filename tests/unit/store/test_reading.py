@@ -75,13 +75,13 @@ def test_sound_records_are_not_looked_at_one_by_one(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[int] = []
-    is_sound = reading.Reading._is_sound  # pyright: ignore[reportPrivateUsage] - counted, not changed
+    is_sound = reading.StoreReader._is_sound  # pyright: ignore[reportPrivateUsage] - counted, not changed
 
-    def counted(self: reading.Reading, *place: object) -> bool:
+    def counted(self: reading.StoreReader, *place: object) -> bool:
         looked.append(1)
         return is_sound(self, *place)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - as it came
 
-    monkeypatch.setattr(reading.Reading, "_is_sound", counted)
+    monkeypatch.setattr(reading.StoreReader, "_is_sound", counted)
     assert offsets_read(store) == list(range(COUNT))
     assert len(looked) == (0 if kernel.WHY_PURE is None else COUNT)
 

@@ -97,8 +97,8 @@ class FastPath:
         self._known: dict[str, TopicConfig] = {}
         self._inline: set[Granted] = set()
         self._registered: dict[Granted, Subscription] = {}
-        self._lending = deps.store.lend_to(feed, self._admit)
-        self._lending.settle = self.settle
+        self._kernel_memory = deps.store.lend_to(feed, self._admit)
+        self._kernel_memory.settle = self.settle
         deps.stats.collect = self._collect
         self._loop = asyncio.get_running_loop()
         self._vigil = BusyPoll(self._loop.call_soon)
@@ -162,7 +162,7 @@ class FastPath:
         now_ms = self._now_ms = self._deps.clock()
         self._budget = self._room(now_ms)
         try:
-            self._lending.renew()
+            self._kernel_memory.renew()
         except OSError as error:
             log.debug("the kernel's feed cannot work now: %s", error)
             return False
@@ -190,7 +190,7 @@ class FastPath:
             store.settle(done, self._now_ms, tell=is_awaited)
         except StoreError as error:
             log.warning("what was fed could not be stored: %s", error)
-            self._lending.end()
+            self._kernel_memory.end()
             self._refuse(owed, error)
             return
         except Exception:  # as above
@@ -220,7 +220,7 @@ class FastPath:
     def _break_off(self) -> None:
         self._is_broken = True
         owed, self._owed = self._owed, []
-        self._lending.end()
+        self._kernel_memory.end()
         self._refuse(owed, StoreError("the kernel's feed failed"))
 
     # -- whether ----------------------------------------------------------------------------------
@@ -377,7 +377,7 @@ class FastPath:
             tags = subscription.tags
             codes = None if tags.selects_all else list(tags.codes)
             self._feed.grant(topic, group, subscription.version, codes)
-        self._lending.lend_reading(queue, next_offset)
+        self._kernel_memory.lend_reading(queue, next_offset)
         self._feed.note_pull(topic, group, header.queue_id, next_offset)
 
     def _is_registered(self, group: str, subscription: Subscription) -> bool:

@@ -40,7 +40,7 @@ from tianzhou.spark.python_worker import TaskPayload, init_worker
 from tianzhou.spark.source.batch import narrowed
 from tianzhou.spark.source.pulling import report_loss
 from tianzhou.store.files.checkpoint import read_checkpoint
-from tianzhou.store.files.disk import RealDisk
+from tianzhou.store.files.real_disk import RealDisk
 
 __all__ = ["LogPartition", "PushingReader", "QueuesPartition", "StoreReader", "StoreSource"]
 

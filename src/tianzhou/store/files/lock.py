@@ -10,7 +10,7 @@ from tianzhou.errors import StoreLocked
 from tianzhou.store.files.disk import Disk, DiskFile
 
 
-def take_lock(disk: Disk, root: Path) -> DiskFile:
+def acquire_lock(disk: Disk, root: Path) -> DiskFile:
     """Takes the lock of a store; closing the file gives it back. Raises StoreLocked, OSError."""
     file = disk.lock(root / "lock")
     if file is None:

@@ -63,7 +63,7 @@ class MappedFile:
         self._gone = False
         self._read_ahead = True
         self.reserved_bytes = 0
-        """Up to here `make_room` has given disk blocks."""
+        """Up to here `ensure_space` has given disk blocks."""
         self.touched = True
         """Set on use, cleared by whoever limits the number of mappings."""
 
@@ -141,7 +141,7 @@ class MappedFile:
         with self.opened(writable=True) as handle:
             handle.reserve(position, count)
 
-    def make_room(self, used_bytes: int, stop: int, *, more: int) -> None:
+    def ensure_space(self, used_bytes: int, stop: int, *, more: int) -> None:
         """Gives disk blocks to everything from `used_bytes` up to `stop`. Raises OSError.
 
         So many bytes more get blocks, too; on a disk without room for that, only what is asked for.

@@ -13,12 +13,12 @@ from tianzhou.store.files.mapped_file import MappedFile, parse_name
 
 
 @dataclass(slots=True)
-class Found:
+class FoundFiles:
     """What a directory holds, before anything is believed of it."""
 
     sizes: dict[int, int] = field(default_factory=dict[int, int])
     """Bytes of each file, by its first position."""
-    strangers: list[str] = field(default_factory=list[str])
+    unknown_names: list[str] = field(default_factory=list[str])
     """Names that no file of ours has."""
 
     def gap(self, size_bytes: int) -> int | None:
@@ -30,13 +30,13 @@ class Found:
         return None
 
 
-def look(disk: Disk, directory: Path) -> Found:
+def list_files(disk: Disk, directory: Path) -> FoundFiles:
     """What is in the directory."""
-    found = Found()
+    found = FoundFiles()
     for name, size_bytes in disk.sizes(directory).items():
         first = parse_name(name)
         if first is None:
-            found.strangers.append(name)
+            found.unknown_names.append(name)
         else:
             found.sizes[first] = size_bytes
     return found

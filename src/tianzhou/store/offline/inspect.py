@@ -14,14 +14,15 @@ from tianzhou.message import StoredMessage
 from tianzhou.protocol.pure.record import RecordFields
 from tianzhou.protocol.records.record import decode_record
 from tianzhou.store import commit_log
-from tianzhou.store.commit_log import Stop, find_record, walk
+from tianzhou.store.commit_log import WalkStopped, find_record, walk
 from tianzhou.store.config import ENTRY_BYTES, StoreConfig
 from tianzhou.store.consume_queue import BLANK_SIZE, ENTRY
 from tianzhou.store.files.checkpoint import Checkpoint, read_checkpoint
-from tianzhou.store.files.disk import Disk, RealDisk
+from tianzhou.store.files.disk import Disk
 from tianzhou.store.files.mapped_file import MappedFile
-from tianzhou.store.files.segments import Found, look
-from tianzhou.store.index import HEADER, IndexFile
+from tianzhou.store.files.real_disk import RealDisk
+from tianzhou.store.files.segments import FoundFiles, list_files
+from tianzhou.store.index_file import HEADER, IndexFile
 
 Progress = Callable[[int, int], None]
 _FINDINGS_MAX = 1000
@@ -78,7 +79,7 @@ class StoreDirectory:
         self.disk = disk or RealDisk()
         self.root = root
         self.config = StoreConfig(store_path_root_dir=root)
-        self.found = look(self.disk, self.config.log_directory)
+        self.found = list_files(self.disk, self.config.log_directory)
         if not self.disk.is_directory(root) or not self.disk.is_directory(
             self.config.log_directory
         ):
@@ -102,7 +103,9 @@ class StoreDirectory:
     def _queue_file_bytes(self) -> int:
         for topic in self.disk.names(self.config.queue_directory):
             for name in self.disk.names(self.config.queue_directory / topic):
-                size = _common_size(look(self.disk, self.config.queue_directory / topic / name))
+                size = _common_size(
+                    list_files(self.disk, self.config.queue_directory / topic / name)
+                )
                 if size and size % ENTRY_BYTES == 0:
                     return size
         return self.config.queue_file_bytes
@@ -165,7 +168,7 @@ class StoreDirectory:
 
     def has_queue_files(self, topic: str, queue_id: int) -> bool:
         directory = self.config.queue_directory / topic / str(queue_id)
-        return bool(look(self.disk, directory).sizes)
+        return bool(list_files(self.disk, directory).sizes)
 
     def queues(self) -> Iterator[QueueFacts]:
         first_log_offset = min(self.found.sizes, default=0)
@@ -185,7 +188,7 @@ class StoreDirectory:
     def entries(self, topic: str, queue_id: int) -> Iterator[tuple[int, tuple[int, int, int]]]:
         """Queue offset and entry of all entries of a queue."""
         directory = self.config.queue_directory / topic / str(queue_id)
-        for first in sorted(look(self.disk, directory).sizes):
+        for first in sorted(list_files(self.disk, directory).sizes):
             file = MappedFile(self.disk, directory, first, self.queue_file_bytes)
             with file.opened() as handle:
                 content = handle.read(0, self.queue_file_bytes)
@@ -234,7 +237,7 @@ class StoreDirectory:
                             hole = None
                         yield view[start:position], fields
                     break
-                except Stop as end:
+                except WalkStopped as end:
                     if file.first + end.position >= stop:
                         return
                     following = None
@@ -261,6 +264,6 @@ class StoreDirectory:
                 continue
 
 
-def _common_size(found: Found) -> int | None:
+def _common_size(found: FoundFiles) -> int | None:
     sizes = [size for size in found.sizes.values() if size]
     return max(set(sizes), key=sizes.count) if sizes else None

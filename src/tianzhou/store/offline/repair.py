@@ -3,15 +3,17 @@
 from pathlib import Path
 
 from tianzhou.errors import StoreError
-from tianzhou.store.commit_log import LOG_OFFSET, SIZE, Stop, find_record, walk
+from tianzhou.store.commit_log import LOG_OFFSET, SIZE, WalkStopped, find_record, walk
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.files import lock
 from tianzhou.store.files.checkpoint import Checkpoint, write_checkpoint
-from tianzhou.store.files.disk import Disk, RealDisk, explained
+from tianzhou.store.files.disk import Disk, explained
 from tianzhou.store.files.mapped_file import MappedFile
-from tianzhou.store.files.segments import Segments, look
+from tianzhou.store.files.real_disk import RealDisk
+from tianzhou.store.files.segments import Segments, list_files
 from tianzhou.store.message_store import MessageStore
-from tianzhou.store.recovery import Progress, Report
+from tianzhou.store.recovery import Progress
+from tianzhou.store.recovery_plan import Report
 
 
 def truncate_log(
@@ -21,7 +23,7 @@ def truncate_log(
     disk = disk or RealDisk()
     root: Path = config.root_directory
     try:
-        held = lock.take_lock(disk, root)
+        held = lock.acquire_lock(disk, root)
         try:
             _cut(config, disk, log_offset)
             # The old checkpoint may promise more than is left.
@@ -38,7 +40,7 @@ def truncate_log(
 
 def _cut(config: StoreConfig, disk: Disk, log_offset: int) -> None:
     segments = Segments(disk, config.log_directory, config.mapped_file_size_commit_log)
-    segments.adopt(list(look(disk, config.log_directory).sizes))
+    segments.adopt(list(list_files(disk, config.log_directory).sizes))
     file = segments.find(log_offset)
     if file is None:
         raise StoreError(f"log offset {log_offset} is not in the log, nothing is changed")
@@ -65,6 +67,6 @@ def _is_boundary(file: MappedFile, position: int) -> bool:
                 if position in (start, start + fields[SIZE]):
                     return True
             at = None
-        except Stop as stop:
+        except WalkStopped as stop:
             at = find_record(view, file.first, stop.position + 1, file.size_bytes)
     return False

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from tianzhou.store import commit_log, dispatch
 from tianzhou.store.consume_queue import BLANK_SIZE
 from tianzhou.store.files.checkpoint import Checkpoint, read_checkpoint
-from tianzhou.store.index import IndexFile
+from tianzhou.store.index_file import IndexFile
 from tianzhou.store.offline.inspect import Progress, StoreDirectory, Verdict
 
 _LOOKS_MAX = 5

@@ -29,7 +29,7 @@ from tianzhou.message import StoredMessage
 from tianzhou.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from tianzhou.protocol import properties
 from tianzhou.store.consume_queue import ConsumeQueue
-from tianzhou.store.files.disk import RealDisk
+from tianzhou.store.files.real_disk import RealDisk
 from tianzhou.store.message_store import Draft, MessageStore
 
 

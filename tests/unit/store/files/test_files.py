@@ -14,10 +14,11 @@ from tianzhou.protocol.derived import key_hash
 from tianzhou.protocol.properties import java_hash
 from tianzhou.store import retention
 from tianzhou.store.config import StoreConfig, parse_delay_levels
-from tianzhou.store.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueue, MappingLimit
+from tianzhou.store.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueue
 from tianzhou.store.files.checkpoint import Checkpoint, Derived, read_checkpoint, write_checkpoint
-from tianzhou.store.files.disk import RealDisk
 from tianzhou.store.files.mapped_file import MappedFile, parse_name
+from tianzhou.store.files.mapping_limit import MappingLimit
+from tianzhou.store.files.real_disk import RealDisk
 from tianzhou.store.index import Index
 
 # -- index ---------------------------------------------------------------------------------------
@@ -56,7 +57,7 @@ def index(disk: SimulatedDisk) -> Index:
 
 
 def put(files: Index, keys: list[str], log_offset: int, time_ms: int) -> None:
-    files.make_room(len(keys))
+    files.ensure_space(len(keys))
     files.put("t", keys, log_offset, time_ms)
 
 
@@ -100,7 +101,7 @@ def queue(disk: SimulatedDisk, limit: int = 16) -> ConsumeQueue:
 
 def fill(one: ConsumeQueue, count: int) -> None:
     for number in range(count):
-        one.make_room(1)
+        one.ensure_space(1)
         one.put(one.next_offset * 10, 10, number)
 
 
@@ -285,7 +286,7 @@ def test_what_expires_when(used: float, hour: int, manual: bool, expected: int) 
 
 
 def test_the_newest_file_never_goes_and_ten_at_most_at_once() -> None:
-    assert [retention.most_at_once(count) for count in (0, 1, 2, 11, 12, 500)] == [
+    assert [retention.removable_count(count) for count in (0, 1, 2, 11, 12, 500)] == [
         0,
         0,
         1,
@@ -382,7 +383,7 @@ def test_a_lock_is_seen_by_other_processes_and_by_this_one(tmp_path: Path) -> No
     assert mine is not None
     assert RealDisk().lock(path) is None
     asking = (
-        "import sys, pathlib; from tianzhou.store.files.disk import RealDisk; "
+        "import sys, pathlib; from tianzhou.store.files.real_disk import RealDisk; "
         "sys.exit(RealDisk().lock(pathlib.Path(sys.argv[1])) is not None)"
     )
     command = [sys.executable, "-c", asking, str(path)]

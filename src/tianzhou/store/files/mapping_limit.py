@@ -1,0 +1,49 @@
+"""The limit on mapped queue files."""
+
+import threading
+
+from tianzhou.store.files.mapped_file import MappedFile
+
+
+class MappingLimit:
+    """Keeps the number of mapped queue files below a limit by letting go of those not in use.
+
+    Linux allows 65,530 mappings a process, and each holds a file descriptor.
+    """
+
+    __slots__ = ("_changing", "_files", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._changing = threading.Lock()
+        self._files: list[MappedFile] = []
+
+    def mapped(self, file: MappedFile) -> None:
+        """Told of each new mapping."""
+        with self._changing:
+            self._files.append(file)
+            if len(self._files) > self.limit:
+                self._sweep()
+
+    def release_unused(self) -> None:
+        """Lets go of what was not used since the last time."""
+        with self._changing:
+            self._files = self._used()
+
+    def _used(self) -> list[MappedFile]:
+        """Second chance: what was used since the last look stays; the others are let go of."""
+        kept = list[MappedFile]()
+        for file in self._files:
+            if file.mapped and file.touched:
+                file.touched = False
+                kept.append(file)
+            else:
+                file.unmap()
+        return kept
+
+    def _sweep(self) -> None:
+        kept = self._used()
+        surplus = max(len(kept) - self.limit * 3 // 4, 0)
+        for file in kept[:surplus]:
+            file.unmap()
+        self._files = kept[surplus:]
