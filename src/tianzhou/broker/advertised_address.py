@@ -6,13 +6,26 @@ the setting that mends it.
 """
 
 import ipaddress
+import logging
 import socket
 from collections.abc import Iterable
 
+from tianzhou.broker.config import BrokerConfig
 from tianzhou.errors import ConfigError
-from tianzhou.remoting.address import format_address, is_every_interface
+from tianzhou.remoting.address import format_address, is_every_interface, parse_addresses
+
+log = logging.getLogger(__name__)
 
 _DISCARD_PORT = 9
+
+
+def advertised_host(config: BrokerConfig, port: int) -> str:
+    """The host that a broker which listens on `port` advertises; logs what is wrong with it."""
+    namesrvs = [host for host, _ in parse_addresses(config.namesrv_addr or "")]
+    host = choose_address(config.broker_ip1, config.bind_address, namesrvs)
+    for problem in problems(host, port, config.bind_address, namesrvs):
+        log.warning("%s", problem)
+    return host
 
 
 def choose_address(configured: str | None, bind_address: str, namesrvs: Iterable[str]) -> str:

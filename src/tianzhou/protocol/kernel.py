@@ -55,6 +55,11 @@ def new_feed() -> "Feed | None":
     return native.Feed() if native else None
 
 
+def description() -> str:
+    """Which implementation is in use, for logs."""
+    return "the compiled kernel" if WHY_PURE is None else f"pure-Python codecs ({WHY_PURE})"
+
+
 def split_frames(buffer: Buffer, limit_bytes: int) -> tuple[list[tuple[int, int]], int]:
     """See `pure.split_frames`."""
     found = native.split_frames(buffer, limit_bytes) if native else None

@@ -208,7 +208,7 @@ async def test_a_locked_queue_stays_locked_for_its_time(tmp_path: Path, jump_ms:
         assert await locks(it.peer, "one")
         it.jump(jump_ms)
         assert not await locks(it.peer, "two")
-        it.broker._close_silent()  # pyright: ignore[reportPrivateUsage] - runs every few seconds
+        it.broker.close_silent()
         assert not await locks(it.peer, "two")
         it.advance(HOUR_MS + 1)
         assert await locks(it.peer, "two")
@@ -221,11 +221,11 @@ async def test_clients_are_forgotten_when_they_were_silent_for_their_time(
     async with scene(tmp_path, channelExpiredTimeout=HOUR_MS) as it:
         await it.peer.heartbeat("c", GROUP, {TOPIC: "*"}, producer="p")
         it.jump(jump_ms)
-        it.broker._close_silent()  # pyright: ignore[reportPrivateUsage] - runs every few seconds
+        it.broker.close_silent()
         assert GROUP in it.broker.consumers.groups
         assert "p" in it.broker.producers.groups
         it.advance(HOUR_MS + 1)
-        it.broker._close_silent()  # pyright: ignore[reportPrivateUsage] - as above
+        it.broker.close_silent()
         assert it.broker.consumers.groups == {}
         assert it.broker.producers.groups == {}
 

@@ -37,7 +37,7 @@ async def assert_stores(broker: Broker, peer: Peer, body: bytes) -> None:
     """Sends are stored, and so is everything that was."""
     answer = await peer.send("t", body, queue_count=1)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
-    store = broker._store  # pyright: ignore[reportPrivateUsage] - only it knows the disk
+    store = broker.store
     assert store is not None
     store.flush()
     found = await peer.pull("plain", "t", 0, int(answer.fields["queueOffset"]))

@@ -89,7 +89,7 @@ async def test_what_left_memory_is_fetched_by_a_thread(
     monkeypatch.setattr(disk_prefetch, "prefetch_next", fetching)
     monkeypatch.setattr(disk_prefetch, "_NEXT_COUNT", 8)
     async with cluster(tmp_path, mappedFileSizeCommitLog=4 << 20) as it:
-        store = it.broker._store  # pyright: ignore[reportPrivateUsage] - only it knows the log
+        store = it.broker.store
         assert store is not None
         for number in range(300):
             await it.peer.send("t", b"%4000d" % number)

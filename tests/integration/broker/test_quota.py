@@ -26,12 +26,11 @@ from tests.support.brokers import (
 from tests.support.remoting import RawPeer
 
 from tianzhou.broker.handlers import send
-from tianzhou.broker.requests.dispatch import Answer
 from tianzhou.errors import ConfigError
 from tianzhou.protocol import acl
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
-from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.connection import Answer, Connection
 
 BUSY, SUCCESS = ResponseCode.SYSTEM_BUSY, ResponseCode.SUCCESS
 NOTHING = "# nothing is limited yet\n"

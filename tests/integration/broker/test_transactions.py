@@ -150,7 +150,7 @@ async def test_with_sync_flush_the_end_of_a_transaction_is_on_disk(
 ) -> None:
     async with cluster(tmp_path, flushDiskType="SYNC_FLUSH") as it:
         half = await prepare(it.peer, b"one")
-        store = it.broker._store  # pyright: ignore[reportPrivateUsage] - only it knows the disk
+        store = it.broker.store
         assert store is not None
         before = store.end_log_offset
         assert (await end(it.peer, half, state)).code == ResponseCode.SUCCESS

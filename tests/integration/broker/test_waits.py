@@ -615,7 +615,7 @@ async def test_with_sync_flush_what_is_sent_back_is_on_disk(tmp_path: Path) -> N
         await it.peer.send("t", b"x")
         (message,) = await it.everything("t")
         assert (await it.send_back(message, delayLevel="-1")).code == ResponseCode.SUCCESS
-        store = it.broker._store  # pyright: ignore[reportPrivateUsage] - only it knows the disk
+        store = it.broker.store
         assert store is not None
         assert store.flushed_log_offset == store.end_log_offset
 

@@ -135,7 +135,7 @@ def test_numbers_that_a_request_may_change_have_two_bounds(
 
 async def test_a_broker_without_access_control_refuses_all_others(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
-        config = it.broker._settings.config  # pyright: ignore[reportPrivateUsage] - what is in force
+        config = it.broker.settings.config
         before = (await it.peer.expect(RequestCode.GET_BROKER_CONFIG)).body
         for setting in settings_of(BrokerConfig):
             if setting.change in BY_REQUEST:

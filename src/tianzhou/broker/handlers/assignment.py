@@ -38,7 +38,7 @@ _ROUTE_TIMEOUT_MS = 3000
 _ROUTES_MAX = 10_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentDeps:
     """What these requests need of a broker."""
 

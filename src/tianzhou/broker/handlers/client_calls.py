@@ -48,7 +48,7 @@ _TO_THE_END = -1
 _TO_THE_BEGINNING = -2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RelayDeps:
     """What these requests need of a broker."""
 

@@ -65,7 +65,7 @@ log = logging.getLogger(__name__)
 _DIFFERENCES_LOGGED = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClientDeps:
     """What these requests need of a broker."""
 

@@ -48,7 +48,7 @@ _NO_TIME = -1
 INT64_MAX = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetDeps:
     """What these requests need of a broker."""
 

@@ -10,13 +10,12 @@ popped again. What consumers say about what they have is served by `pop_ack.py`.
 
 import re
 import struct
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
 
 from tianzhou.broker import validation
-from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.handlers.pull import MayConsume, refuse_waiting
 from tianzhou.broker.longpoll.parked_pops import ParkedPops, PopParked, WaitingPop
@@ -25,12 +24,10 @@ from tianzhou.broker.pop.reviver import Pops
 from tianzhou.broker.statistics.counters import Stats
 from tianzhou.broker.tables.clients import Subscription, make_subscription
 from tianzhou.broker.tables.groups import GroupTable
-from tianzhou.broker.tables.offsets import OffsetTable
 from tianzhou.broker.tables.topics import TopicTable
 from tianzhou.clock import Clock
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError
-from tianzhou.message import Host
 from tianzhou.names import (
     PERM_READ,
     RETRY_TOPIC_PREFIX,
@@ -76,7 +73,7 @@ _WRONG_PLACE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PopDeps:
     """What pop consumption needs of a broker."""
 
@@ -93,38 +90,6 @@ class PopDeps:
     may_consume: MayConsume
     turns: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     """How often a group popped a topic; the queue to begin with goes round."""
-
-
-def put_together(
-    settings: LiveSettings[BrokerConfig],
-    topics: TopicTable,
-    groups: GroupTable,
-    offsets: OffsetTable,
-    store: MessageStore,
-    stats: Stats,
-    limits: TableLimits,
-    clock: Clock,
-    steady: Clock,
-    store_host: Host,
-    topics_saved: Callable[[], Awaitable[bool]],
-    timed_until_ms: Callable[[], int],
-    may_consume: MayConsume,
-    step: CrashPoint = no_crash_point,
-) -> PopDeps:
-    """The parts of a broker's pop consumption, which tell each other. Raises StoreError."""
-
-    def serve(parked: PopParked, is_due: bool) -> bool:
-        return serve_waiting(deps, parked, is_due)
-
-    polls = ParkedPops(steady, serve)
-    pops = Pops(
-        settings, store, topics, groups, offsets, stats, clock, steady, store_host, topics_saved,
-        polls.visible, step, timed_until_ms, polls.visible_everywhere,
-    )  # fmt: skip
-    deps = PopDeps(
-        settings, topics, groups, store, pops, polls, stats, limits, clock, steady, may_consume
-    )  # fmt: skip
-    return deps
 
 
 # -- popping ---------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ class Waiting:
     account: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PullDeps:
     """What pulling needs of a broker."""
 

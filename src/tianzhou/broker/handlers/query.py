@@ -22,7 +22,7 @@ _KEYS = "K"
 _UNIQUE_KEYS = "U"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryDeps:
     """What these requests need of a broker."""
 

@@ -33,7 +33,7 @@ T = TypeVar("T")
 _TOGETHER = 256
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LockDeps:
     """What these requests need of a broker."""
 

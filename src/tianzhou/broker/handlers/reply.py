@@ -32,7 +32,7 @@ from tianzhou.remoting.connection import Connection
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyDeps:
     """What these requests need of a broker."""
 

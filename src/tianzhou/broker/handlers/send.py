@@ -60,7 +60,7 @@ _UNIT = 1
 _UNIT_SUBSCRIPTION = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SendDeps:
     """What sending needs of a broker."""
 

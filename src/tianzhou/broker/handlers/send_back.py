@@ -47,7 +47,7 @@ _WAITING_MAX = 65_536
 """Requests that may wait to be handled, of all connections together."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SendBackDeps:
     """What this needs of a broker."""
 
@@ -60,7 +60,7 @@ class SendBackDeps:
     stats: Stats
     store_host: Host
     topics_saved: Callable[[], Awaitable[bool]]
-    turnstile: FairQueue
+    fair_queue: FairQueue
     step: CrashPoint = no_crash_point
 
 
@@ -68,19 +68,19 @@ def send_back(
     deps: SendBackDeps, connection: Connection, request: Command
 ) -> Command | Awaitable[Command] | None:
     """CONSUMER_SEND_MSG_BACK."""
-    turnstile = deps.turnstile
-    if turnstile.admits(connection):
+    fair_queue = deps.fair_queue
+    if fair_queue.admits(connection):
         try:
             return _send_back(deps, request)
         finally:
-            turnstile.passed()
+            fair_queue.passed()
     # Thousands of them at a time must not hold up those who send.
-    if turnstile.waiting_count >= _WAITING_MAX:
+    if fair_queue.waiting_count >= _WAITING_MAX:
         raise RequestError(
             ResponseCode.SYSTEM_BUSY,
-            f"system busy: {turnstile.waiting_count} messages that were given back wait already",
+            f"system busy: {fair_queue.waiting_count} messages that were given back wait already",
         )
-    turnstile.wait(
+    fair_queue.wait(
         connection, partial(connection.put_off(request), partial(_send_back, deps, request))
     )
     return None

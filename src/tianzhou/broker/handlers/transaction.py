@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 _NOT_FOUND = "Find prepared transaction message failed"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDeps:
     """What these requests need of a broker."""
 

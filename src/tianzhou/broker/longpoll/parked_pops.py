@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tianzhou.broker.background.arrivals import Arrivals
 from tianzhou.broker.longpoll.parked_pulls import Parked, ParkedPulls, QueueKey
 from tianzhou.broker.tables.clients import Subscription
 from tianzhou.clock import Clock
@@ -89,6 +90,14 @@ class ParkedPops:
         self._parked.remove_owner(connection)
 
     # -- waking ------------------------------------------------------------------------------------
+
+    def subscribe(self, arrivals: Arrivals) -> None:
+        """Learn of every message that arrives."""
+        arrivals.subscribe(self._on_arrival)
+
+    def _on_arrival(self, topic: str, queue_id: int, _: int) -> None:
+        if len(self._parked):
+            self.arrived(topic, queue_id)
 
     def arrived(self, topic: str, queue_id: int) -> None:
         """A message is in a queue; those who wait are tried when this turn of the loop is over."""

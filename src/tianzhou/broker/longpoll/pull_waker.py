@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
+from tianzhou.broker.background.arrivals import Arrivals
 from tianzhou.broker.longpoll.parked_pulls import Parked, ParkedPulls, QueueKey
 from tianzhou.clock import Clock
 
@@ -41,9 +42,14 @@ class PullWaker(Generic[W, T]):
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def arrived(self, key: QueueKey) -> None:
-        """A message has come to a queue."""
-        if self._parked.has(key):
+    def subscribe(self, arrivals: Arrivals, is_enabled: Callable[[], bool]) -> None:
+        """Learn of every message that arrives; while not enabled pulls end by time-out only."""
+        self._is_enabled = is_enabled
+        arrivals.subscribe(self._on_arrival)
+
+    def _on_arrival(self, topic: str, queue_id: int, _: int) -> None:
+        key = (topic, queue_id)
+        if self._parked.has(key) and self._is_enabled():
             if not self._arrived:
                 asyncio.get_running_loop().call_soon(self._wake_arrived)
             self._arrived[key] = None

@@ -363,6 +363,8 @@ class FastPath:
         if self._is_broken or not self._may_read or not subscription.is_by_tags:
             return
         topic, group = granted = (header.topic, header.consumer_group)
+        if self._pulls.offsets.is_reset(group, topic):
+            return  # the handlers have to tell clients of the group about the reset
         queue = self._deps.store.queues.get(topic, header.queue_id)
         if queue is None or not self._is_free_topic(topic) or self._know(topic) is None:
             return

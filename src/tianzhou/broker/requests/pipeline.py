@@ -1,31 +1,41 @@
 """What every request passes on its way to its handler, in this order.
 
-    its length           a body that no such request has is refused before anything reads it
-    its address' quota   before the costly part: a flood is refused cheaply
+    length               a body that is longer than any of its request code is refused unread
+    quota of the client  first, so that a flood is refused cheaply
     access control       signature and permissions
-    its work's quota     of topic or group, which only those use up who may
-    the handler          timed; slow ones are logged
+    quota of the work    of topic or group, charged only to requests that access control allows
+    handler              timed; slow requests are logged
 
-What the kernel's feed takes does not come this way, so the feed gets only what none of it concerns:
-nothing while there is access control, and no client, topic or group that has a quota.
+Requests on the kernel's fast path do not pass these checks, so it serves only requests that none
+of them concerns: none while access control is on, and no client, topic or group with a quota.
 """
 
 import time
+from collections.abc import Callable, Sequence
 
 from tianzhou.broker.acl.control import AccessControl
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.quota.bodies import LONGER
 from tianzhou.broker.quota.control import Quotas
-from tianzhou.broker.requests.dispatch import Answer, Handle
+from tianzhou.broker.requests.fast_path import FastPath
 from tianzhou.broker.requests.slow_log import SlowLog
+from tianzhou.broker.tables.clients import Subscription
 from tianzhou.config.live import LiveSettings
+from tianzhou.errors import RequestError
+from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
-from tianzhou.remoting.connection import Connection
+from tianzhou.protocol.headers.pull import PullMessageRequest
+from tianzhou.remoting.connection import Answer, Connection, Handler
 from tianzhou.remoting.quota.bodies import check_body
+
+OnClosed = Callable[[Connection], None]
 
 
 class RequestPipeline:
-    """The way in, for as long as a broker runs."""
+    """The callbacks of a broker's server: requests, buffers for the fast path, closed connections.
+
+    Requests are refused until `open` names the handlers.
+    """
 
     def __init__(
         self,
@@ -33,15 +43,33 @@ class RequestPipeline:
         access: AccessControl | None,
         quotas: Quotas | None,
     ) -> None:
+        """`access` and `quotas` are None where access control and quotas are off."""
         self._settings = settings
         self._access = access
-        self.quotas = quotas
+        self._quotas = quotas
         self._slow = SlowLog()
+        self._handle: Handler = _refuse
+        self._fast_path: FastPath | None = None
+        self._on_closed: Sequence[OnClosed] = ()
 
-    def pass_on(self, connection: Connection, request: Command, handle: Handle) -> Answer:
-        """Raises RequestError for a request that may not pass."""
+    def open(
+        self, handle: Handler, fast_path: FastPath | None, on_closed: Sequence[OnClosed]
+    ) -> None:
+        """Serve requests from now on; `fast_path` is None where the kernel may not be used."""
+        self._handle = handle
+        self._fast_path = fast_path
+        self._on_closed = on_closed
+
+    def connections_end(self) -> None:
+        """Do not report closed connections any more."""
+        self._on_closed = ()
+
+    # -- callbacks of the server -------------------------------------------------------------------
+
+    def handle(self, connection: Connection, request: Command) -> Answer:
+        """Check a request and hand it to its handler. Raises RequestError."""
         check_body(request, LONGER)
-        peer, quotas = connection.peer, self.quotas
+        peer, quotas = connection.peer, self._quotas
         if quotas is not None:
             quotas.check_client(peer, request)
         if self._access is not None:
@@ -50,21 +78,59 @@ class RequestPipeline:
             quotas.check_work(request)
         threshold_ms = self._settings.config.slow_request_threshold_mills
         if not threshold_ms:
-            return handle(connection, request)
+            return self._handle(connection, request)
         started_s = time.perf_counter()
-        answer = handle(connection, request)
+        answer = self._handle(connection, request)
         return self._slow.watch(peer, request, answer, started_s, threshold_ms)
 
-    # -- what the feed may take --------------------------------------------------------------------
+    def feed(self, connection: Connection, view: memoryview, at: int) -> tuple[int, int] | None:
+        """Offer a receive buffer to the fast path; see `remoting.connection.Feed`."""
+        if self._fast_path is None or not self._is_free_client(connection.peer):
+            return None
+        return self._fast_path.take(connection, view, at)
 
-    def is_free_client(self, peer: str) -> bool:
-        """Whether the address of a peer has no quota."""
-        return self.quotas is None or self.quotas.is_free_client(peer)
+    def connection_closed(self, connection: Connection) -> None:
+        for on_closed in self._on_closed:
+            on_closed(connection)
+
+    # -- permissions of requests that were parked --------------------------------------------------
+
+    def may_publish(self, connection: Connection, account: str | None, topic: str) -> bool:
+        """Whether the account may write the topic now."""
+        access = self._access
+        return access is None or access.may_publish(connection.peer, account, topic)
+
+    def may_consume(
+        self, connection: Connection, account: str | None, topic: str, group: str
+    ) -> bool:
+        """Whether the account may read the topic with the group now."""
+        access = self._access
+        return access is None or access.may_consume(connection.peer, account, topic, group)
+
+    # -- what the fast path may serve --------------------------------------------------------------
+
+    def _is_free_client(self, peer: str) -> bool:
+        return self._quotas is None or self._quotas.is_free_client(peer)
 
     def is_free_topic(self, topic: str) -> bool:
         """Whether a topic has no quota."""
-        return self.quotas is None or self.quotas.is_free_topic(topic)
+        return self._quotas is None or self._quotas.is_free_topic(topic)
 
-    def is_free_group(self, group: str) -> bool:
-        """Whether a group has no quota."""
-        return self.quotas is None or self.quotas.is_free_group(group)
+    def _is_free_group(self, group: str) -> bool:
+        return self._quotas is None or self._quotas.is_free_group(group)
+
+    def pull_answered(
+        self, header: PullMessageRequest, subscription: Subscription, next_offset: int
+    ) -> None:
+        """The handlers have answered a pull with messages: the fast path may serve the next."""
+        if self._fast_path is not None and self._is_free_group(header.consumer_group):
+            self._fast_path.pull_found(header, subscription, next_offset)
+
+    def forget_fast_path(self) -> None:
+        """Have the handlers serve the next request of every topic and group, as rules changed."""
+        if self._fast_path is not None:
+            self._fast_path.forget_all()
+
+
+def _refuse(_: Connection, __: Command) -> Answer:
+    raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is starting")

@@ -12,9 +12,9 @@ import time
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
-from tianzhou.broker.requests.dispatch import Answer
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
+from tianzhou.remoting.connection import Answer
 from tianzhou.remoting.log_rate_limit import LineLimit
 
 log = logging.getLogger(__name__)

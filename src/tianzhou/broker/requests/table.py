@@ -1,7 +1,7 @@
-"""Which handler serves which request code, and which dependencies it gets."""
+"""The handler of each request code, with its dependencies, and why other codes are refused."""
 
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 from tianzhou.broker.handlers import (
     assignment,
@@ -25,11 +25,15 @@ from tianzhou.broker.handlers.admin import cold_reads, statistics
 from tianzhou.broker.handlers.admin import groups as admin_groups
 from tianzhou.broker.handlers.admin import store as admin_store
 from tianzhou.broker.handlers.admin import topics as admin_topics
-from tianzhou.broker.requests.dispatch import Handle
-from tianzhou.protocol.codes import RequestCode
+from tianzhou.broker.requests.unsupported import REFUSED
+from tianzhou.errors import RequestError
+from tianzhou.protocol.codes import RequestCode, ResponseCode
+from tianzhou.protocol.command import Command
+from tianzhou.remoting.connection import Answer, Connection, Handler
 
 
-class HandlerDeps(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerDeps:
     """The dependencies of the handlers, by subject."""
 
     send: send.SendDeps
@@ -54,8 +58,37 @@ class HandlerDeps(NamedTuple):
     assignment: assignment.AssignmentDeps
 
 
-def handlers_of(deps: HandlerDeps) -> dict[int, Handle]:
-    """The whole table."""
+class HandlerTable:
+    """Calls the handler of a request; what a handler raises is answered by `remoting`."""
+
+    def __init__(self, deps: HandlerDeps) -> None:
+        self._handlers = _handlers(deps)
+
+    @property
+    def codes(self) -> frozenset[int]:
+        """The request codes that are served."""
+        return frozenset(self._handlers)
+
+    def __call__(self, connection: Connection, request: Command) -> Answer:
+        handle = self._handlers.get(request.code)
+        if handle is None:
+            raise RequestError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, explain(request.code))
+        return handle(connection, request)
+
+
+def explain(code: int) -> str:
+    """Why a request code is not served, for the remark of the response."""
+    try:
+        name = RequestCode(code).name
+    except ValueError:
+        return f"request type {code} not supported: no RocketMQ version has it"
+    why = REFUSED.get(code)
+    if why is not None:
+        return f"request type {code} ({name}) not supported because {why}"
+    return f"request type {code} ({name}) not supported: a broker does not serve it"
+
+
+def _handlers(deps: HandlerDeps) -> dict[int, Handler]:
     return {
         # -- messages
         RequestCode.SEND_MESSAGE: partial(send.send_message, deps.send),

@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from tianzhou.broker.background.arrivals import Arrivals
 from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
 from tianzhou.broker.background.ticker import Ticker
 from tianzhou.broker.background.yielding import SliceScheduler
@@ -129,8 +130,11 @@ class ScheduledMessages:
                 self._step("timer: before the message waits")
         return instead
 
-    def arrived(self, topic: str, code: int) -> None:
-        """A message was stored under one of TOPICS; `code` is that of its queue entry."""
+    def subscribe(self, arrivals: Arrivals) -> None:
+        """Learn of the messages that are stored under TOPICS."""
+        arrivals.subscribe_topics(TOPICS, self._arrived)
+
+    def _arrived(self, topic: str, _: int, code: int) -> None:
         if topic == SCHEDULE_TOPIC:
             self._delay_ticker.wake(code)
         elif self.timer is not None:

@@ -1,7 +1,6 @@
 """Administration of access control: accounts and the global white list."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from tianzhou.protocol.headers.auth import (
 from tianzhou.remoting.connection import Connection
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AclDeps:
     """What these requests need of a broker."""
 
@@ -32,7 +31,7 @@ class AclDeps:
     files: AclFiles | None
     """None while access control is off."""
     lock: asyncio.Lock
-    address: Callable[[], str]
+    address: str
 
 
 def _files(deps: AclDeps, code: int) -> AclFiles:
@@ -113,7 +112,7 @@ def get_versions(deps: AclDeps, _: Connection, __: Command) -> Command:
         version=encode_body(own, standard=True).decode(),
         all_acl_file_version=encode_body(versions, standard=True).decode(),
         broker_name=config.broker_name,
-        broker_addr=deps.address(),
+        broker_addr=deps.address,
         cluster_name=config.broker_cluster_name,
     )
     return Command(code=ResponseCode.SUCCESS, ext_fields=encode(header))

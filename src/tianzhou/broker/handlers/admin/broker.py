@@ -33,7 +33,7 @@ _FOR_STOCK_TOOLS = f"filterServerNums=0\nclientCallbackExecutorThreads={os.cpu_c
 last one for the number of processors."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDeps:
     """What these requests need of a broker."""
 

@@ -27,7 +27,7 @@ _NORMAL, _RANDOM = "0", "1"
 _SUCCESS = Command(code=ResponseCode.SUCCESS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ColdDeps:
     """What these requests need of a broker."""
 

@@ -43,7 +43,7 @@ from tianzhou.remoting.slices import Steps, sliced
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDeps:
     """What these requests need of a broker."""
 

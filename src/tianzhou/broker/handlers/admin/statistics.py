@@ -1,6 +1,6 @@
 """Statistics over the wire: how far groups are, how old what they have not read is, and rates."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -45,7 +45,7 @@ from tianzhou.store.message_store import MessageStore
 _NO_TIME = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatsDeps:
     """What these requests need of a broker."""
 
@@ -57,7 +57,7 @@ class StatsDeps:
     store: MessageStore
     history: History
     clock: Clock
-    address: Callable[[], str]
+    address: str
     """What clients are told to connect to."""
     stats: Stats
     pops: PopTable
@@ -126,7 +126,7 @@ def get_all_consume_stats(deps: StatsDeps, _: Connection, request: Command) -> S
         stats.append({group: of_group})
     body = ConsumeStatsList(
         stats=stats,
-        broker_addr=deps.address(),
+        broker_addr=deps.address,
         total_diff=total_diff,
         total_inflight_diff=in_flight,
     )

@@ -38,7 +38,7 @@ _ENTRIES_MAX = 1024
 """Entries that one answer may show."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreDeps:
     """What these requests need of a broker."""
 

@@ -52,7 +52,7 @@ from tianzhou.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDeps:
     """What these requests need of a broker."""
 
@@ -63,7 +63,7 @@ class TopicDeps:
     store: MessageStore
     history: History
     clock: Clock
-    address: Callable[[], str]
+    address: str
     """What clients are told to connect to."""
     saved: Callable[[], Awaitable[bool]]
     """Waits until the tables are on disk."""
@@ -270,7 +270,7 @@ def query_topics_by_consumer(deps: TopicDeps, _: Connection, request: Command) -
     """QUERY_TOPICS_BY_CONSUMER (5.x): topics in which a group has offsets."""
     header = decode(QueryTopicsByConsumerRequest, request.fields)
     topics = sorted((yield from deps.offsets.topics_of(header.group)))
-    body = yield from encode_steps(TopicList(topics=topics, broker_addr=deps.address()))
+    body = yield from encode_steps(TopicList(topics=topics, broker_addr=deps.address))
     return Command(code=ResponseCode.SUCCESS, body=body)
 
 

@@ -1,9 +1,9 @@
-"""Codes that nobody serves are explained."""
+"""Codes that are not served are explained."""
 
 import pytest
 
 from tianzhou.broker.handlers.heartbeat import parse_bindings
-from tianzhou.broker.requests.dispatch import explain
+from tianzhou.broker.requests.table import explain
 from tianzhou.protocol.codes import RequestCode
 
 
