@@ -160,7 +160,7 @@ class FastPath:
     def _begin_turn(self) -> bool:
         """Whether the feed can work; if no file can be mapped now, the handlers do."""
         now_ms = self._now_ms = self._deps.clock()
-        self._budget = self._room(now_ms)
+        self._budget = self._send_budget(now_ms)
         try:
             self._kernel_memory.renew()
         except OSError as error:
@@ -225,7 +225,7 @@ class FastPath:
 
     # -- whether ----------------------------------------------------------------------------------
 
-    def _room(self, now_ms: int) -> int:
+    def _send_budget(self, now_ms: int) -> int:
         """How many sends may be taken now."""
         deps, pulls = self._deps, self._pulls
         config = deps.settings.config
