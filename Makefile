@@ -99,10 +99,12 @@ TESTS_both    := $(wildcard tests/apache/test_spark*.py)  # Spark and Apache
 TESTS_kinds   := $(wildcard tests/apache/test_kinds*.py tests/apache/test_store*.py)
 TESTS_apache  := tests/apache $(patsubst %,--ignore=%,$(TESTS_clients) $(TESTS_both) $(TESTS_kinds))
 TESTS_spark   := tests/spark
-TESTS_servers := tests/integration tests/adversity
-TESTS_crash   := tests/crash tests/property
+TESTS_tools   := tests/integration/cli tests/integration/client tests/adversity
+TESTS_servers := tests/integration --ignore=tests/integration/cli --ignore=tests/integration/client
+TESTS_crash   := tests/crash
+TESTS_laws    := tests/property
 TESTS_core    := tests/unit tests/golden tests/fuzz tests/cost tests/deploy
-GROUPS        := spark both servers kinds crash clients core
+GROUPS        := spark servers kinds tools laws crash clients both core
 NICE          := 5
 test-spark test-spark-beside test-both test-both-beside: NICE := 0
 # Tests with the marker `full` are run by test-all only; CONTRIBUTING.md has the reason of each.
@@ -122,8 +124,8 @@ test: setup $(VENV)/.spark valgrind-if-possible ## the gate: every check, and th
 test-all: SELECTED :=
 test-all: test ## test and all that it leaves out: other versions and databases, long crash tables, stress; half an hour
 
-.PHONY: test-apache test-clients test-both test-kinds test-spark test-servers test-crash test-core check-beside
-test-apache test-clients test-both test-kinds test-spark test-servers test-crash test-core: test-%: setup $(VENV)/.spark
+.PHONY: test-apache $(GROUPS:%=test-%) check-beside
+test-apache $(GROUPS:%=test-%): test-%: setup $(VENV)/.spark
 	$(RUN_TESTS)
 
 test-%-shown:

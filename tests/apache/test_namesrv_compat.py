@@ -505,6 +505,7 @@ def test_stock_brokers_register_by_address_and_those_that_sign_by_account(
 # -- two nameservers ------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_clients_outlive_either_nameserver(apache: None, shells: Shells) -> None:
     names = set(map(broker_name, VERSIONS))
     with ExitStack() as stack:

@@ -122,6 +122,7 @@ def behind_bytes(address: str) -> int:
     return int(runtime_info(address).get("dispatchBehindBytes", -1))
 
 
+@pytest.mark.full
 def test_a_replica_serves_batches_and_streams(spark: SparkSession, tmp_path: Path) -> None:
     with ExitStack() as master_life, tianzhou_namesrv() as namesrv:
         master = master_life.enter_context(broker_of(namesrv.address, "ASYNC_MASTER", 0))

@@ -27,7 +27,7 @@ from tests.support.spark.reading import stored_at
 from tests.support.spark.sink_runs import SOURCE, TOPIC, SinkRun
 from tests.support.spark.streams import Batches, run, stream
 
-pytestmark = [pytest.mark.apache, pytest.mark.usefixtures("apache")]
+pytestmark = [pytest.mark.full, pytest.mark.apache, pytest.mark.usefixtures("apache")]
 
 VERSION = "5.5.0"
 WAIT_S = 120

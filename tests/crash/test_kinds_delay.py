@@ -26,6 +26,7 @@ from tests.support.brokers import (
     peer_of,
     send_fields,
 )
+from tests.support.gate import some_of
 from tests.support.ports import free_port
 from tests.support.scheduled_driver import fast_ms
 from tianzhou.errors import RemotingError
@@ -399,7 +400,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("way", "step", "count"), ROWS)
+@pytest.mark.parametrize(("way", "step", "count"), some_of(ROWS, 3))
 async def test_a_death_at_any_step_loses_nothing(
     tmp_path: Path, way: Callable[[Walk], Awaitable[None]], step: str, count: int
 ) -> None:

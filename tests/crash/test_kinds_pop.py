@@ -12,6 +12,7 @@ import pytest
 
 from tests.crash.test_kinds_delay import Walk, dying
 from tests.support.brokers import eventually
+from tests.support.gate import some_of
 from tests.support.pop import GROUP, TOPIC, Popped, ack, batch_ack, change, pop
 from tianzhou.protocol.bodies import encode
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
@@ -170,7 +171,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("way", "step", "count"), ROWS)
+@pytest.mark.parametrize(("way", "step", "count"), some_of(ROWS, 3))
 async def test_a_death_at_any_step_loses_nothing(
     tmp_path: Path, way: Callable[[Walk], Awaitable[None]], step: str, count: int
 ) -> None:

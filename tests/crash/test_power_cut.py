@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from tests.support.gate import some_of
 from tests.support.simulated_disk import SimulatedDisk
 from tests.support.store import (
     Ledger,
@@ -91,7 +92,7 @@ class Writer:
         self.ledger.given = {place: body for place, (body, _) in found.items()}
 
 
-@pytest.mark.parametrize("case", range(CASES))
+@pytest.mark.parametrize("case", some_of(range(CASES), 5))
 def test_what_was_acknowledged_survives_power_cuts(
     case: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +118,7 @@ def test_what_was_acknowledged_survives_power_cuts(
         writer.check(store)
 
 
-@pytest.mark.parametrize("case", range(25))
+@pytest.mark.parametrize("case", some_of(range(25), 5))
 def test_a_power_cut_during_recovery_loses_nothing(case: int) -> None:
     """The cut comes right after recovery wrote its last file, and before anything was appended."""
     dice = random.Random(case)
@@ -135,7 +136,7 @@ def test_a_power_cut_during_recovery_loses_nothing(case: int) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("case", range(25))
+@pytest.mark.parametrize("case", some_of(range(25), 5))
 def test_what_recovery_found_survives_the_next_power_cut(case: int) -> None:
     """After a kill the log is whole only in memory; opening the store makes it durable."""
     dice = random.Random(case)
@@ -157,7 +158,7 @@ def test_what_recovery_found_survives_the_next_power_cut(case: int) -> None:
         assert {queue: read_queue(last, *queue) for queue in queues_of(last)} == found
 
 
-@pytest.mark.parametrize("case", range(40))
+@pytest.mark.parametrize("case", some_of(range(40), 5))
 def test_async_flush_loses_nothing_when_only_the_process_dies(case: int) -> None:
     dice = random.Random(case)
     disk = SimulatedDisk()

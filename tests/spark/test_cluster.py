@@ -104,6 +104,7 @@ def test_an_archive_brings_package_and_kernel(
         assert (why_pure is None) == made.has_kernel == (kernel.WHY_PURE is None)
 
 
+@pytest.mark.full
 def test_a_zip_brings_the_package_and_the_twin_serves(
     machines: Standalone, topics: Cluster, tmp_path: Path
 ) -> None:

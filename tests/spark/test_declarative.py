@@ -45,6 +45,7 @@ def needed() -> str:
     return str(CACHE)
 
 
+@pytest.mark.full
 def test_topics_become_tables(
     spark: SparkSession, needed: str, cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -8,6 +8,8 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from tests.support.ports import free_port
 from tests.support.spark.temporary_files import passing_files
 from tianzhou.cli.demo import run
@@ -17,6 +19,7 @@ DEADLINE_S = 400
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
+@pytest.mark.full
 def test_messages_flow_are_plotted_and_counted_by_spark(tmp_path: Path) -> None:
     data = tmp_path / "data"
     words = ["up", "--demo", "--data", str(data), "--namesrv-port", "0", "--port", str(free_port())]

@@ -43,6 +43,7 @@ def stop_when(stop: threading.Event, is_so: Callable[[], bool]) -> None:
     stop.set()
 
 
+@pytest.mark.full
 def test_signals_end_a_streaming_pipeline_which_goes_on_with_the_next_run(
     cluster: Cluster, producer: Producer, tmp_path: Path
 ) -> None:

@@ -113,6 +113,7 @@ def test_a_batch_with_an_id_is_written_once(
     assert found == Counter(range(40))
 
 
+@pytest.mark.full
 def test_exactly_once_with_failing_tasks_killed_drivers_and_a_restarted_broker(
     tmp_path: Path,
 ) -> None:
@@ -143,6 +144,7 @@ def test_exactly_once_with_failing_tasks_killed_drivers_and_a_restarted_broker(
         run.check(stored(cluster, TOPIC), f"seed {seed}")
 
 
+@pytest.mark.full
 def test_exactly_once_while_the_broker_is_killed_within_a_batch_and_within_its_commit(
     tmp_path: Path,
 ) -> None:

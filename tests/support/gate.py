@@ -23,13 +23,11 @@ def gated(values: Iterable[Any], gate: Container[Any]) -> list[ParameterSet]:
 
 
 def some_of(values: Iterable[Any], every: int) -> list[ParameterSet]:
-    """Parameters; only one in so many runs in `make test`. A tuple is several parameters."""
+    """Parameters, or what `pytest.param` made; only one in so many runs in `make test`."""
+    made = [each if isinstance(each, ParameterSet) else pytest.param(each) for each in values]
     return [
-        pytest.param(
-            *(each if isinstance(each, tuple) else (each,)),
-            marks=pytest.mark.full if number % every else (),
-        )
-        for number, each in enumerate(values)
+        each._replace(marks=[*each.marks, pytest.mark.full]) if number % every else each
+        for number, each in enumerate(made)
     ]
 
 
