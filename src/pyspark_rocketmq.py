@@ -1,4 +1,4 @@
-"""Found by Spark itself: `format("rocketmq")` without a call of `register`."""
+"""Spark discovers this module: `format("rocketmq")` works without a call of `register`."""
 
 from tianzhou.spark.source.source import RocketmqSource as DefaultSource
 

@@ -1,4 +1,4 @@
-"""Found by Spark itself: `format("rocketmq-store")` without a call of `register`."""
+"""Spark discovers this module: `format("rocketmq-store")` works without a call of `register`."""
 
 from tianzhou.spark.offline.source import StoreSource as DefaultSource
 

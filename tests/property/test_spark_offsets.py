@@ -67,7 +67,7 @@ def test_a_limit_is_kept_and_used_up(
     start: offsets.Positions, end: offsets.Positions, limit: int
 ) -> None:
     available = offsets.count_between(start, end)
-    limited = offsets.limited(start, end, limit)
+    limited = offsets.limit_count(start, end, limit)
     assert limited.keys() == end.keys()
     assert offsets.count_between(start, limited) == min(available, limit)
     assert all(limited[queue] <= place for queue, place in end.items())
@@ -83,7 +83,7 @@ def test_a_stream_reads_every_message_once_whatever_its_limits(
     at = start
     while True:
         begin = offsets.resume_positions(at, held)
-        end = offsets.limited(begin, offsets.advance(at, held), limit)
+        end = offsets.limit_count(begin, offsets.advance(at, held), limit)
         kept, lost = offsets.clip(offsets.ranges_between(at, end), held, at)
         read += offsets_of(kept)
         assert all(each.queue in start for each in lost)

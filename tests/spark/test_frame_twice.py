@@ -2,8 +2,8 @@
 
 Spark 4.2 and 4.3 keep a pushed filter on an object that all scans of a frame share. By default
 nothing is pushed there, so every use is right; with push-down forced on the same uses show whether
-the installed Spark still does that, and `pushdown.RIGHT_FROM` must say the same. What is chosen by
-options belongs to the frame, and every use of it sees exactly that.
+the installed Spark still does that, and `push_down.is_safe_in` must detect the same. What is
+selected by options belongs to the frame, and every use of it sees exactly that.
 """
 
 import threading
@@ -272,7 +272,7 @@ def test_a_key_and_a_tag_choose_together_and_a_key_that_no_message_has_chooses_n
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_the_installed_spark_is_as_right_with_push_down_as_the_table_of_versions_says(
+def test_detection_of_safe_push_down_agrees_with_the_behaviour_of_the_installed_spark(
     spark: SparkSession, place: Place, tmp_path: Path, source: str
 ) -> None:
     wrong: list[str] = []
@@ -282,13 +282,13 @@ def test_the_installed_spark_is_as_right_with_push_down_as_the_table_of_versions
         if found != expected:
             wrong.append(f"{name}: {found} instead of {expected}")
     version = pyspark.__version__
-    if push_down.is_right_in(version):
+    if push_down.is_safe_in(spark):
         assert not wrong, (
-            f"Spark {version} lets pushed filters stay in a frame, but pushdown.RIGHT_FROM says "
-            f"that it does not: {wrong}"
+            f"Spark {version} keeps pushed filters in a frame, but push_down.is_safe_in does not "
+            f"detect that: {wrong}"
         )
     else:
         assert wrong, (
-            f"Spark {version} keeps pushed filters apart, and pushdown.RIGHT_FROM does not know: "
-            "set it to the first release for which this test shows that"
+            f"Spark {version} keeps pushed filters with their scan, but push_down.is_safe_in does "
+            "not detect that"
         )

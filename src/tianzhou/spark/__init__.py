@@ -1,4 +1,4 @@
-"""Topics in Spark and Spark in topics: PySpark data sources, and a session that works at once.
+"""RocketMQ topics in PySpark: data sources, a sink, and a ready-to-use session.
 
     from tianzhou.spark import session
 
@@ -7,7 +7,7 @@
         .option("subscribe", "orders").load().groupBy("tags").count().show()
 
 `format("rocketmq")` reads and writes topics of a cluster, in batches and as a stream;
-`format("rocketmq-store")` reads the store directory of a broker. It needs the extra `spark`.
+`format("rocketmq-store")` reads the store directory of a broker. Requires the extra `spark`.
 """
 
 from tianzhou.spark.parquet_options import PARQUET

@@ -1,13 +1,13 @@
-"""What the machines of a Spark cluster need of Tianzhou, as one file for `spark-submit`.
+"""Tianzhou as one file for the machines of a Spark cluster (`spark-submit`).
 
-    tianzhou-env.tar.gz   --archives: the package, its kernel and all that they import; these
-                          machines need Spark and a Python of the same version, nothing else
-    tianzhou.zip          --py-files: the package alone; the kernel's pure twin serves, and these
-                          machines must have what the package imports
+    tianzhou-env.tar.gz   --archives: the package, its kernel and all dependencies; the machines
+                          need only Spark and a Python of the same version
+    tianzhou.zip          --py-files: the package alone, in pure Python; the machines need its
+                          dependencies
     pipeline.py           the program to submit: `pipeline.py NAME OPTION=VALUE ...`
 
-Everything is taken from the environment that runs this, so nothing is fetched, and the cluster
-gets what was tried here. The same environment gives the same bytes.
+All files come from the environment that runs this: nothing is downloaded, and the cluster gets the
+tested versions. The same environment produces the same bytes.
 """
 
 import gzip
@@ -26,10 +26,10 @@ from tianzhou.errors import ConfigError
 
 ARCHIVE, ZIP, PROGRAM = "tianzhou-env.tar.gz", "tianzhou.zip", "pipeline.py"
 FOLDER = "tianzhou-env"
-"""What executors call the unpacked archive."""
+"""The folder into which executors unpack the archive."""
 
 DEPENDENCIES = ("msgspec", "lz4", "backports-zstd", "lark", "numpy", "pyarrow", "sqlalchemy")
-"""What the rooms below `spark` and it itself import; servers and the command line need more."""
+"""Dependencies of `spark` and the packages below it; servers and the command line need more."""
 KERNEL = "tianzhou-kernel"
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -46,18 +46,18 @@ _EXCLUDED_FOLDERS = frozenset({"__pycache__", "tests", "include"})
 _REQUIREMENT = re.compile(r"[A-Za-z0-9._-]+")
 _EXTRA = re.compile(r";.*\bextra\s*==")
 _LEVEL = 1
-"""A compiled library hardly gets smaller by more effort."""
+"""Higher levels hardly reduce compiled libraries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """What was written."""
+    """A written package."""
 
     path: Path
     program: Path
     size_bytes: int
     holds: tuple[str, ...]
-    """Distributions in it."""
+    """Distributions that it contains."""
     needs: tuple[str, ...]
     """Distributions that the machines must have."""
 
@@ -67,7 +67,7 @@ class Package:
 
     @property
     def commands(self) -> list[str]:
-        """How it is used, in the folder that it is in."""
+        """The shell commands that use it, run in its folder."""
         if self.path.name == ZIP:
             return [f"spark-submit --py-files {ZIP} {PROGRAM} NAME OPTION=VALUE ..."]
         return [
@@ -81,10 +81,9 @@ class Package:
 def write_archive(
     folder: Path, *, more: Iterable[str] = (), without: Iterable[str] = ()
 ) -> Package:
-    """The archive for `--archives`. Raises ConfigError.
+    """Write the archive for `--archives`. Raises ConfigError.
 
-    `more` are distributions that the program needs beside ours; `without` are those that the
-    machines have.
+    `more` are additional distributions for the program; `without` are those that the machines have.
     """
     there = {_normal(name) for name in without}
     wanted = [_normal(name) for name in more]
@@ -107,7 +106,7 @@ def write_archive(
 
 
 def write_zip(folder: Path) -> Package:
-    """The zip for `--py-files`, in which nothing is compiled. Raises ConfigError."""
+    """Write the pure-Python zip for `--py-files`. Raises ConfigError."""
     path = _prepare(folder) / ZIP
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as made:
         for name, source in _files(["tianzhou"]):
@@ -132,7 +131,7 @@ def _package(path: Path, held: Iterable[str], needed: Iterable[str]) -> Package:
     )
 
 
-# -- what belongs to it ----------------------------------------------------------------------------
+# -- contents --------------------------------------------------------------------------------------
 
 
 def _normal(name: str) -> str:
@@ -147,9 +146,9 @@ def _installed(name: str) -> Distribution | None:
 
 
 def closure(names: Iterable[str], *, but: Collection[str] = ()) -> list[str]:
-    """The named distributions and what they require, as far as it is installed.
+    """The named distributions and their installed requirements, recursively.
 
-    What is not installed was not required here: by another system or another Python.
+    A requirement that is not installed is for another system or Python version.
     """
     waiting = list(names)
     found: set[str] = set()
@@ -163,7 +162,7 @@ def closure(names: Iterable[str], *, but: Collection[str] = ()) -> list[str]:
 
 
 def requirements(lines: Iterable[str]) -> Iterator[str]:
-    """The names in lines of Requires-Dist, without what only an extra needs."""
+    """The names in lines of Requires-Dist, without those of extras."""
     for line in lines:
         match = _REQUIREMENT.match(line)
         if match is not None and not _EXTRA.search(line):
@@ -171,7 +170,7 @@ def requirements(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _files(names: Iterable[str]) -> Iterator[tuple[str, Path]]:
-    """The files of some distributions, by the names that they have in a folder of packages."""
+    """The files of distributions, with their paths relative to site-packages."""
     for name in sorted(names):
         if name == "tianzhou":
             yield from _own_files()
@@ -185,10 +184,10 @@ def _files(names: Iterable[str]) -> Iterator[tuple[str, Path]]:
 
 
 def _own_files() -> Iterator[tuple[str, Path]]:
-    """The package from where it runs: an editable installation lists no files."""
+    """The files of the running package: an editable installation lists none."""
     root = Path(tianzhou.__file__).parent
     if not root.is_dir():
-        raise ConfigError(f"{root} is no folder: packing needs Tianzhou installed, not in a zip")
+        raise ConfigError(f"{root} is not a folder: packaging needs Tianzhou installed, not zipped")
     for source in sorted(root.rglob("*")):
         if source.is_file() and "__pycache__" not in source.parts:
             yield source.relative_to(root.parent).as_posix(), source

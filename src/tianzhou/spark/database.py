@@ -1,7 +1,7 @@
-"""Databases of sinks and pipelines: tables that are created, brought up to date, and upserted.
+"""Databases of sinks and pipelines: schema creation and migration, upserts.
 
-Tables are created when they are missing, and columns that a newer release added are added; nothing
-else of a database is touched. SQLite, or PostgreSQL by its URL.
+Missing tables and columns are created; nothing else in a database is changed. SQLite and
+PostgreSQL, by an SQLAlchemy URL.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,10 +33,10 @@ _LOCK_TIMEOUT_S = 30
 
 
 def open_database(url: str, metadata: MetaData, versions: Table, version: int) -> Engine:
-    """Connect, create what is missing, bring old tables up to date. Raises ConfigError.
+    """Connect, and create missing tables and columns. Raises ConfigError.
 
-    `versions` is the table of `metadata` that has the version as its one row. It is raised when a
-    change is made that a program of before cannot work with.
+    `versions` is the table of `metadata` whose only row is the schema version. A change that older
+    releases cannot work with increases the version.
     """
     engine = engine_of(url)
     try:
@@ -50,14 +50,14 @@ def open_database(url: str, metadata: MetaData, versions: Table, version: int) -
 
 
 def engine_of(url: str) -> Engine:
-    """For a database of a kind that is served; nothing is connected yet. Raises ConfigError."""
+    """The engine of a supported database, not yet connected. Raises ConfigError."""
     try:
         parsed = make_url(url)
         if parsed.drivername == "postgresql":
             parsed = parsed.set(drivername="postgresql+psycopg")
         if parsed.get_backend_name() not in ("sqlite", "postgresql"):
             raise ConfigError(
-                f"database {parsed.render_as_string()}: only SQLite and PostgreSQL are served"
+                f"database {parsed.render_as_string()}: only SQLite and PostgreSQL are supported"
             )
         is_sqlite = parsed.get_backend_name() == "sqlite"
         return create_engine(parsed, connect_args={"timeout": _LOCK_TIMEOUT_S} if is_sqlite else {})
@@ -66,13 +66,13 @@ def engine_of(url: str) -> Engine:
 
 
 def is_missing_file(engine: Engine) -> bool:
-    """Whether it is of SQLite, which would make an empty file where there is none."""
+    """Whether this is an SQLite file that does not exist; connecting would create it."""
     file = engine.url.database if engine.dialect.name == "sqlite" else None
     return bool(file) and file != ":memory:" and not Path(str(file)).is_file()
 
 
 def database_error(url: str, error: BaseException) -> ConfigError:
-    """What went wrong with a database, in one line and without a password."""
+    """A database error as one line without the password."""
     shown = url if "@" not in url else url.partition("://")[0] + "://..."
     return ConfigError(f"database {shown}: {_first_line(error)}")
 
@@ -82,9 +82,9 @@ def _first_line(error: BaseException) -> str:
 
 
 def _lock_on_begin(engine: Engine) -> None:
-    """Take SQLite's lock when a transaction begins.
+    """Lock an SQLite database when a transaction begins.
 
-    Otherwise two programs that both have read wait for each other's writing, and one is refused.
+    Otherwise two programs that both hold read locks block each other's write, and one fails.
     """
 
     @event.listens_for(engine, "connect")
@@ -98,14 +98,15 @@ def _lock_on_begin(engine: Engine) -> None:
 
 def _migrate(connection: Connection, metadata: MetaData, versions: Table, version: int) -> None:
     if connection.dialect.name == "postgresql":
-        # Two programs that start at once must not both create the tables.
+        # Two programs that start at the same time must not both create the tables.
         connection.execute(text("SELECT pg_advisory_xact_lock(7305190)"))
     there = set(inspect(connection).get_table_names())
     if versions.name in there:
         found = connection.execute(select(versions.c.version)).scalar()
         if found is not None and found > version:
             raise ConfigError(
-                f"table {versions.name} says version {found}, this release knows {version}"
+                f"table {versions.name} has schema version {found}, this release knows {version}: "
+                "upgrade Tianzhou"
             )
     metadata.create_all(connection)
     for table in metadata.tables.values():
@@ -136,7 +137,7 @@ Row = Mapping[str, object]
 
 
 def upsert(connection: Connection, table: Table, rows: Iterable[Row]) -> int:
-    """Insert rows, replacing those with the same primary key; returns how many."""
+    """Insert rows, replacing those with the same primary key; returns their number."""
     ready = list(rows)
     key = [column.name for column in table.primary_key.columns]
     for start in range(0, len(ready), _ROWS_MAX):
@@ -149,9 +150,9 @@ def upsert(connection: Connection, table: Table, rows: Iterable[Row]) -> int:
 
 
 def insert_new(connection: Connection, table: Table, row: Row) -> bool:
-    """Insert a row unless its primary key is there; whether it was inserted."""
+    """Insert a row unless its primary key exists; returns whether it was inserted."""
     statement = _insert(connection, table).values(**row).on_conflict_do_nothing()
-    # Not every driver counts the rows of such a statement, but all give them back.
+    # Not every driver counts the rows of such a statement, but all return them.
     first = next(iter(table.primary_key.columns))
     return connection.execute(statement.returning(first)).first() is not None
 

@@ -1,9 +1,9 @@
-"""The Spark job that ends `tianzhou up --demo`: what lies in the log of the messages just sent.
+"""The Spark job at the end of `tianzhou up --demo`: statistics of the messages just sent.
 
     python -m tianzhou.spark.demo NAMESERVER TOPIC SINCE_MS
 
-It runs in a process of its own, so that the servers neither wait for it nor fall with it, and
-prints lines for people.
+It runs in a separate process, so that it can neither block nor crash the servers, and prints a
+table.
 """
 
 import os
@@ -18,8 +18,8 @@ _LINE = "  {:<12} {:>10} {:>12} {:>14} {:>14}"
 
 
 def count(namesrv: str, topic: str, since_ms: int) -> list[Any]:
-    """By tag: messages, bytes, and the milliseconds from the producer to the store."""
-    # A JVM that lives for seconds does not earn back what its best compiler costs.
+    """Messages, bytes, and milliseconds from the producer to the store, by tag."""
+    # In a JVM that lives for seconds the optimizing compiler does not pay off.
     os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     spark = session("tianzhou demo", master="local[2]", spark_sql_shuffle_partitions=1)
     try:
@@ -54,7 +54,7 @@ def _expr(text: str) -> Any:  # noqa: ANN401 - a Column
 
 
 def lines(found: Sequence[Any]) -> list[str]:
-    """The table, for people."""
+    """The table as lines of text."""
     shown = [_LINE.format("tag", "messages", "bytes", "stored in, ms", "99 of 100, ms")]
     shown += [
         _LINE.format(row.tags, f"{row.messages:,}", f"{row.bytes:,}", f"{row.median:.1f}",
@@ -66,7 +66,7 @@ def lines(found: Sequence[Any]) -> list[str]:
 
 
 def main(namesrv: str, topic: str, since_ms: str) -> None:
-    """Count, and print."""
+    """Run the job and print its result."""
     for line in lines(count(namesrv, topic, int(since_ms))):
         sys.stdout.write(f"{line}\n")
     sys.stdout.flush()

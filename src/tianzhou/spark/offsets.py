@@ -1,10 +1,10 @@
-"""Places in queues: how users write them, how streams keep them, what lies between two of them.
+"""Queue offsets: their form in options and checkpoints, and the ranges between two sets of them.
 
-Pure functions of values. On paper an offset is `{topic: {broker: {queue: n}}}`; -2 there means
-earliest and -1 latest. A stream keeps the same form in its checkpoint, sorted, because Spark
-compares offsets as texts. Its very first offset is a mark, `{"start": "latest"}`: Spark asks for it
-several times, and again when it repeats batch 0, and must get the same answer every time. The mark
-becomes places when batch 0 ends; that batch is empty and only pins them down in the checkpoint.
+Functions of values, without I/O. In options an offset is `{topic: {broker: {queue: n}}}` with -2
+for earliest and -1 for latest. A stream keeps the same form in its checkpoint, sorted, because
+Spark compares offsets as texts. Its initial offset is a marker, `{"start": "latest"}`: Spark asks
+for it several times, and again when it repeats batch 0, and must get the same result every time.
+Batch 0 is empty; at its end the marker is resolved to positions, which go into the checkpoint.
 """
 
 import json
@@ -22,17 +22,20 @@ Positions = dict[Queue, int]
 """A queue offset for each queue."""
 
 START = "start"
+DELETED = "have been deleted by the broker"
+BEYOND_END = "are not there, the queue ends before"
+NOT_YET = "are not there yet"
 _EARLIEST, _LATEST = -2, -1
 _OFFSET_MAX = 2**63 - 1
 _PARTITIONS_AIM = 16
 _PARTITION_COUNT_MIN = 32_768
-"""Messages of a partition that are not worth dividing any more."""
+"""Ranges of fewer messages are not split unless the options require it."""
 _SHARE_MIN = 1 / 32
-"""Looking at a message that is not read costs about so much of reading it."""
+"""Cost of a message that a filter rejects, relative to one that is read."""
 
 
 class NamedOffset(Enum):
-    """A place that only the cluster can tell."""
+    """An offset that the cluster has to resolve."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -41,31 +44,31 @@ class NamedOffset(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first message stored at that time or later."""
+    """The offset of the first message stored at that time or later."""
 
     time_ms: int
 
 
 OffsetSpec = NamedOffset | AtTime | int
-"""Where to begin or end in a queue."""
+"""Where to begin or end in a queue, before it is resolved to a queue offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpecs:
-    """Where to begin or end: some queues by name, all others alike."""
+    """Where to begin or end: a default for all queues, and specs of single queues."""
 
-    others: OffsetSpec
+    default: OffsetSpec
     named: Mapping[Queue, OffsetSpec]
     option: str = field(default="", compare=False)
-    """Which says so."""
+    """The option that they come from, for errors."""
 
     def of(self, queue: Queue) -> OffsetSpec:
-        return self.named.get(queue, self.others)
+        return self.named.get(queue, self.default)
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a queue holds now: from `low` to before `high`."""
+    """The offsets that a queue holds now: `low` inclusive, `high` exclusive."""
 
     low: int
     high: int
@@ -73,7 +76,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Messages of a queue from `first` to before `stop`."""
+    """Offsets of a queue: `first` inclusive, `stop` exclusive."""
 
     queue: Queue
     first: int
@@ -86,7 +89,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class LostRange:
-    """Messages that should be read and are not there any more, or never were."""
+    """Offsets that should be read but have no messages: deleted, damaged or not written yet."""
 
     queue: Queue
     first: int
@@ -102,10 +105,10 @@ class LostRange:
         )
 
 
-# -- on paper --------------------------------------------------------------------------------------
+# -- options ---------------------------------------------------------------------------------------
 
 
-def starting(options: ReadingOptions, default: NamedOffset) -> OffsetSpecs:
+def starting_specs(options: ReadingOptions, default: NamedOffset) -> OffsetSpecs:
     """Where reading begins. Raises ConfigError."""
     if options.starting_timestamp is not None:
         return OffsetSpecs(AtTime(options.starting_timestamp), {})
@@ -120,7 +123,7 @@ def starting(options: ReadingOptions, default: NamedOffset) -> OffsetSpecs:
     )
 
 
-def ending(options: ReadingOptions) -> OffsetSpecs:
+def ending_specs(options: ReadingOptions) -> OffsetSpecs:
     """Where reading ends. Raises ConfigError."""
     if options.ending_timestamp is not None:
         return OffsetSpecs(AtTime(options.ending_timestamp), {})
@@ -131,13 +134,13 @@ def ending(options: ReadingOptions) -> OffsetSpecs:
     return _offset_specs("endingOffsets", options.ending_offsets, NamedOffset.LATEST)
 
 
-def _offset_specs(name: str, text: str, others: NamedOffset) -> OffsetSpecs:
+def _offset_specs(name: str, text: str, default: NamedOffset) -> OffsetSpecs:
     for edge in NamedOffset:
         if text.strip().lower() == edge.value:
             return OffsetSpecs(edge, {})
     numbers = _read(name, text)
     specs = {queue: _offset_spec(name, number) for queue, number in numbers.items()}
-    return OffsetSpecs(others, specs, name)
+    return OffsetSpecs(default, specs, name)
 
 
 def _offset_spec(name: str, number: int) -> OffsetSpec:
@@ -146,15 +149,15 @@ def _offset_spec(name: str, number: int) -> OffsetSpec:
     if number == _LATEST:
         return NamedOffset.LATEST
     if number < 0:
-        raise ConfigError(f"option {name}: {number} is no offset; -2 is earliest, -1 latest")
+        raise ConfigError(f"option {name}: {number} is not an offset; -2 is earliest, -1 is latest")
     return number
 
 
-def _by_time(name: str, text: str, others: NamedOffset) -> OffsetSpecs:
+def _by_time(name: str, text: str, default: NamedOffset) -> OffsetSpecs:
     specs: dict[Queue, OffsetSpec] = {
         queue: AtTime(time) for queue, time in _read(name, text).items()
     }
-    return OffsetSpecs(others, specs, name)
+    return OffsetSpecs(default, specs, name)
 
 
 def _read(name: str, text: str) -> Positions:
@@ -166,21 +169,21 @@ def _read(name: str, text: str) -> Positions:
 
 
 def check_named(specs: OffsetSpecs, queues: Iterable[Queue]) -> None:
-    """Places in queues that nobody reads are a slip of the pen. Raises ConfigError."""
+    """Raises ConfigError for a spec of a queue that is not read: a likely typo."""
     for queue in sorted(specs.named.keys() - set(queues)):
         raise ConfigError(f"option {specs.option}: queue {queue} is none of those that are read")
 
 
-def beyond(specs: OffsetSpecs, bounds: Mapping[Queue, Bounds]) -> list[LostRange]:
-    """What lies between the ends of queues and numbers that name places behind them."""
+def beyond_end(specs: OffsetSpecs, bounds: Mapping[Queue, Bounds]) -> list[LostRange]:
+    """The ranges between the ends of queues and specified offsets beyond them."""
     return [
-        LostRange(queue, held.high, spec, "are not there yet")
+        LostRange(queue, held.high, spec, NOT_YET)
         for queue, held in sorted(bounds.items())
         if isinstance(spec := specs.of(queue), int) and spec > held.high
     ]
 
 
-def assigned(text: str) -> frozenset[Queue]:
+def parse_assign(text: str) -> frozenset[Queue]:
     """The queues that `{"topic": {"broker": [0, 1]}}` names. Raises ConfigError."""
     wrong = f'option assign: {text!r} cannot be used, {{"topic": {{"broker": [0, 1]}}}} expected'
     try:
@@ -207,22 +210,22 @@ def _items(document: object, wrong: str) -> Iterable[tuple[str, object]]:
     return cast(dict[str, object], document).items()
 
 
-# -- in checkpoints --------------------------------------------------------------------------------
+# -- checkpoints -----------------------------------------------------------------------------------
 
 
-def document_of(places: Mapping[Queue, int]) -> dict[str, dict[str, dict[str, int]]]:
-    """The form that Spark keeps, always in the same order."""
+def document_of(positions: Mapping[Queue, int]) -> dict[str, dict[str, dict[str, int]]]:
+    """Positions in the form of the checkpoint, sorted."""
     document: dict[str, dict[str, dict[str, int]]] = {}
-    for queue in sorted(places):
+    for queue in sorted(positions):
         brokers = document.setdefault(queue.topic, {})
-        brokers.setdefault(queue.broker_name, {})[str(queue.queue_id)] = places[queue]
+        brokers.setdefault(queue.broker_name, {})[str(queue.queue_id)] = positions[queue]
     return document
 
 
 def positions_of(document: object) -> Positions:
-    """The way back. Raises ConfigError for anything else."""
-    wrong = f"{str(document)[:200]} is no offset of queues"
-    places: Positions = {}
+    """The inverse of `document_of`. Raises ConfigError for anything else."""
+    wrong = f"{str(document)[:200]} is not a map of queue offsets"
+    positions: Positions = {}
     for topic, brokers in _items(document, wrong):
         for broker, numbers in _items(brokers, wrong):
             for queue_id, number in _items(numbers, wrong):
@@ -232,17 +235,17 @@ def positions_of(document: object) -> Positions:
                     raise ConfigError(wrong)
                 if not _EARLIEST <= number <= _OFFSET_MAX:
                     raise ConfigError(wrong)
-                places[Queue(topic, broker, int(queue_id))] = number
-    return places
+                positions[Queue(topic, broker, int(queue_id))] = number
+    return positions
 
 
 def start_mark(text: str) -> dict[str, str]:
-    """The first offset of every stream."""
+    """The initial offset of every stream."""
     return {START: text}
 
 
 def is_start(document: Mapping[str, Any]) -> bool:
-    """Whether an offset is that mark; a topic of that name has a map behind it."""
+    """Whether an offset is the initial marker; a topic of that name has a map as its value."""
     return isinstance(document.get(START), str)
 
 
@@ -250,9 +253,9 @@ def is_start(document: Mapping[str, Any]) -> bool:
 
 
 def ranges_between(start: Mapping[Queue, int], end: Mapping[Queue, int]) -> list[Range]:
-    """What a batch reads: queues of `end` from where `start` left them; empty ones left out.
+    """The non-empty ranges from `start` to `end`.
 
-    A queue that `start` does not know has come since, and is read from its beginning.
+    A queue that is not in `start` is new and is read from its beginning.
     """
     found = [Range(queue, start.get(queue, 0), stop) for queue, stop in sorted(end.items())]
     return [each for each in found if each.count]
@@ -261,26 +264,24 @@ def ranges_between(start: Mapping[Queue, int], end: Mapping[Queue, int]) -> list
 def clip(
     ranges: Iterable[Range], bounds: Mapping[Queue, Bounds], known: Mapping[Queue, int]
 ) -> tuple[list[Range], list[LostRange]]:
-    """The parts of ranges that exist, and what is lost.
+    """The parts of ranges that exist, and the lost parts.
 
-    Nobody waits for the beginning of a queue that is not among the `known`: it is new to us.
+    The missing beginning of a queue that is not in `known` is no loss: the queue is new.
     """
     kept: list[Range] = []
     lost: list[LostRange] = []
     for each in ranges:
         held = bounds.get(each.queue)
         if held is None:
-            kept.append(each)  # its broker is away: reading it will tell
+            kept.append(each)  # its broker is unavailable: reading it will show
             continue
         first, stop = max(each.first, held.low), min(each.stop, held.high)
         if each.first < held.low and each.queue in known:
             until = min(held.low, each.stop)
-            lost.append(LostRange(each.queue, each.first, until, "have been deleted by the broker"))
+            lost.append(LostRange(each.queue, each.first, until, DELETED))
         if each.stop > held.high:
             since = max(held.high, each.first)
-            lost.append(
-                LostRange(each.queue, since, each.stop, "are not there, the queue ends before")
-            )
+            lost.append(LostRange(each.queue, since, each.stop, BEYOND_END))
         if stop > first:
             kept.append(Range(each.queue, first, stop))
     return kept, lost
@@ -292,10 +293,10 @@ def split(
     max_records: int | None,
     read_share: float = 1.0,
 ) -> list[Range]:
-    """Ranges cut so that there are enough of them and none is too long; order is kept.
+    """Split ranges into at least `min_partitions` parts of at most `max_records`, in order.
 
-    Unless it is said how, long ranges are cut so that a few cores find work in one queue; they may
-    be the longer the fewer of their messages will be read.
+    Without these limits, long ranges are split so that several cores share one queue; the smaller
+    the share of messages that will be read, the longer the parts.
     """
     total = sum(each.count for each in ranges)
     min_count = int(_PARTITION_COUNT_MIN / max(read_share, _SHARE_MIN))
@@ -314,17 +315,17 @@ def split(
 
 
 def advance(start: Mapping[Queue, int], bounds: Mapping[Queue, Bounds]) -> Positions:
-    """Where everything that is there ends.
+    """The end positions of everything that the queues hold.
 
-    Queues without bounds, whose broker is away, stay where they are. No queue goes back: one that
-    was emptied and made anew is the business of `clip`.
+    Queues without bounds, whose broker is unavailable, stay at their position. No position goes
+    back: `clip` handles a queue that was deleted and created again.
     """
     latest = {queue: max(held.high, start.get(queue, 0)) for queue, held in bounds.items()}
     return dict(start) | latest
 
 
 def resume_positions(start: Mapping[Queue, int], bounds: Mapping[Queue, Bounds]) -> Positions:
-    """Where each queue goes on, new ones at their beginning."""
+    """The start positions of the next batch; new queues start at their beginning."""
     return {queue: start.get(queue, held.low) for queue, held in bounds.items()} | dict(start)
 
 
@@ -332,31 +333,31 @@ def count_between(start: Mapping[Queue, int], end: Mapping[Queue, int]) -> int:
     return sum(each.count for each in ranges_between(start, end))
 
 
-def limited(start: Mapping[Queue, int], end: Mapping[Queue, int], max_count: int) -> Positions:
-    """An end that at most `max_count` messages lead to, each queue by its share.
+def limit_count(start: Mapping[Queue, int], end: Mapping[Queue, int], max_count: int) -> Positions:
+    """The end of a batch of at most `max_count` messages, in proportion to what each queue has.
 
-    Something is always left to do if there is something to do.
+    It is beyond `start` if `end` is.
     """
     ranges = ranges_between(start, end)
     total = sum(each.count for each in ranges)
-    places = dict(end)
+    positions = dict(end)
     if total <= max_count:
-        return places
+        return positions
     left = max_count
     for each in ranges:
-        # Shares are rounded down and what is left over goes to the first queues that can take it.
+        # Shares are rounded down; the first queues that have more get the rest.
         share = each.count * max_count // total
-        places[each.queue] = each.first + share
+        positions[each.queue] = each.first + share
         left -= share
     for each in ranges:
-        more = min(left, each.stop - places[each.queue])
-        places[each.queue] += more
+        more = min(left, each.stop - positions[each.queue])
+        positions[each.queue] += more
         left -= more
-    return places
+    return positions
 
 
 def is_batch_due(
     waiting_count: int, min_count: int | None, waited_ms: int, max_delay_ms: int
 ) -> bool:
-    """Whether a batch may begin: enough has come, or it was waited for long enough."""
+    """Whether a batch may begin: enough messages are available, or the maximum delay has passed."""
     return min_count is None or waiting_count >= min_count or waited_ms >= max_delay_ms

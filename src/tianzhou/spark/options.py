@@ -1,9 +1,9 @@
-"""Options of the sources and sinks: typed, checked, without regard to case.
+"""Options of the sources and sinks: typed, validated, case-insensitive.
 
-Spark hands options on in lower case. A class of options is a frozen dataclass; the option of field
-`name_server` is written `nameServer`. (The classes have no slots: two of them are inherited from at
-once.) What the class does not know is an error that names the
-nearest known option; so is a value that cannot be read. Secrets do not show in texts of ours.
+Spark passes options in lower case. A class of options is a frozen dataclass (without slots, which
+multiple inheritance rules out); the option of field `name_server` is `nameServer`. An unknown
+option is an error that names the closest known one, and an unreadable value is an error, too.
+Secrets appear neither in errors nor in logs.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ def option_name(field_name: str) -> str:
 
 
 def read_options(kind: type[O], given: Mapping[str, str]) -> O:
-    """The options of a class from what Spark hands on. Raises ConfigError."""
+    """The options of a class from those that Spark passes. Raises ConfigError."""
     fields = {option_name(field.name): field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]  # every class of options is a dataclass
     names = {name.lower(): name for name in fields}
     hints = get_type_hints(kind)
@@ -95,9 +95,9 @@ def parse_bool(text: str) -> bool:
 
 
 def parse_count(text: str) -> int:
-    """A whole number from 1 on. Raises ValueError."""
+    """A whole number of at least 1. Raises ValueError."""
     if not text.strip().isdecimal() or int(text) < 1:
-        raise ValueError("a whole number from 1 on is expected")
+        raise ValueError("a whole number of at least 1 is expected")
     return int(text)
 
 
@@ -118,7 +118,7 @@ def parse_size_bytes(text: str) -> int:
 
 
 def parse_time_ms(text: str) -> int:
-    """Milliseconds since 1970, or an ISO time, UTC without a zone. Raises ValueError."""
+    """Milliseconds since 1970, or an ISO time; without a time zone it is UTC. Raises ValueError."""
     if text.strip().isdecimal():
         return int(text)
     try:
@@ -131,7 +131,7 @@ def parse_time_ms(text: str) -> int:
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """Names with commas between them, each once. Raises ValueError for none."""
+    """Comma-separated names without duplicates. Raises ValueError for none."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not names:
         raise ValueError("at least one name is expected")
@@ -139,9 +139,9 @@ def parse_names(text: str) -> tuple[str, ...]:
 
 
 def parse_keys(text: str) -> tuple[str, ...]:
-    """Keys with blanks or || between them, each once. Raises ValueError for none.
+    """Keys separated by spaces or ||, without duplicates. Raises ValueError for none.
 
-    RocketMQ keeps the keys of a message with blanks between them, so no key has one inside.
+    RocketMQ stores the keys of a message separated by spaces, so no key contains one.
     """
     parts = text.split(KEY_SEPARATOR)
     keys = tuple(dict.fromkeys(part for part in parts if part and part != "||"))
@@ -155,14 +155,14 @@ def parse_pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as e:
-        raise ValueError(f"it is no regular expression: {e}") from None
+        raise ValueError(f"not a regular expression: {e}") from None
     return text
 
 
 def parse_offsets(text: str) -> str:
-    """Offsets as `offsets.py` reads them: a word in any case, or JSON, whose names have one."""
-    word = text.strip().lower()
-    return word if word in _NAMED_OFFSETS else text
+    """Offsets in the form of `offsets.py`: a named offset in any case, or case-sensitive JSON."""
+    named = text.strip().lower()
+    return named if named in _NAMED_OFFSETS else text
 
 
 def _choice(kind: type[StrEnum], text: str) -> StrEnum:
@@ -180,25 +180,25 @@ def _secret() -> Any:  # noqa: ANN401 - what dataclasses.field gives has no type
 
 
 def parsed(default: object, parse: Callable[[str], object]) -> Any:  # noqa: ANN401 - as above
-    """A field whose text is read by a function of its own."""
+    """A field with its own parse function."""
     return dataclasses.field(default=default, metadata={"parse": parse})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
-    """How to reach a cluster; sources and sinks inherit it."""
+    """How to connect to a cluster; sources and sinks inherit it."""
 
     name_server: str = ""  # host:port;host:port; empty: the environment variable NAMESRV_ADDR
     access_key: str = ""
     secret_key: str = _secret()
     security_token: str = _secret()
     tls: bool = False
-    tls_trusted: Path | None = None  # authorities that sign the brokers' certificates, PEM
-    tls_certificate: Path | None = None  # own chain, PEM
-    tls_key: Path | None = None  # its private key, PEM
+    tls_trusted: Path | None = None  # CA certificates that sign the brokers' certificates, PEM
+    tls_certificate: Path | None = None  # client certificate chain, PEM
+    tls_key: Path | None = None  # private key of the client certificate, PEM
     tls_key_password: str = _secret()
     tls_verify: bool = True  # False accepts any server
-    tls_check_name: bool = True  # the certificate must name the host that was dialled
+    tls_check_name: bool = True  # the certificate must match the host name
     request_timeout: int = parsed(10_000, parse_duration_ms)  # of one request, ms
 
     def client_settings(self) -> ClientSettings:
@@ -208,7 +208,7 @@ class ClusterOptions:
         if self.security_token and not self.access_key:
             raise ConfigError("option securityToken needs accessKey and secretKey")
         if self._tls() != Tls() and not self.tls:
-            # Whoever names a certificate does not expect to speak in plain text.
+            # A configured certificate without TLS would send everything in plain text.
             raise ConfigError("options like tlsTrusted need tls=true")
         credentials = None
         if self.access_key:
@@ -236,21 +236,21 @@ class ClusterOptions:
 
 
 class ReadFrom(StrEnum):
-    """Which broker of a group serves."""
+    """Which broker of a broker group serves reads."""
 
     MASTER = "master"
     REPLICA = "replica"
 
 
 class ValueFormat(StrEnum):
-    """What the column `value` is made of."""
+    """How the column `value` is decoded."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class SplitBy(StrEnum):
-    """What a partition of a store directory is."""
+    """How a store directory is divided into partitions."""
 
     QUEUE = "queue"
     LOG = "log"
@@ -258,7 +258,7 @@ class SplitBy(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingOptions:
-    """What to read, from where to where; the same for clusters and store directories."""
+    """What to read; common to clusters and store directories."""
 
     subscribe: tuple[str, ...] = parsed((), parse_names)
     subscribe_pattern: str = parsed("", parse_pattern)
@@ -278,7 +278,7 @@ class ReadingOptions:
     max_records_per_partition: int | None = None
     value_format: ValueFormat | None = None
     value_schema: str = ""  # of json, in Spark's DDL
-    push_down: bool | None = None  # batches: hand filters to the source, see `pushdown.py`
+    push_down: bool | None = None  # batches: pass filters to the source, see `push_down.py`
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
@@ -299,7 +299,7 @@ class ReadingOptions:
             raise ConfigError("the option valueSchema needs valueFormat=json")
 
     def check_batch(self) -> None:
-        """Refuse what a batch cannot keep. Raises ConfigError."""
+        """Raises ConfigError for options that a batch cannot have."""
         if self.starting_offsets == "latest":
             raise ConfigError("option startingOffsets: a batch cannot start at latest")
         if self.ending_offsets == "earliest":
@@ -307,7 +307,7 @@ class ReadingOptions:
 
     @property
     def pushes_down(self) -> bool:
-        """Whether the source takes filters over; unless said, only where Spark does that right."""
+        """Whether the source evaluates filters; by default only where Spark supports it safely."""
         return pushdown.is_default() if self.push_down is None else self.push_down
 
 
@@ -315,7 +315,7 @@ class ReadingOptions:
 class SourceOptions(ClusterOptions, ReadingOptions):
     """Options of `format("rocketmq")` for reading."""
 
-    group: str = ""  # of startingOffsets=committed and commitOffsets, and in whose name is read
+    group: str = ""  # consumer group of startingOffsets=committed, commitOffsets and of pulls
     commit_offsets: bool = False  # streams: save the progress for the group
     sql: str = ""  # SQL92 condition over properties, evaluated by the broker
     read_from: ReadFrom = ReadFrom.MASTER
@@ -336,7 +336,7 @@ class SourceOptions(ClusterOptions, ReadingOptions):
             raise ConfigError("minOffsetsPerTrigger is more than maxOffsetsPerTrigger")
 
     def for_batch(self) -> "SourceOptions":
-        """These, if a batch can keep them. Raises ConfigError."""
+        """These options, checked for a batch. Raises ConfigError."""
         streaming = {
             "commitOffsets": self.commit_offsets,
             "maxOffsetsPerTrigger": self.max_offsets_per_trigger,
@@ -351,7 +351,7 @@ class SourceOptions(ClusterOptions, ReadingOptions):
         return self
 
     def for_stream(self) -> "SourceOptions":
-        """These, if a stream can keep them. Raises ConfigError."""
+        """These options, checked for a stream. Raises ConfigError."""
         if (
             self.ending_offsets != "latest"
             or self.ending_timestamp is not None
@@ -359,16 +359,16 @@ class SourceOptions(ClusterOptions, ReadingOptions):
         ):
             raise ConfigError("a stream has no end: endingOffsets and the like are for batches")
         if self.push_down is not None:
-            raise ConfigError("option pushDown is for batches: Spark hands no filters to streams")
+            raise ConfigError("option pushDown is for batches: Spark passes no filters to streams")
         if self.max_trigger_delay is not None and self.min_offsets_per_trigger is None:
             raise ConfigError(
-                "option maxTriggerDelay needs minOffsetsPerTrigger: nothing else is waited for"
+                "option maxTriggerDelay needs minOffsetsPerTrigger: nothing else delays a batch"
             )
         return self
 
     @property
     def trigger_delay_ms(self) -> int:
-        """How long is waited for minOffsetsPerTrigger."""
+        """The longest wait for minOffsetsPerTrigger."""
         given = self.max_trigger_delay
         return _TRIGGER_DELAY_MS if given is None else given
 
@@ -377,8 +377,8 @@ class SourceOptions(ClusterOptions, ReadingOptions):
 class StoreOptions(ReadingOptions):
     """Options of `format("rocketmq-store")`."""
 
-    path: Path | None = None  # storePathRootDir of the broker; load(path) says it, too
-    broker_name: str = "broker"  # what the column brokerName says
+    path: Path | None = None  # storePathRootDir of the broker; also load(path)
+    broker_name: str = "broker"  # the value of the column brokerName
     split_by: SplitBy = SplitBy.QUEUE
 
     def __post_init__(self) -> None:
@@ -387,7 +387,7 @@ class StoreOptions(ReadingOptions):
         if self.path is None:
             raise ConfigError("the option path is needed: the store directory of a broker")
         if "committed" in (self.starting_offsets, self.ending_offsets):
-            raise ConfigError("a store directory knows no groups: committed is for clusters")
+            raise ConfigError("a store directory has no consumer groups: committed is for clusters")
 
 
 def _at_most_one(**named: object) -> None:

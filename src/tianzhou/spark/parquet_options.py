@@ -1,9 +1,8 @@
-"""How messages are best written to Parquet: options for `df.write.options(**PARQUET).parquet(...)`.
+"""Parquet settings for messages: options for `df.write.options(**PARQUET).parquet(...)`.
 
-Parquet's writer looks every value up in a dictionary of its column, and keeps the smallest and the
-largest value of every page, for whoever skips pages by them. Most columns gain from both. Values
-that no two messages share gain nothing from a dictionary, and nobody looks for messages by the
-first bytes of their bodies: that work is left out, a third of what such a job costs.
+By default Parquet's writer builds a dictionary of each column and min/max statistics of each page.
+A dictionary does not help columns whose values are all distinct, and queries do not filter by body:
+switching both off for these columns saves a third of the time of such a job.
 """
 
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ _DISTINCT_VALUES = (
     "body", "value", "msgId", "offsetMsgId", "queueOffset", "physicalOffset", "bodyCrc",
     "bornTimestamp", "storeTimestamp", "keys.list.element", "properties.key_value.value",
 )  # fmt: skip
-"""Columns, as Parquet names them, whose values differ from message to message."""
+"""Columns, by their names in Parquet, whose values are nearly all distinct."""
 _NEVER_FILTERED = ("body", "properties.key_value.key", "properties.key_value.value")
 
 PARQUET: Mapping[str, str] = {

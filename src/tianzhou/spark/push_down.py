@@ -1,23 +1,28 @@
-"""Filters of a query that the source can answer, and what remains for Spark.
+"""Filter push-down: which conditions of a query the source evaluates, and which remain for Spark.
 
-Pure. Conditions on topic, broker, queue, queue offset, store time and tag are kept exactly by the
-source: they choose where to read, and what is read by tag and time is looked at once more, since
-brokers compare hashes of tags only, and their clocks may have been put back.
+The source evaluates conditions on topic, broker, queue, queue offset, store time and tag exactly:
+they select the ranges to read, and rows are filtered again by tag and time, because brokers compare
+only hashes of tags and their clocks may have been set back.
 
 Spark 4.2 and 4.3 keep the planned read, with its filters and partitions, on an object that all
 scans of a data frame share (`PythonDataSourceV2.setReadInfo`). A pushed filter therefore stays in
-the frame: whatever uses the frame afterwards, or in the same query, reads the filtered rows. So
-filters are pushed only if the option `pushDown` asks for it, until a release of Spark keeps the
-planned read with the scan. `RIGHT_FROM` is the one place that says from which release on.
+the frame: every later use of the frame, and every other use in the same query, reads the filtered
+rows. Push-down is on by default only where Spark's classes show that they no longer share it
+(`is_safe_in`, called on the driver by `register`); elsewhere the option `pushDown` turns it on.
 """
 
 import logging
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
+from py4j.protocol import (  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs] - it has no types
+    Py4JError,
+)
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     EqualNullSafe,
     EqualTo,
@@ -38,21 +43,24 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-RIGHT_FROM: tuple[int, int, int] | None = None
-"""The first release of Spark whose pushed filters do not stay in the frame; None: no release yet.
+SAFE_VARIABLE = "TIANZHOU_SPARK_PUSH_DOWN"
+"""Environment variable by which the driver tells Spark's Python processes that push-down is safe.
 
-`tests/spark/test_frame_twice.py` fails where the installed Spark behaves otherwise than this says.
+Readers are planned in such a process, which has no access to the JVM.
 """
+
+_SHARED_CLASS = "org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2"
+_PLANNED_READ = "PythonDataSourceReadInfo"
+_ACCEPTS_PLANNED_READ = re.compile(rf"\([^)]*{_PLANNED_READ}")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NEVER_NULL = ("topic", "brokerName", "queueId", "queueOffset", "physicalOffset", "storeTimestamp")
 _OFFSET_MAX = 2**63 - 1
-_RELEASE = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class PushedFilters:
-    """What the source keeps by itself; None means no condition."""
+    """The conditions that the source evaluates; None means no condition."""
 
     topics: frozenset[str] | None = None
     brokers: frozenset[str] | None = None
@@ -60,13 +68,13 @@ class PushedFilters:
     first_offset: int = 0
     stop_offset: int = _OFFSET_MAX
     first_ms: int | None = None
-    """Messages stored before this do not pass."""
+    """Lower bound of the store time, inclusive."""
     stop_ms: int | None = None
-    """Nor do those stored at this time or later."""
+    """Upper bound of the store time, exclusive."""
     tags: frozenset[str] | None = None
 
-    def wants(self, queue: Queue) -> bool:
-        """Whether anything in a queue can pass."""
+    def may_match(self, queue: Queue) -> bool:
+        """Whether any message of a queue can pass the filters."""
         return (
             (self.topics is None or queue.topic in self.topics)
             and (self.brokers is None or queue.broker_name in self.brokers)
@@ -80,53 +88,79 @@ class PushedFilters:
 NO_FILTERS = PushedFilters()
 
 
-def is_right_in(version: str, right_from: tuple[int, int, int] | None = RIGHT_FROM) -> bool:
-    """Whether a version of Spark keeps a pushed filter with the scan that it belongs to.
+# -- whether push-down is safe ---------------------------------------------------------------------
 
-    Versions before a release (4.4.0.dev0, 4.4.0-preview1) count as older than the release.
+
+def is_safe_in(spark: SparkSession) -> bool:
+    """Whether this session's Spark keeps a pushed filter with its scan; False if that is unknown.
+
+    It reads the members of Spark's class by reflection, so it needs the JVM of the driver: with
+    Spark Connect there is none.
     """
-    match = _RELEASE.match(version)
-    if right_from is None or match is None:
+    if not hasattr(spark, "_jsparkSession"):
         return False
-    release = (int(match[1]), int(match[2]), int(match[3]))
-    return release >= right_from if match.end() == len(version) else release > right_from
+    jvm = spark.sparkContext._jvm  # pyright: ignore[reportPrivateUsage] - PySpark offers no other access
+    try:
+        shared = jvm.java.lang.Class.forName(_SHARED_CLASS)  # type: ignore[union-attr]  # a driver has one
+        fields = [str(each.toGenericString()) for each in shared.getDeclaredFields()]
+        methods = [str(each.toGenericString()) for each in shared.getDeclaredMethods()]
+    except Py4JError:
+        return False
+    return keeps_read_with_scan(fields, methods)
+
+
+def keeps_read_with_scan(fields: Iterable[str], methods: Iterable[str]) -> bool:
+    """Whether the class that all scans share has no means of keeping a planned read.
+
+    No field may hold a planned read and no method may accept one. A method must still return one:
+    where the type is gone, Spark has changed too much for this check, and the result is False.
+    """
+    signatures = list(methods)
+    return (
+        any(_PLANNED_READ in each for each in signatures)
+        and not any(_PLANNED_READ in each for each in fields)
+        and not any(_ACCEPTS_PLANNED_READ.search(each) for each in signatures)
+    )
 
 
 def is_default() -> bool:
     """Whether filters are pushed where the option pushDown is not given."""
-    return is_right_in(spark_version)
+    return os.environ.get(SAFE_VARIABLE) == "true"
 
 
 def warn_if_unsafe() -> None:
-    """Log what a forced push-down does in a version of Spark that does not keep it apart."""
-    if not is_right_in(spark_version):
+    """Log what push-down does where Spark shares the planned read between scans."""
+    if not is_default():
         log.warning(
-            "pushDown=true with Spark %s: a pushed filter stays in the data frame, and everything "
-            "else that uses this frame reads the filtered rows. Use the frame once, or choose by "
+            "pushDown=true with Spark %s: a pushed filter stays in the data frame, and every other "
+            "use of this frame reads the filtered rows. Use the frame once, or select messages by "
             "the options tags, keys, assign, startingTimestamp and so on instead",
             spark_version,
         )
 
 
-def push(filters: Iterable[Filter], *, tags: bool) -> tuple[PushedFilters, list[Filter]]:
-    """What the source takes over, and the filters that Spark has to evaluate all the same.
+# -- filters ---------------------------------------------------------------------------------------
 
-    `tags` tells whether conditions on tags can be kept.
+
+def push(filters: Iterable[Filter], *, tags: bool) -> tuple[PushedFilters, list[Filter]]:
+    """The filters that the source evaluates, and those that remain for Spark.
+
+    `tags` says whether the source can evaluate conditions on tags.
     """
     pushed, remaining = NO_FILTERS, list[Filter]()
     for each in filters:
-        taken = _take(pushed, each, tags)
-        if taken is None:
+        extended = _add(pushed, each, tags)
+        if extended is None:
             remaining.append(each)
         else:
-            pushed = taken
+            pushed = extended
     if pushed.tags is not None:
         remaining = [each for each in remaining if each != IsNotNull(("tags",))]
     return pushed, remaining
 
 
-def _take(pushed: PushedFilters, each: Filter, tags: bool) -> PushedFilters | None:
-    """What is kept with this filter too, None if it cannot be."""
+def _add(pushed: PushedFilters, each: Filter, tags: bool) -> PushedFilters | None:
+    """The conditions with this filter added; None if the source cannot evaluate it."""
     if isinstance(each, IsNotNull):
         return pushed if each.attribute in [(name,) for name in _NEVER_NULL] else None
     values = _values(each)
@@ -175,7 +209,7 @@ def _intersect(one: frozenset[T] | None, other: frozenset[T]) -> frozenset[T]:
 
 
 def is_plain_tag(tag: str) -> bool:
-    """Whether a tag expression can say exactly this tag."""
+    """Whether a tag expression can select exactly this tag."""
     return tag != SUBSCRIBE_ALL and parse_tags(tag).tags == (tag,)
 
 
@@ -183,7 +217,7 @@ def _add_bound(
     pushed: PushedFilters, each: GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
 ) -> PushedFilters | None:
     lower = isinstance(each, GreaterThan | GreaterThanOrEqual)
-    # Behind the value: after it for > and for <=.
+    # For > and <= the bound lies behind the value.
     behind = isinstance(each, GreaterThan | LessThanOrEqual)
     if each.attribute == ("queueOffset",):
         if not isinstance(each.value, int) or isinstance(each.value, bool):
@@ -211,7 +245,7 @@ def _narrow_time(pushed: PushedFilters, first_ms: int | None, stop_ms: int | Non
 
 
 def _us(value: object) -> int | None:
-    """Microseconds since 1970 of a time that has a zone."""
+    """Microseconds since 1970 of a time with a time zone, else None."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
     return (value - _EPOCH) // timedelta(microseconds=1)

@@ -1,12 +1,11 @@
-"""The Python processes that Spark starts: what they should do once, before their first task.
+"""Tuning of Spark's Python worker processes: garbage collection and TCP delays.
 
-Such a process serves many tasks, one after the other, and after each it has the interpreter look at
-every object for garbage. Nearly all of these are code that was imported and stays: looking at it
-takes longer than many a task does.
+A worker serves many tasks in sequence and runs a full garbage collection after each. Nearly all
+objects are imported code, and scanning them takes longer than many a task: they are frozen once.
 
-It is handed each task through a socket, in two pieces. Both ends of it wait, as TCP does unless it
-is told otherwise: the one with a small piece until the piece before has been acknowledged, the
-other 40 ms with acknowledging. That is again longer than many a task takes.
+A worker receives each task through a socket in two segments. With the defaults of TCP the sender
+holds the second, small segment until the first is acknowledged (Nagle), and the receiver delays
+the acknowledgement by 40 ms, again longer than many a task: both delays are switched off.
 """
 
 import gc
@@ -19,13 +18,13 @@ from typing import Any
 _WORKER_MODULES = ("pyspark.daemon", "pyspark.worker", "pyspark.sql.worker.")
 
 _SOCKET_FD_MAX = 16
-"""Spark's own are among the first that a process opens."""
+"""Spark's sockets are among the first file descriptors of a worker."""
 
 _initialized = False
 
 
 def init_worker() -> None:
-    """Leave what is there now out of all collections of garbage to come, if this is Spark's."""
+    """Exclude all present objects from garbage collection, once, if this is a worker process."""
     global _initialized
     if not _initialized and is_worker():
         _initialized = True
@@ -33,24 +32,24 @@ def init_worker() -> None:
 
 
 def is_worker() -> bool:
-    """Whether Spark has started this process for its tasks; a user's program is none of ours."""
+    """Whether Spark started this process for its tasks; a user's program is left alone."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name.startswith(_WORKER_MODULES)
 
 
 class TaskPayload:
-    """Base of what Spark sends to its processes with each task."""
+    """Base class of objects that Spark sends to its workers with each task."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # The first piece of the task is here, and we know of it before the second is waited for.
+        # This runs when the first segment of a task has arrived, before the wait for the second.
         if is_worker():
             disable_tcp_delays()
 
 
 def disable_tcp_delays() -> None:
-    """Acknowledge what has come on the sockets of this process; write without delay from now on."""
-    quick = getattr(socket, "TCP_QUICKACK", None)  # of Linux; it holds for this time only
+    """Acknowledge received data now, and send without Nagle's delay from now on."""
+    quick = getattr(socket, "TCP_QUICKACK", None)  # Linux only; not permanent
     for each in _tcp_sockets():
         with each:
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -59,7 +58,7 @@ def disable_tcp_delays() -> None:
 
 
 def _tcp_sockets() -> list[socket.socket]:
-    """The connections that this process has open, doubled."""
+    """Duplicates of the TCP sockets that this process has open."""
     found: list[socket.socket] = []
     for number in range(3, _SOCKET_FD_MAX):
         try:

@@ -1,9 +1,8 @@
-"""The columns of a message, and which of them a query wants.
+"""The columns of a message, and the check of a projection.
 
-Every source gives the same columns under the same names. A schema that the user writes is a
-projection: a part of these columns in any order, with their types; what it leaves out is not
-decoded. Times are in microseconds UTC, as Spark keeps them. With a value format there is one column
-more, `value`, made from the body.
+Both sources have the same columns. A schema given by the user is a projection: some of these
+columns in any order, with their types; other columns are not decoded. Times are in microseconds
+UTC, as in Spark. A value format adds the column `value`, decoded from the body.
 """
 
 from dataclasses import dataclass
@@ -30,20 +29,20 @@ VALUE = "value"
 """The column of the decoded body."""
 
 MALFORMED_NULL = ("body", "bornTimestamp", "storeTimestamp")
-"""Columns that are null only where a message is malformed."""
+"""Columns that are null only for malformed messages."""
 
 _STRING, _INT, _LONG, _TIME = StringType(), IntegerType(), LongType(), TimestampType()
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its name, its type, where it comes from."""
+    """A column: its name, type and origin."""
 
     name: str
     spark_type: DataType
     meaning: str
     properties: tuple[str, ...] = ()
-    """Properties that hold it, the first one that is there counts; none: the record itself."""
+    """Properties that hold the value, first match wins; empty: a field of the record."""
 
     @property
     def may_be_null(self) -> bool:
@@ -98,9 +97,9 @@ BY_NAME = {column.name: column for column in COLUMNS}
 
 
 def full_schema(options: ReadingOptions) -> str:
-    """The schema of a source that was given none, in Spark's DDL. Raises ConfigError.
+    """The default schema of a source, in Spark's DDL. Raises ConfigError.
 
-    It is a text because the type of `value` is one that the user wrote, and only Spark reads that.
+    It is text because the type of `value` is DDL from the user, which only Spark parses.
     """
     fields = [f"{column.name} {column.spark_type.simpleString()}" for column in COLUMNS]
     if options.value_format is ValueFormat.TEXT:
@@ -115,7 +114,7 @@ def full_schema(options: ReadingOptions) -> str:
 
 
 def check_projection(schema: StructType, options: ReadingOptions) -> None:
-    """Raises ConfigError for a column that there is not, or one of another type."""
+    """Raises ConfigError for an unknown column or a wrong type."""
     if not schema.fields:
         raise ConfigError("a schema names at least one column")
     for field in schema.fields:
@@ -143,14 +142,14 @@ def check_projection(schema: StructType, options: ReadingOptions) -> None:
 
 
 def _check_nullable(field: StructField, *, may_be_null: bool) -> None:
-    """Spark believes a schema: a null in a column that says NOT NULL would be a wrong value."""
+    """Spark trusts a schema: a null in a NOT NULL column would become a wrong value."""
     if may_be_null and not field.nullable:
         raise ConfigError(f"column {field.name} may be null: leave NOT NULL out of the schema")
 
 
 def _hint(name: str) -> str:
     if name == VALUE:
-        return "; the option valueFormat makes one"
+        return "; the option valueFormat adds it"
     lower = {each.lower(): each for each in BY_NAME}
     nearest = get_close_matches(name.lower(), lower, n=1, cutoff=0.5)
     return f", did you mean {lower[nearest[0]]}?" if nearest else ""

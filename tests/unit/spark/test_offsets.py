@@ -20,19 +20,19 @@ def options(**given: str) -> SourceOptions:
 
 
 def test_starts_are_edges_numbers_or_times() -> None:
-    assert offsets.starting(options(), NamedOffset.LATEST).of(ZERO) is NamedOffset.LATEST
-    committed = offsets.starting(options(startingOffsets="Committed"), NamedOffset.LATEST)
+    assert offsets.starting_specs(options(), NamedOffset.LATEST).of(ZERO) is NamedOffset.LATEST
+    committed = offsets.starting_specs(options(startingOffsets="Committed"), NamedOffset.LATEST)
     assert committed.of(ZERO) is NamedOffset.COMMITTED
-    named = offsets.starting(
+    named = offsets.starting_specs(
         options(startingOffsets='{"t": {"b": {"0": 17, "1": -1}}}'), NamedOffset.LATEST
     )
     assert (named.of(ZERO), named.of(ONE)) == (17, NamedOffset.LATEST)
     assert named.of(Queue("t", "b", 2)) is NamedOffset.EARLIEST
-    timed = offsets.starting(options(startingTimestamp="5"), NamedOffset.LATEST)
+    timed = offsets.starting_specs(options(startingTimestamp="5"), NamedOffset.LATEST)
     assert timed.of(ZERO) == AtTime(5)
     each = options(endingOffsetsByTimestamp='{"t": {"b": {"0": 9}}}')
-    assert offsets.ending(each).of(ZERO) == AtTime(9)
-    assert offsets.ending(each).of(ONE) is NamedOffset.LATEST
+    assert offsets.ending_specs(each).of(ZERO) == AtTime(9)
+    assert offsets.ending_specs(each).of(ONE) is NamedOffset.LATEST
 
 
 @pytest.mark.parametrize(
@@ -42,14 +42,14 @@ def test_starts_are_edges_numbers_or_times() -> None:
 )  # fmt: skip
 def test_starts_that_make_no_sense_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="option startingOffsets"):
-        offsets.starting(options(startingOffsets=text), NamedOffset.LATEST)
+        offsets.starting_specs(options(startingOffsets=text), NamedOffset.LATEST)
 
 
 def test_assigned_queues_are_named_one_by_one() -> None:
-    assert offsets.assigned('{"t": {"b": [0, 1]}}') == {ZERO, ONE}
+    assert offsets.parse_assign('{"t": {"b": [0, 1]}}') == {ZERO, ONE}
     for text in ("", "{}", '{"t": [0]}', '{"t": {"b": 0}}', '{"t": {"b": [-1]}}'):
         with pytest.raises(ConfigError, match="option assign"):
-            offsets.assigned(text)
+            offsets.parse_assign(text)
 
 
 def test_a_new_queue_without_its_beginning_is_no_loss() -> None:

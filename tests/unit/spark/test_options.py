@@ -50,9 +50,9 @@ def test_options_are_read_whatever_their_case() -> None:
         ({"subscribe": "x", "zzz": ""}, "unknown option zzz; known are accessKey"),
         ({"subscribe": " , "}, "option subscribe: ' , ' cannot be used"),
         ({"subscribe": "x", "assign": "{}"}, "one of the options subscribe"),
-        ({"subscribePattern": "("}, "no regular expression"),
+        ({"subscribePattern": "("}, "not a regular expression"),
         ({"subscribe": "x", "keys": " || "}, "at least one key is expected"),
-        ({"subscribe": "x", "minPartitions": "0"}, "a whole number from 1 on"),
+        ({"subscribe": "x", "minPartitions": "0"}, "a whole number of at least 1"),
         ({"subscribe": "x", "failOnDataLoss": "maybe"}, "true or false"),
         ({"subscribe": "x", "readFrom": "slave"}, "one of master, replica"),
         ({"subscribe": "x", "tags": "a", "sql": "b > 1"}, "tags and sql exclude each other"),
@@ -137,7 +137,7 @@ def test_a_store_directory_has_a_path() -> None:
     [
         ({"startingOffsets": "latest"}, "a batch cannot start at latest"),
         ({"endingOffsets": "Earliest"}, "a batch cannot end at earliest"),
-        ({"endingOffsets": "committed"}, "a store directory knows no groups"),
+        ({"endingOffsets": "committed"}, "a store directory has no consumer groups"),
     ],
 )
 def test_a_store_directory_refuses_what_a_batch_of_it_cannot_keep(

@@ -21,25 +21,40 @@ from pyspark.sql.datasource import (
 )
 
 from tianzhou.client.queues import Queue
-from tianzhou.spark.push_down import PushedFilters, is_right_in, push
+from tianzhou.spark.push_down import PushedFilters, keeps_read_with_scan, push
 
 MOMENT = datetime(2024, 2, 29, 12, 0, 0, 1500, tzinfo=UTC)  # 1.5 ms after the second
 SECOND_MS = 1_709_208_000_000
 
 
+READ = "a.b.PythonDataSourceReadInfo"
+CREATE = f"private {READ} a.b.PythonDataSourceV2.createReadInfoInPython(a.b.Result,boolean)"
+NAME = "private java.lang.String a.b.PythonDataSourceV2.shortName"
+
+
 @pytest.mark.parametrize(
-    ("version", "right_from", "is_right"),
+    ("fields", "methods", "is_safe"),
     [
-        ("4.3.0", None, False), ("9.9.9", None, False), ("4.3.9", (4, 4, 0), False),
-        ("4.4.0", (4, 4, 0), True), ("4.10.0", (4, 4, 0), True), ("5.0.0", (4, 4, 1), True),
-        ("4.4.0.dev0", (4, 4, 0), False), ("4.4.0-preview2", (4, 4, 0), False),
-        ("4.4.1.dev0", (4, 4, 0), True), ("unknown", (4, 4, 0), False),
+        # Spark 4.2 and 4.3.
+        (
+            [NAME, f"private {READ} a.b.PythonDataSourceV2.readInfo"],
+            [CREATE, f"public void a.b.PythonDataSourceV2.setReadInfo({READ})"],
+            False,
+        ),
+        ([NAME], [CREATE, f"public void a.b.PythonDataSourceV2.setReadInfo({READ})"], False),
+        ([NAME], [CREATE, f"public void a.b.PythonDataSourceV2.keep(int,{READ})"], False),
+        ([f"private scala.Option<{READ}> a.b.PythonDataSourceV2.cached"], [CREATE], False),
+        # Classes that have changed too much to tell.
+        ([NAME], ["public java.lang.String a.b.PythonDataSourceV2.shortName()"], False),
+        ([], [], False),
+        # The planned read is created for a scan and kept nowhere else.
+        ([NAME], [CREATE, "public java.lang.String a.b.PythonDataSourceV2.shortName()"], True),
     ],
 )  # fmt: skip
-def test_push_down_is_right_from_one_release_on(
-    version: str, right_from: tuple[int, int, int] | None, is_right: bool
+def test_push_down_is_safe_only_where_the_shared_class_cannot_keep_a_planned_read(
+    fields: list[str], methods: list[str], is_safe: bool
 ) -> None:
-    assert is_right_in(version, right_from) is is_right
+    assert keeps_read_with_scan(fields, methods) is is_safe
 
 
 def test_places_are_taken_over_whole() -> None:
@@ -54,9 +69,9 @@ def test_places_are_taken_over_whole() -> None:
         topics=frozenset("a"), brokers=frozenset("b"), queue_ids=frozenset((1, 2)),
         first_offset=11, stop_offset=21, tags=frozenset("xy"),
     )  # fmt: skip
-    assert pushed.wants(Queue("a", "b", 1))
-    assert not pushed.wants(Queue("a", "b", 3))
-    assert not pushed.wants(Queue("c", "b", 1))
+    assert pushed.may_match(Queue("a", "b", 1))
+    assert not pushed.may_match(Queue("a", "b", 3))
+    assert not pushed.may_match(Queue("c", "b", 1))
 
 
 @pytest.mark.parametrize(
@@ -125,8 +140,8 @@ def test_tags_stay_with_spark_where_the_options_filter_already() -> None:
 
 def test_contradictions_read_nothing() -> None:
     pushed, _ = push([EqualTo(("topic",), "a"), EqualTo(("topic",), "b")], tags=True)
-    assert not pushed.wants(Queue("a", "x", 0))
+    assert not pushed.may_match(Queue("a", "x", 0))
     pushed, _ = push([EqualTo(("storeTimestamp",), MOMENT)], tags=True)
-    assert not pushed.wants(Queue("a", "x", 0))
+    assert not pushed.may_match(Queue("a", "x", 0))
     pushed, _ = push([EqualTo(("queueOffset",), 3), LessThan(("queueOffset",), 3)], tags=True)
-    assert not pushed.wants(Queue("a", "x", 0))
+    assert not pushed.may_match(Queue("a", "x", 0))

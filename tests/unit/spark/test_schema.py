@@ -41,7 +41,7 @@ def test_a_projection_has_known_columns_of_their_type() -> None:
     for field, text in [
         (StructField("queueofset", LongType()), "did you mean queueOffset?"),
         (StructField("queueOffset", IntegerType()), "has the type bigint, not int"),
-        (StructField("value", StringType()), "the option valueFormat makes one"),
+        (StructField("value", StringType()), "the option valueFormat adds it"),
     ]:
         with pytest.raises(ConfigError, match=re.escape(text)):
             check_projection(StructType([field]), options())

@@ -75,7 +75,7 @@ def test_the_java_of_the_wheel_runs_behind_the_launcher(tmp_path: Path) -> None:
 
 def test_what_is_no_configuration_of_spark_is_refused_before_spark_starts() -> None:
     before = os.environ.get("JAVA_HOME")
-    with pytest.raises(ConfigError, match="begins with spark"):
+    with pytest.raises(ConfigError, match="must begin with spark"):
         session(configuration={"sql.shuffle.partitions": "2"})
     assert os.environ.get("JAVA_HOME") == before
 

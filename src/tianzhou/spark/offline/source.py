@@ -79,9 +79,11 @@ class StoreReader(TaskPayload, DataSourceReader):
         self._wanted = wanted
         self._pushed = NO_FILTERS
         Decoder.of(wanted, options)
-        self._assigned = offsets.assigned(options.assign) if options.assign else frozenset[Queue]()
-        self._starting = offsets.starting(options, NamedOffset.EARLIEST)
-        self._ending = offsets.ending(options)
+        self._assigned = (
+            offsets.parse_assign(options.assign) if options.assign else frozenset[Queue]()
+        )
+        self._starting = offsets.starting_specs(options, NamedOffset.EARLIEST)
+        self._ending = offsets.ending_specs(options)
 
     def _files(self) -> StoreFiles:
         assert self._options.path is not None  # the options require it
@@ -96,7 +98,7 @@ class StoreReader(TaskPayload, DataSourceReader):
             # Where a broker still writes, the log may have queues that have no files yet.
             for specs in (self._starting, self._ending):
                 offsets.check_named(specs, queues)
-        queues = [queue for queue in queues if self._pushed.wants(queue)]
+        queues = [queue for queue in queues if self._pushed.may_match(queue)]
         bounds = {queue: files.bounds(queue.topic, queue.queue_id) for queue in queues}
         start = resolve(files, self._starting, bounds)
         end = resolve(files, self._ending, bounds)
@@ -155,7 +157,7 @@ class StoreReader(TaskPayload, DataSourceReader):
     ) -> list[Range]:
         kept, lost = offsets.clip(offsets.ranges_between(start, end), bounds, start)
         if not files.is_open:
-            lost += offsets.beyond(self._starting, bounds)
+            lost += offsets.beyond_end(self._starting, bounds)
         report_loss(lost, fail=self._options.fail_on_data_loss)
 
         def by_time(held: dict[Queue, Bounds], time_ms: int) -> Positions:
@@ -181,7 +183,7 @@ class StoreReader(TaskPayload, DataSourceReader):
                 pushed.stop_offset,
             )
             for queue, high in known.items()
-            if pushed.wants(queue) and (queue in bounds or self._chooses(queue))
+            if pushed.may_match(queue) and (queue in bounds or self._chooses(queue))
         }
         topics, pattern = self._tail_topics()
         others, ids = (pushed.first_offset, pushed.stop_offset), pushed.queue_ids
@@ -209,13 +211,13 @@ class StoreReader(TaskPayload, DataSourceReader):
         """
         options, pushed = self._options, replace(self._pushed, queue_ids=None)
         if options.subscribe_pattern and pushed.topics is None:
-            anything = pushed.wants(Queue("", options.broker_name, 0))
+            anything = pushed.may_match(Queue("", options.broker_name, 0))
             return frozenset(), options.subscribe_pattern if anything else ""
         named = (
             Queue(topic, options.broker_name, 0) for topic in pushed.topics or options.subscribe
         )
         wanted = (queue for queue in named if not self._assigned and self._chooses(queue))
-        return frozenset(queue.topic for queue in wanted if pushed.wants(queue)), ""
+        return frozenset(queue.topic for queue in wanted if pushed.may_match(queue)), ""
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -275,7 +277,7 @@ def _tail_times_ms(
     """
     if ending.named or any(isinstance(spec, AtTime) for spec in starting.named.values()):
         return None
-    first, stop = starting.others, ending.others
+    first, stop = starting.default, ending.default
     if stop is not NamedOffset.LATEST and not isinstance(stop, AtTime):
         return None
     return (

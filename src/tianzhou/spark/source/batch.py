@@ -45,20 +45,22 @@ class BatchReader(TaskPayload, DataSourceReader):
         self._wanted = wanted
         self._pushed = NO_FILTERS
         Decoder.of(wanted, options)
-        self._assigned = offsets.assigned(options.assign) if options.assign else frozenset[Queue]()
-        self._starting = offsets.starting(options, NamedOffset.EARLIEST)
-        self._ending = offsets.ending(options)
+        self._assigned = (
+            offsets.parse_assign(options.assign) if options.assign else frozenset[Queue]()
+        )
+        self._starting = offsets.starting_specs(options, NamedOffset.EARLIEST)
+        self._ending = offsets.ending_specs(options)
 
     def partitions(self) -> Sequence[InputPartition]:
         with ClusterReader(self._options, tags=_broker_tags(self._pushed)) as reader:
             queues = wanted_queues(reader, self._options, self._assigned)
             for specs in (self._starting, self._ending):
                 offsets.check_named(specs, queues)
-            bounds = reader.bounds(queue for queue in queues if self._pushed.wants(queue))
+            bounds = reader.bounds(queue for queue in queues if self._pushed.may_match(queue))
             start = reader.resolve(self._starting, bounds)
             end = reader.resolve(self._ending, bounds)
             kept, lost = offsets.clip(offsets.ranges_between(start, end), bounds, start)
-            lost += offsets.beyond(self._starting, bounds)
+            lost += offsets.beyond_end(self._starting, bounds)
             report_loss(lost, fail=self._options.fail_on_data_loss)
             kept = narrowed(kept, self._pushed, reader.time_offsets, bounds)
             share = reader.matching_share(kept)

@@ -61,7 +61,9 @@ class ProgressListener(StreamingQueryListener):
         if not self._options.group:
             raise ConfigError("the option group is needed: whose progress is to be saved")
         self._query = query
-        self._assigned = offsets.assigned(self._options.assign) if self._options.assign else None
+        self._assigned = (
+            offsets.parse_assign(self._options.assign) if self._options.assign else None
+        )
         self._committed: Positions = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:

@@ -51,8 +51,10 @@ class StreamReader(TaskPayload, DataSourceStreamReader, SupportsTriggerAvailable
         Decoder.of(wanted, options)
         self._options = options
         self._wanted = wanted
-        self._assigned = offsets.assigned(options.assign) if options.assign else frozenset[Queue]()
-        self._starting = offsets.starting(options, NamedOffset.LATEST)
+        self._assigned = (
+            offsets.parse_assign(options.assign) if options.assign else frozenset[Queue]()
+        )
+        self._starting = offsets.starting_specs(options, NamedOffset.LATEST)
         self._reader: ClusterReader | None = None
         self._target: Positions | None = None
         """With the trigger AvailableNow: where the query ends."""
@@ -149,9 +151,11 @@ class StreamReader(TaskPayload, DataSourceStreamReader, SupportsTriggerAvailable
             going = {each.queue: each.first for each in offsets.ranges_between(begin, end)}
             sizes = self._cluster().sample_bytes(going)
             average = sum(sizes.values()) / len(sizes) if sizes else 1.0
-            end = offsets.limited(begin, end, max(int(options.max_bytes_per_trigger / average), 1))
+            end = offsets.limit_count(
+                begin, end, max(int(options.max_bytes_per_trigger / average), 1)
+            )
         if options.max_offsets_per_trigger:
-            end = offsets.limited(begin, end, options.max_offsets_per_trigger)
+            end = offsets.limit_count(begin, end, options.max_offsets_per_trigger)
         return end
 
     def reportLatestOffset(self) -> Document | None:

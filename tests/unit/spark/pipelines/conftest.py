@@ -1,4 +1,4 @@
-"""The database of the pipelines, on each of the servers that are served."""
+"""The database of the pipelines, on each supported database."""
 
 from collections.abc import Generator
 from pathlib import Path

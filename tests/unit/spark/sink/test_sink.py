@@ -77,7 +77,7 @@ def test_all_columns_and_options_are_taken() -> None:
         (
             {"topic": "a", "exactlyonce": "true", "ledger": "mysql://h/b"},
             schema(body=TEXT),
-            "only SQLite and PostgreSQL are served",
+            "only SQLite and PostgreSQL are supported",
         ),
         ({"topic": "a", "inflght": "1"}, schema(body=TEXT), "did you mean inFlight"),
         ({"topic": "a", "retryfor": "soon"}, schema(body=TEXT), "a duration such as"),
