@@ -1,1 +1,1 @@
-"""Records as Arrow columns, by the kernel or by numpy."""
+"""Decodes records into Arrow columns, with the kernel or with numpy."""

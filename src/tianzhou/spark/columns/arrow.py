@@ -1,9 +1,9 @@
-"""Bytes of records to Arrow batches: the wanted columns only, at most 8,192 rows each.
+"""Decodes records into Arrow batches of the wanted columns, at most 8,192 rows each.
 
-The compiled kernel fills the buffers of the arrays; where it declines, or is not there, the twin
-(`twin.py`) does the same with numpy. What both leave alone is done here: unpacking compressed
-bodies, numbers that lie in properties as text, and the column `value`. A value that cannot be made
-is null in its row, and counted (`malformed.py`).
+The compiled kernel fills the buffers of the arrays; without it, and for records that it declines,
+`without_kernel.py` does the same with numpy. This module adds what both leave out: decompression of
+bodies, numbers stored as text in properties, and the column `value`. A value that cannot be decoded
+is null in its row and counted (`malformed.py`).
 """
 
 import json
@@ -40,15 +40,15 @@ from tianzhou.spark.push_down import NO_FILTERS, PushedFilters
 
 ROWS_MAX = 8192
 BATCH_BYTES = 3 * 1024 * 1024
-"""Records are gathered up to about this size before they become a batch.
+"""Approximate size of the records in a batch.
 
-With bodies of 1 KiB a batch takes a sixth more in Arrow, and Spark's Arrow keeps memory for pieces
-of up to 4 MiB; a larger one is got from the system each time. Smaller batches cost Python more.
+With bodies of 1 KiB a batch is a sixth larger in Arrow, and Spark's Arrow pools allocations of up
+to 4 MiB; larger ones come from the system each time. Smaller batches cost more in Python.
 """
 _DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
-"""A body that unpacks to more is not given, as consumers do."""
+"""Limit of a decompressed body, as in consumers; a larger one is null."""
 _GROUP_BYTES_MAX = 256 * 1024 * 1024
-"""A batch is divided if its unpacked bodies are larger together."""
+"""A batch whose decompressed bodies are larger in total is split."""
 
 Longs = without_kernel.Longs
 Arrays = dict[str, pa.Array]
@@ -56,7 +56,7 @@ Arrays = dict[str, pa.Array]
 _TIMES = ("bornTimestamp", "storeTimestamp")
 _TIME_MIN_US = -62_135_510_400_000_000
 _TIME_MAX_US = 253_402_128_000_000_000
-"""The second day of year 1 and the last of 9999: Python knows no other years, in any zone."""
+"""From the second day of year 1 to the last of 9999: Python supports these years in any zone."""
 _INT_NAMES = ("queueId", "reconsumeTimes", "sysFlag", "flag", "storeSize", "bodyCrc")
 _LONG_NAMES = ("queueOffset", "physicalOffset", "preparedOffset", *_TIMES)
 _STATES = {
@@ -75,7 +75,7 @@ _WHOLE = "^-?[0-9]{1,18}$"
 def decode_arrays(
     buffer: Buffer, starts: Longs | None, names: list[str], *, check_crc: bool = True
 ) -> list[pa.Array]:
-    """One array for each name of the contract in `twin.py`. Raises RecordError."""
+    """One array per name, as defined in `without_kernel.py`. Raises RecordError."""
     raw_starts = None if starts is None else starts.astype(np.int64).tobytes()
     found = kernel.decode_columns(buffer, raw_starts, names, check_crc)
     if found is None:
@@ -117,27 +117,27 @@ def _ends(raw: bytes) -> pa.Array:
 
 @dataclass(frozen=True)
 class Decoder:
-    """Makes batches of one schema; it travels from the driver to the executors."""
+    """Decodes batches of one schema; serialized from the driver to executors."""
 
     schema_json: str
     value_format: ValueFormat | None = None
     only_tags: frozenset[str] | None = None
-    """Rows with other tags are left out: brokers compare hashes only."""
+    """Rows with other tags are dropped: brokers compare hashes only."""
     only_keys: frozenset[str] | None = None
-    """Rows without any of these keys are left out."""
+    """Rows without any of these keys are dropped."""
     first_ms: int | None = None
-    """Rows stored before are left out: a clock that was put back mixes times."""
+    """Rows stored earlier are dropped: after a clock was set back, times are out of order."""
     stop_ms: int | None = None
-    """And those stored at this time or later."""
+    """Rows stored at this time or later are dropped."""
     fail_on_malformed: bool = False
     with_log_offsets: bool = False
-    """Whether `arrays` has physicalOffset also where it is not wanted."""
+    """Whether `arrays` always includes physicalOffset."""
 
     @staticmethod
     def of(
         wanted: StructType, options: ReadingOptions, pushed: PushedFilters = NO_FILTERS
     ) -> "Decoder":
-        """Raises ConfigError if the schema asks for what there is not."""
+        """Raises ConfigError for an invalid schema."""
         schema.check_projection(wanted, options)
         return Decoder(
             wanted.json(),
@@ -154,7 +154,7 @@ class Decoder:
         return to_arrow_schema(StructType.fromJson(json.loads(self.schema_json)), timezone="UTC")
 
     def narrowed(self, first_ms: int | None, stop_ms: int | None) -> "Decoder":
-        """The same for rows stored from one time to before another only; None changes nothing."""
+        """This decoder with additional bounds of the store time; None changes nothing."""
         firsts = [each for each in (self.first_ms, first_ms) if each is not None]
         stops = [each for each in (self.stop_ms, stop_ms) if each is not None]
         return replace(self, first_ms=max(firsts, default=None), stop_ms=min(stops, default=None))
@@ -165,7 +165,7 @@ class Decoder:
 
     @cached_property
     def sources(self) -> list[str]:
-        """What has to be decoded for the wanted columns."""
+        """The raw columns needed for the wanted columns."""
         names = {"queueOffset", "physicalOffset"} if self.with_log_offsets else {"queueOffset"}
         wanted = set(self.arrow_schema.names)
         if self.only_tags is not None:
@@ -173,7 +173,7 @@ class Decoder:
         if self._has_times:
             wanted.add("storeTimestamp")
         if wanted & {"body", schema.VALUE, *_TIMES}:
-            names |= {"topic", "queueId"}  # to name a message that is malformed
+            names |= {"topic", "queueId"}  # to report malformed messages
         for name in wanted:
             if name in ("body", schema.VALUE):
                 names |= {"body", "sysFlag"}
@@ -192,7 +192,7 @@ class Decoder:
     def arrays(self, buffer: Buffer, starts: Longs | None = None) -> Arrays:
         """The raw columns of records. Raises RecordError.
 
-        Checksums are those of bodies: who does not want bodies does not have them read.
+        Checksums cover bodies only, so they are checked only where bodies are decoded.
         """
         if self.only_keys is not None:
             starts = with_keys(buffer, starts, self.only_keys)
@@ -216,16 +216,16 @@ class Decoder:
     ) -> Iterator[pa.RecordBatch]:
         """Batches of the rows whose queue offset is from `first` to before `stop`.
 
-        Raises BodyError for what is malformed, if the options say so.
+        Raises BodyError for malformed values if the options say so.
         """
         malformed = MalformedCounter(self.fail_on_malformed) if malformed is None else malformed
         if queue_offset_delta:
             arrays = arrays | {"queueOffset": pc.add(arrays["queueOffset"], queue_offset_delta)}
-        arrays = self._kept(arrays, first, stop)
-        for part in _parts(arrays, broker_name, malformed):
+        arrays = self._filtered(arrays, first, stop)
+        for part in _row_groups(arrays, broker_name, malformed):
             yield self._batch(part, broker_name, malformed)
 
-    def _kept(self, arrays: Arrays, first: int, stop: int) -> Arrays:
+    def _filtered(self, arrays: Arrays, first: int, stop: int) -> Arrays:
         if (first, stop) == (0, _OFFSET_MAX) and self.only_tags is None and not self._has_times:
             return arrays
         offsets = arrays["queueOffset"].to_numpy()
@@ -271,9 +271,9 @@ class Decoder:
 
 
 def with_keys(buffer: Buffer, starts: Longs | None, wanted: frozenset[str]) -> Longs:
-    """Where those records begin that have one of the wanted keys. Raises RecordError.
+    """Start positions of the records with one of the wanted keys. Raises RecordError.
 
-    Nothing else is decoded of the other records, and their bodies are not read.
+    Of other records only the keys are decoded.
     """
     keys, sizes = decode_arrays(buffer, starts, ["keys", "storeSize"], check_crc=False)
     if starts is None:
@@ -286,7 +286,7 @@ def with_keys(buffer: Buffer, starts: Longs | None, wanted: frozenset[str]) -> L
 
 
 def wanted_tags(options: ReadingOptions, pushed: PushedFilters) -> frozenset[str] | None:
-    """The tags that rows may have, None if any will do."""
+    """The tags that rows may have, None for any."""
     if options.tags and not (given := parse_tags(options.tags)).selects_all:
         return frozenset(given.tags)
     return pushed.tags
@@ -295,7 +295,7 @@ def wanted_tags(options: ReadingOptions, pushed: PushedFilters) -> frozenset[str
 def _stored_between(
     times_us: pa.Array, first_ms: int | None, stop_ms: int | None
 ) -> npt.NDArray[np.bool_]:
-    """Which rows were stored from one time to before another."""
+    """A mask of the rows stored within the bounds."""
     us = times_us.to_numpy()
     keep = np.ones(len(us), np.bool_)
     if first_ms is not None:
@@ -305,8 +305,8 @@ def _stored_between(
     return keep
 
 
-def _parts(arrays: Arrays, broker_name: str, malformed: MalformedCounter) -> Iterator[Arrays]:
-    """Rows in groups that make good batches, bodies unpacked."""
+def _row_groups(arrays: Arrays, broker_name: str, malformed: MalformedCounter) -> Iterator[Arrays]:
+    """Rows in groups of batch size, with decompressed bodies."""
     count = len(arrays["queueOffset"])
     for at in range(0, count, ROWS_MAX):
         part = arrays
@@ -322,16 +322,16 @@ def _parts(arrays: Arrays, broker_name: str, malformed: MalformedCounter) -> Ite
 def _decompressed(
     arrays: Arrays, broker_name: str, malformed: MalformedCounter
 ) -> Iterator[Arrays]:
-    """The same rows with plain bodies, in several groups if they are large.
+    """The same rows with decompressed bodies, split into groups if these are large.
 
-    A body that cannot be unpacked, or to too much, is null.
+    A body that cannot be decompressed, or exceeds the limit, is null.
     """
     bodies: list[bytes | None] = []
     begin, total = 0, 0
     pairs = zip(arrays["body"].to_pylist(), arrays["sysFlag"].to_pylist(), strict=True)
     for row, (body, flag) in enumerate(pairs):
         plain: bytes | None = body
-        if body:  # consumers do not unpack an empty one, whatever its flag says
+        if body:  # like consumers: an empty body is not decompressed, whatever its flag
             try:
                 plain = plain_body(body, flag, _DECOMPRESSED_BYTES_MAX)
             except BodyError as e:
@@ -352,18 +352,18 @@ def _with_bodies(arrays: Arrays, begin: int, bodies: list[bytes | None]) -> Arra
 
 
 def message_position(arrays: Arrays, row: int, broker_name: str) -> str:
-    """Where a message is, for people."""
-    topic, queue_id, place = (
+    """Queue and offset of a message, for logs and errors."""
+    topic, queue_id, queue_offset = (
         arrays[name][row].as_py() for name in ("topic", "queueId", "queueOffset")
     )
-    return f"queue {Queue(topic, broker_name, queue_id)}, offset {place}"
+    return f"queue {Queue(topic, broker_name, queue_id)}, offset {queue_offset}"
 
 
-# -- columns that are made -------------------------------------------------------------------------
+# -- computed columns ------------------------------------------------------------------------------
 
 
 def times_of(arrays: Arrays, name: str, broker_name: str, malformed: MalformedCounter) -> pa.Array:
-    """A column of times; null where one lies outside of the years that Python and Spark know."""
+    """A column of times; null outside of the years that Python and Spark support."""
     us = arrays[name].to_numpy()
     if not len(us) or (us.min() >= _TIME_MIN_US and us.max() <= _TIME_MAX_US):
         return arrays[name].view(_UTC_US)
@@ -375,7 +375,7 @@ def times_of(arrays: Arrays, name: str, broker_name: str, malformed: MalformedCo
 
 
 def transaction_states(flags: pa.Array) -> pa.Array:
-    """The words for the transaction bits of system flags, null outside transactions."""
+    """The transaction states of system flags, null outside transactions."""
     bits = flags.to_numpy() & TRANSACTION_MASK
     if not bits.any():
         return pa.nulls(len(flags), pa.string())
@@ -383,7 +383,7 @@ def transaction_states(flags: pa.Array) -> pa.Array:
 
 
 def number_of(text: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Numbers, or times from milliseconds, that properties hold as text; null where it is none."""
+    """Numbers, or times from milliseconds, parsed from properties; null where that fails."""
     if text.null_count == len(text):
         return pa.nulls(len(text), kind)
     whole = pc.match_substring_regex(text, pattern=_WHOLE)
@@ -398,10 +398,10 @@ def number_of(text: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def values_of(bodies: pa.Array, value_format: ValueFormat | None, kind: pa.DataType) -> pa.Array:
-    """The column `value`: bodies as text, or as the values that their JSON holds.
+    """The column `value`: bodies as text, or parsed from JSON.
 
-    Bytes that are not UTF-8 are replaced; a body that is no JSON, or does not fit the schema, is
-    null, so that one odd message does not stop a job.
+    Bytes that are not UTF-8 are replaced; a body that is not JSON, or does not match the schema, is
+    null, so that one invalid message does not stop a job.
     """
     if value_format is ValueFormat.TEXT:
         try:
@@ -420,7 +420,7 @@ def values_of(bodies: pa.Array, value_format: ValueFormat | None, kind: pa.DataT
 
 
 _UNFIT = (pa.ArrowException, ArithmeticError, ValueError, TypeError, RecursionError)
-"""What Arrow raises for values that do not fit a type, such as half a surrogate pair in a text."""
+"""Errors of Arrow for values that do not match a type, such as a lone surrogate in a text."""
 
 
 def _json(body: bytes | None) -> object:
@@ -428,7 +428,7 @@ def _json(body: bytes | None) -> object:
         found: object = None if body is None else json.loads(body)
     except (ValueError, RecursionError):
         return None
-    # Arrow takes lists of pairs for structs, too, but not beside dictionaries.
+    # Arrow also accepts lists of pairs as structs, but not mixed with dictionaries.
     return cast(dict[str, object], found) if isinstance(found, dict) else None
 
 

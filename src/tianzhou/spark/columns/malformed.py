@@ -1,15 +1,13 @@
-"""Messages that cannot be decoded: which they are, and what a task says of them.
+"""Malformed messages and damaged records: detection, counting and reporting.
 
-Two kinds are told apart.
+malformed    the record is intact, a value in it is invalid: a body flagged as compressed that is
+             not, or is too large decompressed; a time outside of the calendar. A producer can send
+             such a message. The value is null in its row and counted; with the option
+             `failOnMalformed` the task fails.
+damaged      the record itself is invalid: its lengths are inconsistent, or its body does not match
+             its checksum. That is data loss, and the option `failOnDataLoss` applies.
 
-malformed    the record is sound, a value in it is not: a body that is said to be compressed and is
-             not, or unpacks to more than allowed; a time outside of the calendar. A producer can
-             send such a message. Its row has null there, the task counts it, and with the option
-             `failOnMalformed` it fails instead.
-damaged      the record itself is not sound: its lengths contradict each other, or its body does not
-             match its checksum. That is a loss of data, and `failOnDataLoss` says what happens.
-
-Both are named by topic, broker, queue and offset.
+Both are reported with topic, broker, queue and offset.
 """
 
 import logging
@@ -37,7 +35,7 @@ log = logging.getLogger(__name__)
 Longs = npt.NDArray[np.int64]
 
 _LOGGED_MAX = 10
-"""Malformed messages that a task names; the line at its end has the number of all."""
+"""Malformed values that a task logs individually; it logs the total at its end."""
 _MAGIC_AT = 4
 _MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 
@@ -47,13 +45,13 @@ _MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 
 @dataclass(slots=True)
 class MalformedCounter:
-    """The malformed values that one task has met."""
+    """Counts the malformed values of one task."""
 
     fail: bool = False
     count: int = 0
 
     def add(self, where: str, why: object) -> None:
-        """Count one. Raises BodyError if that is to end the task."""
+        """Count one value. Raises BodyError if it must fail the task."""
         if self.fail:
             raise BodyError(f"{where}: {why}. The option failOnMalformed=false gives null instead")
         self.count += 1
@@ -61,17 +59,17 @@ class MalformedCounter:
             log.warning("malformed, null in its row: %s: %s", where, why)
 
     def close(self) -> None:
-        """Log the number of all, if there are any."""
+        """Log the total, if there are any."""
         if self.count:
             log.warning("malformed values in this task: %d, each null in its row", self.count)
 
 
 @dataclass(slots=True)
 class OffsetGaps:
-    """Queue offsets that a read of a whole range has passed without a message.
+    """Queue offsets without a message in a fully read range.
 
-    Compaction and inner batches leave such gaps, and a broker leaves damaged messages out; from
-    outside they look alike, so they are told and do not fail.
+    Compaction and inner batches leave such gaps, and a broker omits damaged messages. A reader
+    cannot distinguish these, so gaps are logged and do not fail the task.
     """
 
     range: Range
@@ -80,11 +78,11 @@ class OffsetGaps:
     first: int = 0
 
     def __post_init__(self) -> None:
-        """Begin where the range does."""
+        """Start at the beginning of the range."""
         self.following = self.range.first
 
     def note(self, offsets: Longs) -> None:
-        """Take the offsets of the next messages, in their order."""
+        """Process the offsets of the next messages, in order."""
         known = offsets[(offsets >= self.following) & (offsets < self.range.stop)]
         if not len(known):
             return
@@ -92,7 +90,7 @@ class OffsetGaps:
         self.following = int(known[-1]) + 1
 
     def end(self) -> None:
-        """The whole range was read."""
+        """Process the end of the range."""
         self._pass(np.array([self.range.stop]))
 
     def _pass(self, known: Longs) -> None:
@@ -103,7 +101,7 @@ class OffsetGaps:
         self.count += int(missing.sum())
 
     def close(self) -> None:
-        """Log how many there were, if any."""
+        """Log the number of gaps, if any."""
         if self.count:
             log.warning(
                 "queue %s: %d offsets from %d on have no message: compacted, part of an inner "
@@ -118,9 +116,9 @@ class OffsetGaps:
 def intact_records(
     buffer: Buffer, starts: Longs, first: int, *, check_crc: bool
 ) -> tuple[Longs, list[tuple[int, str]]]:
-    """Those of `starts` where a sound record begins; the numbers of the others, and why.
+    """Those of `starts` where an intact record begins; the indices of the others with the reason.
 
-    The buffer is a file of the log that begins at `first`: a record names its own place in it.
+    The buffer is a log file that begins at `first`; a record contains its own log offset.
     """
     good: list[int] = []
     wrong: list[tuple[int, str]] = []
@@ -133,14 +131,14 @@ def intact_records(
         if found.log_offset == first + start:
             good.append(start)
         else:
-            wrong.append((number, f"the record at {start} is one of {found.log_offset}"))
+            wrong.append((number, f"the record at {start} has log offset {found.log_offset}"))
     return np.array(good, np.int64), wrong
 
 
 def walk(buffer: bytes, *, check_crc: bool) -> Iterator[tuple[int, RecordError | None]]:
-    """Where the records of a pull reply begin, and what is wrong with those that are damaged.
+    """Start and damage of each record of a pull response.
 
-    Behind one whose size makes no sense the next sound record is looked for.
+    After a record with an invalid size, the next intact record is searched.
     """
     at = 0
     while at < len(buffer):
@@ -155,21 +153,21 @@ def walk(buffer: bytes, *, check_crc: bool) -> Iterator[tuple[int, RecordError |
 
 
 def _following(buffer: bytes, at: int) -> int:
-    """Where the record behind a damaged one begins; the end of the buffer if there is none."""
+    """Where the record after a damaged one begins; the end of the buffer if there is none."""
     stop = at + int.from_bytes(buffer[at : at + 4], "big", signed=True)
     if stop >= at + SIZE_MIN and (stop == len(buffer) or _has_magic(buffer, stop)):
         return stop
-    place = at + _MAGIC_AT
+    magic_at = at + _MAGIC_AT
     while True:
-        hits = [hit for magic in _MAGICS if (hit := buffer.find(magic, place + 1)) >= 0]
+        hits = [hit for magic in _MAGICS if (hit := buffer.find(magic, magic_at + 1)) >= 0]
         if not hits:
             return len(buffer)
-        place = min(hits)
+        magic_at = min(hits)
         try:
-            decode_record(buffer, place - _MAGIC_AT, read_body=False)
+            decode_record(buffer, magic_at - _MAGIC_AT, read_body=False)
         except RecordError:
-            continue  # bytes of a body, or damaged as well
-        return place - _MAGIC_AT
+            continue  # bytes of a body, or damaged, too
+        return magic_at - _MAGIC_AT
 
 
 def _has_magic(buffer: bytes, start: int) -> bool:
@@ -177,7 +175,7 @@ def _has_magic(buffer: bytes, start: int) -> bool:
 
 
 def starts_of(buffer: bytes) -> list[int]:
-    """Where the records of a pull reply begin, whether they are sound or not."""
+    """Where the records of a pull response begin, intact or not."""
     try:
         return [start for start, _, _ in scan_records(buffer)]
     except RecordError:
@@ -185,14 +183,14 @@ def starts_of(buffer: bytes) -> list[int]:
 
 
 def queue_offset_at(buffer: Buffer, start: int) -> int:
-    """The queue offset that a record names, -1 if it ends before."""
+    """The queue offset in a record; -1 if the buffer ends before it."""
     return _number(buffer, start + QUEUE_OFFSET_AT)
 
 
 def store_time_ms(buffer: Buffer, start: int = 0) -> int | None:
-    """When a record says that it was stored, None if it ends before."""
-    place = start + SYS_FLAG_AT
-    at = start + store_time_at(int.from_bytes(buffer[place : place + 4], "big", signed=True))
+    """The store time in a record; None if the buffer ends before it."""
+    flag_at = start + SYS_FLAG_AT
+    at = start + store_time_at(int.from_bytes(buffer[flag_at : flag_at + 4], "big", signed=True))
     return _number(buffer, at) if at + 8 <= len(buffer) else None
 
 
@@ -202,12 +200,12 @@ def _number(buffer: Buffer, at: int) -> int:
 
 
 def misplaced(buffer: Buffer, starts: Longs, first: int) -> npt.NDArray[np.bool_]:
-    """Which records name another place of the log than the one where they are found.
+    """A mask of the records whose log offset differs from their position.
 
-    `first` is the place of the buffer's beginning; the records are known to be whole.
+    `first` is the log offset of the buffer's beginning; the records must be complete.
     """
     data = np.frombuffer(buffer, np.uint8)
     raw = data[starts[:, None] + np.arange(LOG_OFFSET_AT, LOG_OFFSET_AT + 8)]
-    told = np.ascontiguousarray(raw).view(">i8").reshape(-1)
-    wrong: npt.NDArray[np.bool_] = told != starts + first
+    log_offsets = np.ascontiguousarray(raw).view(">i8").reshape(-1)
+    wrong: npt.NDArray[np.bool_] = log_offsets != starts + first
     return wrong

@@ -1,12 +1,11 @@
-"""Records as columns without the compiled kernel: numpy and Arrow, many records in each step.
+"""Decodes records into columns without the compiled kernel, vectorized with numpy and Arrow.
 
     columns(buffer, starts, names, check_crc) -> one array for each name
 
-`starts` are the places where records begin, None for a buffer of records and nothing else. Names
-are those of `schema.COLUMNS` that come from the record itself, and `property:NAME` for the text of
-a property. Times are in microseconds, those out of range at the nearest end. The kernel keeps the
-same contract (`kernel/src/columns.rs`) and declines what is damaged or odd; here RecordError tells
-what is wrong and where.
+`starts` are the positions where records begin, None for a buffer of consecutive records. Names are
+those of `schema.COLUMNS` that are fields of the record, and `property:NAME` for the text of a
+property. Times are in microseconds, clipped to 64 bits. The kernel has the same contract
+(`columns.rs`) but declines damaged and unusual records; here RecordError says what is wrong where.
 """
 
 import re
@@ -33,7 +32,7 @@ PROPERTY = "property:"
 Longs = npt.NDArray[np.int64]
 
 _HEAD_BYTES = 112
-"""The longest fixed part; shorter records are padded with zeros."""
+"""Length of the longest fixed part."""
 _PAIR = "(?s)^(?P<name>[^\x01]+)\x01(?P<value>.+)$"
 MS_MAX = (2**63 - 1) // 1000
 
@@ -41,14 +40,14 @@ MS_MAX = (2**63 - 1) // 1000
 def columns(
     buffer: Buffer, starts: Longs | None, names: Sequence[str], check_crc: bool
 ) -> list[pa.Array]:
-    """See above. Raises RecordError."""
+    """Decode the named columns. Raises RecordError."""
     records = Records(buffer, find_starts(buffer) if starts is None else starts)
     records.check(check_crc)
     return [_column(records, name) for name in names]
 
 
 def find_starts(buffer: Buffer) -> Longs:
-    """Where the records of a buffer begin that holds nothing else. Raises RecordError."""
+    """The start positions of consecutive records. Raises RecordError."""
     starts: list[int] = []
     at, stop = 0, len(buffer)
     while at < stop:
@@ -63,7 +62,7 @@ def find_starts(buffer: Buffer) -> Longs:
 
 @dataclass(frozen=True)
 class Records:
-    """Records of a buffer; every property is an array with one value for each record."""
+    """Records of a buffer; every property is an array with one value per record."""
 
     buffer: Buffer
     starts: Longs
@@ -74,22 +73,22 @@ class Records:
 
     @cached_property
     def _heads(self) -> npt.NDArray[np.uint8]:
-        places = self.starts[:, None] + np.arange(_HEAD_BYTES)
-        # A place behind the end reads the last byte: `check` looks at sizes before it counts.
-        heads: npt.NDArray[np.uint8] = self._bytes[np.clip(places, 0, len(self._bytes) - 1)]
+        positions = self.starts[:, None] + np.arange(_HEAD_BYTES)
+        # A position beyond the end reads the last byte; `check` verifies sizes first.
+        heads: npt.NDArray[np.uint8] = self._bytes[np.clip(positions, 0, len(self._bytes) - 1)]
         return heads
 
     def number(self, at: int | Longs, width: int) -> Longs:
-        """Signed numbers of so many bytes at a place of the head."""
+        """Signed numbers of `width` bytes at a position of the fixed part."""
         if isinstance(at, int):
             raw = self._heads[:, at : at + width]
         else:
             raw = np.take_along_axis(self._heads, at[:, None] + np.arange(width), axis=1)
         return np.ascontiguousarray(raw).view(f">i{width}").reshape(-1).astype(np.int64)
 
-    def at(self, places: Longs, width: int) -> Longs:
-        """Signed numbers anywhere in the buffer."""
-        inside = np.clip(places[:, None] + np.arange(width), 0, len(self._bytes) - 1)
+    def at(self, positions: Longs, width: int) -> Longs:
+        """Signed numbers of `width` bytes at positions of the buffer."""
+        inside = np.clip(positions[:, None] + np.arange(width), 0, len(self._bytes) - 1)
         numbers: Longs = self._bytes[inside].view(f">i{width}").reshape(-1).astype(np.int64)
         return numbers
 
@@ -152,7 +151,7 @@ class Records:
         return self.at(self.properties_at - 2, 2)
 
     def check(self, check_crc: bool) -> None:
-        """Raises RecordError for the first record that is damaged."""
+        """Raises RecordError for the first damaged record."""
         if not len(self.starts):
             return
         ends = self.starts + self.sizes
@@ -171,18 +170,18 @@ class Records:
 
     def _crcs_fit(self, sound: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         view = memoryview(self.buffer)
-        told = self.number(8, 4)
-        places = zip(self.body_at.tolist(), self.body_bytes.tolist(), sound.tolist(), strict=True)
+        stored = self.number(8, 4)
+        bodies = zip(self.body_at.tolist(), self.body_bytes.tolist(), sound.tolist(), strict=True)
         found = [
             zlib.crc32(view[at : at + size]) & 0x7FFFFFFF if fine and size else -1
-            for at, size, fine in places
+            for at, size, fine in bodies
         ]
         crcs = np.array(found, np.int64)
-        fit: npt.NDArray[np.bool_] = (crcs == told) | (crcs == -1)
+        fit: npt.NDArray[np.bool_] = (crcs == stored) | (crcs == -1)
         return fit
 
     def slices(self, at: Longs, lengths: Longs) -> pa.Array:
-        """Runs of bytes of the buffer."""
+        """Slices of the buffer as a binary array."""
         view = memoryview(self.buffer)
         pairs = zip(at.tolist(), (at + lengths).tolist(), strict=True)
         data = b"".join([view[first:stop] for first, stop in pairs])
@@ -193,7 +192,7 @@ class Records:
         )
 
     def texts(self, at: Longs, lengths: Longs) -> pa.Array:
-        """The same as texts; bytes that are not UTF-8 are replaced as Java does."""
+        """Slices of the buffer as text; bytes that are not UTF-8 are replaced as in Java."""
         raw = self.slices(at, lengths)
         try:
             return raw.cast(pa.string())
@@ -217,8 +216,8 @@ def _column(records: Records, name: str) -> pa.Array:
 
 
 def property_of(texts: pa.Array, name: str) -> pa.Array:
-    """The value of a property, null without one; of a repeated one the last."""
-    # What stands before is taken as long as possible, so the last one is found.
+    """The value of a property, null without one; the last value of a repeated one."""
+    # The greedy prefix makes the last occurrence match.
     pattern = f"(?s)^(?:.*\x02)?{re.escape(name)}\x01(?P<value>[^\x02]+)"
     return pc.struct_field(pc.extract_regex(texts, pattern=pattern), "value")
 
@@ -255,7 +254,7 @@ def _ends(parents: Any, count: int) -> pa.Array:  # noqa: ANN401 - an array of n
     return pa.array(ends)
 
 
-# -- texts made of numbers -------------------------------------------------------------------------
+# -- addresses and ids -----------------------------------------------------------------------------
 
 
 def _hosts(records: Records, at: Longs, lengths: Longs) -> pa.Array:
@@ -275,8 +274,8 @@ def _offset_ids(records: Records) -> pa.Array:
     hosts = records.slices(hosts_at, records.store_host_bytes).to_pylist()
     offsets = records.number(28, 8).tolist()
     ids = [
-        (address + place.to_bytes(8, "big", signed=True)).hex().upper()
-        for address, place in zip(hosts, offsets, strict=True)
+        (address + log_offset.to_bytes(8, "big", signed=True)).hex().upper()
+        for address, log_offset in zip(hosts, offsets, strict=True)
     ]
     return pa.array(ids, pa.string())
 
@@ -286,7 +285,7 @@ def _msg_ids(records: Records) -> pa.Array:
     return pc.coalesce(unique, _offset_ids(records)) if unique.null_count else unique
 
 
-# -- the table -------------------------------------------------------------------------------------
+# -- columns by name -------------------------------------------------------------------------------
 
 
 def _int(at: int) -> Callable[[Records], pa.Array]:

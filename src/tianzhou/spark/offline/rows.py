@@ -1,11 +1,10 @@
-"""Rows of a store directory: what a task reads of the log for its partition.
+"""Reads the rows of a partition from a store directory.
 
-By the queues, entries lead to records, which are read in the order of the log; by the log, all its
-records are looked at, and those of other queues passed over. A record that is damaged, or not there
-any more, is a loss, named by its queue and offset; the others of its group are read all the same.
+Partitions by queue: queue entries lead to records, which are read in log order. Partitions by log:
+all records of a log file are scanned, and those of other queues skipped. A damaged or deleted
+record is reported as lost with its queue and offset; the other records are read.
 """
 
-import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from tianzhou.client.queues import Queue
-from tianzhou.errors import DataLost, RecordError
+from tianzhou.errors import RecordError
 from tianzhou.names import SCHEDULE_TOPIC
 from tianzhou.protocol.properties import java_hash
 from tianzhou.protocol.sysflag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
@@ -34,23 +33,21 @@ from tianzhou.spark.columns.malformed import (
     misplaced,
     queue_offset_at,
 )
+from tianzhou.spark.data_loss import report_loss
 from tianzhou.spark.offline.store_files import Entries, StoreFiles, is_end, record_size
 from tianzhou.spark.offsets import LostRange, Range
 from tianzhou.spark.options import StoreOptions
-from tianzhou.spark.source.pulling import report_loss
 from tianzhou.store.commit_log import find_record
 from tianzhou.store.consume_queue import BLANK_SIZE
-
-log = logging.getLogger(__name__)
 
 _ENTRIES_MAX = 65_536
 _POSITION_COLUMNS = ["topic", "queueId", "queueOffset", "sysFlag"]
 _QUEUE_ID_AT = 12
 _HASH_MIN = -(2**31)
-"""Below, an entry's tags code is no hash but the address of a unit beside the queue."""
+"""A smaller tags code is not a hash but the address of a unit in the ConsumeQueueExt file."""
 
 Where = Callable[[int], str]
-"""Names a record, by its number in a group, for people."""
+"""The queue and offset of a record, by its index in a group, for errors."""
 
 
 # -- partitions ------------------------------------------------------------------------------------
@@ -58,31 +55,31 @@ Where = Callable[[int], str]
 
 @dataclass
 class QueuesPartition(InputPartition):
-    """Ranges of queues, read by one task in the order of the log."""
+    """Ranges of queues, read by one task in log order."""
 
     ranges: tuple[Range, ...]
 
 
 @dataclass
 class LogPartition(InputPartition):
-    """Records of one log file, those of the wanted queues that lie in their range."""
+    """The records of one log file that belong to ranges of the wanted queues."""
 
     log_offset: int
     wanted: Mapping[tuple[str, int], tuple[int, int]]
-    """Queue offsets from and before, by topic and queue."""
+    """Queue offsets (first, stop) by topic and queue id."""
     topics: frozenset[str] = frozenset()
     """Topics whose other queues are wanted, too."""
     others: tuple[int, int] = (0, 2**63 - 1)
-    """Queue offsets of those."""
+    """Queue offsets (first, stop) of those other queues."""
     pattern: str = ""
-    """Topics that match it are among `topics`."""
+    """Topics that match it count as `topics`."""
     times_ms: tuple[int | None, int | None] = (None, None)
-    """Store times from and before, None for any."""
+    """Store times (first, stop), None for any."""
     queue_ids: frozenset[int] | None = None
-    """Of the other queues only those of these numbers, None for any."""
+    """Ids of the other queues, None for any."""
 
     def range_of(self, topic: str, queue_id: int) -> tuple[int, int] | None:
-        """The wanted queue offsets of a queue, None if it is not wanted."""
+        """The wanted offsets of a queue, None if it is not wanted."""
         found = self.wanted.get((topic, queue_id))
         if found is not None or (self.queue_ids is not None and queue_id not in self.queue_ids):
             return found
@@ -95,14 +92,13 @@ class LogPartition(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class LogOrderedEntries:
-    """Entries of queues in the order of the log; all arrays have one value for each."""
+    """Queue entries in log order; all arrays have one value per entry."""
 
-    places: Longs
+    log_offsets: Longs
     sizes: Longs
-    owners: Longs
-    """Which of the ranges an entry is of."""
-    offsets: Longs
-    """Its queue offset."""
+    range_indices: Longs
+    """Index of the range that the entry belongs to."""
+    queue_offsets: Longs
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +114,15 @@ class RowReader:
         """The rows of ranges of queues. Raises DataLost, BodyError."""
         try:
             for some in _entry_batches(ranges):
-                entries_by_log = self._log_ordered(some)
+                entries = self._log_ordered(some)
                 groups = _groups(
-                    entries_by_log.places,
-                    entries_by_log.sizes,
+                    entries.log_offsets,
+                    entries.sizes,
                     self.files,
                     with_bodies=self.decoder.checks_bodies,
                 )
                 for begin, end in groups:
-                    yield from self._group(entries_by_log, begin, end, some)
+                    yield from self._group(entries, begin, end, some)
         finally:
             self.close()
 
@@ -135,7 +131,7 @@ class RowReader:
         try:
             found = self.files.log_file(part.log_offset)
             if found is None:
-                self._report_loss(f"log file of {part.log_offset} has been deleted")
+                self._report_loss(f"the log file at {part.log_offset} has been deleted")
                 return
             mapped, first = found
             view = memoryview(mapped)
@@ -147,31 +143,31 @@ class RowReader:
                     yield from self._wanted(decoder, view, group, first, part)
                 if is_end(mapped, at):
                     return
-                self._report_loss(f"{_named(view, at, first)}: no sound record begins there")
+                self._report_loss(f"{_named(view, at, first)}: no intact record begins there")
                 at = find_record(view, first, at + 1, len(view))
         finally:
             self.close()
 
     def close(self) -> None:
-        """Say what was malformed, and let go of the files."""
+        """Log the number of malformed values, and release the files."""
         self.malformed.close()
         self.files.close()
 
-    # -- by the queues -----------------------------------------------------------------------------
+    # -- by queue ----------------------------------------------------------------------------------
 
     def _log_ordered(self, ranges: Sequence[Range]) -> LogOrderedEntries:
-        """The entries of ranges that may lead to wanted messages."""
+        """The entries of ranges that may be of wanted messages."""
         found = [self._entries(each) for each in ranges]
-        places = np.concatenate([entries["log"].astype(np.int64) for entries, _ in found])
+        log_offsets = np.concatenate([entries["log"].astype(np.int64) for entries, _ in found])
         sizes = np.concatenate([entries["size"].astype(np.int64) for entries, _ in found])
         counts = [len(entries) for entries, _ in found]
-        owners = np.repeat(np.arange(len(found)), counts)
-        offsets = np.concatenate([places for _, places in found])
+        range_indices = np.repeat(np.arange(len(found)), counts)
+        queue_offsets = np.concatenate([queue_offsets for _, queue_offsets in found])
         if len(ranges) > 1:
-            order = np.argsort(places, kind="stable")
-            places, sizes = places[order], sizes[order]
-            owners, offsets = owners[order], offsets[order]
-        return LogOrderedEntries(places, sizes, owners, offsets)
+            order = np.argsort(log_offsets, kind="stable")
+            log_offsets, sizes = log_offsets[order], sizes[order]
+            range_indices, queue_offsets = range_indices[order], queue_offsets[order]
+        return LogOrderedEntries(log_offsets, sizes, range_indices, queue_offsets)
 
     def _entries(self, part: Range) -> tuple[Entries, Longs]:
         """Entries of a range, and their queue offsets."""
@@ -184,48 +180,48 @@ class RowReader:
         keep = found["size"] != BLANK_SIZE
         if self.decoder.only_tags is not None and topic != SCHEDULE_TOPIC:
             keep &= may_match(found, self.decoder.only_tags)
-        offsets = np.arange(part.first, part.first + len(found), dtype=np.int64)
-        return found[keep], offsets[keep]
+        queue_offsets = np.arange(part.first, part.first + len(found), dtype=np.int64)
+        return found[keep], queue_offsets[keep]
 
     def _group(
-        self, entries_by_log: LogOrderedEntries, begin: int, end: int, ranges: Sequence[Range]
+        self, entries: LogOrderedEntries, begin: int, end: int, ranges: Sequence[Range]
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of entries that lead to one file of the log."""
+        """The rows of entries in one log file."""
 
         def where(number: int) -> str:
-            queue = ranges[int(entries_by_log.owners[begin + number])].queue
-            return f"queue {queue}, offset {entries_by_log.offsets[begin + number]}"
+            queue = ranges[int(entries.range_indices[begin + number])].queue
+            return f"queue {queue}, offset {entries.queue_offsets[begin + number]}"
 
-        place = int(entries_by_log.places[begin])
-        found = self.files.log_file(place)
+        log_offset = int(entries.log_offsets[begin])
+        found = self.files.log_file(log_offset)
         if found is None:
             count = end - begin
             self._report_loss(
-                f"{where(0)} to {where(count - 1)}: log file of {place} has been deleted"
+                f"{where(0)} to {where(count - 1)}: the log file at {log_offset} has been deleted"
             )
             return
         mapped, first = found
-        starts = entries_by_log.places[begin:end] - first
+        starts = entries.log_offsets[begin:end] - first
         yield from self._batches(self.decoder, memoryview(mapped), starts, first, where)
 
-    # -- by the log --------------------------------------------------------------------------------
+    # -- by log ------------------------------------------------------------------------------------
 
     def _wanted(
         self, decoder: Decoder, view: memoryview, group: list[int], first: int, part: LogPartition
     ) -> Iterator[pa.RecordBatch]:
-        """The wanted rows of records that begin at places of one file."""
+        """The wanted rows of records that begin at positions of one file."""
         starts, columns = self._columns(view, np.array(group, np.int64), first)
         rows = np.flatnonzero(_wanted_rows(part, columns))
 
         def where(number: int) -> str:
-            topic, queue_id, place = (column[int(rows[number])].as_py() for column in columns[:3])
-            return f"queue {Queue(topic, self.options.broker_name, queue_id)}, offset {place}"
+            topic, queue_id, at = (column[int(rows[number])].as_py() for column in columns[:3])
+            return f"queue {Queue(topic, self.options.broker_name, queue_id)}, offset {at}"
 
         if len(rows):
             yield from self._batches(decoder, view, starts[rows], first, where)
 
     def _columns(self, view: memoryview, starts: Longs, first: int) -> tuple[Longs, list[pa.Array]]:
-        """Whose records begin at places of one file, without those that cannot be read."""
+        """Queue and offset of records of one file, without damaged ones."""
         try:
             return starts, decode_arrays(view, starts, _POSITION_COLUMNS, check_crc=False)
         except RecordError:
@@ -246,7 +242,7 @@ class RowReader:
     def _sound(
         self, decoder: Decoder, view: memoryview, starts: Longs, first: int, where: Where
     ) -> Arrays:
-        """Columns of records; what is damaged, or of another place, is lost."""
+        """Columns of records; damaged and misplaced records are reported as lost."""
         try:
             whole = decoder.arrays(view, starts)
             if _positions_match(decoder, whole, view, starts, first):
@@ -259,36 +255,31 @@ class RowReader:
         return decoder.arrays(view, good)
 
     def _report_loss(self, lost: LostRange | str) -> None:
-        if isinstance(lost, LostRange):
-            report_loss([lost], fail=self.options.fail_on_data_loss)
-        elif self.options.fail_on_data_loss:
-            raise DataLost(f"{lost}. The option failOnDataLoss=false goes on without it")
-        else:
-            log.warning("lost: %s", lost)
+        report_loss([lost], fail=self.options.fail_on_data_loss)
 
 
 def _named(view: memoryview, start: int, first: int) -> str:
-    """What is known of a message whose record cannot be read, for people."""
+    """Description of a damaged record, for errors."""
     at = start + _QUEUE_ID_AT
     queue_id = int.from_bytes(view[at : at + 4], "big", signed=True)
-    told = f"it names queue {queue_id} and offset {queue_offset_at(view, start)}"
-    return f"a message of the log at {first + start}, {told}"
+    claimed = f"queue {queue_id}, offset {queue_offset_at(view, start)}"
+    return f"the record at log offset {first + start} (by its header {claimed})"
 
 
 def _positions_match(
     decoder: Decoder, arrays: Arrays, view: memoryview, starts: Longs, first: int
 ) -> bool:
-    """Whether all records name the place of the log where they are found."""
-    if decoder.only_keys is not None:  # some of the records are left out of the arrays
+    """Whether the log offset in every record is its position."""
+    if decoder.only_keys is not None:  # the arrays lack some of the records
         return not misplaced(view, starts, first).any()
     return np.array_equal(arrays["physicalOffset"].to_numpy(), starts + first)
 
 
-# -- inside ----------------------------------------------------------------------------------------
+# -- helpers ---------------------------------------------------------------------------------------
 
 
 def _entry_batches(ranges: Iterable[Range]) -> Iterator[list[Range]]:
-    """Ranges that are looked at together; one alone may be so long that it is cut."""
+    """Ranges whose entries are loaded together; a single long range is split."""
     ranges = list(ranges)
     if len(ranges) > 1:
         yield ranges
@@ -301,18 +292,18 @@ def _entry_batches(ranges: Iterable[Range]) -> Iterator[list[Range]]:
 def may_match(
     entries: Entries, tags: frozenset[str]
 ) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Which entries may be of messages with one of the tags."""
+    """A mask of the entries that may have one of the tags."""
     codes = entries["tags"].astype(np.int64)
     hashes = np.array(sorted(map(java_hash, tags)), np.int64)
     return np.isin(codes, hashes) | (codes < _HASH_MIN)
 
 
 def _groups(
-    places: Longs, sizes: Longs, files: StoreFiles, *, with_bodies: bool
+    log_offsets: Longs, sizes: Longs, files: StoreFiles, *, with_bodies: bool
 ) -> Iterator[tuple[int, int]]:
-    """From where to where messages make good batches, each of one log file."""
-    numbers = (places - files.first_log_offset) // files.log_file_bytes
-    edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(places)]
+    """Index ranges of entries that form a batch, each within one log file."""
+    numbers = (log_offsets - files.first_log_offset) // files.log_file_bytes
+    edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(log_offsets)]
     for begin, end in pairwise(edges):
         at = begin
         while at < end:
@@ -327,11 +318,11 @@ def _groups(
 def _wanted_rows(
     part: LogPartition, columns: list[pa.Array]
 ) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Which records are of the wanted queues, have a queue entry and lie in the range."""
+    """A mask of the visible records that belong to ranges of the wanted queues."""
     topics = columns[0].dictionary_encode()
     names: list[str] = topics.dictionary.to_pylist()
     codes = topics.indices.to_numpy(zero_copy_only=False)
-    queue_ids, places, flags = (column.to_numpy() for column in columns[1:4])
+    queue_ids, queue_offsets, flags = (column.to_numpy() for column in columns[1:4])
     keep = np.zeros(len(codes), np.bool_)
     for code, name in enumerate(names):
         of_topic = codes == code
@@ -339,7 +330,7 @@ def _wanted_rows(
             range_ = part.range_of(name, queue_id)
             if range_ is not None:
                 of_queue = of_topic & (queue_ids == queue_id)
-                keep |= of_queue & (places >= range_[0]) & (places < range_[1])
+                keep |= of_queue & (queue_offsets >= range_[0]) & (queue_offsets < range_[1])
     state = flags & TRANSACTION_MASK
     keep &= (state == TRANSACTION_NONE) | (state == TRANSACTION_COMMIT)
     return keep

@@ -1,11 +1,11 @@
-"""`format("rocketmq-store")`: the same columns from a store directory, without a broker.
+"""`format("rocketmq-store")`: reads messages from a store directory, without a broker.
 
     spark.read.format("rocketmq-store").option("subscribe", "orders").load("/var/rocketmq/store")
 
-A partition is what the queues have of a stretch of the log (`splitBy=queue`; a range of one queue,
-if it is said how many there shall be), or a file of the log (`splitBy=log`). Queues lead straight
-to the wanted messages. Our own running broker keeps the newest entries of its queues
-in memory for up to a minute; what only the log has of the wanted queues is read from there.
+A partition is a section of the log with the queue ranges inside it (`splitBy=queue`; with limits of
+partitions, a range of one queue), or a log file (`splitBy=log`). Queue entries lead directly to the
+wanted messages. A running Tianzhou broker keeps the newest queue entries in memory for up to a
+minute; messages without entries are read from the tail of the log.
 """
 
 import re
@@ -22,6 +22,7 @@ from tianzhou.errors import ConfigError
 from tianzhou.spark import offsets, push_down, schema
 from tianzhou.spark.columns.arrow import Decoder, wanted_tags
 from tianzhou.spark.columns.malformed import MalformedCounter
+from tianzhou.spark.data_loss import report_loss
 from tianzhou.spark.offline.rows import LogPartition, QueuesPartition, RowReader, may_match
 from tianzhou.spark.offline.spans import spans
 from tianzhou.spark.offline.store_files import StoreFiles
@@ -38,7 +39,6 @@ from tianzhou.spark.options import SplitBy, StoreOptions, read_options
 from tianzhou.spark.push_down import NO_FILTERS
 from tianzhou.spark.python_worker import TaskPayload, init_worker
 from tianzhou.spark.source.batch import narrowed
-from tianzhou.spark.source.pulling import report_loss
 from tianzhou.store.files.checkpoint import read_checkpoint
 from tianzhou.store.files.real_disk import RealDisk
 
@@ -46,12 +46,12 @@ __all__ = ["LogPartition", "PushingReader", "QueuesPartition", "StoreReader", "S
 
 _SAMPLES, _SAMPLE_COUNT = 8, 512
 _SHARE_WITHOUT_BODY = 0.25
-"""Of the time that a message takes, when nobody wants its body."""
+"""Cost of a message without its body, relative to one with it."""
 _PAST_ANY_OFFSET = 2**63 - 1
 
 
 class StoreSource(DataSource):
-    """The data source; see the module. Options are those of `StoreOptions`."""
+    """The data source; its options are `StoreOptions`."""
 
     @classmethod
     def name(cls) -> str:
@@ -70,7 +70,7 @@ class StoreSource(DataSource):
 
 
 class StoreReader(TaskPayload, DataSourceReader):
-    """Plans on the driver, reads where the executors see the same files."""
+    """Plans on the driver; executors must have access to the same files."""
 
     def __init__(self, options: StoreOptions, wanted: StructType) -> None:
         """Raises ConfigError."""
@@ -95,7 +95,7 @@ class StoreReader(TaskPayload, DataSourceReader):
         files = self._files()
         queues = self._queues(files)
         if not files.is_open:
-            # Where a broker still writes, the log may have queues that have no files yet.
+            # While a broker writes, the log may contain queues without queue files.
             for specs in (self._starting, self._ending):
                 offsets.check_named(specs, queues)
         queues = [queue for queue in queues if self._pushed.may_match(queue)]
@@ -114,14 +114,14 @@ class StoreReader(TaskPayload, DataSourceReader):
         return parts
 
     def _spans(self, files: StoreFiles, ranges: list[Range]) -> list[tuple[Range, ...]]:
-        """What is read together."""
+        """The ranges of each partition."""
         least, most = self._options.min_partitions, self._options.max_records_per_partition
         if least or most:
             return [(each,) for each in offsets.split(ranges, least, most)]
         return spans(files, ranges, self._read_share(files, ranges))
 
     def _read_share(self, files: StoreFiles, ranges: list[Range]) -> float:
-        """How much of the messages will be read, about, by a few entries of each range."""
+        """The estimated share of messages that will be read, by samples of each range."""
         share = 1.0 if "body" in self._decoder().sources else _SHARE_WITHOUT_BODY
         if self._only_tags is None:
             return share
@@ -144,7 +144,7 @@ class StoreReader(TaskPayload, DataSourceReader):
             topics = list(options.subscribe) or sorted({queue.topic for queue in self._assigned})
             missing = [topic for topic in topics if topic not in there]
             if missing and not files.is_open:
-                raise ConfigError(f"topic {missing[0]}: {options.path} has no queue of it")
+                raise ConfigError(f"topic {missing[0]}: no queues in {options.path}")
         queues = [
             Queue(topic, options.broker_name, queue_id)
             for topic in topics
@@ -166,7 +166,7 @@ class StoreReader(TaskPayload, DataSourceReader):
         return narrowed(kept, self._pushed, by_time, bounds)
 
     def _tail(self, files: StoreFiles, bounds: dict[Queue, Bounds]) -> list[LogPartition]:
-        """What the log has and the queues do not have yet, where the end is open."""
+        """Partitions of the messages that the log has and the queue files do not have yet."""
         times_ms = _tail_times_ms(self._starting, self._ending)
         if times_ms is None or not files.is_open or not files.log_firsts:
             return []
@@ -196,7 +196,7 @@ class StoreReader(TaskPayload, DataSourceReader):
         ]  # fmt: skip
 
     def _chooses(self, queue: Queue) -> bool:
-        """Whether the options choose a queue that has no files yet."""
+        """Whether the options select a queue that has no files yet."""
         options = self._options
         if queue.broker_name != options.broker_name:
             return False
@@ -205,9 +205,9 @@ class StoreReader(TaskPayload, DataSourceReader):
         return queue in self._assigned or queue.topic in options.subscribe
 
     def _tail_topics(self) -> tuple[frozenset[str], str]:
-        """The topics, or a pattern for them, whose queues may be known to the log only.
+        """The topics, or a pattern of topics, that may have queues without queue files.
 
-        Of which numbers such queues are cannot be told before the log is read.
+        The ids of such queues are unknown before the log is read.
         """
         options, pushed = self._options, replace(self._pushed, queue_ids=None)
         if options.subscribe_pattern and pushed.topics is None:
@@ -233,7 +233,7 @@ class StoreReader(TaskPayload, DataSourceReader):
             return rows.of_queues(partition.ranges)
         if isinstance(partition, LogPartition):
             return rows.of_log(partition)
-        return iter(())  # what Spark makes of no partitions at all
+        return iter(())  # Spark replaces an empty list of partitions by one None
 
     @property
     def _only_tags(self) -> frozenset[str] | None:
@@ -244,36 +244,36 @@ class StoreReader(TaskPayload, DataSourceReader):
 
 
 class PushingReader(StoreReader):
-    """The same with filters; a class of its own because Spark refuses it where they are off."""
+    """With filter push-down; a separate class, because Spark rejects it where that is off."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self._pushed, remaining = push_down.push(filters, tags=not self._options.tags)
         return remaining
 
 
-# -- inside ----------------------------------------------------------------------------------------
+# -- helpers ---------------------------------------------------------------------------------------
 
 
 def resolve(files: StoreFiles, specs: OffsetSpecs, bounds: dict[Queue, Bounds]) -> Positions:
-    """The places that are wished for in queues."""
-    places: Positions = {}
+    """The positions that specs mean."""
+    positions: Positions = {}
     for queue, held in bounds.items():
         spec = specs.of(queue)
         if isinstance(spec, AtTime):
-            places[queue] = files.time_offset(queue.topic, queue.queue_id, held, spec.time_ms)
+            positions[queue] = files.time_offset(queue.topic, queue.queue_id, held, spec.time_ms)
         elif isinstance(spec, int):
-            places[queue] = spec
+            positions[queue] = spec
         else:
-            places[queue] = held.low if spec is NamedOffset.EARLIEST else held.high
-    return places
+            positions[queue] = held.low if spec is NamedOffset.EARLIEST else held.high
+    return positions
 
 
 def _tail_times_ms(
     starting: OffsetSpecs, ending: OffsetSpecs
 ) -> tuple[int | None, int | None] | None:
-    """The store times that the tail of the log is to have; None if the tail is not wanted.
+    """The bounds of the store time for the tail of the log; None if the tail is not wanted.
 
-    Positions that are named for single queues are looked up in the files of these queues only.
+    Times of single queues are resolved in the files of these queues only.
     """
     if ending.named or any(isinstance(spec, AtTime) for spec in starting.named.values()):
         return None
@@ -287,7 +287,7 @@ def _tail_times_ms(
 
 
 def _tail_first(spec: OffsetSpec) -> int:
-    """Where the wanted part begins of what only the log has of a queue."""
+    """The first wanted offset of a queue in the tail of the log."""
     if spec is NamedOffset.LATEST:
         return _PAST_ANY_OFFSET
     return spec if isinstance(spec, int) else 0
@@ -298,7 +298,7 @@ def _by_queue(ranges: list[Range]) -> dict[tuple[str, int], tuple[int, int]]:
 
 
 def _log_files(files: StoreFiles, ranges: list[Range]) -> list[int]:
-    """The log files, by where they begin, between the first and the last message of ranges."""
+    """The log files, by their first offset, from the first to the last message of ranges."""
     edges = [
         edge
         for each in ranges

@@ -1,7 +1,7 @@
-"""Which ranges of queues are read together: those whose messages lie beside each other in the log.
+"""Partitions of a store directory by section of the log.
 
-Messages of many queues lie mixed in the log. Read queue by queue, every page of it would be looked
-at once for each queue; so a partition takes a stretch of the log and of each queue what lies there.
+The log interleaves the messages of all queues. Reading queue by queue would read every page of the
+log once per queue; so a partition is a section of the log with the queue ranges inside it.
 """
 
 from bisect import bisect_left, bisect_right
@@ -14,22 +14,22 @@ from tianzhou.spark.offline.store_files import StoreFiles
 from tianzhou.spark.offsets import Range
 from tianzhou.store.config import ENTRY_BYTES
 
-# A task costs Spark some 50 ms of CPU, whatever it does; in that time a core reads some 20 MiB.
+# An empty task costs about 50 ms of CPU; in that time a core reads about 20 MiB.
 _SPAN_BYTES_MIN, _SPAN_BYTES_MAX = 64 * 1024 * 1024, 256 * 1024 * 1024
 _SPANS_AIM = 16
 _SAMPLES = 64
 
 _Entry = tuple[int, int]
-"""Where a message lies in the log, and its size."""
+"""Log offset and size of a message."""
 
 
 def spans(
     files: StoreFiles, ranges: list[Range], read_share: float = 1.0
 ) -> list[tuple[Range, ...]]:
-    """Ranges cut at places of the log that divide their messages about evenly.
+    """Split ranges at log offsets that divide their messages about evenly.
 
-    Every message of the ranges is in exactly one span, wherever it lies. `read_share` is how much
-    of the bytes will be read, about: there are fewer spans where little is.
+    Every message of the ranges is in exactly one span. `read_share` is the estimated share of bytes
+    that will be read: a smaller share gives fewer spans.
     """
     lookups = [(each, _entries(files, each)) for each in ranges]
     edges = _edges(lookups, read_share)
@@ -39,9 +39,9 @@ def spans(
         def log_offset_at(queue_offset: int, entry_at: Callable[[int], _Entry] = entry_at) -> int:
             return entry_at(queue_offset)[0]
 
-        places = range(each.first, each.stop)
-        cuts = [each.first + bisect_left(places, edge, key=log_offset_at) for edge in edges]
-        # Entries may be out of order where a queue was repaired; a cut never goes back.
+        queue_offsets = range(each.first, each.stop)
+        cuts = [each.first + bisect_left(queue_offsets, edge, key=log_offset_at) for edge in edges]
+        # Entries may be out of order where a queue was repaired; cuts must not decrease.
         cuts = np.maximum.accumulate([each.first, *cuts, each.stop]).tolist()
         for number, (first, stop) in enumerate(pairwise(cuts)):
             if stop > first:
@@ -50,7 +50,7 @@ def spans(
 
 
 def _entries(files: StoreFiles, part: Range) -> Callable[[int], _Entry]:
-    """Looks up the entry of a queue offset; zeros where there is none."""
+    """A lookup of entries by queue offset; zeros where there is none."""
     parts = files.queue_files(part.queue.topic, part.queue.queue_id)
     begins = [begin for begin, _ in parts]
 
@@ -68,7 +68,7 @@ def _entries(files: StoreFiles, part: Range) -> Callable[[int], _Entry]:
 
 
 def _edges(lookups: list[tuple[Range, Callable[[int], _Entry]]], read_share: float) -> list[int]:
-    """Places of the log between spans, by a few messages of each range."""
+    """Log offsets between spans, estimated from samples of each range."""
     samples: list[tuple[int, int, float]] = []
     for each, entry_at in lookups:
         count = min(_SAMPLES, each.count)
@@ -77,7 +77,7 @@ def _edges(lookups: list[tuple[Range, Callable[[int], _Entry]]], read_share: flo
             samples.append((log_offset, min(size, _SPAN_BYTES_MIN), each.count / count))
     read_bytes = sum((size * read_share + ENTRY_BYTES) * weight for _, size, weight in samples)
     aim = min(max(read_bytes / _SPANS_AIM, _SPAN_BYTES_MIN), _SPAN_BYTES_MAX)
-    # An even number, as machines have of cores.
+    # An even number of spans fits the usual core counts.
     span_count = 2 * round(read_bytes / aim / 2 + 0.25)
     if span_count < 2:
         return []

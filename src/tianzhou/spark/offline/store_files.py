@@ -1,8 +1,8 @@
-"""The files of a store directory as a pipeline reads them: mapped, read-only, many entries at once.
+"""Read-only, memory-mapped access to the files of a store directory.
 
-The directory may be a running broker's, Apache's or ours; nothing is locked or written. What the
-files say is believed only as far as it makes sense: an entry of no size ends a queue, and a record
-must name its own place in the log.
+The store may belong to a running broker, Tianzhou's or Apache's; nothing is locked or written.
+Contents are validated: an entry without a size ends a queue, and a record must contain its own log
+offset.
 """
 
 import mmap
@@ -32,13 +32,13 @@ Entries = npt.NDArray[np.void]
 
 @dataclass
 class StoreFiles:
-    """The log and the queues of a directory; files are mapped when they are needed."""
+    """The log and the queues of a directory; files are mapped on first use."""
 
     root: Path
     _mapped: dict[Path, mmap.mmap] = field(default_factory=dict[Path, mmap.mmap], repr=False)
 
     def __post_init__(self) -> None:
-        """Raises StoreError if this is no store."""
+        """Raises StoreError if this is not a store directory."""
         directory = StoreDirectory(self.root)
         self.log_directory = directory.config.log_directory
         self.queue_directory = directory.config.queue_directory
@@ -47,18 +47,18 @@ class StoreFiles:
             first for first, size in directory.found.sizes.items() if size == self.log_file_bytes
         )
         self.is_open = (self.root / "abort").exists()
-        """Whether a broker works here, or ended without a goodbye."""
+        """Whether a broker runs here or has crashed."""
 
     @property
     def first_log_offset(self) -> int:
         return self.log_firsts[0] if self.log_firsts else 0
 
     def close(self) -> None:
-        """Let go of what nobody looks at any more."""
+        """Release the mapped files; those with live views stay until these are gone."""
         self._mapped.clear()
 
     def map(self, path: Path) -> mmap.mmap | None:
-        """The bytes of a file, None if it is gone or empty."""
+        """The mapped file, None if it is missing or empty."""
         if path not in self._mapped:
             try:
                 with path.open("rb") as file:
@@ -72,13 +72,13 @@ class StoreFiles:
     # -- log ---------------------------------------------------------------------------------------
 
     def log_file(self, log_offset: int) -> tuple[mmap.mmap, int] | None:
-        """The mapped file that holds a place of the log, and where it begins."""
+        """The mapped file that contains a log offset, and its first offset."""
         first = log_offset - (log_offset - self.first_log_offset) % self.log_file_bytes
         mapped = self.map(self.log_directory / f"{first:020d}")
         return None if mapped is None else (mapped, first)
 
     def has_record(self, log_offset: int) -> bool:
-        """Whether a record begins at a place of the log."""
+        """Whether a record begins at a log offset."""
         found = self.log_file(log_offset) if log_offset >= self.first_log_offset else None
         if found is None:
             return False
@@ -86,7 +86,7 @@ class StoreFiles:
         return record_size(mapped, log_offset - first, log_offset) > 0
 
     def is_unwritten(self, log_offset: int) -> bool:
-        """Whether nothing is in the files at a place of the log; a damaged record is something."""
+        """Whether nothing is written at a log offset; a damaged record counts as written."""
         found = self.log_file(log_offset) if log_offset >= self.first_log_offset else None
         if found is None:
             return True
@@ -95,7 +95,7 @@ class StoreFiles:
         return not any(mapped[at : at + SIZE_AND_MAGIC.size])
 
     def store_time_ms(self, log_offset: int) -> int | None:
-        """When the record at a place of the log was stored."""
+        """The store time of the record at a log offset; None without a record."""
         found = self.log_file(log_offset) if self.has_record(log_offset) else None
         if found is None:
             return None
@@ -106,7 +106,7 @@ class StoreFiles:
         return int.from_bytes(mapped[at : at + 8], "big", signed=True)
 
     def walk(self, log_offset: int) -> Iterator[list[int]]:
-        """Where in their file the records from one on begin, in groups, until none follows."""
+        """Positions in the file of the records from an offset on, in groups, until none follows."""
         found = self.log_file(log_offset)
         if found is None:
             return
@@ -134,7 +134,7 @@ class StoreFiles:
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     def queue_files(self, topic: str, queue_id: int) -> list[tuple[int, Entries]]:
-        """The entries of each file and the queue offset of the first, up to a gap."""
+        """The first queue offset and the entries of each file. Raises StoreError for a gap."""
         folder = self.queue_directory / topic / str(queue_id)
         files: list[tuple[int, Entries]] = []
         for name in _names(folder):
@@ -148,7 +148,7 @@ class StoreFiles:
         return files
 
     def bounds(self, topic: str, queue_id: int) -> Bounds:
-        """What a queue holds: entries whose records are in the log."""
+        """The offsets of a queue whose records are in the log."""
         files = self.queue_files(topic, queue_id)
         if not files:
             return Bounds(0, 0)
@@ -167,7 +167,7 @@ class StoreFiles:
                 low = min(first + int(np.argmax(there)), high)
                 break
         if self.is_open:
-            # A broker that stages its log has entries of records that are not in the files yet.
+            # A broker with a staging buffer has entries of records that are not in the files yet.
             def is_missing(queue_offset: int) -> bool:
                 entry = self.entries(topic, queue_id, queue_offset, queue_offset + 1)[0]
                 return entry["size"] != BLANK_SIZE and self.is_unwritten(int(entry["log"]))
@@ -176,21 +176,21 @@ class StoreFiles:
         return Bounds(low, high)
 
     def entries(self, topic: str, queue_id: int, first: int, stop: int) -> Entries:
-        """Entries of a queue from one queue offset to before another."""
+        """Entries of a queue from `first` to before `stop`."""
         parts = self._entry_parts(topic, queue_id, first, stop)
         return np.concatenate(parts) if parts else np.empty(0, ENTRY)
 
     def log_edges(self, topic: str, queue_id: int, first: int, stop: int) -> list[int]:
-        """Where in the log the first and the last message of a range lie; nothing without any."""
+        """The lowest and highest log offset of a range; empty without messages."""
         edges: list[int] = []
         for entries in self._entry_parts(topic, queue_id, first, stop):
-            places = entries["log"][entries["size"] != BLANK_SIZE].astype(np.int64)
-            if len(places):
-                edges += [int(places.min()), int(places.max())]
+            log_offsets = entries["log"][entries["size"] != BLANK_SIZE].astype(np.int64)
+            if len(log_offsets):
+                edges += [int(log_offsets.min()), int(log_offsets.max())]
         return [min(edges), max(edges)] if edges else []
 
     def _entry_parts(self, topic: str, queue_id: int, first: int, stop: int) -> list[Entries]:
-        """The same, of each file, without a copy."""
+        """Entries from `first` to before `stop` as one view per file."""
         return [
             entries[max(first - begin, 0) : max(stop - begin, 0)]
             for begin, entries in self.queue_files(topic, queue_id)
@@ -200,7 +200,7 @@ class StoreFiles:
     def time_offset(self, topic: str, queue_id: int, held: Bounds, time_ms: int) -> int:
         """The queue offset of the first message stored at a time or later.
 
-        An entry without a record counts as stored when the next one with a record was.
+        An entry without a record counts as stored at the time of the next one with a record.
         """
         files = self.queue_files(topic, queue_id)
         if not files:
@@ -209,8 +209,8 @@ class StoreFiles:
         low = max(held.low, files[0][0])
         high = min(held.high, last_begin + len(last_entries))
         while low < high:
-            # What is passed over on the way to a record lies on one side with it: nothing is
-            # looked at twice, however long a stretch without records is.
+            # Entries skipped on the way to a record lie on the same side as the record, so no
+            # entry is read twice, however many consecutive entries lack a record.
             middle = at = (low + high) // 2
             while (found := self._stored_ms(files, at)) is None and at + 1 < high:
                 at += 1
@@ -221,9 +221,9 @@ class StoreFiles:
         return low
 
     def _stored_ms(self, files: Sequence[tuple[int, Entries]], queue_offset: int) -> int | None:
-        """When the message of a queue offset was stored; None for a blank or a record that is gone.
+        """The store time at a queue offset; None for a blank entry or a deleted record.
 
-        A blank names place 0 of the log, where a record of anybody may be.
+        A blank entry has log offset 0, where a record of any queue may be.
         """
         first, entries = files[bisect_right(files, queue_offset, key=itemgetter(0)) - 1]
         entry = entries[queue_offset - first]
@@ -235,9 +235,9 @@ GROUP_COUNT = 8192
 
 
 def record_size(mapped: mmap.mmap, at: int, log_offset: int) -> int:
-    """The size of the record at a place, 0 or less if none begins there.
+    """The size of the record at a position, 0 or less if none begins there.
 
-    A filler is none: what follows it in its file means nothing.
+    A blank record at the end of a file counts as none.
     """
     if at < 0 or at + SIZE_MIN > len(mapped):
         return 0
@@ -246,12 +246,12 @@ def record_size(mapped: mmap.mmap, at: int, log_offset: int) -> int:
     size, magic = SIZE_AND_MAGIC.unpack_from(mapped, at)
     if magic not in (MAGIC_V1, MAGIC_V2) or not SIZE_MIN <= size <= len(mapped) - at:
         return 0
-    place = mapped[at + LOG_OFFSET_AT : at + LOG_OFFSET_AT + 8]
-    return size if int.from_bytes(place, "big") == log_offset else 0
+    stored = mapped[at + LOG_OFFSET_AT : at + LOG_OFFSET_AT + 8]
+    return size if int.from_bytes(stored, "big") == log_offset else 0
 
 
 def is_end(mapped: mmap.mmap, at: int) -> bool:
-    """Whether the records of a file end here as they should: a filler, or nothing at all yet."""
+    """Whether the records of a file end here regularly: a blank record, or nothing written."""
     if at + SIZE_AND_MAGIC.size > len(mapped):
         return True
     size: int

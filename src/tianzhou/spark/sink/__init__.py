@@ -1,1 +1,1 @@
-"""The sink: rows of a data frame into topics, exactly once where asked."""
+"""The sink: writes rows of a data frame to topics, at least once or exactly once."""

@@ -1,16 +1,16 @@
-"""Exactly once: which batches of which query are to be seen, and making them seen.
+"""Exactly-once writes: a ledger of batches in a database, and the commit of their half messages.
 
-    tasks     send halves, which no consumer sees           nothing is decided
-    driver    writes (query, batch) and its halves          decided: from here on it must be seen
-    driver    tells brokers to commit each half             seen
+    tasks     send half messages, invisible to consumers    undecided
+    driver    inserts (query, batch) with its halves        decided: the batch must become visible
+    driver    commits each half message at its broker       visible
     driver    marks the batch                               done
 
-A crash before the row leaves halves that nobody ever commits. A crash after it leaves a decided
-batch, which the next commit of the query finishes first. Spark repeats a batch that it does not
-know to be committed; the row says that it is, and the halves of the repetition are rolled back.
+A crash before the insert leaves half messages that are never committed. A crash after it leaves a
+decided batch, which the next commit of the query finishes first. Spark repeats a batch that it does
+not know to be committed; the row shows that it is, and the repeated half messages are rolled back.
 
-A commit whose answer did not come may have been obeyed. Brokers of Apache obey a second one as
-well, so the topic is asked first, by the id of the message, whether it is there.
+A commit without a response may have succeeded. Apache's brokers execute a second commit, too, which
+would duplicate the message, so a retry first queries the topic for the id of the message.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ _HALVES_A_ROW = 10_000
 _ENDS_MAX = 64
 _TIME_MAX_MS = (1 << 63) - 1
 _LOST_RESPONSE_DELAY_S = 1.0
-"""After a lost answer: the broker finishes what it had read, and its index learns of it."""
+"""Wait after a lost response: the broker finishes the request and indexes the message."""
 
 
 metadata = MetaData()
@@ -68,7 +68,7 @@ sink_batches = Table(
     metadata,
     Column("query", String(200), primary_key=True),
     Column("batch", BigInteger, primary_key=True, autoincrement=False),
-    # "decided": its messages are to be seen; "done": they can be seen.
+    # "decided": its messages must become visible; "done": they are visible.
     Column("state", String(8), nullable=False),
     Column("decided_ms", BigInteger, nullable=False),
 )
@@ -90,11 +90,11 @@ class Batch(NamedTuple):
     batch: int
 
 
-# -- the ledger ------------------------------------------------------------------------------------
+# -- ledger ----------------------------------------------------------------------------------------
 
 
 class Ledger:
-    """The rows. Every method is one transaction."""
+    """The tables of batches and half messages. Every method is one transaction."""
 
     def __init__(self, url: str) -> None:
         """Raises ConfigError."""
@@ -104,7 +104,7 @@ class Ledger:
         self._engine.dispose()
 
     def decide(self, batch: Batch, halves: list[Half]) -> bool:
-        """Write that a batch is to be seen; False if that was decided before."""
+        """Record that a batch must become visible; False if that was decided before."""
         with self._engine.begin() as connection:
             row = batch._asdict() | {"state": DECIDED, "decided_ms": wall_ms()}
             if not database.insert_new(connection, sink_batches, row):
@@ -116,14 +116,14 @@ class Ledger:
         return True
 
     def is_decided(self, batch: Batch) -> bool:
-        """Whether a batch is to be seen, or can be."""
+        """Whether a batch is decided or done."""
         rows = sink_batches
         mine = (rows.c.query == batch.query) & (rows.c.batch == batch.batch)
         with self._engine.connect() as connection:
             return connection.execute(select(rows.c.state).where(mine)).first() is not None
 
     def unfinished(self, query: str) -> list[tuple[Batch, list[Half]]]:
-        """Batches of a query that are decided and perhaps not seen, the oldest first."""
+        """Decided batches of a query that may not be visible yet, the oldest first."""
         rows, parts = sink_batches, sink_halves
         found: list[tuple[Batch, list[Half]]] = []
         with self._engine.connect() as connection:
@@ -141,7 +141,7 @@ class Ledger:
         return found
 
     def finish(self, batch: Batch) -> None:
-        """Write that a batch can be seen; where its halves lay is not needed any more."""
+        """Record that a batch is visible, and delete its half messages from the ledger."""
         rows, parts = sink_batches, sink_halves
         with self._engine.begin() as connection:
             mine = (rows.c.query == batch.query) & (rows.c.batch == batch.batch)
@@ -150,25 +150,25 @@ class Ledger:
             connection.execute(delete(parts).where(of_it))
 
 
-# -- on the driver ---------------------------------------------------------------------------------
+# -- commit and abort, on the driver ---------------------------------------------------------------
 
 
 def commit(batch: Batch, halves: list[Half], options: SinkOptions) -> bool:
-    """Make a batch seen; False if it was decided before, and these halves are a repetition.
+    """Make a batch visible; False if it was decided before and these halves are a repetition.
 
-    Raises TianzhouError if brokers cannot be reached; doing it again goes on where it ended.
+    Raises TianzhouError if brokers are unavailable; a repeated call resumes where it ended.
     """
     ledger = Ledger(options.ledger)
     try:
         for before, left in ledger.unfinished(batch.query):
             log.warning(
-                "query %s: batch %d was decided and not finished, %d messages are looked at",
+                "query %s: batch %d was decided and not finished, checking its %d messages",
                 before.query, before.batch, len(left),
             )  # fmt: skip
             asyncio.run(_end(left, options, _commit_if_not_visible))
             ledger.finish(before)
         if not ledger.decide(batch, halves):
-            log.warning("query %s: batch %d is repeated and dropped", *batch)
+            log.warning("query %s: batch %d was repeated by Spark and is dropped", *batch)
             roll_back(halves, options)
             return False
         asyncio.run(_end(halves, options, _commit))
@@ -179,10 +179,10 @@ def commit(batch: Batch, halves: list[Half], options: SinkOptions) -> bool:
 
 
 def abort(batch: Batch, halves: list[Half], options: SinkOptions) -> None:
-    """Have brokers forget the halves of a batch that failed.
+    """Roll back the half messages of a failed batch.
 
-    Spark also aborts a batch whose commit failed. If that was after the decision, its halves are
-    needed: the next commit finishes them.
+    Spark also aborts a batch whose commit failed. If that was after the decision, the half messages
+    are kept: the next commit finishes them.
     """
     ledger = Ledger(options.ledger)
     try:
@@ -194,11 +194,13 @@ def abort(batch: Batch, halves: list[Half], options: SinkOptions) -> None:
 
 
 def roll_back(halves: list[Half], options: SinkOptions) -> None:
-    """Have brokers forget halves. What cannot be told is logged: they are never seen anyway."""
+    """Roll back half messages. A failure is logged only: they never become visible anyway."""
     try:
         asyncio.run(_end(halves, options, _roll_back))
     except TianzhouError as e:
-        log.warning("%d halves are not rolled back, brokers will drop them: %s", len(halves), e)
+        log.warning(
+            "%d half messages not rolled back, brokers will discard them: %s", len(halves), e
+        )
 
 
 class _EndContext(NamedTuple):
@@ -211,12 +213,12 @@ _End = Callable[[_EndContext, Half], Awaitable[None]]
 
 async def _end(halves: Iterable[Half], options: SinkOptions, end: _End) -> None:
     hub = acquire(options.client_settings())
-    parts = _EndContext(hub, options)
+    context = _EndContext(hub, options)
     waiting = iter(halves)
 
     async def work() -> None:
         for half in waiting:
-            await end(parts, half)
+            await end(context, half)
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -228,49 +230,49 @@ async def _end(halves: Iterable[Half], options: SinkOptions, end: _End) -> None:
         await hub.release()
 
 
-async def _commit(parts: _EndContext, half: Half) -> None:
+async def _commit(context: _EndContext, half: Half) -> None:
     try:
-        await _end_transaction(parts, half, sysflag.TRANSACTION_COMMIT)
+        await _end_transaction(context, half, sysflag.TRANSACTION_COMMIT)
     except (RemotingError, RouteNotFound):
         await asyncio.sleep(_LOST_RESPONSE_DELAY_S)
-        await _commit_if_not_visible(parts, half)
+        await _commit_if_not_visible(context, half)
 
 
-async def _commit_if_not_visible(parts: _EndContext, half: Half) -> None:
+async def _commit_if_not_visible(context: _EndContext, half: Half) -> None:
     async def once() -> None:
         try:
-            if not await _is_visible(parts, half):
-                await _end_transaction(parts, half, sysflag.TRANSACTION_COMMIT)
+            if not await _is_visible(context, half):
+                await _end_transaction(context, half, sysflag.TRANSACTION_COMMIT)
         except (RemotingError, RouteNotFound):
             await asyncio.sleep(_LOST_RESPONSE_DELAY_S)
             raise
 
-    await retry(once, parts.options.retry_for)
+    await retry(once, context.options.retry_for)
 
 
-async def _roll_back(parts: _EndContext, half: Half) -> None:
-    await _end_transaction(parts, half, sysflag.TRANSACTION_ROLLBACK)
+async def _roll_back(context: _EndContext, half: Half) -> None:
+    await _end_transaction(context, half, sysflag.TRANSACTION_ROLLBACK)
 
 
-async def _is_visible(parts: _EndContext, half: Half) -> bool:
-    """Whether the message of a half is in its topic, by the broker that has the half."""
+async def _is_visible(context: _EndContext, half: Half) -> bool:
+    """Whether the message of a half is in its topic, queried at the broker of the half."""
     header = QueryMessageRequest(
         topic=half.topic, key=half.msg_id, max_count=32, begin_timestamp=0,
         end_timestamp=_TIME_MAX_MS, unique_key=True,
     )  # fmt: skip
     command = Command(code=RequestCode.QUERY_MESSAGE, ext_fields=headers.encode(header))
-    timeout_ms = parts.options.request_timeout
-    answer = await parts.hub.request(await _address(parts, half), command, timeout_ms)
-    if answer.code == ResponseCode.QUERY_NOT_FOUND:
+    timeout_ms = context.options.request_timeout
+    response = await context.hub.request(await _address(context, half), command, timeout_ms)
+    if response.code == ResponseCode.QUERY_NOT_FOUND:
         return False
-    if answer.code != ResponseCode.SUCCESS:
-        raise broker_error(answer, f"topic {half.topic}: looking for message {half.msg_id}")
-    return any(id_of(message) == half.msg_id for message in decode_records(answer.body))
+    if response.code != ResponseCode.SUCCESS:
+        raise broker_error(response, f"topic {half.topic}: query of message {half.msg_id}")
+    return any(id_of(message) == half.msg_id for message in decode_records(response.body))
 
 
-async def _address(parts: _EndContext, half: Half) -> str:
-    hub, topic = parts.hub, half.topic
-    # The broker may have another address since the half was stored.
+async def _address(context: _EndContext, half: Half) -> str:
+    hub, topic = context.hub, half.topic
+    # The address of the broker may have changed since the half was stored.
     await hub.route(topic, refresh=hub.cached_route(topic) is None)
     address = hub.master_address(half.broker_name)
     if address is None:
@@ -281,9 +283,9 @@ async def _address(parts: _EndContext, half: Half) -> str:
     return address
 
 
-async def _end_transaction(parts: _EndContext, half: Half, state: int) -> None:
-    """Send END_TRANSACTION and wait for the answer. Raises BrokerError, RemotingError."""
-    options = parts.options
+async def _end_transaction(context: _EndContext, half: Half, state: int) -> None:
+    """Send END_TRANSACTION and await the response. Raises BrokerError, RemotingError."""
+    options = context.options
     header = EndTransactionRequest(
         topic=half.topic,
         producer_group=options.group,
@@ -297,12 +299,12 @@ async def _end_transaction(parts: _EndContext, half: Half, state: int) -> None:
     )
     command = Command(code=RequestCode.END_TRANSACTION, ext_fields=headers.encode(header))
     try:
-        await parts.hub.call(
-            await _address(parts, half),
+        await context.hub.call(
+            await _address(context, half),
             command,
             options.request_timeout,
             subject=f"topic {half.topic}: the end of transaction {half.msg_id}",
         )
     except RemotingError:
-        parts.hub.refresh_in_background(half.topic)
+        context.hub.refresh_in_background(half.topic)
         raise

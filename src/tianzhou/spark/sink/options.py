@@ -1,10 +1,10 @@
-"""Options of `format("rocketmq")` for writing, and which columns it takes.
+"""Options and columns of `format("rocketmq")` for writing.
 
-topic        text; or the option `topic` for all rows
-body         binary or text
-tags, keys   text; keys also as an array
-properties   map of text to text
-orderKey     text: rows of one key keep their order, in the queue of its hash
+topic        string; or the option `topic` for all rows
+body         binary or string
+tags, keys   string; keys also as an array
+properties   map of strings
+orderKey     string: rows with the same key keep their order, in the queue of its hash
 delayMs      milliseconds until delivery       deliverAt   the time of delivery
 """
 
@@ -34,11 +34,11 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "delayMs": ("bigint", "int"),
     "deliverAt": ("timestamp",),
 }
-"""Columns and the types that each may have."""
+"""Columns and their permitted types."""
 
 
 class Delivery(StrEnum):
-    """How a task sends."""
+    """How a task sends batches."""
 
     ASYNC = "async"
     SYNC = "sync"
@@ -48,17 +48,17 @@ class Delivery(StrEnum):
 class SinkOptions(ClusterOptions):
     """Options of `format("rocketmq")` for writing."""
 
-    topic: str = ""  # of all rows; or a column `topic`
+    topic: str = ""  # for rows without a value in the column `topic`
     group: str = "tianzhou-spark"  # producer group
     delivery: Delivery = Delivery.ASYNC  # sync: one batch at a time in each task
-    in_flight: int = 16  # batches without an answer in each task
+    in_flight: int = 16  # batches in flight in each task
     batch_bytes: int = parsed(256 * 1024, parse_size_bytes)
     batch_count: int = 1024  # messages in a batch
-    retry_for: int = parsed(60_000, parse_duration_ms)  # a broker that is away is waited for, ms
+    retry_for: int = parsed(60_000, parse_duration_ms)  # total time of retries of a send, ms
     max_rows_per_second: int | None = None  # of each task
     exactly_once: bool = False
-    ledger: str = ""  # URL of the database that knows which batches are written
-    transaction_id: str = ""  # of a batch write: a second one with the same id is dropped
+    ledger: str = ""  # URL of the database that records the written batches
+    transaction_id: str = ""  # of a batch write; a second write with the same id is dropped
     transaction_timeout: int = parsed(24 * 3_600_000, parse_duration_ms)
 
     def __post_init__(self) -> None:
@@ -70,12 +70,12 @@ class SinkOptions(ClusterOptions):
 
     @property
     def in_flight_limit(self) -> int:
-        """Batches without an answer in a task."""
+        """Batches in flight in a task."""
         return 1 if self.delivery is Delivery.SYNC else self.in_flight
 
     @property
     def count_limit(self) -> int:
-        """Messages in a batch; few where the rate is low, so that they go evenly."""
+        """Messages per batch; fewer at a low rate, so that sends are spread evenly."""
         rate = self.max_rows_per_second
         return self.batch_count if rate is None else max(min(self.batch_count, rate // 10), 1)
 
@@ -83,7 +83,7 @@ class SinkOptions(ClusterOptions):
 def read_sink_options(
     given: Mapping[str, str], schema: StructType, *, overwrite: bool, streaming: bool
 ) -> SinkOptions:
-    """The options of a write of rows of a schema. Raises ConfigError."""
+    """The options of a write, checked against the schema. Raises ConfigError."""
     ignored = ("path", "checkpointlocation")
     options = read_options(
         SinkOptions, {key: value for key, value in given.items() if key.lower() not in ignored}
@@ -95,23 +95,23 @@ def read_sink_options(
         raise ConfigError("option transactionId is for batches; a stream has an id of its own")
     check_columns(schema, options)
     if options.exactly_once:
-        from tianzhou.spark.database import engine_of  # Only this needs a database.
+        from tianzhou.spark.database import engine_of  # only exactlyOnce needs a database
 
         engine_of(options.ledger).dispose()
     return options
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
-    """Raises ConfigError for rows that cannot become messages."""
+    """Raises ConfigError for columns that cannot be written."""
     names = {field.name for field in schema.fields}
     for field in schema.fields:
         kinds = COLUMNS.get(field.name)
         if kinds is None:
             nearest = get_close_matches(field.name, COLUMNS, n=1, cutoff=0.5)
             hint = (
-                f", did you mean {nearest[0]}?" if nearest else f"; it takes {', '.join(COLUMNS)}"
+                f", did you mean {nearest[0]}?" if nearest else f"; known are {', '.join(COLUMNS)}"
             )
-            raise ConfigError(f"the sink takes no column {field.name}{hint}")
+            raise ConfigError(f"unknown column {field.name}{hint}")
         if field.dataType.simpleString() not in kinds:
             raise ConfigError(
                 f"column {field.name} must be {' or '.join(kinds)}, it is "

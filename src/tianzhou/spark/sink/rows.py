@@ -1,8 +1,8 @@
-"""Rows of a data frame made messages, a record batch at a time.
+"""Converts rows of a record batch to messages.
 
-`messages_of` makes them one by one. Where nothing about the rows is unusual, `items_of` makes the
-items of batches (`protocol/records/batch.py`) out of the buffers of the columns, many at once, in
-the kernel; both give the same bytes.
+`messages_of` converts them one by one. For ordinary rows `items_of` encodes the items of a batch
+(`protocol/records/batch.py`) in the kernel, directly from the buffers of the columns; both produce
+the same bytes.
 """
 
 from collections.abc import Iterator
@@ -29,17 +29,17 @@ _NO_SHARD = -1
 
 
 class Items(NamedTuple):
-    """Items of a batch behind each other, and where each ends."""
+    """Concatenated items of a batch, and the end of each."""
 
     data: bytes
     ends: npt.NDArray[np.int32]
 
 
-# -- many at once ----------------------------------------------------------------------------------
+# -- vectorized ------------------------------------------------------------------------------------
 
 
 def may_be_items(batch: RecordBatch) -> bool:
-    """Whether the rows can be taken at once: none is delayed, no property is ours."""
+    """Whether the rows can be encoded together: none is delayed or has a reserved property."""
     names = batch.schema.names
     if any(name in names for name in _DELAYS):
         return False
@@ -51,7 +51,7 @@ def may_be_items(batch: RecordBatch) -> bool:
 
 
 def rows_by_topic(batch: RecordBatch, topic: str) -> list[tuple[str, Rows]]:
-    """Which rows go to which topic; `topic` is of rows that name none."""
+    """The rows of each topic; `topic` is the default of rows without one."""
     everything = np.arange(batch.num_rows, dtype=np.int32)
     if "topic" not in batch.schema.names:
         return [(topic, everything)]
@@ -65,26 +65,26 @@ def rows_by_topic(batch: RecordBatch, topic: str) -> list[tuple[str, Rows]]:
 
 
 def allows_batches(topic: str) -> bool:
-    """Whether brokers take batches for a topic."""
+    """Whether brokers accept batches for a topic."""
     return not topic.startswith(RETRY_TOPIC_PREFIX)
 
 
 def rows_by_queue(batch: RecordBatch, rows: Rows, queue_count: int) -> list[tuple[int, Rows]]:
-    """Which rows go to which queue, by the hash of their order key; -1 for rows without one."""
+    """The rows of each queue index, by the hash of their order key; -1 for rows without one."""
     coded = batch.column("orderKey").dictionary_encode()
     keys: list[str] = coded.dictionary.to_pylist()
-    places = np.array(
+    indices = np.array(
         [*(abs(properties.java_hash(key)) % queue_count for key in keys), _NO_SHARD], np.int64
     )
     codes = pc.fill_null(coded.indices, len(keys)).to_numpy(zero_copy_only=False)
-    place_of_rows = places[codes[rows]]
+    index_of_rows = indices[codes[rows]]
     return [
-        (int(place), rows[place_of_rows == place]) for place in np.unique(place_of_rows).tolist()
+        (int(index), rows[index_of_rows == index]) for index in np.unique(index_of_rows).tolist()
     ]
 
 
 def items_of(batch: RecordBatch, rows: Rows) -> Items | None:
-    """The items of some rows; None where they have to be looked at one by one."""
+    """The items of some rows; None if they must be converted one by one."""
     columns = {name: batch.column(at) for at, name in enumerate(batch.schema.names)}
     keys = columns.get("keys")
     is_text = keys is not None and pa.types.is_string(keys.type)
@@ -134,9 +134,9 @@ def _map(array: pa.Array | None) -> tuple[object, ...] | None:
 
 
 def messages_of(batch: RecordBatch, topic: str) -> Iterator[Message]:
-    """The messages of a record batch, in its order; `topic` is of rows that name none.
+    """The messages of a record batch, in order; `topic` is the default of rows without one.
 
-    Raises MessageRefused for a row that cannot be one.
+    Raises MessageRefused for an invalid row.
     """
     columns: dict[str, list[Any]] = {
         name: batch.column(place).to_pylist() for place, name in enumerate(batch.schema.names)
@@ -175,5 +175,5 @@ def _delay_s(value: int | None) -> float | None:
 
 
 def _properties(value: list[tuple[str, str | None]] | None) -> dict[str, str]:
-    """A property that is null is none."""
+    """Without properties that are null."""
     return {name: text for name, text in value or () if text is not None}

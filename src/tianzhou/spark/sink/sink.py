@@ -1,10 +1,10 @@
-"""The sink of `format("rocketmq")`: rows of a data frame, in batches and streams, into topics.
+"""The sink of `format("rocketmq")`: writes data frames and streams to topics.
 
     frame.select("topic", "body").write.format("rocketmq").mode("append") \
         .option("nameServer", "127.0.0.1:9876").save()
 
-By default every row is written at least once: a task that fails is repeated by Spark from its
-beginning. With `exactlyOnce` a batch is seen whole and once, or not at all (`sink_ledger`).
+By default every row is written at least once: Spark repeats a failed task from its beginning. With
+`exactlyOnce` a batch becomes visible completely and once, or not at all (`ledger.py`).
 """
 
 import logging
@@ -29,12 +29,12 @@ from tianzhou.spark.sink.tasks import Half
 log = logging.getLogger(__name__)
 
 _QUERY_ID = "sql.streaming.queryId"
-"""The local property under which Spark tells tasks the query that they work for."""
+"""The local property with the id of the query that a task belongs to."""
 
 
 @dataclass
 class TaskResult(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The result of a task, sent to the driver."""
 
     query: str
     row_count: int
@@ -53,7 +53,7 @@ def stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceStreamArrowWriter:
     """The writer of `DataFrame.writeStream`. Raises ConfigError."""
-    # Output mode "complete" would be an overwriting; append and update both add messages.
+    # Output mode "complete" arrives as overwrite; append and update both add messages.
     return StreamWriter(read_sink_options(options, schema, overwrite=overwrite, streaming=True))
 
 
@@ -69,11 +69,11 @@ class BatchWriter(TaskPayload, DataSourceArrowWriter):
         return _write(iterator, self._options, self._write_id)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver: all tasks have ended well."""
+        """On the driver: all tasks have succeeded."""
         _commit(messages, self._write_id, 0, self._options)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver: some task has failed for good, or the commit."""
+        """On the driver: a task has failed finally, or the commit has failed."""
         _abort(messages, self._write_id, 0, self._options)
 
 
@@ -88,16 +88,16 @@ class StreamWriter(TaskPayload, DataSourceStreamArrowWriter):
         context = TaskContext.get()
         query = context.getLocalProperty(_QUERY_ID) if context is not None else None
         if self._options.exactly_once and not query:
-            raise RuntimeError("Spark does not tell the id of the query, so nothing was written")
+            raise RuntimeError(f"nothing written: Spark did not set the property {_QUERY_ID}")
         return _write(iterator, self._options, query or "")
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver: all tasks of a micro-batch have ended well."""
+        """On the driver: all tasks of a micro-batch have succeeded."""
         for query in _queries(messages):
             _commit(messages, query, batchId, self._options)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver: some task of a micro-batch has failed for good, or the commit."""
+        """On the driver: a task of a micro-batch has failed finally, or the commit has failed."""
         for query in _queries(messages):
             _abort(messages, query, batchId, self._options)
 
@@ -113,10 +113,10 @@ def _done(messages: list[WriterCommitMessage | None]) -> list[TaskResult]:
 
 
 def _queries(messages: list[WriterCommitMessage | None]) -> set[str]:
-    """The query that all tasks work for; none if no task has ended."""
+    """The query of all tasks; empty if no task has ended."""
     queries = {each.query for each in _done(messages)}
     if len(queries) > 1:
-        raise RuntimeError(f"tasks of one batch tell of several queries: {queries}")
+        raise RuntimeError(f"tasks of one batch belong to several queries: {queries}")
     return queries
 
 
@@ -124,11 +124,15 @@ def _commit(
     messages: list[WriterCommitMessage | None], query: str, batch: int, options: SinkOptions
 ) -> None:
     done = _done(messages)
-    doubts = sum(each.degraded_count for each in done)
-    if doubts:
-        log.warning("%d messages are stored, not as safely as brokers are set up to", doubts)
+    degraded = sum(each.degraded_count for each in done)
+    if degraded:
+        log.warning(
+            "%d messages are stored with weaker durability than configured: a flush or a copy to "
+            "a replica timed out",
+            degraded,
+        )
     if options.exactly_once:
-        from tianzhou.spark.sink import ledger  # Only this needs a database.
+        from tianzhou.spark.sink import ledger  # only exactlyOnce needs a database
 
         halves = [half for each in done for half in each.halves]
         ledger.commit(ledger.Batch(query, batch), halves, options)
@@ -138,7 +142,7 @@ def _abort(
     messages: list[WriterCommitMessage | None], query: str, batch: int, options: SinkOptions
 ) -> None:
     if options.exactly_once:
-        from tianzhou.spark.sink import ledger  # Only this needs a database.
+        from tianzhou.spark.sink import ledger  # only exactlyOnce needs a database
 
         halves = [half for each in _done(messages) for half in each.halves]
         ledger.abort(ledger.Batch(query, batch), halves, options)

@@ -1,12 +1,12 @@
-"""What a task of the sink does: takes record batches from Spark and brings them to brokers.
+"""A task of the sink: sends the record batches of a partition to brokers.
 
-    rows without orderKey   batches by topic, each to the next queue; another broker stands in
-    rows with orderKey      batches by queue, one after the other
-    delayed rows            alone, as brokers take them
-    transactional rows      alone, as halves that nobody sees yet
+    rows without orderKey   batches by topic, round robin over queues, with failover of brokers
+    rows with orderKey      batches by queue, one in flight per queue
+    delayed rows            single messages, since brokers accept no delayed batches
+    transactional rows      single half messages, not yet visible to consumers
 
-At least once: a failed send is tried again for `retryFor`, then the task fails and Spark repeats
-it. All tries of a message carry the same id.
+Delivery is at least once: a failed send is retried for `retryFor`, then the task fails and Spark
+repeats it. All attempts of a message have the same id.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ _NO_RETRY = RetryRule(0)
 
 
 class Half(msgspec.Struct, frozen=True, array_like=True):
-    """Where a half message lies, and what it will be."""
+    """The position and identity of a half message."""
 
     broker_name: str
     topic: str
@@ -69,47 +69,47 @@ class Half(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(slots=True)
 class Written:
-    """What a task has done."""
+    """The result of a task."""
 
     row_count: int = 0
     degraded_count: int = 0
-    """Messages that are stored, but not as safely as the broker is set up to."""
+    """Messages stored with weaker durability than the broker is configured for."""
     halves: list[Half] = field(default_factory=list[Half])
 
 
 def write(batches: Iterator[RecordBatch], options: SinkOptions) -> Written:
-    """Send all rows. Raises TianzhouError; some of them have been sent then."""
+    """Send all rows. Raises TianzhouError; then some of them may have been sent."""
     return asyncio.run(_write(batches, options))
 
 
 async def _write(batches: Iterator[RecordBatch], options: SinkOptions) -> Written:
-    pace = RateLimit(options.max_rows_per_second) if options.max_rows_per_second else None
+    rate_limit = RateLimit(options.max_rows_per_second) if options.max_rows_per_second else None
     async with SinkProducer(options) as producer:
         task = SinkTask(producer, options)
-        # Rows that go one by one anyway, or not all at once, are not worth taking together.
-        together = pace is None and not options.exactly_once
+        # Encoding rows together does not pay off where they are sent singly or at a limited rate.
+        together = rate_limit is None and not options.exactly_once
         while (batch := await asyncio.to_thread(next, batches, None)) is not None:
             if together and await task.add_rows(batch):
                 continue
             for message in messages_of(batch, options.topic):
-                if pace is not None:
-                    await pace.turn()
+                if rate_limit is not None:
+                    await rate_limit.wait()
                 await task.add(message)
         await task.finish()
         return task.written
 
 
 class RateLimit:
-    """Lets so many rows pass in a second."""
+    """Limits the rows per second."""
 
     def __init__(self, rows_per_second: int) -> None:
         self._pause_s = 1 / rows_per_second
         self._next_s = time.monotonic()
 
-    async def turn(self) -> None:
-        """Wait until the next row may pass."""
+    async def wait(self) -> None:
+        """Wait until the next row may be sent."""
         now_s = time.monotonic()
-        # What was missed while brokers were away is not made up for all at once.
+        # After an outage of brokers, at most this much of the missed time is caught up.
         self._next_s = max(self._next_s, now_s - _BURST_MAX_S) + self._pause_s
         ahead_s = self._next_s - now_s
         if ahead_s > 0:
@@ -117,7 +117,7 @@ class RateLimit:
 
 
 class SinkProducer(Producer):
-    """A producer that can send a batch to a queue, and halves of transactions."""
+    """A producer that sends batches to a given queue, and half messages."""
 
     def __init__(self, options: SinkOptions) -> None:
         super().__init__(
@@ -129,7 +129,7 @@ class SinkProducer(Producer):
         self._half_extra = {
             properties.TRANSACTION_PREPARED: "true",
             properties.PRODUCER_GROUP: self._group,
-            # The batch is decided by the driver; a broker that asks too early would get no answer.
+            # The driver decides the batch; an earlier check of the broker would get no response.
             properties.CHECK_IMMUNITY_SECONDS: str(options.transaction_timeout // 1000),
         }
 
@@ -139,15 +139,15 @@ class SinkProducer(Producer):
         return bool(self._namespace)
 
     def item(self, message: Message) -> bytes:
-        """A message as a batch holds it. Raises MessageRefused."""
+        """A message encoded as an item of a batch. Raises MessageRefused."""
         return batch_item(message, unique_ids.next(), self._namespace)
 
     def pack(self, topic: str, items: list[bytes]) -> Outgoing:
-        """A batch made ready. Raises MessageRefused."""
+        """A batch, ready to be sent. Raises MessageRefused."""
         return outgoing_batch(self._wire_topic(topic), items, (), self._packing, wait_stored=True)
 
     async def deliver(self, batch: Outgoing, queue: Queue | None) -> int:
-        """Bring a batch to a queue, or to any; the code of the broker's answer."""
+        """Send a batch to a queue, or to any; returns the response code of the broker."""
         timeout_ms = self.settings.send_timeout_ms
         deadline_s = self._sender.hub.loop.time() + timeout_ms / 1000
         wire = None if queue is None else queue._replace(topic=batch.topic)
@@ -158,7 +158,7 @@ class SinkProducer(Producer):
         return delivery.answer.code
 
     async def half(self, message: Message, queue: Queue | None) -> SendResult:
-        """Send the half of a transaction."""
+        """Send a half message."""
         wire = None
         if queue is not None:
             wire = queue._replace(topic=self._wire_topic(message.topic))
@@ -167,18 +167,18 @@ class SinkProducer(Producer):
 
 @dataclass(slots=True)
 class _PendingBatch:
-    """Messages that will travel together."""
+    """Messages collected for a batch."""
 
     topic: str
     queue: Queue | None
     items: list[bytes] = field(default_factory=list[bytes])
-    """Each one message or several."""
+    """Encoded items; each entry has one or more messages."""
     count: int = 0
     size_bytes: int = 0
 
 
 class SinkTask:
-    """The sending of one task: piles that grow, sends on their way."""
+    """The sends of one task: batches that fill up, and sends in flight."""
 
     def __init__(self, producer: SinkProducer, options: SinkOptions) -> None:
         self._producer = producer
@@ -192,7 +192,7 @@ class SinkTask:
         self.written = Written()
 
     async def add(self, message: Message) -> None:
-        """Take a row; waits while too much is on its way. Raises what a send raised."""
+        """Send a row; waits while too many sends are in flight. Raises what a send raised."""
         queue = None
         if message.shard is not None:
             queue = await self._queue_of(message)
@@ -205,7 +205,7 @@ class SinkTask:
             await self._add_message(message, queue)
 
     async def add_rows(self, batch: RecordBatch) -> bool:
-        """Take the rows of a record batch together; False if they have to go one by one."""
+        """Send the rows of a record batch together; False if they must be added one by one."""
         if self._producer.has_namespace or not may_be_items(batch):
             return False
         made: list[tuple[str, Queue | None, Items]] = []
@@ -229,8 +229,8 @@ class SinkTask:
             return [(None, rows)]
         queues = await self._queues_of(topic)
         return [
-            (None if place < 0 else queues[place], some)
-            for place, some in rows_by_queue(batch, rows, len(queues))
+            (None if index < 0 else queues[index], some)
+            for index, some in rows_by_queue(batch, rows, len(queues))
         ]
 
     async def finish(self) -> None:
@@ -241,7 +241,7 @@ class SinkTask:
             await asyncio.wait(self._sends)
         self._check()
 
-    # -- piles -------------------------------------------------------------------------------------
+    # -- batches -----------------------------------------------------------------------------------
 
     async def _add_message(self, message: Message, queue: Queue | None) -> None:
         item = self._producer.item(message)
@@ -255,7 +255,7 @@ class SinkTask:
             pending = await self._batch_with_space(topic, queue, int(ends[at]) - start)
             fitting = start + self._options.batch_bytes - pending.size_bytes
             stop = int(np.searchsorted(ends, fitting, "right"))
-            # The first one goes into an empty pending, however large it is.
+            # An empty batch accepts its first message, however large it is.
             stop = min(max(stop, at + 1), at + self._options.count_limit - pending.count)
             end = int(ends[stop - 1])
             await self._put(pending, bytes(data[start:end]), stop - at)
@@ -264,7 +264,7 @@ class SinkTask:
     async def _batch_with_space(
         self, topic: str, queue: Queue | None, size_bytes: int
     ) -> _PendingBatch:
-        """The pending of a topic and queue, sent and begun anew if it has no room."""
+        """The batch of a topic and queue; a full one is sent and replaced by a new one."""
         key = (topic, queue)
         pending = self._pending.get(key)
         if pending is not None and pending.size_bytes + size_bytes > self._options.batch_bytes:
@@ -291,7 +291,7 @@ class SinkTask:
     async def _launch(
         self, work: Callable[[], Coroutine[Any, Any, None]], queue: Queue | None
     ) -> None:
-        """Begin a send when there is room; those of one ordered queue follow each other."""
+        """Start a send within the limit in flight; sends to one ordered queue are sequential."""
         await self._slots.acquire()
         try:
             self._check()
@@ -360,7 +360,7 @@ class SinkTask:
 
 
 async def retry(send: Callable[[], Coroutine[Any, Any, T]], retry_for_ms: int) -> T:
-    """Try until it is done, the time is over, or an error says that trying again is useless."""
+    """Retry with back-off until success, the deadline, or an error that is not retriable."""
     deadline_s = time.monotonic() + retry_for_ms / 1000
     pause_s = _PAUSE_S
     while True:
@@ -374,5 +374,5 @@ async def retry(send: Callable[[], Coroutine[Any, Any, T]], retry_for_ms: int) -
 
 
 def is_retriable(error: TianzhouError) -> bool:
-    """Whether an error may go away by itself."""
+    """Whether a send that failed with this error can succeed later."""
     return error.retriable or isinstance(error, (RemotingError, RouteNotFound))

@@ -1,1 +1,1 @@
-"""`format("rocketmq")`: topics as a table and as a stream."""
+"""`format("rocketmq")`: reads topics in batches and streams."""

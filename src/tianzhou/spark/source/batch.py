@@ -1,6 +1,6 @@
-"""`format("rocketmq")` as a table: planned on the driver, read on executors.
+"""`format("rocketmq")` in batches: planned on the driver, read on executors.
 
-Readers are sent to executors, so they hold values only and connect where they work.
+Readers are serialized to executors, so they hold plain values and connect there.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,11 +21,12 @@ from tianzhou.errors import RecordError
 from tianzhou.spark import offsets, push_down
 from tianzhou.spark.columns.arrow import BATCH_BYTES, Arrays, Decoder
 from tianzhou.spark.columns.malformed import MalformedCounter, OffsetGaps, queue_offset_at, walk
+from tianzhou.spark.data_loss import report_loss
 from tianzhou.spark.offsets import Bounds, LostRange, NamedOffset, Range
 from tianzhou.spark.options import SourceOptions
 from tianzhou.spark.push_down import NO_FILTERS, PushedFilters
 from tianzhou.spark.python_worker import TaskPayload, init_worker
-from tianzhou.spark.source.pulling import ClusterReader, report_loss, wanted_queues
+from tianzhou.spark.source.cluster_reader import ClusterReader, wanted_queues
 
 
 @dataclass
@@ -69,12 +70,12 @@ class BatchReader(TaskPayload, DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RangePartition):
-            return iter(())  # what Spark makes of no partitions at all
+            return iter(())  # Spark replaces an empty list of partitions by one None
         return read_range(self._options, self._wanted, self._pushed, partition.range)
 
 
 class PushingReader(BatchReader):
-    """The same with filters; a class of its own because Spark refuses it where they are off."""
+    """With filter push-down; a separate class, because Spark rejects it where that is off."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         by_tags = not self._options.tags and not self._options.sql
@@ -88,11 +89,11 @@ def narrowed(
     time_offsets: Callable[[dict[Queue, Bounds], int], Mapping[Queue, int]],
     bounds: Mapping[Queue, Bounds],
 ) -> list[Range]:
-    """The parts of ranges that can hold rows which pass the filters."""
+    """The parts of ranges that can contain rows that pass the filters."""
     held = {each.queue: bounds[each.queue] for each in ranges}
-    nowhere: Mapping[Queue, int] = {}
-    first = nowhere if pushed.first_ms is None else time_offsets(held, pushed.first_ms)
-    stop = nowhere if pushed.stop_ms is None else time_offsets(held, pushed.stop_ms)
+    unbounded: Mapping[Queue, int] = {}
+    first = unbounded if pushed.first_ms is None else time_offsets(held, pushed.first_ms)
+    stop = unbounded if pushed.stop_ms is None else time_offsets(held, pushed.stop_ms)
     found = [
         Range(
             each.queue,
@@ -131,7 +132,7 @@ def read_range(
         gathered: list[bytes] = []
         size, delta = 0, 0
         for block in reader.read(part):
-            for records, block_delta in block.replies:
+            for records, block_delta in block.responses:
                 if gathered and (size >= BATCH_BYTES or block_delta != delta):
                     yield from batches(b"".join(gathered), delta)
                     gathered, size = [], 0
@@ -144,29 +145,31 @@ def read_range(
 
 
 def _broker_tags(pushed: PushedFilters) -> str:
-    """Tags as brokers are asked for them."""
+    """Pushed tags as a tag expression."""
     return " || ".join(sorted(pushed.tags or ()))
 
 
 def intact_arrays(
     decoder: Decoder, records: bytes, part: Range, delta: int = 0, *, fail: bool
 ) -> Arrays:
-    """The columns of replies; what is damaged in them is lost. Raises DataLost."""
+    """The columns of pulled records; damaged records are reported as lost. Raises DataLost."""
     try:
         return decoder.arrays(records)
     except RecordError:
-        pass  # at least one of the records; the others are good
+        pass  # at least one record is damaged
     starts: list[int] = []
     lost: list[LostRange] = []
     following = part.first
     for start, wrong in walk(records, check_crc=decoder.checks_bodies):
-        place = queue_offset_at(records, start) + delta
+        queue_offset = queue_offset_at(records, start) + delta
         if wrong is None:
             starts.append(start)
         else:
-            if not part.first <= place < part.stop:
-                place = following  # what the record says of itself is damaged as well
-            lost.append(LostRange(part.queue, place, place + 1, f"cannot be read: {wrong}"))
-        following = place + 1
+            if not part.first <= queue_offset < part.stop:
+                queue_offset = following  # the offset in the record is damaged, too
+            lost.append(
+                LostRange(part.queue, queue_offset, queue_offset + 1, f"cannot be read: {wrong}")
+            )
+        following = queue_offset + 1
     report_loss(lost, fail=fail)
     return decoder.arrays(records, np.array(starts, np.int64))

@@ -1,15 +1,15 @@
-"""A group's offsets kept up with a stream, as soon as each of its batches is done.
+"""Commits a group's offsets as soon as each batch of a stream is done.
 
-Spark tells a source that a batch is done only when the next one begins, so the option
-`commitOffsets` is always one batch behind. A listener of queries hears of every batch when it has
-ended, of the last one too:
+Spark notifies a source of a finished batch only when the next one begins, so the option
+`commitOffsets` is always one batch behind. A query listener is notified at the end of every batch,
+including the last one:
 
     options = {"nameServer": "127.0.0.1:9876", "subscribe": "orders", "group": "reports"}
     commit_progress(spark, options)
     spark.readStream.format("rocketmq").options(**options).load().writeStream...
 
-The checkpoint stays what counts; the group's offsets are for people and alarms that watch a group,
-and for whoever starts from them.
+The checkpoint remains authoritative; the group's offsets serve monitoring, alarms, and readers that
+start from them.
 """
 
 import json
@@ -31,7 +31,7 @@ from tianzhou.errors import ConfigError, TianzhouError
 from tianzhou.spark import offsets
 from tianzhou.spark.offsets import Positions
 from tianzhou.spark.options import SourceOptions, read_options
-from tianzhou.spark.source.pulling import ClusterReader
+from tianzhou.spark.source.cluster_reader import ClusterReader
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +39,10 @@ log = logging.getLogger(__name__)
 def commit_progress(
     spark: SparkSession, options: Mapping[str, object], *, query: str = ""
 ) -> "ProgressListener":
-    """Commit to a group what streams of a session have done. Raises ConfigError.
+    """Commit the progress of a session's streams to a group. Raises ConfigError.
 
-    `options` are those of the source: where the cluster is, which topics, whose `group`. With
-    `query` only the query of that name counts. `spark.streams.removeListener` ends it.
+    `options` are those of the source: cluster, topics and `group`. With `query`, only the query of
+    that name counts. `spark.streams.removeListener` removes the returned listener.
     """
     listener = ProgressListener(options, query)
     spark.streams.addListener(listener)
@@ -50,7 +50,7 @@ def commit_progress(
 
 
 class ProgressListener(StreamingQueryListener):
-    """Hears of batches that are done, and commits where they ended."""
+    """Commits the end of each finished batch."""
 
     def __init__(self, options: Mapping[str, object], query: str = "") -> None:
         """Raises ConfigError."""
@@ -59,7 +59,7 @@ class ProgressListener(StreamingQueryListener):
         )
         self._options.client_settings()
         if not self._options.group:
-            raise ConfigError("the option group is needed: whose progress is to be saved")
+            raise ConfigError("the option group is needed: the group to commit offsets for")
         self._query = query
         self._assigned = (
             offsets.parse_assign(self._options.assign) if self._options.assign else None
@@ -67,7 +67,7 @@ class ProgressListener(StreamingQueryListener):
         self._committed: Positions = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing is done yet."""
+        """No batch is done yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         progress = event.progress
@@ -75,30 +75,30 @@ class ProgressListener(StreamingQueryListener):
             self.commit(source.endOffset for source in progress.sources)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """What was done has been heard of."""
+        """All finished batches have been reported."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """What was done has been heard of."""
+        """All finished batches have been reported."""
 
     def commit(self, ends: Iterable[str]) -> None:
-        """Commit the places in the ends of a query's sources; others' and unchanged are left out.
+        """Commit the changed positions of this listener's queues in the end offsets of a query.
 
-        A failure is logged, not raised: the next batch tries again.
+        A failure is logged, not raised: the next batch retries.
         """
-        places = {
-            queue: place
-            for queue, place in lowest(ends).items()
-            if self._is_wanted(queue) and self._committed.get(queue) != place
+        positions = {
+            queue: position
+            for queue, position in lowest(ends).items()
+            if self._is_wanted(queue) and self._committed.get(queue) != position
         }
-        if not places:
+        if not positions:
             return
         try:
             with ClusterReader(self._options) as reader:
-                reader.commit(places)
+                reader.commit(positions)
         except TianzhouError as error:
-            log.warning("group %s: its progress was not saved: %s", self._options.group, error)
+            log.warning("group %s: offsets not committed: %s", self._options.group, error)
         else:
-            self._committed |= places
+            self._committed |= positions
 
     def _is_wanted(self, queue: Queue) -> bool:
         options = self._options
@@ -114,12 +114,12 @@ def _text(value: object) -> str:
 
 
 def lowest(ends: Iterable[str]) -> Positions:
-    """The places that several sources have all reached; the ends of other kinds are left out."""
-    places: Positions = {}
+    """The positions that all sources have reached; offsets of other formats are ignored."""
+    positions: Positions = {}
     for end in ends:
-        for queue, place in _positions(end).items():
-            places[queue] = min(place, places.get(queue, place))
-    return places
+        for queue, position in _positions(end).items():
+            positions[queue] = min(position, positions.get(queue, position))
+    return positions
 
 
 def _positions(end: str) -> Positions:
@@ -127,4 +127,4 @@ def _positions(end: str) -> Positions:
         document = json.loads(end)
         return {} if offsets.is_start(document) else offsets.positions_of(document)
     except (ValueError, AttributeError, ConfigError):
-        return {}  # of another source than ours, or there is none yet
+        return {}  # of another kind of source, or not available yet

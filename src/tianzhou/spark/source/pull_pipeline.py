@@ -1,9 +1,8 @@
-"""Pulls of one queue that follow each other without a task for each.
+"""Consecutive pulls of one queue without an asyncio task for each.
 
-A broker gives 32 messages a pull, so what a pull costs is paid every 32 rows. As long as pulls find
-messages, or a filter finds none to look at further on, the answer to one sends the next; whatever
-else a broker answers, or does not, ends the run, and whoever began it asks again from there, with
-patience.
+A broker returns 32 messages per pull by default, so the cost of a pull is paid every 32 rows. While
+responses contain messages, or a filter rejects all of them, the callback of each response sends
+the next pull. Any other response and any failure ends the pipeline; its caller retries from there.
 """
 
 import asyncio
@@ -17,15 +16,15 @@ from tianzhou.remoting.pending_requests import Waiter
 from tianzhou.spark.columns.malformed import queue_offset_at
 
 Post = Callable[[Waiter, int], bool]
-"""Sends a pull from an offset on; False if that is not possible at once."""
+"""Sends a pull at an offset; False if that is not possible immediately."""
 
 _NEXT_FIELD, _DELTA_FIELD = "nextBeginOffset", "offsetDelta"
 
 
 class PullPipeline:
-    """The waiter of all its pulls, one at a time."""
+    """Sends pulls in sequence; it is the waiter of each of them."""
 
-    __slots__ = ("_at", "_ended", "_filtered", "_post", "_stop", "replies")
+    __slots__ = ("_at", "_ended", "_filtered", "_post", "_stop", "responses")
 
     def __init__(
         self, at: int, stop: int, post: Post, ended: "asyncio.Future[int]", *, filtered: bool
@@ -35,11 +34,11 @@ class PullPipeline:
         self._post = post
         self._ended = ended
         self._filtered = filtered
-        self.replies: list[tuple[bytes, int]] = []
-        """Records, and what to add to the queue offsets in them."""
+        self.responses: list[tuple[bytes, int]] = []
+        """Undecoded records, and the delta to add to their queue offsets."""
 
     async def ended(self) -> int:
-        """Pull as far as it goes; answers up to which offset."""
+        """Pull until the pipeline ends; returns the next offset."""
         self._post_next()
         return await self._ended
 
@@ -47,28 +46,28 @@ class PullPipeline:
         if self._at >= self._stop or not self._post(self, self._at):
             self._ended.set_result(self._at)
 
-    # -- the waiter --------------------------------------------------------------------------------
+    # -- waiter ------------------------------------------------------------------------------------
 
     def done(self) -> bool:
         return self._ended.done()
 
-    def set_result(self, answer: Command, /) -> None:
+    def set_result(self, response: Command, /) -> None:
         try:
-            following = int(answer.fields[_NEXT_FIELD])
-            delta = int(answer.fields.get(_DELTA_FIELD) or 0)
+            following = int(response.fields[_NEXT_FIELD])
+            delta = int(response.fields.get(_DELTA_FIELD) or 0)
             if following > self._at:
-                self._take(answer, following, delta)
+                self._accept(response, following, delta)
                 return
         except (KeyError, ValueError, RecordError):
             pass
         self._ended.set_result(self._at)
 
-    def _take(self, answer: Command, following: int, delta: int) -> None:
-        """Keep what was found and go on behind it. Raises RecordError."""
-        if answer.code == ResponseCode.SUCCESS:
-            records = bytes(answer.body)
-            self.replies.append((cut(records, following, self._stop, delta), delta))
-        elif answer.code != ResponseCode.PULL_RETRY_IMMEDIATELY or not self._filtered:
+    def _accept(self, response: Command, following: int, delta: int) -> None:
+        """Store the records of a response and send the next pull. Raises RecordError."""
+        if response.code == ResponseCode.SUCCESS:
+            records = bytes(response.body)
+            self.responses.append((cut(records, following, self._stop, delta), delta))
+        elif response.code != ResponseCode.PULL_RETRY_IMMEDIATELY or not self._filtered:
             self._ended.set_result(self._at)
             return
         self._at = following
@@ -79,7 +78,7 @@ class PullPipeline:
 
 
 def whole_starts(records: bytes) -> Iterator[int]:
-    """Where the records of a reply begin. Raises RecordError."""
+    """Where the records of a response begin. Raises RecordError."""
     return (start for start, _, _ in scan_records(records))
 
 
@@ -90,9 +89,9 @@ def cut(
     delta: int,
     starts_of: Callable[[bytes], Iterable[int]] = whole_starts,
 ) -> bytes:
-    """The records of a reply before an offset. Raises RecordError as `starts_of` does.
+    """The records of a response before an offset. Raises RecordError as `starts_of` does.
 
-    A broker that filters looks further than it was asked to; the next block has that.
+    A broker that filters scans beyond the requested count; the next block reads those messages.
     """
     if following <= stop:
         return records

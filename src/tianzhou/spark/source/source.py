@@ -1,4 +1,4 @@
-"""`format("rocketmq")`: topics of a cluster as a table and as a stream."""
+"""`format("rocketmq")`: reads and writes topics of a cluster, in batches and streams."""
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -14,11 +14,11 @@ from tianzhou.spark import push_down, schema
 from tianzhou.spark.options import SourceOptions, read_options
 from tianzhou.spark.python_worker import init_worker
 from tianzhou.spark.source.batch import BatchReader, PushingReader
-from tianzhou.spark.source.stream import RefusedStream, StreamReader
+from tianzhou.spark.source.stream import FailedStream, StreamReader
 
 
 class RocketmqSource(DataSource):
-    """The data source; see the module. Options are those of `SourceOptions`."""
+    """The data source; its options are `SourceOptions` and `SinkOptions`."""
 
     @classmethod
     def name(cls) -> str:
@@ -39,7 +39,7 @@ class RocketmqSource(DataSource):
         try:
             return StreamReader(read_options(SourceOptions, self.options).for_stream(), schema)
         except ConfigError as error:
-            return RefusedStream(error)
+            return FailedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from tianzhou.spark.sink.sink import batch_writer

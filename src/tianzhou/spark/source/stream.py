@@ -1,11 +1,11 @@
 """`format("rocketmq")` as a stream.
 
-Batch 0 is empty: it turns the start of the options into places and writes them into the checkpoint
-(`offsets.py` tells why). From then on a batch ends where the queues end, or where the options and
-the trigger limit it; queues that appear later are read from their beginning, and queues whose
-broker is away wait for it.
+Batch 0 is empty: it resolves the starting offsets and writes the positions into the checkpoint
+(reason: see `offsets.py`). Every later batch ends at the ends of the queues, or earlier by the
+limits of the options and the trigger. New queues are read from their beginning; queues of an
+unavailable broker are skipped until it is back.
 
-The reader stays in one process of the driver while the query runs; tasks get partitions only.
+The reader lives in one Python process of the driver while the query runs; tasks get partitions.
 """
 
 import logging
@@ -29,21 +29,22 @@ from tianzhou.client.queues import Queue
 from tianzhou.errors import TianzhouError
 from tianzhou.spark import offsets
 from tianzhou.spark.columns.arrow import Decoder
+from tianzhou.spark.data_loss import report_loss
 from tianzhou.spark.offsets import Bounds, NamedOffset, Positions
 from tianzhou.spark.options import SourceOptions
 from tianzhou.spark.push_down import NO_FILTERS
 from tianzhou.spark.python_worker import TaskPayload
 from tianzhou.spark.source.batch import RangePartition, read_range
-from tianzhou.spark.source.pulling import ClusterReader, report_loss, wanted_queues
+from tianzhou.spark.source.cluster_reader import ClusterReader, wanted_queues
 
 log = logging.getLogger(__name__)
 
 Document = dict[str, Any]
-"""An offset as Spark keeps it."""
+"""An offset in the form of Spark's checkpoint."""
 
 
 class StreamReader(TaskPayload, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the module."""
+    """Plans the batches of a stream and reads their partitions."""
 
     def __init__(self, options: SourceOptions, wanted: StructType) -> None:
         """Raises ConfigError."""
@@ -57,10 +58,10 @@ class StreamReader(TaskPayload, DataSourceStreamReader, SupportsTriggerAvailable
         self._starting = offsets.starting_specs(options, NamedOffset.LATEST)
         self._reader: ClusterReader | None = None
         self._target: Positions | None = None
-        """With the trigger AvailableNow: where the query ends."""
+        """With the trigger AvailableNow: the end of the query."""
         self._last_batch_s = time.monotonic()
 
-    # -- asking the cluster ------------------------------------------------------------------------
+    # -- cluster -----------------------------------------------------------------------------------
 
     def _cluster(self) -> ClusterReader:
         if self._reader is None:
@@ -68,15 +69,15 @@ class StreamReader(TaskPayload, DataSourceStreamReader, SupportsTriggerAvailable
         return self._reader
 
     def _bounds(self, known: Positions) -> dict[Queue, Bounds]:
-        """What there is now; queues of brokers that are away are left out."""
+        """The present bounds; once positions are known, without queues of unavailable brokers."""
         reader = self._cluster()
         try:
             queues = wanted_queues(reader, self._options, self._assigned)
         except TianzhouError as error:
-            # At first this is the user's to mend; later the cluster may come back.
+            # At the start this is a configuration error; later the cluster may come back.
             if not known or not error.retriable:
                 raise
-            log.warning("the stream waits, the cluster cannot be asked: %s", error)
+            log.warning("the stream waits: the cluster is unavailable: %s", error)
             return {}
         return reader.bounds(queues, allow_missing=bool(known))
 
@@ -86,8 +87,7 @@ class StreamReader(TaskPayload, DataSourceStreamReader, SupportsTriggerAvailable
         return dict(offsets.start_mark(self._options.starting_offsets or NamedOffset.LATEST.value))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        # Only the kind tells Spark's specs from ours: whatever is not ReadAllAvailable stands for
-        # all limits of the options.
+        # For any limit but ReadAllAvailable `latestOffset` applies all limits of the options.
         options = self._options
         if options.max_offsets_per_trigger:
             return ReadMaxRows(options.max_offsets_per_trigger)
@@ -106,11 +106,11 @@ class StreamReader(TaskPayload, DataSourceStreamReader, SupportsTriggerAvailable
             offsets.check_named(self._starting, bounds)
             return dict(offsets.document_of(self._pinned(bounds)))
         known = offsets.positions_of(start)
-        bounds = self._reachable(self._bounds(known), known)
+        bounds = self._within_target(self._bounds(known))
         begin = offsets.resume_positions(known, bounds)
         end = offsets.advance(known, bounds)
         if not isinstance(limit, ReadAllAvailable):
-            end = self._admitted(known, begin, end)
+            end = self._apply_limits(known, begin, end)
         if offsets.count_between(begin, end):
             self._last_batch_s = time.monotonic()
         elif end.keys() == known.keys():
@@ -118,19 +118,17 @@ class StreamReader(TaskPayload, DataSourceStreamReader, SupportsTriggerAvailable
         return dict(offsets.document_of(end))
 
     def _pinned(self, bounds: dict[Queue, Bounds]) -> Positions:
-        places = self._cluster().resolve(self._starting, bounds)
-        wrong = {queue: place for queue, place in places.items() if place > bounds[queue].high}
-        report_loss(
-            [
-                offsets.LostRange(queue, bounds[queue].high, place, "are not there yet")
-                for queue, place in wrong.items()
-            ],
-            fail=self._options.fail_on_data_loss,
-        )
-        return {queue: min(place, bounds[queue].high) for queue, place in places.items()}
+        positions = self._cluster().resolve(self._starting, bounds)
+        lost = [
+            offsets.LostRange(queue, bounds[queue].high, position, offsets.NOT_YET)
+            for queue, position in positions.items()
+            if position > bounds[queue].high
+        ]
+        report_loss(lost, fail=self._options.fail_on_data_loss)
+        return {queue: min(position, bounds[queue].high) for queue, position in positions.items()}
 
-    def _reachable(self, bounds: dict[Queue, Bounds], known: Positions) -> dict[Queue, Bounds]:
-        """What this run of the query may read: with AvailableNow nothing that came later."""
+    def _within_target(self, bounds: dict[Queue, Bounds]) -> dict[Queue, Bounds]:
+        """The bounds that this run may read: with AvailableNow nothing that came later."""
         if self._target is None:
             return bounds
         return {
@@ -139,8 +137,8 @@ class StreamReader(TaskPayload, DataSourceStreamReader, SupportsTriggerAvailable
             if queue in self._target
         }
 
-    def _admitted(self, known: Positions, begin: Positions, end: Positions) -> Positions:
-        """The end of a batch that keeps the limits of the options."""
+    def _apply_limits(self, known: Positions, begin: Positions, end: Positions) -> Positions:
+        """The end of a batch within the limits of the options."""
         options = self._options
         waiting = offsets.count_between(begin, end)
         waited_ms = round((time.monotonic() - self._last_batch_s) * 1000)
@@ -148,8 +146,8 @@ class StreamReader(TaskPayload, DataSourceStreamReader, SupportsTriggerAvailable
         if not offsets.is_batch_due(waiting, least, waited_ms, options.trigger_delay_ms):
             return known
         if options.max_bytes_per_trigger:
-            going = {each.queue: each.first for each in offsets.ranges_between(begin, end)}
-            sizes = self._cluster().sample_bytes(going)
+            firsts = {each.queue: each.first for each in offsets.ranges_between(begin, end)}
+            sizes = self._cluster().sample_bytes(firsts)
             average = sum(sizes.values()) / len(sizes) if sizes else 1.0
             end = offsets.limit_count(
                 begin, end, max(int(options.max_bytes_per_trigger / average), 1)
@@ -183,32 +181,31 @@ class StreamReader(TaskPayload, DataSourceStreamReader, SupportsTriggerAvailable
         return read_range(self._options, self._wanted, NO_FILTERS, partition.range)
 
     def commit(self, end: Document) -> None:
-        """Save the group's progress, if asked for; Spark tells of a batch when the next begins."""
+        """Commit the group's offsets if configured; Spark calls this when the next batch begins."""
         if not self._options.commit_offsets or offsets.is_start(end):
             return
-        places = offsets.positions_of(end)
         try:
-            self._cluster().commit(places)
+            self._cluster().commit(offsets.positions_of(end))
         except TianzhouError as error:
-            # The checkpoint is what counts; the group's offsets are for people who watch.
-            log.warning("group %s: its progress was not saved: %s", self._options.group, error)
+            # The checkpoint is authoritative; the group's offsets are for monitoring.
+            log.warning("group %s: offsets not committed: %s", self._options.group, error)
 
     def stop(self) -> None:
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.__exit__(None, None, None)
 
-    # -- on the way to executors -------------------------------------------------------------------
+    # -- serialization -----------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_reader": None}
 
 
-class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """In the place of a reader that there cannot be: whatever Spark asks first, it is told why.
+class FailedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Stands in for a reader with invalid options: every call raises the error.
 
-    An error where PySpark expects the reader would be lost: PySpark stops the reader that it did
-    not get, and tells of that.
+    PySpark would hide an error raised while the reader is created: it calls `stop` on the missing
+    reader and reports that failure instead.
     """
 
     def __init__(self, error: TianzhouError) -> None:
@@ -233,4 +230,4 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise self._error
 
     def stop(self) -> None:
-        """Nothing was begun."""
+        """Nothing to release."""

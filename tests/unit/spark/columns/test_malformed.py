@@ -101,7 +101,7 @@ def test_records_of_the_log_name_their_own_place() -> None:
     assert malformed.misplaced(data, starts, 1_000).tolist() == [False, True, False]
     good, wrong = malformed.intact_records(data, starts, 1_000, check_crc=True)
     assert good.tolist() == [0, 2 * size]
-    assert wrong == [(1, f"the record at {size} is one of 7")]
+    assert wrong == [(1, f"the record at {size} has log offset 7")]
 
 
 def test_gaps_of_a_range_are_counted_and_told_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -167,6 +167,6 @@ async def test_a_rate_is_kept_and_batches_are_small_enough_for_it() -> None:
     assert SinkOptions().count_limit == SinkOptions(max_rows_per_second=100_000).count_limit == 1024
     pace, began_s = RateLimit(200), time.monotonic()
     for _ in range(60):
-        await pace.turn()
+        await pace.wait()
     # Sixty rows at 200 a second, less the tenth of a second that may be made up for.
     assert time.monotonic() - began_s >= 0.19

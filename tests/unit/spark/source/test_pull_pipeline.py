@@ -62,7 +62,7 @@ def run_of(
             return answer is not None
 
         run = PullPipeline(FIRST, STOP, post, loop.create_future(), filtered=filtered)
-        return await run.ended(), run.replies, asked
+        return await run.ended(), run.responses, asked
 
     return asyncio.run(walk())
 
