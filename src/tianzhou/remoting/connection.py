@@ -21,6 +21,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from enum import Enum
 from functools import partial
 from time import perf_counter
 from typing import cast
@@ -43,8 +44,18 @@ from tianzhou.remoting.pending_requests import NEVER_S, Pending, Waiter
 from tianzhou.remoting.shared_state import Switchboard
 from tianzhou.remoting.write_buffer import Outlet
 
-Answer = Command | Awaitable[Command | None] | None
-"""At once, later (an awaitable), or by itself with `connection.send` (None)."""
+
+class Deferral(Enum):
+    """What a handler returns that has parked a request."""
+
+    PARKED = "parked"
+
+
+PARKED = Deferral.PARKED
+"""The response is sent later, with `Connection.send`."""
+
+Answer = Command | Awaitable[Command | Deferral | None] | Deferral | None
+"""A response, an awaitable of one, PARKED, or None for a request without a response (oneway)."""
 
 Handler = Callable[["Connection", Command], Answer]
 """Answers a request."""
@@ -534,7 +545,7 @@ class Connection(Outlet):
             answer = self._refusal(code, error)
         if isinstance(answer, Command):
             self._reply(origin, answer)
-        elif answer is not None:
+        elif answer is not PARKED and answer is not None:
             self._run(code, origin, answer, len(request.body))
 
     def _take_up(self, code: int, origin: _Origin | None, work: Callable[[], Answer]) -> None:
@@ -546,7 +557,7 @@ class Connection(Outlet):
             answer = self._refusal(code, error)
         if isinstance(answer, Command):
             self._reply(origin, answer)
-        elif answer is not None:
+        elif answer is not PARKED and answer is not None:
             self._run(code, origin, answer, 0)
         self._open_gate()
         if self._draining and not self._running_count:
@@ -578,7 +589,11 @@ class Connection(Outlet):
         return error_responses.refusal(error)
 
     def _run(
-        self, code: int, origin: _Origin | None, work: Awaitable[Command | None], body_bytes: int
+        self,
+        code: int,
+        origin: _Origin | None,
+        work: Awaitable[Command | Deferral | None],
+        body_bytes: int,
     ) -> None:
         board = self._board
         if len(board.tasks) >= board.limits.requests_in_flight:
@@ -592,7 +607,11 @@ class Connection(Outlet):
         board.run(self._finish(code, origin, work, body_bytes))
 
     async def _finish(
-        self, code: int, origin: _Origin | None, work: Awaitable[Command | None], body_bytes: int
+        self,
+        code: int,
+        origin: _Origin | None,
+        work: Awaitable[Command | Deferral | None],
+        body_bytes: int,
     ) -> None:
         """Await a handler and send its answer.
 
@@ -612,7 +631,7 @@ class Connection(Outlet):
         finally:
             self._running_count -= 1
             self._board.handled_bytes -= body_bytes
-        if answer is not None:
+        if isinstance(answer, Command):
             self._reply(origin, answer)
         self._open_gate()
         if self._draining and not self._running_count:

@@ -65,7 +65,7 @@ def turned_away(why: str) -> Command:
     return _response(ResponseCode.SYSTEM_BUSY, f"system busy: {why}, try another server or later")
 
 
-def take_back(work: Awaitable[Command | None]) -> None:
+def take_back(work: Awaitable[object]) -> None:
     """Drop an awaitable that will not be awaited, without a warning about it."""
     if isinstance(work, asyncio.Future):
         work.cancel()

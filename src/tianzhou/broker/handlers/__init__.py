@@ -1,5 +1,17 @@
 """Handlers of requests, one module per subject.
 
-A handler is a function of the parts it needs, the connection and the request. It returns the
-answer, or an awaitable of it, or None if the answer comes later; it raises RequestError to refuse.
+A handler is a function of its dependencies, the connection and the request:
+
+    def pull_message(deps: PullDeps, connection: Connection, request: Command) -> Answer: ...
+
+It returns the response, an awaitable of the response, or PARKED if it has parked the request and
+responds later. It raises RequestError to refuse the request.
 """
+
+from collections.abc import Awaitable
+
+from tianzhou.protocol.command import Command
+from tianzhou.remoting.connection import Deferral
+
+Answer = Command | Awaitable[Command | Deferral] | Deferral
+"""What a handler returns."""

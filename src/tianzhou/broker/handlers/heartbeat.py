@@ -9,6 +9,7 @@ from typing import Any
 
 from tianzhou.broker import validation
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.handlers import Answer
 from tianzhou.broker.tables.clients import (
     Change,
     Client,
@@ -56,7 +57,7 @@ from tianzhou.protocol.headers.clients import (
 )
 from tianzhou.protocol.headers.topics import QuerySubscriptionByConsumerRequest
 from tianzhou.remoting import slices
-from tianzhou.remoting.connection import Answer, Connection
+from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.quota.tables import TableLimits
 from tianzhou.remoting.slices import Steps, sliced
 

@@ -17,6 +17,7 @@ import msgspec
 
 from tianzhou.broker import validation
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.handlers import Answer
 from tianzhou.broker.handlers.pull import MayConsume, refuse_waiting
 from tianzhou.broker.longpoll.parked_pops import ParkedPops, PopParked, WaitingPop
 from tianzhou.broker.pop.inflight import Change, InFlight, Key
@@ -50,7 +51,7 @@ from tianzhou.protocol.headers.pop import (
 from tianzhou.protocol.records import receipts
 from tianzhou.protocol.records.receipts import ORDERED_REVIVE_QUEUE, Receipt
 from tianzhou.protocol.records.record import decode_record, encode_stored
-from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.connection import PARKED, Connection
 from tianzhou.remoting.quota.tables import TableLimits
 from tianzhou.store.message_store import MessageStore
 from tianzhou.store.reading import Read, ReadStatus
@@ -95,7 +96,7 @@ class PopDeps:
 # -- popping ---------------------------------------------------------------------------------------
 
 
-def pop_message(deps: PopDeps, connection: Connection, request: Command) -> Command | None:
+def pop_message(deps: PopDeps, connection: Connection, request: Command) -> Answer:
     """POP_MESSAGE."""
     header = decode(PopMessageRequest, request.fields)
     config = deps.settings.config
@@ -111,7 +112,7 @@ def pop_message(deps: PopDeps, connection: Connection, request: Command) -> Comm
     if code is None:
         if is_more:
             deps.polls.visible(header.topic)
-        return None
+        return PARKED
     return msgspec.structs.replace(answer, code=code)
 
 
@@ -533,7 +534,7 @@ def _answer_to(
 # -- looking ---------------------------------------------------------------------------------------
 
 
-def notification(deps: PopDeps, connection: Connection, request: Command) -> Command | None:
+def notification(deps: PopDeps, connection: Connection, request: Command) -> Answer:
     """NOTIFICATION: an answer as soon as there is something to pop."""
     header = decode(NotificationRequest, request.fields)
     config = deps.settings.config
@@ -544,7 +545,7 @@ def notification(deps: PopDeps, connection: Connection, request: Command) -> Com
     waiting = _waiting(connection, request, header, subscription)
     code = _park(deps, config, connection, request, waiting)
     if code is None:
-        return None
+        return PARKED
     return _notice(has_msg=False, polling_full=code == ResponseCode.POLLING_FULL)
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from tianzhou.broker import validation
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.handlers import Answer
 from tianzhou.broker.longpoll.parked_pulls import Parked, ParkedPulls
 from tianzhou.broker.statistics.counters import Stats
 from tianzhou.broker.storing import disk_prefetch
@@ -37,7 +38,7 @@ from tianzhou.protocol.headers.pull import (
     MAY_SUSPEND,
     PullMessageRequest,
 )
-from tianzhou.remoting.connection import Answer, Connection
+from tianzhou.remoting.connection import PARKED, Connection, Deferral
 from tianzhou.store.message_store import MessageStore
 from tianzhou.store.reading import Read, ReadStatus
 
@@ -137,7 +138,7 @@ def pull_message(deps: PullDeps, connection: Connection, request: Command) -> An
     return _pull(deps, asked)
 
 
-async def _pull_from_disk(deps: PullDeps, asked: Asked) -> Command | None:
+async def _pull_from_disk(deps: PullDeps, asked: Asked) -> Command | Deferral:
     """Let a thread wait for the disk; meanwhile all others are served."""
     topic, queue_id = asked.header.topic, asked.header.queue_id
     queue_offset = asked.header.queue_offset
@@ -154,7 +155,7 @@ async def _pull_from_disk(deps: PullDeps, asked: Asked) -> Command | None:
     return _pull(deps, asked)
 
 
-def _pull(deps: PullDeps, asked: Asked) -> Command | None:
+def _pull(deps: PullDeps, asked: Asked) -> Command | Deferral:
     """Answer with what there is, or let the pull wait for more."""
     _, _, header, group, subscription, _ = asked
     config = deps.settings.config
@@ -167,7 +168,7 @@ def _pull(deps: PullDeps, asked: Asked) -> Command | None:
             header.consumer_group, header.topic, header.queue_id, header.commit_offset
         )
     if code == ResponseCode.PULL_NOT_FOUND and _park(deps, config, asked):
-        return None
+        return PARKED
     if code == ResponseCode.SUCCESS:
         deps.found(header, subscription, read.next_offset)
     return _answer(deps, config, header, group, read, code, started_ms)

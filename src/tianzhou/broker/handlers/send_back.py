@@ -16,6 +16,7 @@ from tianzhou.broker import validation
 from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
 from tianzhou.broker.background.fair_queue import FairQueue
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.handlers import Answer
 from tianzhou.broker.statistics.counters import Stats
 from tianzhou.broker.storing import retry_dlq
 from tianzhou.broker.storing.durability import Durability
@@ -37,7 +38,7 @@ from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers import decode
 from tianzhou.protocol.headers.send import ConsumerSendMsgBackRequest
 from tianzhou.protocol.pure.record import RecordFields
-from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.connection import PARKED, Connection
 from tianzhou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -64,9 +65,7 @@ class SendBackDeps:
     step: CrashPoint = no_crash_point
 
 
-def send_back(
-    deps: SendBackDeps, connection: Connection, request: Command
-) -> Command | Awaitable[Command] | None:
+def send_back(deps: SendBackDeps, connection: Connection, request: Command) -> Answer:
     """CONSUMER_SEND_MSG_BACK."""
     fair_queue = deps.fair_queue
     if fair_queue.admits(connection):
@@ -83,7 +82,7 @@ def send_back(
     fair_queue.wait(
         connection, partial(connection.put_off(request), partial(_send_back, deps, request))
     )
-    return None
+    return PARKED
 
 
 def _send_back(deps: SendBackDeps, request: Command) -> Command | Awaitable[Command]:

@@ -15,17 +15,19 @@ from collections.abc import Callable, Sequence
 
 from tianzhou.broker.acl.control import AccessControl
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.handlers import Answer
 from tianzhou.broker.quota.bodies import LONGER
 from tianzhou.broker.quota.control import Quotas
 from tianzhou.broker.requests.fast_path import FastPath
 from tianzhou.broker.requests.slow_log import SlowLog
+from tianzhou.broker.requests.table import Handle
 from tianzhou.broker.tables.clients import Subscription
 from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers.pull import PullMessageRequest
-from tianzhou.remoting.connection import Answer, Connection, Handler
+from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.quota.bodies import check_body
 
 OnClosed = Callable[[Connection], None]
@@ -48,12 +50,12 @@ class RequestPipeline:
         self._access = access
         self._quotas = quotas
         self._slow = SlowLog()
-        self._handle: Handler = _refuse
+        self._handle: Handle = _refuse
         self._fast_path: FastPath | None = None
         self._on_closed: Sequence[OnClosed] = ()
 
     def open(
-        self, handle: Handler, fast_path: FastPath | None, on_closed: Sequence[OnClosed]
+        self, handle: Handle, fast_path: FastPath | None, on_closed: Sequence[OnClosed]
     ) -> None:
         """Serve requests from now on; `fast_path` is None where the kernel may not be used."""
         self._handle = handle

@@ -12,9 +12,10 @@ import time
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
+from tianzhou.broker.handlers import Answer
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
-from tianzhou.remoting.connection import Answer
+from tianzhou.remoting.connection import PARKED, Deferral
 from tianzhou.remoting.log_rate_limit import LineLimit
 
 log = logging.getLogger(__name__)
@@ -29,11 +30,11 @@ class _Timed:
 
     __slots__ = ("_then", "_work")
 
-    def __init__(self, work: Awaitable[Command | None], then: Callable[[], None]) -> None:
+    def __init__(self, work: Awaitable[Command | Deferral], then: Callable[[], None]) -> None:
         self._work = work
         self._then = then
 
-    def __await__(self) -> Generator[Any, Any, Command | None]:
+    def __await__(self) -> Generator[Any, Any, Command | Deferral]:
         try:
             return (yield from self._work.__await__())
         finally:
@@ -58,7 +59,7 @@ class SlowLog:
     def watch(self, peer: str, request: Command, answer: Answer, started_s: float,
               threshold_ms: int) -> Answer:  # fmt: skip
         """Note a request that was answered at once; time one that will be answered later."""
-        if answer is None or isinstance(answer, Command):
+        if answer is PARKED or isinstance(answer, Command):
             # Hardly any is slow, so what a line would say is looked up only for those.
             if (time.perf_counter() - started_s) * 1000 >= threshold_ms:
                 self.note(peer, request.code, topic_of(request), started_s, threshold_ms)

@@ -1,9 +1,11 @@
 """The handler of each request code, with its dependencies, and why other codes are refused."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from tianzhou.broker.handlers import (
+    Answer,
     assignment,
     heartbeat,
     offsets,
@@ -29,7 +31,9 @@ from tianzhou.broker.requests.unsupported import REFUSED
 from tianzhou.errors import RequestError
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
-from tianzhou.remoting.connection import Answer, Connection, Handler
+from tianzhou.remoting.connection import Connection
+
+Handle = Callable[[Connection, Command], Answer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +92,7 @@ def explain(code: int) -> str:
     return f"request type {code} ({name}) not supported: a broker does not serve it"
 
 
-def _handlers(deps: HandlerDeps) -> dict[int, Handler]:
+def _handlers(deps: HandlerDeps) -> dict[int, Handle]:
     return {
         # -- messages
         RequestCode.SEND_MESSAGE: partial(send.send_message, deps.send),

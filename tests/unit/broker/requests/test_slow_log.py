@@ -11,6 +11,7 @@ from tianzhou.broker.requests.slow_log import SlowLog, topic_of
 from tianzhou.errors import RequestError
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
+from tianzhou.remoting.connection import PARKED, Deferral
 from tianzhou.remoting.error_responses import take_back
 from tianzhou.remoting.log_rate_limit import LINES_A_SECOND
 
@@ -33,10 +34,10 @@ def test_a_slow_one_is_told_in_one_line_with_its_fields(caplog: pytest.LogCaptur
     assert 2000 <= fields["took_ms"] < 60_000
 
 
-def test_fast_ones_and_those_that_are_held_are_not_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_fast_ones_and_parked_ones_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     slow = SlowLog()
     slow.watch(PEER, SEND, Command(code=0), ago(0), 60_000)
-    assert slow.watch(PEER, SEND, None, ago(0), 60_000) is None
+    assert slow.watch(PEER, SEND, PARKED, ago(0), 60_000) is PARKED
     assert not caplog.records
 
 
@@ -50,9 +51,9 @@ async def test_one_that_is_answered_later_is_timed_to_its_end(
     answer = SlowLog().watch(PEER, SEND, work(), ago(2), 1000)
     assert isinstance(answer, Awaitable)
     assert not caplog.records, "it has not ended"
-    told = await answer
-    assert told is not None
-    assert told.code == 7
+    response = await answer
+    assert isinstance(response, Command)
+    assert response.code == 7
     assert len(caplog.records) == 1
 
 
@@ -75,7 +76,7 @@ async def test_an_answer_that_nobody_awaits_is_taken_back_without_a_warning() ->
     answer = SlowLog().watch(PEER, SEND, work(), ago(0), 1000)
     assert isinstance(answer, Awaitable)
     take_back(answer)
-    future: asyncio.Future[Command | None] = asyncio.get_running_loop().create_future()
+    future: asyncio.Future[Command | Deferral] = asyncio.get_running_loop().create_future()
     answer = SlowLog().watch(PEER, SEND, future, ago(0), 1000)
     assert isinstance(answer, Awaitable)
     take_back(answer)
