@@ -10,7 +10,7 @@ from tests.support.apache.backends import Backend
 from tests.support.apache.consumer_scenarios import SCENARIOS, Scenario, Site
 from tests.support.brokers import eventually, peer_of
 from tianzhou.client import ClientSettings, Message, PushConsumer, ReceivedMessage
-from tianzhou.client.connection import hub
+from tianzhou.client.connection import shared_hubs
 from tianzhou.client.sending import send_request
 from tianzhou.client.sending.send_request import Packing
 from tianzhou.clock import wall_ms
@@ -20,10 +20,10 @@ from tianzhou.protocol.sysflag import INNER_BATCH
 
 async def broker_of(namesrv: str) -> tuple[str, str]:
     """Name and address of the only broker."""
-    own = hub.acquire(ClientSettings(namesrv=namesrv))
+    own = shared_hubs.acquire(ClientSettings(namesrv=namesrv))
     try:
-        route = await own.route("TBW102")
-        return route.readable[0].broker_name, own.topic_addresses("TBW102")[0]
+        route = await own.routes.get("TBW102")
+        return route.readable[0].broker_name, own.routes.topic_addresses("TBW102")[0]
     finally:
         await own.release()
 
@@ -70,12 +70,12 @@ async def send_as_one(namesrv: str, topic: str, texts: list[str]) -> None:
     ]
     out = send_request.outgoing_batch(topic, items, texts, Packing(), wait_stored=True)
     named = replace(out, properties_text=f"UNIQ_KEY\x01{'F' * 32}\x02{out.properties_text}")
-    own = hub.acquire(ClientSettings(namesrv=namesrv))
+    own = shared_hubs.acquire(ClientSettings(namesrv=namesrv))
     try:
-        (queue,) = (await own.route(topic)).writable
+        (queue,) = (await own.routes.get(topic)).writable
         template = send_request.header_template("batching", queue, "TBW102", 4, unit_mode=False)
         fields = send_request.fields_of(template, named, wall_ms())
-        address = own.master_address(queue.broker_name)
+        address = own.routes.master_address(queue.broker_name)
         assert address is not None
         await own.call(address, Command(code=named.code, ext_fields=fields, body=named.body))
     finally:

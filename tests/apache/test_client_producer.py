@@ -22,7 +22,7 @@ from tianzhou.client import (
     TransactionState,
     by_hash,
 )
-from tianzhou.client.connection import hub
+from tianzhou.client.connection import shared_hubs
 from tianzhou.errors import BrokerError, ReplyTimeout, RouteNotFound
 from tianzhou.message import StoredMessage
 from tianzhou.names import TRACE_TOPIC
@@ -397,22 +397,22 @@ async def create_topic(
     settings = ClientSettings(
         namesrv=backend.namesrv, instance_name="operator", credentials=credentials
     )
-    own = hub.acquire(settings)
+    own = shared_hubs.acquire(settings)
     fields = {
         "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(queue_count),
         "writeQueueNums": str(queue_count), "perm": "6", "topicFilterType": "SINGLE_TAG",
         "topicSysFlag": "0", "order": "false", "attributes": attributes,
     }  # fmt: skip
     try:
-        await own.route("TBW102")
-        (address,) = own.topic_addresses("TBW102")
+        await own.routes.get("TBW102")
+        (address,) = own.routes.topic_addresses("TBW102")
         await own.call(
             address, Command(code=RequestCode.UPDATE_AND_CREATE_TOPIC, ext_fields=fields)
         )
 
         async def queue_ids() -> list[int]:
             try:
-                route = await own.route(topic, refresh=True)
+                route = await own.routes.get(topic, refresh=True)
             except RouteNotFound:
                 return []
             return [queue.queue_id for queue in route.writable]

@@ -34,7 +34,7 @@ from tianzhou.client import (
     ReceivedMessage,
     Tls,
 )
-from tianzhou.client.connection import hub
+from tianzhou.client.connection import shared_hubs
 from tianzhou.errors import BrokerError, ConnectError
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
@@ -122,7 +122,7 @@ async def test_users_and_policies_of_5(cluster: Secured) -> None:
 
 async def create_user(cluster: Secured, user: Credentials, resources: list[str]) -> None:
     """As `mqadmin createUser` and `createAcl` do."""
-    own = hub.acquire(cluster.settings(CHIEF, encrypted=False))
+    own = shared_hubs.acquire(cluster.settings(CHIEF, encrypted=False))
     name = user.access_key
     entries = [
         {"resource": resource, "actions": ["Pub", "Sub"], "decision": "Allow"}
@@ -135,8 +135,8 @@ async def create_user(cluster: Secured, user: Credentials, resources: list[str])
         (RequestCode.AUTH_CREATE_ACL, {"subject": f"User:{name}"}, acl),
     )
     try:
-        await own.route("TBW102")
-        (address,) = own.topic_addresses("TBW102")
+        await own.routes.get("TBW102")
+        (address,) = own.routes.topic_addresses("TBW102")
         for code, fields, body in requests:
             await own.call(
                 address, Command(code=code, ext_fields=fields, body=json.dumps(body).encode())

@@ -34,7 +34,7 @@ from tianzhou.client import (
     SendResult,
     Tls,
 )
-from tianzhou.client.connection import hub
+from tianzhou.client.connection import shared_hubs
 from tianzhou.client.sending.settings import ProducerSettings
 from tianzhou.errors import (
     BodyError,
@@ -67,7 +67,7 @@ async def nothing_left() -> AsyncIterator[None]:
     before = len(asyncio.all_tasks())
     sockets = set(psutil.Process().net_connections(kind="inet"))
     yield
-    assert not hub.hubs_of(asyncio.get_running_loop())
+    assert not shared_hubs.hubs_of(asyncio.get_running_loop())
     gc.collect()
     await eventually(lambda: len(asyncio.all_tasks()) <= before, f"tasks: {asyncio.all_tasks()}")
     left = set(psutil.Process().net_connections(kind="inet")) - sockets
@@ -97,11 +97,11 @@ async def test_clients_with_equal_settings_share(namesrv: str) -> None:
     async with Producer("one", namesrv=namesrv) as one, Producer("two", namesrv=namesrv) as two:
         await one.send("Shared", b"1")
         await two.send("Shared", b"2")
-        assert len(hub.hubs_of(asyncio.get_running_loop())) == 1
+        assert len(shared_hubs.hubs_of(asyncio.get_running_loop())) == 1
         async with Producer("three", namesrv=namesrv, instance_name="other") as three:
             await three.send("Shared", b"3")
-            assert len(hub.hubs_of(asyncio.get_running_loop())) == 2
-        assert len(hub.hubs_of(asyncio.get_running_loop())) == 1
+            assert len(shared_hubs.hubs_of(asyncio.get_running_loop())) == 2
+        assert len(shared_hubs.hubs_of(asyncio.get_running_loop())) == 1
 
 
 async def test_what_a_producer_is_told_beside_its_cluster_takes_no_connections(
@@ -120,7 +120,7 @@ async def test_what_a_producer_is_told_beside_its_cluster_takes_no_connections(
     ):
         for producer in (plain, traced, observed, spaced):
             await producer.send("Told", b"x")
-        assert len(hub.hubs_of(asyncio.get_running_loop())) == 1
+        assert len(shared_hubs.hubs_of(asyncio.get_running_loop())) == 1
         found = [
             each
             for queue in await reader.queues("Told")
@@ -137,19 +137,19 @@ async def test_what_a_producer_is_told_beside_its_cluster_takes_no_connections(
 
 async def test_consumers_of_a_group_get_hubs_of_their_own(namesrv: str) -> None:
     settings = ClientSettings(namesrv=namesrv)
-    one, two = hub.acquire(settings, "g"), hub.acquire(settings, "g")
-    other = hub.acquire(settings, "h")
+    one, two = shared_hubs.acquire(settings, "g"), shared_hubs.acquire(settings, "g")
+    other = shared_hubs.acquire(settings, "h")
     assert one.client_id != two.client_id
     assert other is one
     await one.release("g")
-    assert hub.acquire(settings, "g") is one
+    assert shared_hubs.acquire(settings, "g") is one
     await one.release("g")
     await two.release("g")
     await other.release("h")
     named = ClientSettings(namesrv=namesrv, instance_name="fixed")
-    third = hub.acquire(named, "g")
+    third = shared_hubs.acquire(named, "g")
     with pytest.raises(ConfigError, match="instance_name"):
-        hub.acquire(named, "g")
+        shared_hubs.acquire(named, "g")
     await third.release("g")
 
 
@@ -359,10 +359,10 @@ async def register_silent(namesrv: Peer, address: str, topic: str) -> None:
 
 async def test_silent_nameserver_is_not_waited_for_twice_on_one_connection() -> None:
     async with silent_server() as (address, accepted):
-        own = hub.acquire(ClientSettings(namesrv=address, api_timeout_ms=1_000))
+        own = shared_hubs.acquire(ClientSettings(namesrv=address, api_timeout_ms=1_000))
         for _ in range(2):
             with pytest.raises(RequestTimeout):
-                await own.route("T", refresh=True)
+                await own.routes.get("T", refresh=True)
         assert len(accepted) == 2  # the dead connection was given up after the first time-out
         await own.release()
 
@@ -471,7 +471,7 @@ async def test_closed_before_the_answer(namesrv: str) -> None:
             await hasty.close()
             outcomes = await asyncio.gather(*sends, return_exceptions=True)
             assert all(isinstance(each, SendResult | TianzhouError) for each in outcomes), outcomes
-        (own,) = hub.hubs_of(asyncio.get_running_loop())
+        (own,) = shared_hubs.hubs_of(asyncio.get_running_loop())
         assert (await other.send("Late", b"after")).queue.topic == "Late"
         assert own.settings.namesrv == namesrv
 
@@ -528,7 +528,7 @@ async def test_tls(tmp_path: Path) -> None:
         trusting = Tls(trusted=tmp_path / "ca.pem")
         async with Producer("secure", namesrv=namesrv, tls=trusting) as producer:
             await producer.send("T", b"secure")
-            (own,) = hub.hubs_of(asyncio.get_running_loop())
+            (own,) = shared_hubs.hubs_of(asyncio.get_running_loop())
             assert own.settings.tls == trusting
         doubting = Tls(trusted=authority_of_others(tmp_path))
         async with Producer("doubting", namesrv=namesrv, tls=doubting) as producer:

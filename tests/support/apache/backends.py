@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from tests.support.apache.servers import apache_broker, apache_namesrv
 from tianzhou.client import ClientSettings
-from tianzhou.client.connection import hub
+from tianzhou.client.connection import hub, shared_hubs
 from tianzhou.errors import RouteNotFound
 from tianzhou.message import StoredMessage
 from tianzhou.protocol.codes import RequestCode, ResponseCode
@@ -64,12 +64,12 @@ class Backend:
 
     async def stored(self, topic: str) -> list[StoredMessage]:
         """Everything that lies in a topic now, by queue and place."""
-        own = hub.acquire(ClientSettings(namesrv=self.namesrv))
+        own = shared_hubs.acquire(ClientSettings(namesrv=self.namesrv))
         try:
-            route = await own.route(topic, refresh=True)
+            route = await own.routes.get(topic, refresh=True)
             found: list[StoredMessage] = []
             for queue in route.readable:
-                address = own.master_address(queue.broker_name)
+                address = own.routes.master_address(queue.broker_name)
                 assert address is not None
                 found += await _pull_all(own, address, topic, queue.queue_id)
             return found

@@ -20,29 +20,27 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from tianzhou.client.connection import routes
 from tianzhou.client.connection.broker_error import broker_error
 from tianzhou.client.connection.dead_connections import DeadConnectionDetector
 from tianzhou.client.connection.dial_backoff import DialBackoff
 from tianzhou.client.connection.nameservers import Nameservers
 from tianzhou.client.connection.retry_policy import NO_RETRY, FailureKind, RetryPauses, failure_kind
-from tianzhou.client.connection.routes import Addresses, TopicRoute
+from tianzhou.client.connection.route_cache import RouteCache
+from tianzhou.client.connection.routes import TopicRoute
 from tianzhou.client.identity import new_client_id
-from tianzhou.client.settings import DEFAULT_INSTANCE, ClientSettings
+from tianzhou.client.settings import ClientSettings
 from tianzhou.errors import (
-    BrokersUnavailable,
     ClientClosed,
     ConfigError,
     ConnectError,
     NameserverUnavailable,
     NotANameserver,
     RecordError,
-    RemotingError,
     RequestTimeout,
     RouteNotFound,
     TianzhouError,
 )
-from tianzhou.names import AUTO_CREATE_TOPIC, MASTER_ID, PERM_WRITE, RETRY_TOPIC_PREFIX
+from tianzhou.names import MASTER_ID, RETRY_TOPIC_PREFIX
 from tianzhou.protocol import bodies, headers, properties
 from tianzhou.protocol.acl import sign
 from tianzhou.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
@@ -61,9 +59,6 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 Reply = Command | Awaitable[Command | None] | None
 
-_ROUTE_AGE_S = 1.0
-"""How young a route may be that is asked for again because of doubt: that of a template, since a
-topic has its own soon after its first message, or one that led to an error."""
 _HEARTBEAT_RETRY_MS = 500
 
 
@@ -104,8 +99,9 @@ class HeartbeatFailure:
 class Hub:
     """Connections, routes and heartbeats of the clients of one cluster."""
 
-    def __init__(self, settings: ClientSettings) -> None:
-        """Use `acquire`. Raises ConfigError."""
+    def __init__(self, settings: ClientSettings, on_stopped: "Callable[[Hub], None]") -> None:
+        """Use `shared_hubs.acquire`, which is told when the hub stops. Raises ConfigError."""
+        self._on_stopped = on_stopped
         self.settings = settings
         self.client_id = new_client_id(settings)
         self.broker_versions: dict[str, int] = {}
@@ -114,14 +110,18 @@ class Hub:
         """Who waits for PUSH_REPLY_MESSAGE_TO_CLIENT, by correlation id."""
         self._pid = os.getpid()
         self.loop = asyncio.get_running_loop()
+        self._heartbeat_wanted = asyncio.Event()
         self.namesrvs = Nameservers(
             settings.namesrv_addresses(), self.request, self._warn, settings.api_timeout_ms
         )
         self._client = Client(tls=settings.tls, handle=self._on_request, on_closed=self._on_closed)
-        self._routes: dict[str, TopicRoute] = {}
-        self._route_times_s: dict[str, float] = {}
-        self._fetches: dict[str, asyncio.Task[TopicRoute]] = {}
-        self._brokers: dict[str, Addresses] = {}
+        self.routes = RouteCache(
+            self.namesrvs,
+            check_open=self._check_open,
+            on_failure=self._warn_of_route,
+            on_route=self._on_route,
+            on_new_broker=self._heartbeat_wanted.set,
+        )
         self._backoff = DialBackoff(settings.reconnect_min_ms, settings.reconnect_max_ms)
         self._producers: list[Member] = []
         self._consumers: dict[str, Member] = {}
@@ -130,7 +130,6 @@ class Hub:
         self.reserved_groups: set[str] = set()
         """Groups whose consumer holds this hub."""
         self._dead_connections = DeadConnectionDetector()
-        self._heartbeat_wanted = asyncio.Event()
         self._repeats = Repeats()
         self._closed = False
         self._tasks = (
@@ -199,7 +198,7 @@ class Hub:
                     or left_s <= 0
                 ):
                     raise
-                self.refresh_in_background(topic)
+                self.routes.refresh_in_background(topic)
                 await asyncio.sleep(min(pauses.after_failure(1), left_s))
 
     async def oneway(self, address: str, command: Command, timeout_ms: int | None = None) -> None:
@@ -237,7 +236,7 @@ class Hub:
 
     def dial_pause_s(self, broker_name: str) -> float:
         """How long the master of a broker is not dialled, because it refused connections."""
-        address = self.master_address(broker_name)
+        address = self.routes.master_address(broker_name)
         return self._backoff.remaining_s(address, self.loop.time()) if address else 0.0
 
     def _prepare(self, command: Command) -> None:
@@ -245,173 +244,31 @@ class Hub:
         if self.settings.credentials is not None:
             sign(command, self.settings.credentials)
 
-    # -- addresses ---------------------------------------------------------------------------------
-
-    def master_address(self, broker_name: str) -> str | None:
-        """The address of a master, as far as the cached routes know it."""
-        return self._brokers.get(broker_name, {}).get(MASTER_ID)
-
-    def read_address(
-        self, broker_name: str, broker_id: int = MASTER_ID, *, only_this: bool = False
-    ) -> tuple[str, bool] | None:
-        """The address to read from and whether it is a slave's; see `address_for_reading`."""
-        addresses = self._brokers.get(broker_name, {})
-        return routes.address_for_reading(addresses, broker_id, only_this=only_this)
-
-    def topic_addresses(self, topic: str) -> list[str]:
-        """One address of each broker that has the topic, masters before slaves."""
-        route = self._routes.get(topic)
-        if route is None:
-            return []
-        tables = routes.broker_addresses(route.data).values()
-        return [table[min(table)] for table in tables if table]
-
     # -- routes ------------------------------------------------------------------------------------
-
-    def cached_route(self, topic: str) -> TopicRoute | None:
-        """The route as it is known, that of a template included; nothing is asked."""
-        return self._routes.get(topic)
-
-    async def route(self, topic: str, *, refresh: bool = False) -> TopicRoute:
-        """The route of a topic that exists, cached unless `refresh` asks for news.
-
-        Raises RouteNotFound if no nameserver knows it, RemotingError if none can be asked.
-        """
-        route = self._routes.get(topic)
-        if route is not None and not refresh and not route.is_template:
-            return route
-        return await self._fetch(topic)
-
-    async def publish_route(
-        self, topic: str, *, template: str = AUTO_CREATE_TOPIC, queue_count: int = 4
-    ) -> TopicRoute:
-        """The route to send to: the topic's own, or that of the template it will be made from.
-
-        Raises RouteNotFound if there is no queue to write to, RemotingError.
-        """
-        route = self._routes.get(topic)
-        if route is not None and route.writable:
-            if route.is_template:
-                self.refresh_in_background(topic)
-            return route
-        try:
-            route = await self._fetch(topic)
-        except RouteNotFound:
-            route = await self._template_route(topic, template, queue_count)
-        if not route.writable:
-            if any(queue.perm & PERM_WRITE for queue in route.data.queues):
-                raise BrokersUnavailable(
-                    f"topic {topic}: the master of its broker is not registered"
-                )
-            raise RouteNotFound(f"topic {topic}: no broker gives permission to write to it")
-        return route
-
-    async def refresh_routes(self, topics: Iterable[str]) -> list[TianzhouError]:
-        """Ask for routes again; failures are logged and returned, what is known stays."""
-        failures: list[TianzhouError] = []
-        for topic in topics:
-            try:
-                await self._fetch(topic)
-            except RouteNotFound as error:
-                failures.append(error)
-                again_s = self.settings.poll_namesrv_ms / 1000
-                self._warn_of_topic(
-                    topic, f"topic {topic} does not exist yet; it is looked for every {again_s:g} s"
-                )
-            except TianzhouError as error:
-                failures.append(error)
-                self._warn_of_topic(topic, f"topic {topic}: where it is cannot be asked: {error}")
-        return failures
-
-    async def _fetch(self, topic: str) -> TopicRoute:
-        """Ask a nameserver; callers at the same time share the answer."""
-        self._check_open()
-        fetch = self._fetches.get(topic) or self._start_fetch(topic)
-        await asyncio.wait((fetch,))
-        if fetch.cancelled():
-            raise ClientClosed(f"topic {topic}: the client is closed")
-        error = fetch.exception()
-        if error is None:
-            return fetch.result()
-        if isinstance(error, RouteNotFound | RemotingError):
-            # Each caller gets an exception of its own: a shared one would collect tracebacks.
-            raise type(error)(*error.args) from error.__cause__
-        raise error
-
-    def _fetched(self, topic: str, fetch: asyncio.Task[TopicRoute]) -> None:
-        del self._fetches[topic]
-        if not fetch.cancelled():
-            fetch.exception()  # looked at, even if everyone who waited has gone
-
-    async def _query_route(self, topic: str) -> TopicRoute:
-        route = routes.route_of(topic, await self.namesrvs.route(topic))
-        self._store_route(route)
-        return route
-
-    async def _template_route(self, topic: str, template: str, queue_count: int) -> TopicRoute:
-        data = await self.namesrvs.template_route(topic, template)
-        route = routes.template_route(topic, data, queue_count)
-        self._store_route(route)
-        return route
-
-    def refresh_in_background(self, topic: str) -> None:
-        """Ask for a route again in the background, because an error casts doubt on it."""
-        now_s = self.loop.time()
-        asked_s = self._route_times_s.get(topic, 0.0)
-        if self._closed or now_s - asked_s < _ROUTE_AGE_S or topic in self._fetches:
-            return
-        self._route_times_s[topic] = now_s
-        self._start_fetch(topic)
-
-    def _start_fetch(self, topic: str) -> "asyncio.Task[TopicRoute]":
-        fetch = self.loop.create_task(self._query_route(topic), name=f"route of {topic}")
-        self._fetches[topic] = fetch
-        fetch.add_done_callback(lambda done: self._fetched(topic, done))
-        return fetch
-
-    def _store_route(self, route: TopicRoute) -> None:
-        self._route_times_s[route.topic] = self.loop.time()
-        old = self._routes.get(route.topic)
-        if old == route:
-            return
-        self._routes[route.topic] = route
-        self._add_brokers(routes.broker_addresses(route.data))
-        if old is not None:
-            log.info(
-                "topic %s: route changed, %d queues to write", route.topic, len(route.writable)
-            )
-        for member in (*self._producers, *self._consumers.values()):
-            member.on_route(route)
-
-    def _add_brokers(self, brokers: dict[str, Addresses]) -> None:
-        known = self._broker_addresses()
-        self._brokers |= brokers
-        if self._broker_addresses() - known:
-            self._heartbeat_wanted.set()
-
-    def _broker_addresses(self) -> set[str]:
-        return {address for table in self._brokers.values() for address in table.values()}
 
     async def _poll_routes(self) -> None:
         while True:
             await asyncio.sleep(self.settings.poll_namesrv_ms / 1000)
-            members = (*self._producers, *self._consumers.values())
-            wanted = {topic for member in members for topic in member.topics()}
-            for topic in set(self._routes) - wanted:
-                del self._routes[topic]
-            self._route_times_s = {
-                topic: asked_s
-                for topic, asked_s in self._route_times_s.items()
-                if topic in self._routes
-            }
-            await self.refresh_routes(sorted(wanted))
-            self._forget_brokers()
+            wanted = {topic for member in self._members() for topic in member.topics()}
+            self.routes.retain(wanted)
+            await self.routes.refresh(sorted(wanted))
+            self.routes.forget_brokers()
 
-    def _forget_brokers(self) -> None:
-        """Keep only the brokers that some route names."""
-        self._brokers = {}
-        for route in self._routes.values():
-            self._brokers |= routes.broker_addresses(route.data)
+    def _on_route(self, route: TopicRoute) -> None:
+        for member in self._members():
+            member.on_route(route)
+
+    def _members(self) -> tuple[Member, ...]:
+        return (*self._producers, *self._consumers.values())
+
+    def _warn_of_route(self, topic: str, error: TianzhouError) -> None:
+        if topic.startswith(RETRY_TOPIC_PREFIX):
+            return  # brokers create retry topics with the first failed message
+        text = f"topic {topic}: the nameserver cannot be asked for its route: {error}"
+        if isinstance(error, RouteNotFound):
+            interval_s = self.settings.poll_namesrv_ms / 1000
+            text = f"topic {topic} does not exist yet; it is looked up every {interval_s:g} s"
+        self._warn(("route", topic), text)
 
     # -- members -----------------------------------------------------------------------------------
 
@@ -454,7 +311,7 @@ class Hub:
 
     def _registered_brokers(self) -> list[str]:
         """Brokers that took a heartbeat of ours."""
-        return [each for each in self._broker_addresses() if each in self.broker_versions]
+        return [each for each in self.routes.all_addresses() if each in self.broker_versions]
 
     async def _unregister(self, address: str, fields: dict[str, str], group: str) -> None:
         command = Command(code=RequestCode.UNREGISTER_CLIENT, ext_fields=dict(fields))
@@ -481,7 +338,7 @@ class Hub:
         body = bodies.encode(data)
         targets = [
             (name, address)
-            for name, addresses in self._brokers.items()
+            for name, addresses in self.routes.brokers.items()
             for broker_id, address in addresses.items()
             if broker_id == MASTER_ID or data.consumers
         ]
@@ -490,7 +347,7 @@ class Hub:
 
     async def ensure_registered(self, topic: str) -> None:
         """See that the brokers of a topic have heard of the members of this hub."""
-        if not all(each in self.broker_versions for each in self.topic_addresses(topic)):
+        if not all(each in self.broker_versions for each in self.routes.topic_addresses(topic)):
             await self.heartbeat()
 
     def _producer_data(self) -> list[ProducerData]:
@@ -593,15 +450,14 @@ class Hub:
             self.reserved_groups.discard(consumer_group)
         self.user_count -= 1
         if self.user_count == 0:
-            _forget(self)
+            self._on_stopped(self)
             await self._close()
 
     async def _close(self) -> None:
         self._closed = True
-        tasks = (*self._tasks, *self._fetches.values())
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.wait(tasks)
+        await asyncio.wait((*self._tasks, *self.routes.close()))
         for waiter in self.replies.values():
             waiter.cancel()
         await self._client.close()
@@ -618,11 +474,6 @@ class Hub:
             raise ClientClosed(
                 "this client was started before the process forked; start another one in the child"
             )
-
-    def _warn_of_topic(self, topic: str, text: str) -> None:
-        """Retry topics exist once something has failed, so nothing is wrong without them."""
-        if not topic.startswith(RETRY_TOPIC_PREFIX):
-            self._warn(("route", topic), text)
 
     def _warn(self, kind: tuple[str, str], text: str) -> None:
         untold_count = self._repeats.note(kind, self.loop.time())
@@ -643,66 +494,3 @@ _GROUP_FIELDS: dict[int, str] = {
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: "group",
 }
 """Where requests to a consumer name its group."""
-
-
-# -- the hubs of this process ----------------------------------------------------------------------
-
-_hubs: list[Hub] = []
-_abandoned: list[list[Hub]] = []
-
-
-def acquire(settings: ClientSettings, consumer_group: str | None = None) -> Hub:
-    """The hub of the running event loop for these settings; each call needs its `release`.
-
-    A consumer names its group (as on the wire): two consumers of a group get different hubs, since
-    brokers tell members apart by their client ids. Raises ConfigError.
-    """
-    loop = asyncio.get_running_loop()
-    wanted = settings.shared()
-    for hub in _hubs:
-        if hub.settings != wanted or not _belongs(hub, loop):
-            continue
-        if consumer_group is None or consumer_group not in hub.reserved_groups:
-            break
-        if wanted.instance_name != DEFAULT_INSTANCE:
-            raise ConfigError(
-                f"group {consumer_group}: instance {wanted.instance_name} has a consumer of it in "
-                "this process already; give the second one another instance_name"
-            )
-    else:
-        hub = Hub(wanted)
-        _hubs.append(hub)
-    hub.user_count += 1
-    if consumer_group is not None:
-        hub.reserved_groups.add(consumer_group)
-    return hub
-
-
-def hubs_of(loop: asyncio.AbstractEventLoop) -> list[Hub]:
-    """The hubs that run on a loop, for whoever looks after it."""
-    return [hub for hub in _hubs if _belongs(hub, loop)]
-
-
-def _belongs(hub: Hub, loop: asyncio.AbstractEventLoop) -> bool:
-    return hub.loop is loop and not hub.closed
-
-
-def _forget(hub: Hub) -> None:
-    if hub in _hubs:
-        _hubs.remove(hub)
-    # Loops that ended without closing their clients leave nothing to share.
-    _hubs[:] = [other for other in _hubs if not other.loop.is_closed()]
-
-
-def _abandon() -> None:
-    """Leave the hubs to the parent process.
-
-    They are kept, untouched: to destroy them would take the parent's sockets out of the poll set
-    that both processes share.
-    """
-    _abandoned.append(_hubs.copy())
-    _hubs.clear()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
-    os.register_at_fork(after_in_child=_abandon)

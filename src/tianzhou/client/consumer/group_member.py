@@ -538,7 +538,7 @@ class GroupMember(Membership):
         if isinstance(error, NotSubscribed):
             await self._send_heartbeat()
         elif isinstance(error, RemotingError | RouteNotFound):
-            await self._calls.hub.refresh_routes([queue.topic])
+            await self._calls.hub.routes.refresh([queue.topic])
         await asyncio.sleep(pause_ms / 1000)
         return min(pause_ms * 2, self._base.pull_error_pause_ms)
 

@@ -23,7 +23,8 @@ from datetime import datetime
 from typing import Unpack
 
 from tianzhou.client import namespaces
-from tianzhou.client.connection.hub import Hub, acquire
+from tianzhou.client.connection.hub import Hub
+from tianzhou.client.connection.shared_hubs import acquire
 from tianzhou.client.consumer.group_member import GroupMember, HeldQueue
 from tianzhou.client.consumer.offsets import commit_all
 from tianzhou.client.consumer.process_queue import Batch, ConcurrentQueue, ProcessQueue
@@ -131,7 +132,7 @@ class LitePullConsumer(GroupMember):
             queue.topic: subscription_of(queue.topic, tags, sql, wall_ms()) for queue in wanted
         }
         self._announced = dict(self._subscriptions)
-        await self._calls.hub.refresh_routes(self.topics())
+        await self._calls.hub.routes.refresh(self.topics())
         await self._send_heartbeat()
         async with self._rebalance_lock:
             await self._take_over(frozenset(wanted))

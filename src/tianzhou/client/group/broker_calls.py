@@ -107,7 +107,7 @@ class BrokerCalls:
 
     async def queues(self, topic: str, *, refresh: bool = False) -> list[Queue]:
         """All queues of a topic that can be read."""
-        route = await self.hub.route(topic, refresh=refresh)
+        route = await self.hub.routes.get(topic, refresh=refresh)
         return list(route.readable)
 
     async def _master(self, queue: Queue) -> str:
@@ -116,10 +116,10 @@ class BrokerCalls:
         return address
 
     async def _reading_address(self, queue: Queue, broker_id: int) -> tuple[str, bool]:
-        found = self.hub.read_address(queue.broker_name, broker_id)
+        found = self.hub.routes.read_address(queue.broker_name, broker_id)
         if found is None:
             await self._await_route(queue.topic)
-            found = self.hub.read_address(queue.broker_name, broker_id)
+            found = self.hub.routes.read_address(queue.broker_name, broker_id)
         if found is None:
             raise RouteNotFound(f"queue {queue}: no address of broker {queue.broker_name} is known")
         return found
@@ -131,7 +131,7 @@ class BrokerCalls:
         """
         for tries_left in reversed(range(_ROUTE_TRIES)):
             try:
-                await self.hub.route(topic, refresh=True)
+                await self.hub.routes.get(topic, refresh=True)
             except RouteNotFound:
                 if not tries_left:
                     raise
@@ -264,7 +264,7 @@ class BrokerCalls:
         """
         stored = message.stored
         topic = RETRY_TOPIC_PREFIX + self.group
-        route = await self.hub.publish_route(topic)
+        route = await self.hub.routes.for_publishing(topic)
         # Brokers make retry topics with one queue, whatever the template of other topics has.
         choice = [each for each in route.writable if not (route.is_template and each.queue_id)]
         queue = random.choice(choice)  # noqa: S311 - spreads load
@@ -373,10 +373,10 @@ class BrokerCalls:
 
     async def members(self, topic: str) -> list[str]:
         """The client ids of the group, as a broker of the topic knows them."""
-        addresses = self.hub.topic_addresses(topic)
+        addresses = self.hub.routes.topic_addresses(topic)
         if not addresses:
-            await self.hub.route(topic, refresh=True)
-            addresses = self.hub.topic_addresses(topic)
+            await self.hub.routes.get(topic, refresh=True)
+            addresses = self.hub.routes.topic_addresses(topic)
         if not addresses:
             raise RouteNotFound(f"topic {topic}: no address of a broker is known")
         header = GetConsumerListByGroupRequest(consumer_group=self.group)
@@ -399,7 +399,7 @@ class BrokerCalls:
             group=self.group,
             subscription_data=subscription.to_wire(),
         )
-        for address in self.hub.topic_addresses(subscription.topic)[:1]:
+        for address in self.hub.routes.topic_addresses(subscription.topic)[:1]:
             command = Command(code=RequestCode.CHECK_CLIENT_CONFIG, body=bodies.encode(body))
             subject = f"group {self.group}, topic {subscription.topic}: filter"
             await self.hub.call(address, command, subject=subject)
@@ -452,8 +452,8 @@ class BrokerCalls:
         try:
             return await self.hub.request(address, command, timeout_ms)
         except ConnectError:
-            await self.hub.refresh_routes((queue.topic,))
-            found = self.hub.read_address(queue.broker_name, broker_id)
+            await self.hub.routes.refresh((queue.topic,))
+            found = self.hub.routes.read_address(queue.broker_name, broker_id)
             if found is None or found[0] == address:
                 raise
             return await self.hub.request(found[0], command, timeout_ms)

@@ -12,8 +12,9 @@ from datetime import datetime
 from typing import Any
 
 from tianzhou.client import namespaces
-from tianzhou.client.connection.hub import HeartbeatFailure, Hub, Reply, acquire
+from tianzhou.client.connection.hub import HeartbeatFailure, Hub, Reply
 from tianzhou.client.connection.routes import TopicRoute
+from tianzhou.client.connection.shared_hubs import acquire
 from tianzhou.client.group.broker_calls import BrokerCalls
 from tianzhou.client.group.settings import Start
 from tianzhou.client.group.subscriptions import Subscription, subscription_of
@@ -105,7 +106,7 @@ class Membership(Lifetime):
         self._calls_or_none = BrokerCalls(hub, self._wire_group, self._own_settings)
         try:
             self._prepare(hub)
-            _raise_wrong_settings(await hub.refresh_routes(self.topics()))
+            _raise_wrong_settings(await hub.routes.refresh(self.topics()))
             for subscription in tuple(self._subscriptions.values()):
                 await self._calls.check_subscription(subscription)
             hub.join(self)
@@ -165,7 +166,7 @@ class Membership(Lifetime):
         """Tell the brokers that the subscriptions have changed, then act on it."""
         hub = self._calls.hub
         if topic is not None:
-            await hub.refresh_routes([topic])
+            await hub.routes.refresh([topic])
         await self._send_heartbeat()
         self._on_subscriptions()
 

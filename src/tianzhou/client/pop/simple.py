@@ -163,7 +163,7 @@ class SimpleConsumer(Membership):
 
     @staticmethod
     def _broker_names(hub: Hub, topic: str) -> set[str]:
-        route = hub.cached_route(topic)
+        route = hub.routes.cached(topic)
         if route is None or route.is_template:
             return set()
         return {queue.broker_name for queue in route.readable}
@@ -237,7 +237,7 @@ class SimpleConsumer(Membership):
         hub = self._pops.hub
         missing = [each for each in self._subscriptions if not self._broker_names(hub, each)]
         for topic in missing:
-            hub.refresh_in_background(topic)
+            hub.routes.refresh_in_background(topic)
         return not missing
 
     async def _try(
@@ -253,7 +253,7 @@ class SimpleConsumer(Membership):
             errors[target] = error
             self._warn(("pop", target), f"topic {target.topic}, {target.broker_name}: {error}")
             if isinstance(error, RemotingError | RouteNotFound):
-                self._pops.hub.refresh_in_background(target.topic)
+                self._pops.hub.routes.refresh_in_background(target.topic)
             return None
         errors.pop(target, None)
         return messages

@@ -14,10 +14,10 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Unpack
 
 from tianzhou.client import namespaces
-from tianzhou.client.connection import hub as hubs
 from tianzhou.client.connection.hub import Reply
 from tianzhou.client.connection.retry_policy import NO_RETRY, RetryRule
 from tianzhou.client.connection.routes import TopicRoute
+from tianzhou.client.connection.shared_hubs import acquire
 from tianzhou.client.identity import unique_ids
 from tianzhou.client.lifetime import Lifetime
 from tianzhou.client.message import Message
@@ -100,7 +100,7 @@ class SendPipeline(Lifetime):
         """Join the hub of the running event loop; brokers are dialled when there is a message."""
         if self._running:
             raise ClientClosed(f"group {self._group}: the producer is started already")
-        hub = hubs.acquire(self.settings)
+        hub = acquire(self.settings)
         hub.join(self)
         self._sender.start(hub)
         if self._tracer is not None:
@@ -271,7 +271,7 @@ class SendPipeline(Lifetime):
         took_ms: int,
         sys_flag: int = 0,
     ) -> None:
-        store_host = self._sender.hub.master_address(results[0].queue.broker_name) or ""
+        store_host = self._sender.hub.routes.master_address(results[0].queue.broker_name) or ""
         began_ms = wall_ms() - took_ms
         for message, result in zip(messages, results, strict=True):
             if result.trace_on:

@@ -147,13 +147,13 @@ class RetryingSender:
         None where something has to be waited for, or measured: then `deliver` does it all.
         """
         hub, settings = self.hub, self._settings
-        route = hub.cached_route(out.topic)
+        route = hub.routes.cached(out.topic)
         if route is None or route.is_template or not route.writable or self._picker.faults:
             return None
         if out.topic not in self._topics:
             self._topics[out.topic] = None
         chosen = queue or self._picker.pick(out.topic, route.writable, 0)
-        address = hub.master_address(chosen.broker_name)
+        address = hub.routes.master_address(chosen.broker_name)
         if address is None:
             return None
         if settings.vip_channel:
@@ -217,7 +217,7 @@ class RetryingSender:
 
     def _newest_route(self, route: TopicRoute) -> TopicRoute:
         """What is known of a topic by now; the older route while there is no queue to write to."""
-        newest = self.hub.cached_route(route.topic)
+        newest = self.hub.routes.cached(route.topic)
         return newest if newest is not None and newest.writable else route
 
     async def _continue_after(
@@ -236,7 +236,7 @@ class RetryingSender:
             await self.refresh_route(out.topic, limit.deadline_s)
             return True
         if error.stale_route:
-            hub.refresh_in_background(out.topic)
+            hub.routes.refresh_in_background(out.topic)
         broker_count = 1 if queue else self._broker_count(out.topic)
         verdict = failure_kind(error, tries, has_other_broker=broker_count > 1)
         if verdict is FailureKind.MAYBE_STORED:
@@ -256,7 +256,7 @@ class RetryingSender:
             await asyncio.sleep(max(min(pause_s, left_s), 0))
 
     def _broker_count(self, topic: str) -> int:
-        route = self.hub.cached_route(topic)
+        route = self.hub.routes.cached(topic)
         return len({queue.broker_name for queue in route.writable}) if route else 1
 
     def _attempt_ms(self, left_ms: float, *, last: bool) -> int:
@@ -284,7 +284,7 @@ class RetryingSender:
 
     def response_error(self, answer: Command, queue: Queue) -> BrokerError:
         """The error of an answer that is none of STATUSES."""
-        address = self._hub.master_address(queue.broker_name) if self._hub else "?"
+        address = self._hub.routes.master_address(queue.broker_name) if self._hub else "?"
         return broker_error(
             answer,
             f"topic {queue.topic}, group {self._group}: broker {queue.broker_name} ({address})",
@@ -368,7 +368,7 @@ class RetryingSender:
 
     def probe(self, queue: Queue) -> None:
         """A first try got no answer in time."""
-        address = self.hub.master_address(queue.broker_name)
+        address = self.hub.routes.master_address(queue.broker_name)
         if address is not None:
             self.hub.probe(address)
 
@@ -378,7 +378,7 @@ class RetryingSender:
         """The route to send to. Raises RouteNotFound and RemotingError."""
         self._topics[topic] = None
         settings = self._settings
-        return await self.hub.publish_route(
+        return await self.hub.routes.for_publishing(
             topic, template=settings.template_topic, queue_count=settings.template_queue_count
         )
 
@@ -387,7 +387,7 @@ class RetryingSender:
 
         Raises RouteNotFound, RemotingError, and SendTimeout in time.
         """
-        route = self.hub.cached_route(topic)
+        route = self.hub.routes.cached(topic)
         if route is not None and route.writable and not route.is_template:
             self._topics[topic] = None
             return route
@@ -416,15 +416,15 @@ class RetryingSender:
         """Ask for a route that is known to be old; what is known stays if nobody tells."""
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline_s):
-                await self.hub.refresh_routes((topic,))
+                await self.hub.routes.refresh((topic,))
 
     async def address(self, queue: Queue) -> str:
         """The address of a queue's master. Raises RouteNotFound if there is none."""
         hub = self.hub
-        address = hub.master_address(queue.broker_name)
+        address = hub.routes.master_address(queue.broker_name)
         if address is None:
-            await hub.route(queue.topic, refresh=True)
-            address = hub.master_address(queue.broker_name)
+            await hub.routes.get(queue.topic, refresh=True)
+            address = hub.routes.master_address(queue.broker_name)
         if address is None:
             raise BrokersUnavailable(
                 f"topic {queue.topic}, group {self._group}: no master of broker "

@@ -34,7 +34,8 @@ from sqlalchemy import (
 )
 
 from tianzhou.client.connection.broker_error import broker_error
-from tianzhou.client.connection.hub import Hub, acquire
+from tianzhou.client.connection.hub import Hub
+from tianzhou.client.connection.shared_hubs import acquire
 from tianzhou.clock import wall_ms
 from tianzhou.errors import RemotingError, RouteNotFound, TianzhouError
 from tianzhou.protocol import headers, sysflag
@@ -273,11 +274,11 @@ async def _is_visible(context: _EndContext, half: Half) -> bool:
 async def _address(context: _EndContext, half: Half) -> str:
     hub, topic = context.hub, half.topic
     # The address of the broker may have changed since the half was stored.
-    await hub.route(topic, refresh=hub.cached_route(topic) is None)
-    address = hub.master_address(half.broker_name)
+    await hub.routes.get(topic, refresh=hub.routes.cached(topic) is None)
+    address = hub.routes.master_address(half.broker_name)
     if address is None:
-        await hub.route(topic, refresh=True)
-        address = hub.master_address(half.broker_name)
+        await hub.routes.get(topic, refresh=True)
+        address = hub.routes.master_address(half.broker_name)
     if address is None:
         raise RouteNotFound(f"topic {half.topic}: broker {half.broker_name} has no master now")
     return address
@@ -306,5 +307,5 @@ async def _end_transaction(context: _EndContext, half: Half, state: int) -> None
             subject=f"topic {half.topic}: the end of transaction {half.msg_id}",
         )
     except RemotingError:
-        context.hub.refresh_in_background(half.topic)
+        context.hub.routes.refresh_in_background(half.topic)
         raise

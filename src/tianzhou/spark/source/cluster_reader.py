@@ -130,7 +130,7 @@ class ClusterReader(PullClient):
             if not error.retriable:
                 raise
         # The broker may be back at another address.
-        await self._hub.refresh_routes([queue.topic])
+        await self._hub.routes.refresh([queue.topic])
         low = await self._calls.min_offset(queue)
         return Bounds(low, max(await self._calls.max_offset(queue), low))
 
@@ -284,7 +284,7 @@ class ClusterReader(PullClient):
     async def _pull_pipelined(self, block: Block, at: int) -> int:
         """Pull without a task per request as long as messages follow; returns the next offset."""
         queue, stop = block.range.queue, block.range.stop
-        found = self._hub.read_address(queue.broker_name, MASTER_ID)
+        found = self._hub.routes.read_address(queue.broker_name, MASTER_ID)
         if found is None or self._options.read_from is ReadFrom.REPLICA:
             return at
         subscription = self._subscription(queue.topic)

@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import Self
 
 from tianzhou.client.connection.broker_error import broker_error
-from tianzhou.client.connection.hub import Hub, acquire
+from tianzhou.client.connection.hub import Hub
+from tianzhou.client.connection.shared_hubs import acquire
 from tianzhou.client.group.broker_calls import BrokerCalls, PullStatus
 from tianzhou.client.group.subscriptions import Subscription, by_sql, by_tags
 from tianzhou.client.loop_thread import loop_thread
@@ -130,7 +131,7 @@ class PullClient:
                 log.warning("queue %s: pull at %d failed, retrying: %s", queue, at, error)
             if broker_id == broker_ids[-1]:
                 await asyncio.sleep(_RETRY_DELAY_S * 2**number)
-                await self._hub.refresh_routes([queue.topic])
+                await self._hub.routes.refresh([queue.topic])
         raise RemotingError(
             f"queue {queue}: only a replica responds, and it has no messages from offset {at} on"
         )
@@ -179,10 +180,10 @@ class PullClient:
 
     async def _address(self, queue: Queue, broker_id: int) -> tuple[str, bool]:
         """The address to read from and whether it is a replica, which replaces a missing master."""
-        found = self._hub.read_address(queue.broker_name, broker_id)
+        found = self._hub.routes.read_address(queue.broker_name, broker_id)
         if found is None:
-            await self._hub.route(queue.topic, refresh=True)
-            found = self._hub.read_address(queue.broker_name, broker_id)
+            await self._hub.routes.get(queue.topic, refresh=True)
+            found = self._hub.routes.read_address(queue.broker_name, broker_id)
         if found is None:
             raise RouteNotFound(f"queue {queue}: no address known for broker {queue.broker_name}")
         return found
