@@ -169,7 +169,7 @@ class Shared(RuleBasedStateMachine):
         self.index.close()
         self.index = PopIndex.open(self.folder / "i.sqlite")
         self.table = PopTable()
-        for change in self.index.found():
+        for change in self.index.loaded():
             self.table.apply(change, self.now)
         self.dues = {
             (key, row): self.now.end_ms(row.pop_time_ms, row.invisible_time_ms)
@@ -287,7 +287,7 @@ class Ordered(RuleBasedStateMachine):
         was_blocked = any(until > self.now_ms for until in self.held.values())
         self.now_ms += ms
         is_blocked = any(until > self.now_ms for until in self.held.values())
-        freed = self.table.take_freed(self.now_ms)
+        freed = self.table.take_unblocked(self.now_ms)
         if was_blocked and not is_blocked:
             assert self.KEY in freed, "those who wait are told"
         if is_blocked:
@@ -298,7 +298,7 @@ class Ordered(RuleBasedStateMachine):
         self.index.close()
         self.index = PopIndex.open(self.folder / "i.sqlite")
         self.table = PopTable()
-        for change in self.index.found():
+        for change in self.index.loaded():
             self.table.apply(change, self.now)
         batch = self.table.batch(self.KEY)
         if batch is not None:

@@ -253,7 +253,7 @@ async def test_what_all_groups_have_in_flight_is_bounded(
         assert len(await pop(it.peer, group="ordered", order=True)) == 8, "little is kept of it"
         await ack(it.peer, first[0])
         assert len(await waiting) == 8
-        assert "no more are handed out" in caplog.text
+        assert "no more can be popped" in caplog.text
         it.later(LONG_MS + 1000)
         again = await revived(it, 7)
         assert sorted(bodies(again)) == [b"%d" % number for number in range(1, 8)]

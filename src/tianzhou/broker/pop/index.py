@@ -1,12 +1,13 @@
-"""What pop consumption must remember, on disk: one SQLite file, `pop/inflight.sqlite` of the store.
+"""The in-flight table of pop consumption on disk: the SQLite file `pop/inflight.sqlite`.
 
-    places   id  grp  topic  queue_id  next_offset  batch      where each group is in each queue
-    flying   place  queue_offset  pop_time_ms  invisible_time_ms          what consumers have
+    places   id  grp  topic  queue_id  next_offset  batch      one row per group and queue
+    flying   place  queue_offset  pop_time_ms  invisible_time_ms          messages in flight
 
-A change is in the file when `write` returns, so a killed broker knows it. Commits are not synced:
-after a power cut the file may be a moment old, which delivers some messages again and loses none,
-because what consumers still have is never committed in `consumerOffset.json`. For the same reason a
-file that cannot be read is removed: then groups go on from there, and get again what was in flight.
+A change is in the file when `write` returns, so it survives a killed broker. Commits are not
+synced: after a power cut the file may be slightly old, which redelivers some messages and loses
+none, because offsets of messages in flight are never committed in `consumerOffset.json`. For the
+same reason an unreadable file is removed: groups continue at their committed offsets and get the
+messages that were in flight again.
 """
 
 import contextlib
@@ -41,29 +42,29 @@ _BATCHES = msgspec.json.Decoder(Batch, strict=False)
 
 
 class PopIndex:
-    """An open file; everything but `checkpoint` belongs to one thread."""
+    """An open file; only `checkpoint` may be called from another thread."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self._path = path
         self._connection = connection
         self._known: dict[Key, tuple[int, int]] = {}
-        """The id of each place, and its next offset."""
+        """The row id and the next offset of each queue."""
         try:
-            self._found = list(self._read())
+            self._loaded = list(self._read())
         except BaseException:
             connection.close()
             raise
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Opens it; what cannot be read is removed and begun anew. Raises StoreError."""
+        """Open the file; an unreadable one is replaced by an empty one. Raises StoreError."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 return cls(path, sqlite_file.connect(path, _SCHEMA, _VERSION))
             except (sqlite3.DatabaseError, msgspec.MsgspecError) as e:
                 log.warning(
-                    "pop index %s: cannot be read (%s); what consumers had is delivered again",
+                    "pop index %s: cannot be read (%s); messages in flight are delivered again",
                     path, e,
                 )  # fmt: skip
                 sqlite_file.remove(path)
@@ -90,15 +91,15 @@ class PopIndex:
                 batch=None if batch is None else _BATCHES.decode(batch),
             )
 
-    def found(self) -> list[Change]:
-        """What was in the file when it was opened; once."""
-        found, self._found = self._found, []
-        return found
+    def loaded(self) -> list[Change]:
+        """The content of the file when it was opened; releases it."""
+        loaded, self._loaded = self._loaded, []
+        return loaded
 
     # -- changing ----------------------------------------------------------------------------------
 
     def write(self, changes: Iterable[Change]) -> None:
-        """All of them or, if it raises sqlite3.Error, none."""
+        """Write all changes or, if it raises sqlite3.Error, none."""
         before: dict[Key, tuple[int, int] | None] = {}
         try:
             for change in changes:
@@ -151,14 +152,14 @@ class PopIndex:
                 [(ident, queue_offset) for queue_offset in change.drop],
             )
 
-    # -- keeping -----------------------------------------------------------------------------------
+    # -- maintenance -------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
-        """Move what was committed into the main file; for another thread, it syncs the disk."""
+        """Move committed changes into the main file; blocks, so call it in a thread."""
         sqlite_file.checkpoint(self._path)
 
     def shorten_log(self) -> None:
-        """Begin SQLite's own log anew if it has become long; soon after a `checkpoint`."""
+        """Truncate SQLite's write-ahead log if it is long; call it after `checkpoint`."""
         sqlite_file.shorten_log(self._path, self._connection, _LOG_BYTES_MAX)
 
     def close(self) -> None:

@@ -1,23 +1,23 @@
-"""Pop consumption, the part that decides: what is in flight, when it comes back, what is done with.
+"""The in-flight table of pop consumption: which messages are invisible, and until when.
 
-    popped          ->  in flight until popped + invisible time
-    acknowledged    ->  gone
-    not, in time    ->  due: stored in the group's retry topic, then gone from here
-    longer wanted   ->  in flight until another time; the old handle is worth nothing
+    popped             ->  in flight until pop time + invisible time
+    acknowledged       ->  removed
+    not acknowledged   ->  due: stored in the group's retry topic, then removed
+    time changed       ->  in flight until another time; the old receipt handle becomes invalid
 
-Each group has a place in each queue it pops: `next_offset`, where the next pop reads. Behind it
-lies what is in flight; behind that everything is done with, and that is what may be committed.
+For each group and queue there is `next_offset`, where the next pop reads. Messages in flight lie
+before it; everything before the first of them is processed and may be committed.
 
-A queue that is popped in order has one batch at a time: nobody else gets anything until each of its
-messages is acknowledged or visible again, and then the next pop begins at the first that is not
-acknowledged.
+A queue that is popped in order has one batch at a time: no other pop gets messages until each
+message of the batch is acknowledged or visible again; then the next pop begins at the first that is
+not acknowledged.
 
-Values in, values out. Whatever happens is a `Change`, which the caller makes durable (`pop_index`)
-before the table is told to apply it.
+Values in, values out. Each modification is a `Change`, which the caller makes durable (`index`)
+before it calls `apply`.
 
-Handles and the file carry times of day, because clients and other brokers read them. When a time is
-up is decided by steady time (`now_ms` in here), or a clock that is set forward would deliver
-everything in flight again. Only `apply` translates between the two.
+Receipt handles and the file contain wall-clock times, because clients and other brokers read them.
+Whether a time is up is decided by steady time (`now_ms` in here); otherwise a clock that is set
+forward would redeliver everything in flight. Only `apply` converts between the two.
 """
 
 import heapq
@@ -31,7 +31,7 @@ import msgspec
 from tianzhou.clock import Moment
 
 _STALE_MAX = 1024
-"""Times that no longer mean anything, beyond as many as are in flight, before they are cleared."""
+"""Stale heap entries, beyond as many as messages are in flight, before the heap is rebuilt."""
 
 
 class Key(NamedTuple):
@@ -43,16 +43,16 @@ class Key(NamedTuple):
 
 
 class InFlight(NamedTuple):
-    """A message that a consumer has and nobody else gets."""
+    """A popped message that is invisible to other consumers."""
 
     queue_offset: int
     pop_time_ms: int
-    """The time of day, as in the handle."""
+    """Wall-clock time, as in the receipt handle."""
     invisible_time_ms: int
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """The messages of a queue that one consumer has in order."""
+    """The messages of a queue that one consumer has popped in order."""
 
     pop_time_ms: int
     invisible_time_ms: int
@@ -60,13 +60,13 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     acked: frozenset[int] = frozenset()
     attempt_id: str | None = None
     visible_ms: dict[int, int] = {}
-    """Of messages whose time was changed: the time of day when they are visible."""
+    """Of messages whose time was changed: the wall-clock time when they become visible."""
     counts: dict[int, int] = {}
-    """How often a message was delivered before, where that is above 0."""
+    """How often a message was delivered before, if at all."""
 
     @property
     def next_offset(self) -> int:
-        """The first that is not acknowledged, or else the one behind all."""
+        """The first that is not acknowledged, or else the one after the last."""
         for queue_offset in self.queue_offsets:
             if queue_offset not in self.acked:
                 return queue_offset
@@ -81,19 +81,19 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(NamedTuple):
-    """What is to be noted of one place, all of it or nothing."""
+    """An atomic change of one queue of a group."""
 
     key: Key
     next_offset: int
     put: tuple[InFlight, ...] = ()
-    """In flight from now on, instead of what was known of the same messages."""
+    """In flight from now on; replaces earlier entries of the same messages."""
     drop: tuple[int, ...] = ()
     batch: Batch | None = None
-    """The state of an ordered queue; kept as it is if this is None, unless `clear`."""
+    """The state of an ordered queue; None leaves it as it is, unless `clear`."""
     clear: bool = False
-    """Forget everything about the place first."""
+    """Remove the old state of the queue first."""
     gone: bool = False
-    """Forget the place itself."""
+    """Remove the queue."""
 
 
 class _Due(NamedTuple):
@@ -105,21 +105,21 @@ class _Due(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Place:
+class _QueueState:
     next_offset: int
-    # A pop goes forward, so the first in it is the smallest; a plain dict would be slow at that.
-    flying: OrderedDict[int, _Due] = field(default_factory=OrderedDict[int, _Due])
+    # Pops advance, so the first key is the smallest; finding it in a plain dict would be slow.
+    in_flight: OrderedDict[int, _Due] = field(default_factory=OrderedDict[int, _Due])
     batch: Batch | None = None
     batch_dues_ms: dict[int, int] = field(default_factory=dict[int, int])
     """When each message of the batch becomes visible, by steady time."""
 
     @property
     def committed(self) -> int:
-        return next(iter(self.flying), self.next_offset)
+        return next(iter(self.in_flight), self.next_offset)
 
     @property
-    def free_ms(self) -> int | None:
-        """When the batch lets others have the queue; None if they may at any time."""
+    def unblocked_ms(self) -> int | None:
+        """When the batch stops blocking the queue; None if it does not block it."""
         acked = frozenset[int]() if self.batch is None else self.batch.acked
         return max(
             (due_ms for each, due_ms in self.batch_dues_ms.items() if each not in acked),
@@ -141,101 +141,101 @@ class _Place:
 
 
 class PopTable:
-    """Everything in flight on a broker."""
+    """All messages in flight on a broker."""
 
     def __init__(self) -> None:
-        self._places: dict[Key, _Place] = {}
+        self._queues: dict[Key, _QueueState] = {}
         self._times: list[_Due] = []
-        """A heap of when messages become visible; what was acknowledged is left in for a while."""
-        self._frees: list[tuple[int, Key]] = []
-        """A heap of when ordered queues become free."""
+        """A heap of when messages become visible; may contain stale entries."""
+        self._unblock_times: list[tuple[int, Key]] = []
+        """A heap of when ordered queues are unblocked."""
         self.in_flight_count = 0
 
-    # -- asking ------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """How many queues groups have popped, counted for each group."""
-        return len(self._places)
+        """How many queues groups have popped, summed over the groups."""
+        return len(self._queues)
 
     def keys(self) -> list[Key]:
-        """Every queue that some group has popped."""
-        return list(self._places)
+        """Every queue that a group has popped."""
+        return list(self._queues)
 
     def next_offset(self, key: Key) -> int | None:
         """Where the next pop reads; None if the group never popped there."""
-        place = self._places.get(key)
-        return None if place is None else place.next_offset
+        state = self._queues.get(key)
+        return None if state is None else state.next_offset
 
     def popped_to(self, key: Key) -> int:
         """Everything before this was popped; 0 if the group never popped there."""
-        place = self._places.get(key)
-        if place is None:
+        state = self._queues.get(key)
+        if state is None:
             return 0
-        batch = place.batch
-        return place.next_offset if batch is None else batch.queue_offsets[-1] + 1
+        batch = state.batch
+        return state.next_offset if batch is None else batch.queue_offsets[-1] + 1
 
     def committed(self, key: Key) -> int | None:
-        """Everything before this is done with; None if the group never popped there."""
-        place = self._places.get(key)
-        return None if place is None else place.committed
+        """Everything before this is processed; None if the group never popped there."""
+        state = self._queues.get(key)
+        return None if state is None else state.committed
 
     def count(self, key: Key) -> int:
-        """How many messages of a place are in flight."""
-        place = self._places.get(key)
-        return 0 if place is None else len(place.flying)
+        """How many messages of a group's queue are in flight."""
+        state = self._queues.get(key)
+        return 0 if state is None else len(state.in_flight)
 
     def batch(self, key: Key) -> Batch | None:
-        place = self._places.get(key)
-        return None if place is None else place.batch
+        state = self._queues.get(key)
+        return None if state is None else state.batch
 
     def is_blocked(self, key: Key, attempt_id: str | None, now_ms: int) -> bool:
-        """Whether an ordered pop gets nothing there now.
+        """Whether an ordered pop gets no messages there now.
 
-        One that repeats the attempt whose answer it missed gets the same again.
+        A pop that repeats an attempt whose response was lost gets the same messages again.
         """
-        place = self._places.get(key)
-        if place is None or place.batch is None:
+        state = self._queues.get(key)
+        if state is None or state.batch is None:
             return False
-        if attempt_id is not None and attempt_id == place.batch.attempt_id:
+        if attempt_id is not None and attempt_id == state.batch.attempt_id:
             return False
-        free_ms = place.free_ms
-        return free_ms is not None and now_ms < free_ms
+        unblocked_ms = state.unblocked_ms
+        return unblocked_ms is not None and now_ms < unblocked_ms
 
     def in_flight(self, key: Key) -> Iterator[InFlight]:
-        place = self._places.get(key)
-        return iter(()) if place is None else (each.row for each in place.flying.values())
+        state = self._queues.get(key)
+        return iter(()) if state is None else (each.row for each in state.in_flight.values())
 
     def next_due_ms(self) -> int | None:
-        """When something becomes visible or free, or earlier."""
-        first = [heap[0][0] for heap in (self._times, self._frees) if heap]
+        """When the next message becomes visible or the next queue is unblocked, or earlier."""
+        first = [heap[0][0] for heap in (self._times, self._unblock_times) if heap]
         return min(first, default=None)
 
-    # -- what a request means ----------------------------------------------------------------------
+    # -- changes of requests -----------------------------------------------------------------------
 
     def acked(
         self, key: Key, queue_offset: int, pop_time_ms: int, invisible_time_ms: int
     ) -> Change | None:
-        """A message is done with; None if the handle is worth nothing any more."""
+        """Acknowledge a message; None if the receipt handle is no longer valid."""
         row = self._row(key, queue_offset)
         if row != (queue_offset, pop_time_ms, invisible_time_ms):
             return None
-        return Change(key, self._places[key].next_offset, drop=(queue_offset,))
+        return Change(key, self._queues[key].next_offset, drop=(queue_offset,))
 
     def prolonged(
         self, key: Key, old: InFlight, at: Moment, invisible_time_ms: int
     ) -> Change | None:
-        """A message shall be visible so long after now; None if the handle is worth nothing.
+        """Change the invisible time of a message, from now on; None if the handle is invalid.
 
-        It is not once the message is visible again: a copy of it may be on its way already.
+        A handle is invalid once the message is visible again: it may have been redelivered.
         """
         entry = self._entry(key, old.queue_offset)
         if entry is None or entry.row != old or entry.due_ms <= at.steady_ms:
             return None
         new = InFlight(old.queue_offset, at.wall_ms, invisible_time_ms)
-        return Change(key, self._places[key].next_offset, put=(new,))
+        return Change(key, self._queues[key].next_offset, put=(new,))
 
     def batch_acked(self, key: Key, queue_offset: int, pop_time_ms: int) -> Change | None:
-        """A message of an ordered queue is done with; None if its handle is worth nothing."""
+        """Acknowledge a message of an ordered queue; None if its handle is invalid."""
         batch = self._batch_of(key, queue_offset, pop_time_ms)
         if batch is None or queue_offset in batch.acked:
             return None
@@ -245,19 +245,19 @@ class PopTable:
     def batch_prolonged(
         self, key: Key, queue_offset: int, pop_time_ms: int, visible_ms: int
     ) -> Change | None:
-        """A message of an ordered queue shall block it until then; None as above."""
+        """A message of an ordered queue blocks it until then; None if its handle is invalid."""
         batch = self._batch_of(key, queue_offset, pop_time_ms)
         if batch is None or queue_offset in batch.acked:
             return None
         times = batch.visible_ms | {queue_offset: visible_ms}
         batch = msgspec.structs.replace(batch, visible_ms=times)
-        return Change(key, self._places[key].next_offset, batch=batch)
+        return Change(key, self._queues[key].next_offset, batch=batch)
 
     def next_batch(
         self, key: Key, queue_offsets: Sequence[int], attempt_id: str | None, now_ms: int,
         invisible_time_ms: int,
     ) -> Batch:  # fmt: skip
-        """The messages that an ordered pop hands out."""
+        """The batch of an ordered pop."""
         before = self.batch(key)
         counts: dict[int, int] = {}
         if before is not None and attempt_id is not None and before.attempt_id == attempt_id:
@@ -274,8 +274,8 @@ class PopTable:
         )
 
     def _entry(self, key: Key, queue_offset: int) -> _Due | None:
-        place = self._places.get(key)
-        return None if place is None else place.flying.get(queue_offset)
+        state = self._queues.get(key)
+        return None if state is None else state.in_flight.get(queue_offset)
 
     def _row(self, key: Key, queue_offset: int) -> InFlight | None:
         entry = self._entry(key, queue_offset)
@@ -290,9 +290,9 @@ class PopTable:
     # -- time --------------------------------------------------------------------------------------
 
     def take_due(self, now_ms: int, count_max: int) -> list[tuple[Key, InFlight]]:
-        """Messages that have become visible, earliest first.
+        """Take messages that have become visible from the heap, earliest first.
 
-        They stay in flight until a change drops them, but are not named again unless given back.
+        They stay in flight until a change drops them; `requeue` makes them due again.
         """
         due: list[tuple[Key, InFlight]] = []
         while self._times and self._times[0][0] <= now_ms and len(due) < count_max:
@@ -303,80 +303,80 @@ class PopTable:
         return due
 
     def requeue(self, rows: Iterable[tuple[Key, InFlight]]) -> None:
-        """These could not be dealt with; they are due as before."""
+        """Make messages due again that could not be revived."""
         for key, row in rows:
             entry = self._entry(key, row.queue_offset)
             if entry is not None and entry.row == row:
                 heapq.heappush(self._times, entry)
 
     def dropped(self, rows: Iterable[tuple[Key, InFlight]]) -> list[Change]:
-        """What is to be dropped now that these rows have been revived, by place."""
+        """The changes that drop rows after they were revived, one for each queue."""
         by_key: dict[Key, list[int]] = {}
         for key, row in rows:
-            # An acknowledgement or another time may have come in between.
+            # It may have been acknowledged or its time changed meanwhile.
             if self._row(key, row.queue_offset) == row:
                 by_key.setdefault(key, []).append(row.queue_offset)
         return [
-            Change(key, self._places[key].next_offset, drop=tuple(queue_offsets))
+            Change(key, self._queues[key].next_offset, drop=tuple(queue_offsets))
             for key, queue_offsets in by_key.items()
         ]
 
-    def take_freed(self, now_ms: int) -> list[Key]:
-        """Ordered queues that have become free because time went by."""
-        freed: list[Key] = []
-        while self._frees and self._frees[0][0] <= now_ms:
-            _, key = heapq.heappop(self._frees)
+    def take_unblocked(self, now_ms: int) -> list[Key]:
+        """Ordered queues that are no longer blocked because a time is up."""
+        unblocked: list[Key] = []
+        while self._unblock_times and self._unblock_times[0][0] <= now_ms:
+            _, key = heapq.heappop(self._unblock_times)
             if self.batch(key) is not None and not self.is_blocked(key, None, now_ms):
-                freed.append(key)
-        return freed
+                unblocked.append(key)
+        return unblocked
 
     # -- changing ----------------------------------------------------------------------------------
 
     def apply(self, change: Change, at: Moment) -> None:
-        """Have a change count that is durable already."""
+        """Apply a change that is durable already."""
         key = change.key
-        place = self._places.get(key)
-        if place is not None and (change.clear or change.gone):
-            self.in_flight_count -= len(place.flying)
-            del self._places[key]
-            # Messages that are popped anew must not be taken for what they were.
+        state = self._queues.get(key)
+        if state is not None and (change.clear or change.gone):
+            self.in_flight_count -= len(state.in_flight)
+            del self._queues[key]
+            # Old entries must not match messages that are popped again.
             self._clear_stale()
-            place = None
+            state = None
         if change.gone:
             return
-        if place is None:
-            place = self._places[key] = _Place(change.next_offset)
-        place.next_offset = change.next_offset
-        flying = place.flying
-        before, last, is_sorted = len(flying), next(reversed(flying), -1), True
+        if state is None:
+            state = self._queues[key] = _QueueState(change.next_offset)
+        state.next_offset = change.next_offset
+        in_flight = state.in_flight
+        before, last, is_sorted = len(in_flight), next(reversed(in_flight), -1), True
         for row in change.put:
-            known = flying.get(row.queue_offset)
+            known = in_flight.get(row.queue_offset)
             if known is None or known.row != row:
                 is_sorted = is_sorted and (known is not None or row.queue_offset > last)
                 due_ms = at.end_ms(row.pop_time_ms, row.invisible_time_ms)
-                entry = flying[row.queue_offset] = _Due(due_ms, key, row)
+                entry = in_flight[row.queue_offset] = _Due(due_ms, key, row)
                 heapq.heappush(self._times, entry)
         if not is_sorted:
-            # Messages that RocketMQ handed out may lie before what was popped here.
-            place.flying = flying = OrderedDict(sorted(flying.items()))
+            # Messages that RocketMQ delivered may lie before those popped here.
+            state.in_flight = in_flight = OrderedDict(sorted(in_flight.items()))
         for queue_offset in change.drop:
-            flying.pop(queue_offset, None)
-        self.in_flight_count += len(flying) - before
+            in_flight.pop(queue_offset, None)
+        self.in_flight_count += len(in_flight) - before
         if change.batch is not None:
-            place.set_batch(change.batch, at)
-            if (free_ms := place.free_ms) is not None:
-                heapq.heappush(self._frees, (free_ms, key))
-                if len(self._frees) > 2 * len(self._places) + _STALE_MAX:
-                    self._frees = sorted(
-                        (free_ms, key)
-                        for key, place in self._places.items()
-                        if (free_ms := place.free_ms) is not None
+            state.set_batch(change.batch, at)
+            if (unblocked_ms := state.unblocked_ms) is not None:
+                heapq.heappush(self._unblock_times, (unblocked_ms, key))
+                if len(self._unblock_times) > 2 * len(self._queues) + _STALE_MAX:
+                    self._unblock_times = sorted(
+                        (unblocked_ms, key)
+                        for key, state in self._queues.items()
+                        if (unblocked_ms := state.unblocked_ms) is not None
                     )
         if len(self._times) > 2 * self.in_flight_count + _STALE_MAX:
             self._clear_stale()
 
     def _clear_stale(self) -> None:
-        # Rows that are being dealt with are not in the heap and must not come back into it.
+        # Rows that are being revived are not in the heap and must not return to it.
         self._times = sorted(
             {entry for entry in self._times if self._entry(entry.key, entry.row[0]) == entry}
         )

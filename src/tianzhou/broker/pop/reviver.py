@@ -1,13 +1,13 @@
-"""Pop consumption at work: changes are noted, what was not acknowledged in time is revived.
+"""Applies the changes of pop requests, and revives messages that were not acknowledged in time.
 
-    a request    ->  noted in the index  ->  the table  ->  the offset that may be committed
-    its time up  ->  stored in the retry topic or the dead letters  ->  on disk  ->  dropped
+    a request      ->  written to the index  ->  the table  ->  the committed offset
+    a time is up   ->  stored in the retry topic or the dead-letter queue  ->  on disk  ->  dropped
 
-A message leaves the index only when its copy is on disk, so a crash repeats some and loses none.
+A message leaves the index only when its copy is on disk, so a crash redelivers some and loses none.
 
-The offset table shows how far a group is done. If it says something else than what was put there,
-then somebody has set it (an administrator, a consumer that pulls, the deletion of a topic), and the
-group goes on from there: what was in flight in that queue is forgotten.
+The offset table contains the committed offset of a group. If it differs from what was committed
+here, it was set from outside (by an administrator, a consumer that pulls, the deletion of a topic),
+and the group continues from there: the messages in flight in that queue are dropped.
 """
 
 import asyncio
@@ -19,8 +19,7 @@ import msgspec
 
 from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.pop.apache_checkpoint_reader import CheckpointReader
-from tianzhou.broker.pop.apache_checkpoints import CheckPoint
+from tianzhou.broker.pop.apache_checkpoints import Checkpoint, CheckpointReader
 from tianzhou.broker.pop.index import PopIndex
 from tianzhou.broker.pop.inflight import Change, InFlight, Key, PopTable
 from tianzhou.broker.statistics.counters import Stats
@@ -46,18 +45,18 @@ from tianzhou.store.message_store import Draft, MessageStore
 
 log = logging.getLogger(__name__)
 
-_REVIVED_A_TURN = 256
-_PLACES_A_TURN = 256
+_REVIVED_PER_SLICE = 256
+_CHECKED_PER_SLICE = 256
 _FREE_SHARE = 8
-"""After it was full, popping goes on when so large a part is free again."""
-_LOOK_S = 1.0
-_KEEP_S = 5.0
-_LATER_MS = 60_000
-"""A message that cannot be stored anew is tried again after this."""
+"""After the limit was reached, pops continue when one part of so many is free again."""
+_IDLE_S = 1.0
+_MAINTENANCE_S = 5.0
+_RETRY_MS = 60_000
+"""A message that cannot be stored again is retried after this."""
 
 
 class Pops:
-    """What groups have popped on one broker."""
+    """The pop consumption of one broker."""
 
     def __init__(
         self,
@@ -76,11 +75,11 @@ class Pops:
         timed_until_ms: Callable[[], int] | None = None,
         on_space: Callable[[], None] = lambda: None,
     ) -> None:
-        """Takes over what a former run noted. Raises StoreError.
+        """Loads the index of a former run. Raises StoreError.
 
-        `on_visible` is told a topic in which a group may find something now; `timed_until_ms`
-        tells until when all timed messages are delivered that were due; `on_space` is told when
-        groups may pop again after too many messages were in flight.
+        `on_visible` is called with a topic that has messages for a waiting pop; `timed_until_ms`
+        returns the time before which every due timed message is delivered; `on_space` is called
+        when groups may pop again after too many messages were in flight.
         """
         self._settings = settings
         self._store = store
@@ -98,33 +97,35 @@ class Pops:
         self._wake = asyncio.Event()
         self._planned_ms: int | None = None
         self._revived: list[tuple[Key, InFlight]] = []
-        """Stored anew, but maybe not on disk yet."""
-        self._made_topic = False
+        """Stored again, but maybe not on disk yet."""
+        self._created_topic = False
         self._failing = False
-        self._unkept = False
+        self._is_dirty = False
         self._expired_count = 0
         self._on_space = on_space
         self.is_full = False
-        """Whether so many messages are in flight that no more can be popped."""
+        """Whether the limit of messages in flight is reached, so that no more can be popped."""
         self.table = PopTable()
         cluster = settings.config.broker_cluster_name
-        self._notes = CheckpointReader(store, offsets, cluster, timed_until_ms or clock)
+        self._checkpoints = CheckpointReader(store, offsets, cluster, timed_until_ms or clock)
         path = settings.config.root_directory / "pop" / "inflight.sqlite"
         self._index = PopIndex.open(path)
         try:
-            self._take_over()
+            self._load()
         except sqlite3.Error as e:
             self._index.close()
             raise StoreError(f"the pop index {path} cannot be written: {e}") from e
 
-    def _take_over(self) -> None:
-        found = self._index.found()
-        checked = [self._checked(change) for change in found]
+    def _load(self) -> None:
+        loaded = self._index.loaded()
+        reconciled = [self._reconciled(change) for change in loaded]
         self._index.write(
-            new._replace(clear=True) for old, new in zip(found, checked, strict=True) if old != new
+            new._replace(clear=True)
+            for old, new in zip(loaded, reconciled, strict=True)
+            if old != new
         )
         at = self._now()
-        for change in checked:
+        for change in reconciled:
             self.table.apply(change, at)
             self._commit(change.key)
         self._update_full()
@@ -132,26 +133,26 @@ class Pops:
     def _now(self) -> Moment:
         return Moment(self._clock(), self._steady())
 
-    def _checked(self, found: Change) -> Change:
-        """What the index says, as far as the log and the offset table bear it out.
+    def _reconciled(self, loaded: Change) -> Change:
+        """A queue of the index, made consistent with the log and the offset table.
 
-        A power cut may leave any of the three older than the others, and another broker may have
-        had the store. What lies before the committed offset is done with, wherever that is known.
+        After a power cut any of the three may be older than the others, and another broker may have
+        used the store. Messages before the committed offset are processed.
         """
-        group, topic, queue_id = found.key
+        group, topic, queue_id = loaded.key
         end = self._store.max_offset(topic, queue_id)
         done = min(self._offsets.find(group, topic, queue_id), end)
-        next_offset = max(min(found.next_offset, end), done)
-        rows = tuple(row for row in found.put if done <= row.queue_offset < end)
-        batch = found.batch if next_offset == found.next_offset else None
-        return Change(found.key, next_offset, put=rows, batch=batch)
+        next_offset = max(min(loaded.next_offset, end), done)
+        rows = tuple(row for row in loaded.put if done <= row.queue_offset < end)
+        batch = loaded.batch if next_offset == loaded.next_offset else None
+        return Change(loaded.key, next_offset, put=rows, batch=batch)
 
-    # -- what requests do --------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
     def next_offset(self, key: Key) -> int | None:
         """Where a group pops next in a queue; None if it never popped there. Raises RequestError.
 
-        The offset table has the first word.
+        An offset that was set in the offset table takes precedence.
         """
         was_reset = self._offsets.take_reset(*key) is not None
         committed = self.table.committed(key)
@@ -163,21 +164,21 @@ class Pops:
                 self.apply([Change(key, 0, gone=True)])
                 return None
             log.info(
-                "group %s: goes on at %d in topic %s queue %d, as the offset table says",
+                "group %s: continues at %d in topic %s queue %d, as set in the offset table",
                 key.group, seen, key.topic, key.queue_id,
             )  # fmt: skip
             self.apply([Change(key, seen, clear=True)])
         return self.table.next_offset(key)
 
     def apply(self, changes: Iterable[Change]) -> None:
-        """Have changes count. Raises RequestError; then nothing has changed."""
+        """Write changes and apply them. Raises RequestError; then nothing has changed."""
         changes = list(changes)
         self._step("pop: before it is noted")
         try:
             self._index.write(changes)
         except sqlite3.Error as e:
             raise RequestError(
-                ResponseCode.SYSTEM_ERROR, f"the broker cannot note what is popped: {e}"
+                ResponseCode.SYSTEM_ERROR, f"the broker cannot write its pop index: {e}"
             ) from e
         self._step("pop: it is noted")
         at = self._now()
@@ -186,7 +187,7 @@ class Pops:
             if not change.gone:
                 self._commit(change.key)
         self._update_full()
-        self._unkept = True
+        self._is_dirty = True
         next_ms = self.table.next_due_ms()
         if next_ms is not None and (self._planned_ms is None or next_ms < self._planned_ms):
             self._wake.set()
@@ -196,12 +197,12 @@ class Pops:
         if count >= count_max:
             if not self.is_full:
                 log.warning(
-                    "popped messages: %d are in flight (popCkMaxBufferSize), no more are handed "
-                    "out before some are acknowledged or their time is up", count,
+                    "popped messages: %d are in flight (popCkMaxBufferSize), no more can be popped "
+                    "before some are acknowledged or their time is up", count,
                 )  # fmt: skip
             self.is_full = True
         elif self.is_full and count <= count_max - count_max // _FREE_SHARE:
-            # Not with every single one, or everybody who waits would be tried for each.
+            # Not for every single one, or all parked pops would be tried for each.
             self.is_full = False
             self._on_space()
 
@@ -213,26 +214,26 @@ class Pops:
     # -- running -----------------------------------------------------------------------------------
 
     def clock_changed(self) -> None:
-        """The clock has jumped."""
+        """A clock was moved; messages may be due."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Revive what is due and keep the index in shape, until cancelled."""
+        """Revive due messages and maintain the index, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._keep_reviving())
-            tasks.create_task(self._keep_index())
+            tasks.create_task(self._revive_loop())
+            tasks.create_task(self._maintenance_loop())
 
-    async def _keep_reviving(self) -> None:
+    async def _revive_loop(self) -> None:
         while True:
             self._wake.clear()
             try:
-                is_more = await self._turn(self._steady())
+                is_more = await self._revive_due(self._steady())
                 self._failing = False
             except Exception as e:
-                # A bug must not end all turns to come; a full disk is over some time.
+                # A bug must not end the loop, and a full disk may have space again.
                 if not self._failing:
                     known = isinstance(e, TianzhouError | OSError)
-                    log.error("popped messages: trying again: %s", e, exc_info=not known)  # noqa: TRY400 - see known
+                    log.error("popped messages: not revived, retrying: %s", e, exc_info=not known)  # noqa: TRY400 - see known
                 self._failing, is_more = True, False
             if is_more:
                 await asyncio.sleep(0)
@@ -241,9 +242,9 @@ class Pops:
 
     async def _wait(self) -> None:
         self._planned_ms = next_ms = self.table.next_due_ms()
-        wait_s = _LOOK_S
+        wait_s = _IDLE_S
         if next_ms is not None and not self._failing:
-            wait_s = min(max(next_ms - self._steady(), 0) / 1000, _LOOK_S)
+            wait_s = min(max(next_ms - self._steady(), 0) / 1000, _IDLE_S)
         try:
             async with asyncio.timeout(wait_s):
                 await self._wake.wait()
@@ -251,12 +252,12 @@ class Pops:
             pass
         self._planned_ms = None
 
-    async def _turn(self, now_ms: int) -> bool:
-        """Revive some of what is due; whether there may be more. Raises TianzhouError."""
-        is_more = self._look_at_notes()
-        for key in self.table.take_freed(now_ms):
+    async def _revive_due(self, now_ms: int) -> bool:
+        """Revive some due messages; returns whether there may be more. Raises TianzhouError."""
+        is_more = self._adopt_apache_checkpoints()
+        for key in self.table.take_unblocked(now_ms):
             self._on_visible(key.topic)
-        due = self.table.take_due(now_ms, _REVIVED_A_TURN)
+        due = self.table.take_due(now_ms, _REVIVED_PER_SLICE)
         if not due:
             return is_more
         failure: StoreError | None = None
@@ -271,57 +272,57 @@ class Pops:
             self._revived.append((key, row))
         if self._expired_count:
             log.warning(
-                "popped messages: %d were not acknowledged and cannot be delivered again, the log "
-                "does not have them any more", self._expired_count,
+                "popped messages: %d were not acknowledged and cannot be redelivered, because the "
+                "log has deleted them", self._expired_count,
             )  # fmt: skip
             self._expired_count = 0
-        await self._settle()
+        await self._drop_revived()
         if failure is not None:
             raise failure
         return True
 
-    # -- what RocketMQ left ------------------------------------------------------------------------
+    # -- checkpoints of RocketMQ -------------------------------------------------------------------
 
-    def _look_at_notes(self) -> bool:
-        """Take over what was popped from RocketMQ and not acknowledged; whether there is more."""
-        points, is_more = self._notes.look(self._anchored())
+    def _adopt_apache_checkpoints(self) -> bool:
+        """Adopt messages that RocketMQ delivered; returns whether there are more."""
+        checkpoints, is_more = self._checkpoints.poll(self._anchored())
         try:
-            for point in points:
-                self._adopt(point)
+            for checkpoint in checkpoints:
+                self._adopt(checkpoint)
         except RequestError:
-            self._notes.start_over()
+            self._checkpoints.start_over()
             raise
-        self._notes.commit()
+        self._checkpoints.commit()
         return is_more
 
-    def _adopt(self, point: CheckPoint) -> None:
-        """Have messages in flight that RocketMQ handed out; they are due already."""
-        key = point.popped.key
+    def _adopt(self, checkpoint: Checkpoint) -> None:
+        """Put messages in flight that RocketMQ delivered; they are due already."""
+        key = checkpoint.popped.key
         next_offset = self.next_offset(key)
         if next_offset is None:
-            next_offset = max(point.queue_offsets, default=-1) + 1
+            next_offset = max(checkpoint.queue_offsets, default=-1) + 1
         known = {row.queue_offset for row in self.table.in_flight(key)}
-        # What lies before the group's place was handed out; the rest will be popped anyway.
+        # Messages before the group's next offset were delivered; the others will be popped anyway.
         rows = [
             row
-            for row in point.rows()
+            for row in checkpoint.rows()
             if row.queue_offset < next_offset and row.queue_offset not in known
         ]
         if rows:
             self.apply([Change(key, next_offset, put=tuple(rows))])
 
-    async def _settle(self) -> None:
-        """Drop what was revived, once its copies are on disk. Raises TianzhouError."""
+    async def _drop_revived(self) -> None:
+        """Drop revived messages once their copies are on disk. Raises TianzhouError."""
         if not self._revived:
             return
         for topic in {receipts.origin_topic(key.group, key.topic) for key, _ in self._revived}:
             self._on_visible(topic)
         end = self._store.end_log_offset
         try:
-            if self._made_topic:
-                # Without its topic a message could not be popped after a crash.
-                self._made_topic = not await self._topics_saved()
-            if self._made_topic:
+            if self._created_topic:
+                # Without the saved topic a message could not be popped after a crash.
+                self._created_topic = not await self._topics_saved()
+            if self._created_topic:
                 raise StoreError("a retry topic cannot be saved")
             await asyncio.wrap_future(self._store.flushed(end))
             self._step("pop: the revived are on disk")
@@ -333,7 +334,7 @@ class Pops:
         self._revived = []
 
     def _revive(self, key: Key, row: InFlight) -> bool:
-        """Store a message anew; False if it cannot be and is tried again. Raises StoreError."""
+        """Store a message again; False if it is retried later. Raises StoreError."""
         fields = self._message(key, row.queue_offset)
         if fields is None:
             self._expired_count += 1
@@ -344,7 +345,7 @@ class Pops:
         topic = key.topic
         if not topic.startswith(RETRY_TOPIC_PREFIX):
             topic = receipts.retry_topic(key.group, topic, v2=config.enable_retry_topic_v2)
-        # RocketMQ may have let a group pop whose retry topic no folder can be named after.
+        # RocketMQ may have served a group whose retry topic is no valid folder name here.
         dead = retry_dlq.fate(group, fields[12], group.retry_max_times, 0).dead or (
             not is_topic_name(topic)
         )
@@ -354,7 +355,7 @@ class Pops:
             draft = revived(fields, topic, row, self._store_host)
         if self._topics.get(draft.topic) is None and is_topic_name(draft.topic):
             self._topics.create_for_group(draft.topic, 1)
-            self._made_topic = True
+            self._created_topic = True
         self._step("pop: before it is revived")
         if not self._append(draft, fields, key, row):
             return False
@@ -368,17 +369,17 @@ class Pops:
         try:
             self._store.append(draft)
         except RecordError:
-            # Properties that leave no room for more: as they were they have one.
+            # The added properties do not fit; the original ones do.
             plain = msgspec.structs.replace(draft, properties_text=properties.encode(fields[2]))
             try:
                 self._store.append(plain)
             except RecordError as e:
                 log.warning(
-                    "group %s: message %d of topic %s queue %d cannot be stored anew: %s",
+                    "group %s: message %d of topic %s queue %d cannot be stored again: %s",
                     key.group, row.queue_offset, key.topic, key.queue_id, e,
                 )  # fmt: skip
-                later = self.table.prolonged(key, row, self._now(), _LATER_MS)
-                self.apply([] if later is None else [later])
+                retry = self.table.prolonged(key, row, self._now(), _RETRY_MS)
+                self.apply([] if retry is None else [retry])
                 return False
         return True
 
@@ -392,49 +393,49 @@ class Pops:
             return None
         return fields
 
-    async def _keep_index(self) -> None:
+    async def _maintenance_loop(self) -> None:
         while True:
-            await asyncio.sleep(_KEEP_S)
+            await asyncio.sleep(_MAINTENANCE_S)
             try:
                 for at, key in enumerate(self.table.keys()):
                     self.next_offset(key)
-                    if at % _PLACES_A_TURN == 0:
+                    if at % _CHECKED_PER_SLICE == 0:
                         await asyncio.sleep(0)
-                if self._unkept:
-                    self._unkept = False
+                if self._is_dirty:
+                    self._is_dirty = False
                     await asyncio.to_thread(self._index.checkpoint)
                     self._index.shorten_log()
             except (sqlite3.Error, TianzhouError) as e:
-                self._unkept = True
+                self._is_dirty = True
                 log.warning("pop index: not saved: %s", e)
 
     async def stop(self) -> None:
-        """Nothing is revived from here on; what was, is not revived again by the next run."""
+        """Drop what was revived, so that the next run does not revive it again, and close."""
         try:
-            await self._settle()
+            await self._drop_revived()
         except TianzhouError as e:
             log.warning("popped messages: some may be revived twice: %s", e)
         try:
             await asyncio.to_thread(self._index.checkpoint)
         except sqlite3.Error as e:
-            log.warning("pop index: not closed in good order: %s", e)
+            log.warning("pop index: not closed cleanly: %s", e)
         self._index.close()
 
 
 def revived(fields: RecordFields, topic: str, row: InFlight, store_host: Host) -> Draft:
     """A message that was not acknowledged in time, for the group's retry topic."""
-    found = dict(fields[2])
-    found.pop(properties.POP_CK, None)
-    found.setdefault(properties.FIRST_POP_TIME, str(row.pop_time_ms))
-    found.setdefault(properties.ORIGIN_MESSAGE_ID, encode_offset_id(fields[11], fields[5]))
-    draft = redraft(fields, topic, 0, found)
+    props = dict(fields[2])
+    props.pop(properties.POP_CK, None)
+    props.setdefault(properties.FIRST_POP_TIME, str(row.pop_time_ms))
+    props.setdefault(properties.ORIGIN_MESSAGE_ID, encode_offset_id(fields[11], fields[5]))
+    draft = redraft(fields, topic, 0, props)
     return msgspec.structs.replace(
         draft, store_host=store_host, reconsume_count=draft.reconsume_count + 1
     )
 
 
 def dead_letter(fields: RecordFields, group: str, origin: str, store_host: Host) -> Draft:
-    """A message that was not acknowledged too often."""
-    found = {properties.RETRY_TOPIC: origin} | fields[2]
-    named: RecordFields = (fields[0], fields[1], found, *fields[3:])
+    """A message that was redelivered too often without an acknowledgement."""
+    props = {properties.RETRY_TOPIC: origin} | fields[2]
+    named: RecordFields = (fields[0], fields[1], props, *fields[3:])
     return retry_dlq.sent_back(named, group, retry_dlq.Fate(dead=True), 1, store_host, {})[0]

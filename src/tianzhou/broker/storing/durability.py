@@ -84,7 +84,7 @@ class Durability:
         connection.hold(send_count)
         self._wait(end_log_offset, send_count, partial(_answer, connection, frames, send_count))
 
-    # -- the line ---------------------------------------------------------------------------------
+    # -- the line ----------------------------------------------------------------------------------
 
     def _wait(self, log_offset: int, send_count: int, end: Callable[[Outcome], None]) -> None:
         deadline_s = self._loop.time() + self._timeout_s

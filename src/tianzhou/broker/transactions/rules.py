@@ -186,7 +186,7 @@ def _number(text: str) -> int | None:
     return int(text) if is_number else None
 
 
-# -- checks of open halves ------------------------------------------------------------------
+# -- checks of open halves -------------------------------------------------------------------------
 
 
 class Verdict(Enum):

@@ -1,4 +1,4 @@
-"""RocketMQ's notes of popped messages: what they say, and which messages they leave open."""
+"""RocketMQ's pop checkpoints: decoding, and which messages are not acknowledged."""
 
 import json
 
@@ -6,8 +6,8 @@ import pytest
 
 from tianzhou.broker.pop.apache_checkpoints import (
     Acks,
-    CheckPoint,
-    Notes,
+    Checkpoint,
+    CheckpointQueue,
     Popped,
     parse_checkpoint_record,
 )
@@ -18,26 +18,26 @@ POPPED = Popped(Key("g", "t", 3), 100, 5000)
 GRACE_MS = 3000
 
 
-def check_point(**changes: object) -> bytes:
+def checkpoint(**changes: object) -> bytes:
     """As fastjson writes it."""
-    note: dict[str, object] = {
+    record: dict[str, object] = {
         "bm": 0, "bn": "broker-a", "c": "g", "d": [0, 1, 5], "it": 1000, "n": 3, "pt": 5000,
         "q": 3, "ro": 0, "so": 100, "t": "t",
     }  # fmt: skip
-    return json.dumps(note | changes).encode()
+    return json.dumps(record | changes).encode()
 
 
 def ack(tag: str, **changes: object) -> Acks:
     body = {"bn": "broker-a", "c": "g", "pt": 5000, "q": 3, "so": 100, "t": "t"} | changes
-    note = parse_checkpoint_record(tag, json.dumps(body).encode())
-    assert isinstance(note, Acks)
-    return note
+    record = parse_checkpoint_record(tag, json.dumps(body).encode())
+    assert isinstance(record, Acks)
+    return record
 
 
-def point(**changes: object) -> CheckPoint:
-    note = parse_checkpoint_record("ck", check_point(**changes))
-    assert isinstance(note, CheckPoint)
-    return note
+def point(**changes: object) -> Checkpoint:
+    record = parse_checkpoint_record("ck", checkpoint(**changes))
+    assert isinstance(record, Checkpoint)
+    return record
 
 
 @pytest.mark.parametrize(
@@ -51,10 +51,10 @@ def point(**changes: object) -> CheckPoint:
         ({"n": 2}, (100, 101)),
     ],
 )
-def test_a_check_point_names_what_is_open(
+def test_a_checkpoint_names_what_is_open(
     changes: dict[str, object], queue_offsets: tuple[int, ...]
 ) -> None:
-    assert point(**changes) == CheckPoint(POPPED, 1000, queue_offsets)
+    assert point(**changes) == Checkpoint(POPPED, 1000, queue_offsets)
 
 
 def test_its_messages_are_in_flight_as_ours_are() -> None:
@@ -72,55 +72,55 @@ def test_acknowledgements_of_all_forms() -> None:
     assert parse_checkpoint_record("ack", json.dumps(spelled_out).encode()) == Acks(POPPED, (7,))
 
 
-def test_other_messages_are_no_notes() -> None:
+def test_other_messages_are_no_checkpoint_records() -> None:
     assert parse_checkpoint_record("TagA", b"anything") is None
     assert parse_checkpoint_record("", b"") is None
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"[]", b"{", b"{}", check_point(n=300), check_point(c=""), check_point(so="x")]
+    "body", [b"", b"[]", b"{", b"{}", checkpoint(n=300), checkpoint(c=""), checkpoint(so="x")]
 )
-def test_a_note_that_makes_no_sense_is_refused(body: bytes) -> None:
+def test_a_record_that_makes_no_sense_is_refused(body: bytes) -> None:
     with pytest.raises(BodyError):
         parse_checkpoint_record("ck", body)
 
 
 def test_what_nobody_acknowledged_is_named_once_after_its_time() -> None:
-    notes = Notes(0)
-    notes.add(0, point())
-    notes.add(1, ack("ack", ao=101))
-    notes.add(2, ack("ack", ao=101, pt=4999))
-    assert notes.take_due(6000) == [], "an acknowledgement may still be under way"
-    assert notes.take_due(6000 + GRACE_MS) == [CheckPoint(POPPED, 1000, (100, 105))]
-    assert notes.take_due(10**12) == []
+    queue = CheckpointQueue(0)
+    queue.add(0, point())
+    queue.add(1, ack("ack", ao=101))
+    queue.add(2, ack("ack", ao=101, pt=4999))
+    assert queue.take_due(6000) == [], "an acknowledgement may still be under way"
+    assert queue.take_due(6000 + GRACE_MS) == [Checkpoint(POPPED, 1000, (100, 105))]
+    assert queue.take_due(10**12) == []
 
 
 def test_an_acknowledged_pop_leaves_nothing_open() -> None:
-    notes = Notes(0)
-    notes.add(0, point())
-    notes.add(1, ack("bAck", aol=[100, 101, 105]))
-    (done,) = notes.take_due(10_000)
+    queue = CheckpointQueue(0)
+    queue.add(0, point())
+    queue.add(1, ack("bAck", aol=[100, 101, 105]))
+    (done,) = queue.take_due(10_000)
     assert done.queue_offsets == ()
 
 
-def test_notes_are_done_with_up_to_the_first_open_one() -> None:
-    notes = Notes(7)
-    assert notes.done_offset == 6
-    notes.add(7, point(it=90_000))
-    notes.add(8, point(pt=4000))
-    notes.next_offset = 9
-    assert (len(notes), notes.done_offset) == (2, 6)
-    assert [each.popped.pop_time_ms for each in notes.take_due(8000)] == [4000]
-    assert notes.done_offset == 6, "the first is still open"
-    notes.take_due(10**6)
-    assert notes.done_offset == 8
+def test_records_are_done_with_up_to_the_first_open_one() -> None:
+    queue = CheckpointQueue(7)
+    assert queue.done_offset == 6
+    queue.add(7, point(it=90_000))
+    queue.add(8, point(pt=4000))
+    queue.next_offset = 9
+    assert (len(queue), queue.done_offset) == (2, 6)
+    assert [each.popped.pop_time_ms for each in queue.take_due(8000)] == [4000]
+    assert queue.done_offset == 6, "the first is still open"
+    queue.take_due(10**6)
+    assert queue.done_offset == 8
 
 
-def test_a_check_point_that_was_written_again_counts_with_its_later_time() -> None:
-    notes = Notes(0)
-    notes.add(0, point())
-    notes.add(1, point(it=20_000, rp="1"))
-    notes.add(2, point())
-    assert notes.take_due(10_000) == []
-    (late,) = notes.take_due(5000 + 20_000 + GRACE_MS)
+def test_a_checkpoint_that_was_written_again_counts_with_its_later_time() -> None:
+    queue = CheckpointQueue(0)
+    queue.add(0, point())
+    queue.add(1, point(it=20_000, rp="1"))
+    queue.add(2, point())
+    assert queue.take_due(10_000) == []
+    (late,) = queue.take_due(5000 + 20_000 + GRACE_MS)
     assert late.invisible_time_ms == 20_000

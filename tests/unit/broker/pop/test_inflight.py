@@ -78,7 +78,7 @@ def test_the_file_remembers_and_forgets(tmp_path: Path) -> None:
     index.shorten_log()
     index.close()
     index = PopIndex.open(path)
-    assert sorted(index.found()) == [
+    assert sorted(index.loaded()) == [
         Change(KEY, 3, put=(InFlight(0, 0, 10), InFlight(2, 0, 10))),
         Change(Key("g", "t", 1), 4, batch=batch),
     ]
@@ -95,7 +95,7 @@ def test_a_write_that_fails_changes_nothing(tmp_path: Path) -> None:
     index.write([Change(Key("g", "new", 0), 5)])
     index.close()
     index = PopIndex.open(path)
-    assert sorted((change.key, change.next_offset) for change in index.found()) == [
+    assert sorted((change.key, change.next_offset) for change in index.loaded()) == [
         (Key("g", "new", 0), 5), (KEY, 1),
     ]  # fmt: skip
     index.close()
@@ -106,7 +106,7 @@ def test_a_file_that_cannot_be_read_is_begun_anew(tmp_path: Path, content: bytes
     path = tmp_path / "i.sqlite"
     path.write_bytes(content)
     index = PopIndex.open(path)
-    assert index.found() == []
+    assert index.loaded() == []
     index.write([popped(1)])
     index.close()
 
@@ -122,5 +122,5 @@ def test_a_file_of_another_version_or_with_an_odd_batch_is_begun_anew(tmp_path: 
         connection.commit()
         connection.close()
         index = PopIndex.open(path)
-        assert index.found() == []
+        assert index.loaded() == []
         index.close()

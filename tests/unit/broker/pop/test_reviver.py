@@ -268,7 +268,7 @@ async def test_a_message_that_the_log_has_lost_is_let_go(
     with caplog.at_level(logging.WARNING):
         async with running(pops):
             await until(lambda: pops.table.in_flight_count == 0)
-    assert "1 were not acknowledged and cannot be delivered again" in caplog.text
+    assert "1 were not acknowledged and cannot be redelivered" in caplog.text
 
 
 async def test_a_store_that_refuses_is_tried_again_and_nothing_is_lost(
