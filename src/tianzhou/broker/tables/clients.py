@@ -1,12 +1,12 @@
-"""Who is connected: producers and consumers by group, as their heartbeats tell.
+"""The connected clients: producers and consumers by group, from their heartbeats.
 
-A client is known by its channel, the connection it sends heartbeats on, and forgotten when that
-closes, when it unregisters, or when its heartbeats stay away. Channels are only compared here,
-never used; what has to be told to whom is returned.
+A client is identified by its channel, the connection that it sends heartbeats on. It is removed
+when the channel closes, when it unregisters, or when heartbeats stop. Channels are only compared
+here; which of them to notify is returned.
 
-All consumers of a group are taken to subscribe alike: the newest heartbeat decides for the group,
-as in RocketMQ. Where two of them differ, messages are lost to both in turns, so the difference is
-reported with both sides named.
+All consumers of a group should have the same subscriptions: the newest heartbeat decides for the
+group, as in RocketMQ. Where two members differ, both miss messages, so the difference is reported
+with both clients named.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -19,10 +19,11 @@ from tianzhou.names import RETRY_TOPIC_PREFIX
 from tianzhou.protocol.filter import SqlFilter, TagFilter, compile_sql, is_tag_type, parse_tags
 
 C = TypeVar("C")
+V = TypeVar("V")
 
 
 class MessageModel(StrEnum):
-    """Whether the members of a group share the messages or each get all of them."""
+    """Whether the members of a group share the messages or each receive all of them."""
 
     CLUSTERING = "CLUSTERING"
     BROADCASTING = "BROADCASTING"
@@ -31,12 +32,12 @@ class MessageModel(StrEnum):
 # -- subscriptions ---------------------------------------------------------------------------------
 
 _EXPRESSION_UNIT = 64
-"""Characters of an expression that cost as much as a subscription; it is kept compiled."""
+"""Characters of a compiled expression that cost as much as one subscription."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a group wants of one topic."""
+    """The subscription of a group to one topic."""
 
     topic: str
     expression: str
@@ -45,7 +46,7 @@ class Subscription:
     tags: TagFilter
     sql: SqlFilter | None = None
     problem: str | None = None
-    """Why the expression cannot be used; a pull by it is refused with this text."""
+    """Why the expression is invalid; a pull that uses it is rejected with this text."""
     class_filter: bool = False
 
     @property
@@ -54,12 +55,12 @@ class Subscription:
 
     @property
     def cost(self) -> int:
-        """What it takes of a table's limit: long expressions take more memory."""
+        """How much it counts for the limits: long expressions take more memory."""
         return 1 + len(self.expression) // _EXPRESSION_UNIT
 
     @property
     def description(self) -> str:
-        """The subscription for a person."""
+        """The subscription in words."""
         return f"{self.topic} by {self.expression_type} {self.expression!r}"
 
 
@@ -71,7 +72,7 @@ def make_subscription(
     *,
     class_filter: bool = False,
 ) -> Subscription:
-    """Compile a subscription; a bad SQL expression is kept with its problem. Never raises."""
+    """Compile a subscription; an invalid expression is stored as its `problem`. Never raises."""
     text = expression or ""
     if is_tag_type(expression_type):
         tags = parse_tags(expression)
@@ -89,7 +90,7 @@ def make_subscription(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Two members of a group that do not subscribe alike."""
+    """Two members of a group with different subscriptions."""
 
     group: str
     topic: str
@@ -118,19 +119,19 @@ class Client:
     language: int
     version: int
     seen_ms: int
-    """When its last heartbeat came, by steady time."""
+    """When its last heartbeat arrived, by steady time."""
     account: str | None = None
-    """The account of its latest heartbeat; None without access control, and if it needs none."""
+    """The account of its latest heartbeat; None if no account is needed."""
     subscriptions: dict[str, Subscription] = field(default_factory=dict[str, Subscription])
-    wants: frozenset[tuple[str, str, str]] = frozenset()
-    """Its subscriptions without their versions, which differ from start to start."""
+    signature: frozenset[tuple[str, str, str]] = frozenset()
+    """Its subscriptions without their versions, which differ between starts; for comparison."""
     cost: int = 0
-    """What the subscriptions take of the limits."""
+    """How much the subscriptions count for the limits."""
 
     def subscribe(self, subscriptions: Iterable[Subscription]) -> None:
         self.subscriptions = {each.topic: each for each in subscriptions}
         self.cost = sum(each.cost for each in self.subscriptions.values())
-        self.wants = frozenset(
+        self.signature = frozenset(
             (each.topic, each.expression_type, each.expression)
             for each in self.subscriptions.values()
             if not each.topic.startswith(RETRY_TOPIC_PREFIX)
@@ -139,7 +140,7 @@ class Client:
 
 @dataclass(slots=True)
 class ConsumerGroup(Generic[C]):
-    """The connected members of one consumer group, and what the group wants."""
+    """The connected members of one consumer group, and its subscriptions."""
 
     name: str
     consume_type: str = "CONSUME_PASSIVELY"
@@ -157,16 +158,16 @@ class ConsumerGroup(Generic[C]):
         return [client.client_id for client in self.members.values()]
 
     def has_left(self, topic: str) -> bool:
-        """Whether it subscribes to others and no more to this one.
+        """Whether the group subscribes to other topics and no longer to this one.
 
-        A consumer that only pulls need not say what it reads, so no subscriptions tell nothing.
+        A consumer that only pulls may have no subscriptions, so a group without any has not left.
         """
         return bool(self.subscriptions) and topic not in self.subscriptions
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHeartbeat:
-    """What one heartbeat says about one group."""
+    """The part of a heartbeat for one consumer group."""
 
     group: str
     consume_type: str
@@ -177,48 +178,104 @@ class ConsumerHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[C]):
-    """A group whose members or subscriptions have changed; `notify` are those to tell."""
+    """A group whose members or subscriptions changed; `notify` are the channels to notify."""
 
     group: str
     notify: tuple[C, ...] = ()
     differences: tuple[Difference, ...] = ()
-    """Differences between members that were not there before."""
+    """New differences between members."""
 
 
-class ConsumerTable(Generic[C]):
+class _Memberships(Generic[C, V]):
+    """The channels of each name (group or client id), and the names of each channel."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, dict[C, V]] = {}
+        self._names: dict[C, dict[str, None]] = {}
+
+    def names_of(self, channel: C) -> Collection[str]:
+        """The names of a channel; the one that was put last comes last."""
+        return self._names.get(channel, {}).keys()
+
+    def put(self, channel: C, name: str, value: V) -> V | None:
+        """Add a channel to a name; returns its value before."""
+        members = self.by_name.setdefault(name, {})
+        before = members.get(channel)
+        members[channel] = value
+        names = self._names.setdefault(channel, {})
+        names.pop(name, None)
+        names[name] = None
+        return before
+
+    def remove(self, channel: C, name: str) -> V | None:
+        """Remove a channel from a name; returns its value, None if it was not there."""
+        members = self.by_name.get(name)
+        if members is None or channel not in members:
+            return None
+        value = members.pop(channel)
+        if not members:
+            del self.by_name[name]
+        names = self._names[channel]
+        del names[name]
+        if not names:
+            del self._names[channel]
+        return value
+
+
+class _ClientTable(Generic[C]):
+    """What the tables of producers and consumers have in common."""
+
+    def __init__(self) -> None:
+        self._members = _Memberships[C, Client]()
+
+    def groups_of(self, channel: C) -> Collection[str]:
+        """The groups of a connection."""
+        return self._members.names_of(channel)
+
+    def expired(self, now_ms: int, timeout_ms: int) -> list[C]:
+        """Channels whose last heartbeat is too old; the caller closes them."""
+        return list(
+            dict.fromkeys(
+                channel
+                for members in self._members.by_name.values()
+                for channel, client in members.items()
+                if now_ms - client.seen_ms > timeout_ms
+            )
+        )
+
+
+class ConsumerTable(_ClientTable[C]):
     """All connected consumers."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.groups: dict[str, ConsumerGroup[C]] = {}
-        self._groups_of: dict[C, set[str]] = {}
         self._cost_of: dict[C, int] = {}
         self.subscription_count = 0
-        """All subscriptions of all members, as their limits count them."""
+        """All subscriptions of all members, by their cost."""
         self.version = 0
-        """Moves whenever a member comes, goes or tells anything at all."""
+        """Incremented by each heartbeat and each removal."""
 
     def get(self, group: str) -> ConsumerGroup[C] | None:
         return self.groups.get(group)
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
-        found = self.groups.get(group)
-        return None if found is None else found.subscriptions.get(topic)
+        online = self.groups.get(group)
+        return None if online is None else online.subscriptions.get(topic)
 
     def groups_of_topic(self, topic: str) -> set[str]:
-        """Groups that subscribe to a topic now."""
+        """The connected groups that subscribe to a topic."""
         return {name for name, group in self.groups.items() if topic in group.subscriptions}
 
-    def groups_of(self, channel: C) -> Collection[str]:
-        """The groups of a connection."""
-        return self._groups_of.get(channel, ())
+    # -- registering -------------------------------------------------------------------------------
 
-    # -- coming ------------------------------------------------------------------------------------
-
-    def growth(self, channel: C, told: ConsumerHeartbeat) -> tuple[int, int]:
-        """By how much a heartbeat would raise the number of subscriptions, and the connection's."""
-        group = self.groups.get(told.group)
+    def growth(self, channel: C, heartbeat: ConsumerHeartbeat) -> tuple[int, int]:
+        """By how much a heartbeat would raise the subscription count, and the connection's new
+        count.
+        """
+        group = self.groups.get(heartbeat.group)
         known = None if group is None else group.members.get(channel)
-        cost = sum({each.topic: each.cost for each in told.subscriptions}.values())
+        cost = sum({each.topic: each.cost for each in heartbeat.subscriptions}.values())
         grown = cost - (0 if known is None else known.cost)
         return grown, self._cost_of.get(channel, 0) + grown
 
@@ -226,44 +283,45 @@ class ConsumerTable(Generic[C]):
         self,
         channel: C,
         client: Client,
-        told: ConsumerHeartbeat,
+        heartbeat: ConsumerHeartbeat,
     ) -> Change[C] | None:
-        """Note a heartbeat; None if nothing has changed by it."""
+        """Register the heartbeat of a consumer; None if it changed nothing."""
         self.version += 1
-        group = self.groups.get(told.group)
+        known = self._members.put(channel, heartbeat.group, client)
+        group = self.groups.get(heartbeat.group)
         if group is None:
-            group = self.groups[told.group] = ConsumerGroup(told.group)
-        group.consume_type = told.consume_type
-        group.message_model = told.message_model
-        group.consume_from = told.consume_from
-        known = group.members.get(channel)
-        client.subscribe(told.subscriptions)
+            members = self._members.by_name[heartbeat.group]
+            group = self.groups[heartbeat.group] = ConsumerGroup(heartbeat.group, members=members)
+        group.consume_type = heartbeat.consume_type
+        group.message_model = heartbeat.message_model
+        group.consume_from = heartbeat.consume_from
+        client.subscribe(heartbeat.subscriptions)
         self._count(channel, client.cost - (0 if known is None else known.cost))
-        group.members[channel] = client
-        self._groups_of.setdefault(channel, set()).add(told.group)
-        resubscribed = _update_subscriptions(group, told.subscriptions)
+        resubscribed = _update_subscriptions(group, heartbeat.subscriptions)
         differences: tuple[Difference, ...] = ()
-        if known is None or client.wants != known.wants:
+        if known is None or client.signature != known.signature:
             before = set(group.differences)
             group.differences = _differences_among(group)
             differences = tuple(each for each in group.differences if each not in before)
         joined = known is None
         if not (joined or resubscribed or differences):
             return None
-        # Members of a broadcasting group share nothing, so none has to make room for another.
+        # Members of a broadcasting group share no queues, so they need not rebalance.
         notify = tuple(group.members) if (joined or resubscribed) else ()
         return Change(group.name, () if group.is_broadcasting else notify, differences)
 
-    # -- going -------------------------------------------------------------------------------------
+    # -- removing ----------------------------------------------------------------------------------
 
     def unregister(self, channel: C, group_name: str) -> Change[C] | None:
-        """A consumer says goodbye to one group; None if it was not there."""
-        group = self.groups.get(group_name)
-        if group is None or channel not in group.members:
+        """Remove a consumer from a group; None if it was not there."""
+        client = self._members.remove(channel, group_name)
+        if client is None:
             return None
+        group = self.groups[group_name]
         self.version += 1
-        self._count(channel, -group.members.pop(channel).cost)
-        self._forget(channel, group_name)
+        self._count(channel, -client.cost)
+        if not self._members.names_of(channel):
+            del self._cost_of[channel]
         if not group.members:
             del self.groups[group_name]
         else:
@@ -271,47 +329,28 @@ class ConsumerTable(Generic[C]):
         return Change(group_name, () if group.is_broadcasting else tuple(group.members))
 
     def closed(self, channel: C) -> Iterator[Change[C]]:
-        """A connection has ended; its groups lose it one by one, as the changes are taken."""
-        for group in sorted(self._groups_of.get(channel, ())):
+        """A connection has closed: remove it from its groups, one for each change taken."""
+        for group in sorted(self.groups_of(channel)):
             change = self.unregister(channel, group)
             if change is not None:
                 yield change
-
-    def expired(self, now_ms: int, timeout_ms: int) -> list[C]:
-        """Channels without a heartbeat for too long; whoever closes them tells `closed`."""
-        return list(
-            dict.fromkeys(
-                channel
-                for group in self.groups.values()
-                for channel, client in group.members.items()
-                if now_ms - client.seen_ms > timeout_ms
-            )
-        )
 
     def _count(self, channel: C, grown: int) -> None:
         self.subscription_count += grown
         self._cost_of[channel] = self._cost_of.get(channel, 0) + grown
 
-    def _forget(self, channel: C, group: str) -> None:
-        groups = self._groups_of.get(channel)
-        if groups is not None:
-            groups.discard(group)
-            if not groups:
-                del self._groups_of[channel]
-                self._cost_of.pop(channel, None)
-
 
 def _update_subscriptions(group: ConsumerGroup[C], subscriptions: Iterable[Subscription]) -> bool:
-    """Let the group want what the newest heartbeat wants; True if a topic came or went."""
+    """Set the subscriptions of the newest heartbeat; True if a topic was added or removed."""
     changed = False
-    told: set[str] = set()
+    topics: set[str] = set()
     for new in subscriptions:
-        told.add(new.topic)
+        topics.add(new.topic)
         old = group.subscriptions.get(new.topic)
         changed = changed or old is None
         if old is None or new.version > old.version:
             group.subscriptions[new.topic] = new
-    for topic in group.subscriptions.keys() - told:
+    for topic in group.subscriptions.keys() - topics:
         del group.subscriptions[topic]
         changed = True
     return changed
@@ -326,19 +365,21 @@ def _differences_among(group: ConsumerGroup[C]) -> tuple[Difference, ...]:
     first = next(members, None)
     if first is None:
         return ()
-    expected = first.wants
-    found: dict[str, Difference] = {}
+    expected = first.signature
+    differences: dict[str, Difference] = {}
     for other in members:
-        # Sets of one group are nearly always equal, and comparing them is cheap.
-        if other.wants == expected:
+        # They are nearly always equal, and comparing sets is cheap.
+        if other.signature == expected:
             continue
-        for topic in sorted({topic for topic, _, _ in other.wants ^ expected} - found.keys()):
-            found[topic] = Difference(
+        for topic in sorted(
+            {topic for topic, _, _ in other.signature ^ expected} - differences.keys()
+        ):
+            differences[topic] = Difference(
                 group.name, topic,
                 first.client_id, _wording(first, topic),
                 other.client_id, _wording(other, topic),
             )  # fmt: skip
-    return tuple(found.values())
+    return tuple(differences.values())
 
 
 def _wording(client: Client, topic: str) -> str:
@@ -352,114 +393,81 @@ def _wording(client: Client, topic: str) -> str:
 
 
 class ClientIds(Generic[C]):
-    """Which account uses a client id, for as long as a channel is open that sent it.
+    """Which account uses a client id, while a channel is open that sent it.
 
-    Replies and requests to clients go by this id, so one account must not take that of another.
+    Replies and requests to clients are addressed by this id, so an account must not use the id of
+    another one.
     """
 
     def __init__(self) -> None:
-        self._accounts: dict[str, dict[C, str | None]] = {}
-        self._ids_of: dict[C, dict[str, None]] = {}
+        self._users = _Memberships[C, str | None]()
 
     def claim(self, channel: C, client_id: str, account: str | None) -> bool:
-        """Use an id; False if a channel of another account does. Without account all is allowed."""
-        users = self._accounts.get(client_id, {})
+        """Register the use of an id; False if a channel of another account uses it.
+
+        Without an account all ids are allowed.
+        """
+        users = self._users.by_name.get(client_id, {})
         if account is not None and any(
             other != account for at, other in users.items() if at is not channel
         ):
             return False
-        ids = self._ids_of.setdefault(channel, {})
-        ids.pop(client_id, None)
-        ids[client_id] = None
-        self._accounts.setdefault(client_id, {})[channel] = account
+        self._users.put(channel, client_id, account)
+        ids = self._users.names_of(channel)
         if len(ids) > _IDS_OF_CHANNEL_MAX:
-            oldest = next(iter(ids))
-            del ids[oldest]
-            self._release(channel, oldest)
+            self._users.remove(channel, next(iter(ids)))
         return True
 
     def closed(self, channel: C) -> None:
-        """A connection has ended."""
-        for client_id in self._ids_of.pop(channel, ()):
-            self._release(channel, client_id)
-
-    def _release(self, channel: C, client_id: str) -> None:
-        users = self._accounts[client_id]
-        del users[channel]
-        if not users:
-            del self._accounts[client_id]
+        """A connection has closed."""
+        for client_id in list(self._users.names_of(channel)):
+            self._users.remove(channel, client_id)
 
 
 _IDS_OF_CHANNEL_MAX = 64
-"""A client uses one; of a connection that sends many the latest are remembered."""
+"""A client uses one; of a connection that sends many, only the latest count."""
 
 # -- producers -------------------------------------------------------------------------------------
 
 
-class ProducerTable(Generic[C]):
+class ProducerTable(_ClientTable[C]):
     """All connected producers."""
 
     def __init__(self) -> None:
-        self.groups: dict[str, dict[C, Client]] = {}
-        self._groups_of: dict[C, set[str]] = {}
+        super().__init__()
+        self.groups = self._members.by_name
         self._by_client_id: dict[str, C] = {}
         self._id_of: dict[C, str] = {}
         """The client id of the latest heartbeat of each connection."""
 
-    def groups_of(self, channel: C) -> Collection[str]:
-        """The groups of a connection."""
-        return self._groups_of.get(channel, ())
-
     def find(self, client_id: str) -> C | None:
-        """The channel of a client by its id, whatever its groups."""
+        """The channel of a client by its id, in any group."""
         return self._by_client_id.get(client_id)
 
     def heartbeat(self, channel: C, client: Client, group: str) -> bool:
-        """Note a heartbeat; True if the producer is new to the group."""
+        """Register the heartbeat of a producer; True if it is new to the group."""
         if self._id_of.get(channel) != client.client_id:
             self._release_id(channel)
             self._id_of[channel] = client.client_id
         self._by_client_id[client.client_id] = channel
-        members = self.groups.setdefault(group, {})
-        is_new = channel not in members
-        members[channel] = client
-        self._groups_of.setdefault(channel, set()).add(group)
-        return is_new
+        return self._members.put(channel, group, client) is None
 
     def unregister(self, channel: C, group: str) -> bool:
-        """A producer says goodbye; False if it was not there."""
-        members = self.groups.get(group)
-        client = None if members is None else members.pop(channel, None)
-        if members is None or client is None:
+        """Remove a producer from a group; False if it was not there."""
+        if self._members.remove(channel, group) is None:
             return False
-        if not members:
-            del self.groups[group]
-        groups = self._groups_of[channel]
-        groups.discard(group)
-        if not groups:
-            del self._groups_of[channel]
+        if not self.groups_of(channel):
             self._release_id(channel)
         return True
 
     def _release_id(self, channel: C) -> None:
         client_id = self._id_of.pop(channel, None)
-        # The client may be back already, on a new channel.
+        # The client may be connected again, on a new channel.
         if client_id is not None and self._by_client_id.get(client_id) is channel:
             del self._by_client_id[client_id]
 
     def closed(self, channel: C) -> Iterator[str]:
-        """A connection has ended; gives the groups it belonged to, which lose it one by one."""
-        for group in sorted(self._groups_of.get(channel, ())):
+        """A connection has closed: remove it from its groups, one for each group taken."""
+        for group in sorted(self.groups_of(channel)):
             self.unregister(channel, group)
             yield group
-
-    def expired(self, now_ms: int, timeout_ms: int) -> list[C]:
-        """Channels without a heartbeat for too long."""
-        return list(
-            dict.fromkeys(
-                channel
-                for members in self.groups.values()
-                for channel, client in members.items()
-                if now_ms - client.seen_ms > timeout_ms
-            )
-        )
