@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tianzhou.broker.statistics.counters import Stats
-from tianzhou.broker.statistics.history import WINDOWS, Amount, History, Series, steps_at
+from tianzhou.broker.statistics.history import History
+from tianzhou.broker.statistics.series import WINDOWS, Amount, Series, steps_at
 
 START_MS = 1_800_000_000_000
 

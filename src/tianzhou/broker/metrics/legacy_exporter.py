@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.statistics.history import MINUTE, SEPARATOR, Figures, History
+from tianzhou.broker.statistics.history import SEPARATOR, History
+from tianzhou.broker.statistics.series import MINUTE, WindowStats
 from tianzhou.broker.tables.clients import ConsumerTable, ProducerTable
 from tianzhou.broker.tables.offsets import OffsetTable
 from tianzhou.broker.tables.topics import TopicTable
@@ -97,7 +98,7 @@ _SUMS = ("rocketmq_send_back_nums",)
 def _rates(deps: ExporterDeps) -> Iterator[Metric | None]:
     node, now_ms = _node(deps), deps.clock()
 
-    def of(statistic: str) -> Iterable[tuple[str, Figures]]:
+    def of(statistic: str) -> Iterable[tuple[str, WindowStats]]:
         return deps.history.over_window(statistic, MINUTE, now_ms)
 
     for name, (statistic, meaning) in _RATES.items():

@@ -1,6 +1,6 @@
-"""Counters of a broker. Everything only counts up; rates are made by whoever reads them twice.
+"""Counters of a broker. They only grow; a reader computes rates from two readings.
 
-The finest counts are kept, by queue; those of topics and groups are their sums (`history.py`).
+Counts are by queue; those of topics and groups are sums (`history`).
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ V = TypeVar("V")
 
 
 class BoundedCounter(Counter[K]):
-    """Counts under so many keys at most; what comes under further ones is left out."""
+    """A counter with a limited number of keys; further keys are not counted."""
 
     def __setitem__(self, key: K, count: int) -> None:
         if len(self) < STATISTICS_MAX or key in self:
@@ -25,13 +25,13 @@ class BoundedCounter(Counter[K]):
 
 @dataclass(slots=True)
 class Counts:
-    """Messages and bytes, and in how many requests they came or went."""
+    """Messages and bytes, and the number of requests that contained them."""
 
     messages: int = 0
     size_bytes: int = 0
     calls: int = 0
     took_ms: int = 0
-    """What the appends, or reading, took; nearly all take 0."""
+    """The time of appends or reads; nearly all take 0."""
 
     def add(self, messages: int, size_bytes: int, took_ms: int = 0) -> None:
         self.messages += messages
@@ -42,11 +42,11 @@ class Counts:
 
 @dataclass(slots=True)
 class Stats:
-    """What went through the broker since it started."""
+    """What the broker stored and delivered since it started."""
 
     started_ms: int
     collect: Callable[[], None] = lambda: None
-    """Brings in what was counted elsewhere; called before anyone reads what was stored."""
+    """Adds what the fast path counted; called before counters are read."""
     _put: Counts = field(default_factory=Counts, init=False)
     put_failures: int = 0
     _got: Counts = field(default_factory=Counts, init=False)
@@ -59,11 +59,11 @@ class Stats:
         default_factory=dict[tuple[str, int, str], Counts], init=False
     )
     sent_back: Counter[tuple[str, str]] = field(default_factory=BoundedCounter[tuple[str, str]])
-    """Messages that consumers gave back to have them again, by topic and group."""
+    """Messages that consumers sent back for a retry, by topic and group."""
     dead: Counter[tuple[str, str]] = field(default_factory=BoundedCounter[tuple[str, str]])
     """Messages that became dead letters, by topic and group."""
     popped: Counter[tuple[str, str]] = field(default_factory=BoundedCounter[tuple[str, str]])
-    """Queues that gave messages to a pop, by topic and group; RocketMQ's checkpoints."""
+    """Queues whose messages a pop received, by topic and group; RocketMQ's checkpoints."""
     acked: Counter[tuple[str, str]] = field(default_factory=BoundedCounter[tuple[str, str]])
     """Popped messages that were acknowledged, by topic and group."""
     committed: Counter[str] = field(default_factory=BoundedCounter[str])
@@ -71,38 +71,38 @@ class Stats:
     rolled_back: Counter[str] = field(default_factory=BoundedCounter[str])
     """Transactions that were rolled back, by topic."""
     channels: Callable[[], Mapping[str, int]] = dict[str, int]
-    """How often connections came and went, under RocketMQ's names."""
+    """How often connections were opened and closed, under RocketMQ's names."""
     put_slowest_ms: int = 0
     put_times: Counter[int] = field(default_factory=Counter[int])
-    """How many appends took so many ms; nearly all take 0."""
+    """How many appends took how many ms."""
 
     @property
     def put(self) -> Counts:
-        """What came in."""
+        """Stored messages."""
         self.collect()
         return self._put
 
     @property
     def by_queue(self) -> dict[tuple[str, int], Counts]:
-        """What came in, by topic and queue."""
+        """Stored messages by topic and queue."""
         self.collect()
         return self._by_queue
 
     @property
     def got(self) -> Counts:
-        """What went out."""
+        """Delivered messages."""
         self.collect()
         return self._got
 
     @property
     def pulls_found(self) -> int:
-        """Pulls that got messages."""
+        """Pulls that returned messages."""
         self.collect()
         return self._pulls_found
 
     @property
     def by_group(self) -> dict[tuple[str, int, str], Counts]:
-        """What went out, by topic, queue and group."""
+        """Delivered messages by topic, queue and group."""
         self.collect()
         return self._by_group
 
@@ -122,7 +122,7 @@ class Stats:
         self.stored_many([(topic, queue_id, messages, size_bytes, calls)])
 
     def stored_many(self, counted: Iterable[tuple[str, int, int, int, int]]) -> None:
-        """The same for many queues, which all have to be counted every second."""
+        """The same for many queues; runs every second for all of them."""
         by_queue, total = self._by_queue, self._put
         for topic, queue_id, messages, size_bytes, calls in counted:
             counts = by_queue.get((topic, queue_id)) or _added(by_queue, (topic, queue_id))
@@ -134,13 +134,13 @@ class Stats:
             total.calls += calls
 
     def took(self, took_ms: int) -> None:
-        """Note an append, or several in one go, that took its time."""
+        """Count a slow append, or a slow batch of them."""
         self.put_times[min(took_ms, 10_000)] += 1
         self.put_slowest_ms = max(self.put_slowest_ms, took_ms)
 
     @property
     def events(self) -> dict[str, Counter[tuple[str, str]]]:
-        """What is counted by topic and group and has no size, by name."""
+        """The counters by topic and group without a size, by name."""
         return {
             "sent_back": self.sent_back,
             "dead": self.dead,
@@ -174,7 +174,7 @@ class Stats:
             each.calls += calls
 
     def forget_topic(self, topic: str) -> None:
-        """A topic is deleted; its counters go with it."""
+        """A topic is deleted: remove its counters."""
         _drop(self.by_queue, lambda key: key[0] == topic)
         _drop(self.by_group, lambda key: key[0] == topic)
         for counter in self.events.values():
@@ -183,14 +183,14 @@ class Stats:
             of_topic.pop(topic, None)
 
     def forget_group(self, group: str) -> None:
-        """A group is deleted; its counters go with it."""
+        """A group is deleted: remove its counters."""
         _drop(self.by_group, lambda key: key[2] == group)
         for counter in self.events.values():
             _drop(counter, lambda key: key[1] == group)
 
 
 def _added(table: dict[K, Counts], key: K) -> Counts:
-    """A new counter of a table; one that is not kept if the table is full."""
+    """A new counter, which is not added to a full table."""
     counts = Counts()
     if len(table) < STATISTICS_MAX:
         table[key] = counts
@@ -203,7 +203,7 @@ def _drop(table: dict[K, V], unwanted: Callable[[K], bool]) -> None:
 
 
 def channel_activity(server: Server) -> dict[str, int]:
-    """How often connections came and went, under the names of CHANNEL_ACTIVITY."""
+    """How often connections were opened and closed, under the names of CHANNEL_ACTIVITY."""
     counts = server.counts
     return {
         "CONNECT": counts.opened,

@@ -6,20 +6,9 @@ import msgspec
 import pytest
 
 from tianzhou.broker.statistics.counters import Stats
-from tianzhou.broker.statistics.history import (
-    DAY,
-    HOUR,
-    MINUTE,
-    STATISTICS,
-    Amount,
-    DayStart,
-    History,
-    Series,
-    Totals,
-    day_of,
-    next_midnight_ms,
-    steps_at,
-)
+from tianzhou.broker.statistics.history import STATISTICS, History
+from tianzhou.broker.statistics.series import DAY, HOUR, MINUTE, Amount, Series, steps_at
+from tianzhou.broker.statistics.totals import DayStart, Totals, day_of, next_midnight_ms
 from tianzhou.broker.tables.saver import encode_text
 from tianzhou.errors import BodyError
 
@@ -47,8 +36,8 @@ def test_a_series_keeps_a_minute_an_hour_and_a_day() -> None:
     assert series.over(DAY, 0, now_ms).per_call == 5
     assert series.over(MINUTE, 0, now_ms + 120 * SECOND_MS).sum == 0
     assert series.over(DAY, 0, now_ms + 25 * HOUR_MS).sum == 0
-    assert series.is_over(steps_at(now_ms + 25 * HOUR_MS))
-    assert not series.is_over(steps_at(now_ms + 10 * HOUR_MS))
+    assert series.is_idle(steps_at(now_ms + 25 * HOUR_MS))
+    assert not series.is_idle(steps_at(now_ms + 10 * HOUR_MS))
 
 
 def test_rates_of_a_series_are_over_the_time_it_covers() -> None:

@@ -8,7 +8,8 @@ from tianzhou.broker import validation
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.pop.inflight import Key, PopTable
 from tianzhou.broker.statistics.counters import Stats
-from tianzhou.broker.statistics.history import DAY, HOUR, MINUTE, SEPARATOR, Figures, History
+from tianzhou.broker.statistics.history import SEPARATOR, History
+from tianzhou.broker.statistics.series import DAY, HOUR, MINUTE, WindowStats
 from tianzhou.broker.tables.clients import ConsumerTable
 from tianzhou.broker.tables.groups import GroupTable
 from tianzhou.broker.tables.offsets import NOT_FOUND, OffsetTable
@@ -79,7 +80,7 @@ def view_stats(deps: StatsDeps, _: Connection, request: Command) -> Command:
     return Command(code=ResponseCode.SUCCESS, body=encode_body(data))
 
 
-def _item(figures: Figures) -> BrokerStatsItem:
+def _item(figures: WindowStats) -> BrokerStatsItem:
     return BrokerStatsItem(sum=figures.sum, tps=figures.per_second, average=figures.per_call)
 
 
