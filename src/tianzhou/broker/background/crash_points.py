@@ -1,7 +1,7 @@
-"""A seam for tests: parts that move messages call a `CrashPoint` with a name between any two moves.
+"""A hook for crash tests: code that moves messages calls it with a name between any two moves.
 
-In a running broker nobody listens. Tests of crashes hand in a step that ends the process at one of
-the names, so that every point between two moves is tried and none is missed by luck.
+In a running broker it does nothing. A crash test passes one that ends the process at one of the
+names, so every point between two moves is tested.
 """
 
 from collections.abc import Callable
@@ -10,4 +10,4 @@ CrashPoint = Callable[[str], None]
 
 
 def no_crash_point(_: str) -> None:
-    """Nobody listens."""
+    """Does nothing."""

@@ -1,14 +1,13 @@
-"""Lets through for a moment at a time, so that a storm of requests can neither hold up the event
-loop nor take all of it.
+"""Admits expensive requests for a slice at a time, fairly between connections.
 
-Requests that cost much and can wait a moment ask `admits`. Those that are not admitted wait in
-line, each owner (a connection) in one of its own; the lines take turns, so an owner with thousands
-in line does not keep others waiting for all of them.
+A flood of such requests must neither block the event loop nor use all of it. They ask `admits`.
+Those that are not admitted are queued, in one queue per connection; the queues are served
+round-robin, so a connection with thousands of requests does not delay others for all of them.
 
-A turn is a slice (`yielding.py`) that is over when its time is, however many got through; at
-least one does, so every line comes to its end. Answers are gathered while their owner has more to
-ask, which is not long, and leave together: each time they do it wakes another process and brings
-new requests, and sending them one by one cost as much as the work itself.
+A slice (`yielding.py`) ends when its time is up, however many requests it served; it serves at
+least one, so every queue becomes empty. Responses are held back while their connection has further
+requests, for a few milliseconds, and sent together: each write wakes another process and brings new
+requests, and sending them one by one cost as much as the work itself.
 """
 
 import asyncio
@@ -19,15 +18,15 @@ from typing import Protocol
 
 from tianzhou.broker.background.yielding import SliceScheduler
 
-GATHERED_S = 0.005
-"""No answer waits longer than about this for others."""
+HELD_S_MAX = 0.005
+"""A response is held back for about so long at most."""
 
 Work = Callable[[], None]
-"""What someone in line came for; it raises nothing."""
+"""A queued request; it must not raise."""
 
 
 class Owner(Hashable, Protocol):
-    """Whoever sends requests; see `remoting.connection.Connection`."""
+    """A connection; see `remoting.connection.Connection`."""
 
     @property
     def has_unread(self) -> bool: ...
@@ -36,129 +35,129 @@ class Owner(Hashable, Protocol):
 
 
 class FairQueue:
-    """The lines of one kind of requests."""
+    """The queues of one kind of requests, one per connection."""
 
     def __init__(self, slices: SliceScheduler, now_s: Callable[[], float] = perf_counter) -> None:
         self._slices = slices
         self._now_s = now_s
         self._ends_s = 0.0
-        """When the turn ends that somebody was admitted to; 0 if nobody was yet."""
-        self._is_planned = False
+        """End of the slice that admits requests now; 0 without one."""
+        self._is_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._late: asyncio.TimerHandle | None = None
-        """For answers that are gathered when no turn is planned."""
-        self._lines: OrderedDict[Owner, deque[Work]] = OrderedDict()
-        self._gathered: dict[Owner, float] = {}
-        """Whose answers wait, and since when."""
+        """Sends responses that are held back while no slice is scheduled."""
+        self._queues: OrderedDict[Owner, deque[Work]] = OrderedDict()
+        self._held: dict[Owner, float] = {}
+        """Connections whose responses are held back, and since when."""
         self.waiting_count = 0
-        """How many are in line."""
+        """Queued requests."""
 
     def admits(self, owner: Owner) -> bool:
-        """Whether one may go on at once; who does says `passed` when done."""
+        """Whether a request may run at once; then call `passed` when it is done."""
         if self._ends_s:
-            if self._lines or self._now_s() >= self._ends_s:
+            if self._queues or self._now_s() >= self._ends_s:
                 return False
-        elif self._is_planned:
-            return False  # the turn before is over, the next has not begun
+        elif self._is_scheduled:
+            return False  # between two slices
         else:
             self._ends_s = self._now_s() + self._slices.begin()
-            self._plan(self._end_admission)
-        self._gather(owner)
+            self._schedule(self._end_admission)
+        self._hold(owner)
         return True
 
     def passed(self) -> None:
-        """One who was admitted has done what it came for."""
+        """An admitted request is done."""
         self._slices.pause()
 
     def wait(self, owner: Owner, work: Work) -> None:
-        """Have the work done when it is one's turn."""
-        self._lines.setdefault(owner, deque()).append(work)
+        """Queue a request."""
+        self._queues.setdefault(owner, deque()).append(work)
         self.waiting_count += 1
-        if not self._is_planned:
-            self._plan(self._turn)
+        if not self._is_scheduled:
+            self._schedule(self._run_slice)
 
     def close(self) -> None:
-        """Nobody gets through any more; who is in line is forgotten."""
-        self._lines.clear()
+        """Drop all queued requests, and admit no more."""
+        self._queues.clear()
         self.waiting_count = 0
-        self._slices.forget(self._turn)
-        self._slices.forget(self._end_admission)
+        self._slices.cancel(self._run_slice)
+        self._slices.cancel(self._end_admission)
         for timer in (self._timer, self._late):
             if timer is not None:
                 timer.cancel()
-        self._is_planned, self._ends_s = False, 0.0
-        for owner in self._gathered:
+        self._is_scheduled, self._ends_s = False, 0.0
+        for owner in self._held:
             owner.let_go()
-        self._gathered.clear()
+        self._held.clear()
 
-    # -- turns -------------------------------------------------------------------------------------
+    # -- slices ------------------------------------------------------------------------------------
 
-    def _plan(self, work: Work) -> None:
-        self._is_planned = True
-        self._slices.soon(work)
+    def _schedule(self, work: Work) -> None:
+        self._is_scheduled = True
+        self._slices.schedule(work)
 
     def _end_admission(self) -> None:
         self._ends_s = 0.0
         self._go_on()
 
     def _go_on(self) -> None:
-        """Have another turn if somebody waits, after a rest if others are there."""
+        """Schedule the next slice if requests are queued, after a rest while clients send."""
         rest_s = self._slices.end()
-        self._let_go()
+        self._send_held()
         if rest_s:
-            self._is_planned = True
+            self._is_scheduled = True
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(rest_s, self._plan, self._turn)
-        elif self._lines:
-            self._plan(self._turn)
+            self._timer = loop.call_later(rest_s, self._schedule, self._run_slice)
+        elif self._queues:
+            self._schedule(self._run_slice)
         else:
-            self._is_planned = False
+            self._is_scheduled = False
 
-    def _turn(self) -> None:
-        self._is_planned = False
-        if not self._lines:
+    def _run_slice(self) -> None:
+        self._is_scheduled = False
+        if not self._queues:
             return
         ends_s = self._now_s() + self._slices.begin()
         try:
-            while self._lines:
-                self._take()()
+            while self._queues:
+                self._next()()
                 if self._now_s() >= ends_s:
                     break
         finally:
             self._slices.pause()
             self._go_on()
 
-    def _take(self) -> Work:
-        """The first of the line whose turn it is."""
-        owner, line = self._lines.popitem(last=False)
-        work = line.popleft()
-        if line:
-            self._lines[owner] = line
+    def _next(self) -> Work:
+        """The oldest request of the connection that is next."""
+        owner, queue = self._queues.popitem(last=False)
+        work = queue.popleft()
+        if queue:
+            self._queues[owner] = queue
         self.waiting_count -= 1
-        self._gather(owner)
+        self._hold(owner)
         return work
 
-    # -- answers -----------------------------------------------------------------------------------
+    # -- responses ---------------------------------------------------------------------------------
 
-    def _gather(self, owner: Owner) -> None:
-        if owner not in self._gathered:
+    def _hold(self, owner: Owner) -> None:
+        if owner not in self._held:
             owner.gather()
-            self._gathered[owner] = self._now_s()
+            self._held[owner] = self._now_s()
 
-    def _let_go(self) -> None:
-        """Send the answers of all who have nothing more to ask, or wait for them long enough."""
+    def _send_held(self) -> None:
+        """Send held-back responses of connections without further requests, or held for long."""
         now_s = self._now_s()
         ready = [
             owner
-            for owner, since_s in self._gathered.items()
-            if now_s - since_s >= GATHERED_S or not (owner in self._lines or owner.has_unread)
+            for owner, since_s in self._held.items()
+            if now_s - since_s >= HELD_S_MAX or not (owner in self._queues or owner.has_unread)
         ]
         for owner in ready:
-            del self._gathered[owner]
+            del self._held[owner]
             owner.let_go()
-        if self._gathered and self._late is None:
-            self._late = asyncio.get_running_loop().call_later(GATHERED_S, self._look_late)
+        if self._held and self._late is None:
+            self._late = asyncio.get_running_loop().call_later(HELD_S_MAX, self._send_late)
 
-    def _look_late(self) -> None:
+    def _send_late(self) -> None:
         self._late = None
-        self._let_go()
+        self._send_held()

@@ -1,4 +1,4 @@
-"""A file of SQLite that could be made again: opened, checkpointed, kept short, removed."""
+"""Opens, checkpoints, truncates and removes an SQLite file that can be rebuilt."""
 
 import contextlib
 import sqlite3
@@ -8,7 +8,7 @@ from pathlib import Path
 def connect(
     path: Path, schema: str, version: int, page_bytes: int | None = None
 ) -> sqlite3.Connection:
-    """Open a file, or begin it by a schema. Raises sqlite3.Error, also for another version."""
+    """Open a file, or create it with a schema. Raises sqlite3.Error, also for another version."""
     connection = sqlite3.connect(path, isolation_level="DEFERRED")
     try:
         if page_bytes is not None:
@@ -32,17 +32,17 @@ def _version_of(connection: sqlite3.Connection, expected: int) -> int:
 
 
 def checkpoint(path: Path) -> None:
-    """Move what was committed into the main file; for another thread, it syncs the disk."""
+    """Move committed pages into the main file. Call it in a thread: it syncs the disk."""
     existing = f"{path.absolute().as_uri()}?mode=rw"
     with contextlib.closing(sqlite3.connect(existing, uri=True)) as own:
         own.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
 def shorten_log(path: Path, connection: sqlite3.Connection, log_bytes_max: int) -> None:
-    """Begin SQLite's own log anew if it has become long; soon after a `checkpoint` it is quick.
+    """Truncate the write-ahead log if it has grown long; quick right after a `checkpoint`.
 
-    Under load there is always something that a checkpoint beside it has not seen yet, so it would
-    never begin anew by itself.
+    Under load there are always pages that a concurrent checkpoint has not seen, so SQLite would
+    never truncate the log by itself.
     """
     log_path = path.with_name(f"{path.name}-wal")
     with contextlib.suppress(FileNotFoundError):
@@ -51,6 +51,6 @@ def shorten_log(path: Path, connection: sqlite3.Connection, log_bytes_max: int) 
 
 
 def remove(path: Path) -> None:
-    """Take a file off the disk, with what SQLite keeps beside it."""
+    """Delete a file, its write-ahead log and its shared memory."""
     for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
         path.with_name(name).unlink(missing_ok=True)

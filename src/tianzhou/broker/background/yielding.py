@@ -1,16 +1,15 @@
-"""How work that can wait gives way to those who send.
+"""Runs background work in slices that yield to clients which send.
 
-Messages that are given back and messages that fall due are written to the same log as plain sends,
-by the same event loop. They are worked on in slices, one slice in a turn of the loop whoever's it
-is, so that between two of them the loop serves whoever came meanwhile. What the log has grown by
-since a slice ended is others': so it is known at the cost of comparing two numbers whether others
-send, and those who do pay nothing for it.
+Messages sent back and messages that fall due are written to the same log as ordinary sends, by the
+same event loop. This work is done in slices, one slice per loop iteration, so that the loop serves
+requests between two slices. Growth of the log between two slices comes from clients: comparing two
+numbers shows whether clients send, and costs them nothing.
 
-While others are there slices are shorter, each begins by giving way on the processor, and after
-some of them there is a rest. An answer wakes whoever sent, and Linux has him wait for the processor
-of the one who woke him, who is expected to sleep soon: if the broker goes on with other work, one
-sender in ten waits until it rests. And one who never sleeps gets the processor late himself. A rest
-is followed by work in any case, so whatever waits comes to its end.
+While clients send, slices are shorter, each begins with a yield of the processor, and there is a
+rest after some of them. A response wakes the sending process, and Linux lets it wait for the
+processor of the process that woke it, which it expects to sleep soon: if the broker goes on with
+other work, one sender in ten waits until the broker rests. And a process that never sleeps is
+scheduled late itself. A rest is always followed by work, so the work makes progress.
 """
 
 import asyncio
@@ -19,28 +18,28 @@ from collections.abc import Callable
 from time import perf_counter
 
 SLICE_S = 0.0004
-"""How long work that can wait may hold the loop."""
+"""How long a slice may hold the loop."""
 SHARED_SLICE_S = 0.00015
-"""The same while others are there: a few messages."""
+"""The same while clients send: a few messages."""
 BURST_S = 0.0006
-"""After so much work there is a rest, while others are there."""
+"""Work between two rests, while clients send."""
 REST_S = 0.001
-"""The shortest that the loop's timers know."""
-_LATELY_S = 1.0
-"""Whoever sends once a second is somebody to give way to."""
+"""The shortest time that the timers of the loop can measure."""
+_RECENT_S = 1.0
+"""Clients count as sending for so long after a message."""
 
 Slice = Callable[[], None]
 
 
-def _nobody_else() -> None:
-    """Where no way is known to give way on the processor."""
+def _no_yield() -> None:
+    """For systems that cannot yield the processor."""
 
 
-_give_way: Callable[[], None] = getattr(os, "sched_yield", _nobody_else)
+_yield_processor: Callable[[], None] = getattr(os, "sched_yield", _no_yield)
 
 
 class SliceScheduler:
-    """What others write to one log; all who give way to them share this."""
+    """The slices of all background work on one log."""
 
     def __init__(
         self, written: Callable[[], int], now_s: Callable[[], float] = perf_counter
@@ -48,24 +47,24 @@ class SliceScheduler:
         self._written = written
         self._now_s = now_s
         self._known = written()
-        self._seen_s = self._began_s = self._rest_until_s = now_s() - _LATELY_S
+        self._seen_s = self._began_s = self._rest_until_s = now_s() - _RECENT_S
         self._worked_s = 0.0
         """Since the last rest."""
         self._ready: dict[Slice, None] = {}
         self._handle: asyncio.Handle | None = None
         self.slice_s = SLICE_S
-        """How long the slice may take that began last."""
+        """Budget of the slice that began last."""
 
-    # -- turns of the loop -------------------------------------------------------------------------
+    # -- loop iterations ---------------------------------------------------------------------------
 
-    def soon(self, work: Slice) -> None:
-        """Have a slice of work done in one of the next turns of the loop, alone in it."""
+    def schedule(self, work: Slice) -> None:
+        """Run a slice in one of the next loop iterations, as the only slice of the iteration."""
         self._ready[work] = None
         if self._handle is None:
             self._handle = asyncio.get_running_loop().call_soon(self._run_one)
 
-    def forget(self, work: Slice) -> None:
-        """Do not have it done."""
+    def cancel(self, work: Slice) -> None:
+        """Do not run a scheduled slice. Harmless if it is not scheduled."""
         self._ready.pop(work, None)
 
     def _run_one(self) -> None:
@@ -81,24 +80,24 @@ class SliceScheduler:
     # -- slices ------------------------------------------------------------------------------------
 
     def begin(self) -> float:
-        """A slice begins; how long it may take."""
+        """A slice begins; returns its budget in seconds."""
         self.slice_s = SLICE_S
-        if self._is_lively():
+        if self._clients_send():
             self.slice_s = SHARED_SLICE_S
-            _give_way()
+            _yield_processor()
         self._began_s = self._now_s()
         return self.slice_s
 
     def pause(self) -> None:
-        """What was written since the slice began, or went on, is the work's own."""
+        """Note that the growth of the log since `begin` or the last `pause` is the slice's own."""
         self._known = self._written()
         now_s = self._now_s()
         self._worked_s += now_s - self._began_s
         self._began_s = now_s
 
     def end(self) -> float:
-        """The slice is over; how long to rest before the next, which is mostly not at all."""
-        if not self._is_lively():
+        """The slice is over; returns how long to rest before the next, mostly 0."""
+        if not self._clients_send():
             self._worked_s = 0.0
             return 0.0
         now_s = self._now_s()
@@ -107,11 +106,11 @@ class SliceScheduler:
             self._rest_until_s = now_s + REST_S
         return REST_S if now_s < self._rest_until_s else 0.0
 
-    def _is_lively(self) -> bool:
-        """Whether others have written lately."""
+    def _clients_send(self) -> bool:
+        """Whether a client has sent in the last second."""
         written = self._written()
         now_s = self._now_s()
         if written != self._known:
             self._known = written
             self._seen_s = now_s
-        return now_s - self._seen_s < _LATELY_S
+        return now_s - self._seen_s < _RECENT_S

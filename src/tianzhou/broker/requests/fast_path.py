@@ -101,7 +101,7 @@ class FastPath:
         self._kernel_memory.settle = self.settle
         deps.stats.collect = self._collect
         self._loop = asyncio.get_running_loop()
-        self._vigil = BusyPoll(self._loop.call_soon)
+        self._busy_poll = BusyPoll(self._loop.call_soon)
         self._in_turn = self._is_scheduled = False
         self._now_ms = self._budget = 0
         self._owed: list[_Owed] = []
@@ -148,7 +148,7 @@ class FastPath:
             if connection is self._last:
                 # It seems to be alone: nobody is worth waiting for.
                 self.settle()
-                self._vigil.asked()
+                self._busy_poll.answered()
             else:
                 self._is_scheduled = True
                 self._loop.call_soon(self._end_turn)

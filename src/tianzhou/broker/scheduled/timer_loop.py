@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
 from tianzhou.broker.background.sqlite_file import remove
-from tianzhou.broker.background.ticker import TURN_S
+from tianzhou.broker.background.ticker import TICK_S
 from tianzhou.broker.scheduled import timer_rules
 from tianzhou.broker.scheduled.delay_levels import (
     Delivered,
@@ -154,7 +154,7 @@ class Timer:
         However busy the machine is, each turn gets some of it done.
         """
         try:
-            return self._run_slice(now_ms, perf_counter() + TURN_S)
+            return self._run_slice(now_ms, perf_counter() + TICK_S)
         except sqlite3.OperationalError as e:
             self.index.roll_back()
             raise StoreError(f"the timer index cannot be written: {e}") from e

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from tianzhou.broker.background import yielding
-from tianzhou.broker.background.fair_queue import GATHERED_S, FairQueue
+from tianzhou.broker.background.fair_queue import HELD_S_MAX, FairQueue
 from tianzhou.broker.background.yielding import (
     BURST_S,
     REST_S,
@@ -77,13 +77,13 @@ def long_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(yielding, "SLICE_S", 3600.0)
 
 
-async def emptied(stile: FairQueue) -> list[int]:
+async def emptied(queue: FairQueue) -> list[int]:
     """How many were in line after each turn of the loop, until nobody was."""
     seen: list[int] = []
     async with asyncio.timeout(20):
-        while stile.waiting_count:
+        while queue.waiting_count:
             await asyncio.sleep(0)
-            seen.append(stile.waiting_count)
+            seen.append(queue.waiting_count)
     return seen
 
 
@@ -135,20 +135,20 @@ async def test_one_slice_is_done_in_a_turn_of_the_loop() -> None:
 
     def again() -> None:
         done.append("again")
-        slices.soon(again)
+        slices.schedule(again)
 
     def forgotten() -> None:
         done.append("forgotten")
 
-    slices.soon(again)
-    slices.soon(lambda: done.append("once"))
-    slices.soon(forgotten)
-    slices.forget(forgotten)
+    slices.schedule(again)
+    slices.schedule(lambda: done.append("once"))
+    slices.schedule(forgotten)
+    slices.cancel(forgotten)
     for count in range(1, 6):
         await asyncio.sleep(0)
         assert len(done) == count
     assert done == ["again", "once", "again", "again", "again"]
-    slices.forget(again)
+    slices.cancel(again)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert len(done) == 5
@@ -159,39 +159,39 @@ async def test_one_slice_is_done_in_a_turn_of_the_loop() -> None:
 
 @pytest.mark.usefixtures("one_a_turn")
 async def test_the_first_passes_at_once_and_the_rest_one_by_one_in_order() -> None:
-    stile, passed = FairQueue(Log().slices), list[int]()
-    assert stile.admits(ONE)
-    stile.passed()
+    queue, passed = FairQueue(Log().slices), list[int]()
+    assert queue.admits(ONE)
+    queue.passed()
     for number in range(5):
-        assert not stile.admits(ONE), "the turn is over"
-        stile.wait(ONE, partial(passed.append, number))
-    seen = await emptied(stile)
+        assert not queue.admits(ONE), "the turn is over"
+        queue.wait(ONE, partial(passed.append, number))
+    seen = await emptied(queue)
     assert passed == [0, 1, 2, 3, 4]
     assert max(before - after for before, after in zip([5, *seen], seen, strict=False)) == 1
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert stile.admits(ONE), "the line is gone"
+    assert queue.admits(ONE), "the line is gone"
 
 
 @pytest.mark.usefixtures("long_turns")
 async def test_a_turn_that_has_time_lets_many_through() -> None:
-    stile, passed = FairQueue(Log().slices), list[int]()
-    assert all(stile.admits(ONE) for _ in range(100))
-    stile.wait(ONE, partial(passed.append, -1))
-    assert not stile.admits(ONE), "nobody overtakes those in line"
+    queue, passed = FairQueue(Log().slices), list[int]()
+    assert all(queue.admits(ONE) for _ in range(100))
+    queue.wait(ONE, partial(passed.append, -1))
+    assert not queue.admits(ONE), "nobody overtakes those in line"
     for number in range(100):
-        stile.wait(ONE, partial(passed.append, number))
-    await emptied(stile)
+        queue.wait(ONE, partial(passed.append, number))
+    await emptied(queue)
     assert passed == list(range(-1, 100))
 
 
 @pytest.mark.usefixtures("one_a_turn")
 async def test_those_who_wait_take_turns_by_owner() -> None:
-    stile, passed = FairQueue(Log().slices), list[str]()
+    queue, passed = FairQueue(Log().slices), list[str]()
     for owner, name, count in ((Owner(), "a", 5), (Owner(), "b", 2)):
         for number in range(count):
-            stile.wait(owner, partial(passed.append, f"{name}{number}"))
-    await emptied(stile)
+            queue.wait(owner, partial(passed.append, f"{name}{number}"))
+    await emptied(queue)
     assert passed == ["a0", "b0", "a1", "b1", "a2", "a3", "a4"]
 
 
@@ -205,7 +205,7 @@ async def test_there_are_rests_while_others_write(
     monkeypatch.setattr(
         "tianzhou.broker.background.fair_queue.asyncio.get_running_loop", lambda: watched
     )
-    stile, owner = FairQueue(log.slices), Owner()
+    queue, owner = FairQueue(log.slices), Owner()
 
     def work(number: int) -> None:
         passed.append(number)
@@ -214,33 +214,33 @@ async def test_there_are_rests_while_others_write(
         assert owner.is_gathering
 
     for number in range(6):
-        stile.wait(owner, partial(work, number))
+        queue.wait(owner, partial(work, number))
     log.written += 1 if others_write else 0
-    await emptied(stile)
+    await emptied(queue)
     assert passed == [0, 1, 2, 3, 4, 5], "whoever gives way is not kept from going on for good"
     assert not owner.is_gathering
-    rests_s = [delay_s for delay_s in watched.delays_s if delay_s != GATHERED_S]
+    rests_s = [delay_s for delay_s in watched.delays_s if delay_s != HELD_S_MAX]
     assert rests_s == ([REST_S] * 3 if others_write else [])
 
 
 @pytest.mark.usefixtures("one_a_turn")
 async def test_answers_wait_for_others_of_their_owner_but_not_for_long() -> None:
     log = Log()
-    stile = FairQueue(log.slices, lambda: log.now_s)
+    queue = FairQueue(log.slices, lambda: log.now_s)
     busy, quiet = Owner(), Owner()
     let_go_counts: list[int] = []
 
     def work() -> None:
         let_go_counts.append(busy.let_go_count)
-        log.now_s += GATHERED_S * 0.4
+        log.now_s += HELD_S_MAX * 0.4
 
     for _ in range(8):
-        stile.wait(busy, work)
-    stile.wait(quiet, lambda: None)
+        queue.wait(busy, work)
+    queue.wait(quiet, lambda: None)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert (quiet.let_go_count, busy.let_go_count) == (1, 0), "one has nothing more in line"
-    await emptied(stile)
+    await emptied(queue)
     assert let_go_counts == [0, 0, 0, 1, 1, 1, 2, 2]
     assert (busy.let_go_count, busy.is_gathering) == (3, False)
 
@@ -248,11 +248,11 @@ async def test_answers_wait_for_others_of_their_owner_but_not_for_long() -> None
 @pytest.mark.usefixtures("long_turns")
 async def test_answers_of_one_who_has_sent_more_wait_a_moment() -> None:
     log = Log()
-    stile, owner = FairQueue(log.slices, lambda: log.now_s), Owner()
+    queue, owner = FairQueue(log.slices, lambda: log.now_s), Owner()
 
     async def ask() -> None:
-        assert stile.admits(owner)
-        stile.passed()
+        assert queue.admits(owner)
+        queue.passed()
         for _ in range(3):
             await asyncio.sleep(0)
 
@@ -265,7 +265,7 @@ async def test_answers_of_one_who_has_sent_more_wait_a_moment() -> None:
     assert (owner.is_gathering, owner.let_go_count) == (False, 1), "that was all of it"
     owner.has_unread = True
     await ask()
-    log.now_s += GATHERED_S
+    log.now_s += HELD_S_MAX
     owner.went.clear()
     async with asyncio.timeout(20):
         await owner.went.wait()  # though nobody comes by any more
@@ -274,7 +274,7 @@ async def test_answers_of_one_who_has_sent_more_wait_a_moment() -> None:
 
 @pytest.mark.usefixtures("one_a_turn")
 async def test_work_that_fails_does_not_hold_up_those_behind() -> None:
-    stile, passed = FairQueue(Log().slices), list[int]()
+    queue, passed = FairQueue(Log().slices), list[int]()
     told: list[str] = []
     asyncio.get_running_loop().set_exception_handler(
         lambda _, context: told.append(str(context.get("exception")))
@@ -283,21 +283,21 @@ async def test_work_that_fails_does_not_hold_up_those_behind() -> None:
     def fails() -> None:
         raise ValueError("a bug")
 
-    stile.wait(ONE, fails)
-    stile.wait(ONE, partial(passed.append, 1))
-    await emptied(stile)
+    queue.wait(ONE, fails)
+    queue.wait(ONE, partial(passed.append, 1))
+    await emptied(queue)
     assert (passed, told) == ([1], ["a bug"])
 
 
 @pytest.mark.usefixtures("one_a_turn")
 async def test_nobody_gets_through_one_that_is_closed() -> None:
-    stile, passed = FairQueue(Log().slices), list[int]()
+    queue, passed = FairQueue(Log().slices), list[int]()
     owner = Owner()
     for number in range(3):
-        stile.wait(owner, partial(passed.append, number))
+        queue.wait(owner, partial(passed.append, number))
     await asyncio.sleep(0)
-    stile.close()
+    queue.close()
     for _ in range(5):
         await asyncio.sleep(0)
-    assert (passed, stile.waiting_count) == ([0], 0)
+    assert (passed, queue.waiting_count) == ([0], 0)
     assert not owner.is_gathering

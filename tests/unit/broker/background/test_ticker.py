@@ -24,13 +24,13 @@ async def test_work_goes_on_while_there_is_more_and_lets_others_live() -> None:
         order.append("work")
         return now_ms if order.count("work") < 3 else None
 
-    pump = Ticker("test", work, wall_ms, quiet())
-    pump.start()
+    ticker = Ticker("test", work, wall_ms, quiet())
+    ticker.start()
     while order.count("work") < 3:
         order.append("other")
         await asyncio.sleep(0)
     assert order.count("other") >= 3, "each turn lets the loop do something else"
-    pump.stop()
+    ticker.stop()
 
 
 @pytest.mark.parametrize("others_write", [False, True])
@@ -42,7 +42,7 @@ async def test_work_rests_while_others_write(
     written, now_s, turns = 0, 0.0, 0
 
     class Watched:
-        """The loop, as far as a pump knows it."""
+        """The loop, as far as a ticker knows it."""
 
         def call_soon(self, work: Callable[..., None]) -> asyncio.Handle:
             return loop.call_soon(work)
@@ -62,15 +62,15 @@ async def test_work_rests_while_others_write(
             done.set()
         return None if done.is_set() else now_ms
 
-    pump = Ticker("test", work, wall_ms, SliceScheduler(lambda: written, lambda: now_s))
+    ticker = Ticker("test", work, wall_ms, SliceScheduler(lambda: written, lambda: now_s))
     with monkeypatch.context() as patch:
         patch.setattr("tianzhou.broker.background.ticker.asyncio.get_running_loop", Watched)
-        pump.start()
+        ticker.start()
     if others_write:
         written += 1
     await done.wait()
     assert delays_s == ([REST_S] * 7 if others_write else [])
-    pump.stop()
+    ticker.stop()
 
 
 async def test_an_earlier_moment_beats_the_planned_one() -> None:
@@ -80,16 +80,16 @@ async def test_an_earlier_moment_beats_the_planned_one() -> None:
         turns.append(now_ms)
         return now_ms + 3_600_000
 
-    pump = Ticker("test", work, wall_ms, quiet())
-    pump.start()
+    ticker = Ticker("test", work, wall_ms, quiet())
+    ticker.start()
     await eventually(lambda: turns, "first turn")
-    pump.wake(wall_ms() + 7_200_000)
-    pump.wake(wall_ms() + 5)
+    ticker.wake(wall_ms() + 7_200_000)
+    ticker.wake(wall_ms() + 5)
     await eventually(lambda: len(turns) == 2, "the earlier one")
-    pump.wake_now()
+    ticker.wake_now()
     await eventually(lambda: len(turns) == 3, "at once")
-    pump.stop()
-    pump.wake(wall_ms())
+    ticker.stop()
+    ticker.wake(wall_ms())
     await asyncio.sleep(0)
     assert len(turns) == 3
 
@@ -108,9 +108,9 @@ async def test_a_failure_is_logged_once_and_tried_again(
             raise problem
         return None
 
-    pump = Ticker("test", work, wall_ms, quiet())
-    pump.start()
+    ticker = Ticker("test", work, wall_ms, quiet())
+    ticker.start()
     await eventually(lambda: turns == 4, "success after failures")
     assert len([record for record in caplog.records if "trying again" in record.message]) == 1
     assert ("Traceback" in caplog.text) is isinstance(problem, ValueError)
-    pump.stop()
+    ticker.stop()

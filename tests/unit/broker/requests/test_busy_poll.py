@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from tianzhou.broker.requests.busy_poll import (
-    SOON_S,
-    VAIN_PAUSE_COUNT,
-    WATCH_S,
+    IMMEDIATE_S,
+    PAUSE_REQUESTS,
+    POLL_S,
     BusyPoll,
     usable_processor_count,
 )
@@ -19,11 +19,11 @@ class Loop:
     def __init__(self, processor_count: int = 2) -> None:
         self.now_s = 100.0
         self.planned: list[Callable[[], None]] = []
-        self.vigil = BusyPoll(self.planned.append, lambda: self.now_s, processor_count)
+        self.busy_poll = BusyPoll(self.planned.append, lambda: self.now_s, processor_count)
 
     def asked(self, after_s: float) -> None:
         self.now_s += after_s
-        self.vigil.asked()
+        self.busy_poll.answered()
 
     def looks(self, step_s: float) -> int:
         """How many turns follow before the loop sleeps, if each takes so long."""
@@ -40,24 +40,24 @@ def test_the_loop_looks_for_whoever_asked_a_moment_ago() -> None:
     loop = Loop()
     loop.asked(0)
     assert not loop.planned, "who asks for the first time may be the last for long"
-    loop.asked(SOON_S / 2)
-    assert loop.looks(WATCH_S / 10) in (10, 11, 12)
+    loop.asked(IMMEDIATE_S / 2)
+    assert loop.looks(POLL_S / 10) in (10, 11, 12)
 
 
 def test_each_request_makes_it_look_on() -> None:
     loop = Loop()
     loop.asked(0)
     for _ in range(50):
-        loop.asked(WATCH_S / 2)
+        loop.asked(POLL_S / 2)
         assert len(loop.planned) == 1
         loop.planned.pop()()
-    assert loop.looks(WATCH_S) == 2
+    assert loop.looks(POLL_S) == 2
 
 
 def test_who_asks_now_and_then_is_not_looked_for() -> None:
     loop = Loop()
     for _ in range(50):
-        loop.asked(2 * SOON_S)
+        loop.asked(2 * IMMEDIATE_S)
         assert not loop.planned
 
 
@@ -65,9 +65,9 @@ def test_what_was_in_vain_is_not_tried_again_at_once() -> None:
     loop = Loop()
     loop.asked(0)
     looked = 0
-    for _ in range(3 * (VAIN_PAUSE_COUNT + 1)):
-        loop.asked(SOON_S - WATCH_S)
-        looked += loop.looks(WATCH_S) > 0
+    for _ in range(3 * (PAUSE_REQUESTS + 1)):
+        loop.asked(IMMEDIATE_S - POLL_S)
+        looked += loop.looks(POLL_S) > 0
     assert looked == 3
 
 
@@ -75,5 +75,5 @@ def test_what_was_in_vain_is_not_tried_again_at_once() -> None:
 def test_nobody_is_robbed_of_the_only_processor(count: int) -> None:
     loop = Loop(count)
     loop.asked(0)
-    loop.asked(SOON_S / 2)
+    loop.asked(IMMEDIATE_S / 2)
     assert bool(loop.planned) is (count > 1)
