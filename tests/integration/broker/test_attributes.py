@@ -125,7 +125,7 @@ GROUP_WORKS: list[dict[str, Any]] = [
     {"consumeBroadcastEnable": False},
     {"consumeMessageOrderly": True},
     {"retryQueueNums": 0},
-    {"retryQueueNums": 65_536},
+    {"retryQueueNums": 2_048},
     {"retryMaxTimes": -1},
     {"retryMaxTimes": 3},
     {"groupRetryPolicy": {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1, 2]}}},

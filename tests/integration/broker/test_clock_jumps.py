@@ -226,8 +226,8 @@ async def test_clients_are_forgotten_when_they_were_silent_for_their_time(
         assert "p" in it.broker.producers.groups
         it.advance(HOUR_MS + 1)
         it.broker.close_silent()
-        assert it.broker.consumers.groups == {}
-        assert it.broker.producers.groups == {}
+        await eventually(lambda: it.broker.consumers.groups == {}, "the end of the consumer")
+        await eventually(lambda: it.broker.producers.groups == {}, "the end of the producer")
 
 
 @jumps

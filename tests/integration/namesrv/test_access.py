@@ -9,7 +9,7 @@ from tests.support.namesrv import Asker, Broker, namesrv
 
 from tianzhou.admin import Admin
 from tianzhou.errors import ConfigError
-from tianzhou.limits import KV_BYTES_MAX
+from tianzhou.limits import HEADER_BYTES_MAX, KV_BYTES_MAX
 from tianzhou.namesrv.access import OF_BROKERS, OPEN
 from tianzhou.namesrv.dispatch import HANDLERS
 from tianzhou.protocol.acl import Credentials, sign
@@ -222,12 +222,14 @@ async def test_a_broker_id_that_changes_its_address_is_warned_of(
 async def test_the_kv_configuration_has_an_end(tmp_path: Path) -> None:
     async with namesrv(tmp_path) as asker:
         code = RequestCode.PUT_KV_CONFIG
-        pair = {"namespace": "n", "key": "k", "value": "v" * (KV_BYTES_MAX - 100)}
-        await asker.get(code, pair)
+        pair = {"namespace": "n", "key": "k", "value": "v" * (HEADER_BYTES_MAX // 2)}
+        count = KV_BYTES_MAX // (HEADER_BYTES_MAX // 2) - 1
+        for number in range(count):
+            await asker.get(code, pair | {"key": f"k{number}"})
         before = (tmp_path / "kvConfig.json").stat()
-        refused = await asker.ask(code, {"namespace": "n", "key": "l", "value": "v" * 100})
+        refused = await asker.ask(code, pair | {"value": pair["value"] + "v" * 4096})
         assert refused.code == ResponseCode.SYSTEM_ERROR
         assert str(KV_BYTES_MAX) in (refused.remark or "")
         assert (tmp_path / "kvConfig.json").stat() == before
-        await asker.get(code, pair | {"value": "smaller"})
-        await asker.get(code, {"namespace": "n", "key": "l", "value": "v" * 100})
+        await asker.get(code, pair | {"key": "k0", "value": "smaller"})
+        await asker.get(code, pair)

@@ -99,11 +99,17 @@ async def test_the_oldest_peer_that_has_not_asked_makes_room() -> None:
 
 
 async def test_a_peer_that_does_not_read_its_page_is_cut() -> None:
-    server = WebServer({"/large": lambda: Page(bytes(64 * 1024 * 1024))}, timeout_ms=200)
+    asked: list[None] = []
+
+    def large() -> Page:
+        asked.append(None)
+        return Page(bytes(64 * 1024 * 1024))
+
+    server = WebServer({"/large": large}, timeout_ms=200)
     port = await server.listen(LOOPBACK, 0)
     try:
         async with slow_peers(port, 2, b"GET /large HTTP/1.1\r\n\r\n"):
-            await eventually(lambda: len(server._asked) == 2, "requests")  # pyright: ignore[reportPrivateUsage]
+            await eventually(lambda: len(asked) == 2, "requests")
             await eventually(lambda: not server._asked, "the end of both")  # pyright: ignore[reportPrivateUsage]
     finally:
         await server.close()
