@@ -22,6 +22,8 @@ import pytest
 from tests.support import packages
 from tests.support.ports import free_port
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).resolve().parents[2]
 BASE, IMAGE = "localhost/debian:trixie", "localhost/tianzhou"
 LOCAL_AUTHORITIES = Path("usr/local/share/ca-certificates")
