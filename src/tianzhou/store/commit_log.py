@@ -4,16 +4,12 @@
     | record | record | filler |  | record | record | zeros ... |
                                                     ^ written
 
-One thread writes. It copies a whole record into mapped memory and then moves `written`; whoever
-reads goes no further than that, so no reader waits and none sees half a record. A record never
-crosses the end of a file: at least 8 bytes are kept free for the filler that says "go on in the
-next file".
+One thread writes. It copies a whole record into mapped memory and then advances `written`; readers
+stop there, so no reader waits and none sees half a record. A record never crosses the end of a
+file: at least 8 bytes stay free for the filler, which means "continue in the next file".
 
-The compiled kernel may do the copying: `place` names the spot, `tail` gives the memory, `advance`
-publishes.
-
-With a staging pool the records go into a buffer instead, and readers go no further than `readable`,
-which `commit` moves: it copies what waits to the file. Any thread may commit.
+With a staging pool the records go to a buffer instead, and readers stop at `readable`, which
+`commit` advances after copying the buffer to the file. Any thread may commit.
 """
 
 import threading
@@ -35,7 +31,7 @@ from tianzhou.protocol.records.record import (
 from tianzhou.store.files.disk import DiskFile
 from tianzhou.store.files.mapped_file import MappedFile
 from tianzhou.store.files.segments import Segments
-from tianzhou.store.files.staging import Part, StagingPool
+from tianzhou.store.files.staging import StagedFile, StagingPool
 
 _MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 _BLANK = MAGIC_BLANK.to_bytes(4, "big")
@@ -56,36 +52,36 @@ SIZE: Final = 15
 
 
 Window = tuple[int, int, memoryview]
-"""Where a file begins, up to where it may be read, and its bytes."""
+"""Log offset of a file's first byte, log offset up to which it is readable, and its bytes."""
 
 
 class FileSupply(Protocol):
-    """Where the next file comes from."""
+    """Supplies the next file of the log."""
 
-    def take(self, first: int, reserve_bytes: int) -> MappedFile:
+    def next_file(self, first: int, reserve_bytes: int) -> MappedFile:
         """The file that begins at `first`, mapped, with disk blocks for its first bytes.
 
-        Raises OSError, and can be asked again.
+        Raises OSError; the call can be repeated.
         """
         ...
 
     def wrote(self, file: MappedFile, position: int) -> int:
-        """Told how far `file` is written; answers from where on it wants to hear again."""
+        """Called at a position of `file`; returns the position for the next call."""
         ...
 
 
 def log_space_ahead(position: int) -> int:
-    """How many bytes behind a position get disk blocks before they are written."""
+    """How many bytes after a position get disk blocks in advance."""
     return min(max(position, _RESERVE_BYTES_MIN), _RESERVE_BYTES_MAX)
 
 
 def reserve_log_space(file: MappedFile, position: int, end: int) -> None:
-    """Gives disk blocks to a log file that is written up to a position. Raises OSError."""
+    """Allocates disk blocks of a log file that is written up to a position. Raises OSError."""
     file.ensure_space(position, end, more=log_space_ahead(position))
 
 
 class CommitLog:
-    """The writer's end, and what readers need."""
+    """Appends to and reads of the log."""
 
     __slots__ = (
         "_changing",
@@ -94,10 +90,10 @@ class CommitLog:
         "_file",
         "_handle",
         "_notify_at",
-        "_parts",
         "_pool",
         "_position",
         "_reserved_end",
+        "_staged",
         "_supply",
         "_tail",
         "last_store_time_ms",
@@ -111,12 +107,12 @@ class CommitLog:
         self.segments = segments
         self._supply = supply
         self._pool = pool
-        self._parts: tuple[Part, ...] = ()
-        """Files with staged ends, oldest first; replaced as a whole."""
+        self._staged: tuple[StagedFile, ...] = ()
+        """Files with staged records, oldest first; replaced as a whole."""
         self._committed = 0
         self._committing = threading.Lock()
         self._changing = threading.Lock()
-        """Held while the tuple of parts is replaced, which writer and committer do."""
+        """Held while the tuple is replaced, by the writer or the committing thread."""
         self._file: MappedFile | None = None
         self._handle: DiskFile | None = None
         """The same file, open for `write`."""
@@ -126,15 +122,15 @@ class CommitLog:
         """Position in the last file up to which it has disk blocks."""
         self._notify_at = 0
         self.written = 0
-        """Log offset behind the last record."""
+        """Log offset after the last record."""
         self.last_store_time_ms = 0
 
     # -- writing --------------------------------------------------------------------------------
 
     def start_at(self, log_offset: int) -> None:
-        """The log ends here; the next record goes here. Files beyond were removed before."""
+        """Sets the end of the log, where the next record goes. Files beyond it do not exist."""
         self.written = self._committed = log_offset
-        self._drop_parts()
+        self._drop_staged()
         file = self.segments.find(log_offset)
         self._use(file, log_offset - file.first if file else 0)
 
@@ -149,36 +145,36 @@ class CommitLog:
         self._notify_at = self._supply.wrote(file, position) if file else 0
 
     def _memory(self, file: MappedFile) -> memoryview:
-        """Where the records of a file are written."""
+        """The memory that records of a file are written to."""
         if self._pool is None:
             return file.view()
         buffer = self._pool.borrow()
         with self._changing:
-            self._parts = (*self._parts, Part(file, buffer))
+            self._staged = (*self._staged, StagedFile(file, buffer))
         return file.view() if buffer is None else buffer
 
-    def _drop_parts(self) -> None:
-        parts, self._parts = self._parts, ()
-        for part in parts:
-            self._give_back(part)
+    def _drop_staged(self) -> None:
+        all_staged, self._staged = self._staged, ()
+        for staged in all_staged:
+            self._give_back(staged)
 
-    def _give_back(self, part: Part) -> None:
-        if part.buffer is not None and self._pool is not None:
-            self._pool.give_back(part.buffer)
+    def _give_back(self, staged: StagedFile) -> None:
+        if staged.buffer is not None and self._pool is not None:
+            self._pool.give_back(staged.buffer)
 
     def release(self) -> None:
-        """Lets go of the mappings; nothing is written any more."""
+        """Unmaps the files; nothing is written after that."""
         self._use(None, 0)
         with self._committing:
-            self._drop_parts()
+            self._drop_staged()
         for file in self.segments.files:
             file.unmap()
 
     def place(self, size_bytes: int) -> int:
-        """The log offset at which a record of this size will lie; rolls to a new file if it must.
+        """The log offset of the next record of this size; starts a new file if needed.
 
-        Raises StoreError if no file can hold it, OSError if there is no room for a new file; then
-        nothing has changed.
+        Raises StoreError if the record is larger than a file, OSError if the disk has no space for
+        a new file; then nothing has changed.
         """
         end = self._position + size_bytes + BLANK_BYTES_MIN
         if end > self._reserved_end:
@@ -195,21 +191,18 @@ class CommitLog:
         return self._file.first + self._position
 
     def _ensure_space(self, end: int) -> None:
-        """Has disk blocks up to a position of the last file; else a mapped write could be fatal."""
+        """Allocates disk blocks up to a position; mapped writes without them can be fatal."""
         file = self._file
         assert file is not None
         reserve_log_space(file, self._position, end)
         self._reserved_end = file.reserved_bytes
 
     def tail(self) -> tuple[memoryview, int]:
-        """The memory of the last file, and the position in it where the next record goes.
-
-        There is none to be had while it is staged.
-        """
+        """The memory of the last file (empty with a staging pool), and the next position."""
         return (self._tail if self._pool is None else memoryview(b"")), self._position
 
     def advance(self, size_bytes: int, store_time_ms: int) -> None:
-        """What was written at the tail counts from now on."""
+        """Makes records that were written at the tail part of the log."""
         self._position += size_bytes
         self.last_store_time_ms = store_time_ms
         self.written += size_bytes
@@ -217,9 +210,9 @@ class CommitLog:
             self._notify_at = self._supply.wrote(self._file, self._position)
 
     def write(self, records: memoryview, store_time_ms: int) -> None:
-        """Puts many records at the tail, where there is room for them. Raises OSError.
+        """Appends many records, which fit the last file. Raises OSError.
 
-        A call that writes them costs less than the first touch of so many mapped pages.
+        One write call costs less than the page faults of mapped writes.
         """
         assert self._file is not None
         if self._handle is None:
@@ -231,11 +224,11 @@ class CommitLog:
         self.advance(len(records), store_time_ms)
 
     def append(self, record: bytes | bytearray, store_time_ms: int) -> None:
-        """Puts a record at the place that `place` named for its size."""
+        """Appends a record; `place` was called for its size before."""
         size_bytes, position = len(record), self._position
         end = position + size_bytes
         self._tail[position:end] = record
-        # As `advance` does, which is one call more for every message.
+        # Inlined `advance`, which saves a call per message.
         self._position = end
         self.last_store_time_ms = store_time_ms
         self.written += size_bytes
@@ -243,16 +236,16 @@ class CommitLog:
             self._notify_at = self._supply.wrote(self._file, end)
 
     def _roll(self, reserve_bytes: int) -> None:
-        # The new file comes first: if there is no room for it the old one stays as it is.
+        # The new file is created first: without space for it the old one stays as it is.
         old = self._file
         if old is not None:
             self._ensure_space(self._position + BLANK_BYTES_MIN)
-        following = self._supply.take(old.stop if old else self.written, reserve_bytes)
+        following = self._supply.next_file(old.stop if old else self.written, reserve_bytes)
         if old is not None:
             left = old.size_bytes - self._position
             self._tail[self._position : self._position + BLANK_BYTES_MIN] = encode_blank(left)
-            if self._parts:
-                self._parts[-1].end = old.first + self._position + BLANK_BYTES_MIN
+            if self._staged:
+                self._staged[-1].end = old.first + self._position + BLANK_BYTES_MIN
         self.segments.add(following)
         self.written = following.first
         self._use(following, 0)
@@ -261,39 +254,39 @@ class CommitLog:
 
     @property
     def readable(self) -> int:
-        """Log offset behind the last record that may be read."""
+        """Log offset after the last readable record."""
         return self.written if self._pool is None else self._committed
 
     def commit(self) -> int:
-        """Copies what is staged to the files; answers up to where all may be read. Raises OSError.
+        """Copies staged records to the files; returns the new `readable`. Raises OSError.
 
-        What a roll adds meanwhile lies behind the place that was read first.
+        Files that the writer adds meanwhile begin after the position read first.
         """
         if self._pool is None:
             return self.written
         with self._committing:
             written, start = self.written, self._committed
-            for part in self._parts:
-                stop = written if part.end is None else min(part.end, written)
-                part.commit(max(start, part.file.first), min(stop, part.file.stop))
-            done = [part for part in self._parts if part.end and part.file.stop <= written]
+            for staged in self._staged:
+                stop = written if staged.end is None else min(staged.end, written)
+                staged.commit(max(start, staged.file.first), min(stop, staged.file.stop))
+            done = [staged for staged in self._staged if staged.end and staged.file.stop <= written]
             self._committed = written
             with self._changing:
-                self._parts = self._parts[len(done) :]
-            for part in done:
-                self._give_back(part)
+                self._staged = self._staged[len(done) :]
+            for staged in done:
+                self._give_back(staged)
             return written
 
     # -- reading --------------------------------------------------------------------------------
 
     @property
     def first(self) -> int:
-        """The oldest log offset that is still there."""
+        """The smallest log offset that exists."""
         files = self.segments.files
         return files[0].first if files else self.written
 
     def slice(self, log_offset: int, size_bytes: int) -> memoryview | None:
-        """A piece of the log without copying; None if it is gone, not there yet or in two files."""
+        """A view of a range of the log; None if it does not exist or crosses a file."""
         if size_bytes < 0 or log_offset + size_bytes > self.readable:
             return None
         file = self.segments.find(log_offset)
@@ -307,9 +300,9 @@ class CommitLog:
         return view[start : start + size_bytes].toreadonly()
 
     def window(self, log_offset: int) -> Window | None:
-        """What may be read of the file that holds a log offset; None if that is gone, or not there.
+        """The readable range of the file with a log offset; None if that does not exist.
 
-        For whoever reads many records that lie next to each other.
+        For reads of many consecutive records.
         """
         readable = self.readable
         file = self.segments.find(log_offset)
@@ -322,7 +315,7 @@ class CommitLog:
         return file.first, min(file.stop, readable), view.toreadonly()
 
     def record(self, log_offset: int) -> memoryview | None:
-        """The record that begins at a log offset; None if no whole record is announced there."""
+        """The bytes of the record at a log offset; None if no complete record begins there."""
         head = self.slice(log_offset, 8)
         if head is None or bytes(head[4:]) not in _MAGICS:
             return None
@@ -332,7 +325,7 @@ class CommitLog:
     def decode(
         self, log_offset: int, *, check_crc: bool = True, read_body: bool = False
     ) -> RecordFields | None:
-        """The fields of a record; None unless a sound record that names this place lies there."""
+        """The fields of a record; None unless a valid record with this log offset is there."""
         record = self.record(log_offset)
         if record is None:
             return None
@@ -347,14 +340,14 @@ class CommitLog:
 
 
 class WalkStopped(Exception):
-    """A walk over one file ended before the file did."""
+    """A walk over one file found an invalid record before the end of the file."""
 
     def __init__(self, position: int, why: str, *, unused: bool) -> None:
         super().__init__(why)
         self.position = position
         self.why = why
         self.unused = unused
-        """Nothing was ever written here; the ordinary end of a log."""
+        """Nothing was ever written here: the ordinary end of a log."""
 
 
 def walk(
@@ -389,12 +382,11 @@ def walk(
 
 
 def _lost_text(view: memoryview, position: int, fields: RecordFields) -> bool:
-    """Whether sectors with topic or properties are missing, of which no checksum tells.
+    """Whether sectors of topic or properties are lost, which no checksum covers.
 
-    A sector that never arrived reads as zeros. Lost parts before the text are found by the lengths
-    and the CRC.
+    A lost sector reads as zeros. Lost sectors before the text are found by the lengths and the CRC.
     """
-    # The lengths themselves may be zero, and are right, or the record would not add up.
+    # The lengths may be zero, and are right, or the record would not have its size.
     places = text_places(view, position, fields[SIZE], fields[SYS_FLAG])
     return any(has_lost_sector(view, at, end) for at, end in places)
 
@@ -404,15 +396,15 @@ def _is_filler(view: memoryview, position: int) -> bool:
 
 
 def find_record(view: memoryview, first: int, position: int, stop: int) -> int | None:
-    """Where the next sound record begins, at or after a position; None if there is none.
+    """The position of the next valid record, at or after a position; None if there is none.
 
-    A record names its own place in the log, so bytes of a body do not pass for one.
+    A record contains its own log offset, so bytes of a body do not look like one.
     """
     while position < stop:
         chunk = bytes(view[position : min(position + _SEARCH_BYTES, stop)])
         at = min((hit for hit in map(chunk.find, _MAGICS) if hit >= 0), default=-1)
         if at < 0:
-            # The magic may lie across two chunks.
+            # The magic number may cross two chunks.
             position += max(len(chunk) - 3, 1) if len(chunk) == _SEARCH_BYTES else len(chunk)
             continue
         candidate = position + at - 4

@@ -1,16 +1,17 @@
-"""A consume queue: for each message of one queue, in order, where it lies in the log.
+"""A consume queue: the log positions of the messages of one queue, in order.
 
     entry := log offset:i64  record size:i32  tags code:i64            20 bytes, big-endian
 
 The tags code is the hash of the tags, or the time of delivery for delayed messages. A queue whose
-beginning is gone starts inside a file; the places before it hold blanks (log offset 0, size
+first messages are gone starts inside a file; the entries before it are blank (log offset 0, size
 2^31-1), as RocketMQ writes them. After the last entry there are zeros.
 
-Entries are derived from the log. One thread writes; `next_offset` moves after the entry is there.
+Entries are derived from the log. One thread writes; `next_offset` advances after the entry is
+written.
 
-A new file begins in memory (see `mapped_file`): the flush writes its entries to the disk, and the
-writer goes over to the file itself when the stage is full. Until a checkpoint vouches for them the
-log can make the entries again.
+A new file is staged in memory first (see `mapped_file`): the flush writes its entries to disk, and
+the writer continues in the file when the stage is full. Entries after the last checkpoint are
+derived again after a crash.
 """
 
 import contextlib
@@ -83,37 +84,37 @@ class ConsumeQueue:
         self.segments = Segments(disk, root.joinpath(topic, str(queue_id)), file_bytes)
         self._limit = limit
         self.ext: QueueExt | None = None
-        """The units that entries may point to, where there are such files."""
+        """The units that entries may point to, if there are such files."""
         self.writes_ext = False
         self._tail_is_zero = False
-        """Nothing was ever written behind the last entry that was loaded."""
+        """Nothing was ever written after the last loaded entry."""
         self._reserved = 0
-        """Byte position up to which the last file has disk blocks for certain."""
+        """Byte position up to which the last file certainly has disk blocks."""
         self.low_offset = 0
-        """Queue offset from which on little room is left of what was lent last."""
+        """Queue offset from which the memory granted last is nearly full."""
         self.next_offset = 0
         """Queue offset that the next message gets."""
         self._min = (-1, 0)
-        """First log offset, and the smallest queue offset that goes with it."""
+        """First log offset, and the smallest queue offset for it."""
         self.flushed_offset = 0
         self.end_log_offset = 0
-        """Where the record of the last entry ends."""
+        """End of the record of the last entry."""
 
     # -- writing --------------------------------------------------------------------------------
 
     def ensure_space(self, count: int) -> None:
-        """Makes sure that `count` more entries can be written without asking the disk.
+        """Reserves space for `count` more entries.
 
-        Raises OSError; then nothing has changed that a reader could see.
+        Raises OSError, without a change that a reader could see.
         """
         stop = (self.next_offset + count) * ENTRY_BYTES
         if stop > self._reserved:
             self._reserve(stop)
 
     def extend(self) -> None:
-        """Gives the last file more room than it has, in memory or on the disk. Raises OSError.
+        """Reserves more space in the last file, in memory or on disk. Raises OSError.
 
-        New files are for `ensure_space`.
+        Only `ensure_space` adds files.
         """
         file = self.segments.find(self.next_offset * ENTRY_BYTES)
         if file is not None and self._reserved < file.stop:
@@ -139,19 +140,19 @@ class ConsumeQueue:
         return file
 
     def _stages_again(self, file: MappedFile, used_bytes: int) -> bool:
-        """A short file that is not in use goes on in memory, like a new one."""
+        """Stages a short file that is not mapped, like a new one."""
         if file.mapped or used_bytes > _STAGE_AGAIN_BYTES_MAX:
             return False
         size_bytes = min(used_bytes + _STAGE_BYTES, file.size_bytes)
         return file.stage_again(used_bytes, size_bytes)
 
     def _grow_stage(self, file: MappedFile, wanted_bytes: int) -> int:
-        """Gives more memory to a stage, or ends it; answers up to which position there is room."""
+        """Enlarges or ends a stage; returns the position up to which entries fit."""
         size_bytes = len(file.view())
         if size_bytes >= wanted_bytes:
             return file.first + size_bytes
         if file.made or wanted_bytes > _STAGE_BYTES_MAX:
-            file.settle(size_bytes)
+            file.end_staging(size_bytes)
             self._limit.mapped(file)
             return file.first + size_bytes
         while size_bytes < wanted_bytes:
@@ -161,7 +162,7 @@ class ConsumeQueue:
         return file.first + size_bytes
 
     def put(self, log_offset: int, size_bytes: int, tags_code: int) -> None:
-        """Writes the next entry; `ensure_space` was called before."""
+        """Appends an entry; `ensure_space` was called before."""
         next_offset = self.next_offset
         position = next_offset * ENTRY_BYTES
         file = self.segments.files[-1]
@@ -175,20 +176,20 @@ class ConsumeQueue:
         self.next_offset = next_offset + 1
 
     def code_of(self, tags_code: int, store_time_ms: int) -> int:
-        """What the next entry keeps of a tags code: itself, or the address of a unit with it."""
+        """The tags code field of the next entry: the code, or the address of a new unit with it."""
         if self.ext is None or not self.writes_ext:
             return tags_code
         return self.ext.put(tags_code, store_time_ms)
 
     @property
     def is_staged(self) -> bool:
-        """Whether the next entries go to memory and not to a mapped file."""
+        """Whether the next entries go to a stage and not to a mapped file."""
         file = self.segments.find(self.next_offset * ENTRY_BYTES)
         return file is not None and file.staged
 
     def writable_memory(self) -> tuple[memoryview, int, int] | None:
-        """Where the next entries go: a file's memory, the queue offset of its first entry, and of
-        the first entry that has no room; None if there is no room at all."""
+        """The memory for the next entries, the queue offset of its first entry, and of the first
+        entry that does not fit; None if none fits."""
         file = self.segments.find(self.next_offset * ENTRY_BYTES)
         if file is None:
             return None
@@ -199,11 +200,11 @@ class ConsumeQueue:
         return self._view(file), file.first // ENTRY_BYTES, limit
 
     def readable_memory(self, queue_offset: int) -> tuple[memoryview, int, int] | None:
-        """The memory of the file with a queue offset, the offset of its first entry, and of the
-        first one behind it; None if there is no such file, or its entries mean something else.
+        """The memory of the file with a queue offset, the queue offset of its first entry, and of
+        the first entry after it; None if there is no such file, or entries may point to units.
 
-        Of a staged file the memory may be left behind by the writer. Entries that are not in it are
-        beyond its end or zero, which no entry is, and the feed hands such a pull back.
+        The writer may leave the memory of a staged file. Entries that are not in it are beyond its
+        end or zero, which no entry is, and the feed declines such a pull.
         """
         file = self.segments.find(queue_offset * ENTRY_BYTES)
         if file is None or self.ext is not None:
@@ -215,7 +216,7 @@ class ConsumeQueue:
         return view, file.first // ENTRY_BYTES, file.stop // ENTRY_BYTES
 
     def put_many(self, entries: bytes) -> None:
-        """Writes the next entries, given as they lie in a file; makes room by itself."""
+        """Appends entries in the format of the file; reserves the space itself."""
         while entries:
             position = self.next_offset * ENTRY_BYTES
             left = self.segments.size_bytes - position % self.segments.size_bytes
@@ -231,10 +232,10 @@ class ConsumeQueue:
             entries = entries[left:]
 
     def skip_to(self, queue_offset: int) -> None:
-        """Blanks up to a queue offset: the messages before it are gone."""
+        """Appends blank entries up to a queue offset: the messages before it are gone."""
         blank = _GAP
         if not self.segments.files:
-            # Nothing was ever written: the file that holds the offset is the first one.
+            # Nothing was ever written: the file with the offset is the first one.
             self._end_at(queue_offset - queue_offset % (self.segments.size_bytes // ENTRY_BYTES))
             blank = _BEFORE
         while self.next_offset < queue_offset:
@@ -259,8 +260,8 @@ class ConsumeQueue:
     def entries(self, queue_offset: int, count: int) -> Iterator[Entry]:
         """Up to `count` entries from a queue offset on, within one file.
 
-        Where an entry points to a unit its tags code is taken from there; the address is left if
-        there is no such unit (`is_address`).
+        If an entry points to a unit, its tags code is read there; the address stays if there is no
+        such unit (`is_address`).
         """
         found = self.raw_entries(queue_offset, count)
         return found if self.ext is None else map(self._resolved, found)
@@ -273,7 +274,7 @@ class ConsumeQueue:
         return log_offset, size_bytes, code
 
     def raw_entries(self, queue_offset: int, count: int) -> Iterator[Entry]:
-        """The same, as they lie in the file."""
+        """The same without reading units."""
         stop = min(queue_offset + count, self.next_offset)
         file = self.segments.find(queue_offset * ENTRY_BYTES)
         if file is None or queue_offset >= stop:
@@ -288,17 +289,17 @@ class ConsumeQueue:
     def entry(self, queue_offset: int) -> Entry | None:
         return next(self.entries(queue_offset, 1), None)
 
-    # -- keeping --------------------------------------------------------------------------------
+    # -- housekeeping ---------------------------------------------------------------------------
 
     def waiting_pages(self) -> int:
-        """Pages with entries that no flush has seen."""
+        """Pages with unflushed entries."""
         return -(-(self.next_offset - self.flushed_offset) * ENTRY_BYTES // PAGE_BYTES)
 
     def save(self) -> int:
-        """Gives to the files what is only in memory; answers up to which queue offset.
+        """Writes staged entries to the files; returns the queue offset up to which it did.
 
-        `sync` makes that durable, and `flushed` is told so once the names of files are, too. One
-        thread does these three. Raises StoreFull if there is no room for a new file; OSError.
+        `sync` makes them durable, and `flushed` is called when the names of files are durable, too.
+        One thread calls these three. Raises StoreFull if there is no space for a new file; OSError.
         """
         target = self.next_offset
         for file, start, stop in self._waiting(target):
@@ -307,13 +308,13 @@ class ConsumeQueue:
         return target
 
     def sync(self, queue_offset: int) -> None:
-        """Puts what was saved up to a queue offset on the disk. Raises OSError."""
+        """Syncs what was saved up to a queue offset. Raises OSError."""
         for file, _, _ in self._waiting(queue_offset):
             with contextlib.suppress(FileNotFoundError):
                 file.sync()
 
     def _waiting(self, queue_offset: int) -> list[tuple[MappedFile, int, int]]:
-        """Files with entries that are not on the disk, and between which positions those lie."""
+        """Files with unflushed entries, and the positions of those."""
         start, stop = self.flushed_offset * ENTRY_BYTES, queue_offset * ENTRY_BYTES
         return [
             (file, max(start - file.first, 0), min(stop - file.first, file.size_bytes))
@@ -330,7 +331,7 @@ class ConsumeQueue:
             file.save(start, stop)
         except OSError as e:
             if e.errno in (errno.ENOSPC, errno.EDQUOT):
-                # Nothing is lost by this, and later there may be room.
+                # Nothing is lost, and there may be space later.
                 raise explained(e, f"make a file of queue {self.topic}/{self.queue_id}") from e
             raise
 
@@ -338,15 +339,15 @@ class ConsumeQueue:
         """Entries before `queue_offset` and the names of these files are durable."""
         for file, _, stop in self._waiting(queue_offset):
             if file.staged and stop == file.size_bytes:
-                file.end_stage()
+                file.drop_stage()
         self.flushed_offset = queue_offset
         for file in named:
             file.new_name = False
 
     def expire(self, first_log_offset: int) -> int:
-        """Removes files whose messages the log no longer has; answers how many.
+        """Removes files whose messages are no longer in the log; returns how many.
 
-        The last file stays, for it tells the next queue offset.
+        The last file stays, because it determines the next queue offset.
         """
         files = self.segments.files
         gone = 0
@@ -364,7 +365,7 @@ class ConsumeQueue:
         return gone
 
     def min_offset(self, first_log_offset: int) -> int:
-        """Queue offset of the oldest message that the log still has, if it begins there."""
+        """Queue offset of the oldest message that is in a log with this first offset."""
         known_for, known = self._min
         if known_for != first_log_offset:
             known = self._find_min(first_log_offset)
@@ -376,7 +377,7 @@ class ConsumeQueue:
             while queue_offset < self.next_offset:
                 entry = self.entry(queue_offset)
                 if entry is None or (entry[1] == BLANK_SIZE and entry[2] == _GAP_CODE):
-                    queue_offset += 1  # Nothing is known of it; the next message decides.
+                    queue_offset += 1  # A gap; the next message decides.
                     continue
                 return entry[1] != BLANK_SIZE and entry[0] >= first_log_offset
             return True
@@ -389,14 +390,14 @@ class ConsumeQueue:
     # -- recovery -------------------------------------------------------------------------------
 
     def load(self, firsts: list[int], before_log_offset: int, *, check_tail: bool = False) -> None:
-        """Takes over files and finds the end: the first place without an entry below a log offset.
+        """Adopts files and finds the end: the first position without an entry below a log offset.
 
-        Reads without mapping, so that many queues load fast. Entries below that log offset must lie
-        without holes; what comes after may be anything. With `check_tail` it is looked at now,
-        which spares `cut` the way to the disk.
+        Reads without mapping, so that many queues load fast. Entries below that log offset have no
+        gaps; what follows may be anything. With `check_tail` that is read now, which saves `cut` an
+        access to the disk.
         """
         self.segments.adopt(firsts)
-        # Whoever made the last file may not have lived to make its name durable.
+        # The program that made the last file may have died before its name was durable.
         for file in self.segments.files[-1:]:
             file.new_name = True
         end = 0
@@ -416,7 +417,7 @@ class ConsumeQueue:
         self._reserved = queue_offset * ENTRY_BYTES
 
     def cut(self, queue_offset: int) -> bool:
-        """Nothing remains from a queue offset on; False if nothing was there."""
+        """Removes everything from a queue offset on; False if nothing was there."""
         if self._tail_is_zero and queue_offset == self.next_offset:
             return False
         self._tail_is_zero = False
@@ -432,14 +433,14 @@ class ConsumeQueue:
         return changed
 
     def drop_last_entry(self) -> None:
-        """The last entry does not count."""
+        """Removes the last entry, without a write."""
         self._tail_is_zero = False
         self._end_at(self.next_offset - 1)
         last = self.entry(self.next_offset - 1)
         self.end_log_offset = last[0] + last[1] if last and last[1] != BLANK_SIZE else 0
 
     def remove(self) -> None:
-        """Takes the queue off the disk."""
+        """Removes the queue from the disk."""
         self.segments.remove_first(len(self.segments.files))
         self.segments.remove_directory()
         self._end_at(0)
@@ -451,14 +452,14 @@ class ConsumeQueue:
 def _valid_count(
     file: MappedFile, before_log_offset: int, check_tail: bool
 ) -> tuple[int, Entry | None, bool]:
-    """How many entries at the beginning of a file are below a log offset, and the last of them.
+    """The number of entries at the start of a file below a log offset, and the last of them.
 
     With `check_tail` also whether the rest of the file is certainly zero.
     """
     count = file.size_bytes // ENTRY_BYTES
     with file.opened() as handle:
-        # Most queues are short, so one read tells. Of the others the last block that begins well
-        # is searched for.
+        # Most queues are short, so one read is enough. Otherwise the last block that begins with
+        # a valid entry is searched for.
         block = handle.read(0, PAGE_BYTES)
         at, low, high = 0, 0, -(-count // _LOAD_COUNT) - 1
         if not _is_valid(block, min(count, _LOAD_COUNT) - 1, before_log_offset):

@@ -1,15 +1,15 @@
-"""Beside a consume queue, units of any size that its entries point to: RocketMQ's ConsumeQueueExt.
+"""Units of variable size that queue entries point to: RocketMQ's ConsumeQueueExt.
 
     unit := size:i16  tags code:i64  store time:i64  bit map size:i16  bit map    20 bytes and more
 
-Units follow each other in files of one size and do not cross their ends; where no further unit fits
-lies the size -1. The entry holds the address of the unit instead of the tags code: its position
-less 2^63, which no tags code is. RocketMQ calls these files weakly reliable, and so they are here:
-an entry whose unit cannot be read matches every filter, and where a unit cannot be written the
-entry holds the tags code itself.
+Units are consecutive in files of one size and do not cross their ends; the size -1 means that no
+further unit fits. The entry holds the address of the unit instead of the tags code: its position
+minus 2^63, which no tags code is. These files are weakly reliable, as in RocketMQ: an entry whose
+unit cannot be read matches every filter, and if a unit cannot be written the entry holds the tags
+code itself.
 
-The bit map tells RocketMQ which SQL subscriptions a message matches. None is computed here, so our
-units have none, as RocketMQ's have without `enableCalcFilterBitMap`.
+RocketMQ's bit map holds which SQL subscriptions a message matches. It is not computed here, so our
+units have none, like RocketMQ's without `enableCalcFilterBitMap`.
 """
 
 import logging
@@ -27,7 +27,7 @@ assert UNIT.size == 20
 _SIZE = struct.Struct(">h")
 _FULL = _SIZE.pack(-1)
 _END_BYTES = 4
-"""Kept free at the end of a file."""
+"""Reserved at the end of a file."""
 _RESERVE_BYTES_MAX = 16 * PAGE_BYTES
 _BASE = -(2**63)
 ADDRESS_MAX = -(2**31) - 1
@@ -48,7 +48,7 @@ class QueueExt:
         self._disk = disk
         self.segments = Segments(disk, root.joinpath(topic, str(queue_id)), file_bytes)
         self.end = 0
-        """Position behind the last unit."""
+        """Position after the last unit."""
         self._flushed = 0
         self._new_names = False
 
@@ -69,9 +69,9 @@ class QueueExt:
         return unit if unit[0] >= UNIT.size else None
 
     def put(self, tags_code: int, store_time_ms: int) -> int:
-        """Adds a unit; answers what the entry holds: its address, or the code if that failed."""
+        """Appends a unit; returns its address, or the tags code if that failed."""
         try:
-            file = self._room()
+            file = self._file_for_next()
         except OSError as e:
             log.warning("%s: no unit could be written: %s", self.segments.directory, e)
             return tags_code
@@ -82,8 +82,8 @@ class QueueExt:
         self.end += UNIT.size
         return address
 
-    def _room(self) -> MappedFile:
-        """The file in which the next unit fits. Raises OSError."""
+    def _file_for_next(self) -> MappedFile:
+        """The file with space for the next unit. Raises OSError."""
         file = self.segments.find(self.end)
         if file is not None and self.end + UNIT.size + _END_BYTES > file.stop:
             view, at = file.view(), self.end - file.first
@@ -109,7 +109,7 @@ class QueueExt:
         self.segments.add(file)
         return file
 
-    # -- keeping --------------------------------------------------------------------------------
+    # -- housekeeping ---------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Makes all units durable. Raises OSError."""
@@ -124,16 +124,17 @@ class QueueExt:
         self._flushed = target
 
     def load(self, last_address: int | None) -> None:
-        """Takes over the files; what lies behind the unit of the last entry does not count.
+        """Adopts the files and drops everything after the unit of the last entry.
 
-        If the last entry has none (None) nothing is known of the end, and units go on in a new
-        file.
+        If the last entry has no unit (None) the end is unknown, and units continue in a new file.
         """
         found = list_files(self._disk, self.segments.directory)
         size_bytes = self.segments.size_bytes
         whole = set(found.sizes.values()) <= {size_bytes} and found.gap(size_bytes) is None
         if not whole or any(first % size_bytes for first in found.sizes):
-            log.warning("%s: files of odd size or place are removed", self.segments.directory)
+            log.warning(
+                "%s: files with a wrong size or position are removed", self.segments.directory
+            )
             self.segments.adopt(list(found.sizes))
             self.remove()
             return
@@ -147,7 +148,7 @@ class QueueExt:
         self.cut(last_address - _BASE + unit[0] if unit else 0)
 
     def cut(self, position: int) -> None:
-        """Nothing remains from a position on."""
+        """Removes everything from a position on."""
         files = self.segments.files
         first = files[0].first if files else 0
         self.end = self._flushed = max(position, first)
@@ -157,12 +158,12 @@ class QueueExt:
             file.cut(self.end - file.first)
 
     def expire(self, first_address: int) -> None:
-        """Removes files before the unit of the first entry that is left."""
+        """Removes files before the unit of the first remaining entry."""
         gone = [f for f in self.segments.files[:-1] if f.stop < first_address - _BASE]
         self.segments.remove_first(len(gone))
 
     def remove(self) -> None:
-        """Takes all units off the disk."""
+        """Removes all units from the disk."""
         self.segments.remove_first(len(self.segments.files))
         self.segments.remove_directory()
         self.end = self._flushed = 0

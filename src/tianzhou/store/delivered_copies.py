@@ -1,9 +1,8 @@
-"""Finds the copies that a broker made of waiting messages, after a crash.
+"""Finds the copies that a broker delivered of scheduled messages, after a crash.
 
 A delivered message names the record it was copied from: its field for the prepared message of a
 transaction, which is 0 or more for every other message, holds `mark` of that record's log offset.
-So the log itself tells what was delivered, and progress that was not saved before a crash can be
-derived.
+So delivery progress that was not saved before a crash can be derived from the log.
 """
 
 import struct
@@ -23,14 +22,14 @@ _V6_EXTRA_BYTES = 12
 
 
 def mark(log_offset: int) -> int:
-    """What a copy of the record at a log offset has in place of a prepared message; negative."""
+    """The prepared log offset of a copy of the record at a log offset; negative."""
     return ~log_offset
 
 
 def search_from(log: CommitLog, due_ms: int) -> int:
-    """From which log offset on copies of a message that was due at a time can lie.
+    """The log offset from which to search copies of a message that was due at a time.
 
-    None was stored before that time, so the search begins with the last file that is older.
+    None was stored before that time, so the search starts with the last older file.
     """
     for file in reversed(log.segments.files):
         fields = log.decode(file.first, check_crc=False)
@@ -40,9 +39,9 @@ def search_from(log: CommitLog, due_ms: int) -> int:
 
 
 def copied_from(log: CommitLog, start: int) -> Iterator[int]:
-    """The log offsets of the records that those from log offset `start` on are copies of.
+    """The log offsets of the originals of all copies from log offset `start` on.
 
-    `start` is where a record begins or the log ended once. Only heads of records are read.
+    `start` is the start of a record or a former end of the log. Only record heads are read.
     """
     position = max(start, log.first)
     while (window := log.window(position)) is not None:

@@ -1,4 +1,4 @@
-"""From a log record to its queue entry and index items; the rules lie in `protocol/derived.py`."""
+"""Derives queue entries and index items from records; the rules are in `protocol/derived.py`."""
 
 from tianzhou.protocol.derived import (
     Properties,

@@ -1,16 +1,16 @@
-"""Puts the log on the disk: group commit for those who wait, a steady beat for those who do not.
+"""Flushes the log: group commit for waiting sends, a fixed interval otherwise.
 
-One thread does it. Whoever wants to know registers a callback for a log offset; all who wait
-while one fdatasync runs share the next one. Callbacks run in the flush thread, in the order of
-their log offsets if they were registered so, and must not block.
+One thread flushes. Callers register a callback for a log offset; all that are registered while one
+fdatasync runs share the next one. Callbacks run in the flush thread, in the order of registration,
+and must not block.
 
-A flush that cannot begin, for want of a descriptor or of memory, is tried again. But if a sync
-fails the pages may be gone although a second sync would report success. So its first failure is
-final: `failure` is set, everyone who waits is told, and nothing is reported as flushed again until
-the store is opened anew and has looked at what is really there.
+A flush that cannot start because descriptors or memory are short is retried. But after a failed
+sync the pages may be lost although a second sync would succeed. So the first failure is final:
+`failure` is set, all callbacks get it, and nothing is reported as flushed until the store is opened
+again and has recovered.
 
-With a staging pool a second thread commits: it moves what is staged to the files, so that it can be
-read. Every flush begins with that.
+With a staging pool a second thread commits: it moves staged records to the files, which makes them
+readable. Every flush commits first.
 """
 
 import logging
@@ -31,11 +31,11 @@ _RELEASE_INTERVAL_S = 1.0
 _POSTPONED_S = 0.1
 
 FlushCallback = Callable[[StoreError | None], None]
-"""Called once: with None when the log offset is on the disk, or with the reason it is not."""
+"""Called once: with None when the log is on disk up to the offset, or with the error."""
 
 
 class LogFlush:
-    """How far the log is on the disk, and the thread that moves it."""
+    """The flushed log offset, and the threads that advance it."""
 
     def __init__(
         self,
@@ -50,23 +50,23 @@ class LogFlush:
         self._sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._change = threading.Condition()
         self._flushing = threading.Lock()
-        """Held by whoever syncs: the flush thread, or the thread that writes the checkpoint."""
+        """Held during a sync, by the flush thread or the thread that writes the checkpoint."""
         self._waiters: list[tuple[int, FlushCallback]] = []
         self._handles: dict[int, DiskFile] = {}
         self._thread: threading.Thread | None = None
         self._committer: threading.Thread | None = None
         self._on_commit = on_commit
-        """Told of each commit, in the order of commits, by whichever thread did it."""
+        """Called after each commit, in order, by the committing thread."""
         self._committing = threading.Lock()
         self._stop_committing = threading.Event()
         self._stopping = False
         self.flushed = log_.written
-        """Log offset up to which everything is on the disk."""
+        """Log offset up to which everything is on disk."""
         self.flushed_time_ms = 0
-        """Store time of a message that is on the disk, the newest known."""
+        """Store time of the newest message known to be on disk."""
         self.failure: StoreError | None = None
         self.postponed: StoreError | None = None
-        """Why the last flush could not begin; the next may."""
+        """Why the last flush could not start; the next one retries."""
 
     def start(self) -> None:
         self._stopping = False
@@ -80,7 +80,7 @@ class LogFlush:
             self._committer.start()
 
     def stop(self) -> None:
-        """Ends the threads; whoever still waits is told that the store is closed."""
+        """Ends the threads; pending callbacks get StoreClosed."""
         self._stop_committing.set()
         if self._committer is not None:
             self._committer.join()
@@ -115,7 +115,7 @@ class LogFlush:
                 told(self.postponed)
 
     def flush(self) -> None:
-        """Puts everything written so far on the disk. Raises StoreError."""
+        """Flushes everything written so far. Raises StoreError."""
         with self._flushing:
             self._flush()
         reason = self.failure or self.postponed
@@ -164,7 +164,7 @@ class LogFlush:
                 last_s = monotonic()
 
     def commit(self) -> int:
-        """Makes readable what is staged. Raises OSError."""
+        """Makes staged records readable. Raises OSError."""
         with self._committing:
             before = self._log.readable
             committed = self._log.commit()
@@ -179,7 +179,7 @@ class LogFlush:
 
     def _flush(self) -> None:
         if self.failure is None:
-            # The time is read before the place: a message of that time lies before that place.
+            # The time is read before the position, so messages of that time are before it.
             time_ms = self._log.last_store_time_ms
             self._flush_to_disk(time_ms)
         with self._change:
@@ -197,7 +197,7 @@ class LogFlush:
             target = self.commit()
             files = self._open_files(target)
         except OSError as e:
-            # No page was given up yet, unlike after a failed sync.
+            # No page was lost, unlike after a failed sync.
             if is_transient(e):
                 self._postpone(e)
             else:
@@ -212,7 +212,7 @@ class LogFlush:
         self.postponed = None
 
     def _open_files(self, target: int) -> list[tuple[MappedFile, DiskFile]]:
-        """The files with something to sync."""
+        """The files with unsynced data."""
         files: list[tuple[MappedFile, DiskFile]] = []
         for file in self._log.segments.files:
             if file.stop > self.flushed and file.first < target:
@@ -228,12 +228,12 @@ class LogFlush:
             if file.stop <= target:
                 del self._handles[file.first]
                 handle.close()
-                # A full file is read now and then; until then its pages need not be ours.
+                # A full file is rarely read; it is mapped again when needed.
                 file.unmap()
 
     def _postpone(self, error: OSError) -> None:
         if self.postponed is None:
-            log.warning("log: flush postponed at %d, tried again: %s", self.flushed, error)
+            log.warning("log: flush at %d failed and will be retried: %s", self.flushed, error)
         self.postponed = explained(error, "put the log on the disk")
 
     def _fail(self, error: OSError) -> None:

@@ -1,7 +1,8 @@
-"""The store's housekeeping: queues and index to the disk, checkpoint, old files, room on the disk.
+"""Housekeeping of the store: flushes queues and index, writes the checkpoint, removes expired
+files, checks the free disk space.
 
-One thread, and whoever calls `checkpoint` or `expire`; a lock lets one of them work at a time. It
-never holds up the writer: what it needs to know of the writer's state it takes as one value.
+It runs in one thread and in callers of `checkpoint` and `expire`; a lock lets one of them work at a
+time. It never blocks the writer: it reads the writer's state as one value.
 """
 
 import contextlib
@@ -26,12 +27,12 @@ from tianzhou.store.retention import FileAges
 log = logging.getLogger(__name__)
 
 Snapshot = tuple[int, int, int, int, int]
-"""What the writer has derived from the log: log offset, number of queues, of entries and of index
-items, and the store time of the last message."""
+"""State of the writer: log offset up to which queues and index are derived, number of queues,
+entries and index items, and the store time of the last message."""
 
 
 class Housekeeping:
-    """Everything that happens to a store while nobody asks for it."""
+    """The periodic work of a store."""
 
     def __init__(
         self,
@@ -61,13 +62,13 @@ class Housekeeping:
         self._thread: threading.Thread | None = None
         self._written = Checkpoint()
         self._index_removed = 0
-        """Items of index files that retention removed; the writer does not count them."""
+        """Items of removed index files; the writer's count still includes them."""
         self._postponed = False
         self.refusal: StoreError | None = None
-        """Why the writer must not write; None if it may."""
+        """The error that appends raise; None if the store accepts messages."""
 
     def begin(self, before: Checkpoint) -> None:
-        """Writes the first checkpoint and looks at the disk."""
+        """Writes the first checkpoint and checks the disk."""
         self._written = before
         self.checkpoint()
         self.check_disk()
@@ -103,7 +104,7 @@ class Housekeeping:
                     self._release_memory()
                     next_clean = waited_ms + config.clean_resource_interval
             except StoreFull as e:
-                # Only writes that can be repeated end like this; the next look at the disk decides.
+                # Only repeatable writes raise this; the next check of the disk decides.
                 log.warning("store: %s; writing stops", e)
                 self.refusal = e
             except (OSError, StoreError) as e:
@@ -114,25 +115,25 @@ class Housekeeping:
                 self._postponed = False
 
     def _is_transient(self, error: Exception) -> bool:
-        """Whether the work can be done later; all that waits for it is in the log."""
+        """Whether the work can be repeated later; all its data can be derived from the log."""
         if not is_transient(error) and error is not self._flush.postponed:
             return False
         if not self._postponed:
-            log.warning("store: keeping is postponed and tried again: %s", error)
+            log.warning("store: housekeeping failed and will be retried: %s", error)
         self._postponed = True
         return True
 
     def _broken(self, error: Exception) -> None:
         self.refusal = StoreBroken(
-            f"the store could not be kept ({error}); nothing more is accepted until it is opened "
-            "anew"
+            f"housekeeping of the store failed ({error}); no more messages are accepted until the "
+            "store is opened again"
         )
-        log.error("store: keeping failed: %s", error)
+        log.error("store: housekeeping failed, no more messages are accepted: %s", error)
 
-    # -- to the disk ----------------------------------------------------------------------------
+    # -- flushing -------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
-        """Puts everything on the disk and says so in the checkpoint. Raises OSError, StoreError."""
+        """Flushes everything and writes the checkpoint. Raises OSError, StoreError."""
         with self._working:
             log_offset, queue_count, entry_count, index_count, time_ms = self._snapshot()
             self._flush_queues(0)
@@ -161,7 +162,7 @@ class Housekeeping:
     # -- old files ------------------------------------------------------------------------------
 
     def check_disk(self) -> float:
-        """How full the disk is; writing stops when it is too full and goes on when it is not."""
+        """The used ratio of the disk; refuses appends while the disk is too full."""
         used = self._disk.used_ratio(self.config.log_directory)
         verdict = retention.judge(self.config, used, -1)
         if verdict.refuse_writes and self.refusal is None:
@@ -177,7 +178,7 @@ class Housekeeping:
         return used
 
     def expire(self, *, manual: bool = False) -> int:
-        """Removes what has expired; the number of log files removed."""
+        """Removes expired files; returns the number of log files removed."""
         with self._working:
             used = self.check_disk()
             now_ms = self._clock()
@@ -185,7 +186,7 @@ class Housekeeping:
             verdict = retention.judge(self.config, used, hour, manual=manual)
             files = self._log.segments.files
             modified = [self._modified_ms(file.first) for file in files]
-            # Who orders it knows what time it is; otherwise a clock that was set deletes nothing.
+            # A manual request goes by the wall clock; otherwise a changed clock deletes nothing.
             modified = [now_ms - age for age in self._file_ages.ages_ms(modified, by_wall=manual)]
             count = retention.expired_count(modified, now_ms, self.config, verdict)
             if count:
@@ -197,7 +198,7 @@ class Housekeeping:
             return count
 
     def _remove_young(self, count_max: int) -> int:
-        """Files go, the oldest first, until the disk is no longer too full; how many went."""
+        """Removes files, oldest first, until the disk is no longer too full; returns how many."""
         count = 0
         while count < count_max:
             used = self._disk.used_ratio(self.config.log_directory)
@@ -213,7 +214,7 @@ class Housekeeping:
         return count
 
     def _last_alive_ms(self) -> int | None:
-        """When the last run of the store was certainly there; None for a new store."""
+        """The time of the last checkpoint; None for a new store."""
         path = self.config.root_directory / "checkpoint"
         return self._disk.modified_ms(path) if self._disk.exists(path) else None
 
@@ -229,5 +230,5 @@ class Housekeeping:
             with contextlib.suppress(FileNotFoundError):  # Deleted with its topic meanwhile.
                 queue.expire(first)
         self._index_removed += self._index.expire(first)
-        # The files that went must not be missed by the next start.
+        # The next start must not expect the removed files.
         self.checkpoint()

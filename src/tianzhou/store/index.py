@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Index:
-    """The files in their order. One thread writes; the tuple of files is replaced as a whole."""
+    """The files, oldest first. One thread writes; the tuple of files is replaced as a whole."""
 
     __slots__ = ("_changing", "_clock", "_disk", "directory", "files", "item_max", "slot_count")
 
@@ -38,19 +38,19 @@ class Index:
     # -- writing --------------------------------------------------------------------------------
 
     def has_space(self, count: int) -> bool:
-        """Whether so many keys can be added without asking the disk."""
+        """Whether this many keys fit without a call to the disk."""
         files = self.files
         return bool(files) and (last := files[-1]).count + count <= last.ready_count
 
     def ensure_space(self, count: int, hashes: Iterable[int] = ()) -> None:
-        """Makes sure that the keys of one message can be added. Raises OSError.
+        """Reserves space for the keys of one message. Raises OSError.
 
-        A few `hashes` take no more room than they need.
+        With few `hashes` only the needed pages of slots are allocated.
         """
         files = self.files
         if self.has_space(count):
             return
-        if not files or files[-1].room < count:
+        if not files or files[-1].free_count < count:
             self._add_file()
         self.files[-1].ensure_space(count, hashes)
 
@@ -70,27 +70,27 @@ class Index:
         file.create(
             end_log_offset=before.end_log_offset if before else 0,
             end_time_ms=before.end_time_ms if before else 0,
-            # A feed that has the file before on loan must get this one next.
+            # A feed that was granted the file before must be granted this one next.
             whole=before is not None,
         )
         with self._changing:
             self.files = (*self.files, file)
 
     def put(self, topic: str, keys: list[str], log_offset: int, store_time_ms: int) -> None:
-        """Files a message under its keys; `ensure_space` was called before."""
+        """Adds the keys of a message; `ensure_space` was called before."""
         self.files[-1].put(map(key_hash, repeat(topic), keys), log_offset, store_time_ms)
 
     def put_many(self, items: bytes) -> None:
-        """Files many messages, given as loose items. Raises OSError."""
+        """Adds the keys of many messages, given as LOOSE_ITEMs. Raises OSError."""
         while items:
             first_count = _first_count(items)
             self.ensure_space(first_count, _hashes(items, first_count))
             file = self.files[-1]
-            count = min(file.room, len(items) // LOOSE_ITEM.size)
+            count = min(file.free_count, len(items) // LOOSE_ITEM.size)
             if count * LOOSE_ITEM.size < len(items):
                 # The items of one message stay together.
-                place = _log_offset(items, count)
-                while _log_offset(items, count - 1) == place:
+                log_offset = _log_offset(items, count)
+                while _log_offset(items, count - 1) == log_offset:
                     count -= 1
             file.ensure_space(count, _hashes(items, count))
             file.put_many(items[: count * LOOSE_ITEM.size])
@@ -99,7 +99,7 @@ class Index:
     # -- reading --------------------------------------------------------------------------------
 
     def find(self, topic: str, key: str, begin_ms: int, end_ms: int, limit: int) -> list[int]:
-        """Log offsets of messages that may have a key, newest first; a hash is not a key."""
+        """Log offsets of messages whose key has the same hash, newest first."""
         hashed = key_hash(topic, key)
         found: list[int] = []
         for file in reversed(self.files):
@@ -110,7 +110,7 @@ class Index:
                 break
         return found
 
-    # -- keeping --------------------------------------------------------------------------------
+    # -- housekeeping ---------------------------------------------------------------------------
 
     def flush(self) -> None:
         for file in self.files:
@@ -118,7 +118,7 @@ class Index:
                 file.flush()
 
     def expire(self, first_log_offset: int) -> int:
-        """Removes files whose messages are gone, but not the last; the number of their items."""
+        """Removes files whose messages are gone, except the last; returns the number of items."""
         files = self.files
         gone = 0
         while gone < len(files) - 1 and files[gone].end_log_offset < first_log_offset:
@@ -137,7 +137,7 @@ class Index:
         self._disk.sync_directory(self.directory)
 
     def release(self) -> None:
-        """Keeps little of the files in memory; searches map them again."""
+        """Releases resident memory; queries map the files again."""
         files = self.files
         for file in files[:-1]:
             file.unmap()
@@ -147,12 +147,12 @@ class Index:
     # -- recovery -------------------------------------------------------------------------------
 
     def load(self) -> list[str]:
-        """Takes over the files there are; says of each damaged one what is wrong and leaves it."""
+        """Adopts the existing files; returns what is wrong with damaged ones, without a change."""
         complaints: list[str] = []
         files: list[IndexFile] = []
         names = self._disk.names(self.directory)
         if names and self._disk.size_bytes(self.directory / names[-1]) == 0:
-            # It was being made when the end came. If it had items they will be missed.
+            # It was being created at a crash. Missing items are detected by their number.
             self._disk.remove(self.directory / names.pop())
         for name in names:
             file = IndexFile(self._disk, self.directory / name, self.slot_count, self.item_max)
@@ -173,7 +173,7 @@ class Index:
         return complaints
 
     def cut(self, before_log_offset: int, *, counted: bool = False) -> int:
-        """Keeps what lies below a log offset; answers from where on to file messages again."""
+        """Retains items below a log offset; returns the log offset from which to add keys again."""
         while self.files:
             file = self.files[-1]
             if file.begin_log_offset < before_log_offset and file.count > 1:
@@ -205,7 +205,7 @@ def _hashes(items: bytes, count: int) -> Iterator[int]:
 
 
 def _first_count(items: bytes) -> int:
-    """How many items the first message has."""
+    """The number of items of the first message."""
     total, count = len(items) // LOOSE_ITEM.size, 1
     while count < total and _log_offset(items, count) == _log_offset(items, 0):
         count += 1

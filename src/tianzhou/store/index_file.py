@@ -5,13 +5,13 @@
     slots    number of the newest item of each slot:i32
     items    key hash:i32  log offset:i64  seconds since begin time:i32  previous item:i32
 
-All big-endian. The hash is Java's of `topic#key`, made positive; its remainder by the number of
-slots chooses the slot. Items are numbered from 1 (the count says one more than there are) and
-only ever added; those of one slot form a chain from the newest back. So the slots can be computed
-again from the items, which is what recovery does. Files are named by the time of their creation.
+All big-endian. The hash is Java's of `topic#key`, made positive; modulo the number of slots it
+selects the slot. Items are numbered from 1 (the count is one more than there are) and only
+appended; those of one slot form a chain from the newest back. So recovery can compute the slots
+again from the items. Files are named by the time of their creation.
 
-A file has its full length at once, and disk blocks as they are needed: pages of slots one by one
-for the first few hundred items, then all of them; items a piece at a time.
+A file has its full length from the start, and disk blocks as needed: single pages of slots for the
+first few hundred items, then all slots; items in pieces.
 """
 
 import contextlib
@@ -29,20 +29,20 @@ ITEM = struct.Struct(">iqii")
 _HEADER_BYTES, _SLOT_BYTES, _ITEM_BYTES = HEADER.size, SLOT.size, ITEM.size
 assert (_HEADER_BYTES, _SLOT_BYTES, _ITEM_BYTES) == (40, 4, 20)
 _read_slot, _write_slot, _write_item = SLOT.unpack_from, SLOT.pack_into, ITEM.pack_into
-# Written over the header whole: `pack_into` blanks the place first, and who is killed between the
-# two leaves an index that seems to be empty.
+# Written as a whole: `pack_into` zeroes its target first, and a process killed in between would
+# leave an index that seems to be empty.
 _head = HEADER.pack
 
 _RESERVE_BYTES_MIN = 16 * PAGE_BYTES
 _RESERVE_BYTES = 256 * PAGE_BYTES
 _FEW_ITEMS = 256
-"""With more of them nearly every page of slots is used sooner or later."""
+"""With more items nearly every page of slots is used."""
 _INT32_MAX = 2**31 - 1
 _ZEROS = bytes(PAGE_BYTES)
 
 
 class IndexFile:
-    """One hash file; the numbers of its header are kept in memory and written with each item."""
+    """One file; its header is held in memory and written with each item."""
 
     __slots__ = (
         "_disk", "_items_at", "_reserved", "_slot_pages", "_view", "begin_log_offset",
@@ -60,22 +60,22 @@ class IndexFile:
         self._view: memoryview | None = None
         self._reserved = 0
         self._slot_pages: set[int] = set()
-        """Pages of slots that have disk blocks for certain, while not all of them do."""
+        """Pages of slots that certainly have disk blocks, while not all of them have."""
         self.has_slots = False
         """All slots have disk blocks."""
         self.ready_count = 0
-        """Items below this number have disk blocks for certain."""
+        """Items below this number certainly have disk blocks."""
         self.begin_time_ms = self.end_time_ms = 0
         self.begin_log_offset = self.end_log_offset = 0
         self.slots_used = 0
         self.count = 1
-        """Number that the next item gets."""
+        """Number of the next item."""
         self.flushed_count = 1
 
     def create(self, *, end_log_offset: int, end_time_ms: int, whole: bool) -> None:
-        """Makes the file; it begins where the one before ended. If it fails nothing is left.
+        """Creates the file, which continues the one before; removes it again if that fails.
 
-        With `whole` all of its slots get disk blocks.
+        With `whole` all slots get disk blocks.
         """
         whole = whole or self._items_at <= _RESERVE_BYTES_MIN
         handle = self._disk.open(self.path, create=True)
@@ -110,7 +110,7 @@ class IndexFile:
         self.flushed_count = self.count
 
     def items(self) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
-        """Number and content of all items; the file is only read."""
+        """Number and content of all items, without write access."""
         if self._view is None:
             handle = self._disk.open(self.path, writable=False)
             try:
@@ -121,17 +121,17 @@ class IndexFile:
         return enumerate(ITEM.iter_unpack(items), 1)
 
     def slot(self, slot: int) -> int:
-        """The number of the newest item of a slot, as the file has it."""
+        """The number of the newest item of a slot, from the file."""
         number: int = SLOT.unpack_from(self.view, HEADER.size + slot * SLOT.size)[0]
         return number
 
     def previous(self, number: int) -> int:
-        """The item before an item in the chain of its slot, as the file has it."""
+        """The previous item in the chain of an item, from the file."""
         return self._item(number)[3]
 
     @property
     def plausible(self) -> bool:
-        """Whether the header could be one of ours."""
+        """Whether the header is possible."""
         return (
             self.count <= self.item_max
             and 0 <= self.begin_log_offset <= self.end_log_offset
@@ -139,7 +139,7 @@ class IndexFile:
         )
 
     @property
-    def room(self) -> int:
+    def free_count(self) -> int:
         return self.item_max - self.count
 
     @property
@@ -154,9 +154,9 @@ class IndexFile:
         return view
 
     def ensure_space(self, count: int, hashes: Iterable[int] = ()) -> None:
-        """Gives disk blocks to the next items and to their slots. Raises OSError.
+        """Allocates disk blocks for the next items and their slots. Raises OSError.
 
-        Without their `hashes` all slots get blocks, and so they do once there are many items.
+        Without `hashes`, and once there are many items, all slots get blocks.
         """
         stop = self._items_at + (self.count + count) * ITEM.size
         pages = set[int]()
@@ -178,7 +178,7 @@ class IndexFile:
         return HEADER.size + hashed % self.slot_count * SLOT.size
 
     def _reserve_slots(self, handle: DiskFile, pages: set[int]) -> None:
-        """These pages of slots, or all of them if none is named."""
+        """Allocates these pages of slots, or all if the set is empty."""
         if self.has_slots:
             return
         if pages:
@@ -199,8 +199,8 @@ class IndexFile:
         self._reserved = end
 
     def put(self, hashes: Iterable[int], log_offset: int, store_time_ms: int) -> None:
-        """Adds the items of one message; there is room for them."""
-        # This is done for every message, hence the plain names for what the loop needs.
+        """Appends the items of one message; `ensure_space` was called before."""
+        # Called for every message, hence the local variables.
         view, number, slot_count = self._view or self.view, self.count, self.slot_count
         if number == 1:
             self.begin_time_ms, self.begin_log_offset = store_time_ms, log_offset
@@ -229,8 +229,8 @@ class IndexFile:
     def writable_memory(
         self,
     ) -> tuple[memoryview, int, int, int, tuple[int, int, int, int, int, int]]:
-        """What the compiled feed must know to add items: memory, slots, items at most, items that
-        have disk blocks, and the numbers of the header."""
+        """What the kernel needs to append items: memory, number of slots, most items, items with
+        disk blocks, and the header."""
         state = (
             self.begin_time_ms, self.end_time_ms, self.begin_log_offset, self.end_log_offset,
             self.slots_used, self.count,
@@ -242,15 +242,15 @@ class IndexFile:
         """How many items have disk blocks."""
         return max(self._reserved - self._items_at, 0) // ITEM.size
 
-    def settle(self, state: tuple[int, int, int, int, int, int]) -> None:
-        """Take over the numbers of the header as the feed has written it."""
+    def set_header(self, state: tuple[int, int, int, int, int, int]) -> None:
+        """Sets the header that the feed has written to the file."""
         (
             self.begin_time_ms, self.end_time_ms, self.begin_log_offset, self.end_log_offset,
             self.slots_used, self.count,
         ) = state  # fmt: skip
 
     def put_many(self, items: bytes) -> None:
-        """Adds loose items (see `pure_walk`), for which there is room."""
+        """Appends items given as LOOSE_ITEM (`protocol/pure/walk.py`); there is space for them."""
         count = len(items) // LOOSE_ITEM.size
         _, log_offset, store_time_ms = LOOSE_ITEM.unpack_from(items)
         if self.count == 1:
@@ -302,11 +302,11 @@ class IndexFile:
             self.flushed_count = count
 
     def cut(self, before_log_offset: int, *, counted: bool = False) -> bool:
-        """Keeps the items below a log offset and computes the slots again.
+        """Retains the items below a log offset and computes the slots again.
 
-        False if items are missing between those kept and that log offset. A caller who knows how
-        many there must be (`counted`) will notice that by itself: then the first place without an
-        item is the end, as an interrupted cut leaves it.
+        False if items are missing between those and the log offset. A caller that compares the
+        number of items afterwards (`counted`) detects that itself: then the first position without
+        an item is the end, as an interrupted cut leaves it.
         """
         announced, view = self.count, self.view
         kept, last, whole = 1, -1, True
@@ -321,11 +321,11 @@ class IndexFile:
             slots[hashed % self.slot_count] = number
             kept, last = number + 1, log_offset
         if not whole:
-            # A message with several keys may have lost some of them: its items go as a whole.
+            # A message with several keys may have lost some: all of its items are removed.
             while kept > 1 and self._item(kept - 1)[1] == last:
                 kept -= 1
             slots = {slot: number for slot, number in slots.items() if number < kept}
-        self._keep(kept, slots)
+        self._retain(kept, slots)
         return whole
 
     def _item(self, number: int) -> tuple[int, int, int, int]:
@@ -334,9 +334,9 @@ class IndexFile:
         )
         return found
 
-    def _keep(self, count: int, slots: dict[int, int]) -> None:
-        # The count comes first: whoever is interrupted after that finds no more items than there
-        # are, and computes the slots again.
+    def _retain(self, count: int, slots: dict[int, int]) -> None:
+        # The count is written first: after an interruption the header never counts more items than
+        # there are, and the slots are computed again.
         before, self.count, self.slots_used = self.count, count, len(slots)
         if count > 1:
             _, log_offset, seconds, _ = self._item(count - 1)
@@ -348,8 +348,8 @@ class IndexFile:
         self._reserve_slots_of(slots)
         for slot, number in slots.items():
             SLOT.pack_into(view, HEADER.size + slot * SLOT.size, number)
-        # The chain of a slot runs through `previous`, which is right for every item kept, as it
-        # only ever points back.
+        # The chain of a slot uses `previous`, which is right for every retained item, because it
+        # only points back.
         items_stop = self._items_at + min(before, self.item_max) * ITEM.size
         items_start = self._items_at + count * ITEM.size
         self._clear(items_start, items_stop)
@@ -357,7 +357,7 @@ class IndexFile:
         self.flush()
 
     def _clear(self, start: int, stop: int) -> None:
-        """Writes zeros where there is anything else; pages without blocks stay so."""
+        """Writes zeros to pages that are not zero; pages without blocks get none."""
         view = self.view
         for at in range(start, stop, PAGE_BYTES):
             end = min(at + PAGE_BYTES, stop)
@@ -377,7 +377,7 @@ class IndexFile:
         self._view = None
 
     def release(self) -> None:
-        """Takes the items out of this process's memory, but for those written last."""
+        """Releases the resident memory of all items except the last ones."""
         view = self._view
         if view is not None:
             stop = self._items_at + self.count * ITEM.size - _RESERVE_BYTES

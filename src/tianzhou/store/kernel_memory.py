@@ -1,10 +1,11 @@
-"""Memory of the store in the hands of the feed, and what the feed wrote there.
+"""Memory of the store that the feed of the kernel may write, and the commit of what it wrote.
 
-The store stays the owner of every position. It lends the ends of the busy queues and of the index,
-and after some feeds it settles: it puts the records that they made behind the log in one write, and
-only then does what they wrote count. Whoever else appends has to wait until everything is settled,
-and makes the leases stale; they are renewed before the next feed, and a queue is lent once an
-ordinary append has used it. A queue or an index that is lent gets more room before it is full.
+The store owns every position. It grants the feed the ends of the busy queues and of the index.
+After some calls of the feed the store commits ("settles"): it appends the staged records to the log
+in one write, and only then moves its positions. An ordinary append first commits what the feed
+wrote and makes the grants stale; they are renewed before the next call of the feed. A queue is
+granted once an ordinary append has used it. Granted queues and index files get more space before
+they are full.
 
 Everything happens in the writer's thread.
 """
@@ -22,21 +23,31 @@ IndexState = tuple[int, int, int, int, int, int]
 
 
 FedBatch = tuple[int, int, int, int, IndexState | None, list[tuple[ConsumeQueue, int, int, int]]]
-"""What feeds did: messages, sends that brought them, bytes of records on the stage, keys, the index
-header if there were keys, and each queue with its next offset, the end of its last record and the
-tags code of that."""
+"""What the feed wrote since the last commit: messages, sends, bytes of staged records, keys, the
+index header if there were keys, and each queue with its next offset and the end and tags code of
+its last record."""
 
 _STAGE_BYTES = 512 * 1024
-"""Larger messages are not the feed's."""
+"""The feed declines larger messages."""
 _INDEX_LOW_COUNT = 8_192
 
 
 class KernelMemory:
-    """The leases of one feed."""
+    """The grants of one feed."""
 
     __slots__ = (
-        "_admits", "_changed", "_feed", "_files", "_index", "_lent", "_limit", "_log", "_log_files",
-        "settle", "stage", "stale",
+        "_admits",
+        "_changed",
+        "_feed",
+        "_files",
+        "_granted",
+        "_index",
+        "_limit",
+        "_log",
+        "_log_files",
+        "settle",
+        "stage",
+        "stale",
     )  # fmt: skip
 
     def __init__(
@@ -52,33 +63,33 @@ class KernelMemory:
         self._index = index
         self._limit = queue_max
         self._admits = admits
-        self._lent: set[ConsumeQueue] = set()
-        """Those whose leases hold a mapping."""
+        self._granted: set[ConsumeQueue] = set()
+        """Granted queues that hold a mapping."""
         self._changed: dict[ConsumeQueue, None] = {}
         self._files: dict[ConsumeQueue, memoryview] = {}
-        """What is lent for reading."""
+        """Queue files that are granted for reading."""
         self._log_files: object = None
         self.stale = True
-        """Something was written since the leases were made."""
+        """Something was written since the grants were made."""
         self.settle: Callable[[], None] = _nothing
-        """Settles what was fed so far; set by whoever feeds."""
+        """Commits what the feed wrote; set by the fast path."""
         self.stage = memoryview(bytearray(_STAGE_BYTES))
-        """Where the feed puts records together."""
+        """The buffer in which the feed collects records."""
         feed.lend_stage(self.stage)
 
-    def end_turn(self) -> None:
-        """Somebody else is about to write."""
+    def before_append(self) -> None:
+        """Called before an ordinary append."""
         self.settle()
         self.stale = True
 
     def note(self, queue: ConsumeQueue) -> None:
-        """A queue got a message that the feed does not know of."""
+        """Called after an ordinary append to a queue."""
         self._changed[queue] = None
 
     def renew(self) -> None:
-        """Bring the leases up to date. Raises OSError if a file cannot be mapped now."""
+        """Brings the grants up to date. Raises OSError if a file cannot be mapped now."""
         if self._log.segments.files is not self._log_files:
-            # Files came or went; what is read is lent anew by the next who reads.
+            # Files were added or removed; the next read grants the files it needs.
             self._feed.give_back_files()
             self._files.clear()
             self._log_files = self._log.segments.files
@@ -90,73 +101,76 @@ class KernelMemory:
         if self._index.files and self._index.files[-1].has_slots:
             self._feed.lend_index(*self._index.files[-1].writable_memory())
         for queue in tuple(self._changed):
-            self._lend(queue)
+            self._grant(queue)
             del self._changed[queue]
         self.stale = False
 
     def refill(self, done: FedBatch) -> None:
-        """Make more room where little is left, so that no send must be stored by the handlers."""
+        """Reserves more space where little is left, so that the feed need not decline sends."""
         _, _, _, _, index_state, queues = done
         for queue, next_offset, _, _ in queues:
             if next_offset >= queue.low_offset:
-                # If there is none, the next who stores a message is told.
+                # If there is none, the next append raises.
                 with contextlib.suppress(OSError):
                     queue.extend()
                 self._changed[queue] = None
                 self.stale = True
         if index_state is not None:
             file, count = self._index.files[-1], index_state[-1]
-            if count + _INDEX_LOW_COUNT > file.reserved_count and file.room >= _INDEX_LOW_COUNT:
+            if (
+                count + _INDEX_LOW_COUNT > file.reserved_count
+                and file.free_count >= _INDEX_LOW_COUNT
+            ):
                 with contextlib.suppress(OSError):
                     file.ensure_space(_INDEX_LOW_COUNT)
                 self.stale = True
 
-    def _lend(self, queue: ConsumeQueue) -> None:
+    def _grant(self, queue: ConsumeQueue) -> None:
         try:
             memory_range = queue.writable_memory()
         except OSError:
-            # What was lent before ends here; the next renewal tries again.
+            # The old grant ends here; the next renewal tries again.
             self._feed.give_back_queue(queue.topic, queue.queue_id)
-            self._lent.discard(queue)
+            self._granted.discard(queue)
             raise
         if memory_range is None or not self._admits(queue.topic):
-            # What was lent before does not hold any more.
+            # The old grant is no longer valid.
             self._feed.give_back_queue(queue.topic, queue.queue_id)
-            self._lent.discard(queue)
+            self._granted.discard(queue)
             return
         memory, first, limit = memory_range
         if queue.is_staged:
-            # Its memory is no mapping, and there is no end of such queues.
-            self._lent.discard(queue)
-        elif queue not in self._lent:
-            if len(self._lent) >= self._limit:
-                # Each holds a mapping. Those in use come back with their next message.
+            # Its memory is no mapping, and the number of such queues is not limited.
+            self._granted.discard(queue)
+        elif queue not in self._granted:
+            if len(self._granted) >= self._limit:
+                # Each holds a mapping. Queues in use are granted again with their next message.
                 self._feed.give_back_queues()
-                self._lent.clear()
-            self._lent.add(queue)
+                self._granted.clear()
+            self._granted.add(queue)
         if not self._feed.lend_queue(
             queue.topic, queue.queue_id, queue, memory, first, queue.next_offset, limit
         ):
-            self._lent.discard(queue)
+            self._granted.discard(queue)
 
-    def lend_reading(self, queue: ConsumeQueue, queue_offset: int) -> None:
-        """Lend what a reader who has come to a queue offset will need next, if it can be mapped."""
+    def grant_reading(self, queue: ConsumeQueue, queue_offset: int) -> None:
+        """Grants the files that a pull from a queue offset reads, if they can be mapped."""
         with contextlib.suppress(OSError):
-            self._lend_reading(queue, queue_offset)
+            self._grant_reading(queue, queue_offset)
 
-    def _lend_reading(self, queue: ConsumeQueue, queue_offset: int) -> None:
+    def _grant_reading(self, queue: ConsumeQueue, queue_offset: int) -> None:
         if self._log.segments.files is not self._log_files:
-            return  # the next renewal would take it back
+            return  # the next renewal would revoke it
         memory_range = queue.readable_memory(queue_offset)
         if memory_range is not None and self._files.get(queue) is not memory_range[0]:
-            self._lend_file(queue, *memory_range)
+            self._grant_file(queue, *memory_range)
         entry = queue.entry(queue_offset)
         file = self._log.segments.find(entry[0]) if entry is not None else None
         if file is not None and file is not self._log.segments.files[-1]:
-            # The last one is lent anyway.
+            # The last file is always granted.
             self._feed.lend_log_file(file.view(), file.first)
 
-    def _lend_file(self, queue: ConsumeQueue, memory: memoryview, first: int, stop: int) -> None:
+    def _grant_file(self, queue: ConsumeQueue, memory: memoryview, first: int, stop: int) -> None:
         if len(self._files) >= self._limit:
             self._feed.give_back_files()
             self._files.clear()
@@ -165,14 +179,14 @@ class KernelMemory:
         self._files[queue] = memory
 
     def end(self) -> None:
-        """Take everything back, for files are about to go; leases can be made anew."""
+        """Revokes everything before files are removed; grants can be made again."""
         self.settle()
         self._feed.give_back()
-        self._lent.clear()
+        self._granted.clear()
         self._files.clear()
         self._changed.clear()
         self.stale = True
 
 
 def _nothing() -> None:
-    """Nobody feeds."""
+    """No feed is attached."""

@@ -1,9 +1,8 @@
-"""Keeps the memory of the process from growing with the log.
+"""Limits the resident memory of the process, which would grow with the log.
 
-Every page of a mapped file that is touched counts as the process's memory until it is let go. So
-what lies behind the end of the log by more than a window, and every file that nobody used since
-the last look, is let go of now and then. Nothing is lost or written by that: the pages stay in
-the system's cache as long as there is room, and whoever touches them again gets them from there.
+Every touched page of a mapped file counts as resident until it is released. So pages further than
+a window behind the end of the log, and files that were not used since the last call, are released
+periodically. Nothing is lost or written: the pages stay in the page cache while memory is free.
 """
 
 from tianzhou.store.commit_log import CommitLog
@@ -12,7 +11,7 @@ from tianzhou.store.queues import QueueTable
 
 
 def release_log(log: CommitLog, resident_bytes: int) -> None:
-    """Lets go of the log but for its end, and of files that nobody read since the last time."""
+    """Releases the log except its end; unmaps files that were not read since the last call."""
     for file in log.segments.files:
         cold_bytes = min(log.written - resident_bytes - file.first, file.size_bytes)
         if cold_bytes <= 0 or not file.mapped:
@@ -25,6 +24,6 @@ def release_log(log: CommitLog, resident_bytes: int) -> None:
 
 
 def release_derived(queues: QueueTable, index: Index) -> None:
-    """Lets go of queue and index files that nobody used since the last time."""
+    """Releases queue and index files that were not used since the last call."""
     queues.release_unused()
     index.release()

@@ -1,12 +1,15 @@
-"""The store's only door: append, read, look up, delete, flush, close.
+"""The only entry point of the store: append, read, query, delete, flush, close.
 
-Threads: `append`, `append_batch`, `delete_topic`, `delete_queue` and `close` belong to one
-thread, the writer's. Reading is allowed from any. Three threads work behind: flush (log), ahead
-(next log file) and keeping (queues, checkpoint, retention). Callbacks given to `when_flushed` run
-in the flush thread.
+Threads: one thread, the writer, calls `append`, `append_batch`, `delete_topic`, `delete_queue` and
+`close`. Any thread may read. Three threads work in the background: flush (log), preallocation (next
+log file) and housekeeping (queues, checkpoint, retention). Callbacks of `when_flushed` run in the
+flush thread.
 
-What `append` returns is in the log and in its queue, and readable. That it survives a power cut
-is said by `when_flushed`, which is what an acknowledgement must wait for in SYNC_FLUSH.
+When `append` returns, the message is in the log and in its queue, and readable. It survives a power
+cut once `when_flushed` reports its log offset; acknowledgements wait for that in SYNC_FLUSH.
+
+The file is long because it is the whole interface of the store; the work is done in the modules
+that it imports.
 """
 
 import logging
@@ -51,12 +54,12 @@ from tianzhou.store.recovery_plan import Report, StoreFiles
 log = logging.getLogger(__name__)
 
 Arrival = Callable[[str, int, int, int, int], None]
-"""Told of each message that can be read: topic, queue id, its queue offset, tags code, store time.
-The writer's thread tells it; with a staging pool (`StoreConfig.is_staged`) the one that commits."""
+"""Called for each readable message with topic, queue id, queue offset, tags code and store time, by
+the writer's thread; with a staging pool (`StoreConfig.is_staged`) by the thread that commits."""
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
-    """A message to store; what depends on its place is not known yet."""
+    """A message to store, without the fields that depend on its position."""
 
     topic: str
     queue_id: int
@@ -72,7 +75,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
-    """Where a message, or a batch of them, was put."""
+    """The position of a stored message or batch."""
 
     log_offset: int
     size_bytes: int
@@ -84,7 +87,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def end_log_offset(self) -> int:
-        """What `when_flushed` must be asked for."""
+        """The log offset to pass to `when_flushed`."""
         return self.log_offset + self.size_bytes
 
 
@@ -107,8 +110,8 @@ class MessageStore(StoreReader):
         self._held = held
         self._on_arrival = on_arrival
         self.report = report
-        """What opening the store found and did."""
-        # Staged messages touch no page of the file, so none needs to be ready.
+        """What recovery found and did."""
+        # Staged messages write no mapped page, so none needs a page fault in advance.
         warm_bytes = 0 if config.is_staged else config.warm_ahead_bytes
         self._preallocator = Preallocator(disk, files.segments, warm_bytes)
         pool: StagingPool | None = None
@@ -117,7 +120,7 @@ class MessageStore(StoreReader):
             self._on_arrival = self._defer_arrival if on_arrival else None
         self._committed_arrival = on_arrival
         self._uncommitted_arrivals: deque[tuple[int, tuple[str, int, int, int, int]]] = deque()
-        """Of messages that cannot be read yet, with the log offset from which on they can."""
+        """Messages that are not committed yet, each with the log offset that makes it readable."""
         log_ = CommitLog(files.segments, self._preallocator, pool)
         super().__init__(config, log_, files.queues, files.index, report.start_log_offset)
         log_.last_store_time_ms = report.last_store_time_ms or files.checkpoint.log_time_ms
@@ -149,10 +152,10 @@ class MessageStore(StoreReader):
         on_arrival: Arrival | None = None,
         steady: Clock = steady_ms,
     ) -> Self:
-        """Opens a store, or makes a new one; recovers it first. Raises StoreError.
+        """Opens or creates a store, after recovery. Raises StoreError.
 
-        Without `background` no thread is started: the caller flushes and keeps. `rebuild` makes all
-        queues and the index again from the log.
+        Without `background` no thread is started: the caller flushes and expires. `rebuild`
+        derives all queues and the index again from the log.
         """
         disk = disk or RealDisk()
         root = config.root_directory
@@ -194,12 +197,12 @@ class MessageStore(StoreReader):
             disk, config, segments, QueueTable(disk, config), Index(disk, config, clock),
             read_checkpoint(disk, root / "checkpoint"),
         )  # fmt: skip
-        # From here on files change, so from here on an interruption counts as unclean.
+        # From here on files change, so an interruption is an unclean stop.
         lock.mark_running(disk, root)
         try:
             report = recover(files, clean=clean, progress=progress, rebuild=rebuild)
         except StoreCorrupt:
-            # Refused before anything was changed, so it is as clean as it was.
+            # Nothing was changed, so a clean store stays clean.
             if clean:
                 lock.mark_closed(disk, root)
             raise
@@ -227,7 +230,7 @@ class MessageStore(StoreReader):
         self._housekeeping.start()
 
     def close(self) -> None:
-        """Puts everything on the disk and lets go of the store. Harmless if it is closed."""
+        """Flushes everything and closes the store. Does nothing if it is closed."""
         if self._closed:
             return
         self._closed = True
@@ -248,7 +251,7 @@ class MessageStore(StoreReader):
             self._held.close()
 
     def abandon(self) -> None:
-        """Lets go of the store without flushing anything, as if the process had died."""
+        """Closes the store without flushing, as if the process had died."""
         self._closed = True
         self._revoke_kernel_memory()
         self._housekeeping.stop()
@@ -269,7 +272,7 @@ class MessageStore(StoreReader):
         self.close()
 
     def adopt(self, config: StoreConfig) -> None:
-        """Take changed settings; those that are not live count after a restart."""
+        """Applies changed settings; those that are not live take effect after a restart."""
         self.config = config
         self._housekeeping.config = config
 
@@ -277,15 +280,15 @@ class MessageStore(StoreReader):
 
     @property
     def refusal(self) -> StoreError | None:
-        """Why nothing can be written now; None if it can."""
+        """The error that every append raises now; None if the store accepts messages."""
         if self._closed:
             return StoreClosed("the store is closed")
         return self._flush.failure or self._housekeeping.refusal
 
     def append(self, draft: Draft, found: dict[str, str] | None = None) -> Appended:
-        """Stores one message; `found` are its properties if they are decoded already.
+        """Stores one message; `found` are its properties if the caller has decoded them.
 
-        Raises StoreError, RecordError; then nothing has changed.
+        Raises StoreError or RecordError, without a change.
         """
         self._check_writable()
         log_, topic, queue_id, sys_flag = self.log, draft.topic, draft.queue_id, draft.sys_flag
@@ -317,7 +320,7 @@ class MessageStore(StoreReader):
         if in_queue:
             code = dispatch.tags_code(topic, found, now_ms, self._delay_levels_ms)
             if queue_offset and not queue.writes_ext:
-                # As `_put_entry` does for a queue that is in use already.
+                # Inlined `_put_entry`, for a queue that has entries.
                 queue.put(log_offset, size_bytes, code)
                 self._entry_count += 1
             else:
@@ -325,7 +328,7 @@ class MessageStore(StoreReader):
         if keys:
             self.index.put(topic, keys, log_offset, now_ms)
             self._index_count += len(keys)
-        # As `_publish` does.
+        # Inlined `_publish`.
         self._derived = (
             log_.written, self._queue_count, self._entry_count, self._index_count, now_ms,
         )  # fmt: skip
@@ -337,7 +340,7 @@ class MessageStore(StoreReader):
         return Appended(log_offset, size_bytes, queue_offset, now_ms, 1, (log_offset,))
 
     def append_batch(self, drafts: list[Draft]) -> Appended:
-        """Stores messages of one queue next to each other. Raises as `append` does."""
+        """Stores messages of one queue as consecutive records. Raises as `append` does."""
         self._check_writable()
         if not drafts:
             raise StoreError("a batch holds at least one message")
@@ -435,29 +438,29 @@ class MessageStore(StoreReader):
             assert refusal is not None
             raise refusal
         if self._kernel_memory is not None:
-            self._kernel_memory.end_turn()
+            self._kernel_memory.before_append()
 
     def _publish(self) -> None:
-        # One assignment, so that the keeping thread never sees counts of different moments.
+        # One assignment, so that the housekeeping thread never sees inconsistent counts.
         self._derived = (
             self.log.written, self._queue_count, self._entry_count, self._index_count,
             self.log.last_store_time_ms,
         )  # fmt: skip
 
-    # -- the feed -------------------------------------------------------------------------------
+    # -- the fast path --------------------------------------------------------------------------
 
     def lend_to(self, feed: Feed, admits: Callable[[str], bool]) -> KernelMemory:
-        """Let a feed write, too; `admits` says, each time, whether a topic's queues may be lent."""
-        # Most of the log is not written through mapped memory then, so no page must be ready.
+        """Lets a feed of the kernel write; `admits` tells whether it may write a topic's queues."""
+        # The feed does not write the log through mapped memory, so no page fault is saved.
         self._preallocator.stop_warming()
         queue_max = mapped_files_max(self.config) // 2
         self._kernel_memory = KernelMemory(feed, self.log, self.index, queue_max, admits)
         return self._kernel_memory
 
     def settle(self, done: FedBatch, store_time_ms: int, *, tell: bool) -> None:
-        """What a feed wrote counts from now on. Raises StoreError; then it does not.
+        """Commits what a feed wrote. Raises StoreError; then nothing is committed.
 
-        With `tell` arrivals are told, one for each queue.
+        With `tell` the arrival callback is called, once for each queue.
         """
         message_count, _, size_bytes, key_count, index_state, queues = done
         assert self._kernel_memory is not None
@@ -468,7 +471,7 @@ class MessageStore(StoreReader):
         for queue, next_offset, end_log_offset, _ in queues:
             queue.next_offset, queue.end_log_offset = next_offset, end_log_offset
         if index_state is not None:
-            self.index.files[-1].settle(index_state)
+            self.index.files[-1].set_header(index_state)
         self._entry_count += message_count
         self._index_count += key_count
         self._publish()
@@ -484,9 +487,9 @@ class MessageStore(StoreReader):
     # -- staging --------------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Makes readable what is staged; without a staging pool everything is. Raises StoreError.
+        """Makes staged messages readable. Raises StoreError.
 
-        A thread does it every 200 ms; nobody needs to ask for it.
+        The commit thread calls it every 200 ms. Without a staging pool it does nothing.
         """
         try:
             self._flush.commit()
@@ -496,15 +499,15 @@ class MessageStore(StoreReader):
     def _defer_arrival(
         self, topic: str, queue_id: int, queue_offset: int, code: int, time_ms: int
     ) -> None:
-        held = (topic, queue_id, queue_offset, code, time_ms)
-        self._uncommitted_arrivals.append((self.log.written, held))
+        arrival = (topic, queue_id, queue_offset, code, time_ms)
+        self._uncommitted_arrivals.append((self.log.written, arrival))
 
     def _committed(self, log_offset: int) -> None:
-        held, told = self._uncommitted_arrivals, self._committed_arrival
-        while held and held[0][0] <= log_offset:
-            _, arrival = held.popleft()
-            if told is not None:
-                told(*arrival)
+        arrivals, callback = self._uncommitted_arrivals, self._committed_arrival
+        while arrivals and arrivals[0][0] <= log_offset:
+            _, arrival = arrivals.popleft()
+            if callback is not None:
+                callback(*arrival)
 
     # -- durability -----------------------------------------------------------------------------
 
@@ -533,7 +536,7 @@ class MessageStore(StoreReader):
         return future
 
     def flush(self) -> None:
-        """Puts log, queues and index on the disk and writes the checkpoint. Raises StoreError."""
+        """Flushes log, queues and index and writes the checkpoint. Raises StoreError."""
         self._flush.flush()
         try:
             self._housekeeping.checkpoint()
@@ -545,17 +548,17 @@ class MessageStore(StoreReader):
     def delete_topic(self, topic: str) -> int:
         """Removes the queues of a topic; its messages stay in the log until they expire.
 
-        A topic that is used again begins at queue offset 0. Answers how many queues there were.
+        A topic that is used again begins at queue offset 0. Returns the number of queues.
         """
         queues = list(self.queues.by_topic.get(topic, {}).values())
         self.remove_queues(queues)
         if queues:
-            # A recovery that began before this moment would bring the queues back.
+            # Without it a recovery from the last checkpoint would restore the queues.
             self.flush()
         return len(queues)
 
     def delete_queue(self, topic: str, queue_id: int) -> int:
-        """Removes one queue; answers how many there were."""
+        """Removes one queue; returns 1, or 0 if it did not exist."""
         queue = self.queues.get(topic, queue_id)
         self.remove_queues([queue] if queue else [])
         if queue:
@@ -563,7 +566,7 @@ class MessageStore(StoreReader):
         return int(queue is not None)
 
     def remove_queues(self, queues: list[ConsumeQueue]) -> None:
-        """Removes queues; they may be back after a power cut until `flush` was called."""
+        """Removes queues. Until `flush` returns a power cut may restore them."""
         self._check_writable()
         self._revoke_kernel_memory()
         for queue in queues:
@@ -577,7 +580,7 @@ class MessageStore(StoreReader):
         self._publish()
 
     def expire(self, *, now: bool = False) -> int:
-        """Removes old log files as the settings say, at any hour if `now`; answers how many."""
+        """Removes expired log files, at any hour if `now`; returns how many."""
         try:
             return self._housekeeping.expire(manual=now)
         except OSError as e:
@@ -585,7 +588,7 @@ class MessageStore(StoreReader):
 
 
 def _warn_of_low_space(disk: Disk, config: StoreConfig, segments: Segments) -> None:
-    """A log file takes its space as it is written, and this one would not come to its end."""
+    """Disk blocks are allocated while a log file is written, so it may fill the disk half-way."""
     free_bytes = disk.free_bytes(config.log_directory)
     if not segments.files and free_bytes < segments.size_bytes:
         log.warning(

@@ -1,11 +1,10 @@
-"""Makes log files before they are needed, and log pages ready before they are written.
+"""Creates log files and faults in their pages before the writer needs them.
 
-Creating a file, giving it disk blocks and taking the first fault on each of its pages cost more
-than everything else on the way of a message, so a thread does it ahead of the writer: the next file
-as soon as the last one is in use, and blocks and pages for a window in front of the writer. A file
-has its full length from the beginning and blocks only for that window, so the disk space of a log
-follows its content. Without the thread (tools, tests) files and blocks are made when they are asked
-for.
+Creating a file, allocating disk blocks and the first page fault on each page cost more than all
+other work per message, so a thread does them ahead of the writer: the next file as soon as the last
+one is in use, and blocks and pages for a window ahead of the writer's position. A file has its full
+length from the start but blocks only for that window, so the disk usage of a log follows its
+content. Without the thread (tools, tests) files and blocks are made on demand.
 """
 
 import contextlib
@@ -23,7 +22,7 @@ _NEVER = 2**63 - 1
 
 
 class Preallocator:
-    """The supply of a commit log."""
+    """The file supply of a commit log."""
 
     def __init__(self, disk: Disk, segments: Segments, window_bytes: int) -> None:
         self._disk = disk
@@ -35,7 +34,7 @@ class Preallocator:
         self._ready: MappedFile | None = None
         self._warm: tuple[MappedFile, int] | None = None
         self._warmed: tuple[int, int] = (-1, 0)
-        """First byte of the file warmed last, and the position up to which it is warm."""
+        """First byte of the file faulted in last, and the position up to which that is done."""
         self._thread: threading.Thread | None = None
         self._stopping = False
 
@@ -45,7 +44,7 @@ class Preallocator:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread and removes a file that was made but not used."""
+        """Ends the thread and removes a file that was created but not used."""
         with self._change:
             self._stopping = True
             self._change.notify_all()
@@ -59,23 +58,23 @@ class Preallocator:
                 self._disk.sync_directory(self._segments.directory)
 
     def stop_warming(self) -> None:
-        """Only make files and room from now on: the log is written in another way."""
+        """Stops page faults in advance, because the log is not written through mappings."""
         with self._change:
             self._window_bytes = 0
 
     # -- the writer's side ----------------------------------------------------------------------
 
-    def take(self, first: int, reserve_bytes: int = 0) -> MappedFile:
+    def next_file(self, first: int, reserve_bytes: int = 0) -> MappedFile:
         """The file that begins at `first`, mapped, with disk blocks for its first bytes.
 
-        Waits if it is just being made. Raises OSError; a file that was made is kept for the next
-        time.
+        Waits if the thread is creating it. Raises OSError; a created file is kept for the next
+        call.
         """
         with self._change:
             while self._making == first:
                 self._change.wait()
             if self._wanted == first:
-                # The thread did not come to it. Made again later it would pass for a spare file.
+                # The thread has not started it; created later it would count as the next file.
                 self._wanted = None
             ready, self._ready = self._ready, None
         if ready is None or ready.first != first:
@@ -89,7 +88,7 @@ class Preallocator:
         return ready
 
     def wrote(self, file: MappedFile, position: int) -> int:
-        """Asks for the next file and the next window; answers where to ask again."""
+        """Requests the next file and window; returns the position at which to call again."""
         if self._thread is None:
             return _NEVER
         with self._change:
@@ -133,8 +132,8 @@ class Preallocator:
             made = self._make(first)
             made.view()
         except OSError as e:
-            # The writer tries again when it needs the file, and then the sender is told.
-            log.warning("log file %d: could not be made ahead: %s", first, e)
+            # The writer tries again when it needs the file, and then the append raises.
+            log.warning("log file %d: could not be created in advance: %s", first, e)
         with self._change:
             self._ready, self._making = made, None
             self._change.notify_all()
@@ -143,11 +142,11 @@ class Preallocator:
         start = position
         if self._warmed[0] == file.first:
             start = max(position, self._warmed[1])
-        with contextlib.suppress(OSError):  # The writer finds out itself.
+        with contextlib.suppress(OSError):  # The writer gets the error itself.
             # At the next call at least a quarter of the window has blocks.
             half = position + log_space_ahead(position) // 2
             reserve_log_space(file, position, min(half, file.size_bytes))
-            # Pages without blocks must not be written, and none is warmed that has no blocks.
+            # Pages without blocks must not be touched.
             stop = min(position + self._window_bytes, file.reserved_bytes)
             if start < stop:
                 self._disk.prefault(file.view(), start, stop)

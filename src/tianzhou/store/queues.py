@@ -11,16 +11,16 @@ from tianzhou.store.files.mapping_limit import MappingLimit
 from tianzhou.store.files.segments import FoundFiles, list_files
 
 SYNC_EACH_MAX = 32
-"""More queues than these are not synced one by one."""
+"""More queues than this are synced with one call for the file system."""
 
 
 def mapped_files_max(config: StoreConfig) -> int:
-    """How many queue files may be mapped. Each holds a descriptor, and so do those on loan."""
+    """The most mapped queue files. Each holds a file descriptor, also while the kernel uses it."""
     return max(min(config.mapped_queue_files_max, reserved_descriptors() // 4), 16)
 
 
 class QueueTable:
-    """The queues there are. One thread adds and removes; any may look."""
+    """The existing queues. One thread adds and removes; any thread may read."""
 
     __slots__ = ("_config", "_disk", "_has_ext", "_limit", "by_topic", "directory")
 
@@ -69,18 +69,18 @@ class QueueTable:
 
     @property
     def entry_count(self) -> int:
-        """The next offsets of all queues together."""
+        """The sum of the next offsets of all queues."""
         return sum(queue.next_offset for queue in self.all())
 
     def forget(self, topic: str, queue_id: int) -> None:
-        """Takes a queue out of the table; its files are the caller's business."""
+        """Removes a queue from the table, not from the disk."""
         queues = self.by_topic.get(topic, {})
         queues.pop(queue_id, None)
         if not queues:
             self.by_topic.pop(topic, None)
 
     def remove(self, queue: ConsumeQueue) -> None:
-        """Takes a queue out of the table and off the disk."""
+        """Removes a queue from the table and from the disk."""
         self.forget(queue.topic, queue.queue_id)
         queue.remove()
         topic_directory = self.directory / queue.topic
@@ -88,13 +88,13 @@ class QueueTable:
             self._disk.remove_directory(topic_directory)
             self._disk.sync_directory(self.directory)
 
-    # -- keeping --------------------------------------------------------------------------------
+    # -- housekeeping ---------------------------------------------------------------------------
 
     def flush(self, queues: list[ConsumeQueue]) -> None:
         """Makes the entries of queues durable. Raises OSError, StoreFull.
 
-        The directories of new files are synced once each; where there is much to sync the whole
-        file system is, which costs as much as a few files.
+        The directories of new files are synced once each. More than SYNC_EACH_MAX queues are synced
+        with the whole file system, which costs as much as a few files.
         """
         for queue in queues:
             if queue.ext is not None:
@@ -115,18 +115,17 @@ class QueueTable:
                 self._disk.sync_directory(directory)
 
     def release_unused(self) -> None:
-        """Lets go of the mapped files that nobody used since the last time."""
+        """Unmaps files that were not used since the last call."""
         self._limit.release_unused()
 
     # -- recovery -------------------------------------------------------------------------------
 
     def load(self, before_log_offset: int, *, counted: bool, clean: bool) -> list[str]:
-        """Takes over what is on the disk, entries below a log offset only.
+        """Loads the queues from disk, with entries below a log offset only; returns what is wrong.
 
-        Files that were being made or cut when the end came are finished or removed. What is wrong
-        beyond that is complained of, and such a queue is in the table without entries. If the
-        caller knows how many entries there must be (`counted`), a queue is taken up to its first
-        bad file without complaint, for nothing that counts was in the rest.
+        Files whose creation or truncation was interrupted are finished or removed. A queue with
+        other damage is in the table without entries. If the caller compares the number of entries
+        afterwards (`counted`), a queue is loaded up to its first damaged file without a complaint.
         """
         complaints: list[str] = []
         for topic in self._disk.names(self.directory):
@@ -156,7 +155,7 @@ class QueueTable:
             queue.ext.load(last[2] if last and is_address(last[2]) else None)
 
     def _finish_last(self, queue: ConsumeQueue, found: FoundFiles) -> None:
-        """A last file without its full size was being made or cut when the end came."""
+        """A shorter last file was being created or truncated at a crash."""
         size_bytes = self._config.queue_file_bytes
         last = max(found.sizes, default=None)
         if last is None or found.sizes[last] >= size_bytes:
@@ -169,7 +168,7 @@ class QueueTable:
             found.sizes[last] = size_bytes
 
     def _drop_bad(self, queue: ConsumeQueue, found: FoundFiles) -> None:
-        """Removes the first file that has the wrong size or no predecessor, and all after it."""
+        """Removes the first file with a wrong size or without a predecessor, and all after it."""
         size_bytes = self._config.queue_file_bytes
         firsts = sorted(found.sizes)
         for number, first in enumerate(firsts):

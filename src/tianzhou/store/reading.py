@@ -1,10 +1,10 @@
-"""What can be asked of a store. Any thread may ask, none holds up the writer, nothing is copied.
+"""Reads of a store: by queue offset, log offset, time and key. Any thread may read without locks.
 
-Records are handed out as read-only views of mapped memory; a view stays valid as long as it is
-kept, even if its file is deleted meanwhile.
+Records are returned as read-only views of mapped memory, without copying; a view stays valid as
+long as it is referenced, even if its file is deleted.
 
-Records that this process neither wrote nor checked when it opened the store are checked when they
-are read: one that is damaged, or that does not belong where its queue says, is left out and logged.
+Records that this process neither wrote nor checked in recovery are checked when they are read: a
+damaged one, or one that its queue entry does not match, is skipped and logged.
 """
 
 import logging
@@ -30,24 +30,24 @@ from tianzhou.store.queues import QueueTable
 log = logging.getLogger(__name__)
 
 _ENTRIES_PER_READ = 800
-"""Entries that one read looks at, at least, when a filter rejects most of them."""
+"""The least number of entries that a read examines when a filter rejects most of them."""
 _DAMAGE_LOGGED_MAX = 100
 _QUERY_FACTOR = 8
 _QUERY_OFFSETS_MAX = 1 << 18
-"""Of an index are looked at for one query: what a second can bring under one key."""
+"""The most index items that a query examines: those of one key in one second."""
 _NO_WINDOW: Window = (0, 0, memoryview(b""))
 
 _POSITION_COLUMNS = ["physicalOffset", "queueId", "queueOffset", "storeSize", "topic"]
 
 _RecordPosition = tuple[int, int, int]
-"""Of a record: queue offset, log offset and size, as its queue says."""
+"""Queue offset, log offset and size of a record, from its queue entry."""
 
 Limit = tuple[int, int]
-"""How many messages one read hands out at most, and how many bytes."""
+"""The most messages and bytes of one read."""
 
 
 class ReadStatus(StrEnum):
-    """How a read by queue offset ended, in RocketMQ's words."""
+    """The result of a read by queue offset, named as in RocketMQ."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -62,16 +62,16 @@ class ReadStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The answer to a read by queue offset."""
+    """The result of a read by queue offset."""
 
     status: ReadStatus
     records: list[memoryview]
     next_offset: int
-    """Where to read next, or where a wrong queue offset should have been."""
+    """The next queue offset to read, or the correction of a wrong one."""
     min_offset: int
     max_offset: int
     behind_bytes: int = 0
-    """How far the last record lies behind the end of the log."""
+    """Distance of the last record from the end of the log."""
 
 
 class Boundary(StrEnum):
@@ -108,11 +108,11 @@ class StoreReader:
 
     @property
     def checked_from(self) -> int:
-        """Records before this log offset are checked whenever they are read."""
+        """Records before this log offset are checked when they are read."""
         return self._checked_from
 
     def _release(self) -> None:
-        """Lets go of the mappings; views that were handed out stay valid."""
+        """Unmaps all files; views that were returned stay valid."""
         self.log.release()
         for queue in self.queues.all():
             for file in queue.segments.files:
@@ -127,7 +127,7 @@ class StoreReader:
 
     @property
     def end_log_offset(self) -> int:
-        """Behind the last message that can be read."""
+        """The log offset after the last readable message."""
         return self.log.readable
 
     def min_offset(self, topic: str, queue_id: int) -> int:
@@ -141,7 +141,7 @@ class StoreReader:
         return self._end_of(queue) if queue else 0
 
     def _end_of(self, queue: ConsumeQueue) -> int:
-        """Queue offset behind the last message that can be read."""
+        """The queue offset after the last readable message."""
         end, next_offset = self.log.readable, queue.next_offset
         if queue.end_log_offset <= end:
             return next_offset
@@ -191,16 +191,16 @@ class StoreReader:
         *,
         one_by_one: bool = False,
     ) -> Read:
-        """`one_by_one`: records that nobody has checked yet are not checked together."""
+        """`one_by_one`: check unchecked records one at a time instead of all in one call."""
         end = self.log.readable
         cold_before, warm, cold = self._limits(end, max_count)
         checked_from = self._checked_from
-        # Who looks into records must not be shown a damaged one.
+        # A filter must not get a damaged record.
         one_by_one = one_by_one or accept_record is not None
         unchecked: list[_RecordPosition] = []
         records: list[memoryview] = []
         total, at, last, removed = 0, queue_offset, end, False
-        # The file of the last record, in which most of the following ones lie, too.
+        # The file of the last record, which most of the following ones are in.
         window: Window = _NO_WINDOW
         ends_s = perf_counter() + FILTER_MS_MAX / 1000 if accept_record is not None else 0.0
         for log_offset, size_bytes, tags_code in queue.entries(
@@ -240,7 +240,7 @@ class StoreReader:
                 one_by_one=True,
             )  # fmt: skip
         if at == queue_offset:
-            # The file of these entries went while we looked.
+            # The file of these entries was deleted during the read.
             next_offset = max(queue.min_offset(self.log.first), queue_offset + 1)
             return Read(ReadStatus.OFFSET_FOUND_NULL, [], next_offset, low, high)
         status = ReadStatus.FOUND
@@ -249,7 +249,7 @@ class StoreReader:
         return Read(status, records, at, low, high, end - last)
 
     def _limits(self, end: int, max_count: int) -> tuple[int, Limit, Limit]:
-        """From where on messages are taken to be in memory, and the limits for them and others."""
+        """The log offset from which messages count as in memory, and the limits for both kinds."""
         config = self.config
         return (
             end - self.memory_bytes,
@@ -264,9 +264,9 @@ class StoreReader:
         )
 
     def _are_sound(self, queue: ConsumeQueue, places: list[_RecordPosition]) -> bool:
-        """Whether records that nobody has checked yet are all whole, and those that are meant.
+        """Whether unchecked records are all valid and match their queue entries.
 
-        Many at once, in the kernel. No is not the last word: it may only not be able to tell.
+        Checks many in one call of the kernel. False may also mean that the kernel declined.
         """
         queue_offsets, log_offsets, sizes = zip(*places, strict=True)
         window = self.log.window(log_offsets[0])
@@ -304,7 +304,7 @@ class StoreReader:
         size_bytes: int,
         record: memoryview,
     ) -> bool:
-        """Whether a record that nobody has checked yet is whole, and the one that is meant."""
+        """Whether an unchecked record is valid and matches its queue entry."""
         try:
             fields = kernel.decode_record(record, 0, True, False)
         except RecordError as e:
@@ -330,13 +330,13 @@ class StoreReader:
     # -- by log offset --------------------------------------------------------------------------
 
     def record_at(self, log_offset: int) -> memoryview | None:
-        """The record that begins at a log offset; None if no sound record begins there."""
+        """The record at a log offset; None if there is no valid one."""
         if self.log.decode(log_offset) is None:
             return None
         return self.log.record(log_offset)
 
     def log_slice(self, log_offset: int, max_bytes: int) -> memoryview | None:
-        """The log's bytes from a place on, as they are, up to the end of their file."""
+        """The bytes of the log from an offset on, up to the end of the file."""
         file = self.log.segments.find(log_offset)
         if file is None:
             return None
@@ -359,7 +359,7 @@ class StoreReader:
         low, high = queue.min_offset(self.log.first), self._end_of(queue)
 
         def time_of(queue_offset: int) -> int:
-            # A place without a readable message takes the time of the next one that has it.
+            # An offset without a readable message has the time of the next message.
             while queue_offset < high:
                 found = self._store_time(queue, queue_offset)
                 if found is not None:
@@ -372,7 +372,7 @@ class StoreReader:
         return at if boundary is Boundary.LOWER else max(at - 1, low)
 
     def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """When a message was stored; None if it is not there."""
+        """The store time of a message; None if it does not exist."""
         queue = self.queues.get(topic, queue_id)
         return self._store_time(queue, queue_offset) if queue else None
 
@@ -384,11 +384,11 @@ class StoreReader:
         return fields[commit_log.STORE_TIME] if fields else None
 
     def earliest_time(self, topic: str, queue_id: int) -> int | None:
-        """When the oldest message of a queue was stored."""
+        """The store time of the oldest message of a queue."""
         return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
 
     def earliest_log_time(self) -> int | None:
-        """When the oldest message of all was stored."""
+        """The store time of the oldest message of the log."""
         fields = self.log.decode(self.log.first, check_crc=False)
         return fields[commit_log.STORE_TIME] if fields else None
 
@@ -403,29 +403,29 @@ class StoreReader:
         """
         limit = min(max_count, self.config.max_msgs_num_batch)
         found: dict[int, memoryview] = {}
-        looked_at: set[int] = set()
+        examined: set[int] = set()
         wanted = limit * _QUERY_FACTOR
         while True:
             places = self.index.find(topic, key, begin_ms, end_ms, wanted)
             for log_offset in places:
                 if len(found) >= limit:
                     break
-                if log_offset in looked_at:
+                if log_offset in examined:
                     continue
-                looked_at.add(log_offset)
+                examined.add(log_offset)
                 record = self._record_with(log_offset, topic, key, begin_ms, end_ms)
                 if record is not None:
                     found[log_offset] = record
             if len(found) >= limit or len(places) < wanted or wanted >= _QUERY_OFFSETS_MAX:
                 break
-            # Most had only the hash or the second in common with what is looked for.
+            # Most of them only had the same hash or the same second.
             wanted *= _QUERY_FACTOR
         return [found[log_offset] for log_offset in sorted(found)]
 
     def _record_with(
         self, log_offset: int, topic: str, key: str, begin_ms: int, end_ms: int
     ) -> memoryview | None:
-        """The record at a place that an index named, if it is what was looked for."""
+        """The record of an index item, if it has the topic, key and time of the query."""
         fields = self.log.decode(log_offset)
         if fields is None or fields[commit_log.TOPIC] != topic:
             return None

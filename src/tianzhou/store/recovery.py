@@ -1,19 +1,19 @@
-"""Opening a store: find the end of the log, and make queues and index agree with it.
+"""Recovery when a store is opened: finds the end of the log, and makes queues and index match it.
 
-    1. Choose where to start: where the checkpoint says that everything before is derived and on the
-       disk; or, if it only has times (RocketMQ wrote it), the newest log file whose first message
-       is older than those; after a clean stop the third last file.
-    2. Cut queues and index there, and check their number against the checkpoint. If something is
-       missing or has the wrong shape they are removed and made again from the whole log.
-    3. Walk the log from there, checking each record and deriving its entry and items again.
-    4. The first place without a sound record is the end of the log; the rest is cut off. Only where
-       the log is known to go on (before the place of step 1, or in a file that a sound one follows
-       after a clean stop) it is damage and not the end, and the walk goes on behind it.
-    5. Put everything on the disk and write the checkpoint.
+    1. Choose the start: the log offset of the checkpoint, before which everything is derived and on
+       disk; if it only has times (written by RocketMQ), the newest log file whose first message is
+       older than those; after a clean stop the third last file.
+    2. Cut queues and index there, and compare their number with the checkpoint. If something is
+       missing or has a wrong size they are removed and derived again from the whole log.
+    3. Walk the log from there, check each record and derive its entry and items again.
+    4. The first position without a valid record is the end of the log; the rest is cut off. Where
+       the log is known to continue (before the start of step 1, or in a file that a valid file
+       follows after a clean stop) it is damage, and the walk continues after it.
+    5. Flush everything and write the checkpoint.
 
-Each step can be interrupted and begins anew at the next start. What was cut, skipped or made
-again is told in the report. The log itself is refused, not repaired, if a whole file of it is
-missing or has the wrong size.
+Each step can be interrupted and starts again at the next start. The report lists what was cut,
+skipped or rebuilt. The store is refused, not repaired, if a log file is missing or has a wrong
+size. `recovery_plan.py` has steps 1 and 2, this module the others.
 """
 
 from collections.abc import Callable
@@ -39,17 +39,17 @@ from tianzhou.store.recovery_plan import (
 )
 
 Progress = Callable[[int, int], None]
-"""Told now and then: bytes of the log done, bytes to do."""
+"""Called periodically with the bytes of the log that are done, and all bytes."""
 
 _BULK_BYTES = 32 << 20
-"""How much of the log one call of the kernel walks, at most."""
+"""The most bytes of the log that one call of the kernel walks."""
 _GAP_MAX = 100_000
-"""More messages than this do not vanish between two; a record that says so is damaged."""
+"""The largest plausible gap in a queue; a record with a larger one is damaged."""
 _QUEUE_OFFSET_MAX = 2**56
 
 
 class _MustRebuild(Exception):
-    """The queues contradict the log; only making them again helps."""
+    """The queues contradict the log and must be rebuilt."""
 
 
 def recover(files: StoreFiles, *, clean: bool, progress: Progress, rebuild: bool = False) -> Report:
@@ -80,13 +80,13 @@ def recover(files: StoreFiles, *, clean: bool, progress: Progress, rebuild: bool
 
 
 def _replay(files: StoreFiles, report: Report, plan: Plan, progress: Progress) -> int:
-    """Derives again what the plan asks for; answers where the log ends."""
+    """Derives what the plan requires; returns the end of the log."""
     log_files = files.segments.files
     total = log_files[-1].stop - plan.walk_from if log_files else 0
     position = plan.walk_from
     end = plan.check_from
 
-    def told(log_offset: int) -> None:
+    def report_progress(log_offset: int) -> None:
         progress(log_offset - plan.walk_from, total)
 
     for file in log_files:
@@ -95,19 +95,21 @@ def _replay(files: StoreFiles, report: Report, plan: Plan, progress: Progress) -
         end = max(position, file.first)
         while True:
             try:
-                _replay_file(files, report, plan, file, end, told)
+                _replay_file(files, report, plan, file, end, report_progress)
                 end = file.stop
                 break
             except WalkStopped as stop:
-                place = file.first + stop.position
-                following = _sound_after(files, plan, file, place)
+                log_offset = file.first + stop.position
+                following = _valid_after(files, plan, file, log_offset)
                 if following is None:
                     if not stop.unused:
-                        report.note(f"the log is cut at {place}: {stop.why}")
+                        report.note(f"the log is cut at {log_offset}: {stop.why}")
                     progress(total, total)
-                    return place
-                report.note(f"the log is damaged at {place} and goes on at {following}: {stop.why}")
-                plan.lost_count_max += (following - place) // SIZE_MIN + 1
+                    return log_offset
+                report.note(
+                    f"the log is damaged at {log_offset} and goes on at {following}: {stop.why}"
+                )
+                plan.lost_count_max += (following - log_offset) // SIZE_MIN + 1
                 end = following
                 if following >= file.stop:
                     break
@@ -123,11 +125,11 @@ def _replay_file(
     plan: Plan,
     file: MappedFile,
     end: int,
-    told: Callable[[int], None],
+    report_progress: Callable[[int], None],
 ) -> None:
-    """Derives the records of one file from a log offset on; raises WalkStopped where `walk` does.
+    """Derives the records of one file from a log offset on; raises WalkStopped as `walk` does.
 
-    Plain records go in bulk; whatever stops that is looked at on its own.
+    Ordinary records are derived in bulk; a record that ends a bulk is handled alone.
     """
     view, config, released = file.view(), files.config, end
     while True:
@@ -163,18 +165,18 @@ def _replay_file(
         if end - released >= _BULK_BYTES:
             files.disk.release(view, released - file.first, end - file.first)
             released = end
-            told(end)
+            report_progress(end)
 
 
 def _enqueue_run(
     files: StoreFiles, report: Report, plan: Plan, view: memoryview, first: int, run: Run
 ) -> None:
-    """Puts consecutive records into their queue, all at once if they go on where it ends."""
+    """Appends consecutive records to their queue, in bulk if they continue it."""
     topic, queue_id, queue_offset, entries = run
     queue = files.queues.get_or_make(topic, queue_id)
     for at in range(0, len(entries), ENTRY_BYTES):
         wanted = queue_offset + at // ENTRY_BYTES
-        # A unit beside the entry needs the store time, which only the record has.
+        # A unit needs the store time, which only the record has.
         fits = wanted == queue.next_offset and not queue.writes_ext
         if fits and (topic, queue_id) not in plan.suspects:
             queue.put_many(entries[at:])
@@ -183,19 +185,19 @@ def _enqueue_run(
         _enqueue(files, report, plan, kernel.decode_record(view, log_offset - first, False, False))
 
 
-def _sound_after(files: StoreFiles, plan: Plan, file: MappedFile, place: int) -> int | None:
-    """Where the log goes on behind a bad place; None if that place is its end."""
+def _valid_after(files: StoreFiles, plan: Plan, file: MappedFile, log_offset: int) -> int | None:
+    """Log offset at which the log continues after an invalid position; None if it ends there."""
     log_files = files.segments.files
     later = next((other for other in log_files if other.first == file.stop), None)
     stop = file.stop
-    if place < plan.check_from:
+    if log_offset < plan.check_from:
         stop = min(plan.check_from, file.stop)
     elif not plan.clean or later is None or first_record(later) is None:
-        # After a power cut pages may be there or not in any order. None of those behind a hole was
-        # acknowledged, and keeping them would leave gaps in the queues.
+        # After a power cut any pages may be missing. Records after a hole were not acknowledged,
+        # and keeping them would leave gaps in the queues.
         return None
     at = commit_log.find_record(
-        file.view(), file.first, place - file.first + 1, stop - file.first
+        file.view(), file.first, log_offset - file.first + 1, stop - file.first
     )  # fmt: skip
     return file.first + at if at is not None else stop
 
@@ -223,23 +225,23 @@ def _derive(files: StoreFiles, report: Report, plan: Plan, fields: RecordFields)
 
 
 def _enqueue(files: StoreFiles, report: Report, plan: Plan, fields: RecordFields) -> None:
-    """Puts a record into its queue, if its number goes on where the queue ends.
+    """Appends a record to its queue, if its queue offset is the next one.
 
-    A number that does not is believed once the next record of that queue goes on from it: then the
-    queue was deleted and made anew, or messages before it are gone. Otherwise the number is
-    damaged, for no checksum covers it.
+    Another queue offset is accepted once the next record of the queue continues it: then the queue
+    was deleted and created again, or messages before it are gone. Otherwise the queue offset is
+    damaged, because no checksum covers it.
     """
     queue = files.queues.get_or_make(fields[commit_log.TOPIC], fields[commit_log.QUEUE_ID])
-    place = (queue.topic, queue.queue_id)
+    name = (queue.topic, queue.queue_id)
     wanted, here = fields[commit_log.QUEUE_OFFSET], queue.next_offset
-    suspect = plan.suspects.pop(place, None)
+    suspect = plan.suspects.pop(name, None)
     if suspect is not None:
         if wanted == suspect[commit_log.QUEUE_OFFSET] + 1:
             _jump(report, queue, suspect[commit_log.QUEUE_OFFSET])
             _put(files, queue, suspect)
             here = queue.next_offset
         elif wanted == here + 1:
-            # The damaged one was the one in between.
+            # The damaged record was the one between.
             _drop(report, queue, suspect)
             queue.skip_to(wanted)
             here = wanted
@@ -258,7 +260,7 @@ def _enqueue(files: StoreFiles, report: Report, plan: Plan, fields: RecordFields
         _jump(report, queue, wanted)
         _put(files, queue, fields)
     else:
-        plan.suspects[place] = fields
+        plan.suspects[name] = fields
 
 
 def _put(files: StoreFiles, queue: ConsumeQueue, fields: RecordFields) -> None:
@@ -272,7 +274,7 @@ def _put(files: StoreFiles, queue: ConsumeQueue, fields: RecordFields) -> None:
 
 
 def _jump(report: Report, queue: ConsumeQueue, wanted: int) -> None:
-    """The queue goes on at another number."""
+    """Continues a queue at another queue offset."""
     here, where = queue.next_offset, f"queue {queue.topic}/{queue.queue_id}"
     if here < wanted <= here + _GAP_MAX:
         report.note(f"{where}: messages {here} to {wanted - 1} are not in the log")
@@ -291,7 +293,7 @@ def _drop(report: Report, queue: ConsumeQueue, fields: RecordFields) -> None:
 
 
 def _resolve_suspects(files: StoreFiles, report: Report, plan: Plan) -> None:
-    """No later record speaks for these; one that is the first of its queue needs none."""
+    """No later record confirms these; the first record of a queue needs no confirmation."""
     for (topic, queue_id), fields in plan.suspects.items():
         queue = files.queues.get_or_make(topic, queue_id)
         if fields[commit_log.QUEUE_OFFSET] == 0:
@@ -307,7 +309,7 @@ def _resolve_suspects(files: StoreFiles, report: Report, plan: Plan) -> None:
 
 
 def _restore_next_offsets(files: StoreFiles, plan: Plan) -> None:
-    """A queue without messages in the log keeps its next offset, or its consumers would be lost."""
+    """Queues without messages in the log keep their next offset, which consumers rely on."""
     for (topic, queue_id), next_offset in plan.removed_next_offsets.items():
         if next_offset and files.queues.get(topic, queue_id) is None:
             queue = files.queues.get_or_make(topic, queue_id)

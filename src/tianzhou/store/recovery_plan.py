@@ -27,7 +27,7 @@ _NOTES_MAX = 100
 
 @dataclass(slots=True)
 class Report:
-    """What opening a store found and did."""
+    """What recovery found and did."""
 
     clean: bool
     start_log_offset: int = 0
@@ -35,7 +35,7 @@ class Report:
     end_log_offset: int = 0
     replayed_count: int = 0
     notes: list[str] = field(default_factory=list[str])
-    """What was cut, skipped or made again, a sentence each."""
+    """What was cut, skipped or rebuilt, one sentence each."""
 
     def note(self, text: str) -> None:
         if len(self.notes) < _NOTES_MAX:
@@ -45,7 +45,7 @@ class Report:
 
 @dataclass(slots=True)
 class StoreFiles:
-    """What recovery works on."""
+    """The files of a store."""
 
     disk: Disk
     config: StoreConfig
@@ -64,7 +64,7 @@ def first_log_offset(files: StoreFiles) -> int:
 
 
 def adopt_log(files: StoreFiles, report: Report) -> None:
-    """Takes over the log files, after a look at their names and sizes."""
+    """Adopts the log files after a check of their names and sizes."""
     found = list_files(files.disk, files.segments.directory)
     for name in found.unknown_names:
         report.note(f"commitlog/{name} is no log file and is ignored; RocketMQ would refuse it")
@@ -99,7 +99,7 @@ def adopt_log(files: StoreFiles, report: Report) -> None:
 
 
 def _finish_last_log_file(files: StoreFiles, sizes: dict[int, int], report: Report) -> None:
-    """The last file is short if its making or cutting was interrupted, or if someone cut it."""
+    """The last file is short if its creation or truncation was interrupted."""
     last = max(sizes, default=None)
     if last is None or sizes[last] >= files.segments.size_bytes:
         return
@@ -113,7 +113,7 @@ def _finish_last_log_file(files: StoreFiles, sizes: dict[int, int], report: Repo
     report.note(f"log file {file.path.name} had {sizes[last]} bytes and is filled up with zeros")
     own = files.checkpoint.derived
     if own is not None and own.log_offset > last + sizes[last]:
-        # Less is there than the checkpoint knows of, so it cannot be believed any more.
+        # The checkpoint promises more than there is, so it is not used.
         files.checkpoint = Checkpoint(
             files.checkpoint.log_time_ms, files.checkpoint.queue_time_ms,
             files.checkpoint.index_time_ms,
@@ -130,28 +130,28 @@ def _finish_last_log_file(files: StoreFiles, sizes: dict[int, int], report: Repo
 @dataclass(slots=True)
 class Plan:
     check_from: int
-    """Everything before is known to be on the disk and derived."""
+    """Everything before is on disk and derived."""
     walk_from: int
     queues_from: int
     index_from: int
-    """From where on records are filed under their keys."""
+    """Log offset from which keys are added to the index."""
     clean: bool
     own: Derived | None
-    """What the checkpoint says, if it can be believed."""
+    """The counts of the checkpoint, if it is valid."""
     trusted: bool
-    """The files agree with the checkpoint of a clean stop; nothing has to be synced again."""
+    """The files match the checkpoint of a clean stop; nothing must be synced again."""
     removed_next_offsets: dict[tuple[str, int], int] = field(
         default_factory=dict[tuple[str, int], int]
     )
-    """Next offsets of queues before they were removed."""
+    """Next offsets of queues that were removed."""
     suspects: dict[tuple[str, int], RecordFields] = field(
         default_factory=dict[tuple[str, int], RecordFields]
     )
-    """Of each queue, a last record whose number does not go on where the queue ends."""
+    """Last records whose queue offset does not continue the queue, by topic and queue id."""
     rejected_topics: set[str] = field(default_factory=set[str])
-    """Topics whose names no folder can have."""
+    """Topics whose names cannot be directories."""
     lost_count_max: int = 0
-    """How many messages may have lain where the log is damaged."""
+    """The most messages that damaged parts of the log can have held."""
 
 
 def make_plan(files: StoreFiles, report: Report, *, clean: bool, rebuild: bool) -> Plan:
@@ -215,7 +215,7 @@ def forget_queues(files: StoreFiles, plan: Plan) -> None:
 
 
 def _cut_queues(files: StoreFiles, report: Report, *, tails: bool) -> None:
-    """Whatever lies behind the entries that count must not look like entries later."""
+    """Clears what follows the valid entries, so that it is not read as entries later."""
     for queue in files.queues.all():
         if tails:
             _check_tail(files, report, queue)
@@ -223,7 +223,7 @@ def _cut_queues(files: StoreFiles, report: Report, *, tails: bool) -> None:
 
 
 def _check_tail(files: StoreFiles, report: Report, queue: ConsumeQueue) -> None:
-    """RocketMQ leaves old entries behind the end when it cuts; they point nowhere."""
+    """Drops old entries after the end, which RocketMQ leaves there; their records do not exist."""
     before = queue.next_offset
     while queue.next_offset:
         entry = queue.entry(queue.next_offset - 1)

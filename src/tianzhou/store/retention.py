@@ -1,11 +1,11 @@
-"""Which log files may go, and when writing must stop.
+"""Retention: which log files are deleted, and when appends are refused.
 
-A file goes when it has not been written to for fileReservedTime hours, at the hours of
-deleteWhen, or at any hour once the disk is fuller than diskMaxUsedSpaceRatio. Above the ratio for
-forced cleaning files go however young they are, one after the other until the disk is below it, and
-above the warning ratio nothing more is written. The newest file never goes.
+A file expires when it was not written for fileReservedTime hours. It is deleted at the hours of
+deleteWhen, or at any hour once the disk is fuller than diskMaxUsedSpaceRatio. Above
+diskSpaceCleanForciblyRatio files are deleted whatever their age, one by one until the disk is below
+it; above diskSpaceWarningLevelRatio appends are refused. The newest file is never deleted.
 
-Files age by the time that passes, not by the time of day, which may be set: see `FileAges`.
+The age of files is elapsed time, independent of changes of the wall clock: see `FileAges`.
 """
 
 import logging
@@ -17,19 +17,19 @@ from tianzhou.store.config import StoreConfig
 log = logging.getLogger(__name__)
 
 FILES_PER_ROUND = 10
-"""Files removed in one go at most, so that a mistake in the settings shows before all is gone."""
+"""The most files removed at a time, so that a wrong setting is noticed before all are gone."""
 MANUAL_ROUNDS = 20
 
 _HOUR_MS = 3_600_000
 HOLD_MS = 24 * _HOUR_MS
-"""For so long after a start the time since the last run does not count."""
+"""For this long after a start the time since the last run does not count."""
 _GAP_MS = _HOUR_MS
 _JUMP_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the space on the disk and the hour ask for."""
+    """What the used disk space and the hour require."""
 
     refuse_writes: bool
     delete_old: bool
@@ -49,14 +49,14 @@ def judge(config: StoreConfig, used_ratio: float, hour: int, *, manual: bool = F
 
 
 def delete_hours(text: str) -> set[int]:
-    """The hours of a text like `04` or `04;16`; what is no hour is left out, as RocketMQ does."""
+    """The hours of a text like `04` or `04;16`; other parts are ignored, as in RocketMQ."""
     return {int(part) for part in text.split(";") if part.strip().isdecimal()}
 
 
 def expired_count(
     modified_ms: list[int], now_ms: int, config: StoreConfig, verdict: Verdict
 ) -> int:
-    """How many of the oldest files are old enough to go; `modified_ms` of all, oldest first."""
+    """How many of the oldest files have expired; `modified_ms` of all files, oldest first."""
     if not verdict.delete_old:
         return 0
     reserved_ms = config.file_reserved_time * _HOUR_MS
@@ -69,11 +69,11 @@ def expired_count(
 
 
 class FileAges:
-    """How old files are, whatever the time of day is set to.
+    """The ages of files, independent of changes of the wall clock.
 
-    While the store is open a jump of the clock changes no age. Over a stop nothing tells a jump
-    from time that has passed: if the last run was gone for an hour or more by the clock, that time
-    counts only after the store has been open for a day (`HOLD_MS`).
+    While the store is open a jump of the clock changes no age. Across a restart a jump cannot be
+    distinguished from elapsed time: if the last run ended an hour or more ago by the clock, that
+    time counts only after the store has been open for a day (`HOLD_MS`).
     """
 
     def __init__(self, wall: Clock, steady: Clock, last_alive_ms: int | None) -> None:
@@ -92,26 +92,26 @@ class FileAges:
             )  # fmt: skip
 
     def ages_ms(self, modified_ms: list[int], *, by_wall: bool = False) -> list[int]:
-        """The ages of files by their times of modification, or what the clock says now."""
-        self._look()
+        """The ages of files by their modification times; with `by_wall` by the wall clock."""
+        self._update()
         if by_wall:
             now_ms = self._wall()
             return [now_ms - each for each in modified_ms]
         held_ms = self._held_ms if self._steady() - self._began_ms < HOLD_MS else 0
         return [self._ages.age_ms(each) - held_ms for each in modified_ms]
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         self._ages.look()
         ahead_ms = self._wall() - self._steady()
         if abs(jump_ms := ahead_ms - self._ahead_ms) >= _JUMP_MS:
             log.warning(
-                "store: the clock was set %s by %d s; files grow no older by that, and expire "
-                "after the time that has really passed (deleteExpiredCommitLog goes by the clock)",
+                "store: the clock was set %s by %d s; the ages of files do not change, they expire "
+                "by elapsed time (deleteExpiredCommitLog goes by the clock)",
                 "forward" if jump_ms > 0 else "back", abs(jump_ms) // 1000,
             )  # fmt: skip
         self._ahead_ms = ahead_ms
 
 
 def removable_count(file_count: int) -> int:
-    """How many of so many files may go in one go."""
+    """How many of `file_count` files may be removed at a time."""
     return max(min(file_count - 1, FILES_PER_ROUND), 0)

@@ -112,7 +112,9 @@ async def test_writing_goes_on_by_itself_when_files_can_be_opened_again(tmp_path
         stopped_at = (store / "checkpoint").read_bytes()
         codes = [await send_keyed(peer, number) for number in range(20, 60)]
         refused = [code for code in codes if code != ResponseCode.SUCCESS]
-        await eventually(lambda: b"keeping is postponed" in log_of(store), "a round in vain")
+        await eventually(
+            lambda: b"housekeeping failed and will be retried" in log_of(store), "a round in vain"
+        )
         assert (store / "checkpoint").read_bytes() == stopped_at
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
         for number in range(20, 60):

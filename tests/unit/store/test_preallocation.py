@@ -43,14 +43,14 @@ def test_a_file_that_the_writer_makes_itself_is_not_made_ahead_as_well() -> None
     disk.make_directory(DIRECTORY)
     segments = Segments(disk, DIRECTORY, FILE_BYTES)
     ahead = Preallocator(disk, segments, window_bytes=1024)
-    first = ahead.take(0)
+    first = ahead.next_file(0)
     segments.add(first)
     ahead.start()
     try:
         # The thread warms pages, so it does not come to making the next file.
         ahead.wrote(first, 0)
         assert disk.warming.wait(DEADLINE_S)
-        second = ahead.take(FILE_BYTES)
+        second = ahead.next_file(FILE_BYTES)
         segments.add(second)
     finally:
         disk.may_go_on.set()
@@ -65,7 +65,7 @@ def test_a_spare_file_is_removed_by_the_stop() -> None:
     disk.make_directory(DIRECTORY)
     segments = Segments(disk, DIRECTORY, FILE_BYTES)
     ahead = Preallocator(disk, segments, window_bytes=1024)
-    first = ahead.take(0)
+    first = ahead.next_file(0)
     segments.add(first)
     ahead.start()
     ahead.wrote(first, 0)

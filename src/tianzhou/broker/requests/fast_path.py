@@ -379,7 +379,7 @@ class FastPath:
             tags = subscription.tags
             codes = None if tags.selects_all else list(tags.codes)
             self._feed.grant(topic, group, subscription.version, codes)
-        self._kernel_memory.lend_reading(queue, next_offset)
+        self._kernel_memory.grant_reading(queue, next_offset)
         self._feed.note_pull(topic, group, header.queue_id, next_offset)
 
     def _is_registered(self, group: str, subscription: Subscription) -> bool:

@@ -1,3 +1,1 @@
-"""Files of the store: the disk behind one interface, mapped files, sequences of them, lock and
-checkpoint.
-"""
+"""Files of the store: the disk interface, mapped files, their sequences, lock and checkpoint."""

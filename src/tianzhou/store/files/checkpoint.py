@@ -1,5 +1,4 @@
-"""The checkpoint: up to where the files are known to be on the disk. One page, in RocketMQ's
-layout.
+"""The checkpoint: up to where the files are on disk. One page, in RocketMQ's layout.
 
     0    store time of the last message whose log record is on the disk:i64
     8    store time of the last message whose queue entry is on the disk:i64
@@ -8,10 +7,10 @@ layout.
     64   our own part: magic "TZ01", then log offset:i64, number of queues:i64, sum of their next
          offsets:i64, number of index items:i64, then CRC-32 of bytes 0-23 and of our part before it
 
-Times are all that RocketMQ has to find a place to recover from, and clocks jump. Our part says it
-exactly: every queue entry and index item of records before `log_offset` is on the disk, and there
-are so many of them. If RocketMQ wrote the times in between, the CRC no longer fits and our part
-does not count. Both parts lie in one sector, so a torn write has either all of it or nothing.
+RocketMQ chooses the start of a recovery by these times, and clocks jump. Our part is exact: every
+queue entry and index item of records before `log_offset` is on disk, and this many of them. If
+RocketMQ wrote the times since, the CRC does not match and our part is ignored. Both parts are in
+one sector, so a torn write has all of it or nothing.
 """
 
 import struct
@@ -31,7 +30,7 @@ _SLACK_MS = 3000
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """What has been derived from the log before `log_offset`."""
+    """Counts of what is derived from the log before `log_offset`."""
 
     log_offset: int
     queue_count: int
@@ -41,7 +40,7 @@ class Derived:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What the file says."""
+    """The content of the file."""
 
     log_time_ms: int = 0
     queue_time_ms: int = 0
@@ -50,12 +49,12 @@ class Checkpoint:
 
     @property
     def safe_time_ms(self) -> int:
-        """Before this time all is on the disk in log and queues, as RocketMQ reckons."""
+        """Everything stored before this time is on disk in log and queues, by RocketMQ's rule."""
         return max(min(self.log_time_ms, self.queue_time_ms) - _SLACK_MS, 0)
 
 
 def read_checkpoint(disk: Disk, path: Path) -> Checkpoint:
-    """The checkpoint; one without any promise if the file is missing or too short."""
+    """The checkpoint; all zeros if the file is missing or too short."""
     try:
         handle = disk.open(path, writable=False)
     except FileNotFoundError:

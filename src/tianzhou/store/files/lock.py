@@ -1,7 +1,6 @@
-"""The files `lock` and `abort`: one program per store, and whether the last one ended well.
+"""The files `lock` and `abort`: one program per store, and whether it was closed cleanly.
 
-`abort` exists while a store is open; who finds it at the start knows that the last program did not
-close the store.
+`abort` exists while a store is open; at the start it means that the store was not closed.
 """
 
 from pathlib import Path
@@ -11,7 +10,7 @@ from tianzhou.store.files.disk import Disk, DiskFile
 
 
 def acquire_lock(disk: Disk, root: Path) -> DiskFile:
-    """Takes the lock of a store; closing the file gives it back. Raises StoreLocked, OSError."""
+    """Acquires the lock of a store; closing the file releases it. Raises StoreLocked, OSError."""
     file = disk.lock(root / "lock")
     if file is None:
         raise StoreLocked(

@@ -1,12 +1,11 @@
-"""One file of the store: a fixed size, a place in a sequence, and a mapping made when it is needed.
+"""One file of the store: a fixed size, a position in a sequence, and a mapping made on demand.
 
 The name of a file is the position of its first byte in the sequence, in 20 digits. The mapping is a
-plain memoryview; slices of it keep it alive, so `unmap` only lets go of our own hold.
+memoryview; slices of it keep it alive, so `unmap` only drops our reference.
 
-A file may begin *staged*: its bytes lie in ordinary memory, and nothing is on the disk. Making a
-file and taking the first fault on a page of it cost milliseconds, which the writer of a new queue
-need not wait for. One thread writes into the stage and ends it with `settle`; another may `save`
-what is in it meanwhile.
+A file may begin *staged*: its bytes are in ordinary memory, and nothing is on disk. Creating a file
+and the first page fault cost milliseconds, which the writer of a new queue does not wait for. One
+thread writes to the stage and ends it with `end_staging`; another may `save` its content meanwhile.
 """
 
 import contextlib
@@ -43,9 +42,9 @@ class MappedFile:
     )  # fmt: skip
 
     _making = threading.Lock()
-    """Held while a staged file is made or removed, which two threads may want at a time."""
+    """Held while a staged file is created or removed, which two threads may do at a time."""
     _viewing = threading.Lock()
-    """Held while a file is mapped or let go of, or goes to the stage."""
+    """Held while a file is mapped, unmapped or staged."""
 
     def __init__(self, disk: Disk, directory: Path, first: int, size_bytes: int) -> None:
         self._disk = disk
@@ -55,17 +54,17 @@ class MappedFile:
         self.stop = first + size_bytes
         self.size_bytes = size_bytes
         self.staged = False
-        """The bytes lie in memory; the file, if there is one, has what was saved."""
+        """The bytes are in memory; the file, if there is one, has what was saved."""
         self.made = True
-        """There is a file; False only while it is staged."""
+        """The file exists; False only while it is staged."""
         self.new_name = False
-        """It was made, and nobody has made its name durable since."""
+        """It was created, and its name is not durable yet."""
         self._gone = False
         self._read_ahead = True
         self.reserved_bytes = 0
-        """Up to here `ensure_space` has given disk blocks."""
+        """Position up to which `ensure_space` has allocated disk blocks."""
         self.touched = True
-        """Set on use, cleared by whoever limits the number of mappings."""
+        """Set on use, cleared by the limit of mappings."""
 
     @property
     def path(self) -> Path:
@@ -76,9 +75,9 @@ class MappedFile:
         return self._view is not None
 
     def create(self, *, reserve_bytes: int | None = None, durable: bool = True) -> None:
-        """Makes the file, whole at once; `reserve_bytes` (all, unless said) get disk blocks.
+        """Creates the file with its full size; `reserve_bytes` (default: all) get disk blocks.
 
-        If it fails nothing is left behind. `durable` makes sure that it survives a power cut.
+        If it fails the file is removed. With `durable` it survives a power cut.
         """
         reserve_bytes = self.size_bytes if reserve_bytes is None else reserve_bytes
         handle = self._disk.open(self.path, create=True)
@@ -97,7 +96,7 @@ class MappedFile:
             handle.close()
 
     def view(self, *, writable: bool = True) -> memoryview:
-        """The whole file. Whoever slices it may keep the slice as long as needed."""
+        """The whole file. A slice stays valid as long as it is referenced."""
         view = self._view
         if view is None:
             with self._viewing:
@@ -124,27 +123,27 @@ class MappedFile:
                 self._view = None
 
     def release(self, start: int, stop: int) -> None:
-        """Takes mapped pages out of this process's memory; they come back when they are touched."""
+        """Releases resident pages; they are read again when touched."""
         view = self._view
         if view is not None and not self.staged:
             self._disk.release(view, start, stop)
 
     def is_cached(self, start: int, stop: int) -> bool:
-        """Whether a range can be read without waiting for the disk, as far as anyone can tell.
+        """Whether a range can be read without waiting for the disk; True if that is unknown.
 
         Raises FileNotFoundError if the file was deleted.
         """
         return self.staged or self._disk.is_cached(self.view(), start, stop)
 
     def reserve(self, position: int, count: int) -> None:
-        """Gives disk blocks to a range of the file."""
+        """Allocates disk blocks for a range of the file."""
         with self.opened(writable=True) as handle:
             handle.reserve(position, count)
 
     def ensure_space(self, used_bytes: int, stop: int, *, more: int) -> None:
-        """Gives disk blocks to everything from `used_bytes` up to `stop`. Raises OSError.
+        """Allocates disk blocks from `used_bytes` up to `stop`. Raises OSError.
 
-        So many bytes more get blocks, too; on a disk without room for that, only what is asked for.
+        Allocates `more` bytes in addition, if the disk has space for them.
         """
         if stop <= self.reserved_bytes:
             return
@@ -162,7 +161,7 @@ class MappedFile:
         self.reserved_bytes = max(self.reserved_bytes, wanted)
 
     def open(self) -> DiskFile:
-        """The file for whoever closes it again."""
+        """Opens the file; the caller closes it."""
         return self._disk.open(self.path)
 
     @contextlib.contextmanager
@@ -180,9 +179,9 @@ class MappedFile:
             return handle.has_data(position)
 
     def cut(self, position: int, *, reserve: bool = False) -> None:
-        """Makes everything from `position` on zero, durably. No slice of the mapping may be left.
+        """Zeroes everything from `position` on, durably. No slice of the mapping may be in use.
 
-        The file is short for a moment; a start after a power cut in that moment extends it again.
+        The file is short for a moment; after a power cut in that moment recovery extends it.
         """
         self.unmap()
         with self.opened(writable=True) as handle:
@@ -198,7 +197,7 @@ class MappedFile:
             handle.sync()
 
     def remove(self) -> None:
-        """Takes the name away; mapped memory stays readable while a slice is left."""
+        """Removes the file; mapped memory stays readable while a slice is referenced."""
         with self._making:
             self._gone = True
             if self.made:
@@ -208,7 +207,7 @@ class MappedFile:
     # -- the stage ------------------------------------------------------------------------------
 
     def stage(self, size_bytes: int) -> None:
-        """Begins in memory, or goes on in more of it; `size_bytes` of the file have room there."""
+        """Begins or enlarges the stage, which then holds the first `size_bytes` of the file."""
         grown = bytearray(size_bytes)
         before = self._view if self.staged else None
         if before is None:
@@ -218,7 +217,7 @@ class MappedFile:
         self._view, self.staged = memoryview(grown), True
 
     def stage_again(self, used_bytes: int, size_bytes: int) -> bool:
-        """Takes the beginning of a file that exists back into memory; False if it is mapped."""
+        """Stages the start of an existing file; False if it is mapped."""
         with self.opened() as handle:
             content = handle.read(0, used_bytes)
         grown = bytearray(size_bytes)
@@ -229,8 +228,8 @@ class MappedFile:
             self._view, self.staged = memoryview(grown), True
         return True
 
-    def settle(self, used_bytes: int) -> None:
-        """Goes on in the file, which has all that was staged. Raises OSError; then it is staged."""
+    def end_staging(self, used_bytes: int) -> None:
+        """Writes the stage to the file and maps it. Raises OSError; then it stays staged."""
         staged = self._view
         assert self.staged
         assert staged is not None
@@ -240,13 +239,13 @@ class MappedFile:
             view = handle.map()
         self._view, self.staged = view, False
 
-    def end_stage(self) -> None:
-        """The file is full and all of it was saved, so the memory can go."""
+    def drop_stage(self) -> None:
+        """Frees the stage of a full file that was saved."""
         self.staged = False
         self._view = None
 
     def save(self, start: int, stop: int) -> None:
-        """Writes a part of what is staged to the file. Raises OSError."""
+        """Writes a part of the stage to the file. Raises OSError."""
         view = self._view
         if not self.staged or view is None:
             return

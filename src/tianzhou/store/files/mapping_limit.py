@@ -6,7 +6,7 @@ from tianzhou.store.files.mapped_file import MappedFile
 
 
 class MappingLimit:
-    """Keeps the number of mapped queue files below a limit by letting go of those not in use.
+    """Limits the number of mapped queue files by unmapping unused ones.
 
     Linux allows 65,530 mappings a process, and each holds a file descriptor.
     """
@@ -19,19 +19,19 @@ class MappingLimit:
         self._files: list[MappedFile] = []
 
     def mapped(self, file: MappedFile) -> None:
-        """Told of each new mapping."""
+        """Called for each new mapping."""
         with self._changing:
             self._files.append(file)
             if len(self._files) > self.limit:
                 self._sweep()
 
     def release_unused(self) -> None:
-        """Lets go of what was not used since the last time."""
+        """Unmaps files that were not used since the last call."""
         with self._changing:
             self._files = self._used()
 
     def _used(self) -> list[MappedFile]:
-        """Second chance: what was used since the last look stays; the others are let go of."""
+        """Second chance: files that were used since the last call stay mapped."""
         kept = list[MappedFile]()
         for file in self._files:
             if file.mapped and file.touched:

@@ -1,4 +1,4 @@
-"""The files of one kind in their order: a growing sequence of bytes, cut into files of one size.
+"""A sequence of files of one size, which form one growing range of bytes.
 
 The tuple of files is replaced as a whole, never changed, so readers in other threads need no lock.
 """
@@ -14,12 +14,12 @@ from tianzhou.store.files.mapped_file import MappedFile, parse_name
 
 @dataclass(slots=True)
 class FoundFiles:
-    """What a directory holds, before anything is believed of it."""
+    """The unchecked content of a directory."""
 
     sizes: dict[int, int] = field(default_factory=dict[int, int])
     """Bytes of each file, by its first position."""
     unknown_names: list[str] = field(default_factory=list[str])
-    """Names that no file of ours has."""
+    """Names that are not positions."""
 
     def gap(self, size_bytes: int) -> int | None:
         """The first position that is missing between the files; None if there is none."""
@@ -31,7 +31,7 @@ class FoundFiles:
 
 
 def list_files(disk: Disk, directory: Path) -> FoundFiles:
-    """What is in the directory."""
+    """Lists the files of a directory."""
     found = FoundFiles()
     for name, size_bytes in disk.sizes(directory).items():
         first = parse_name(name)
@@ -43,7 +43,7 @@ def list_files(disk: Disk, directory: Path) -> FoundFiles:
 
 
 class Segments:
-    """An ordered run of files without gaps."""
+    """An ordered sequence of files without gaps."""
 
     __slots__ = ("_disk", "_read_ahead", "directory", "files", "size_bytes")
 
@@ -59,11 +59,11 @@ class Segments:
         self._read_ahead = True
 
     def adopt(self, firsts: list[int]) -> None:
-        """Takes over files that exist and were looked at."""
+        """Adopts existing files, whose sizes were checked."""
         self.files = tuple(self.file_at(first) for first in sorted(firsts))
 
     def file_at(self, first: int) -> MappedFile:
-        """A file of this sequence, whether it exists or not."""
+        """A file of this sequence, existing or not."""
         file = MappedFile(self._disk, self.directory, first, self.size_bytes)
         if not self._read_ahead:
             file.set_read_ahead(enabled=False)
@@ -82,7 +82,7 @@ class Segments:
             self.files = (*self.files, file)
 
     def find(self, position: int) -> MappedFile | None:
-        """The file that holds a position."""
+        """The file with a position."""
         files = self.files
         if not files:
             return None
@@ -90,13 +90,13 @@ class Segments:
         return files[index] if 0 <= index < len(files) else None
 
     def remove_first(self, count: int) -> None:
-        """Forgets the oldest files, then takes them off the disk."""
+        """Removes the oldest files."""
         with self._changing:
             gone, self.files = self.files[:count], self.files[count:]
         self._remove(gone)
 
     def remove_from(self, position: int) -> None:
-        """Takes the files that begin at or after a position off the disk, newest first."""
+        """Removes the files that begin at or after a position, newest first."""
         with self._changing:
             gone = tuple(file for file in self.files if file.first >= position)
             self.files = self.files[: len(self.files) - len(gone)]

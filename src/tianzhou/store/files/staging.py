@@ -1,9 +1,9 @@
-"""The staging pool: locked memory in which the end of the log waits to be committed to its file.
+"""The staging pool: locked memory that holds the end of the log until it is committed to its file.
 
-RocketMQ's `transientStorePoolEnable`. The writer appends to a buffer as large as a log file and
-never touches the page cache; a thread copies what waits there to the file every 200 ms (commit),
-and only then is it readable. A killed process loses what was not committed, acknowledged or not,
-so this is for those who can bear that. It counts with ASYNC_FLUSH only.
+RocketMQ's `transientStorePoolEnable`. The writer appends to a buffer as large as a log file, not to
+the page cache; a thread copies new records to the file every 200 ms (commit), and only then are
+they readable. A killed process loses uncommitted messages, even acknowledged ones. It is used with
+ASYNC_FLUSH only.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class StagingPool:
-    """So many buffers of one size, made and locked at once."""
+    """`count` buffers of one size, allocated and locked at the start."""
 
     def __init__(self, count: int, size_bytes: int) -> None:
         areas = [mmap.mmap(-1, size_bytes) for _ in range(count)]
@@ -46,13 +46,13 @@ def _lock(area: mmap.mmap, size_bytes: int) -> bool:
 
 
 @dataclass(slots=True)
-class Part:
-    """A log file whose end is staged, or, where no buffer was free, written directly."""
+class StagedFile:
+    """A log file whose end is staged, or written directly if no buffer was free."""
 
     file: MappedFile
     buffer: memoryview | None
     end: int | None = None
-    """Log offset behind the filler, once the writer has gone on to the next file."""
+    """Log offset after the filler, once the writer uses the next file."""
 
     def commit(self, start: int, stop: int) -> None:
         """Copies a range of log offsets to the file."""
