@@ -1,4 +1,4 @@
-"""Both faces of the client, asyncio and blocking, have the same names and arguments."""
+"""The asyncio and the blocking clients have the same names and arguments."""
 
 import inspect
 
@@ -8,13 +8,13 @@ from tianzhou import client
 from tianzhou.client import sync
 
 FOR_THE_HUB = frozenset(("group", "heartbeat", "topics", "on_route", "on_request", "consume_type"))
-"""The hub asks asynchronous clients these; the blocking ones have one inside."""
-FOR_FLIGHTS = frozenset(("landed", "crashed"))
-"""A message on its way tells its producer."""
+"""The hub calls these of asynchronous clients; blocking ones contain such a client."""
+FOR_SENDS_IN_FLIGHT = frozenset(("on_first_response", "on_first_failure"))
+"""A message in flight calls these of its producer."""
 NOT_OF_THE_CLASS = frozenset(("settings",))
 """An attribute that asynchronous clients get when they are made."""
-MORE_ARGUMENTS = {"closed": frozenset(("timeout_s",))}
-"""Who waits asynchronously can be cancelled; a thread needs a limit."""
+MORE_ARGUMENTS = {"wait_closed": frozenset(("timeout_s",))}
+"""An asynchronous wait can be cancelled; a thread needs a time-out."""
 
 
 def public(kind: type) -> set[str]:
@@ -31,14 +31,14 @@ def arguments(kind: type, name: str) -> dict[str, object] | None:
 
 
 @pytest.mark.parametrize("name", sync.__all__)
-def test_both_faces_have_the_same_names(name: str) -> None:
+def test_both_clients_have_the_same_names(name: str) -> None:
     plain, blocking = public(getattr(client, name)), public(getattr(sync, name))
-    assert plain - blocking - FOR_THE_HUB - FOR_FLIGHTS == set()
+    assert plain - blocking - FOR_THE_HUB - FOR_SENDS_IN_FLIGHT == set()
     assert blocking - plain - NOT_OF_THE_CLASS == set()
 
 
 @pytest.mark.parametrize("name", sync.__all__)
-def test_both_faces_take_the_same_arguments(name: str) -> None:
+def test_both_clients_take_the_same_arguments(name: str) -> None:
     plain, blocking = getattr(client, name), getattr(sync, name)
     for each in sorted(public(plain) & public(blocking) | {"__init__"}):
         wanted, found = arguments(plain, each), arguments(blocking, each)
@@ -48,7 +48,7 @@ def test_both_faces_take_the_same_arguments(name: str) -> None:
         assert found == wanted, f"{name}.{each}"
 
 
-def test_every_client_has_a_blocking_face() -> None:
+def test_every_client_has_a_blocking_version() -> None:
     clients = {
         name
         for name in client.__all__

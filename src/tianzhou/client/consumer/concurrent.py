@@ -17,7 +17,7 @@ from typing import cast
 import msgspec
 
 from tianzhou.client.consumer.callbacks import Later, Outcome
-from tianzhou.client.consumer.group_member import HeldQueue
+from tianzhou.client.consumer.held_queue import HeldQueue
 from tianzhou.client.consumer.process_queue import Batch, ConcurrentQueue
 from tianzhou.client.group.broker_calls import BrokerCalls
 from tianzhou.client.group.settings import PushSettings

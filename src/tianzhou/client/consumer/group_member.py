@@ -17,12 +17,14 @@ from datetime import datetime
 from functools import partial
 
 from tianzhou.client.connection.hub import Hub, Reply, is_logged_by_hub
+from tianzhou.client.consumer.held_queue import HeldQueue, queue_info
 from tianzhou.client.consumer.offsets import (
     LocalOffsets,
     OffsetStore,
     RemoteOffsets,
     SerializedCommits,
     directory_from,
+    reset_offsets,
 )
 from tianzhou.client.consumer.process_queue import FlowLimits, ProcessQueue, limits_per_queue
 from tianzhou.client.consumer.rates import Rates
@@ -31,10 +33,9 @@ from tianzhou.client.group.membership import Membership, success
 from tianzhou.client.group.rebalance import shares
 from tianzhou.client.group.settings import ConsumerSettings
 from tianzhou.client.message import ReceivedMessage, ms_of
-from tianzhou.client.queues import Queue, from_wire
+from tianzhou.client.queues import Queue
 from tianzhou.clock import steady_ms, wall_ms
 from tianzhou.errors import (
-    BodyError,
     FlowControlled,
     NotSubscribed,
     RemotingError,
@@ -45,12 +46,9 @@ from tianzhou.names import RETRY_TOPIC_PREFIX
 from tianzhou.protocol import bodies
 from tianzhou.protocol.bodies.clients import (
     ConsumerRunningInfo,
-    ProcessQueueInfo,
 )
 from tianzhou.protocol.bodies.offsets import (
     ConsumerStatusBody,
-    ResetOffsetBody,
-    ResetOffsetBodyForC,
 )
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
@@ -64,34 +62,6 @@ _REBALANCE_RETRY_MS = 500
 """Until the next rebalance if a queue could not be claimed."""
 _CHECK_INTERVAL_S = 1.0
 """A pull task that waits for room or for `resume` looks this often, which also shows it alive."""
-
-
-class HeldQueue:
-    """A queue that this member consumes."""
-
-    __slots__ = (
-        "full_count",
-        "more_waits",
-        "paused",
-        "queue",
-        "reported_offset",
-        "state",
-        "task",
-        "wake",
-    )
-
-    def __init__(self, queue: Queue, state: ProcessQueue) -> None:
-        self.queue = queue
-        self.state = state
-        self.wake = asyncio.Event()
-        """Set when there may be room again, or the pause may be over."""
-        self.paused = False
-        self.full_count = 0
-        self.more_waits = False
-        """Whether messages lay behind the last ones, so that the next pull is answered at once."""
-        self.reported_offset: int | None = None
-        """The last offset that a pull has carried to the broker."""
-        self.task: asyncio.Task[None] | None = None
 
 
 class GroupMember(Membership):
@@ -227,7 +197,7 @@ class GroupMember(Membership):
         return ConsumerStatusBody(offsets={queue.to_wire(): at for queue, at in table.items()})
 
     async def _on_reset(self, request: Command) -> Command | None:
-        wanted = _reset_offsets(request.body)
+        wanted = reset_offsets(request.body)
         log.info("group %s: a broker resets %d offsets", self._name, len(wanted))
         async with self._rebalance_lock:
             for queue, queue_offset in wanted.items():
@@ -252,25 +222,11 @@ class GroupMember(Membership):
         return ConsumerRunningInfo(
             properties=self._info_properties(),
             subscriptions=[each.to_wire() for each in self._subscriptions.values()],
-            queues={queue.to_wire(): self._info(held) for queue, held in self._held.items()},
+            queues={
+                queue.to_wire(): queue_info(held, self._offsets.read(queue))
+                for queue, held in self._held.items()
+            },
             statuses={topic: self._rates.status(topic, now_ms) for topic in self._subscriptions},
-        )
-
-    def _info(self, held: HeldQueue) -> ProcessQueueInfo:
-        state = held.state
-        ahead_ms = wall_ms() - steady_ms()
-        committed = self._offsets.read(held.queue)
-        return ProcessQueueInfo(
-            commit_offset=-1 if committed is None else committed,
-            cached_min_offset=max(state.progress, 0) if state.message_count else 0,
-            cached_max_offset=state.max_offset if state.message_count else 0,
-            cached_count=state.message_count,
-            cached_size_mib=state.size_bytes // (1024 * 1024),
-            locked=state.locked,
-            last_lock_timestamp=state.last_lock_ms + ahead_ms,
-            dropped=state.dropped,
-            last_pull_timestamp=state.last_pull_ms + ahead_ms,
-            last_consume_timestamp=state.last_consume_ms + ahead_ms,
         )
 
     # -- rebalance ---------------------------------------------------------------------------------
@@ -556,15 +512,3 @@ async def _wait(event: asyncio.Event, timeout_s: float) -> None:
             await event.wait()
     except TimeoutError:
         pass
-
-
-def _reset_offsets(body: bytes) -> dict[Queue, int]:
-    try:
-        table = bodies.decode(ResetOffsetBody, body).offsets
-        return {from_wire(queue): at for queue, at in table.items()}
-    except BodyError:
-        rows = bodies.decode(ResetOffsetBodyForC, body).offsets or []
-        return {
-            Queue(row.topic or "", row.broker_name or "", row.queue_id): row.queue_offset
-            for row in rows
-        }

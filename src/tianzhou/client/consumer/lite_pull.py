@@ -25,7 +25,8 @@ from typing import Unpack
 from tianzhou.client import namespaces
 from tianzhou.client.connection.hub import Hub
 from tianzhou.client.connection.shared_hubs import acquire
-from tianzhou.client.consumer.group_member import GroupMember, HeldQueue
+from tianzhou.client.consumer.group_member import GroupMember
+from tianzhou.client.consumer.held_queue import HeldQueue
 from tianzhou.client.consumer.offsets import commit_all
 from tianzhou.client.consumer.process_queue import Batch, ConcurrentQueue, ProcessQueue
 from tianzhou.client.group.broker_calls import BrokerCalls, PullLimits, PullResult

@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 from tianzhou.client.queues import Queue, from_wire
 from tianzhou.errors import BodyError, ConfigError, RequestError, TianzhouError
 from tianzhou.protocol.bodies import decode, encode
-from tianzhou.protocol.bodies.offsets import ResetOffsetBody
+from tianzhou.protocol.bodies.offsets import ResetOffsetBody, ResetOffsetBodyForC
 
 log = logging.getLogger(__name__)
 
@@ -248,3 +248,16 @@ def _read_table(path: Path) -> dict[Queue, int]:
 def directory_from(setting: str | os.PathLike[str] | None) -> Path:
     """The directory that was asked for, or the usual one."""
     return Path(setting) if setting else default_directory()
+
+
+def reset_offsets(body: bytes) -> dict[Queue, int]:
+    """The offsets of a RESET_CONSUMER_CLIENT_OFFSET request, in either of its two forms."""
+    try:
+        table = decode(ResetOffsetBody, body).offsets
+        return {from_wire(queue): at for queue, at in table.items()}
+    except BodyError:
+        rows = decode(ResetOffsetBodyForC, body).offsets or []
+        return {
+            Queue(row.topic or "", row.broker_name or "", row.queue_id): row.queue_offset
+            for row in rows
+        }

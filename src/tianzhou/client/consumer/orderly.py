@@ -15,7 +15,7 @@ from typing import cast
 
 from tianzhou.client.consumer.callbacks import Decision, Later, Outcome
 from tianzhou.client.consumer.concurrent import again
-from tianzhou.client.consumer.group_member import HeldQueue
+from tianzhou.client.consumer.held_queue import HeldQueue
 from tianzhou.client.consumer.process_queue import OrderedQueue
 from tianzhou.client.group.broker_calls import BrokerCalls
 from tianzhou.client.group.settings import PushSettings

@@ -20,8 +20,6 @@ handler -> `concurrently.settle` or `ordered.settle`.
 
 import asyncio
 import logging
-import sys
-import traceback
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, Unpack
@@ -35,14 +33,21 @@ from tianzhou.client.consumer.callbacks import (
     BatchHandler,
     BoundHandler,
     Caller,
-    Decision,
     Handler,
     Later,
     Outcome,
     bind,
 )
 from tianzhou.client.consumer.concurrent import Redelivery
-from tianzhou.client.consumer.group_member import GroupMember, HeldQueue
+from tianzhou.client.consumer.group_member import GroupMember
+from tianzhou.client.consumer.held_queue import HeldQueue
+from tianzhou.client.consumer.message_stream import MessageStream
+from tianzhou.client.consumer.operator_requests import (
+    direct_message,
+    direct_response,
+    direct_result,
+    stack_dump,
+)
 from tianzhou.client.consumer.process_queue import (
     Batch,
     ConcurrentQueue,
@@ -59,14 +64,11 @@ from tianzhou.client.settings import ClientSettings, settings_from
 from tianzhou.clock import steady_ms, wall_ms
 from tianzhou.errors import ClientClosed, ConfigError
 from tianzhou.protocol import bodies, headers
-from tianzhou.protocol.bodies.clients import ConsumeMessageDirectlyResult
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers.clients import (
-    ConsumeMessageDirectlyRequest,
     GetConsumerRunningInfoRequest,
 )
-from tianzhou.protocol.records.record import decode_record
 from tianzhou.remoting.connection import Connection
 
 log = logging.getLogger(__name__)
@@ -523,7 +525,7 @@ class PushConsumer(GroupMember):
         """The messages, for consumers without handlers; see the module."""
         if self._handlers:
             raise ConfigError(f"group {self._name}: the messages go to its handlers")
-        return _Stream(self)
+        return MessageStream(self)
 
     async def ack(self, message: ReceivedMessage) -> None:
         """The message is done, before the next one is asked for. Doing it twice is harmless."""
@@ -584,36 +586,23 @@ class PushConsumer(GroupMember):
             header = headers.decode(GetConsumerRunningInfoRequest, request.fields)
             info = self.running_info()
             if header.jstack_enable:
-                info = msgspec.structs.replace(info, jstack=_stacks())
+                info = msgspec.structs.replace(info, jstack=stack_dump())
             return Command(code=ResponseCode.SUCCESS, body=bodies.encode(info))
         return super().on_request(connection, request)
 
     async def _consume_directly(self, request: Command) -> Command:
-        """Call the handler with a message that an operator chose, and tell what it said."""
-        header = headers.decode(ConsumeMessageDirectlyRequest, request.fields)
-        message = ReceivedMessage(
-            decode_record(request.body),
-            broker_name=header.broker_name or "",
-            namespace=self._settings.namespace,
-            unpacked_bytes_max=self._settings.unpacked_bytes_max,
-        )
+        """Call the handler with a message that an operator chose; responds with the outcome."""
+        message = direct_message(request, self._settings)
         started_ms = steady_ms()
-        result, remark = await self._try_directly(message)
-        body = ConsumeMessageDirectlyResult(
-            order=self._settings.ordered,
-            auto_commit=self._settings.auto_commit,
-            consume_result=result,
-            remark=remark,
-            spent_time_ms=steady_ms() - started_ms,
-        )
-        return Command(code=ResponseCode.SUCCESS, body=bodies.encode(body))
+        result = await self._try_directly(message)
+        return direct_response(*result, steady_ms() - started_ms, self._settings)
 
     async def _try_directly(self, message: ReceivedMessage) -> tuple[str, str | None]:
         if message.topic not in self._handlers or self._closing:
             return "CR_RETURN_NULL", f"no handler for topic {message.topic}"
         self._enter()
         try:
-            return _direct_result(await self._call(message.topic, [message]))
+            return direct_result(await self._call(message.topic, [message]))
         finally:
             self._exit()
 
@@ -622,42 +611,3 @@ class PushConsumer(GroupMember):
             "PROP_CONSUMEORDERLY": "true" if self._settings.ordered else "false",
             "PROP_THREADPOOL_CORE_SIZE": str(self._settings.consume_threads),
         }
-
-
-class _Stream:
-    """One `async for` over a consumer; each has a message of its own open."""
-
-    def __init__(self, consumer: PushConsumer) -> None:
-        self._consumer = consumer
-        self._last: ReceivedMessage | None = None
-
-    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        return self
-
-    async def __anext__(self) -> ReceivedMessage:
-        if self._last is not None:
-            last, self._last = self._last, None
-            await self._consumer.ack(last)
-        message = await self._consumer.next_message()
-        if message is None:
-            raise StopAsyncIteration
-        self._last = message
-        return message
-
-
-def _direct_result(outcome: Outcome) -> tuple[str, str | None]:
-    if outcome.error is not None:
-        return "CR_THROW_EXCEPTION", f"{type(outcome.error).__name__}: {outcome.error}"
-    if outcome.decision is not None:
-        return ("CR_COMMIT" if outcome.decision is Decision.COMMIT else "CR_ROLLBACK"), None
-    return ("CR_SUCCESS" if outcome.later is None else "CR_LATER"), None
-
-
-def _stacks() -> str:
-    """What the threads and tasks of this process are doing."""
-    parts = [
-        f"thread {identity}\n{''.join(traceback.format_stack(frame))}"
-        for identity, frame in sys._current_frames().items()  # pyright: ignore[reportPrivateUsage]  # documented, in spite of its name
-    ]
-    parts += [f"task {task.get_name()}: {task.get_coro()}\n" for task in asyncio.all_tasks()]
-    return "\n".join(parts)

@@ -1,8 +1,7 @@
-"""Sending what a database transaction decided, neither more nor less.
+"""Transactional outbox: messages are sent if, and only if, a database transaction commits.
 
-The message is written as a row in the transaction of the business; a relay sends the rows that are
-committed, marks what was sent and tries again what was not. So a message goes out if and only if
-the transaction was committed, at least once.
+The message is written as a row in the business transaction. A relay sends committed rows, marks
+those that were sent and retries the others: at-least-once delivery.
 
     outbox = Outbox()
     with engine.begin() as transaction:
@@ -14,16 +13,16 @@ the transaction was committed, at least once.
 
     new --sent--> sent        --after keep--> deleted
      |  ^
-     |  '-- not sent, tried again after 1, 2, 4 ... 60 s
+     |  '-- not sent: retried after 1, 2, 4 ... 60 s
      '--after tries_max--> failed: reported, stays until `retry` or `delete`
 
-A broker may store a message with a doubt: not yet on disk, or not on a replica, as it is set up to.
-Such a row is sent again, for consumers stand a second copy better than a lost message. After
-`doubt_tries_max` tries it counts as sent, and keeps the doubt as its error: a cluster that is short
-of a replica for hours shall not get every message again and again.
+A broker may store a message with weaker durability than it is configured for (a late flush or
+replica). Such a row is sent again: consumers handle a duplicate better than a lost message. After
+`weak_tries_max` attempts it counts as sent and keeps the status as its error, so that a cluster
+that lacks a replica for hours does not get every message repeatedly.
 
-Rows of one shard are sent in the order of their ids: the next one waits for the one before. Each
-message carries its row as property OUTBOX_ID, by which a consumer can recognise a second copy.
+Rows of one shard are sent in the order of their ids, one after another. Each message carries the id
+of its row as property OUTBOX_ID, by which a consumer can recognise a duplicate.
 """
 
 import asyncio
@@ -60,7 +59,7 @@ _SKIP_LOCKED = {sql.SQLITE: "", sql.POSTGRESQL: "FOR UPDATE SKIP LOCKED"}
 
 
 class _Saved(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a row keeps of a message beside its body."""
+    """A message without its body, as the row stores it."""
 
     topic: str
     tags: str | None = None
@@ -87,10 +86,10 @@ class OutboxRow:
 
 
 class Outbox:
-    """The table. Every method runs in the transaction of the connection it is given."""
+    """The outbox table. Every method runs in the transaction of the given connection."""
 
     def __init__(self, name: str = TABLE, *, clock: Clock = wall_ms) -> None:
-        """Raises ConfigError for what cannot be the name of a table."""
+        """Raises ConfigError for an invalid table name."""
         self.name = sql.checked_table(name)
         self.clock = clock
 
@@ -114,7 +113,7 @@ class Outbox:
         now_ms = self.clock()
         for message in messages:
             if OUTBOX_ID in message.properties:
-                raise MessageRefused(f"property {OUTBOX_ID} is the outbox's own")
+                raise MessageRefused(f"property {OUTBOX_ID} is reserved for the outbox")
             sql.run(
                 connection,
                 f"INSERT INTO {self.name} "  # noqa: S608 - a checked name
@@ -131,7 +130,7 @@ class Outbox:
     # -- for the relay -----------------------------------------------------------------------------
 
     def take(self, connection: sql.Connection, row_max: int, lease_ms: int) -> list[OutboxRow]:
-        """Rows to send now, kept from other relays for the lease."""
+        """Rows to send now, leased: other relays skip them for `lease_ms`."""
         now_ms = self.clock()
         dialect = sql.dialect_of(connection)
         # Of a shard only rows without an unsent one before them, and of those the first is enough.
@@ -154,20 +153,25 @@ class Outbox:
         return rows
 
     def mark_sent(
-        self, connection: sql.Connection, row_id: int, msg_id: str, doubt: str | None = None
+        self, connection: sql.Connection, row_id: int, msg_id: str, weak_status: str | None = None
     ) -> None:
-        """The broker has it; `doubt` says what it is not sure of."""
+        """The row was stored; `weak_status` is the send status if it was not SEND_OK."""
         sql.run(
             connection,
             f"UPDATE {self.name} SET state = 'sent', sent_ms = :now_ms, msg_id = :msg_id, "  # noqa: S608 - a checked name
-            "error = :doubt, try_count = try_count + 1 WHERE id = :row_id",
-            {"now_ms": self.clock(), "msg_id": msg_id, "doubt": doubt, "row_id": row_id},
+            "error = :weak_status, try_count = try_count + 1 WHERE id = :row_id",
+            {
+                "now_ms": self.clock(),
+                "msg_id": msg_id,
+                "weak_status": weak_status,
+                "row_id": row_id,
+            },
         )
 
     def mark_unsent(
         self, connection: sql.Connection, row: OutboxRow, error: str, tries_max: int
     ) -> bool:
-        """It could not be sent; whether it is given up now."""
+        """The row could not be sent; returns whether it has failed for good."""
         tries = row.try_count + 1
         is_given_up = tries >= tries_max
         pause_ms = min(1000 << min(row.try_count, 16), _PAUSE_MAX_MS)
@@ -196,7 +200,7 @@ class Outbox:
         return {str(state): int(count) for state, count in found.rows}
 
     def failed(self, connection: sql.Connection, row_max: int = 1000) -> list[OutboxRow]:
-        """Rows that were given up, the oldest first."""
+        """Rows that failed for good, oldest first."""
         found = sql.run(
             connection,
             f"SELECT id, message, body, state, try_count, created_ms, error FROM {self.name} "  # noqa: S608 - a checked name
@@ -206,7 +210,7 @@ class Outbox:
         return [_row(each) for each in found.rows]
 
     def retry(self, connection: sql.Connection, row_ids: Iterable[int]) -> int:
-        """Try given-up rows again, as if they were new; returns how many there were."""
+        """Reset failed rows to new; returns how many there were."""
         count = 0
         for row_id in row_ids:
             done = sql.run(
@@ -219,7 +223,7 @@ class Outbox:
         return count
 
     def delete(self, connection: sql.Connection, row_ids: Iterable[int]) -> int:
-        """Drop given-up rows, so that their shards go on; returns how many there were."""
+        """Delete failed rows, which unblocks their shards; returns how many there were."""
         return sum(
             sql.run(
                 connection,
@@ -230,7 +234,7 @@ class Outbox:
         )
 
     def purge(self, connection: sql.Connection, before_ms: int, row_max: int = _PURGE_ROWS) -> int:
-        """Delete some of the rows that were sent before; returns how many."""
+        """Delete rows sent before a time, at most `row_max`; returns how many."""
         done = sql.run(
             connection,
             f"DELETE FROM {self.name} WHERE id IN (SELECT id FROM {self.name} "  # noqa: S608 - a checked name
@@ -270,7 +274,7 @@ def _row(columns: Any) -> OutboxRow:  # noqa: ANN401 - a row of whatever driver
         keys=saved.keys,
         properties=saved.properties | {OUTBOX_ID: str(row_id)},
         delay_level=saved.delay_level,
-        # A delay counts from the moment of the business, not from that of the sending.
+        # A delay counts from the business transaction, not from the send.
         deliver_at=_deliver_at(saved, int(created_ms)),
         shard=saved.shard,
         wait_stored=saved.wait_stored,
@@ -285,8 +289,8 @@ def _deliver_at(saved: _Saved, created_ms: int) -> datetime | None:
     return time_of(created_ms + saved.delay_ms)
 
 
-class SendPipeline(Protocol):
-    """What the relay needs of a producer."""
+class MessageSender(Protocol):
+    """The methods of a producer that the relay uses."""
 
     async def send(self, message: Message, /) -> SendResult: ...
 
@@ -297,31 +301,30 @@ Failed = Callable[[OutboxRow, str], None]
 
 
 class OutboxRelay:
-    """Sends the rows of an outbox for as long as it runs.
+    """Sends the rows of an outbox while it runs (`async with`).
 
-    `begin` is as for `Once`; it is called in a thread, so blocking drivers are right. Several
-    relays may share a table: each row is taken by one of them for the time of a lease. After
-    `tries_max` tries a row is given up: `on_failed` gets it with the last error, and the log says
-    so. A row that was stored with a doubt is sent `doubt_tries_max` times at most. Rows that were
-    sent are deleted after `keep`.
+    `begin` is as for `Once`; it is called in a thread, so use a blocking driver. Several relays may
+    share a table: each row is leased to one of them. A row fails after `tries_max` attempts:
+    `on_failed` gets it with the last error, and the failure is logged. A row stored with weaker
+    durability is sent at most `weak_tries_max` times. Sent rows are deleted after `keep`.
     """
 
     def __init__(
         self,
         outbox: Outbox,
         begin: Callable[[], AbstractContextManager[sql.Connection]],
-        producer: SendPipeline,
+        producer: MessageSender,
         *,
         interval: timedelta = timedelta(seconds=1),
         batch: int = 100,
         lease: timedelta = timedelta(seconds=30),
         tries_max: int = 16,
-        doubt_tries_max: int = 3,
+        weak_tries_max: int = 3,
         keep: timedelta = timedelta(days=3),
         on_failed: Failed | None = None,
     ) -> None:
-        if min(batch, tries_max, doubt_tries_max) < 1:
-            raise ValueError("batch, tries_max and doubt_tries_max are at least 1")
+        if min(batch, tries_max, weak_tries_max) < 1:
+            raise ValueError("batch, tries_max and weak_tries_max are at least 1")
         self._outbox = outbox
         self._begin = begin
         self._producer = producer
@@ -329,7 +332,7 @@ class OutboxRelay:
         self._batch = batch
         self._lease_ms = round(lease / timedelta(milliseconds=1))
         self._tries_max = tries_max
-        self._doubt_tries_max = min(doubt_tries_max, tries_max)
+        self._weak_tries_max = min(weak_tries_max, tries_max)
         self._keep_ms = round(keep / timedelta(milliseconds=1))
         self._on_failed = on_failed
         self._wanted = asyncio.Event()
@@ -347,18 +350,18 @@ class OutboxRelay:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # The round that runs is finished: a send that were cut off would be sent twice.
+        # The current round is finished: an interrupted send would be sent twice.
         self._is_stopping = True
         self.wake()
         if self._task is not None:
             await self._task
 
     def wake(self) -> None:
-        """Look at the table now, instead of at the next interval; for right after a commit."""
+        """Poll the table now; call it after a commit."""
         self._wanted.set()
 
     async def run_once(self) -> int:
-        """Send what is due, one batch of it; returns how many rows were looked at."""
+        """Send one batch of due rows; returns how many there were."""
         rows = await asyncio.to_thread(self._take)
         # Rows of different shards do not wait for each other.
         await asyncio.gather(*(self._send(row) for row in rows))
@@ -393,11 +396,13 @@ class OutboxRelay:
             tries_max = 1 if isinstance(e, MessageRefused) else self._tries_max
             await asyncio.to_thread(self._mark_unsent, row, str(e), tries_max)
             return
-        doubt = None if result.status is SendStatus.SEND_OK else f"stored with {result.status}"
-        if doubt is not None and row.try_count + 1 < self._doubt_tries_max:
-            await asyncio.to_thread(self._mark_unsent, row, doubt, self._tries_max)
+        weak_status = (
+            None if result.status is SendStatus.SEND_OK else f"stored with {result.status}"
+        )
+        if weak_status is not None and row.try_count + 1 < self._weak_tries_max:
+            await asyncio.to_thread(self._mark_unsent, row, weak_status, self._tries_max)
         else:
-            await asyncio.to_thread(self._mark_sent, row, result.msg_id, doubt)
+            await asyncio.to_thread(self._mark_sent, row, result.msg_id, weak_status)
 
     # -- in threads --------------------------------------------------------------------------------
 
@@ -405,12 +410,12 @@ class OutboxRelay:
         with sql.transaction(self._begin) as connection:
             return self._outbox.take(connection, self._batch, self._lease_ms)
 
-    def _mark_sent(self, row: OutboxRow, msg_id: str, doubt: str | None) -> None:
+    def _mark_sent(self, row: OutboxRow, msg_id: str, weak_status: str | None) -> None:
         with sql.transaction(self._begin) as connection:
-            self._outbox.mark_sent(connection, row.row_id, msg_id, doubt)
-        if doubt is not None:
+            self._outbox.mark_sent(connection, row.row_id, msg_id, weak_status)
+        if weak_status is not None:
             log.warning(
-                "outbox %s: row %d counts as sent: %s", self._outbox.name, row.row_id, doubt
+                "outbox %s: row %d counts as sent: %s", self._outbox.name, row.row_id, weak_status
             )
 
     def _mark_unsent(self, row: OutboxRow, error: str, tries_max: int) -> None:

@@ -87,8 +87,8 @@ def run(connection: Connection, statement: str, values: Mapping[str, Any] | None
 C = TypeVar("C")
 
 
-class _Observation:
-    """Whose turn a connection is, and how many want it."""
+class _SharedLock:
+    """Whose shared a connection is, and how many want it."""
 
     __slots__ = ("lock", "user_count")
 
@@ -99,9 +99,9 @@ class _Observation:
 
 _IDLE = 0
 """libpq's PQTRANS_IDLE."""
-turns: dict[int, _Observation] = {}
+shared_locks: dict[int, _SharedLock] = {}
 """Of the connections that are in use, by their ids."""
-_turns_lock = threading.Lock()
+_locks_guard = threading.Lock()
 
 
 @contextmanager
@@ -119,7 +119,7 @@ def transaction(begin: Callable[[], AbstractContextManager[C]]) -> Generator[C]:
             _refuse_autocommit(connection)
             yield connection
         return
-    with _own_turn(scope):
+    with _exclusive(scope):
         if _is_in_transaction(scope):
             raise ConfigError(
                 "the connection is in a transaction that somebody else began; give one that nobody "
@@ -156,20 +156,20 @@ def _refuse_autocommit(connection: object) -> None:
 
 
 @contextmanager
-def _own_turn(connection: Connection) -> Generator[None]:
+def _exclusive(connection: Connection) -> Generator[None]:
     """Wait until a connection is this thread's alone.
 
     Connections cannot be referred to weakly, so they are known by their ids, for as long as
     somebody here uses them.
     """
-    with _turns_lock:
-        turn = turns.setdefault(id(connection), _Observation())
-        turn.user_count += 1
+    with _locks_guard:
+        shared = shared_locks.setdefault(id(connection), _SharedLock())
+        shared.user_count += 1
     try:
-        with turn.lock:
+        with shared.lock:
             yield
     finally:
-        with _turns_lock:
-            turn.user_count -= 1
-            if not turn.user_count:
-                del turns[id(connection)]
+        with _locks_guard:
+            shared.user_count -= 1
+            if not shared.user_count:
+                del shared_locks[id(connection)]

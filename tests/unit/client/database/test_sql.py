@@ -42,7 +42,7 @@ def tokens(connection: sqlite3.Connection) -> list[str]:
 def wait_for_users(connection: sqlite3.Connection, count: int) -> None:
     """Until so many threads have the connection or wait for it."""
     deadline_s = time.monotonic() + DEADLINE_S
-    while sql.turns[id(connection)].user_count < count:
+    while sql.shared_locks[id(connection)].user_count < count:
         assert time.monotonic() < deadline_s, "nobody came to wait for the connection"
         time.sleep(0.001)
 
@@ -91,5 +91,5 @@ def test_a_transaction_begun_by_somebody_else_is_refused_and_stays_theirs(
 
 def test_turns_are_forgotten_with_their_last_user(shared: sqlite3.Connection) -> None:
     with transaction(lambda: shared):
-        assert id(shared) in sql.turns
-    assert id(shared) not in sql.turns
+        assert id(shared) in sql.shared_locks
+    assert id(shared) not in sql.shared_locks
