@@ -1,1 +1,1 @@
-"""Messages that are delivered later: delay levels and the timer."""
+"""Messages that are delivered later: delay levels, and the timer for any delivery time."""

@@ -1,14 +1,13 @@
-"""Delay levels: a message waits in the queue of its level and is then stored where it belongs.
+"""Delay levels: a message is stored in the queue of its level until it is due.
 
-    sent with DELAY=3  ->  SCHEDULE_TOPIC_XXXX, queue 2, REAL_TOPIC and REAL_QID remember its place
+    sent with DELAY=3  ->  SCHEDULE_TOPIC_XXXX, queue 2; REAL_TOPIC and REAL_QID name its real queue
     due                ->  the real topic and queue, without DELAY
 
-All messages of a level wait equally long, so each queue is in the order of delivery and a level
-needs one number: how far it is. The numbers are kept in `delayOffset.json`, as RocketMQ keeps them,
-and only what the disk has of the deliveries is saved there. What was delivered after that is found
-in the log at the next start (`store/delivered_copies.py`): after `kill -9` no message is delivered
-twice, and after a power cut only those whose copies the disk lost. The entry of a waiting message
-says when it is due.
+All messages of a level have the same delay, so each queue is in the order of delivery, and the
+progress of a level is one queue offset. The offsets are saved in `delayOffset.json`, as by
+RocketMQ, up to the deliveries that are on disk. Later deliveries are found in the log at the next
+start (`store/delivered_copies.py`): after `kill -9` no message is delivered twice, after a power
+cut only those whose copies were lost. The queue entry of a delayed message has its due time.
 """
 
 import logging
@@ -36,34 +35,34 @@ from tianzhou.store.message_store import Draft, MessageStore
 log = logging.getLogger(__name__)
 
 EnsureTopic = Callable[[str, int], None]
-"""Told of the topic and queue of each message before it is delivered there."""
+"""Called with the topic and queue of each message before it is delivered there."""
 Delivered = Callable[[str, int, int], None]
-"""Told of the topic, the queue and the size of each message that is delivered."""
+"""Called with the topic, the queue and the size of each delivered message."""
 
-_ENTRIES_A_LOOK = 64
+_ENTRIES_PER_READ = 64
 _ANY_DELAY_MS = 2**62
-"""Of a level that is not in the settings any more: what its entries say is taken as it is."""
+"""For a level that was removed from the settings: its entries' due times are not limited."""
 _SKIPPED_LOGGED_MAX = 100
 _COUNTED_TO = "countedToLogOffset"
-"""A key that RocketMQ does not know and leaves out when it writes the file."""
-_ASKED = (properties.DELAY_LEVEL, *properties.TIMER_REQUESTS)
-_BEATEN = (*properties.TIMER_REQUESTS, properties.TIMER_DEL_UNIQKEY)
-"""What a delay level makes meaningless."""
-_ADDED = frozenset((*_BEATEN, properties.REAL_TOPIC, properties.REAL_QUEUE_ID))
+"""A key of our own; RocketMQ drops it when it writes the file."""
+_DELAY_PROPERTIES = (properties.DELAY_LEVEL, *properties.TIMER_REQUESTS)
+_TIMER_PROPERTIES = (*properties.TIMER_REQUESTS, properties.TIMER_DEL_UNIQKEY)
+"""Ignored if there is a delay level."""
+_ADDED = frozenset((*_TIMER_PROPERTIES, properties.REAL_TOPIC, properties.REAL_QUEUE_ID))
 
 
 # -- storing ---------------------------------------------------------------------------------------
 
 
 def may_wait(draft: Draft) -> bool:
-    """Half messages and rolled back ones are not delivered at all, so they are not delayed."""
+    """Whether a message can be delayed: halves and rolled-back messages are not delivered."""
     state = sysflag.transaction_state(draft.sys_flag)
     return state in (sysflag.TRANSACTION_NONE, sysflag.TRANSACTION_COMMIT)
 
 
-def level_of(found: dict[str, str]) -> int:
+def level_of(props: dict[str, str]) -> int:
     """The delay level of a message; 0 if it has none. Raises RequestError."""
-    text = found.get(properties.DELAY_LEVEL)
+    text = props.get(properties.DELAY_LEVEL)
     if text is None:
         return 0
     digits = text.removeprefix("-")
@@ -74,12 +73,12 @@ def level_of(found: dict[str, str]) -> int:
     return int(text)
 
 
-def delayed(draft: Draft, found: dict[str, str], level_count: int) -> Draft | None:
-    """The draft under the topic where it waits; None if it has no delay level.
+def delayed(draft: Draft, props: dict[str, str], level_count: int) -> Draft | None:
+    """The draft for the schedule topic; None if it has no delay level.
 
-    A level beyond the highest becomes that one, in `found` as well.
+    A level above the highest becomes the highest, in `props` as well.
     """
-    level = level_of(found)
+    level = level_of(props)
     if level <= 0 or draft.topic == SCHEDULE_TOPIC or not may_wait(draft):
         return None
     if not level_count:
@@ -87,15 +86,15 @@ def delayed(draft: Draft, found: dict[str, str], level_count: int) -> Draft | No
             ResponseCode.MESSAGE_ILLEGAL, "this broker has no delay levels (messageDelayLevel)"
         )
     level = min(level, level_count)
-    if found.get(properties.DELAY_LEVEL) == str(level) and _ADDED.isdisjoint(found):
-        # Nothing in the text changes, so what comes to it can be put behind.
-        place = {properties.REAL_TOPIC: draft.topic, properties.REAL_QUEUE_ID: str(draft.queue_id)}
-        text = _closed(draft.properties_text) + properties.encode(place)
+    if props.get(properties.DELAY_LEVEL) == str(level) and _ADDED.isdisjoint(props):
+        # No property changes, so the new ones can be appended to the text.
+        added = {properties.REAL_TOPIC: draft.topic, properties.REAL_QUEUE_ID: str(draft.queue_id)}
+        text = _terminated(draft.properties_text) + properties.encode(added)
     else:
         stored = properties.decode(draft.properties_text)
-        for name in _BEATEN:
+        for name in _TIMER_PROPERTIES:
             stored.pop(name, None)
-        stored[properties.DELAY_LEVEL] = found[properties.DELAY_LEVEL] = str(level)
+        stored[properties.DELAY_LEVEL] = props[properties.DELAY_LEVEL] = str(level)
         stored[properties.REAL_TOPIC] = draft.topic
         stored[properties.REAL_QUEUE_ID] = str(draft.queue_id)
         text = properties.encode(stored)
@@ -107,8 +106,8 @@ def delayed(draft: Draft, found: dict[str, str], level_count: int) -> Draft | No
     )
 
 
-def _closed(text: str) -> str:
-    """A text of properties to which others can be added."""
+def _terminated(text: str) -> str:
+    """A text of properties to which others can be appended."""
     separator = properties.PROPERTY_SEPARATOR
     return text if not text or text[-1] == separator else text + separator
 
@@ -117,45 +116,45 @@ def _closed(text: str) -> str:
 
 
 def ignore_topic(_: str, __: int) -> None:
-    """Topics are not kept."""
+    """Does nothing."""
 
 
 def ignore_delivery(_: str, __: int, ___: int) -> None:
-    """Deliveries are not counted."""
+    """Does nothing."""
 
 
 def due_time_ms(written_ms: int, now_ms: int, delay_ms: int) -> int:
-    """When a message is due whose entry says `written_ms`.
+    """When a message is due whose entry contains `written_ms`.
 
-    If that is further away than its level allows, the clock was set back or the level made shorter;
-    then it is due now, as in RocketMQ.
+    If that is later than its level allows, the clock was set back or the level was shortened; then
+    the message is due now, as in RocketMQ.
     """
     return now_ms if written_ms > now_ms + delay_ms else written_ms
 
 
-def real_queue(found: dict[str, str]) -> tuple[str, int]:
-    """Topic and queue that a waiting message is for. Raises RecordError."""
-    topic, text = found.get(properties.REAL_TOPIC), found.get(properties.REAL_QUEUE_ID, "")
+def real_queue(props: dict[str, str]) -> tuple[str, int]:
+    """The real topic and queue of a delayed message. Raises RecordError."""
+    topic, text = props.get(properties.REAL_TOPIC), props.get(properties.REAL_QUEUE_ID, "")
     if not topic or topic == HALF_TOPIC or not (text.isascii() and text.isdecimal()):
-        raise RecordError(f"no real topic and queue, but {topic!r} and {text!r}")
+        raise RecordError(f"REAL_TOPIC is {topic!r} and REAL_QID is {text!r}")
     return topic, int(text)
 
 
 def due(fields: RecordFields) -> tuple[Draft, dict[str, str]]:
-    """The message of a record whose delay is over, for its real topic, and its properties.
+    """The message to deliver of a record that is due, and its properties.
 
     Raises RecordError.
     """
-    found = dict(fields[2])
-    topic, queue_id = real_queue(found)
-    for name in _ASKED:
-        found.pop(name, None)
+    props = dict(fields[2])
+    topic, queue_id = real_queue(props)
+    for name in _DELAY_PROPERTIES:
+        props.pop(name, None)
     copied = delivered_copies.mark(fields[LOG_OFFSET])
-    return redraft(fields, topic, queue_id, found, prepared_log_offset=copied), found
+    return redraft(fields, topic, queue_id, props, prepared_log_offset=copied), props
 
 
 class DelayLevels:
-    """The levels of a broker, and how far each is."""
+    """The delay levels of a broker, and the progress of each."""
 
     def __init__(
         self,
@@ -166,7 +165,7 @@ class DelayLevels:
         slice_s: Callable[[], float] = lambda: SLICE_S,
         delivered: Delivered = ignore_delivery,
     ) -> None:
-        """`slice_s` tells how long the next turn may take."""
+        """`slice_s` returns how long the next slice may take."""
         self._store = store
         self._delivered = delivered
         self._slice_s = slice_s
@@ -176,17 +175,17 @@ class DelayLevels:
         self.offsets: dict[int, int] = {}
         """By level: the queue offset of the next message to deliver."""
         self.safe_offsets: dict[int, int] = {}
-        """The same, as far as the disk has what was delivered."""
+        """The same, up to the deliveries that are on disk."""
         self._counted_to: int | None = None
-        """Log offset before which every copy is counted in `safe_offsets`; None if not known."""
+        """Log offset before which every copy is counted in `safe_offsets`; None if unknown."""
         self._others: dict[str, object] = {}
         self._data_version = DataVersion()
-        self._turn_count = 0
+        self._slice_count = 0
         self._skipped_count = 0
 
-    def redirect(self, draft: Draft, found: dict[str, str]) -> Draft | None:
-        """For the writer."""
-        instead = delayed(draft, found, len(self._levels_ms))
+    def redirect(self, draft: Draft, props: dict[str, str]) -> Draft | None:
+        """A `Redirect`."""
+        instead = delayed(draft, props, len(self._levels_ms))
         if instead is not None:
             self._step("delay: before the message waits")
         return instead
@@ -194,31 +193,31 @@ class DelayLevels:
     # -- delivering --------------------------------------------------------------------------------
 
     def run_slice(self, now_ms: int) -> int | None:
-        """Deliver what is due, for a moment; answers when the next turn is wanted."""
+        """Deliver due messages for one time slice; returns when the next slice is needed."""
         ends_s = perf_counter() + self._slice_s()
-        # Levels that the settings had once may still have messages.
+        # Levels that were removed from the settings may still have messages.
         queues = [*self._store.queues.by_topic.get(SCHEDULE_TOPIC, {}).items()]
-        wanted: int | None = None
-        # Each turn begins with another level, so that one with much to do lets the others live.
-        self._turn_count += 1
-        first = self._turn_count % len(queues) if queues else 0
+        next_slice_ms: int | None = None
+        # Each slice begins with another level, so that a busy level does not starve the others.
+        self._slice_count += 1
+        first = self._slice_count % len(queues) if queues else 0
         for queue_id, queue in (*queues[first:], *queues[:first]):
             next_ms = self._deliver(queue_id + 1, queue, now_ms, ends_s)
             if next_ms is None:
                 continue
             if next_ms <= now_ms:
                 return next_ms
-            wanted = next_ms if wanted is None else min(wanted, next_ms)
-        return wanted
+            next_slice_ms = next_ms if next_slice_ms is None else min(next_slice_ms, next_ms)
+        return next_slice_ms
 
     def _deliver(self, level: int, queue: ConsumeQueue, now_ms: int, ends_s: float) -> int | None:
-        """What is due of one level; answers when the rest is, None if there is no rest."""
+        """Deliver what is due of one level; returns when the next message is due, None if none."""
         is_known = level <= len(self._levels_ms)
         delay_ms = self._levels_ms[level - 1] if is_known else _ANY_DELAY_MS
-        at = self._place(level, queue)
+        at = self._position(level, queue)
         while at < queue.next_offset:
-            looked_at = at
-            for entry in queue.entries(at, _ENTRIES_A_LOOK):
+            before = at
+            for entry in queue.entries(at, _ENTRIES_PER_READ):
                 is_blank = entry[1] == BLANK_SIZE
                 due_ms = now_ms if is_blank else due_time_ms(entry[2], now_ms, delay_ms)
                 if due_ms > now_ms:
@@ -229,21 +228,21 @@ class DelayLevels:
                 self.offsets[level] = at
                 if perf_counter() > ends_s:
                     return now_ms
-            if at == looked_at:  # The file of these entries expired while we looked.
-                at = self._place(level, queue)
-                if at == looked_at:
+            if at == before:  # The file of these entries expired meanwhile.
+                at = self._position(level, queue)
+                if at == before:
                     return now_ms + 1000
         return None
 
-    def _place(self, level: int, queue: ConsumeQueue) -> int:
-        """How far a level is, within what its queue still has."""
+    def _position(self, level: int, queue: ConsumeQueue) -> int:
+        """The next queue offset of a level, within what its queue still has."""
         at = self.offsets.get(level, 0)
         low, high = queue.min_offset(self._store.first_log_offset), queue.next_offset
         if low <= at <= high:
             return at
         if level in self.offsets or low > 0:
             log.warning(
-                "delay level %d: at %d, but its queue holds %d to %d; going on within it",
+                "delay level %d: is at %d, but its queue has %d to %d; continuing within it",
                 level, at, low, high,
             )  # fmt: skip
         self.offsets[level] = min(max(at, low), high)
@@ -253,11 +252,11 @@ class DelayLevels:
         fields = self._store.log.decode(entry[0], read_body=True)
         try:
             if fields is None or fields[0] != SCHEDULE_TOPIC:
-                raise RecordError("no sound record lies where its queue says")  # noqa: TRY301 - one log line for both
-            draft, found = due(fields)
+                raise RecordError("the log has no valid record at the offset of its queue entry")  # noqa: TRY301 - one log line for both
+            draft, props = due(fields)
             self._ensure_topic(draft.topic, draft.queue_id)
             self._step("delay: before a due message is stored")
-            appended = self._store.append(draft, found)
+            appended = self._store.append(draft, props)
         except RecordError as e:
             self._skipped_count += 1
             if self._skipped_count <= _SKIPPED_LOGGED_MAX:
@@ -269,8 +268,8 @@ class DelayLevels:
         self._delivered(draft.topic, draft.queue_id, appended.size_bytes)
 
     def upcoming(self, until_ms: int, count: int) -> list[QueueRange]:
-        """Messages that are due by then and may not be in memory, so many of each level."""
-        found: list[QueueRange] = []
+        """Up to `count` messages per level that are due by then and may not be cached."""
+        ranges: list[QueueRange] = []
         for queue_id, queue in self._store.queues.by_topic.get(SCHEDULE_TOPIC, {}).items():
             first = self.offsets.get(queue_id + 1, 0)
             stop = first
@@ -279,15 +278,15 @@ class DelayLevels:
                     break
                 stop += 1
             if stop > first:
-                found.append(QueueRange(SCHEDULE_TOPIC, queue_id, range(first, stop)))
-        return found
+                ranges.append(QueueRange(SCHEDULE_TOPIC, queue_id, range(first, stop)))
+        return ranges
 
     def catch_up(self) -> int:
-        """Count what the log says was delivered after the last save; answers how many messages."""
+        """Advance over messages delivered after the last save, from the log; returns how many."""
         log_ = self._store.log
         queues = self._store.queues.by_topic.get(SCHEDULE_TOPIC, {})
         heads = [self._first_pending(queue_id, queue) for queue_id, queue in queues.items()]
-        # What was not due when the last message was stored was not delivered either.
+        # Messages that were not due when the last one was stored were not delivered.
         due = [head for head in heads if head is not None and head[2] <= log_.last_store_time_ms]
         if not due:
             return 0
@@ -306,17 +305,17 @@ class DelayLevels:
         return count
 
     def _first_pending(self, queue_id: int, queue: ConsumeQueue) -> Entry | None:
-        """The entry of the first message of a level that is not known to be delivered."""
-        for at in range(self._place(queue_id + 1, queue), queue.next_offset):
+        """The queue entry of the first message of a level that is not delivered."""
+        for at in range(self._position(queue_id + 1, queue), queue.next_offset):
             entry = queue.entry(at)
             if entry is not None and entry[1] != BLANK_SIZE:
                 return entry
         return None
 
-    # -- for people --------------------------------------------------------------------------------
+    # -- statistics --------------------------------------------------------------------------------
 
     def positions(self) -> dict[int, tuple[int, int]]:
-        """How far each level is that ever had a message, and where its queue ends."""
+        """Next queue offset and end of the queue, of each level that ever had a message."""
         queues = self._store.queues.by_topic.get(SCHEDULE_TOPIC, {})
         levels = {queue_id + 1 for queue_id in queues} | self.offsets.keys()
         return {
@@ -328,11 +327,11 @@ class DelayLevels:
 
     @property
     def unsaved(self) -> bool:
-        """Whether a save would tell anything new."""
+        """Whether a save would change the file."""
         return self.offsets != self.safe_offsets
 
     def flushed(self, offsets: dict[int, int], now_ms: int, log_offset: int | None = None) -> None:
-        """The disk has every delivery before these offsets, so they may be saved.
+        """Every delivery before these offsets is on disk, so they may be saved.
 
         They were read when the log ended at `log_offset`.
         """
@@ -345,7 +344,7 @@ class DelayLevels:
             self.safe_offsets = offsets
 
     def as_file(self) -> dict[str, object]:
-        """What `delayOffset.json` holds; parts that only other versions know are kept."""
+        """The content of `delayOffset.json`, with unknown keys of other versions."""
         counted = {} if self._counted_to is None else {_COUNTED_TO: self._counted_to}
         return {
             **self._others,
@@ -354,16 +353,16 @@ class DelayLevels:
             "offsetTable": {str(level): at for level, at in sorted(self.safe_offsets.items())},
         }
 
-    def load(self, found: dict[str, object]) -> None:
-        """Take over the content of a file. Raises BodyError and changes nothing if it is wrong."""
+    def load(self, content: dict[str, object]) -> None:
+        """Load the content of a file. Raises BodyError; then nothing has changed."""
         try:
-            table = msgspec.convert(found.get("offsetTable", {}), dict[int, int], strict=False)
-            version = msgspec.convert(found.get("dataVersion") or {}, DataVersion, strict=False)
-            counted_to = msgspec.convert(found.get(_COUNTED_TO), int | None, strict=False)
+            table = msgspec.convert(content.get("offsetTable", {}), dict[int, int], strict=False)
+            version = msgspec.convert(content.get("dataVersion") or {}, DataVersion, strict=False)
+            counted_to = msgspec.convert(content.get(_COUNTED_TO), int | None, strict=False)
         except msgspec.ValidationError as e:
-            raise BodyError(f"the progress of the delay levels cannot be read: {e}") from e
+            raise BodyError(f"the offsets of the delay levels cannot be read: {e}") from e
         self.offsets, self.safe_offsets = table, dict(table)
         self._data_version = version
         self._counted_to = counted_to
         own = ("offsetTable", "dataVersion", _COUNTED_TO)
-        self._others = {key: value for key, value in found.items() if key not in own}
+        self._others = {key: value for key, value in content.items() if key not in own}

@@ -1,8 +1,8 @@
-"""Everything that waits for its time in a broker: delay levels and the timer, started and stopped.
+"""Runs the delay levels and the timer of a broker, and saves their progress.
 
-Both work in turns of the event loop (`pump.py`); what falls due soon is fetched from the disk by a
-thread before (`cold.py`). What they save tells which messages need not be delivered again, so it is
-saved only after the log is on disk as far as they were delivered.
+Both deliver in time slices on the event loop (`Ticker`); a thread prefetches messages that are due
+next (`disk_prefetch`). The saved progress tells which messages need not be delivered again, so it
+is saved only after the log is on disk up to these deliveries.
 """
 
 import asyncio
@@ -34,18 +34,18 @@ from tianzhou.store.message_store import Draft, MessageStore
 log = logging.getLogger(__name__)
 
 TOPICS = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC))
-"""Where messages wait."""
+"""Topics that hold messages until they are due."""
 _HOUR_MS = 3_600_000
-_WARM_S = 0.25
-_WARM_AHEAD_MS = 1000
-_WARMED_A_TIME = 512
+_PREFETCH_S = 0.25
+_PREFETCH_AHEAD_MS = 1000
+_PREFETCH_COUNT = 512
 
 Save = Callable[..., Awaitable[bool]]
-"""Saves the files it is given, and whatever else has changed."""
+"""Saves the given files, and all others that have changed."""
 
 
 class ScheduledMessages:
-    """The waiting messages of one broker."""
+    """The delayed and timed messages of one broker."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class ScheduledMessages:
         step: CrashPoint = no_crash_point,
         delivered: Delivered = ignore_delivery,
     ) -> None:
-        """Take over what a former run saved. Raises StoreError."""
+        """Loads the progress of a former run. Raises StoreError."""
         self._settings = settings
         self._store = store
         self._clock = clock
@@ -66,7 +66,7 @@ class ScheduledMessages:
         folder = config.config_directory
         self._delay_path, self._check_path = folder / "delayOffset.json", folder / "timercheck"
         self.slices = SliceScheduler(lambda: store.log.written)
-        """Those whom work that can wait gives way to."""
+        """Gives the time slices of background work."""
         self.delays = DelayLevels(
             store, config.delay_levels_ms, step, self._ensure_topic, lambda: self.slices.slice_s,
             delivered,
@@ -90,8 +90,8 @@ class ScheduledMessages:
         longest_ms = max(config.delay_levels_ms, default=0)
         if longest_ms >= config.file_reserved_time * _HOUR_MS > 0:
             log.warning(
-                "messageDelayLevel: a level of %d h outlives the log (fileReservedTime is %d h), "
-                "which loses messages; send them with a time (TIMER_DELIVER_MS) instead",
+                "messageDelayLevel: a level of %d h is longer than fileReservedTime (%d h), which "
+                "loses messages; send them with TIMER_DELIVER_MS instead",
                 longest_ms // _HOUR_MS, config.file_reserved_time,
             )  # fmt: skip
 
@@ -103,27 +103,27 @@ class ScheduledMessages:
         return min(config.timer_roll_window_slot * 1000, config.file_reserved_time * _HOUR_MS // 2)
 
     def encoders(self) -> dict[Path, Callable[[], Steps[bytes]]]:
-        """The files to save, and what is in them."""
-        found: dict[Path, Callable[[], Steps[bytes]]] = {
+        """The files to save, with functions that encode them."""
+        encoders: dict[Path, Callable[[], Steps[bytes]]] = {
             self._delay_path: lambda: encode_table_steps(self.delays.as_file())
         }
         if (one := self.timer) is not None:
-            found[self._check_path] = lambda: one_step(lambda: encode_checkpoint(one.check))
-        return found
+            encoders[self._check_path] = lambda: one_step(lambda: encode_checkpoint(one.check))
+        return encoders
 
     def timer_checkpoint(self) -> bytes | None:
-        """How far timed messages certainly are; None if the broker keeps none."""
+        """The fields of `timercheck`; None without a timer."""
         return None if self.timer is None else encode_fields(self.timer.check)
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def redirect(self, draft: Draft, found: dict[str, str]) -> Draft | None:
+    def redirect(self, draft: Draft, props: dict[str, str]) -> Draft | None:
         """For the writer: the draft under the topic where it scheduled, None if it need not."""
-        instead = self.delays.redirect(draft, found)
+        instead = self.delays.redirect(draft, props)
         if instead is None:
             config = self._settings.config
             instead = timer_rules.timed(
-                draft, found, self._clock(),
+                draft, props, self._clock(),
                 enabled=self.timer is not None, max_delay_s=config.timer_max_delay_sec,
             )  # fmt: skip
             if instead is not None:
@@ -146,11 +146,11 @@ class ScheduledMessages:
         return now_ms if self.timer is None else self.timer.delivered_until_ms(now_ms)
 
     def timer_stats(self) -> TimerStats:
-        """How the timer is doing."""
+        """The statistics of the timer."""
         return TimerStats() if self.timer is None else self.timer.stats(self._clock())
 
     def runtime_info(self) -> dict[str, str]:
-        """How the levels and the timer are doing, as run-time information of RocketMQ has it."""
+        """Statistics of the delay levels and the timer, under RocketMQ's keys."""
         timed = self.timer_stats()
         levels = {
             f"scheduleMessageOffset_{level}": f"{at},{end}"
@@ -166,39 +166,39 @@ class ScheduledMessages:
             self._timer_ticker.start()
 
     def clock_changed(self) -> None:
-        """The clock has jumped."""
+        """A clock was moved; messages may be due."""
         self._delay_ticker.wake_now()
         if self.timer is not None:
             self._timer_ticker.wake_now()
 
     async def run(self, save: Save) -> None:
-        """Save what is certain, time and again."""
+        """Prefetch and save periodically, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._keep_warm())
+            group.create_task(self._prefetch_loop())
             group.create_task(self._save_delays(save))
             if self.timer is not None:
                 group.create_task(self._save_timer(save, self.timer))
 
-    async def _keep_warm(self) -> None:
-        """Have what is due next in memory when its turn comes; it may have waited for days."""
+    async def _prefetch_loop(self) -> None:
+        """Prefetch messages that are due next; they may be days old."""
         while True:
-            await asyncio.sleep(_WARM_S)
-            until_ms = self._clock() + _WARM_AHEAD_MS
+            await asyncio.sleep(_PREFETCH_S)
+            until_ms = self._clock() + _PREFETCH_AHEAD_MS
             try:
-                needed = self.delays.upcoming(until_ms, _WARMED_A_TIME)
+                needed = self.delays.upcoming(until_ms, _PREFETCH_COUNT)
                 if self.timer is not None:
-                    needed += self.timer.upcoming(until_ms, _WARMED_A_TIME)
+                    needed += self.timer.upcoming(until_ms, _PREFETCH_COUNT)
                 if needed:
                     await asyncio.to_thread(disk_prefetch.prefetch, self._store, needed)
             except (sqlite3.Error, OSError) as e:
-                # Delivery finds out itself what is wrong, and mends it.
-                log.debug("waiting messages: not fetched ahead: %s", e)
+                # Delivery detects the problem itself, and repairs it.
+                log.debug("scheduled messages: not prefetched: %s", e)
 
     async def _save_delays(self, save: Save) -> None:
         while True:
             await asyncio.sleep(self._settings.config.flush_delay_offset_interval / 1000)
-            if self.delays.unsaved and await self._settle_delays():
-                # A topic that had been forgotten must be known before its message counts as done.
+            if self.delays.unsaved and await self._flush_delays():
+                # A restored topic must be saved before its message counts as delivered.
                 await save()
                 await save(self._delay_path)
                 self._step("delay: the progress is saved")
@@ -207,26 +207,26 @@ class ScheduledMessages:
         while True:
             await asyncio.sleep(self._settings.config.timer_flush_interval_ms / 1000)
             try:
-                if one.unsaved and await self._settle_timer(one):
+                if one.unsaved and await self._flush_timer(one):
                     await save()
                     await save(self._check_path)
                     self._step("timer: the progress is saved")
                     await asyncio.to_thread(one.index.checkpoint)
                     one.index.shorten_log()
             except sqlite3.Error as e:
-                # A full disk, or an index that the next turn finds damaged; both can be mended.
+                # A full disk, or a damaged index that the next slice rebuilds.
                 one.unsaved = True
                 log.warning("timer index: not saved: %s", e)
 
-    async def _settle_delays(self) -> bool:
-        """Whether the present progress is certain now."""
+    async def _flush_delays(self) -> bool:
+        """Flush the log; returns whether the current progress is on disk."""
         offsets, log_offset = dict(self.delays.offsets), self._store.end_log_offset
         if not await self._flushed():
             return False
         self.delays.flushed(offsets, self._clock(), log_offset)
         return True
 
-    async def _settle_timer(self, one: Timer) -> bool:
+    async def _flush_timer(self, one: Timer) -> bool:
         progress = one.progress(self._clock())
         if not await self._flushed():
             one.unsaved = True
@@ -238,19 +238,19 @@ class ScheduledMessages:
         try:
             await asyncio.wrap_future(self._store.flushed(self._store.end_log_offset))
         except StoreError as e:
-            log.debug("progress of waiting messages: not saved, %s", e)
+            log.debug("scheduled messages: progress not saved: %s", e)
             return False
         return True
 
     async def stop(self) -> None:
-        """Deliver nothing more, and have what was delivered on disk, ready to be saved."""
+        """Stop delivering, and flush the deliveries, so that the progress can be saved."""
         self._delay_ticker.stop()
-        await self._settle_delays()
+        await self._flush_delays()
         if self.timer is not None:
             self._timer_ticker.stop()
             try:
-                await self._settle_timer(self.timer)
+                await self._flush_timer(self.timer)
                 self.timer.close()
             except sqlite3.Error as e:
-                # The index can be made again; the store behind it must still be closed.
-                log.warning("timer index: not closed in good order: %s", e)
+                # The index can be rebuilt; the store must still be closed.
+                log.warning("timer index: not closed cleanly: %s", e)

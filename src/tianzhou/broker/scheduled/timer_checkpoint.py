@@ -1,11 +1,11 @@
-"""`config/timercheck`: how far timed messages are delivered, in the layout of RocketMQ 5.x.
+"""`config/timercheck`: the progress of the timer, in the layout of RocketMQ 5.x.
 
     0 read time:i64  timer log:i64  queue offset:i64  first waiting:i64  version:3*i64    64 crc:u32
 
 Every message before `queue offset` of the timer topic that was due at `read time` is delivered, and
-the log is on disk up to there. RocketMQ begins to read at the smaller of the third and the fourth
-number, so the fourth is the oldest message that still waits. The CRC is ours: a file that RocketMQ
-has written since does not have the right one.
+these deliveries are on disk. RocketMQ starts reading at the smaller of the third and the fourth
+number, so the fourth is the oldest pending message. The CRC is our own: a file that RocketMQ has
+written does not match it.
 """
 
 import struct
@@ -19,17 +19,17 @@ _FILE_BYTES = 4096
 
 
 class TimerCheckpoint(NamedTuple):
-    """What is certain about the past."""
+    """The progress of the timer that is on disk."""
 
     read_time_ms: int = 0
     queue_offset: int = 0
     first_waiting: int = 0
-    """Queue offset of the oldest message that still waits; `queue_offset` if none does."""
+    """Queue offset of the oldest pending message; `queue_offset` if there is none."""
     changed_ms: int = 0
 
 
 def encode_fields(check: TimerCheckpoint) -> bytes:
-    """The fields alone, as brokers tell them."""
+    """The fields alone, as in responses of brokers."""
     return _FIELDS.pack(
         check.read_time_ms, 0, check.queue_offset, check.first_waiting, 0, check.changed_ms, 0
     )
@@ -42,7 +42,7 @@ def encode_checkpoint(check: TimerCheckpoint) -> bytes:
 
 
 def decode_checkpoint(data: bytes) -> tuple[TimerCheckpoint, bool] | None:
-    """The content of a file, and whether we wrote it; None if it is too short to be one."""
+    """The content of a file, and whether this program wrote it; None if it is too short."""
     if len(data) < _FIELDS.size:
         return None
     read_time_ms, _, queue_offset, first_waiting, _, changed_ms, _ = _FIELDS.unpack_from(data)

@@ -1,17 +1,15 @@
-"""The timer at work: what was stored in its topic is indexed, what is due is delivered.
+"""The timer: indexes the messages of its topic and delivers those that are due.
 
     the timer topic  --index-->  TimerIndex  --due-->  the real topic
                                      |
-                                     +-- waited long: stored anew in the timer topic (rolled)
+                                     +-- pending long: stored again in the timer topic (rolled)
 
-A delivered message leaves the index in the commit that follows its storing. What a killed broker
-delivered after its last commit is found in the log at the next start
-(`store/delivered_copies.py`) and leaves
-the index then. If the log turns out to be shorter than the index knew
-(a power cut), or the index is missing or RocketMQ had the store meanwhile, the index is made again
-from the topic; `timercheck` tells what need not be delivered again.
+A delivered message is removed from the index in the commit after its append. What a killed broker
+delivered after its last commit is found in the log at the next start (`store/delivered_copies.py`).
+If the log is shorter than the index expects (a power cut), if the index is missing, or if RocketMQ
+has used the store, the index is rebuilt from the topic; `timercheck` tells what was delivered.
 
-A message that waits long is stored anew before the log file that holds it expires.
+A message that is pending for long is stored again before its log file expires.
 """
 
 import logging
@@ -46,22 +44,22 @@ from tianzhou.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 GATHER_MS = 10
-"""New messages are indexed together after so long; none of them is late by more than this."""
-_INDEXED_A_TIME = 16
-_FIRED_A_TIME = 4
-_ROLL_LOOK_MS = 60_000
+"""New messages are indexed together after this time; it bounds their lateness."""
+_INDEX_BATCH = 16
+_DELIVER_BATCH = 4
+_ROLL_INTERVAL_MS = 60_000
 _SKIPPED_LOGGED_MAX = 100
 
 
 class Rolled(NamedTuple):
-    """A message that was stored anew, and the row of the record that it replaces."""
+    """A message that was stored again, and the row of the record that it replaces."""
 
     row: Waiting
     before: Waiting
 
 
 class Timer:
-    """The waiting messages of a broker."""
+    """The timed messages of a broker."""
 
     def __init__(
         self,
@@ -73,7 +71,7 @@ class Timer:
         ensure_topic: EnsureTopic = ignore_topic,
         delivered: Delivered = ignore_delivery,
     ) -> None:
-        """`check` is what `timercheck` says. Raises StoreError."""
+        """`check` is the content of `timercheck`. Raises StoreError."""
         self._store = store
         self._roll_after_ms = roll_after_ms
         self._step = step
@@ -82,48 +80,48 @@ class Timer:
         self._index_path = index_path
         self.index = TimerIndex.open(index_path)
         self.check = check[0] if check else TimerCheckpoint()
-        """What may be saved as `timercheck`."""
-        self._told = self.check
-        """Of messages before this, those are delivered that were due then."""
-        self._fired: list[Waiting] = []
-        """Delivered, but for some reason still in the index."""
+        """The progress to save as `timercheck`."""
+        self._loaded_check = self.check
+        """The progress that was loaded: messages that were due then are delivered."""
+        self._undropped: list[Waiting] = []
+        """Delivered, but still in the index."""
         self._next_roll_ms = 0
         self._skipped_count = 0
-        self._indexed_count = self._fired_count = 0
-        self._indexing, self._firing = RateMeter(), RateMeter()
+        self._indexed_count = self._delivered_count = 0
+        self._index_rate, self._delivery_rate = RateMeter(), RateMeter()
         self.unsaved = False
-        """Whether something happened since `progress` was asked last."""
-        self._look_at_index(is_ours=check is None or check[1])
+        """Whether anything changed since the last call of `progress`."""
+        self._check_index(is_ours=check is None or check[1])
 
-    def _look_at_index(self, *, is_ours: bool) -> None:
+    def _check_index(self, *, is_ours: bool) -> None:
         store, index = self._store, self.index
         why = ""
         if not is_ours:
-            why = "RocketMQ had the store"
+            why = "RocketMQ has used the store"
         elif index.log_end > store.end_log_offset:
-            why = f"the log ends at {store.end_log_offset}, it knew {index.log_end}"
+            why = f"the log ends at {store.end_log_offset}, the index expects {index.log_end}"
         elif index.next_queue_offset > store.max_offset(TIMER_TOPIC, 0):
-            why = "its topic is shorter than it knew"
+            why = "the timer topic is shorter than the index expects"
         elif index.next_queue_offset == 0:
             why = "it is empty"
         if why:
             first = store.min_offset(TIMER_TOPIC, 0)
             if store.max_offset(TIMER_TOPIC, 0) > first:
-                log.info("timer index: made again from the timer topic, for %s", why)
+                log.info("timer index: rebuilt from the timer topic: %s", why)
             index.clear(first)
             index.commit()
-        self._forget_copied(anew=bool(why))
+        self._drop_copied(rebuilt=bool(why))
 
-    def _forget_copied(self, *, anew: bool) -> None:
-        """What the log says was delivered or stored anew after the last commit waits no more.
+    def _drop_copied(self, *, rebuilt: bool) -> None:
+        """Remove messages that were delivered or rolled after the last commit, by the log.
 
-        If the index is made `anew` there are no rows yet; `_read` leaves out what was copied.
+        A `rebuilt` index has no rows yet; `_read` leaves out what was copied.
         """
         self._copied: set[int] = set()
         log_, index = self._store.log, self.index
         queue = self._store.queues.get(TIMER_TOPIC, 0)
         oldest = queue.entry(self._store.min_offset(TIMER_TOPIC, 0)) if queue is not None else None
-        due_ms = self._told.read_time_ms if anew else index.first_due_ms()
+        due_ms = self._loaded_check.read_time_ms if rebuilt else index.first_due_ms()
         if oldest is None or due_ms is None or due_ms > log_.last_store_time_ms:
             return
         start = max(oldest[0], index.log_end, search_from(log_, due_ms))
@@ -146,12 +144,12 @@ class Timer:
             return None
         return one if isinstance(one, Waiting) else None
 
-    # -- turns -------------------------------------------------------------------------------------
+    # -- slices ------------------------------------------------------------------------------------
 
     def run_slice(self, now_ms: int) -> int | None:
-        """Index what is new and deliver what is due, for a moment; answers when to come again.
+        """Index new and deliver due messages for one time slice; returns when the next is needed.
 
-        However busy the machine is, each turn gets some of it done.
+        Each slice makes some progress, however busy the machine is.
         """
         try:
             return self._run_slice(now_ms, perf_counter() + TICK_S)
@@ -159,22 +157,22 @@ class Timer:
             self.index.roll_back()
             raise StoreError(f"the timer index cannot be written: {e}") from e
         except sqlite3.DatabaseError as e:
-            log.warning("timer index: damaged (%s), it is made again", e)
+            log.warning("timer index: damaged (%s), rebuilding it", e)
             self.index.abandon()
             remove(self._index_path)
             self.index = TimerIndex.open(self._index_path)
-            self._fired = []
-            self._told = self.check
-            self._look_at_index(is_ours=True)
+            self._undropped = []
+            self._loaded_check = self.check
+            self._check_index(is_ours=True)
             return now_ms
 
     def _run_slice(self, now_ms: int, ends_s: float) -> int | None:
-        self._indexing.look(now_ms, self._indexed_count)
-        self._firing.look(now_ms, self._fired_count)
-        if self._fired:
-            self._forget_fired()
+        self._index_rate.sample(now_ms, self._indexed_count)
+        self._delivery_rate.sample(now_ms, self._delivered_count)
+        if self._undropped:
+            self._drop_delivered()
         is_behind = self._index_new(ends_s)
-        if self._fire(now_ms, ends_s) or is_behind:
+        if self._deliver_due(now_ms, ends_s) or is_behind:
             return now_ms
         if now_ms >= self._next_roll_ms and self._roll(now_ms, ends_s):
             return now_ms
@@ -184,7 +182,7 @@ class Timer:
     # -- indexing ----------------------------------------------------------------------------------
 
     def _index_new(self, ends_s: float) -> bool:
-        """Whether there is more to index."""
+        """Index new messages; returns whether there are more."""
         queue = self._store.queues.get(TIMER_TOPIC, 0)
         if queue is None or self.index.next_queue_offset >= queue.next_offset:
             return False
@@ -200,13 +198,13 @@ class Timer:
         began_at = index.next_queue_offset
         while index.next_queue_offset < queue.next_offset:
             rows: list[Waiting] = []
-            for entry in queue.entries(index.next_queue_offset, _INDEXED_A_TIME):
+            for entry in queue.entries(index.next_queue_offset, _INDEX_BATCH):
                 one = self._read(index.next_queue_offset, entry)
                 index.next_queue_offset += 1
                 if isinstance(one, Waiting):
                     rows.append(one)
                 elif one is not None:
-                    # What it recalls or replaces may be among the rows before it.
+                    # The message that it recalls or replaces may be among the rows before it.
                     index.add(rows)
                     rows = []
                     if isinstance(one, Recall):
@@ -225,18 +223,18 @@ class Timer:
         return index.next_queue_offset < queue.next_offset
 
     def _read(self, queue_offset: int, entry: Entry) -> Waiting | Rolled | Recall | None:
-        """What an entry of the topic is about; None if nothing follows from it."""
+        """Decode an entry of the topic; None if it needs no row."""
         if entry[1] == BLANK_SIZE:
             return None
         fields = self._store.log.decode(entry[0])
         try:
             if fields is None or fields[0] != TIMER_TOPIC:
-                raise RecordError("no sound record lies where its queue says")  # noqa: TRY301 - one log line for both
+                raise RecordError("the log has no valid record at the offset of its queue entry")  # noqa: TRY301 - one log line for both
             one = timer_rules.waiting(fields, queue_offset)
         except RecordError as e:
             self._skip(queue_offset, e)
             return None
-        done = self._told
+        done = self._loaded_check
         if isinstance(one, Waiting) and (
             one.log_offset in self._copied
             or (queue_offset < done.queue_offset and one.due_ms <= done.read_time_ms)
@@ -252,19 +250,19 @@ class Timer:
 
     # -- delivering --------------------------------------------------------------------------------
 
-    def _fire(self, now_ms: int, ends_s: float) -> bool:
-        """Whether there is more to deliver."""
+    def _deliver_due(self, now_ms: int, ends_s: float) -> bool:
+        """Deliver due messages; returns whether there are more."""
         while True:
-            rows = self.index.due(now_ms, _FIRED_A_TIME)
+            rows = self.index.due(now_ms, _DELIVER_BATCH)
             if not rows:
                 return False
             try:
                 for row in rows:
                     self._deliver(row, now_ms)
-                    self._fired.append(row)
+                    self._undropped.append(row)
             finally:
-                # Also when the store refuses one of them: those before it are delivered.
-                self._forget_fired()
+                # Also if the store refuses one: those before it are delivered.
+                self._drop_delivered()
             if perf_counter() > ends_s:
                 return True
 
@@ -272,7 +270,7 @@ class Timer:
         fields = self._store.log.decode(row.log_offset, read_body=True)
         try:
             if fields is None or fields[0] != TIMER_TOPIC:
-                raise RecordError("its record is not in the log any more")  # noqa: TRY301 - one log line for both
+                raise RecordError("its record is no longer in the log")  # noqa: TRY301 - one log line for both
             draft = timer_rules.due(fields, now_ms)
             self._ensure_topic(draft.topic, draft.queue_id)
             self._step("timer: before a due message is stored")
@@ -283,25 +281,25 @@ class Timer:
         self._step("timer: a due message is stored")
         self._delivered(draft.topic, draft.queue_id, appended.size_bytes)
 
-    def _forget_fired(self) -> None:
-        if self._fired:
+    def _drop_delivered(self) -> None:
+        if self._undropped:
             self.unsaved = True
-            self.index.remove(self._fired)
+            self.index.remove(self._undropped)
             self.index.log_end = self._store.end_log_offset
             self._step("timer: before delivered messages leave the index")
             self.index.commit()
             self._step("timer: delivered messages have left the index")
-            self._fired_count += len(self._fired)
-            self._fired = []
+            self._delivered_count += len(self._undropped)
+            self._undropped = []
 
     # -- rolling -----------------------------------------------------------------------------------
 
     def _roll(self, now_ms: int, ends_s: float) -> bool:
-        """Store anew what lies in old log files; whether there is something to do now."""
-        roll_after_ms = max(self._roll_after_ms(), _ROLL_LOOK_MS)
+        """Store messages of old log files again; returns whether any were stored or are left."""
+        roll_after_ms = max(self._roll_after_ms(), _ROLL_INTERVAL_MS)
         any_rolled = False
         while True:
-            rows = self.index.oldest(_FIRED_A_TIME)
+            rows = self.index.oldest(_DELIVER_BATCH)
             rolled: list[Waiting] = []
             for row in rows:
                 fields = self._store.log.decode(row.log_offset, read_body=True)
@@ -322,15 +320,15 @@ class Timer:
             self._step("timer: old messages have left the index")
             any_rolled = any_rolled or bool(rolled)
             if not rolled or len(rolled) < len(rows):
-                self._next_roll_ms = now_ms + _ROLL_LOOK_MS
+                self._next_roll_ms = now_ms + _ROLL_INTERVAL_MS
                 return any_rolled
             if perf_counter() > ends_s:
                 return True
 
-    # -- what is certain ---------------------------------------------------------------------------
+    # -- progress ----------------------------------------------------------------------------------
 
     def progress(self, now_ms: int) -> TimerCheckpoint:
-        """What is true now, and certain once the log is on disk up to its present end."""
+        """The current progress; it may be saved once the log is on disk up to its current end."""
         self.unsaved = False
         first_ms = self.index.first_due_ms()
         behind = first_ms is not None and first_ms <= now_ms
@@ -343,10 +341,10 @@ class Timer:
             changed_ms=now_ms,
         )
 
-    # -- for others --------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------
 
     def upcoming(self, until_ms: int, count: int) -> list[QueueRange]:
-        """Messages that are due by then and may not be in memory, of the next so many."""
+        """Those of the next `count` messages that are due by then and may not be cached."""
         return [
             QueueRange(TIMER_TOPIC, 0, range(row.queue_offset, row.queue_offset + 1))
             for row in self.index.due(until_ms, count)
@@ -354,19 +352,19 @@ class Timer:
         ]
 
     def delivered_until_ms(self, now_ms: int) -> int:
-        """Everything that was due before this is delivered."""
+        """The time before which every due message is delivered."""
         until_ms = now_ms
         first_ms = self.index.first_due_ms()
         if first_ms is not None:
             until_ms = min(until_ms, first_ms)
         if self.index.next_queue_offset < self._store.max_offset(TIMER_TOPIC, 0):
-            # Nothing is due before it is stored.
+            # A message is never due before it is stored.
             stored_ms = self._store.store_time(TIMER_TOPIC, 0, self.index.next_queue_offset)
             until_ms = min(until_ms, 0 if stored_ms is None else stored_ms)
         return until_ms
 
     def stats(self, now_ms: int) -> TimerStats:
-        """How it is doing."""
+        """The statistics of the timer."""
         first_ms = self.index.first_due_ms()
         queue = self._store.queues.get(TIMER_TOPIC, 0)
         end = 0 if queue is None else queue.next_offset
@@ -378,21 +376,21 @@ class Timer:
             read_behind_ms=0 if first_ms is None else max(now_ms - first_ms, 0),
             offset_behind=behind,
             waiting_count=self.index.waiting_count,
-            enqueue_rate=self._indexing.rate(now_ms, self._indexed_count),
-            dequeue_rate=self._firing.rate(now_ms, self._fired_count),
+            enqueue_rate=self._index_rate.rate(now_ms, self._indexed_count),
+            dequeue_rate=self._delivery_rate.rate(now_ms, self._delivered_count),
             index_behind_ms=0 if stored_ms is None else max(now_ms - stored_ms, 0),
             due_count=self.index.due_count(now_ms, DUE_COUNTED_MAX),
             enqueued_count=self._indexed_count,
-            dequeued_count=self._fired_count,
+            dequeued_count=self._delivered_count,
         )
 
     def close(self) -> None:
-        """Nothing is delivered from here on."""
+        """Stop delivering and close the index."""
         self.index.close()
 
 
 def load_checkpoint(path: Path) -> tuple[TimerCheckpoint, bool] | None:
-    """What `timercheck` says, and whether we wrote it; None if there is none."""
+    """The content of `timercheck`, and whether this program wrote it; None without a file."""
     try:
         return decode_checkpoint(path.read_bytes())
     except FileNotFoundError:

@@ -1,14 +1,13 @@
-"""Messages for any moment: what the properties of a timed message mean. Values in, values out.
+"""Timed messages: the properties of a message with a delivery time. Values in, values out.
 
-    TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS     what a producer asks for, in this order
-    TIMER_OUT_MS                                          the last ms at which it must still wait
-    REAL_TOPIC, REAL_QID                                  where it is for
+    TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS     set by the producer, in this precedence
+    TIMER_OUT_MS                                          the last ms at which it is still pending
+    REAL_TOPIC, REAL_QID                                  the real topic and queue
     TIMER_DEL_UNIQKEY                                     not a message but the recall of one
 
-A waiting message lies in queue 0 of `rmq_sys_wheel_timer`, as RocketMQ 5.x stores it, whose broker
-can go on with it. RocketMQ rounds TIMER_OUT_MS down to whole seconds (timerPrecisionMs) and
-delivers a second after it; we wait to the millisecond, and read what it wrote so that nothing is
-early.
+A pending message is stored in queue 0 of `rmq_sys_wheel_timer`, as by RocketMQ 5.x, which can
+deliver it, too. RocketMQ rounds TIMER_OUT_MS down to whole seconds (timerPrecisionMs) and delivers
+a second after it; we deliver to the millisecond, and never deliver messages of RocketMQ early.
 """
 
 import hashlib
@@ -31,7 +30,7 @@ from tianzhou.store.message_store import Draft
 _ROUNDED_MS_MAX = 1000
 _INT64_MAX = 2**63 - 1
 _ADDED_BYTES_MAX = 128
-"""Properties grow by so much at most when the message is rolled and delivered."""
+"""By how much the properties can grow when the message is rolled and delivered."""
 
 
 def _number(text: str) -> int | None:
@@ -45,24 +44,24 @@ def _number(text: str) -> int | None:
 # -- storing ---------------------------------------------------------------------------------------
 
 
-def is_timed(found: dict[str, str]) -> bool:
-    """Whether the producer asks for a time. What has waited already says so itself."""
-    asks = (
-        properties.TIMER_DELIVER_MS in found
-        or properties.TIMER_DELAY_MS in found
-        or properties.TIMER_DELAY_SEC in found
+def is_timed(props: dict[str, str]) -> bool:
+    """Whether the producer set a delivery time, and the message was not held before."""
+    has_time = (
+        properties.TIMER_DELIVER_MS in props
+        or properties.TIMER_DELAY_MS in props
+        or properties.TIMER_DELAY_SEC in props
     )
-    return asks and properties.TIMER_OUT_MS not in found
+    return has_time and properties.TIMER_OUT_MS not in props
 
 
-def wanted_ms(found: dict[str, str], now_ms: int) -> int:
-    """When a message is to be delivered. Raises RequestError for what is no time."""
+def delivery_time_ms(props: dict[str, str], now_ms: int) -> int:
+    """The delivery time of a message. Raises RequestError for an invalid one."""
     for name, start_ms, unit_ms in (
         (properties.TIMER_DELAY_SEC, now_ms, 1000),
         (properties.TIMER_DELAY_MS, now_ms, 1),
         (properties.TIMER_DELIVER_MS, 0, 1),
     ):
-        text = found.get(name)
+        text = props.get(name)
         if text is not None:
             number = _number(text)
             if number is None:
@@ -71,26 +70,26 @@ def wanted_ms(found: dict[str, str], now_ms: int) -> int:
                     f"timer message illegal: {name} is {text[:80]!r}, not a number",
                 )
             return start_ms + number * unit_ms
-    raise AssertionError("only timed messages are asked for their time")
+    raise AssertionError("only timed messages have a delivery time")
 
 
 def timed(
-    draft: Draft, found: dict[str, str], now_ms: int, *, enabled: bool, max_delay_s: int
+    draft: Draft, props: dict[str, str], now_ms: int, *, enabled: bool, max_delay_s: int
 ) -> Draft | None:
-    """The draft under the topic where it waits; None if it is not timed or due already.
+    """The draft for the timer topic; None if it is not timed or already due.
 
-    Then `found` says since when and for where, as the stored message does. Raises RequestError.
+    The properties that the draft gets are set in `props`, too. Raises RequestError.
     """
-    if draft.topic == TIMER_TOPIC or not is_timed(found) or not may_wait(draft):
+    if draft.topic == TIMER_TOPIC or not is_timed(props) or not may_wait(draft):
         return None
     if not enabled:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
             "accurate timer message is not enabled, timerWheelEnable is false",
         )
-    deliver_ms = wanted_ms(found, now_ms)
+    deliver_ms = delivery_time_ms(props, now_ms)
     if deliver_ms <= now_ms:
-        if properties.TIMER_DEL_UNIQKEY in found:
+        if properties.TIMER_DEL_UNIQKEY in props:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"timer message illegal: a recall must come before the time of the message, "
@@ -103,7 +102,7 @@ def timed(
             f"timer message illegal, the delay time should not be bigger than the max delay "
             f"{max_delay_s * 1000}ms (timerMaxDelaySec), it is {deliver_ms - now_ms}ms",
         )
-    recalled = found.get(properties.TIMER_DEL_UNIQKEY)
+    recalled = props.get(properties.TIMER_DEL_UNIQKEY)
     if recalled is not None and not recalled.startswith(recall_key(draft.topic, "")):
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
@@ -117,7 +116,7 @@ def timed(
     }
     text = properties.encode(properties.decode(draft.properties_text) | changes)
     check_properties(text, room_bytes=_ADDED_BYTES_MAX)
-    found.update(changes)
+    props.update(changes)
     return msgspec.structs.replace(
         draft,
         topic=TIMER_TOPIC,
@@ -126,69 +125,70 @@ def timed(
     )
 
 
-# -- waiting ---------------------------------------------------------------------------------------
+# -- pending ---------------------------------------------------------------------------------------
 
 
 class Waiting(NamedTuple):
-    """One waiting message as the index keeps it."""
+    """One pending message, as in the index."""
 
     due_ms: int
     queue_offset: int
     log_offset: int
     key_hash: int
-    """Of its real topic and unique key, by which it can be recalled; 0 without a unique key."""
+    """Of the real topic and unique key, for recalls; 0 without a unique key."""
 
 
 class Recall(NamedTuple):
-    """The waiting message with this key, if there is one, is not to be delivered."""
+    """Removes the pending message with this key, if there is one."""
 
     around_ms: int
     key_hash: int
 
 
-def due_ms(found: dict[str, str], store_time_ms: int) -> int:
-    """When a waiting message is due. Raises RecordError.
+def due_ms(props: dict[str, str], store_time_ms: int) -> int:
+    """When a pending message is due. Raises RecordError.
 
-    TIMER_OUT_MS may have been rounded down by up to a second; what was asked for tells how much.
+    TIMER_OUT_MS may be rounded down by up to a second; the producer's properties have the exact
+    time.
     """
-    out_ms = _number(found.get(properties.TIMER_OUT_MS, ""))
+    out_ms = _number(props.get(properties.TIMER_OUT_MS, ""))
     if out_ms is None:
-        raise RecordError(f"TIMER_OUT_MS is {found.get(properties.TIMER_OUT_MS)!r}, not a number")
+        raise RecordError(f"TIMER_OUT_MS is {props.get(properties.TIMER_OUT_MS)!r}, not a number")
     latest_ms = out_ms + _ROUNDED_MS_MAX
     exact_ms: int | None = None
     try:
-        if properties.TIMER_ROLL_TIMES not in found:
-            exact_ms = wanted_ms(found, store_time_ms)
+        if properties.TIMER_ROLL_TIMES not in props:
+            exact_ms = delivery_time_ms(props, store_time_ms)
         else:
-            # It was stored anew, so delays do not count from its store time any more.
-            exact_ms = _number(found.get(properties.TIMER_DELIVER_MS, ""))
+            # It was stored again, so delays no longer count from its store time.
+            exact_ms = _number(props.get(properties.TIMER_DELIVER_MS, ""))
     except (RequestError, AssertionError):
         exact_ms = None
     return max(out_ms + 1, latest_ms if exact_ms is None else min(exact_ms, latest_ms))
 
 
 def recall_key(topic: str, unique_key: str) -> str:
-    """What TIMER_DEL_UNIQKEY holds."""
+    """The value of TIMER_DEL_UNIQKEY."""
     return f"{topic}+{unique_key}"
 
 
 def key_hash(key: str) -> int:
-    """A signed number of 64 bits for a recall key."""
+    """A signed 64-bit hash of a recall key."""
     digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
 
 def waiting(fields: RecordFields, queue_offset: int) -> Waiting | Recall:
-    """What a record of the timer topic is. Raises RecordError."""
-    found = fields[2]
-    at_ms = due_ms(found, fields[10])
-    topic, _ = real_queue(found)
-    recalled = found.get(properties.TIMER_DEL_UNIQKEY)
+    """Decode a record of the timer topic. Raises RecordError."""
+    props = fields[2]
+    at_ms = due_ms(props, fields[10])
+    topic, _ = real_queue(props)
+    recalled = props.get(properties.TIMER_DEL_UNIQKEY)
     if recalled is not None and not recalled.startswith(recall_key(topic, "")):
         raise RecordError(f"a message of topic {topic!r} recalls {recalled[:80]!r}")
     if recalled is not None:
         return Recall(at_ms, key_hash(recalled))
-    unique_key = found.get(properties.UNIQUE_KEY)
+    unique_key = props.get(properties.UNIQUE_KEY)
     hashed = key_hash(recall_key(topic, unique_key)) if unique_key else 0
     return Waiting(at_ms, queue_offset, fields[5], hashed)
 
@@ -197,19 +197,19 @@ def waiting(fields: RecordFields, queue_offset: int) -> Waiting | Recall:
 
 
 def due(fields: RecordFields, now_ms: int) -> Draft:
-    """The message of a record whose time has come, for its real topic. Raises RecordError."""
-    found = dict(fields[2])
-    topic, queue_id = real_queue(found)
-    del found[properties.REAL_TOPIC], found[properties.REAL_QUEUE_ID]
-    found[properties.TIMER_ENQUEUE_MS] = str(fields[10])
-    found[properties.TIMER_DEQUEUE_MS] = str(now_ms)
-    return redraft(fields, topic, queue_id, found, prepared_log_offset=mark(fields[LOG_OFFSET]))
+    """The message to deliver of a record that is due. Raises RecordError."""
+    props = dict(fields[2])
+    topic, queue_id = real_queue(props)
+    del props[properties.REAL_TOPIC], props[properties.REAL_QUEUE_ID]
+    props[properties.TIMER_ENQUEUE_MS] = str(fields[10])
+    props[properties.TIMER_DEQUEUE_MS] = str(now_ms)
+    return redraft(fields, topic, queue_id, props, prepared_log_offset=mark(fields[LOG_OFFSET]))
 
 
 def rolled(fields: RecordFields, at_ms: int) -> Draft:
-    """The message of a record again in the timer topic, so that the old record may expire."""
-    found = dict(fields[2])
-    times = _number(found.get(properties.TIMER_ROLL_TIMES, "0")) or 0
-    found[properties.TIMER_ROLL_TIMES] = str(times + 1)
-    found[properties.TIMER_DELIVER_MS] = str(at_ms)
-    return redraft(fields, TIMER_TOPIC, 0, found, prepared_log_offset=mark(fields[LOG_OFFSET]))
+    """The message of a record for the timer topic again, so that the old record may expire."""
+    props = dict(fields[2])
+    times = _number(props.get(properties.TIMER_ROLL_TIMES, "0")) or 0
+    props[properties.TIMER_ROLL_TIMES] = str(times + 1)
+    props[properties.TIMER_DELIVER_MS] = str(at_ms)
+    return redraft(fields, TIMER_TOPIC, 0, props, prepared_log_offset=mark(fields[LOG_OFFSET]))

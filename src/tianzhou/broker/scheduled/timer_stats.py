@@ -1,4 +1,4 @@
-"""How the timer is doing, in the figures that `brokerStatus` of RocketMQ 5.x shows."""
+"""Statistics of the timer, as `brokerStatus` of RocketMQ 5.x shows them."""
 
 from collections import deque
 from typing import NamedTuple
@@ -9,25 +9,25 @@ DUE_COUNTED_MAX = 100_000
 
 
 class TimerStats(NamedTuple):
-    """The timer at one moment; without a timer all of it is 0."""
+    """The state of the timer; all 0 without a timer."""
 
     read_behind_ms: int = 0
-    """For how long the message has been due that is to be delivered next."""
+    """For how long the next message to deliver has been due."""
     offset_behind: int = 0
-    """Messages of the timer topic that are not indexed yet."""
+    """Messages of the timer topic that are not indexed."""
     waiting_count: int = 0
     enqueue_rate: float = 0.0
-    """Messages a second that came to wait, over the last 10 s."""
+    """Messages indexed per second, over the last 10 s."""
     dequeue_rate: float = 0.0
-    """Messages a second that were delivered, over the last 10 s."""
+    """Messages delivered per second, over the last 10 s."""
     index_behind_ms: int = 0
-    """For how long the message has been stored that is to be indexed next."""
+    """For how long the next message to index has been stored."""
     due_count: int = 0
-    """Messages that are due and not delivered yet; at most `DUE_COUNTED_MAX` are counted."""
+    """Messages due and not delivered, counted up to `DUE_COUNTED_MAX`."""
     enqueued_count: int = 0
-    """Messages that came to wait, since the start."""
+    """Messages indexed since the start."""
     dequeued_count: int = 0
-    """Messages that were delivered, since the start."""
+    """Messages delivered since the start."""
 
     def as_runtime_info(self) -> dict[str, str]:
         """Under RocketMQ's names and in its units."""
@@ -41,12 +41,12 @@ class TimerStats(NamedTuple):
 
 
 class RateMeter:
-    """How fast a number grows, from looks at it about once a second."""
+    """The growth rate of a number, from a sample about every second."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[int, int]] = deque()
 
-    def look(self, now_ms: int, total: int) -> None:
+    def sample(self, now_ms: int, total: int) -> None:
         samples = self._samples
         if samples and now_ms < samples[-1][0]:
             samples.clear()  # The clock was set back.
@@ -56,7 +56,7 @@ class RateMeter:
             samples.popleft()
 
     def rate(self, now_ms: int, total: int) -> float:
-        """By the second, since the oldest look that is not too old."""
-        self.look(now_ms, total)
+        """Growth per second over the window."""
+        self.sample(now_ms, total)
         began_ms, before = self._samples[0]
         return (total - before) * 1000 / max(now_ms - began_ms, _SAMPLE_MS)

@@ -187,7 +187,7 @@ def test_progress_outside_its_queue_is_brought_back(
     delays.load({"offsetTable": {1: at}})
     rest(delays)
     assert delays.offsets[1] == 1
-    assert "going on within it" in caplog.text
+    assert "continuing within it" in caplog.text
     store.close()
 
 

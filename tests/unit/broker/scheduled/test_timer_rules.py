@@ -378,7 +378,7 @@ def test_a_pace_is_that_of_the_last_seconds() -> None:
     pace = RateMeter()
     assert pace.rate(0, 0) == 0.0
     for second in range(1, 31):
-        pace.look(second * 1000, second * 7)
+        pace.sample(second * 1000, second * 7)
     assert pace.rate(30_000, 210) == 7.0
     assert pace.rate(45_000, 210) == 0.0
     assert pace.rate(1000, 220) == 0.0, "the clock was set back"
