@@ -171,7 +171,7 @@ class Side:
             stats=self.stats,
             steady=self.clock,
             arm=lambda _: None,
-            found=self._pull_found,
+            on_messages=self._pull_found,
         )
         self.fed_count = self.pull_count = 0
         self.feed = feed = kernel.new_feed() if self.with_feed else None
@@ -800,7 +800,7 @@ async def test_a_feed_that_fails_leaves_its_work_to_the_handlers(
     for side in (fed, plain):
         await side.arrive(frame * 5, [])
     assert fed.fed_count - plain.fed_count == 2
-    assert "goes on without it" in caplog.text
+    assert "continues without it" in caplog.text
     compare(fed, plain)
     for side in (fed, plain):
         side.close()

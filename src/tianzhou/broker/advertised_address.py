@@ -1,8 +1,8 @@
-"""The address that a broker tells the world, and whether the world can reach it there.
+"""The address that a broker advertises, and whether clients can reach it.
 
-Clients never connect to the address a broker listens on but to the one the nameserver hands out, so
-a wrong one looks like a network failure far away. It is checked at the start, and a warning names
-the setting that mends it.
+Clients connect not to the address a broker listens on but to the one that the nameserver returns,
+so a wrong one looks like a network failure elsewhere. It is checked at the start, and a warning
+names the setting to change.
 """
 
 import ipaddress
@@ -29,7 +29,7 @@ def advertised_host(config: BrokerConfig, port: int) -> str:
 
 
 def choose_address(configured: str | None, bind_address: str, namesrvs: Iterable[str]) -> str:
-    """The address to advertise: the one configured, the one listened on, or the one found out."""
+    """The address to advertise: the configured one, the one listened on, or a detected one."""
     if configured:
         return configured
     if not is_every_interface(bind_address):
@@ -56,7 +56,7 @@ def find_own_address(peers: Iterable[str]) -> str:
 
 
 def resolve(host: str) -> str:
-    """The IP address of an advertised host, as records keep it. Raises ConfigError."""
+    """The IP address of an advertised host, as records store it. Raises ConfigError."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as e:
@@ -77,7 +77,7 @@ def is_own_address(address: str) -> bool:
 
 
 def problems(host: str, port: int, bind_address: str, namesrvs: Iterable[str]) -> list[str]:
-    """What is doubtful about an advertised address, each with its remedy."""
+    """Likely mistakes in an advertised address, each with the setting to change."""
     shown = format_address(host, port)
     try:
         address = resolve(host)
@@ -93,17 +93,17 @@ def problems(host: str, port: int, bind_address: str, namesrvs: Iterable[str]) -
             else f"listening on every interface ({bind_address})"
         )
         found.append(
-            f"clients on other hosts are told {shown}, which is their own host, while this broker "
-            f"is {reason}; set brokerIP1 to an address of this host that they can reach"
+            f"clients on other hosts get the address {shown}, which is their own host, while "
+            f"this broker is {reason}; set brokerIP1 to an address of this host that they can reach"
         )
     if not is_loopback and not is_own_address(address):
         found.append(
-            f"clients are told {shown}, but {address} is no address of this host; unless something "
-            f"forwards it here, set brokerIP1 to an address of this host"
+            f"clients get the address {shown}, but {address} is no address of this host; unless "
+            f"something forwards it here, set brokerIP1 to an address of this host"
         )
     if is_loopback is False and not is_every_interface(bind_address) and _is_loopback(bind_address):
         found.append(
-            f"clients are told {shown}, but this broker listens on {bind_address} only; "
+            f"clients get the address {shown}, but this broker listens on {bind_address} only; "
             f"set bindAddress to {address} or 0.0.0.0"
         )
     return found

@@ -213,7 +213,7 @@ def assemble(core: Core, stops: AsyncExitStack) -> Features:
     pulls = PullDeps(
         settings=settings, topics=state.topics, groups=state.groups, consumers=state.consumers,
         offsets=state.offsets, store=store, parked=core.parked, stats=state.stats, steady=steady,
-        arm=waker.arm, found=pipeline.pull_answered, may_consume=pipeline.may_consume,
+        arm=waker.arm, on_messages=pipeline.pull_answered, may_consume=pipeline.may_consume,
     )  # fmt: skip
     clients = ClientDeps(
         settings=settings, topics=state.topics, groups=state.groups, consumers=state.consumers,

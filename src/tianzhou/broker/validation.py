@@ -1,7 +1,7 @@
-"""What names, permissions and sizes a broker accepts. Each check raises RequestError or is silent.
+"""Checks of names, permissions and sizes. Each check raises RequestError or returns nothing.
 
-The codes and the wording follow RocketMQ where a client or a person relies on them; every remark
-says what was wrong and what would be right.
+Codes and texts follow RocketMQ where clients or users rely on them; every remark says what is wrong
+and what is allowed.
 """
 
 import re
@@ -21,13 +21,13 @@ from tianzhou.protocol.derived import is_topic_name, name_bytes
 
 TOPIC_LENGTH_MAX = 127
 GROUP_LENGTH_MAX = 255
-"""4.9 allows 255 characters; 5.x allows 120 for new groups and lives with the old ones."""
+"""4.9 allows 255 characters; 5.x allows 120 for new groups and accepts old ones."""
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
 
 
 def describe_permission(permission: int) -> str:
-    """As RocketMQ shows it: RW-, R--, -W-."""
+    """A permission in RocketMQ's notation: RW-, R--, -W-."""
     read = "R" if permission & PERM_READ else "-"
     write = "W" if permission & PERM_WRITE else "-"
     return f"{read}{write}{'X' if permission & 1 else '-'}"
@@ -37,7 +37,7 @@ def describe_permission(permission: int) -> str:
 
 
 def check_topic_name(topic: str, code: int = ResponseCode.SYSTEM_ERROR) -> None:
-    """The name may be used for a topic."""
+    """Check the name of a topic."""
     if not topic.strip():
         raise RequestError(code, "the topic is blank")
     if not _LEGAL.fullmatch(topic):
@@ -57,7 +57,7 @@ def check_topic_name(topic: str, code: int = ResponseCode.SYSTEM_ERROR) -> None:
 
 
 def check_group_name(group: str, code: int = ResponseCode.SYSTEM_ERROR) -> None:
-    """The name may be used for a consumer group."""
+    """Check the name of a consumer group."""
     if not group.strip():
         raise RequestError(code, "the consumer group is blank")
     if not _LEGAL.fullmatch(group):
@@ -75,14 +75,14 @@ def check_group_name(group: str, code: int = ResponseCode.SYSTEM_ERROR) -> None:
 
 
 def check_new_group(group: str, code: int = ResponseCode.SYSTEM_ERROR) -> None:
-    """The name may be used for a group that does not exist yet: its own topics can be stored."""
+    """Check the name of a new group, and the names of its retry and dead-letter topics."""
     check_group_name(group, code)
     check_derived_topic(RETRY_TOPIC_PREFIX + group, code)
     check_derived_topic(DLQ_TOPIC_PREFIX + group, code)
 
 
 def check_derived_topic(topic: str, code: int = ResponseCode.SYSTEM_ERROR) -> None:
-    """A topic that the broker names after a group can be stored."""
+    """Check the length of a topic name that is derived from a group."""
     if not is_topic_name(topic):
         raise RequestError(
             code,
@@ -92,7 +92,7 @@ def check_derived_topic(topic: str, code: int = ResponseCode.SYSTEM_ERROR) -> No
 
 
 def check_sendable(topic: str) -> None:
-    """Clients may send to the topic."""
+    """Refuse topics that clients must not send to."""
     if topic in UNSENDABLE_TOPICS:
         raise RequestError(
             ResponseCode.NO_PERMISSION,
@@ -101,7 +101,7 @@ def check_sendable(topic: str) -> None:
 
 
 def check_changeable(topic: str) -> None:
-    """An administrator may create, change or delete the topic."""
+    """Refuse topics that administrators must not create, change or delete."""
     if is_system_topic(topic):
         raise RequestError(
             ResponseCode.SYSTEM_ERROR, f"the topic {topic} is a system topic and cannot be changed"
@@ -120,8 +120,8 @@ def check_body_size(size_bytes: int, size_max_bytes: int) -> None:
 
 
 def check_properties(text: str, *, room_bytes: int = 0) -> None:
-    """The properties fit the two bytes of their length, and leave room for more."""
-    # Only a text that may not fit is measured in bytes: three per character at most.
+    """Check that the properties, with `room_bytes` more, fit their two-byte length field."""
+    # Only a text that may not fit is encoded to measure it: three bytes per character at most.
     if len(text) * 3 + room_bytes > PROPERTIES_BYTES_MAX:
         size_bytes = len(text.encode("utf-8", "surrogatepass")) + room_bytes
         if size_bytes > PROPERTIES_BYTES_MAX:
@@ -133,5 +133,5 @@ def check_properties(text: str, *, room_bytes: int = 0) -> None:
 
 
 def shorten(text: str) -> str:
-    """A name for a remark, which must not echo kilobytes back."""
+    """A name for a remark, cut to 80 characters."""
     return text if len(text) <= 80 else f"{text[:80]}..."

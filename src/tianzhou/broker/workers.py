@@ -1,8 +1,8 @@
-"""Several brokers from one configuration: shared-nothing processes, watched by one parent.
+"""Several brokers from one configuration: shared-nothing processes, supervised by one parent.
 
-Worker i is the broker NAME-i on port + 10 i with the store ROOT-i. To clients they are brokers like
-any others; a topic created by hand must be created on each. The parent only watches: a worker that
-dies is started again, later and later if it keeps dying, and a stop is passed on to all.
+Worker i is the broker NAME-i on port + 10 i with the store ROOT-i. To clients they are ordinary
+brokers; a topic created by an administrator must be created on each. The parent restarts a worker
+that ends, with a growing back-off, and passes a stop on to all.
 """
 
 import asyncio
@@ -21,16 +21,16 @@ from tianzhou.errors import ConfigError
 log = logging.getLogger(__name__)
 
 PORT_STEP = 10
-"""Room for the VIP port two below and the replication port one above."""
+"""Leaves free the VIP port two below and the replication port one above."""
 WORKERS_MAX = 64
 _STEADY_S = 10.0
 _PAUSE_FIRST_S = 0.5
 _PAUSE_MAX_S = 30.0
-_PARENT_LOOK_S = 1.0
+_PARENT_CHECK_S = 1.0
 
 
 def worker_settings(config: BrokerConfig, number: int) -> list[Given]:
-    """What distinguishes a worker from the others, as flags that override everything."""
+    """The settings of one worker, as flags that override all others."""
     origin = f"worker {number}"
     root = config.root_directory
     pairs: dict[str, object] = {
@@ -40,7 +40,7 @@ def worker_settings(config: BrokerConfig, number: int) -> list[Given]:
         "brokerConfigPath": _numbered(root, number) / "broker.properties",
     }
     if config.log_file is not None:
-        # Two processes cannot let one file take turns.
+        # Two processes cannot rotate one log file.
         own = config.log_file.with_stem(f"{config.log_file.stem}-{number}")
         pairs["logFile"] = own
     if config.ha_listen_port:
@@ -56,7 +56,7 @@ def worker_settings(config: BrokerConfig, number: int) -> list[Given]:
 
 
 def check_workers(config: BrokerConfig, count: int) -> None:
-    """Raises ConfigError if so many workers cannot be."""
+    """Raises ConfigError for an invalid number of workers."""
     if not 1 <= count <= WORKERS_MAX:
         raise ConfigError(f"--workers {count}: 1 to {WORKERS_MAX} are possible")
     last_port = config.listen_port + (count - 1) * PORT_STEP
@@ -70,11 +70,11 @@ def _numbered(path: Path, number: int) -> Path:
 
 @contextmanager
 def ends_with_parent() -> Generator[None]:
-    """Have this process stop, as by a signal, when the one that started it is gone."""
+    """Send SIGTERM to this process when its parent process has ended."""
     parent, done = os.getppid(), threading.Event()
 
     def watch() -> None:
-        while not done.wait(_PARENT_LOOK_S):
+        while not done.wait(_PARENT_CHECK_S):
             if os.getppid() != parent:
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
@@ -89,14 +89,14 @@ def ends_with_parent() -> Generator[None]:
 
 
 class Workers:
-    """The parent: keeps one process per command alive."""
+    """The parent: restarts one process per command."""
 
     def __init__(self, commands: Sequence[Sequence[str]], stop_timeout_s: float = 60.0) -> None:
         self._commands = commands
         self._stop_timeout_s = stop_timeout_s
         self._watches: list[asyncio.Task[None]] = []
         self.processes: dict[int, asyncio.subprocess.Process] = {}
-        """The live process of each worker, by number."""
+        """The running process of each worker, by number."""
         self.restart_count = 0
 
     async def start(self) -> None:
@@ -107,7 +107,7 @@ class Workers:
         await asyncio.sleep(0)
 
     async def stop(self) -> None:
-        """Ask all to stop, and see them end; what does not end in time is killed."""
+        """Terminate all processes and wait for them; kill those that do not end in time."""
         for watch in self._watches:
             watch.cancel()
         await asyncio.gather(*self._watches, return_exceptions=True)
@@ -117,7 +117,7 @@ class Workers:
         loop, pause_s = asyncio.get_running_loop(), _PAUSE_FIRST_S
         while True:
             started_s = loop.time()
-            # The process is noted before anything can interrupt this task, so a stop finds it.
+            # The process is registered before this task can be cancelled, so a stop finds it.
             process = await asyncio.shield(self._spawn(number, command))
             code = await process.wait()
             self.processes.pop(number, None)
@@ -143,7 +143,7 @@ class Workers:
         except ProcessLookupError:
             await process.wait()
         except TimeoutError:
-            log.warning("worker %d: does not stop, killed", number)
+            log.warning("worker %d: did not stop in time, killed", number)
             process.kill()
             await process.wait()
         self.processes.pop(number, None)

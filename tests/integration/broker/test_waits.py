@@ -571,7 +571,7 @@ async def test_more_retries_than_may_wait_are_told_to_come_again(
         answers = await asyncio.gather(*(it.send_back(message) for _ in range(20)))
         busy = [answer for answer in answers if answer.code == ResponseCode.SYSTEM_BUSY]
         assert busy
-        assert "wait already" in (busy[0].remark or "")
+        assert "are queued already" in (busy[0].remark or "")
         done_count = 1 + len(answers) - len(busy)
         assert it.broker.stats.sent_back["t", "g"] == done_count
 

@@ -225,7 +225,7 @@ def test_settings_of_a_broker(cli: Cli) -> None:
     done = cli(
         *words, "--set", "pullBatchMaxMessageCount=320", "--set", "shutdownWaitTimeSeconds=3", "-y"
     )
-    assert "shutdownWaitTimeSeconds: counts after a restart" in done.out
+    assert "shutdownWaitTimeSeconds: takes effect after a restart" in done.out
     assert cli(*words, "pullBatchMaxMessageCount", "--json").json["broker-0"] == {
         "pullBatchMaxMessageCount": "320"
     }

@@ -1,4 +1,4 @@
-"""QUERY_ASSIGNMENT and the modes of groups: consumers that let the broker share out the queues."""
+"""QUERY_ASSIGNMENT and request modes: the broker assigns queues to consumers."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -40,7 +40,7 @@ _ROUTES_MAX = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentDeps:
-    """What these requests need of a broker."""
+    """Dependencies of these handlers."""
 
     settings: LiveSettings[BrokerConfig]
     topics: TopicTable
@@ -51,15 +51,15 @@ class AssignmentDeps:
     client: Client
     steady: Clock
     saved: Callable[[], Awaitable[bool]]
-    """Waits until the tables are on disk."""
+    """Saves the tables; False if that failed."""
     routes: dict[str, tuple[int, list[MessageQueue]]] = field(
         default_factory=dict[str, tuple[int, list[MessageQueue]]]
     )
-    """By topic: when the nameserver was asked, and what it said."""
+    """Cached routes by topic: time of the query, and the queues."""
 
 
 async def query_assignment(deps: AssignmentDeps, _: Connection, request: Command) -> Command:
-    """QUERY_ASSIGNMENT: the queues of a client, by pull or pop; none at all means "as before"."""
+    """QUERY_ASSIGNMENT: the queues of a client, by pull or pop; none means no change."""
     asked = decode_request(QueryAssignmentRequestBody, request.body)
     topic, group, client_id = asked.topic or "", asked.consumer_group or "", asked.client_id or ""
     if not (topic and group and client_id):
@@ -111,7 +111,7 @@ def _share(
 async def _all_queues(
     deps: AssignmentDeps, config: BrokerConfig, topic: str
 ) -> list[MessageQueue] | None:
-    """The readable queues of a topic on all brokers, in order; None if they are not known."""
+    """The readable queues of a topic on all brokers, in order; None if unknown."""
     asked_ms, queues = deps.routes.get(topic, (None, None))
     now_ms = deps.steady()
     if asked_ms is not None and now_ms - asked_ms < config.load_balance_poll_name_server_interval:
@@ -124,7 +124,7 @@ async def _all_queues(
         try:
             answer = await deps.client.request(namesrv, command, _ROUTE_TIMEOUT_MS)
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                # The broker may have made it a moment ago.
+                # This broker may have created it a moment ago.
                 return _own_queues(deps, config, topic)
             if answer.code == ResponseCode.SUCCESS:
                 queues = _queues_in(topic, decode_body(TopicRouteData, answer.body))
@@ -194,7 +194,7 @@ async def set_message_request_mode(
     if not await deps.saved():
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
-            "the change counts now, but it cannot be saved: see the broker's log",
+            "the change is in effect, but it cannot be saved: see the broker's log",
         )
     return Command(code=ResponseCode.SUCCESS)
 

@@ -1,5 +1,5 @@
-"""What administrators want of consumers, which only the broker can reach: their state, a message
-consumed out of turn, their offsets reset. Whoever does not answer in time is named in the remark.
+"""Requests of administrators that consumers answer, through the broker: their state, one message
+consumed directly, reset offsets. Consumers that do not respond in time are named in the remark.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ _TO_THE_BEGINNING = -2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayDeps:
-    """What these requests need of a broker."""
+    """Dependencies of these handlers."""
 
     settings: LiveSettings[BrokerConfig]
     topics: TopicTable
@@ -59,7 +59,7 @@ class RelayDeps:
     offsets: OffsetTable
     store: MessageStore
     on_reset: Callable[[str, Iterable[int]], None]
-    """Told of queues whose consumers are to be told that they were reset."""
+    """Called with the queues whose offsets were reset."""
 
 
 # -- one client ------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ async def get_consumer_running_info(deps: RelayDeps, _: Connection, request: Com
 
 
 async def consume_message_directly(deps: RelayDeps, _: Connection, request: Command) -> Command:
-    """CONSUME_MESSAGE_DIRECTLY: a consumer gets one message out of turn and tells how it went."""
+    """CONSUME_MESSAGE_DIRECTLY: a consumer processes one message now and returns the result."""
     header = decode(ConsumeMessageDirectlyRequest, request.fields)
     connection, who = _consumer(deps, header.consumer_group, header.client_id or "")
     name = validation.shorten(header.msg_id or "")
@@ -126,9 +126,9 @@ def _check_version(client: Client, who: str) -> None:
 
 
 async def get_consumer_status(deps: RelayDeps, _: Connection, request: Command) -> Command:
-    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS: where each consumer of a group stands in a topic.
+    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS: the offsets of each consumer of a group in a topic.
 
-    All are asked at the same time; those that do not answer are left out of the table, and named
+    All are called at the same time; those that do not respond are left out of the table, and named
     in the remark.
     """
     header = decode(GetConsumerStatusRequest, request.fields)
@@ -172,7 +172,7 @@ async def _status_of(
             return None
         return dict(decode_body(ConsumerStatusBody, answer.body).offsets)
     except (RequestError, BodyError) as e:
-        log.info("consumer %s: does not tell its status: %s", client.client_id, e)
+        log.info("consumer %s: did not return its status: %s", client.client_id, e)
         return None
 
 
@@ -180,11 +180,12 @@ async def _status_of(
 
 
 async def reset_offset(deps: RelayDeps, connection: Connection, request: Command) -> Command:
-    """INVOKE_BROKER_TO_RESET_OFFSET: a group shall go on elsewhere, by time or by offset.
+    """INVOKE_BROKER_TO_RESET_OFFSET: reset the offsets of a group, by time or by offset.
 
-    The broker's own table is set, and consumers go there with their next pull (5.x), whatever they
-    commit until then; or those that are connected are told to drop what they have and to go there,
-    as with 4.9 and for broadcasting, where each has its own offsets. The answer tells the new ones.
+    Either the broker's own table is set, and consumers get the new offset with their next pull
+    (5.x), whatever they commit until then. Or connected consumers are called to drop their messages
+    and to continue there, as in 4.9 and for broadcasting, where each has its own offsets. The
+    response lists the new offsets.
     """
     header = decode(ResetOffsetRequest, request.fields)
     topic = _resettable(deps, header)
@@ -203,9 +204,9 @@ async def reset_offset(deps: RelayDeps, connection: Connection, request: Command
     }
     if by_pull:
         deps.on_reset(header.topic, offsets)
-        how = "consumers are told with their next pull"
+        how = "consumers learn it with their next pull"
     else:
-        how = f"{_tell_consumers(deps, header, table)} consumers are told"
+        how = f"{_notify_consumers(deps, header, table)} consumers are notified"
     log.info(
         "group %s: %s resets topic %s to %s, %s",
         header.group, connection.peer, header.topic, offsets, how,
@@ -237,7 +238,7 @@ def _resettable(deps: RelayDeps, header: ResetOffsetRequest) -> TopicConfig:
 
 
 def _new_offsets(deps: RelayDeps, header: ResetOffsetRequest, topic: TopicConfig) -> dict[int, int]:
-    """Where the group goes in each queue; reads old messages, so it is done beside the loop."""
+    """The new offset of each queue; reads old messages, so it runs in a thread."""
     if header.queue_id >= 0:
         queue_ids: range | tuple[int, ...] = (header.queue_id,)
     else:
@@ -263,11 +264,11 @@ def _new_offset(deps: RelayDeps, header: ResetOffsetRequest, queue_id: int) -> i
     else:
         target = store.offset_by_time(name, queue_id, header.timestamp)
     present = deps.offsets.find(header.group, name, queue_id)
-    # Without force a group only goes back: what it has not consumed yet is not to be skipped.
+    # Without force offsets only decrease: unconsumed messages must not be skipped.
     return target if header.is_force or present == NOT_FOUND else min(target, present)
 
 
-def _tell_consumers(
+def _notify_consumers(
     deps: RelayDeps, header: ResetOffsetRequest, table: dict[MessageQueue, int]
 ) -> int:
     group = deps.consumers.get(header.group)
@@ -298,7 +299,7 @@ def _tell_consumers(
         try:
             connection.oneway(command)
         except RemotingError as e:
-            log.warning("group %s: %s is not told: %s", header.group, client.client_id, e)
+            log.warning("group %s: %s is not notified: %s", header.group, client.client_id, e)
         else:
             count += 1
     return count

@@ -1,4 +1,4 @@
-"""Clients: their heartbeats, their goodbyes, who is in a group, and telling groups of changes."""
+"""Clients: heartbeats, unregistration, members of groups, and notification of changes."""
 
 import logging
 from asyncio import Future
@@ -68,7 +68,7 @@ _DIFFERENCES_LOGGED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientDeps:
-    """What these requests need of a broker."""
+    """Dependencies of these handlers."""
 
     settings: LiveSettings[BrokerConfig]
     topics: TopicTable
@@ -82,7 +82,7 @@ class ClientDeps:
     unfinished: "dict[Connection, Future[Any]]" = field(
         default_factory=lambda: dict[Connection, "Future[Any]"]()
     )
-    """The last request of a connection about its clients, if it takes more than a slice."""
+    """The last heartbeat or unregistration of a connection, while it takes more than a slice."""
 
 
 # -- heartbeats ------------------------------------------------------------------------------------
@@ -90,38 +90,38 @@ class ClientDeps:
 
 def heartbeat(deps: ClientDeps, connection: Connection, request: Command) -> Answer:
     """HEART_BEAT."""
-    # A client that leaves while its long heartbeat is handled must not be entered after it left.
+    # A client that unregisters while its long heartbeat runs must not be registered after it.
     return slices.in_order(deps.unfinished, connection, _heartbeat(deps, connection, request))
 
 
 def _heartbeat(deps: ClientDeps, connection: Connection, request: Command) -> Steps[Command]:
-    told = yield from decode_request_steps(HeartbeatData, request.body)
-    if not told.client_id:
+    sent = yield from decode_request_steps(HeartbeatData, request.body)
+    if not sent.client_id:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "the heartbeat names no client id")
-    for consumer in told.consumers:
+    for consumer in sent.consumers:
         _check_bindings(deps.settings.config, consumer)
         yield
     if _is_gone(connection):
         return Command(code=ResponseCode.SUCCESS)
-    if not deps.client_ids.claim(connection, told.client_id, connection.account):
+    if not deps.client_ids.claim(connection, sent.client_id, connection.account):
         raise RequestError(
             ResponseCode.NO_PERMISSION,
-            f"client id {validation.shorten(told.client_id)} is in use by a connection of another "
+            f"client id {validation.shorten(sent.client_id)} is in use by a connection of another "
             f"account: set another instance name",
         )
     refusal: RequestError | None = None
-    for consumer in told.consumers:
-        client = _client(deps, connection, request, told.client_id)
+    for consumer in sent.consumers:
+        client = _client(deps, connection, request, sent.client_id)
         try:
             yield from _consumer_heartbeat(deps, connection, client, consumer)
         except RequestError as e:  # the other groups of the client are well
             refusal = refusal or e
         yield
-    for name in filter(None, (producer.group_name for producer in told.producers)):
+    for name in filter(None, (producer.group_name for producer in sent.producers)):
         yield
         if _is_gone(connection):
             break
-        client = _client(deps, connection, request, told.client_id)
+        client = _client(deps, connection, request, sent.client_id)
         try:
             _producer_heartbeat(deps, connection, client, name)
         except RequestError as e:
@@ -132,7 +132,7 @@ def _heartbeat(deps: ClientDeps, connection: Connection, request: Command) -> St
 
 
 def _is_gone(connection: Connection) -> bool:
-    """Asked after each pause: what is entered for a closed connection would stay for ever."""
+    """Checked after each step: a closed connection would stay registered for ever."""
     return connection.closed
 
 
@@ -154,20 +154,20 @@ def _producer_heartbeat(
 
 
 def _check_groups_of(deps: ClientDeps, connection: Connection, name: str) -> None:
-    """Raises RequestError if a connection speaks for too many groups."""
+    """Raises RequestError if a connection registers too many groups."""
     tables = (deps.consumers, deps.producers)
     count = sum(len(table.groups_of(connection)) for table in tables)
     what = f"group {validation.shorten(name)} cannot join on this connection"
     deps.limits.check("groups of a connection", GROUPS_OF_CONNECTION_MAX, count, what)
 
 
-def _check_subscriptions(deps: ClientDeps, connection: Connection, told: ConsumerHeartbeat) -> None:
+def _check_subscriptions(deps: ClientDeps, connection: Connection, sent: ConsumerHeartbeat) -> None:
     """Raises RequestError if there are too many subscriptions."""
-    grown, own_count = deps.consumers.growth(connection, told)
+    grown, own_count = deps.consumers.growth(connection, sent)
     if grown <= 0:
         return
     what = (
-        f"group {validation.shorten(told.group)} cannot subscribe to {own_count} topics or filters"
+        f"group {validation.shorten(sent.group)} cannot subscribe to {own_count} topics or filters"
     )
     limit = SUBSCRIPTIONS_OF_CONNECTION_MAX
     deps.limits.check("subscriptions of a connection", limit, own_count - 1, what)
@@ -190,11 +190,11 @@ def _consumer_heartbeat(
     auto_create = deps.settings.config.auto_create_subscription_group
     group = deps.groups.find(name, auto_create=auto_create)
     if group is None:
-        # The next pull is refused with the reason; a heartbeat speaks for many groups.
+        # The next pull is refused with the reason; this heartbeat is for other groups, too.
         log.warning("group %s: does not exist, heartbeat of %s ignored", name, connection.peer)
         return
     if is_topic_name(RETRY_TOPIC_PREFIX + name):
-        # Otherwise it is a group that a former version or RocketMQ let in.
+        # Otherwise an older version or RocketMQ has accepted the group.
         deps.topics.create_for_group(RETRY_TOPIC_PREFIX + name, group.retry_queue_count)
     compiled: list[Subscription] = []
     for data in consumer.subscriptions:
@@ -204,7 +204,7 @@ def _consumer_heartbeat(
     if _is_gone(connection):
         return
     subscriptions = tuple(compiled)
-    told = ConsumerHeartbeat(
+    sent = ConsumerHeartbeat(
         group=name,
         consume_type=str(consumer.consume_type or "CONSUME_PASSIVELY"),
         message_model=str(consumer.message_model or "CLUSTERING"),
@@ -213,8 +213,8 @@ def _consumer_heartbeat(
     )
     if name not in deps.consumers.groups_of(connection):
         _check_groups_of(deps, connection, name)
-    _check_subscriptions(deps, connection, told)
-    change = deps.consumers.heartbeat(connection, client, told)
+    _check_subscriptions(deps, connection, sent)
+    change = deps.consumers.heartbeat(connection, client, sent)
     if change is None:
         return
     log.info("group %s: changed by %s from %s", name, client.client_id, connection.peer)
@@ -229,18 +229,18 @@ def _consumer_heartbeat(
     notify(deps, [change])
 
 
-def _subscription(told: SubscriptionData) -> Subscription:
+def _subscription(sent: SubscriptionData) -> Subscription:
     return make_subscription(
-        told.topic or "",
-        told.expression,
-        told.expression_type,
-        told.version,
-        class_filter=told.class_filter_mode,
+        sent.topic or "",
+        sent.expression,
+        sent.expression_type,
+        sent.version,
+        class_filter=sent.class_filter_mode,
     )
 
 
 def notify(deps: ClientDeps, changes: Iterable[Change[Connection]]) -> None:
-    """Tell the members of changed groups to share the queues anew; log where they differ."""
+    """Notify the members of changed groups to rebalance; log where subscriptions differ."""
     for change in changes:
         for difference in change.differences[:_DIFFERENCES_LOGGED]:
             log.warning("%s", difference)
@@ -259,7 +259,9 @@ def notify(deps: ClientDeps, changes: Iterable[Change[Connection]]) -> None:
             try:
                 connection.oneway(command)
             except RemotingError as e:
-                log.info("group %s: %s is not told of a change: %s", change.group, connection, e)
+                log.info(
+                    "group %s: %s is not notified of a change: %s", change.group, connection, e
+                )
 
 
 def unregister_client(deps: ClientDeps, connection: Connection, request: Command) -> Answer:
@@ -285,7 +287,7 @@ def _unregister_client(
 
 
 def connection_closed(deps: ClientDeps, connection: Connection) -> None:
-    """Forget the clients of a connection that has ended."""
+    """Remove the clients of a closed connection."""
     slices.answer(_connection_closed(deps, connection))
 
 
@@ -300,7 +302,7 @@ def _connection_closed(deps: ClientDeps, connection: Connection) -> Steps[None]:
 
 
 def close_silent(deps: ClientDeps) -> None:
-    """Close connections whose clients send no heartbeat any more."""
+    """Close connections whose clients have stopped sending heartbeats."""
     now_ms, timeout_ms = deps.steady(), deps.settings.config.channel_expired_timeout
     for table in (deps.consumers, deps.producers):
         for connection in table.expired(now_ms, timeout_ms):
@@ -341,9 +343,9 @@ def _check_bindings(config: BrokerConfig, consumer: ConsumerData) -> None:
 
 
 def check_client_config(deps: ClientDeps, _: Connection, request: Command) -> Command:
-    """CHECK_CLIENT_CONFIG: a consumer asks before it starts whether its filter is understood."""
-    told = decode_body(CheckClientBody, request.body)
-    data = told.subscription_data
+    """CHECK_CLIENT_CONFIG: checks the filter of a consumer before it starts."""
+    sent = decode_body(CheckClientBody, request.body)
+    data = sent.subscription_data
     if data is None:
         return Command(code=ResponseCode.SUCCESS)
     subscription = make_subscription(
@@ -361,11 +363,11 @@ def check_client_config(deps: ClientDeps, _: Connection, request: Command) -> Co
     return Command(code=ResponseCode.SUCCESS)
 
 
-# -- asking ----------------------------------------------------------------------------------------
+# -- queries ---------------------------------------------------------------------------------------
 
 
 def get_consumer_list(deps: ClientDeps, _: Connection, request: Command) -> Command:
-    """GET_CONSUMER_LIST_BY_GROUP: what consumers share their queues by."""
+    """GET_CONSUMER_LIST_BY_GROUP: the client ids by which consumers divide the queues."""
     header = decode(GetConsumerListByGroupRequest, request.fields)
     group = deps.consumers.get(header.consumer_group)
     if group is None:
@@ -424,7 +426,7 @@ def subscription_body(subscription: Subscription) -> SubscriptionData:
 
 
 def query_subscription(deps: ClientDeps, _: Connection, request: Command) -> Command:
-    """QUERY_SUBSCRIPTION_BY_CONSUMER (5.x): what a group wants of a topic; nothing if offline."""
+    """QUERY_SUBSCRIPTION_BY_CONSUMER (5.x): the filter of a group; nothing if it is offline."""
     header = decode(QuerySubscriptionByConsumerRequest, request.fields)
     found = deps.consumers.subscription(header.group, header.topic or "")
     body = QuerySubscriptionBody(

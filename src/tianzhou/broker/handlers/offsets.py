@@ -1,4 +1,4 @@
-"""Offsets: how far groups are, and where queues begin and end."""
+"""Offsets: committed offsets of groups, and the first and last offsets of queues."""
 
 import asyncio
 import logging
@@ -50,7 +50,7 @@ INT64_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetDeps:
-    """What these requests need of a broker."""
+    """Dependencies of these handlers."""
 
     settings: LiveSettings[BrokerConfig]
     topics: TopicTable
@@ -60,7 +60,7 @@ class OffsetDeps:
     consumers: ConsumerTable[Connection]
     limits: TableLimits
     saved: Callable[[], Awaitable[bool]]
-    """Waits until the tables are on disk."""
+    """Saves the tables; False if that failed."""
 
 
 # -- of groups -------------------------------------------------------------------------------------
@@ -71,12 +71,12 @@ def query_consumer_offset(deps: OffsetDeps, _: Connection, request: Command) -> 
     header = decode(QueryConsumerOffsetRequest, request.fields)
     found = deps.offsets.find(header.consumer_group, header.topic, header.queue_id)
     if found != NOT_FOUND:
-        return _found(QueryConsumerOffsetResponse(queue_offset=found))
-    # A group that is new to a short queue begins at its beginning, wherever its client would: it
-    # would otherwise miss the messages that were sent while it was being set up.
+        return _success(QueryConsumerOffsetResponse(queue_offset=found))
+    # A group that is new to a short queue starts at its beginning, whatever its client prefers:
+    # otherwise it would miss messages that were sent while it was being set up.
     may_begin_at_zero = header.set_zero_if_not_found is not False
     if may_begin_at_zero and _is_whole_in_memory(deps, header.topic, header.queue_id):
-        return _found(QueryConsumerOffsetResponse(queue_offset=0))
+        return _success(QueryConsumerOffsetResponse(queue_offset=0))
     raise RequestError(
         ResponseCode.QUERY_NOT_FOUND,
         f"group {validation.shorten(header.consumer_group)} has committed no offset in topic "
@@ -123,7 +123,7 @@ def update_consumer_offset(deps: OffsetDeps, connection: Connection, request: Co
 
 
 def _check_queue(deps: OffsetDeps, topic: TopicConfig, queue_id: int) -> None:
-    """Raises RequestError for a queue that there is not; one of former times counts as there."""
+    """Raises RequestError for an unknown queue; a queue with messages of earlier times is known."""
     name, count = topic.topic_name or "", max(topic.read_queue_count, topic.write_queue_count)
     exists = 0 <= queue_id < count or (
         count <= queue_id < TOPIC_QUEUES_MAX and deps.store.max_offset(name, queue_id) > 0
@@ -144,9 +144,9 @@ def _check_room(deps: OffsetDeps, count: int, group: str, topic: str) -> None:
 
 
 async def clone_group_offset(deps: OffsetDeps, connection: Connection, request: Command) -> Command:
-    """CLONE_GROUP_OFFSET: one group stands where another does, in one topic or in all of its.
+    """CLONE_GROUP_OFFSET: copy the offsets of a group to another, of one topic or of all.
 
-    RocketMQ copies nothing if no topic is named, by an oversight; here it copies all.
+    RocketMQ copies nothing if no topic is named, by an oversight; here all are copied.
     """
     header = decode(CloneGroupOffsetRequest, request.fields)
     source, target = header.src_group, header.dest_group
@@ -180,7 +180,7 @@ def _copy_steps(
             more = len(deps.offsets.of_topic_and_group(topic, source))
             _check_room(deps, deps.offsets.count + more - 1, target, topic)
             deps.offsets.copy(source, target, topic)
-            log.info("group %s: stands where %s does in %s, by %s",
+            log.info("group %s: has the offsets of %s in %s, by %s",
                      target, source, topic, connection.peer)  # fmt: skip
 
 
@@ -192,7 +192,7 @@ async def _save(deps: OffsetDeps) -> None:
     if not await deps.saved():
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
-            "the change counts now, but it cannot be saved: see the broker's log",
+            "the change is in effect, but it cannot be saved: see the broker's log",
         )
 
 
@@ -200,9 +200,9 @@ async def _save(deps: OffsetDeps) -> None:
 def query_correction_offset(deps: OffsetDeps, _: Connection, request: Command) -> Steps[Command]:
     """QUERY_CORRECTION_OFFSET: the lowest offset of all groups in each queue of a topic.
 
-    Groups in `filterGroups` do not count. Where the group to compare with stands lower still, the
-    answer is the highest number there is. RocketMQ forgets the offsets of the filtered groups for
-    good when it is asked; that is not copied.
+    Groups in `filterGroups` are left out. Where the group to compare with has a lower offset, the
+    result is the largest integer. RocketMQ deletes the offsets of the filtered groups with this
+    request; that is not copied.
     """
     header = decode(QueryCorrectionOffsetRequest, request.fields)
     left_out = {group for group in (header.filter_groups or "").split(",") if group}
@@ -227,25 +227,25 @@ def get_max_offset(deps: OffsetDeps, _: Connection, request: Command) -> Command
     """GET_MAX_OFFSET."""
     header = decode(GetMaxOffsetRequest, request.fields)
     found = deps.store.max_offset(header.topic, header.queue_id)
-    return _found(GetMaxOffsetResponse(queue_offset=found))
+    return _success(GetMaxOffsetResponse(queue_offset=found))
 
 
 def get_min_offset(deps: OffsetDeps, _: Connection, request: Command) -> Command:
     """GET_MIN_OFFSET."""
     header = decode(GetMinOffsetRequest, request.fields)
     found = deps.store.min_offset(header.topic, header.queue_id)
-    return _found(GetMinOffsetResponse(queue_offset=found))
+    return _success(GetMinOffsetResponse(queue_offset=found))
 
 
 async def search_offset_by_timestamp(deps: OffsetDeps, _: Connection, request: Command) -> Command:
-    """SEARCH_OFFSET_BY_TIMESTAMP; reads old messages, so it is done beside the event loop."""
+    """SEARCH_OFFSET_BY_TIMESTAMP; reads old messages, so it runs in a thread."""
     header = decode(SearchOffsetRequest, request.fields)
     upper = (header.boundary_type or "").upper() == "UPPER"
     boundary = Boundary.UPPER if upper else Boundary.LOWER
     found = await asyncio.to_thread(
         deps.store.offset_by_time, header.topic, header.queue_id, header.timestamp, boundary
     )
-    return _found(SearchOffsetResponse(queue_offset=found))
+    return _success(SearchOffsetResponse(queue_offset=found))
 
 
 def get_earliest_store_time(deps: OffsetDeps, _: Connection, request: Command) -> Command:
@@ -253,8 +253,8 @@ def get_earliest_store_time(deps: OffsetDeps, _: Connection, request: Command) -
     header = decode(GetEarliestMsgStoretimeRequest, request.fields)
     found = deps.store.earliest_time(header.topic, header.queue_id)
     timestamp = _NO_TIME if found is None else found
-    return _found(GetEarliestMsgStoretimeResponse(timestamp=timestamp))
+    return _success(GetEarliestMsgStoretimeResponse(timestamp=timestamp))
 
 
-def _found(header: Header) -> Command:
+def _success(header: Header) -> Command:
     return Command(code=ResponseCode.SUCCESS, ext_fields=encode(header))

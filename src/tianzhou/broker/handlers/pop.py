@@ -1,11 +1,11 @@
-"""Pop consumption: messages of a queue are shared among consumers, and the broker keeps the place.
+"""Pop consumption: consumers share the messages of a queue, and the broker keeps the offsets.
 
-    POP_MESSAGE   the retry topics now and then first, then the queues, then the retry topics
-                  -> what is found is noted as in flight -> answer, or wait until something comes
-    PEEK_MESSAGE, NOTIFICATION, POLLING_INFO   look, wait for something to pop, count who waits
+    POP_MESSAGE   sometimes the retry topics first, then the queues, then the retry topics
+                  -> messages are recorded as in flight -> response, or park until one comes
+    PEEK_MESSAGE, NOTIFICATION, POLLING_INFO   read only, park only, count parked requests
 
-Nothing leaves before it is noted: a message that a consumer has is in the index, or it will be
-popped again. What consumers say about what they have is served by `pop_ack.py`.
+A message is recorded before it is sent: every message that a consumer has is in the index, or is
+popped again. Acknowledgements are served by `pop_ack.py`.
 """
 
 import re
@@ -60,12 +60,12 @@ _TURNS_MAX = 65_536
 _ATTEMPT_ID_MAX = 256
 _MESSAGES_MAX = 32
 _LOOKS_MAX = 4
-"""Reads of one queue in a row when a filter rejects everything."""
+"""Reads of one queue in a row while a filter rejects everything."""
 _FROM_FIRST = 0
 _PERCENT = 100
 _QUEUE_OFFSET = struct.Struct(">q")
 _QUEUE_OFFSET_AT = 20
-"""Where a record has the queue offset."""
+"""Position of the queue offset in a record."""
 
 _WRONG_PLACE = (
     ReadStatus.OFFSET_TOO_SMALL,
@@ -76,7 +76,7 @@ _WRONG_PLACE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PopDeps:
-    """What pop consumption needs of a broker."""
+    """Dependencies of the handlers of pop consumption."""
 
     settings: LiveSettings[BrokerConfig]
     topics: TopicTable
@@ -90,7 +90,7 @@ class PopDeps:
     steady: Clock
     may_consume: MayConsume
     turns: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
-    """How often a group popped a topic; the queue to begin with goes round."""
+    """Pops by topic and group; the first queue of a pop rotates."""
 
 
 # -- popping ---------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def _check_sizes(config: BrokerConfig, header: PopMessageRequest) -> None:
 
 
 def check_retry_topic(config: BrokerConfig, group: str, topic: str) -> None:
-    """What is not acknowledged in time can be stored for the group. Raises RequestError."""
+    """Ensure that the retry topic of the group has a valid name. Raises RequestError."""
     if not topic.startswith(RETRY_TOPIC_PREFIX):
         name = receipts.retry_topic(group, topic, v2=config.enable_retry_topic_v2)
         validation.check_derived_topic(name)
@@ -150,7 +150,7 @@ def check_invisible(config: BrokerConfig, invisible_time_ms: int, least_ms: int)
 
 @dataclass(slots=True)
 class _Gathered:
-    """What a pop has found so far."""
+    """The messages that a pop has collected."""
 
     records: list[memoryview | bytes] = field(default_factory=list[memoryview | bytes])
     changes: list[Change] = field(default_factory=list[Change])
@@ -158,15 +158,15 @@ class _Gathered:
     places: list[str] = field(default_factory=list[str])
     counts: list[str] = field(default_factory=list[str])
     rest: int = 0
-    """Messages that are left in the queues that were looked at."""
+    """Messages left in the queues that were read."""
     is_more: bool = False
-    """Whether a filter rejected so many messages that the rest is for another time."""
+    """Whether a filter rejected so many messages that the read stopped early."""
 
 
 def _pop(
     deps: PopDeps, config: BrokerConfig, header: PopMessageRequest, subscription: Subscription
 ) -> tuple[Command, bool]:
-    """The answer, which is no SUCCESS if there is nothing, and whether to look again soon."""
+    """The response, not SUCCESS without messages, and whether to retry at once."""
     now_ms, began_ms = deps.clock(), deps.steady()
     got = _Gathered()
     for topic, queue_id in _queues(deps, config, header):
@@ -203,7 +203,7 @@ def _pop(
 
 
 def _check_room(deps: PopDeps, config: BrokerConfig, changes: list[Change]) -> None:
-    """Raises RequestError if groups pop too many queues."""
+    """Raises RequestError if the table of popped queues is full."""
     table = deps.pops.table
     new = [change.key for change in changes if table.next_offset(change.key) is None]
     if new:
@@ -217,7 +217,7 @@ def _check_room(deps: PopDeps, config: BrokerConfig, changes: list[Change]) -> N
 def _queues(
     deps: PopDeps, config: BrokerConfig, header: PopMessageRequest
 ) -> Iterator[tuple[str, int]]:
-    """The queues to look into, in this order."""
+    """The queues to read, in this order."""
     counted = (header.consumer_group, header.topic)
     turn = deps.turns.get(counted, 0)
     if len(deps.turns) >= _TURNS_MAX:
@@ -312,10 +312,10 @@ _HANDLE = re.compile(re.escape(f"{properties.POP_CK}{properties.NAME_VALUE_SEPAR
 
 
 def _without_handle(record: memoryview) -> memoryview | bytes:
-    """A record without the handle of another pop.
+    """A record without the receipt handle of another pop.
 
-    Sends lose it; logs that an older version or RocketMQ 4.9 wrote may have it, and clients would
-    acknowledge by it.
+    Sends drop that property; logs of an older version or of RocketMQ 4.9 may have it, and clients
+    would acknowledge with it.
     """
     if _HANDLE.search(record) is None:
         return record
@@ -327,7 +327,7 @@ def _without_handle(record: memoryview) -> memoryview | bytes:
 
 
 def _as_sent(record: memoryview, topic: str, handle: Receipt) -> bytes:
-    """A record of a retry topic under the topic it was sent to, with the handle of where it is."""
+    """A record of a retry topic under its original topic, with the receipt handle."""
     message = decode_record(record, check_crc=False)
     handle = Receipt(
         handle.start_offset, handle.pop_time_ms, handle.invisible_time_ms, handle.revive_queue_id,
@@ -338,7 +338,7 @@ def _as_sent(record: memoryview, topic: str, handle: Receipt) -> bytes:
 
 
 def _first_offset(deps: PopDeps, config: BrokerConfig, key: Key, init_mode: int) -> int:
-    """Where a group begins that is new to a queue, as RocketMQ has it."""
+    """The first queue offset of a group that is new to a queue, as in RocketMQ."""
     store = deps.store
     low = store.min_offset(key.topic, key.queue_id)
     if init_mode == _FROM_FIRST or key.topic.startswith(RETRY_TOPIC_PREFIX):
@@ -357,9 +357,9 @@ def _is_recent(store: MessageStore, key: Key) -> bool:
 def _read(
     deps: PopDeps, subscription: Subscription, key: Key, start: int, count: int
 ) -> tuple[int, Read, bool]:
-    """What is found, from which place on, and whether that lies before the place asked for.
+    """The messages, their first queue offset, and whether that is below the offset asked for.
 
-    Without records the place is where to go on; what a filter rejects is passed over.
+    Without messages it is the next offset; messages that a filter rejects are skipped.
     """
     by_tags = subscription.is_by_tags and not subscription.tags.selects_all
     sql = subscription.sql
@@ -391,14 +391,14 @@ def _check_allowed(
     if not config.broker_permission & PERM_READ:
         raise RequestError(
             ResponseCode.NO_PERMISSION,
-            f"broker {config.broker_name} gives no messages: brokerPermission is "
+            f"broker {config.broker_name} serves no messages: brokerPermission is "
             f"{validation.describe_permission(config.broker_permission)}",
         )
     topic = find_topic(deps, config, topic_name)
     if not topic.perm & PERM_READ:
         raise RequestError(
             ResponseCode.NO_PERMISSION,
-            f"topic {topic_name} gives no messages: its permission is "
+            f"topic {topic_name} serves no messages: its permission is "
             f"{validation.describe_permission(topic.perm)}",
         )
     if queue_id >= topic.read_queue_count:
@@ -441,7 +441,7 @@ def find_topic(deps: PopDeps, config: BrokerConfig, name: str) -> TopicConfig:
 def _subscription(
     config: BrokerConfig, topic: str, expression: str | None, kind: str | None
 ) -> Subscription:
-    """What a pop wants; everything if it does not say. Raises RequestError."""
+    """The filter of a pop; all messages by default. Raises RequestError."""
     subscription = make_subscription(topic, expression or "*", kind if expression else None, 0)
     if subscription.problem is not None:
         raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, subscription.problem)
@@ -454,7 +454,7 @@ def _subscription(
     return subscription
 
 
-# -- waiting ---------------------------------------------------------------------------------------
+# -- parking ---------------------------------------------------------------------------------------
 
 
 def _park(
@@ -464,7 +464,7 @@ def _park(
     request: Command,
     waiting: WaitingPop,
 ) -> int | None:
-    """None if the request waits now, else the code to answer it with."""
+    """Park the request; returns None, or the response code if it cannot be parked."""
     header, polls = waiting.header, deps.polls
     if header.poll_time_ms <= 0 or request.is_oneway:
         return ResponseCode.POLLING_TIMEOUT
@@ -488,7 +488,7 @@ def _waiting(
 
 
 def serve_waiting(deps: PopDeps, parked: PopParked, is_due: bool) -> bool:
-    """Answer a request that waits, if there is something to tell or its time is up."""
+    """Respond to a parked request if there is a message or an error, or if it has timed out."""
     waiting, connection = parked.request, parked.owner
     if connection.closed:
         deps.polls.remove(parked)
@@ -531,11 +531,11 @@ def _answer_to(
     return (_notice(has_msg=True) if found else None), False
 
 
-# -- looking ---------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 
 
 def notification(deps: PopDeps, connection: Connection, request: Command) -> Answer:
-    """NOTIFICATION: an answer as soon as there is something to pop."""
+    """NOTIFICATION: responds as soon as there is something to pop."""
     header = decode(NotificationRequest, request.fields)
     config = deps.settings.config
     _check_allowed(deps, config, header.consumer_group, header.topic, header.queue_id)
@@ -574,7 +574,7 @@ def _has_message(
 
 
 def peek_message(deps: PopDeps, _: Connection, request: Command) -> Command:
-    """PEEK_MESSAGE: what the next pop would find, without taking it."""
+    """PEEK_MESSAGE: what the next pop would return; nothing becomes in flight."""
     header = decode(PeekMessageRequest, request.fields)
     config = deps.settings.config
     topic = _check_allowed(deps, config, header.consumer_group, header.topic, header.queue_id)
@@ -609,7 +609,7 @@ def peek_message(deps: PopDeps, _: Connection, request: Command) -> Command:
 
 
 def polling_info(deps: PopDeps, _: Connection, request: Command) -> Command:
-    """POLLING_INFO: how many requests of a group wait for a queue."""
+    """POLLING_INFO: how many requests of a group are parked for a queue."""
     header = decode(PollingInfoRequest, request.fields)
     config = deps.settings.config
     _check_allowed(deps, config, header.consumer_group, header.topic, header.queue_id)

@@ -1,7 +1,7 @@
-"""Pop consumption: what consumers say about the messages they have, by the handles of those.
+"""Pop consumption: acknowledgements and changed invisible times, by receipt handle.
 
-ACK_MESSAGE, BATCH_ACK_MESSAGE   they are done with
-CHANGE_MESSAGE_INVISIBLETIME     they shall come back at another time
+ACK_MESSAGE, BATCH_ACK_MESSAGE   messages are processed
+CHANGE_MESSAGE_INVISIBLETIME     messages become visible at another time
 """
 
 import base64
@@ -30,7 +30,7 @@ from tianzhou.remoting.slices import Steps, sliced
 
 
 def ack_message(deps: PopDeps, _: Connection, request: Command) -> Command:
-    """ACK_MESSAGE. A handle that is worth nothing any more does nothing, as in RocketMQ."""
+    """ACK_MESSAGE. A handle that is no longer valid has no effect, as in RocketMQ."""
     header = decode(AckMessageRequest, request.fields)
     handle = receipts.parse_receipt(header.extra_info)
     _check_place(deps, header.topic, header.queue_id, header.queue_offset)
@@ -51,7 +51,7 @@ def _note_acked(deps: PopDeps, changes: list[Change]) -> None:
     for key, *_ in changes:
         deps.stats.acked[key.topic, key.group] += 1
     if deps.settings.config.enable_pop_message_threshold:
-        # There may be room for more where there was none.
+        # Parked pops may find messages now that fewer are in flight.
         for topic in {receipts.origin_topic(key.group, key.topic) for key, *_ in changes}:
             deps.polls.visible(topic)
 
@@ -96,7 +96,7 @@ def _ack_in_order(deps: PopDeps, key: Key, queue_offset: int, pop_time_ms: int) 
 
 @sliced
 def batch_ack_message(deps: PopDeps, _: Connection, request: Command) -> Steps[Command]:
-    """BATCH_ACK_MESSAGE: acknowledgements of several pops, each with the bits of its messages."""
+    """BATCH_ACK_MESSAGE: acknowledgements of several pops, each with a bit set of messages."""
     acks = None
     if request.body:
         acks = (yield from decode_request_steps(BatchAckMessageBody, request.body)).acks
@@ -117,7 +117,7 @@ def batch_ack_message(deps: PopDeps, _: Connection, request: Command) -> Steps[C
 
 
 _NOTED_TOGETHER = 64
-"""Acknowledgements that are looked up and written without a pause: nothing changes in between."""
+"""Acknowledgements looked up and written in one step: nothing changes in between."""
 
 
 def _ack_some(deps: PopDeps, acked: list[tuple[BatchAck, Key, int]]) -> None:
@@ -134,7 +134,7 @@ def _ack_some(deps: PopDeps, acked: list[tuple[BatchAck, Key, int]]) -> None:
 
 
 def _check_bits(acks: list[BatchAck]) -> None:
-    """Raises RequestError before any of them counts."""
+    """Raises RequestError before any of them takes effect."""
     count = sum(len(ack.bit_set or "") for ack in acks) * 6
     if count > ACKED_BITS_MAX:
         raise RequestError(
@@ -156,7 +156,7 @@ def _acked_offsets(ack: BatchAck) -> Iterator[int]:
 
 
 def change_invisible_time(deps: PopDeps, _: Connection, request: Command) -> Command:
-    """CHANGE_MESSAGE_INVISIBLETIME: a message shall come back at another time."""
+    """CHANGE_MESSAGE_INVISIBLETIME: change when a message becomes visible again."""
     header = decode(ChangeInvisibleTimeRequest, request.fields)
     handle = receipts.parse_receipt(header.extra_info)
     _check_place(deps, header.topic, header.queue_id, header.queue_offset)
@@ -178,12 +178,12 @@ def change_invisible_time(deps: PopDeps, _: Connection, request: Command) -> Com
             f"in flight by this handle: it is acknowledged, or its time was up",
         )
     deps.pops.apply([change])
-    # As RocketMQ counts it: acknowledged, and popped anew.
+    # Counted as in RocketMQ: acknowledged, and popped again.
     deps.stats.acked[key.topic, key.group] += 1
     deps.stats.popped[key.topic, key.group] += 1
-    told = ChangeInvisibleTimeResponse(
+    response = ChangeInvisibleTimeResponse(
         pop_time_ms=pop_time_ms,
         invisible_time_ms=invisible_time_ms,
         revive_queue_id=handle.revive_queue_id,
     )
-    return Command(code=ResponseCode.SUCCESS, ext_fields=encode(told))
+    return Command(code=ResponseCode.SUCCESS, ext_fields=encode(response))

@@ -1,11 +1,11 @@
-"""Pulling: what a consumer gets, what it is told when there is nothing, and who waits.
+"""Pulling: what a consumer gets, what the response is without messages, and which pulls are parked.
 
-    header -> group, topic, queue -> subscription -> read -> answer, or park until a message comes
+    header -> group, topic, queue -> subscription -> read -> response, or park until a message comes
 
-What has to come from the disk is fetched by a thread first (`cold.py`).
+Messages that are only on disk are read by a thread first (`storing/disk_prefetch.py`).
 
-A parked pull keeps its place in the queue: when messages arrive that its filter does not want, it
-moves on and goes on waiting.
+A parked pull remembers its queue offset: when messages arrive that its filter rejects, the offset
+advances and the pull stays parked.
 """
 
 import asyncio
@@ -56,16 +56,16 @@ _CODES = {
 
 
 MayConsume = Callable[[Connection, str | None, str, str], bool]
-"""Whether a connection with an account may still consume a topic as a group."""
+"""Whether the account of a connection may still consume a topic with a group."""
 
 
 def anyone_may_consume(_: Connection, __: str | None, ___: str, ____: str) -> bool:
-    """There is no access control."""
+    """For brokers without access control."""
     return True
 
 
 def refuse_waiting(topic: str, group: str) -> RequestError:
-    """The right to consume was taken away while a request waited."""
+    """The error for a parked request whose account has lost its permission."""
     return RequestError(
         ResponseCode.NO_PERMISSION,
         f"access denied: group {validation.shorten(group)} may no longer read topic "
@@ -75,7 +75,7 @@ def refuse_waiting(topic: str, group: str) -> RequestError:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What is left of a request while it is parked: enough to answer it."""
+    """What is stored of a parked request: enough to respond to it."""
 
     header: PullMessageRequest
     subscription: Subscription
@@ -86,7 +86,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullDeps:
-    """What pulling needs of a broker."""
+    """Dependencies of the handlers of pulls."""
 
     settings: LiveSettings[BrokerConfig]
     topics: TopicTable
@@ -98,14 +98,14 @@ class PullDeps:
     stats: Stats
     steady: Clock
     arm: Callable[[int], None]
-    """Told when the next parked pull runs out of time."""
-    found: Callable[[PullMessageRequest, Subscription, int], None]
-    """Told of each pull that found something, and of where its queue is read next."""
+    """Called with the deadline of each parked pull."""
+    on_messages: Callable[[PullMessageRequest, Subscription, int], None]
+    """Called for each pull answered with messages, with the next queue offset."""
     may_consume: MayConsume = anyone_may_consume
 
 
-class Asked(NamedTuple):
-    """A pull that is allowed."""
+class CheckedPull(NamedTuple):
+    """A pull that passed the checks."""
 
     connection: Connection
     request: Command
@@ -122,26 +122,26 @@ def pull_message(deps: PullDeps, connection: Connection, request: Command) -> An
     if request.code == RequestCode.LITE_PULL_MESSAGE and not config.lite_pull_message_enable:
         raise RequestError(
             ResponseCode.NO_PERMISSION,
-            f"broker {config.broker_name} answers no lite pulls: litePullMessageEnable is false",
+            f"broker {config.broker_name} serves no lite pulls: litePullMessageEnable is false",
         )
     group = _check_allowed(deps, config, header)
     subscription = _subscription_of(deps, config, group, header)
     moved = _moved_by_reset(deps, header, header.queue_offset)
     if moved is not None:
         return moved
-    asked = Asked(connection, request, header, group, subscription, connection.account)
+    checked = CheckedPull(connection, request, header, group, subscription, connection.account)
     count = min(header.max_msg_count, config.pull_batch_max_message_count)
     if disk_prefetch.needs_disk(
         deps.store, header.topic, header.queue_id, header.queue_offset, count
     ):
-        return _pull_from_disk(deps, asked)
-    return _pull(deps, asked)
+        return _pull_from_disk(deps, checked)
+    return _pull(deps, checked)
 
 
-async def _pull_from_disk(deps: PullDeps, asked: Asked) -> Command | Deferral:
-    """Let a thread wait for the disk; meanwhile all others are served."""
-    topic, queue_id = asked.header.topic, asked.header.queue_id
-    queue_offset = asked.header.queue_offset
+async def _pull_from_disk(deps: PullDeps, checked: CheckedPull) -> Command | Deferral:
+    """Read from the disk in a thread first, so that the loop serves other requests."""
+    topic, queue_id = checked.header.topic, checked.header.queue_id
+    queue_offset = checked.header.queue_offset
     try:
         await asyncio.to_thread(
             disk_prefetch.prefetch_next, deps.store, topic, queue_id, queue_offset
@@ -152,12 +152,12 @@ async def _pull_from_disk(deps: PullDeps, asked: Asked) -> Command | Deferral:
             f"topic {topic}, queue {queue_id}: messages from {queue_offset} on cannot be read from "
             f"the disk: {e.strerror or e}",
         ) from e
-    return _pull(deps, asked)
+    return _pull(deps, checked)
 
 
-def _pull(deps: PullDeps, asked: Asked) -> Command | Deferral:
-    """Answer with what there is, or let the pull wait for more."""
-    _, _, header, group, subscription, _ = asked
+def _pull(deps: PullDeps, checked: CheckedPull) -> Command | Deferral:
+    """Respond with messages, or park the pull."""
+    _, _, header, group, subscription, _ = checked
     config = deps.settings.config
     started_ms = deps.steady()
     read = _read(deps, config, header, subscription, header.queue_offset)
@@ -167,10 +167,10 @@ def _pull(deps: PullDeps, asked: Asked) -> Command | Deferral:
         deps.offsets.commit(
             header.consumer_group, header.topic, header.queue_id, header.commit_offset
         )
-    if code == ResponseCode.PULL_NOT_FOUND and _park(deps, config, asked):
+    if code == ResponseCode.PULL_NOT_FOUND and _park(deps, config, checked):
         return PARKED
     if code == ResponseCode.SUCCESS:
-        deps.found(header, subscription, read.next_offset)
+        deps.on_messages(header, subscription, read.next_offset)
     return _answer(deps, config, header, group, read, code, started_ms)
 
 
@@ -184,7 +184,7 @@ def _check_allowed(
     if not config.broker_permission & PERM_READ:
         raise RequestError(
             ResponseCode.NO_PERMISSION,
-            f"broker {config.broker_name} gives no messages: brokerPermission is "
+            f"broker {config.broker_name} serves no messages: brokerPermission is "
             f"{validation.describe_permission(config.broker_permission)}",
         )
     group = deps.groups.find(
@@ -218,7 +218,7 @@ def _check_allowed(
     if not topic.perm & PERM_READ:
         raise RequestError(
             ResponseCode.NO_PERMISSION,
-            f"topic {header.topic} gives no messages: its permission is "
+            f"topic {header.topic} serves no messages: its permission is "
             f"{validation.describe_permission(topic.perm)}",
         )
     if not 0 <= header.queue_id < topic.read_queue_count:
@@ -263,7 +263,7 @@ def _subscription_of(
 def _registered_subscription(
     deps: PullDeps, group: SubscriptionGroupConfig, header: PullMessageRequest
 ) -> Subscription:
-    """What the group's heartbeats say. Raises RequestError."""
+    """The subscription of the group's heartbeats. Raises RequestError."""
     name = header.consumer_group
     members = deps.consumers.get(name)
     if members is None:
@@ -324,7 +324,7 @@ def _read(
 def _code_of(read: Read, queue_offset: int) -> int:
     code = _CODES.get(read.status)
     if code is None:
-        # The queue is empty: the beginning is where to wait, any other place is wrong.
+        # The queue is empty: a pull waits at offset 0, any other offset is wrong.
         return ResponseCode.PULL_OFFSET_MOVED if queue_offset else ResponseCode.PULL_NOT_FOUND
     return code
 
@@ -332,7 +332,7 @@ def _code_of(read: Read, queue_offset: int) -> int:
 def _moved_by_reset(
     deps: PullDeps, header: PullMessageRequest, queue_offset: int
 ) -> Command | None:
-    """Where the group has to go on, if it was reset and this consumer is the first to ask."""
+    """The response with the new offset after a reset, to the first consumer that pulls."""
     group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
     wanted = deps.offsets.take_reset(group, topic, queue_id)
     if wanted is None or wanted == queue_offset:
@@ -352,7 +352,7 @@ def _moved_by_reset(
     )
 
 
-# -- answering -------------------------------------------------------------------------------------
+# -- responses -------------------------------------------------------------------------------------
 
 
 def _answer(
@@ -396,12 +396,12 @@ def _answer(
     )
 
 
-# -- waiting ---------------------------------------------------------------------------------------
+# -- long polling ----------------------------------------------------------------------------------
 
 
-def _park(deps: PullDeps, config: BrokerConfig, asked: Asked) -> bool:
-    """Let a pull wait; False if it cannot or does not want to."""
-    connection, request, header, _, subscription, account = asked
+def _park(deps: PullDeps, config: BrokerConfig, checked: CheckedPull) -> bool:
+    """Park a pull; False if it does not allow that, or too many are parked."""
+    connection, request, header, _, subscription, account = checked
     if not header.sys_flag & MAY_SUSPEND or request.is_oneway:
         return False
     cost = subscription.cost
@@ -421,25 +421,25 @@ def _park(deps: PullDeps, config: BrokerConfig, asked: Asked) -> bool:
 
 
 def wake(deps: PullDeps, parked: Parked[Connection, Waiting]) -> None:
-    """Messages have arrived in the queue of a parked pull: answer it if it wants them."""
+    """Respond to a parked pull if its queue has messages that its filter selects."""
     if parked in deps.parked:
         _try_parked(deps, parked, is_due=False)
 
 
 def answer_due(deps: PullDeps, now_ms: int) -> None:
-    """Answer those whose time is up."""
+    """Respond to parked pulls that have timed out."""
     for parked in deps.parked.take_due(now_ms):
         _try_parked(deps, parked, is_due=True)
 
 
 def answer_all(deps: PullDeps) -> None:
-    """Answer everyone who waits, found or not: the broker stops."""
+    """Respond to all parked pulls, with or without messages: the broker stops."""
     for parked in deps.parked.take_all():
         _try_parked(deps, parked, is_due=True)
 
 
 def _try_parked(deps: PullDeps, parked: Parked[Connection, Waiting], *, is_due: bool) -> None:
-    """Answer a parked pull if there is something to tell, or if its time is up."""
+    """Respond to a parked pull if there is a message or an error, or if it has timed out."""
     waiting, connection = parked.request, parked.owner
     if connection.closed:
         deps.parked.remove(parked)
@@ -451,7 +451,7 @@ def _try_parked(deps: PullDeps, parked: Parked[Connection, Waiting], *, is_due: 
         group = _check_allowed(deps, config, header)
         answer = _moved_by_reset(deps, header, parked.queue_offset)
         if answer is None:
-            answer = _look_again(deps, config, parked, group, is_due=is_due)
+            answer = _retry_parked(deps, config, parked, group, is_due=is_due)
         if answer is None:
             return
     except RequestError as e:
@@ -469,7 +469,7 @@ def _try_parked(deps: PullDeps, parked: Parked[Connection, Waiting], *, is_due: 
     )
 
 
-def _look_again(
+def _retry_parked(
     deps: PullDeps,
     config: BrokerConfig,
     parked: Parked[Connection, Waiting],
@@ -477,7 +477,7 @@ def _look_again(
     *,
     is_due: bool,
 ) -> Command | None:
-    """The answer to a parked pull; None if it goes on waiting."""
+    """The response to a parked pull; None if it stays parked."""
     header = parked.request.header
     started_ms = deps.steady()
     read = _read(deps, config, header, parked.request.subscription, parked.queue_offset)
@@ -488,5 +488,5 @@ def _look_again(
         parked.queue_offset = max(parked.queue_offset, read.next_offset)
         return None
     if code == ResponseCode.SUCCESS:
-        deps.found(header, parked.request.subscription, read.next_offset)
+        deps.on_messages(header, parked.request.subscription, read.next_offset)
     return _answer(deps, config, header, group, read, code, started_ms)

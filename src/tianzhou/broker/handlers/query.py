@@ -1,4 +1,4 @@
-"""Looking for messages: by key, by unique key, and by the place that an offset id names."""
+"""Message queries: by key, by unique key, and by offset message id."""
 
 import asyncio
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _UNIQUE_KEYS = "U"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryDeps:
-    """What these requests need of a broker."""
+    """Dependencies of these handlers."""
 
     store: MessageStore
 
@@ -32,7 +32,7 @@ class QueryDeps:
 async def query_message(deps: QueryDeps, _: Connection, request: Command) -> Command:
     """QUERY_MESSAGE: the records of a topic that have a key, within a range of store times.
 
-    The index and the messages may be old, so they are read beside the event loop.
+    The index and the messages may be old, so they are read in a thread.
     """
     header = decode(QueryMessageRequest, request.fields)
     records = await asyncio.to_thread(_find, deps, header)
@@ -49,7 +49,7 @@ async def query_message(deps: QueryDeps, _: Connection, request: Command) -> Com
 
 
 def _find(deps: QueryDeps, header: QueryMessageRequest) -> list[memoryview]:
-    # Whoever asks for a producer's id means all of its messages, whatever count it names (5.x).
+    # A query for a producer's id returns all of its messages, whatever its count is (5.x).
     count = _UNIQUE_COUNT_MAX if header.unique_key else max(header.max_count, 1)
     records = deps.store.query(
         header.topic, header.key, header.begin_timestamp, header.end_timestamp, count
@@ -58,7 +58,7 @@ def _find(deps: QueryDeps, header: QueryMessageRequest) -> list[memoryview]:
 
 
 def _is_of_kind(record: memoryview, header: QueryMessageRequest) -> bool:
-    """Whether the key is of the kind that a query of 5.x names; one index holds all kinds."""
+    """Whether the key is of the type that a query of 5.x names; one index holds all types."""
     if not header.index_type:
         return True
     named = decode_record(record, check_crc=False, read_body=False).properties
@@ -70,7 +70,7 @@ def _is_of_kind(record: memoryview, header: QueryMessageRequest) -> bool:
 
 
 def view_message_by_id(deps: QueryDeps, _: Connection, request: Command) -> Command:
-    """VIEW_MESSAGE_BY_ID: the record at one place of the log."""
+    """VIEW_MESSAGE_BY_ID: the record at a log offset."""
     header = decode(ViewMessageRequest, request.fields)
     record = deps.store.record_at(header.log_offset)
     if record is None:

@@ -1,4 +1,4 @@
-"""Locks of queues, for consumers that consume in order."""
+"""Queue locks, for consumers that process messages in order."""
 
 import logging
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ _TOGETHER = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockDeps:
-    """What these requests need of a broker."""
+    """Dependencies of these handlers."""
 
     settings: LiveSettings[BrokerConfig]
     topics: TopicTable
@@ -43,13 +43,13 @@ class LockDeps:
     limits: TableLimits
     locks: QueueLocks
     strays: QueueLocks
-    """Locks of queues that this broker does not have: few, so that they leave room for others."""
+    """Locks of queues that this broker does not have: few, to leave capacity for others."""
     steady: Clock
 
 
 @sliced
 def lock_batch(deps: LockDeps, _: Connection, request: Command) -> Steps[Command]:
-    """LOCK_BATCH_MQ: the answer lists the queues that are the client's now."""
+    """LOCK_BATCH_MQ: the response lists the queues that the client holds now."""
     told = yield from decode_request_steps(LockBatchRequestBody, request.body)
     config = deps.settings.config
     group, client_id = _owner(told.consumer_group, told.client_id)
@@ -88,7 +88,7 @@ def lock_batch(deps: LockDeps, _: Connection, request: Command) -> Steps[Command
 
 @sliced
 def unlock_batch(deps: LockDeps, _: Connection, request: Command) -> Steps[Command]:
-    """UNLOCK_BATCH_MQ: queues that are not the client's are left alone."""
+    """UNLOCK_BATCH_MQ: queues that the client does not hold are ignored."""
     told = yield from decode_request_steps(UnlockBatchRequestBody, request.body)
     group, client_id = _owner(told.consumer_group, told.client_id)
     wanted = yield from _names(told.queues)
@@ -110,7 +110,7 @@ def is_locked(deps: LockDeps, group: str) -> bool:
 
 
 def forget_expired(deps: LockDeps) -> None:
-    """Make room; called now and then."""
+    """Drop expired locks; called periodically."""
     now_ms, live_ms = deps.steady(), deps.settings.config.rebalance_lock_max_live_time
     for table in (deps.locks, deps.strays):
         table.forget_expired(now_ms, live_ms)
@@ -132,7 +132,7 @@ def _check_room(
     group: str,
     queues: list[QueueName],
 ) -> None:
-    """Raises RequestError if a table cannot take the locks that are new."""
+    """Raises RequestError if the new locks exceed the limit of a table."""
     if new_count := table.new_count(group, queues):
         what = f"queue {queues[0].queue_id} of topic {validation.shorten(queues[0].topic)}"
         deps.limits.check(
@@ -149,7 +149,7 @@ def _exists(deps: LockDeps, queue: QueueName) -> bool:
 
 
 def _names(queues: list[MessageQueue]) -> Steps[list[QueueName]]:
-    """Each queue once, as RocketMQ's set of them has it."""
+    """The queues without duplicates, as in RocketMQ's set."""
     named: dict[QueueName, None] = {}
     for some in _some(queues):
         for each in some:
@@ -159,5 +159,5 @@ def _names(queues: list[MessageQueue]) -> Steps[list[QueueName]]:
 
 
 def _some(items: list[T]) -> Iterator[list[T]]:
-    """A list in pieces that take a fraction of a millisecond each."""
+    """Split a list into pieces that take a fraction of a millisecond each."""
     return (items[at : at + _TOGETHER] for at in range(0, len(items), _TOGETHER))

@@ -1,7 +1,7 @@
-"""RECALL_MESSAGE: a producer takes back a timed message that still waits.
+"""RECALL_MESSAGE: a producer cancels a timed message that is not delivered yet.
 
-The recall is itself a message of the timer topic, so it survives what the waiting message survives.
-The answer says that it is stored; like RocketMQ's it does not say whether something still waited.
+The recall is itself a message of the timer topic, so it is as durable as the message it cancels.
+The response says that it is stored; as in RocketMQ it does not say whether a message was cancelled.
 """
 
 from collections.abc import Awaitable
@@ -33,7 +33,7 @@ _BODY = b"0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallDeps:
-    """What this needs of a broker."""
+    """Dependencies of this handler."""
 
     settings: LiveSettings[BrokerConfig]
     topics: TopicTable

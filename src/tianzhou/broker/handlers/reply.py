@@ -1,6 +1,6 @@
-"""Replies to requests: handed to the producer that waits for one, and kept in the reply topic.
+"""Replies of request-reply: sent to the producer that waits, and stored in the reply topic.
 
-A request names its sender's client id in REPLY_TO_CLIENT. Its consumer sends the reply with that
+A request has its sender's client id in REPLY_TO_CLIENT. Its consumer sends the reply with that
 property, to the broker that the sender is connected to and to the reply topic of its cluster.
 """
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyDeps:
-    """What these requests need of a broker."""
+    """Dependencies of these handlers."""
 
     settings: LiveSettings[BrokerConfig]
     producers: ProducerTable[Connection]
@@ -66,7 +66,7 @@ async def _send_reply(
         await _push(deps, connection, request, header)
     except RequestError as e:
         failure = e
-    # It is kept even if its receiver is gone, as RocketMQ does.
+    # It is stored even if its receiver is gone, as in RocketMQ.
     stored = await _store(deps, connection, request, header)
     if failure is not None:
         raise failure
@@ -96,7 +96,7 @@ def _check_topic(config: BrokerConfig, topic: str) -> None:
 async def _push(
     deps: ReplyDeps, connection: Connection, request: Command, header: SendHeader
 ) -> None:
-    """Hand the reply to its receiver. Raises RequestError, in RocketMQ's words if it has some."""
+    """Send the reply to its receiver. Raises RequestError, with RocketMQ's remark if it has one."""
     found = properties.decode(header.properties or "")
     client_id = found.get(properties.REPLY_TO_CLIENT)
     if not client_id:
@@ -143,12 +143,12 @@ async def _push(
 async def _store(
     deps: ReplyDeps, connection: Connection, request: Command, header: SendHeader
 ) -> Command | None:
-    """Keep the reply; that is for the record, so a failure to do so is only logged."""
+    """Store the reply; it is for inspection only, so a failure is only logged."""
     if not deps.settings.config.store_reply_message_enable:
         return None
     try:
         answer = send.store_message(deps.send, connection, request, header)
         return answer if isinstance(answer, Command) else await answer
     except RequestError as e:
-        log.warning("reply to topic %s: not kept: %s", validation.shorten(header.topic), e.remark)
+        log.warning("reply to topic %s: not stored: %s", validation.shorten(header.topic), e.remark)
         return None

@@ -1,10 +1,10 @@
-"""Sending: single messages and batches, in the long and the short form of the header.
+"""Sending: single messages and batches, with the long and the short form of the header.
 
-    header -> may it be sent now -> topic and queue -> properties -> store -> answer
+    header -> may the broker store now -> topic and queue -> properties -> store -> response
 
-Messages that must wait (delayed, timed, transactional) are put where they wait by the writer. A
-client that sends a message to %RETRY%group itself, because it could not have it sent back, gets
-what `send_back.py` would do: a delay, or the dead letters.
+The writer redirects messages that are delivered later (delayed, timed, transactional). A client
+that sends a message to %RETRY%group itself, because sending it back failed, gets what
+`send_back.py` would do: a delay, or the dead-letter queue.
 """
 
 import random
@@ -62,7 +62,7 @@ _UNIT_SUBSCRIPTION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendDeps:
-    """What sending needs of a broker."""
+    """Dependencies of the handlers of sends."""
 
     settings: LiveSettings[BrokerConfig]
     topics: TopicTable
@@ -75,11 +75,11 @@ class SendDeps:
     steady: Clock
     store_host: Host
     id_prefix: str
-    """The store host as message ids begin with it."""
+    """The store host as the prefix of message ids."""
     topics_saved: Callable[[], Awaitable[bool]]
     groups: GroupTable
     is_ordered: Callable[[str], bool]
-    """Whether consumers of a group hold locks of queues now."""
+    """Whether consumers of a group hold queue locks now."""
     step: CrashPoint = no_crash_point
 
 
@@ -101,7 +101,7 @@ def send_message_v2(
 def store_message(
     deps: SendDeps, connection: Connection, request: Command, header: SendHeader
 ) -> Command | Awaitable[Command]:
-    """Store what a request of any of these forms brings, and answer it. Raises RequestError."""
+    """Store the message or batch of a request in any form. Raises RequestError."""
     config, began_ms = deps.settings.config, deps.steady()
     if len(request.body) > _PIECE_BYTES_MIN and _is_batch(request, header):
         pieces = _pieces_of(config, request.body)
@@ -131,14 +131,14 @@ def store_message(
             draft = _dead_letter(deps, group, draft, found)
             queue_id = draft.queue_id
         deps.step("retry: before the message is stored")
-    is_odd = not SPECIAL_PROPERTIES.isdisjoint(found)
+    is_special = not SPECIAL_PROPERTIES.isdisjoint(found)
     try:
         if is_batch:
             appended = _store_batch(deps, draft)
-        elif is_odd:
+        elif is_special:
             draft, appended = deps.writer.put(draft, found)
         else:
-            # The writer would not redirect it either.
+            # The writer would not redirect it: it has none of the special properties.
             appended = deps.store.append(draft, found)
     except RecordError as e:
         deps.stats.put_failures += 1
@@ -153,16 +153,16 @@ def store_message(
     if took_ms >= config.os_page_cache_busy_time_out_mills:
         deps.gate.note_append(config, began_ms, ended_ms)
     counted: tuple[str, int] = (name, queue_id)
-    told: dict[str, str] | None = None
-    if is_odd:
-        # It counts for its own topic when it is committed or due, as in RocketMQ.
+    extra_fields: dict[str, str] | None = None
+    if is_special:
+        # It is counted for its own topic when it is committed or due, as in RocketMQ.
         counted = (draft.topic, draft.queue_id)
         if draft.topic == HALF_TOPIC and (unique := found.get(properties.UNIQUE_KEY)):
-            told = {"transactionId": unique}
+            extra_fields = {"transactionId": unique}
         if properties.TIMER_OUT_MS in found:
             handle = handle_of(found, config.broker_name)
             if handle is not None:
-                told = {**(told or {}), "recallHandle": handle}
+                extra_fields = {**(extra_fields or {}), "recallHandle": handle}
     if took_ms > 0:
         deps.stats.stored(counted[0], appended.count, appended.size_bytes, took_ms, counted[1])
     else:
@@ -170,9 +170,9 @@ def store_message(
     wait = found.get(properties.WAIT_STORED)
     wait_stored = wait is None or wait.lower() == "true"
     if is_new or deps.durability.must_wait(wait_stored=wait_stored):
-        return _answer_later(deps, config, appended, queue_id, is_new, wait_stored, told)
+        return _answer_later(deps, config, appended, queue_id, is_new, wait_stored, extra_fields)
     code = deps.durability.code_at_once(wait_stored=wait_stored)
-    return _answer(deps, config, code, appended, queue_id, told)
+    return _answer(deps, config, code, appended, queue_id, extra_fields)
 
 
 # -- checks ----------------------------------------------------------------------------------------
@@ -181,13 +181,13 @@ def store_message(
 def _too_early(config: BrokerConfig, now_ms: int) -> RequestError:
     return RequestError(
         ResponseCode.SYSTEM_ERROR,
-        f"this broker takes no messages until {config.start_accept_send_request_time_stamp} ms "
+        f"this broker accepts no messages until {config.start_accept_send_request_time_stamp} ms "
         f"since 1970 (startAcceptSendRequestTimeStamp), now it is {now_ms}",
     )
 
 
 def _create_topic(deps: SendDeps, config: BrokerConfig, header: SendHeader) -> TopicConfig:
-    """The topic that does not exist yet, from its template. Raises RequestError."""
+    """Create a topic from its template. Raises RequestError."""
     name = header.topic
     validation.check_topic_name(name)
     validation.check_sendable(name)
@@ -218,17 +218,17 @@ def _choose_queue(config: BrokerConfig, topic: TopicConfig, header: SendHeader) 
     if not config.broker_permission & PERM_WRITE:
         raise RequestError(
             ResponseCode.NO_PERMISSION,
-            f"broker {config.broker_name} takes no messages: brokerPermission is "
+            f"broker {config.broker_name} accepts no messages: brokerPermission is "
             f"{validation.describe_permission(config.broker_permission)}",
         )
     if not topic.perm & PERM_WRITE:
         raise RequestError(
             ResponseCode.NO_PERMISSION,
-            f"topic {name} takes no messages: its permission is "
+            f"topic {name} accepts no messages: its permission is "
             f"{validation.describe_permission(topic.perm)}",
         )
     queue_id = header.queue_id
-    # While a topic shrinks, producers with an old route still use queues that can be read.
+    # While a topic shrinks, producers with an old route still use queues that are only readable.
     if queue_id >= topic.write_queue_count and queue_id >= topic.read_queue_count:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
@@ -275,9 +275,9 @@ def _stamps(config: BrokerConfig) -> dict[str, str]:
 
 
 def _check_flags(sys_flag: int, found: dict[str, str]) -> None:
-    """A producer prepares a message by flag and property; all other states are the broker's.
+    """Refuse flags that only the broker sets: a producer may only prepare a transaction.
 
-    Not asked about a message that has only plain flags.
+    Not called for a message that has only plain flags.
     """
     if sys_flag & (sysflag.INNER_BATCH | sysflag.NEED_UNWRAP):
         raise RequestError(
@@ -311,7 +311,7 @@ def _refuse_in_batch(found: dict[str, str]) -> None:
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a batch holds no timed messages")
 
 
-# -- messages that clients give back by sending them -----------------------------------------------
+# -- messages that clients send back by sending them to the retry topic ----------------------------
 
 
 def _group_of_retry(
@@ -331,12 +331,12 @@ def _is_dead(deps: SendDeps, header: SendHeader, group: SubscriptionGroupConfig)
     if times_max is None:
         times_max = group.retry_max_times
     assert group.group_name is not None, "a group in the table has a name"
-    # An orderly consumer tries by itself and gives a message up only after the last time.
+    # An orderly consumer retries locally, and sends a message back only after its last attempt.
     return (header.reconsume_times or 0) > times_max or deps.is_ordered(group.group_name)
 
 
 def _create_dead_letters(deps: SendDeps, group: SubscriptionGroupConfig) -> bool:
-    """The topic of the dead letters is there; whether it is new."""
+    """Ensure that the dead-letter topic exists; whether it was created now."""
     name = f"{DLQ_TOPIC_PREFIX}{group.group_name}"
     if deps.topics.get(name) is not None:
         return False
@@ -347,7 +347,7 @@ def _create_dead_letters(deps: SendDeps, group: SubscriptionGroupConfig) -> bool
 def _dead_letter(
     deps: SendDeps, group: SubscriptionGroupConfig, draft: Draft, found: dict[str, str]
 ) -> Draft:
-    """The same message as a dead letter, which does not wait."""
+    """The same message as a dead letter, which is not delayed."""
     assert group.group_name is not None, "a group in the table has a name"
     deps.stats.dead[found.get(properties.RETRY_TOPIC, draft.topic), group.group_name] += 1
     stored = properties.decode(draft.properties_text)
@@ -371,7 +371,7 @@ _NAMED_IN_BATCH = re.compile(
 
 
 def _text_in_batch(text: str, stamps: dict[str, str]) -> str:
-    """The properties to store of a message in a batch. Raises RequestError, FieldError."""
+    """The properties to store for a message of a batch. Raises RequestError, FieldError."""
     found = properties.decode(text)
     _refuse_in_batch(found)
     kept = dict(found)
@@ -381,7 +381,7 @@ def _text_in_batch(text: str, stamps: dict[str, str]) -> str:
 
 
 _PIECE_BYTES_MIN = 16 * 1024
-"""A shorter batch is one piece."""
+"""A shorter batch is stored at once."""
 _PIECE_MESSAGES, _PIECE_KEYS = 1_000, 2_000
 
 
@@ -390,7 +390,7 @@ def _is_batch(request: Command, header: SendHeader) -> bool:
 
 
 def _pieces_of(config: BrokerConfig, body: bytes) -> list[bytes]:
-    """A batch in pieces that take some milliseconds each to store. Raises RequestError."""
+    """Split a batch into pieces that take some milliseconds each to store. Raises RequestError."""
     validation.check_body_size(len(body), config.max_message_size)
     try:
         items = batch.decode(body)
@@ -400,7 +400,7 @@ def _pieces_of(config: BrokerConfig, body: bytes) -> list[bytes]:
     pieces: list[bytes] = []
     start = stop = count = keys = 0
     for item in items:
-        # Keys are separated by blanks, so there are not more keys than blanks and messages.
+        # Keys are separated by blanks, so blanks and messages together bound their number.
         blanks = item.properties_text.count(properties.KEY_SEPARATOR)
         if count and (count >= _PIECE_MESSAGES or keys + blanks > _PIECE_KEYS):
             pieces.append(body[start:stop])
@@ -418,25 +418,25 @@ async def _store_pieces(
     header: SendHeader,
     pieces: list[bytes],
 ) -> Command:
-    """Store a large batch piece by piece, with pauses for others in between.
+    """Store a large batch piece by piece; the loop serves other requests in between.
 
-    All of it was checked before. If the disk refuses a piece, those before stay: the producer sends
-    the batch again, as it does when an answer is lost.
+    All of it was checked before. If a piece cannot be written, the pieces before it stay: the
+    producer sends the batch again, as it does when a response is lost.
     """
     answer: Command | None = None
     message_ids: list[str] = []
     for piece in pieces:
         part = msgspec.structs.replace(request, body=piece)
         stored = store_message(deps, connection, part, header)
-        found = stored if isinstance(stored, Command) else await stored
-        fields = found.ext_fields or {}
+        response = stored if isinstance(stored, Command) else await stored
+        fields = response.ext_fields or {}
         message_ids.append(fields.get("msgId", ""))
         if answer is None:
-            answer = found
-            # All of them go to the queue that was chosen for the first.
+            answer = response
+            # All pieces go to the queue that was chosen for the first.
             header = msgspec.structs.replace(header, queue_id=int(fields["queueId"]))
         elif answer.code == ResponseCode.SUCCESS:
-            answer.code = found.code
+            answer.code = response.code
         await slices.turn()
     assert answer is not None, "a batch has a piece"
     answer.ext_fields = (answer.ext_fields or {}) | {"msgId": ",".join(message_ids)}
@@ -454,7 +454,7 @@ def _check_items(items: list[batch.BatchItem]) -> None:
         )
     for item in items:
         text = item.properties_text
-        # Nearly none names a property that has no place here, so nearly none has to be decoded.
+        # Few messages have a property that is special or broker-only, so few have to be decoded.
         if _NAMED_IN_BATCH.search(text) is not None:
             _refuse_in_batch(properties.decode(text))
 
@@ -489,11 +489,11 @@ def _store_batch(deps: SendDeps, outer: Draft) -> Appended:
 
 @lru_cache(maxsize=65_536)
 def born_host(peer: str) -> Host:
-    """The address of a connection as records keep it."""
+    """The address of a connection as records store it."""
     return parse_address(peer)
 
 
-# -- answering -------------------------------------------------------------------------------------
+# -- responses -------------------------------------------------------------------------------------
 
 
 async def _answer_later(
@@ -503,16 +503,16 @@ async def _answer_later(
     queue_id: int,
     is_new_topic: bool,
     wait_stored: bool,
-    told: dict[str, str] | None,
+    extra_fields: dict[str, str] | None,
 ) -> Command:
     if is_new_topic:
-        # Whoever is told that a message is stored may rely on its topic, too.
+        # A response that the message is stored promises that its topic is saved, too.
         await deps.topics_saved()
     if deps.durability.must_wait(wait_stored=wait_stored):
         code = await deps.durability.stored(appended.end_log_offset)
     else:
         code = deps.durability.code_at_once(wait_stored=wait_stored)
-    return _answer(deps, config, code, appended, queue_id, told)
+    return _answer(deps, config, code, appended, queue_id, extra_fields)
 
 
 def _answer(
@@ -521,14 +521,16 @@ def _answer(
     code: int,
     appended: Appended,
     queue_id: int,
-    told: dict[str, str] | None,
+    extra_fields: dict[str, str] | None,
 ) -> Command:
-    """What a producer is told: where its message lies, and `told`, which only some kinds have."""
+    """The response: where the message is stored, and the `extra_fields` of some kinds."""
     prefix = deps.id_prefix
     if appended.count == 1:
         message_ids = f"{prefix}{appended.log_offset:016X}"
     else:
-        message_ids = ",".join([f"{prefix}{place:016X}" for place in appended.log_offsets])
+        message_ids = ",".join(
+            [f"{prefix}{log_offset:016X}" for log_offset in appended.log_offsets]
+        )
     fields = {
         "msgId": message_ids,
         "queueId": str(queue_id),
@@ -536,6 +538,6 @@ def _answer(
         "MSG_REGION": config.region_id,
         "TRACE_ON": "true" if config.trace_on else "false",
     }
-    if told:
-        fields.update(told)
+    if extra_fields:
+        fields.update(extra_fields)
     return Command(code=code, ext_fields=fields)

@@ -1,8 +1,9 @@
-"""CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and wants it again, later.
+"""CONSUMER_SEND_MSG_BACK: a consumer failed to process a message and wants it again later.
 
-    header -> group, permission -> the message in the log -> its fate (`retry`) -> store -> answer
+    header -> group, permission -> the message in the log -> retry or dead letter (`retry_dlq`)
+    -> store -> response
 
-The other form, a client that sends such a message itself to %RETRY%group, is served by `send.py`.
+A client that sends such a message to %RETRY%group itself is served by `send.py`.
 """
 
 import logging
@@ -45,12 +46,12 @@ log = logging.getLogger(__name__)
 
 _UNIT_SUBSCRIPTION = 2
 _WAITING_MAX = 65_536
-"""Requests that may wait to be handled, of all connections together."""
+"""Queued requests, of all connections together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendBackDeps:
-    """What this needs of a broker."""
+    """Dependencies of this handler."""
 
     settings: LiveSettings[BrokerConfig]
     topics: TopicTable
@@ -73,11 +74,11 @@ def send_back(deps: SendBackDeps, connection: Connection, request: Command) -> A
             return _send_back(deps, request)
         finally:
             fair_queue.passed()
-    # Thousands of them at a time must not hold up those who send.
+    # Thousands at a time must not delay ordinary sends.
     if fair_queue.waiting_count >= _WAITING_MAX:
         raise RequestError(
             ResponseCode.SYSTEM_BUSY,
-            f"system busy: {fair_queue.waiting_count} messages that were given back wait already",
+            f"system busy: {fair_queue.waiting_count} messages sent back are queued already",
         )
     fair_queue.wait(
         connection, partial(connection.put_off(request), partial(_send_back, deps, request))
@@ -118,7 +119,7 @@ def _send_back(deps: SendBackDeps, request: Command) -> Command | Awaitable[Comm
 
 
 def find_group(groups: GroupTable, config: BrokerConfig, name: str) -> SubscriptionGroupConfig:
-    """The group that a message belongs to. Raises RequestError."""
+    """The group that sends a message back. Raises RequestError."""
     group = groups.find(name, auto_create=config.auto_create_subscription_group)
     if group is None:
         raise RequestError(
@@ -133,13 +134,13 @@ def check_broker_writable(config: BrokerConfig) -> None:
     if not config.broker_permission & PERM_WRITE:
         raise RequestError(
             ResponseCode.NO_PERMISSION,
-            f"broker {config.broker_name} takes no messages: brokerPermission is "
+            f"broker {config.broker_name} accepts no messages: brokerPermission is "
             f"{validation.describe_permission(config.broker_permission)}",
         )
 
 
 def timer_max_ms(config: BrokerConfig) -> int:
-    """How long the timer lets a message wait at most; 0 if there is none."""
+    """The longest delay of the timer; 0 if it is off."""
     return config.timer_max_delay_sec * 1000 if config.timer_wheel_enable else 0
 
 
@@ -151,7 +152,7 @@ def _message(store: MessageStore, log_offset: int) -> RecordFields:
             f"look message by offset failed, {log_offset}: no message begins there; the log holds "
             f"{store.first_log_offset} to {store.end_log_offset}",
         )
-    # No consumer gets messages from these, so none can give one back.
+    # No consumer receives messages of these topics, so none can send one back.
     if fields[0] in UNSENDABLE_TOPICS:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
@@ -163,7 +164,7 @@ def _message(store: MessageStore, log_offset: int) -> RecordFields:
 def _topic(
     deps: SendBackDeps, group: SubscriptionGroupConfig, what: retry_dlq.Fate, *, unit_mode: bool
 ) -> tuple[bool, TopicConfig]:
-    """The retry topic or the dead letters, and whether it was made now. Raises RequestError."""
+    """The retry or dead-letter topic, and whether it was created now. Raises RequestError."""
     assert group.group_name is not None, "a group in the table has a name"
     name = retry_dlq.topic_of(group.group_name, dead=what.dead)
     known = deps.topics.get(name)
@@ -178,7 +179,7 @@ def _topic(
     if not known.perm & PERM_WRITE:
         raise RequestError(
             ResponseCode.NO_PERMISSION,
-            f"topic {name} takes no messages: its permission is "
+            f"topic {name} accepts no messages: its permission is "
             f"{validation.describe_permission(known.perm)}",
         )
     return False, known
@@ -196,6 +197,6 @@ async def _answer_later(deps: SendBackDeps, end_log_offset: int, *, is_new: bool
     if is_new:
         await deps.topics_saved()
     if deps.durability.must_wait(wait_stored=True):
-        # A timeout is no failure: the message is stored, and a second one would be delivered twice.
+        # A time-out is no failure: the message is stored, and a retry would deliver it twice.
         await deps.durability.stored(end_log_offset)
     return Command(code=ResponseCode.SUCCESS)

@@ -1,4 +1,4 @@
-"""Transactions: producers end them, by themselves or asked to, and have given-up ones resumed."""
+"""Transactions: END_TRANSACTION, and checks resumed for halves that were given up."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ _NOT_FOUND = "Find prepared transaction message failed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDeps:
-    """What these requests need of a broker."""
+    """Dependencies of these handlers."""
 
     settings: LiveSettings[BrokerConfig]
     halves: Halves
@@ -47,11 +47,11 @@ class TransactionDeps:
 def end_transaction(
     deps: TransactionDeps, connection: Connection, request: Command
 ) -> Command | Awaitable[Command]:
-    """END_TRANSACTION: commit a half, roll it back, or say that it is not known yet."""
+    """END_TRANSACTION: commit a half, roll it back, or leave it open (unknown)."""
     header = decode(EndTransactionRequest, request.fields)
     state = header.commit_or_rollback
     if state == sysflag.TRANSACTION_NONE:
-        log.debug("transaction %s: %s does not know yet", header.msg_id, connection.peer)
+        log.debug("transaction %s: unknown to %s", header.msg_id, connection.peer)
         return Command(code=ResponseCode.SUCCESS)
     if state not in (sysflag.TRANSACTION_COMMIT, sysflag.TRANSACTION_ROLLBACK):
         raise RequestError(
@@ -66,7 +66,7 @@ def end_transaction(
 
 
 def _made_topic(deps: TransactionDeps, half: StoredMessage) -> bool:
-    """The topic of a half is there; whether it had been forgotten."""
+    """Ensure that the topic of a half exists; whether it was created again."""
     place = rules.real_queue(half)
     return place is not None and deps.topics.restore(*place, deps.settings.config)
 
@@ -75,7 +75,7 @@ async def _end_later(
     deps: TransactionDeps, request: Command, half: StoredMessage, state: int, *, made_topic: bool
 ) -> Command:
     if made_topic:
-        # Without its topic nobody would find the message after a crash, and the half be ended.
+        # Without its topic the message could not be read after a crash, although the half is ended.
         await deps.topics_saved()
     await deps.halves.ends_known()
     answer = _end(deps, request, half, state)
@@ -95,7 +95,7 @@ def _end(
     except StoreError as e:
         raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, str(e)) from e
     if request.flag & FLAG_ONEWAY:
-        # Those that come in the same turn of the loop share a record.
+        # Ends of one loop iteration share a record.
         asyncio.get_running_loop().call_soon(deps.halves.write_ends)
         return Command(code=ResponseCode.SUCCESS)
     deps.halves.write_ends()
@@ -103,20 +103,20 @@ def _end(
 
 
 def _done(deps: TransactionDeps) -> Command | Awaitable[Command]:
-    """The answer to a request that has stored what it had to store."""
+    """The response after everything is stored."""
     if deps.durability.must_wait(wait_stored=True):
         return _done_on_disk(deps, deps.store.end_log_offset)
     return Command(code=ResponseCode.SUCCESS)
 
 
 async def _done_on_disk(deps: TransactionDeps, end_log_offset: int) -> Command:
-    # A timeout is no failure: the word is stored and counts, and a second one would not.
+    # A time-out is no failure: the end is stored and takes effect, and a second one would not.
     await deps.durability.stored(end_log_offset)
     return Command(code=ResponseCode.SUCCESS)
 
 
 def _half_of(deps: TransactionDeps, header: EndTransactionRequest) -> StoredMessage:
-    """The half that a request is about. Raises RequestError, in RocketMQ's words."""
+    """The half of a request. Raises RequestError, with the remarks of RocketMQ."""
     half = deps.halves.find(header.log_offset)
     if half is None:
         raise RequestError(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
@@ -133,7 +133,7 @@ def _half_of(deps: TransactionDeps, header: EndTransactionRequest) -> StoredMess
 
 
 def _is_too_late(deps: TransactionDeps, half: StoredMessage) -> bool:
-    """Whether a half with an immunity time of its own is only a check's to end (5.x)."""
+    """Whether only a check may end a half with an immunity time of its own (5.x)."""
     own_ms = rules.immunity_ms(half)
     if own_ms is None:
         return False
@@ -160,7 +160,7 @@ def _roll_back(deps: TransactionDeps, half: StoredMessage) -> None:
 def resume_check(
     deps: TransactionDeps, _: Connection, request: Command
 ) -> Command | Awaitable[Command]:
-    """RESUME_CHECK_HALF_MESSAGE: a half that was given up is checked again from the beginning."""
+    """RESUME_CHECK_HALF_MESSAGE: checks start again for a half that was given up."""
     header = decode(ResumeCheckHalfMessageRequest, request.fields)
     name = validation.shorten(header.msg_id or "")
     try:

@@ -1,28 +1,28 @@
-"""The feed in the broker: which requests it may take, and what it is owed.
+"""The kernel's fast path in the broker: which requests it may serve, and when responses are sent.
 
-    receive buffer -> kernel feed -> sends stored and answered, pulls answered: one block of answers
+    receive buffer -> kernel feed -> sends stored, pulls answered: one block of responses
                    -> anything else, frame by frame: the handlers, in order
 
-What the buffers of one turn of the event loop have brought, of all connections, is written to the
-log at once, at the end of the turn or before anyone else comes to write; only then do the answers
-leave. If it cannot be written, all of these senders are told.
+The sends of one loop iteration, of all connections, are written to the log at once, at the end of
+the iteration or before anything else is written; only then are the responses sent. If the write
+fails, all of these sends are refused.
 
-The handlers in `handlers/send.py` and `handlers/pull.py` are the reference and the twin: the feed
-takes a request only if it would do to the byte what they do, and hands it back without a trace
-otherwise. An ordinary send goes
+The handlers in `handlers/send.py` and `handlers/pull.py` are the reference: the feed serves a
+request only if its result is byte for byte theirs, and hands it back unchanged otherwise. An
+ordinary send goes
 
-- to a topic and a queue that the feed knows: the topic exists, may be written to, is none of the
-  broker's own and none of a group's, and the queue has had a message from the handlers,
-- without a property that makes it a message of another kind (`redirects.SPECIAL_PROPERTIES`),
-- with a header in its usual form, sizes within their limits, and room in the current files.
+- to a topic and a queue that the feed knows: the topic exists, is writable, is neither a system
+  topic nor a retry or dead-letter topic, and the queue has had a message from the handlers,
+- without a property that makes it a message of another kind (`SPECIAL_PROPERTIES`),
+- with a header in its usual form, sizes within their limits, and space in the current files.
 
-An ordinary pull finds messages by tags, for a group to which the handlers have given messages of
-that topic, under tables that have not changed since, and none of them has to come from the disk.
-Its answer is written straight from the mapped log to the socket, as much as that takes.
+An ordinary pull finds messages by tags, for a group that the handlers have served messages of that
+topic, under tables that have not changed since, and none of them has to be read from disk. Its
+response is written from the mapped log to the socket, as far as the socket accepts it.
 
-What can forbid all of them (settings, a full disk, a broker that cannot follow) is looked at here,
-once per turn. Tables are not pushed to the feed: they are compared when their version has moved,
-what changed is forgotten, and learned anew from the next request that the handlers answer.
+What forbids all of them (settings, a full disk, overload) is checked here, once per loop iteration.
+Tables are not pushed to the feed: when their version has changed they are compared, changed entries
+are forgotten, and learned again from the next request that the handlers answer.
 """
 
 import asyncio
@@ -65,11 +65,11 @@ Granted = tuple[str, str]
 """Topic and group."""
 
 _Owed = tuple[Connection, bytes, int]
-"""Answers that leave at the end of the turn, and how many sends there are among them."""
+"""Responses to send at the end of the loop iteration, and how many are responses to sends."""
 
 
 class FastPath:
-    """One feed, on one store."""
+    """The kernel's feed on one store."""
 
     def __init__(
         self,
@@ -78,14 +78,14 @@ class FastPath:
         pulls: PullDeps,
         frame_max_bytes: int,
         is_free_topic: Callable[[str], bool] = lambda _: True,
-        is_awaited: Callable[[], bool] = lambda: False,
+        has_waiting: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_free_topic` tells whether requests for a topic may pass the handlers by.
+        """`is_free_topic` tells whether requests for a topic may bypass the handlers.
 
-        `is_awaited` tells whether others than pulls wait for messages.
+        `has_waiting` tells whether others than pulls wait for messages.
         """
         self._is_free_topic = is_free_topic
-        self._is_awaited = is_awaited
+        self._has_waiting = has_waiting
         self._feed = feed
         self._deps = deps
         self._pulls = pulls
@@ -102,18 +102,18 @@ class FastPath:
         deps.stats.collect = self._collect
         self._loop = asyncio.get_running_loop()
         self._busy_poll = BusyPoll(self._loop.call_soon)
-        self._in_turn = self._is_scheduled = False
+        self._in_iteration = self._is_scheduled = False
         self._now_ms = self._budget = 0
         self._owed: list[_Owed] = []
         self._last: Connection | None = None
-        """Who came last."""
+        """The connection of the last buffer."""
 
     def take(self, connection: Connection, view: memoryview, at: int) -> tuple[int, int] | None:
-        """Handle the ordinary requests at the front; see `remoting.connection.Feed`."""
+        """Serve the ordinary requests at the front; see `remoting.connection.Feed`."""
         if self._is_broken:
             return None
         try:
-            if not self._in_turn and not self._begin_turn():
+            if not self._in_iteration and not self._begin_iteration():
                 return None
             host_bytes = packed_host(connection.peer)
             if (socket := connection.socket) == NO_SOCKET:
@@ -125,16 +125,16 @@ class FastPath:
                     view, at, host_bytes, self._now_ms, self._budget, socket
                 )
                 connection.wrote(written_bytes)
-        except Exception:  # the feed's own bug; nothing that it did in this turn counts
-            log.exception("the kernel's feed failed; the broker goes on without it")
-            self._break_off()
+        except Exception:  # a bug of the feed; nothing of this iteration is stored
+            log.exception("the kernel's fast path failed; the broker continues without it")
+            self._disable()
             return None
         if send_count:
             self._owed.append((connection, answers, send_count))
             connection.owed_by = self.settle
         elif answers:
             if connection.owed_by is not None and not self._waits:
-                self._owed.append((connection, answers, 0))  # so that they leave in their order
+                self._owed.append((connection, answers, 0))  # so that responses keep their order
             else:
                 connection.send_frames(answers)
                 connection.begin_direct()
@@ -142,40 +142,40 @@ class FastPath:
             for topic, group, queue_id, queue_offset in commits:
                 self._pulls.offsets.commit(group, topic, queue_id, queue_offset)
         if start != stop:
-            # The handlers go on, or the feed does when there is room again.
+            # The handlers continue, or the feed does when files have space again.
             self.settle()
         elif not self._is_scheduled:
             if connection is self._last:
-                # It seems to be alone: nobody is worth waiting for.
+                # It seems to be the only active one: do not wait for others.
                 self.settle()
                 self._busy_poll.answered()
             else:
                 self._is_scheduled = True
-                self._loop.call_soon(self._end_turn)
+                self._loop.call_soon(self._end_iteration)
         self._last = connection
         return start, stop
 
-    # -- turns ------------------------------------------------------------------------------------
+    # -- iterations --------------------------------------------------------------------------------
 
-    def _begin_turn(self) -> bool:
-        """Whether the feed can work; if no file can be mapped now, the handlers do."""
+    def _begin_iteration(self) -> bool:
+        """Whether the feed can serve requests; if no file can be mapped now, the handlers do."""
         now_ms = self._now_ms = self._deps.clock()
         self._budget = self._send_budget(now_ms)
         try:
             self._kernel_memory.renew()
         except OSError as error:
-            log.debug("the kernel's feed cannot work now: %s", error)
+            log.debug("the kernel's fast path cannot be used now: %s", error)
             return False
-        self._in_turn = True
+        self._in_iteration = True
         return True
 
-    def _end_turn(self) -> None:
+    def _end_iteration(self) -> None:
         self._is_scheduled = False
         self.settle()
 
     def settle(self) -> None:
-        """Write what was taken in this turn, and let the answers leave; the turn is over."""
-        self._in_turn = False
+        """Write the sends of this loop iteration, then send their responses."""
+        self._in_iteration = False
         owed = self._owed
         if not owed:
             return
@@ -185,18 +185,18 @@ class FastPath:
         try:
             done = self._feed.settle()
             assert done is not None
-            # Only those who wait want to know of ordinary messages.
-            is_awaited = len(self._pulls.parked) > 0 or self._is_awaited()
-            store.settle(done, self._now_ms, tell=is_awaited)
+            # Arrivals of ordinary messages matter to parked requests only.
+            has_waiting = len(self._pulls.parked) > 0 or self._has_waiting()
+            store.settle(done, self._now_ms, tell=has_waiting)
         except StoreError as error:
-            log.warning("what was fed could not be stored: %s", error)
+            log.warning("sends of the fast path could not be stored: %s", error)
             self._kernel_memory.end()
             self._refuse(owed, error)
             return
         except Exception:  # as above
-            log.exception("the kernel's feed failed; the broker goes on without it")
+            log.exception("the kernel's fast path failed; the broker continues without it")
             self._owed = owed
-            self._break_off()
+            self._disable()
             return
         took_ms = deps.steady() - started_ms
         if took_ms > 0:
@@ -209,7 +209,7 @@ class FastPath:
         for connection, answers, send_count in owed:
             connection.pay(b"")
             if answers:
-                # As with handlers, each send counts as one that waits.
+                # As with handlers, each send counts as waiting for the flush.
                 deps.durability.hold(connection, answers, send_count, store.end_log_offset)
 
     def _refuse(self, owed: list[_Owed], error: StoreError) -> None:
@@ -217,16 +217,16 @@ class FastPath:
             self._deps.stats.put_failures += send_count
             connection.pay(refused_sends(answers, error))
 
-    def _break_off(self) -> None:
+    def _disable(self) -> None:
         self._is_broken = True
         owed, self._owed = self._owed, []
         self._kernel_memory.end()
         self._refuse(owed, StoreError("the kernel's feed failed"))
 
-    # -- whether ----------------------------------------------------------------------------------
+    # -- permission -------------------------------------------------------------------------------
 
     def _send_budget(self, now_ms: int) -> int:
-        """How many sends may be taken now."""
+        """How many sends may be served now."""
         deps, pulls = self._deps, self._pulls
         config = deps.settings.config
         if config is not self._config:
@@ -242,7 +242,7 @@ class FastPath:
             return 0
         if deps.store.refusal is not None:
             return 0
-        # The clock costs as much as the rest of this, for every turn of the loop.
+        # Reading the clock costs as much as the rest of this method.
         steady_ms = deps.steady() if deps.gate.was_slow else 0
         return deps.gate.room(config, steady_ms, deps.durability.waiting_count)
 
@@ -287,7 +287,7 @@ class FastPath:
         )
 
     def _forget_changed(self) -> None:
-        """Tables have changed: forget what is not what it was. The handlers show it again."""
+        """Tables have changed: forget changed entries; the feed learns them again from handlers."""
         topics, groups, consumers = self._deps.topics, self._pulls.groups, self._pulls.consumers
         seen_topics, seen_groups, _ = self._versions
         self._versions = (topics.data_version, groups.data_version, consumers.version)
@@ -316,7 +316,7 @@ class FastPath:
             self._feed.revoke(*granted)
 
     def forget_all(self) -> None:
-        """Whether topics are free has changed: the handlers show all of them again."""
+        """Forget all topics and grants, as rules have changed; the feed learns them again."""
         if self._is_broken:
             return
         self.settle()
@@ -331,14 +331,14 @@ class FastPath:
     # -- topics -----------------------------------------------------------------------------------
 
     def _admit(self, name: str) -> bool:
-        """Whether sends to a topic can be ordinary ones; then the feed knows it."""
+        """Whether sends to a topic can be ordinary; then the feed knows the topic."""
         if not self._is_free_topic(name):
             return False
         topic = self._know(name)
         return topic is not None and _is_writable(name, topic)
 
     def _know(self, name: str) -> TopicConfig | None:
-        """Make a topic known to the feed; None if there is no such topic."""
+        """Announce a topic to the feed; None if it does not exist."""
         topic = self._known.get(name)
         if topic is None:
             topic = self._deps.topics.get(name)
@@ -359,7 +359,7 @@ class FastPath:
     def pull_found(
         self, header: PullMessageRequest, subscription: Subscription, next_offset: int
     ) -> None:
-        """The handlers have answered a pull: the feed may answer the next one like it."""
+        """The handlers have answered a pull: the feed may serve the next one like it."""
         if self._is_broken or not self._may_read or not subscription.is_by_tags:
             return
         topic, group = granted = (header.topic, header.consumer_group)
@@ -383,7 +383,7 @@ class FastPath:
         self._feed.note_pull(topic, group, header.queue_id, next_offset)
 
     def _is_registered(self, group: str, subscription: Subscription) -> bool:
-        """Whether this is what the heartbeats of a group say, and the group shares its messages."""
+        """Whether heartbeats of the group have this subscription, and it is not broadcasting."""
         members = self._pulls.consumers.get(group)
         return (
             members is not None
@@ -391,7 +391,7 @@ class FastPath:
             and members.subscriptions.get(subscription.topic) is subscription
         )
 
-    # -- figures ----------------------------------------------------------------------------------
+    # -- statistics -------------------------------------------------------------------------------
 
     def _collect(self) -> None:
         stats = self._deps.stats
@@ -414,7 +414,7 @@ def _is_writable(name: str, topic: TopicConfig) -> bool:
 
 @lru_cache(maxsize=65_536)
 def packed_host(peer: str) -> bytes:
-    """The address of a connection as records hold it; nothing if it has none, and then the feed
+    """The address of a connection as records store it; empty if it has none, and then the feed
     stores nothing."""
     try:
         return host.pack(born_host(peer))

@@ -1,9 +1,8 @@
 """The log of slow requests: one line for each that took longer than `slowRequestThresholdMills`.
 
-A request is timed from its handler's start to its answer: waiting for the disk or a slave counts,
-waiting in the socket does not. Pulls that are held until a message comes are not slow, and are not
-timed. What the kernel answers by itself is not timed either: it never waits for anything but
-memory. Only so many lines a second are written.
+A request is timed from the start of its handler to its response: waiting for the disk or a slave
+counts, waiting in the socket does not. Parked pulls are not timed, nor are requests of the fast
+path, which wait for nothing but memory. The number of lines per second is limited.
 """
 
 import asyncio
@@ -26,7 +25,7 @@ _TOPIC_IN_B = (
 
 
 class _Timed:
-    """An answer to come, with something to do when it has come or failed."""
+    """An awaitable of a response that calls a function when it is done or has failed."""
 
     __slots__ = ("_then", "_work")
 
@@ -41,7 +40,7 @@ class _Timed:
             self._then()
 
     def close(self) -> None:
-        """Nobody will await this: take the work back, as if it were not wrapped."""
+        """Cancel the work: this will not be awaited."""
         if isinstance(self._work, asyncio.Future):
             self._work.cancel()
         elif asyncio.iscoroutine(self._work):
@@ -49,7 +48,7 @@ class _Timed:
 
 
 class SlowLog:
-    """Times requests and writes about the slow ones."""
+    """Times requests and logs the slow ones."""
 
     __slots__ = ("_lines",)
 
@@ -58,17 +57,17 @@ class SlowLog:
 
     def watch(self, peer: str, request: Command, answer: Answer, started_s: float,
               threshold_ms: int) -> Answer:  # fmt: skip
-        """Note a request that was answered at once; time one that will be answered later."""
+        """Log a request that was answered at once; time one that is answered later."""
         if answer is PARKED or isinstance(answer, Command):
-            # Hardly any is slow, so what a line would say is looked up only for those.
+            # Few requests are slow, so the fields of the line are computed only for those.
             if (time.perf_counter() - started_s) * 1000 >= threshold_ms:
                 self.note(peer, request.code, topic_of(request), started_s, threshold_ms)
             return answer
-        told = (peer, request.code, topic_of(request), started_s, threshold_ms)
-        return _Timed(answer, lambda: self.note(*told))
+        fields = (peer, request.code, topic_of(request), started_s, threshold_ms)
+        return _Timed(answer, lambda: self.note(*fields))
 
     def note(self, peer: str, code: int, topic: str, started_s: float, threshold_ms: int) -> None:
-        """Write a line if it took too long since then."""
+        """Log the request if it took longer than the threshold."""
         took_ms = (time.perf_counter() - started_s) * 1000
         if took_ms < threshold_ms or (ending := self._lines.ending()) is None:
             return

@@ -98,7 +98,7 @@ async def test_an_earlier_moment_beats_the_planned_one() -> None:
 async def test_a_failure_is_logged_once_and_tried_again(
     problem: Exception, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tianzhou.broker.background.ticker._PAUSE_MS", 1)
+    monkeypatch.setattr("tianzhou.broker.background.ticker._RETRY_MS", 1)
     turns = 0
 
     def work(_: int) -> int | None:

@@ -25,7 +25,7 @@ from tianzhou.remoting.connection import Connection
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclDeps:
-    """What these requests need of a broker."""
+    """Dependencies of these handlers."""
 
     settings: LiveSettings[BrokerConfig]
     files: AclFiles | None
@@ -119,7 +119,7 @@ def get_versions(deps: AclDeps, _: Connection, __: Command) -> Command:
 
 
 def get_accounts(deps: AclDeps, _: Connection, __: Command) -> Command:
-    """GET_BROKER_CLUSTER_ACL_CONFIG: everything, secrets included, as RocketMQ answers it."""
+    """GET_BROKER_CLUSTER_ACL_CONFIG: everything, secrets included, as in RocketMQ."""
     files = _files(deps, ResponseCode.SYSTEM_ERROR)
     contents = files.contents.values()
     body = AclConfig(

@@ -1,4 +1,4 @@
-"""The broker over the wire: reading and changing its settings, and how it is doing."""
+"""Broker administration: reading and changing settings, runtime statistics."""
 
 import asyncio
 import os
@@ -29,13 +29,13 @@ from tianzhou.store.message_store import MessageStore
 _ALWAYS_FIXED = ("configBlackList", "brokerConfigPath", "rocketmqHome")
 _NO_TIME = -1
 _FOR_STOCK_TOOLS = f"filterServerNums=0\nclientCallbackExecutorThreads={os.cpu_count() or 1}\n"
-"""Keys that mean nothing here; `exportConfigs` of 4.9 fails without them, `exportMetrics` takes the
-last one for the number of processors."""
+"""Keys without effect: `exportConfigs` of 4.9 fails without them, `exportMetrics` reads the number
+of processors from the last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDeps:
-    """What these requests need of a broker."""
+    """Dependencies of these handlers."""
 
     settings: LiveSettings[BrokerConfig]
     settings_lock: asyncio.Lock
@@ -46,12 +46,12 @@ class BrokerDeps:
     history: History
     parked_count: Callable[[], int]
     waiting: Callable[[], dict[str, str]]
-    """The figures of what waits for its time."""
+    """Statistics of scheduled messages."""
     clock: Clock
     has_accounts: bool
-    """Whether access control checks who sends requests."""
+    """Whether access control is on."""
     on_settings: Callable[[BrokerConfig, BrokerConfig], None]
-    """Told of the settings before and after a change."""
+    """Called with the settings before and after a change."""
 
 
 # -- settings --------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ def get_broker_config(deps: BrokerDeps, _: Connection, __: Command) -> Command:
 async def update_broker_config(
     deps: BrokerDeps, connection: Connection, request: Command
 ) -> Command:
-    """UPDATE_BROKER_CONFIG: check, save, then apply; a wrong value changes nothing."""
+    """UPDATE_BROKER_CONFIG: check, save, then apply; an invalid value changes nothing."""
     check_settings_count(request.body)
     text, _ = decode_text(request.body)
     by = f"request of {connection.peer}"
@@ -103,11 +103,11 @@ async def update_broker_config(
     deps.on_settings(before, deps.settings.config)
     pending = ", ".join(prepared.pending())
     # Stock tools do not show the remark of a success.
-    remark = f"{pending}: counts after a restart" if pending else None
+    remark = f"{pending}: takes effect after a restart" if pending else None
     return Command(code=ResponseCode.SUCCESS, remark=remark)
 
 
-# -- how it is doing -------------------------------------------------------------------------------
+# -- statistics -----------------------------------------------------------------------------------
 
 
 def get_broker_runtime_info(deps: BrokerDeps, _: Connection, __: Command) -> Command:
@@ -116,7 +116,7 @@ def get_broker_runtime_info(deps: BrokerDeps, _: Connection, __: Command) -> Com
 
 
 def runtime_info(deps: BrokerDeps) -> dict[str, str]:
-    """The figures under RocketMQ's names; those that have no meaning here are neutral."""
+    """Statistics under RocketMQ's names; those without a meaning here are neutral."""
     config, store, stats, now_ms = deps.settings.config, deps.store, deps.stats, deps.clock()
     deps.history.refresh(now_ms)
     totals, rates = deps.history.totals, deps.history.rates(now_ms)
@@ -147,7 +147,7 @@ def runtime_info(deps: BrokerDeps) -> dict[str, str]:
         "getFoundTps": _three(rates.found),
         "getMissTps": _three(rates.missed),
         "getTotalTps": _three(map(sum, zip(rates.found, rates.missed, strict=True))),
-        # RocketMQ 4.9 misspells what 5.x writes properly.
+        # RocketMQ 4.9 misspells the name, 5.x does not.
         "getTransferedTps": _three(rates.transferred),
         "getTransferredTps": _three(rates.transferred),
         "sendThreadPoolQueueSize": str(deps.durability.waiting_count),
@@ -182,11 +182,11 @@ _NO_POOLS = {
     for pool in ("query", "ack", "litePull")
     for figure in ("Size", "Capacity", "HeadWaitTimeMills")
 }
-"""What stock tools show of queues that do not exist here."""
+"""Queues that stock tools show and that do not exist here."""
 
 
 def _three(rates: Iterable[float]) -> str:
-    """Over 10, 60 and 600 s, as RocketMQ writes them one after the other."""
+    """Rates over 10, 60 and 600 s, in the format of RocketMQ."""
     return " ".join(f"{rate:.2f}" for rate in rates)
 
 
@@ -198,7 +198,7 @@ _PUT_STEP_NAMES = (
 
 
 def put_times(stats: Stats) -> str:
-    """How many appends took how long, in the steps that RocketMQ has."""
+    """Histogram of append times, with the buckets of RocketMQ."""
     counts = [0] * len(_PUT_STEP_NAMES)
     for took_ms, count in stats.put_times.items():
         counts[bisect_right(_PUT_STEPS_MS, took_ms)] += count
@@ -208,7 +208,7 @@ def put_times(stats: Stats) -> str:
 
 
 def put_percentile_ms(stats: Stats, per_mille: int) -> int:
-    """The time within which so many of a thousand appends were done."""
+    """A percentile of append times, given per mille."""
     beyond = stats.put.calls * (1000 - per_mille) // 1000
     for took_ms in sorted(stats.put_times, reverse=True):
         beyond -= stats.put_times[took_ms]
@@ -232,5 +232,5 @@ def _disk(config: BrokerConfig) -> tuple[str, str]:
         return "-1", "unknown"
     gib = 1024**3
     capacity = f"Total : {usage.total / gib:.1f} GiB, Free : {usage.free / gib:.1f} GiB."
-    # What is reserved for root is neither used nor free to us, so it does not count.
+    # Space reserved for root is neither used nor available, so it is left out.
     return f"{usage.used / max(usage.used + usage.free, 1):.4f}", capacity

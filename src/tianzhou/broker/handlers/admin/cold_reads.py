@@ -1,8 +1,8 @@
-"""Cold reads over the wire: thresholds of groups, and the read-ahead of the log.
+"""Cold reads: thresholds of groups, and the read-ahead of the log.
 
-This broker is like one of RocketMQ with `coldDataFlowControlEnable=false`, the default: thresholds
-are kept in memory and shown, and no read is slowed down by them. Pop records are not in RocksDB, so
-there are none to export from it.
+This broker behaves like RocketMQ with `coldDataFlowControlEnable=false`, the default: thresholds
+are stored in memory and shown, and throttle no read. Pop records are not in RocksDB, so there are
+none to export from it.
 """
 
 import logging
@@ -29,7 +29,7 @@ _SUCCESS = Command(code=ResponseCode.SUCCESS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdDeps:
-    """What these requests need of a broker."""
+    """Dependencies of these handlers."""
 
     store: MessageStore
     thresholds: dict[str, int] = field(default_factory=dict[str, int])
@@ -99,5 +99,5 @@ def set_read_ahead(deps: ColdDeps, _: Connection, request: Command) -> Command:
 
 
 def export_pop_records(_: ColdDeps, __: Connection, ___: Command) -> Command:
-    """POP_ROLLBACK: nothing is in RocksDB, so nothing has to be written out of it."""
+    """POP_ROLLBACK: there is no RocksDB, so there is nothing to export."""
     return _SUCCESS

@@ -1,4 +1,4 @@
-"""Consumer groups over the wire: creating, changing, deleting, listing, and how far they are."""
+"""Administration of consumer groups: create, change, delete, list, and all offsets."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDeps:
-    """What these requests need of a broker."""
+    """Dependencies of these handlers."""
 
     settings: LiveSettings[BrokerConfig]
     topics: TopicTable
@@ -55,7 +55,7 @@ class GroupDeps:
     history: History
     clock: Clock
     saved: Callable[[], Awaitable[bool]]
-    """Waits until the tables are on disk."""
+    """Saves the tables; False if that failed."""
 
 
 async def update_group(deps: GroupDeps, connection: Connection, request: Command) -> Command:
@@ -65,7 +65,7 @@ async def update_group(deps: GroupDeps, connection: Connection, request: Command
 
 
 async def update_group_list(deps: GroupDeps, connection: Connection, request: Command) -> Command:
-    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (5.3): all of them or, if one is wrong, none."""
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (5.3): all, or none if one is invalid."""
     body = await slices.finish(decode_request_steps(SubscriptionGroupList, request.body))
     await _update_groups(deps, connection, body.groups or [])
     return Command(code=ResponseCode.SUCCESS)
@@ -105,7 +105,7 @@ def _update_steps(
 
 
 async def delete_group(deps: GroupDeps, connection: Connection, request: Command) -> Command:
-    """DELETE_SUBSCRIPTIONGROUP: the group, and its offsets if that is wished."""
+    """DELETE_SUBSCRIPTIONGROUP: deletes the group, and its offsets if requested."""
     header = decode(DeleteSubscriptionGroupRequest, request.fields)
     if is_system_group(header.group_name):
         raise RequestError(
@@ -127,7 +127,7 @@ async def _save(deps: GroupDeps) -> None:
     if not await deps.saved():
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
-            "the change counts now, but it cannot be saved: see the broker's log",
+            "the change is in effect, but it cannot be saved: see the broker's log",
         )
 
 
@@ -161,7 +161,7 @@ def get_all_offsets(deps: GroupDeps, _: Connection, __: Command) -> Steps[Comman
 async def update_group_forbidden(
     deps: GroupDeps, connection: Connection, request: Command
 ) -> Command:
-    """UPDATE_AND_GET_GROUP_FORBIDDEN (5.x): whether a group may read a topic, told or changed."""
+    """UPDATE_AND_GET_GROUP_FORBIDDEN (5.x): get or set whether a group may read a topic."""
     header = decode(UpdateGroupForbiddenRequest, request.fields)
     group, topic = header.group, header.topic
     validation.check_group_name(group)

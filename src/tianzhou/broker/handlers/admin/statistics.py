@@ -1,4 +1,4 @@
-"""Statistics over the wire: how far groups are, how old what they have not read is, and rates."""
+"""Statistics: progress and backlog of groups, message times, and rates."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ _NO_TIME = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatsDeps:
-    """What these requests need of a broker."""
+    """Dependencies of these handlers."""
 
     settings: LiveSettings[BrokerConfig]
     topics: TopicTable
@@ -59,7 +59,7 @@ class StatsDeps:
     history: History
     clock: Clock
     address: str
-    """What clients are told to connect to."""
+    """The address that clients connect to."""
     stats: Stats
     pops: PopTable
 
@@ -84,15 +84,15 @@ def _item(figures: WindowStats) -> BrokerStatsItem:
     return BrokerStatsItem(sum=figures.sum, tps=figures.per_second, average=figures.per_call)
 
 
-# -- how far groups are ----------------------------------------------------------------------------
+# -- progress of groups ----------------------------------------------------------------------------
 
 
 @sliced
 def get_consume_stats(deps: StatsDeps, _: Connection, request: Command) -> Steps[Command]:
-    """GET_CONSUME_STATS: where a group stands in every queue of its topics."""
+    """GET_CONSUME_STATS: the offsets of a group in every queue of its topics."""
     header = decode(GetConsumeStatsRequest, request.fields)
     group = header.consumer_group
-    # As in RocketMQ a list is taken at its word, and what else is asked for may have been left.
+    # As in RocketMQ a topic list is used as it is; otherwise topics the group has left are skipped.
     topics = list(dict.fromkeys(header.listed_topics))
     if not topics:
         named = [header.topic] if header.topic else (yield from deps.offsets.topics_of(group))
@@ -103,7 +103,7 @@ def get_consume_stats(deps: StatsDeps, _: Connection, request: Command) -> Steps
 
 @sliced
 def get_all_consume_stats(deps: StatsDeps, _: Connection, request: Command) -> Steps[Command]:
-    """GET_BROKER_CONSUME_STATS: where every group stands in each of its topics."""
+    """GET_BROKER_CONSUME_STATS: the offsets of every group in each of its topics."""
     header = decode(GetConsumeStatsInBrokerRequest, request.fields)
     stats: list[dict[str, list[ConsumeStats]]] = []
     total_diff = in_flight = 0
@@ -143,7 +143,7 @@ def _topics_by_group(offsets: OffsetTable) -> Steps[dict[str, list[str]]]:
 
 
 def _still_read(deps: StatsDeps, group: str, topics: Iterable[str]) -> list[str]:
-    """Those that the group, if it is online, has not left behind."""
+    """The topics that the group, if it is online, still subscribes to."""
     online = deps.consumers.get(group)
     return [topic for topic in topics if online is None or not online.has_left(topic)]
 
@@ -174,7 +174,7 @@ def _consume_stats(
 
 
 def _queue_stats(deps: StatsDeps, group: str, topic: str, queue_id: int) -> ConsumeOffsets:
-    """Where a group is in a queue: done up to consumerOffset, pulled or popped up to pullOffset."""
+    """The offsets of a group in a queue: consumerOffset (committed), pullOffset (delivered)."""
     committed = deps.offsets.find(group, topic, queue_id)
     place = 0 if committed == NOT_FOUND else committed
     last_ms = deps.store.store_time(topic, queue_id, place - 1) if place > 0 else None
@@ -190,12 +190,12 @@ def _queue_stats(deps: StatsDeps, group: str, topic: str, queue_id: int) -> Cons
     )
 
 
-# -- how old it is ---------------------------------------------------------------------------------
+# -- times ----------------------------------------------------------------------------------------
 
 
 @sliced
 def query_time_span(deps: StatsDeps, _: Connection, request: Command) -> Steps[Command]:
-    """QUERY_CONSUME_TIME_SPAN: the times of a topic's messages, and of where a group stands."""
+    """QUERY_CONSUME_TIME_SPAN: store times of the first, last and next consumed message."""
     header = decode(QueryConsumeTimeSpanRequest, request.fields)
     topic = deps.topics.get(header.topic)
     if topic is None:
@@ -242,7 +242,7 @@ def _or_no_time(time_ms: int | None) -> int:
 
 
 def _text(time_ms: int | None) -> str:
-    """As RocketMQ writes times for people, in the zone of the broker."""
+    """A time in RocketMQ's readable format, in the time zone of the broker."""
     ms = _or_no_time(time_ms)
     moment = datetime.fromtimestamp(ms // 1000)  # noqa: DTZ006 - local by meaning
     return f"{moment:%Y-%m-%d#%H:%M:%S}:{ms % 1000:03d}"

@@ -1,4 +1,4 @@
-"""The store over the wire: cleaning it up, looking into queues, and how it is replicated."""
+"""Store administration: clean-up, raw queue entries, replication status."""
 
 import asyncio
 import logging
@@ -35,12 +35,12 @@ from tianzhou.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 _ENTRIES_MAX = 1024
-"""Entries that one answer may show."""
+"""Entries in one response at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreDeps:
-    """What these requests need of a broker."""
+    """Dependencies of these handlers."""
 
     topics: TopicTable
     consumers: ConsumerTable[Connection]
@@ -48,16 +48,16 @@ class StoreDeps:
     history: History
     clock: Clock
     delay_offsets: Callable[[], dict[str, object]]
-    """How far the delay levels are, as `delayOffset.json` has it."""
+    """Progress of the delay levels, as in `delayOffset.json`."""
     timer_checkpoint: Callable[[], bytes | None]
-    """How far timed messages are, in the fields of `timercheck`; None if there are none."""
+    """Progress of timed messages, in the fields of `timercheck`; None if the timer is off."""
 
 
 # -- cleaning up -----------------------------------------------------------------------------------
 
 
 async def delete_expired_log(deps: StoreDeps, connection: Connection, _: Command) -> Command:
-    """DELETE_EXPIRED_COMMITLOG: what has expired goes now, whatever `deleteWhen` says."""
+    """DELETE_EXPIRED_COMMITLOG: delete expired files now, whatever `deleteWhen` says."""
     try:
         count = await asyncio.to_thread(deps.store.expire, now=True)
     except StoreError as e:
@@ -67,7 +67,7 @@ async def delete_expired_log(deps: StoreDeps, connection: Connection, _: Command
 
 
 async def clean_unused_topics(deps: StoreDeps, connection: Connection, _: Command) -> Command:
-    """CLEAN_UNUSED_TOPIC: queues of topics that are not in the table any more."""
+    """CLEAN_UNUSED_TOPIC: delete queues of topics that are no longer in the table."""
     unused = [
         topic
         for topic in sorted(deps.store.queues.by_topic)
@@ -81,11 +81,11 @@ async def clean_unused_topics(deps: StoreDeps, connection: Connection, _: Comman
 
 
 async def clean_expired_queues(deps: StoreDeps, connection: Connection, _: Command) -> Command:
-    """CLEAN_EXPIRED_CONSUMEQUEUE: queues that have no message left and that nobody can use.
+    """CLEAN_EXPIRED_CONSUMEQUEUE: delete queues without messages that no topic has.
 
-    RocketMQ removes every queue whose messages have all expired, and a topic in use then begins
-    again at offset 0, below what its groups have committed. A queue that its topic still has is
-    therefore kept; its files beyond the last one go with the log anyway.
+    RocketMQ deletes every queue whose messages have all expired, and a topic in use then starts
+    again at offset 0, below the committed offsets of its groups. So a queue that its topic still
+    has is retained; its files except the last are deleted with the log anyway.
     """
     expired = await slices.finish(_expired_queues(deps))
     for queue in expired:
@@ -114,14 +114,14 @@ def _is_expired(queue: ConsumeQueue, first_log_offset: int) -> bool:
     return last is not None and last[0] < first_log_offset
 
 
-# -- looking into queues ---------------------------------------------------------------------------
+# -- reading queues -------------------------------------------------------------------------------
 
 
 def query_consume_queue(deps: StoreDeps, _: Connection, request: Command) -> Command:
-    """QUERY_CONSUME_QUEUE: entries of a queue as they are, and what a group's filter makes of them.
+    """QUERY_CONSUME_QUEUE: raw entries of a queue, and which of them a group's filter selects.
 
-    An index that does not exist gives no entries; RocketMQ gives no body then, at which its own
-    tool stumbles.
+    An index that does not exist gives no entries; RocketMQ sends no body then, and its own tool
+    fails.
     """
     header = decode(QueryConsumeQueueRequest, request.fields)
     topic = header.topic or ""
@@ -168,7 +168,7 @@ def _entry(
 
 
 def _filter_data(group: str, topic: str, subscription: Subscription | None) -> str:
-    """What RocketMQ keeps of an expression; a group that filters by tags has none."""
+    """RocketMQ's filter data of an expression; a group that filters by tags has none."""
     if subscription is None:
         return f"{validation.shorten(group)}@{validation.shorten(topic)} is not online!"
     if subscription.is_by_tags:
@@ -206,5 +206,5 @@ def get_ha_status(deps: StoreDeps, _: Connection, __: Command) -> Command:
 
 
 def reset_master_flush_offset(_: StoreDeps, __: Connection, ___: Command) -> Command:
-    """RESET_MASTER_FLUSH_OFFSET (5.x): means something to a slave; a master agrees, as it does."""
+    """RESET_MASTER_FLUSH_OFFSET (5.x): for slaves only; a master responds SUCCESS."""
     return Command(code=ResponseCode.SUCCESS)

@@ -1,4 +1,4 @@
-"""Topics over the wire: creating, changing, deleting, listing, and how full their queues are."""
+"""Topic administration: create, change, delete, list, and the offsets of their queues."""
 
 import asyncio
 import logging
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDeps:
-    """What these requests need of a broker."""
+    """Dependencies of these handlers."""
 
     settings: LiveSettings[BrokerConfig]
     topics: TopicTable
@@ -64,9 +64,9 @@ class TopicDeps:
     history: History
     clock: Clock
     address: str
-    """What clients are told to connect to."""
+    """The address that clients connect to."""
     saved: Callable[[], Awaitable[bool]]
-    """Waits until the tables are on disk."""
+    """Saves the tables; False if that failed."""
 
 
 async def create_topic(deps: TopicDeps, connection: Connection, request: Command) -> Command:
@@ -87,14 +87,14 @@ async def create_topic(deps: TopicDeps, connection: Connection, request: Command
 
 
 async def create_topic_list(deps: TopicDeps, connection: Connection, request: Command) -> Command:
-    """UPDATE_AND_CREATE_TOPIC_LIST (5.3): all of them or, if one is wrong, none."""
+    """UPDATE_AND_CREATE_TOPIC_LIST (5.3): all, or none if one is invalid."""
     body = await slices.finish(decode_request_steps(CreateTopicListBody, request.body))
     await _put_topics(deps, connection, body.topics or [])
     return Command(code=ResponseCode.SUCCESS)
 
 
 async def _put_topics(deps: TopicDeps, connection: Connection, topics: list[TopicConfig]) -> None:
-    """Check all, then create or change each; `attributes` are changes, signs before the names."""
+    """Check all, then create or change each; `attributes` are changes of signed names."""
     await slices.finish(_put_steps(deps, connection, topics))
     await _save(deps)
 
@@ -119,7 +119,7 @@ def _put_steps(deps: TopicDeps, connection: Connection, topics: list[TopicConfig
 
 
 def _check_topic(deps: TopicDeps, topic: TopicConfig) -> None:
-    """Raises RequestError for what no topic can be."""
+    """Raises RequestError for an invalid topic."""
     name = topic.topic_name or ""
     validation.check_topic_name(name)
     validation.check_changeable(name)
@@ -162,7 +162,7 @@ def _parse_attributes(text: str | None) -> dict[str, str] | None:
 def apply_attributes(
     before: dict[str, str] | None, changes: dict[str, str] | None
 ) -> dict[str, str] | None:
-    """Attributes after changes whose names have a sign, + or -. Raises RequestError."""
+    """Attributes after changes of signed names, + or -. Raises RequestError."""
     if not changes:
         return before
     attributes = dict(before or {})
@@ -185,7 +185,7 @@ def _wrong_attribute(change: str) -> RequestError:
 
 
 async def delete_topic(deps: TopicDeps, connection: Connection, request: Command) -> Command:
-    """DELETE_TOPIC_IN_BROKER: the topic, its queues and the offsets of groups in it."""
+    """DELETE_TOPIC_IN_BROKER: deletes the topic, its queues and the offsets of groups in it."""
     header = decode(DeleteTopicRequest, request.fields)
     if not header.topic.strip():
         raise RequestError(ResponseCode.SYSTEM_ERROR, "the topic is blank")
@@ -205,10 +205,10 @@ async def delete_topic(deps: TopicDeps, connection: Connection, request: Command
 
 
 async def delete_queues(store: MessageStore, queues: list[ConsumeQueue]) -> None:
-    """Remove queues, a few at a time; returns when that would survive a power cut."""
+    """Delete queues, a few at a time; returns when the deletion is durable."""
     try:
         await slices.finish(_delete_steps(store, queues))
-        # A recovery that began before this moment would bring the queues back.
+        # A recovery from an earlier checkpoint would create the queues again.
         await asyncio.to_thread(store.flush)
     except StoreError as e:
         raise RequestError(ResponseCode.SYSTEM_ERROR, str(e)) from e
@@ -224,7 +224,7 @@ async def _save(deps: TopicDeps) -> None:
     if not await deps.saved():
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
-            "the change counts now, but it cannot be saved: see the broker's log",
+            "the change is in effect, but it cannot be saved: see the broker's log",
         )
 
 
@@ -276,7 +276,7 @@ def query_topics_by_consumer(deps: TopicDeps, _: Connection, request: Command) -
 
 @sliced
 def get_topic_stats(deps: TopicDeps, _: Connection, request: Command) -> Steps[Command]:
-    """GET_TOPIC_STATS_INFO: where each queue of a topic begins and ends."""
+    """GET_TOPIC_STATS_INFO: first and last offset of each queue of a topic."""
     header = decode(GetTopicStatsInfoRequest, request.fields)
     topic = deps.topics.get(header.topic)
     if topic is None:
