@@ -1,8 +1,8 @@
 """Settings of a broker, under RocketMQ's own names.
 
 The keys are those of BrokerConfig, MessageStoreConfig and NettyServerConfig in RocketMQ 4.9 and
-5.x, which a stock file mixes freely, so the store's settings are part of this class. What only
-Tianzhou has is said to be so. Keys of stock files that mean nothing here stand in `inert.py`.
+5.x, which a stock file mixes freely, so the store's settings are part of this class. Settings that
+only Tianzhou has are marked. Keys without effect are listed in `ignored_settings.py`.
 """
 # ruff: noqa: RUF009 - setting() makes a field, it does not compute a shared default
 
@@ -54,14 +54,14 @@ _ALL_INTERFACES = "0.0.0.0"  # noqa: S104 - RocketMQ's default
 
 
 class MetricsExporter(StrEnum):
-    """How figures leave the broker; RocketMQ's other ways need its OpenTelemetry collector."""
+    """How metrics are exported; RocketMQ's other exporters need an OpenTelemetry collector."""
 
     DISABLE = "DISABLE"
     PROM = "PROM"
 
 
 class BrokerRole(StrEnum):
-    """What a broker is in its group, and whether a send waits for a slave."""
+    """The role of a broker, and whether a send waits for a slave."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
@@ -69,7 +69,7 @@ class BrokerRole(StrEnum):
 
 
 class RequestMode(StrEnum):
-    """How consumers get messages that let the broker decide (5.x)."""
+    """How consumers receive messages whose queues the broker assigns (5.x)."""
 
     PULL = "PULL"
     POP = "POP"
@@ -89,23 +89,23 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
         BrokerRole.ASYNC_MASTER, "SYNC_MASTER waits for a slave before it acknowledges"
     )
     region_id: str = setting(
-        "DefaultRegion", "region that answers to sends name", change=LIVE, maximum=255
+        "DefaultRegion", "region name in responses to sends", change=LIVE, maximum=255
     )
 
     # -- network ----------------------------------------------------------------------------------
     listen_port: int = setting(
-        10911, "TCP port for clients and tools; 0 takes a free one", maximum=65535
+        10911, "TCP port for clients and tools; 0 chooses a free one", maximum=65535
     )
     bind_address: str = setting(
         _ALL_INTERFACES,
         "address to listen on; 0.0.0.0 and :: are every interface, IPv4 and IPv6",
     )
     broker_ip1: str | None = setting(
-        None, "address that clients are told to connect to; found out if not given",
+        None, "address that clients connect to; detected if not set",
         key="brokerIP1",
     )  # fmt: skip
     broker_ip2: str | None = setting(
-        None, "address that slaves are told to connect to; brokerIP1 if not given",
+        None, "address that slaves connect to; brokerIP1 if not set",
         key="brokerIP2",
     )  # fmt: skip
     ha_listen_port: int = setting(0, "TCP port for slaves; 0 is listenPort + 1", maximum=65535)
@@ -116,7 +116,7 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
         120, "a connection without traffic for so long is closed", minimum=1, maximum=INT32_MAX
     )
     shutdown_wait_time_seconds: int = setting(
-        30, "how long a stop waits for answers that are under way", maximum=3600, change=RESTART
+        30, "how long a stop waits for pending responses", maximum=3600, change=RESTART
     )
 
     # -- nameservers ------------------------------------------------------------------------------
@@ -126,13 +126,13 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     )  # fmt: skip
     register_name_server_period: int = setting(
         30_000,
-        "ms between two registrations; 10,000 to 60,000 are kept to",
+        "ms between two registrations; limited to 10,000 to 60,000",
         change=LIVE,
         minimum=1,
         maximum=INT32_MAX,
     )
     register_broker_timeout_mills: int = setting(
-        24_000, "ms that a registration may take", change=LIVE, minimum=100, maximum=600_000
+        24_000, "time-out of a registration in ms", change=LIVE, minimum=100, maximum=600_000
     )
     compressed_register: bool = setting(False, "register in the binary form", change=LIVE)
 
@@ -145,7 +145,7 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
         True, "create unknown topics from a template when a message is sent to them", change=LIVE
     )
     auto_create_subscription_group: bool = setting(
-        True, "create unknown consumer groups when they show up", change=LIVE
+        True, "create unknown consumer groups when they connect", change=LIVE
     )
     cluster_topic_enable: bool = setting(
         True, "the topic named like the cluster is usable", change=RESTART
@@ -154,11 +154,11 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
         True, "the topic named like the broker is usable", change=RESTART
     )
     broker_permission: int = setting(
-        PERM_READ | PERM_WRITE, "what the whole broker allows: 4 read, 2 write, 6 both",
+        PERM_READ | PERM_WRITE, "permission of the whole broker: 4 read, 2 write, 6 both",
         change=LIVE, maximum=7,
     )  # fmt: skip
     trace_topic_enable: bool = setting(
-        False, "have the topic of message traces here", change=RESTART
+        False, "create the topic of message traces on this broker", change=RESTART
     )
     msg_trace_topic_name: str = setting(TRACE_TOPIC, "topic of message traces")
     group_topic_binding_enable: bool = setting(
@@ -171,17 +171,17 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
 
     # -- sending ----------------------------------------------------------------------------------
     broker_fast_failure_enable: bool = setting(
-        True, "refuse sends that waited too long instead of keeping them", change=LIVE
+        True, "refuse sends that waited too long instead of storing them", change=LIVE
     )
     wait_time_mills_in_send_queue: int = setting(
         200,
-        "ms for which sends are refused after the disk held one up",
+        "ms for which sends are refused after the disk delayed one",
         change=LIVE,
         minimum=1,
         maximum=60_000,
     )
     os_page_cache_busy_time_out_mills: int = setting(
-        1000, "an append that takes so many ms means that the disk cannot follow", change=LIVE,
+        1000, "an append that takes so many ms means that the disk is overloaded", change=LIVE,
         minimum=100, maximum=INT32_MAX,
     )  # fmt: skip
     send_thread_pool_queue_capacity: int = setting(
@@ -194,32 +194,32 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     start_accept_send_request_time_stamp: int = setting(
         0, "ms since 1970 before which sends are refused", change=LIVE
     )
-    trace_on: bool = setting(True, "tell producers that traces are wanted", change=LIVE)
+    trace_on: bool = setting(True, "ask producers for message traces", change=LIVE)
 
     # -- transactions -----------------------------------------------------------------------------
     reject_transaction_message: bool = setting(False, "refuse transactional messages", change=LIVE)
     transaction_time_out: int = setting(
         6000,
-        "ms for which a transaction is left alone before its producer is asked",
+        "ms before the first check of an open transaction",
         change=ADMIN,
         maximum=INT32_MAX,
     )
     transaction_check_max: int = setting(
         15,
-        "how often a producer is asked before a transaction is given up",
+        "checks of a transaction before it is given up",
         change=ADMIN,
         minimum=1,
         maximum=INT32_MAX,
     )
     transaction_check_interval: int = setting(
         60_000,
-        "ms between two rounds of asking producers",
+        "ms between two rounds of checks",
         change=ADMIN,
         minimum=1,
         maximum=INT32_MAX,
     )
     transaction_op_msg_max_size: int = setting(
-        4096, "bytes of a record that ends several transactions; 1 keeps to one each, as 4.9 reads",
+        4096, "bytes of a record that ends several transactions; 1: one record each, as 4.9 reads",
         change=LIVE, minimum=1, maximum=1024**2,
     )  # fmt: skip
     transaction_op_batch_interval: int = setting(
@@ -229,47 +229,45 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
 
     # -- replies and order ------------------------------------------------------------------------
     store_reply_message_enable: bool = setting(
-        True, "keep replies to requests in the reply topic, too", change=LIVE
+        True, "store replies to requests in the reply topic, too", change=LIVE
     )
     rebalance_lock_max_live_time: int = setting(
-        60_000, "ms after which a queue lock of an orderly consumer runs out if it is not renewed",
+        60_000, "ms after which a queue lock of an orderly consumer expires if it is not renewed",
         key="rocketmq.broker.rebalance.lockMaxLiveTime", change=ADMIN, minimum=1, maximum=INT32_MAX,
     )  # fmt: skip
 
     # -- delayed and timed messages ---------------------------------------------------------------
     flush_delay_offset_interval: int = setting(
-        10_000, "ms between two saves of how far the delay levels are", minimum=10
+        10_000, "ms between two saves of the progress of delay levels", minimum=10
     )
-    timer_wheel_enable: bool = setting(True, "take messages for any moment (TIMER_*)")
+    timer_wheel_enable: bool = setting(True, "accept messages with any delivery time (TIMER_*)")
     timer_max_delay_sec: int = setting(
-        3 * 24 * 3600, "seconds that a timed message may wait at most", change=LIVE,
+        3 * 24 * 3600, "longest delay of a timed message in seconds", change=LIVE,
         minimum=1, maximum=INT32_MAX,
     )  # fmt: skip
     timer_roll_window_slot: int = setting(
-        2 * 24 * 3600, "seconds after which a message that still waits is stored anew; earlier if "
+        2 * 24 * 3600, "seconds after which a pending message is stored again; earlier if "
         "its log file would expire (half of fileReservedTime)", change=LIVE, minimum=60,
         maximum=INT32_MAX,
     )  # fmt: skip
     timer_flush_interval_ms: int = setting(
-        1000, "ms between two saves of how far timed messages are", minimum=10
+        1000, "ms between two saves of the progress of timed messages", minimum=10
     )
-    recall_message_enable: bool = setting(
-        False, "let producers take timed messages back", change=LIVE
-    )
+    recall_message_enable: bool = setting(False, "let producers recall timed messages", change=LIVE)
     allow_recall_when_broker_not_writeable: bool = setting(
-        True, "let them do so while brokerPermission forbids sending", change=LIVE
+        True, "allow recalls while brokerPermission forbids sending", change=LIVE
     )
 
     # -- pulling ----------------------------------------------------------------------------------
     long_polling_enable: bool = setting(
-        True, "hold a pull that finds nothing until a message comes", change=LIVE
+        True, "park a pull without messages until one arrives", change=LIVE
     )
     short_polling_time_mills: int = setting(
-        1000, "ms that it is held without long polling", change=LIVE, minimum=1, maximum=60_000
+        1000, "ms that it is parked without long polling", change=LIVE, minimum=1, maximum=60_000
     )
     max_parked_pulls: int = setting(
         200_000,
-        "pulls held at a time; more are answered at once (Tianzhou's)",
+        "parked pulls; more are answered at once (Tianzhou's)",
         change=LIVE,
         maximum=10_000_000,
     )
@@ -280,7 +278,7 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
         False, "send consumers of old messages to a slave", change=LIVE
     )
     enable_mixed_message_type: bool = setting(
-        False, "allow topics for all kinds of messages, message.type=MIXED", change=LIVE
+        False, "allow topics for all types of messages, message.type=MIXED", change=LIVE
     )
     enable_property_filter: bool = setting(
         False, "allow subscriptions by SQL92 expressions", change=LIVE
@@ -288,7 +286,7 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     reject_pull_consumer_enable: bool = setting(
         False, "refuse pulls of groups that send no heartbeat", change=LIVE
     )
-    lite_pull_message_enable: bool = setting(True, "answer LITE_PULL_MESSAGE", change=LIVE)
+    lite_pull_message_enable: bool = setting(True, "serve LITE_PULL_MESSAGE", change=LIVE)
 
     # -- popping ----------------------------------------------------------------------------------
     enable_retry_topic_v2: bool = setting(
@@ -299,19 +297,19 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
         True, "pop from %RETRY%group_topic too while enableRetryTopicV2 is true", change=LIVE
     )
     pop_from_retry_probability: int = setting(
-        20, "of 100 pops so many look into the retry topic first, the others last", change=LIVE,
+        20, "percentage of pops that read the retry topic first, the others last", change=LIVE,
         maximum=100,
     )  # fmt: skip
     pop_response_return_actual_retry_topic: bool = setting(
-        False, "name the retry topic in messages that come back, not the topic they were sent to",
+        False, "name the retry topic in retried messages, not the topic they were sent to",
         change=LIVE,
     )  # fmt: skip
     init_pop_offset_by_check_msg_in_mem: bool = setting(
-        True, "a new group begins at the first message if that is recent, though it wants the last",
+        True, "start a new group at the first message if that is recent, not at the last",
         change=LIVE,
     )  # fmt: skip
     enable_pop_message_threshold: bool = setting(
-        False, "stop popping a queue while popInflightMessageThreshold is passed", change=LIVE
+        False, "stop popping a queue while popInflightMessageThreshold is exceeded", change=LIVE
     )
     pop_inflight_message_threshold: int = setting(
         10_000,
@@ -325,23 +323,23 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
         change=LIVE, minimum=1, maximum=10_000_000,
     )  # fmt: skip
     max_pop_polling_size: int = setting(
-        100_000, "pops held at a time; more are answered at once", change=LIVE, maximum=10_000_000
+        100_000, "parked pops; more are answered at once", change=LIVE, maximum=10_000_000
     )
     pop_polling_size: int = setting(
-        1024, "pops of one group held for one queue", change=LIVE, maximum=10_000_000,
+        1024, "parked pops of one group and queue", change=LIVE, maximum=10_000_000,
     )  # fmt: skip
     default_message_request_mode: RequestMode = setting(
-        RequestMode.PULL, "how groups consume that let the broker share out queues", change=LIVE
+        RequestMode.PULL, "request mode of groups whose queues the broker assigns", change=LIVE
     )
     default_pop_share_queue_num: int = setting(
         -1, "by pop: how many neighbours share a consumer's queues; below 1 all share all",
         change=LIVE, minimum=-1, maximum=INT32_MAX,
     )  # fmt: skip
     server_load_balancer_enable: bool = setting(
-        True, "share out queues to those who ask, instead of naming all to each", change=LIVE
+        True, "assign queues to consumers that ask, instead of returning all to each", change=LIVE
     )
     load_balance_poll_name_server_interval: int = setting(
-        30_000, "ms after which the nameserver is asked again for the queues to share out",
+        30_000, "ms after which the route of queues to assign is queried again",
         change=LIVE, maximum=INT32_MAX,
     )  # fmt: skip
 
@@ -357,29 +355,29 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
         maximum=INT32_MAX,
     )
     use_server_side_reset_offset: bool = setting(
-        True, "consumers learn of a reset by their next pull; false: they are told, as with 4.9",
+        True, "consumers learn of a reset by their next pull; false: they are called, as in 4.9",
         change=LIVE,
     )  # fmt: skip
     notify_consumer_ids_changed_enable: bool = setting(
-        True, "tell the consumers of a group when one comes or goes", change=LIVE
+        True, "notify the consumers of a group when one joins or leaves", change=LIVE
     )
 
     # -- administration ---------------------------------------------------------------------------
     copy_metadata_on_join: bool = setting(
-        False, "a broker without topics takes those of its cluster, and its groups (Tianzhou's)"
+        False, "a broker without topics copies topics and groups of its cluster (Tianzhou's)"
     )
     enable_detail_stat: bool = setting(
         True, "keep statistics by queue, too (QUEUE_PUT_NUMS and the like)", change=LIVE
     )
     broker_config_path: Path = path_setting(
         lambda: in_home("broker.properties"),
-        "file that takes settings changed at run time; the configuration file if one is given",
+        "file for settings changed at run time; the configuration file if one is given",
     )
     config_black_list: str = setting(
         "configBlackList;brokerConfigPath", "keys that no request may change, separated by ';'"
     )
 
-    # -- figures ----------------------------------------------------------------------------------
+    # -- metrics ----------------------------------------------------------------------------------
     slow_request_threshold_mills: int = setting(
         1000, "log requests that take so many ms; 0 logs none (Tianzhou's)", change=LIVE,
         maximum=INT32_MAX,
@@ -388,7 +386,9 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
         MetricsExporter.DISABLE, "PROM serves /metrics for Prometheus, and /health"
     )
     metrics_prom_exporter_host: str = setting("", "address of these pages; bindAddress if empty")
-    metrics_prom_exporter_port: int = setting(5557, "their port; 0 takes a free one", maximum=65535)
+    metrics_prom_exporter_port: int = setting(
+        5557, "their port; 0 chooses a free one", maximum=65535
+    )
 
     # -- access control ---------------------------------------------------------------------------
     acl_enable: bool = setting(False, "check every request against the accounts in aclFile")
@@ -416,13 +416,13 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
     # -- tables -----------------------------------------------------------------------------------
     max_topics: int = setting(
         TOPICS_MAX,
-        "topics; further ones are not created, those of groups excepted (Tianzhou's)",
+        "most topics, without those of groups (Tianzhou's)",
         minimum=1,
         maximum=INT32_MAX,
     )
     max_subscription_groups: int = setting(
         GROUPS_MAX,
-        "consumer groups; further ones are not created (Tianzhou's)",
+        "most consumer groups (Tianzhou's)",
         minimum=1,
         maximum=INT32_MAX,
     )
@@ -471,7 +471,7 @@ class BrokerConfig(StoreConfig, TlsSettings, LogSettings):
 
     @property
     def config_directory(self) -> Path:
-        """Where the tables of topics, groups and offsets are kept."""
+        """The folder of the tables of topics, groups and offsets."""
         return self.root_directory / "config"
 
     @property
@@ -522,7 +522,7 @@ def inner_credentials(config: BrokerConfig) -> Credentials | None:
     try:
         account = msgspec.json.decode(text, type=_Account)
     except msgspec.DecodeError as e:
-        # Its text could hold the secret.
+        # The text could contain the secret.
         raise ConfigError(
             "innerClientAuthenticationCredentials is no JSON object with accessKey and secretKey"
         ) from e
@@ -530,7 +530,7 @@ def inner_credentials(config: BrokerConfig) -> Credentials | None:
 
 
 def check_config(loaded: Loaded[BrokerConfig]) -> None:
-    """Refuse what each setting allows alone but this program cannot do. Raises ConfigError."""
+    """Refuse combinations of settings that cannot work. Raises ConfigError."""
     config, origins = loaded.config, loaded.origins
     namesrv_addresses(config)
     inner_credentials(config)
