@@ -25,14 +25,14 @@ QUEUES = st.lists(
 
 @given(QUEUES, st.integers(0, 1 << 16), st.integers(1, 4))
 def test_all_queues_get_their_turn(queues: list[Queue], first: int, rounds: int) -> None:
-    picker = Picker(first_turn=first)
+    picker = Picker(first_index=first)
     picked = Counter(picker.pick("t", queues, 0) for _ in range(len(queues) * rounds))
     assert picked == Counter(dict.fromkeys(queues, rounds))
 
 
 @given(QUEUES, NAMES, st.integers(0, 50))
 def test_a_retry_leaves_the_broker_if_it_can(queues: list[Queue], last: str, first: int) -> None:
-    picked = Picker(first_turn=first).pick("t", queues, 0, last)
+    picked = Picker(first_index=first).pick("t", queues, 0, last)
     assert picked in queues
     if any(queue.broker_name != last for queue in queues):
         assert picked.broker_name != last

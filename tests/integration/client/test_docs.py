@@ -48,9 +48,10 @@ def test_there_are_examples() -> None:
 # -- names -----------------------------------------------------------------------------------------
 
 INNER = frozenset((
-    "heartbeat", "on_request", "on_route", "landed", "crashed", "consume_type", "to_wire",
+    "heartbeat", "on_request", "on_route", "on_first_response", "on_first_failure", "consume_type",
+    "to_wire",
     "wire_properties", "packing", "shared", "strategy", "namesrv_addresses", "topics",
-    "wire_topic", "receipt", "place", "renew",
+    "wire_topic", "receipt", "handle_offset", "renew",
 ))  # fmt: skip
 """Between the parts of the client; programs have no use for them."""
 BUILT_IN: tuple[type, ...] = (object, str, int, tuple, Enum)

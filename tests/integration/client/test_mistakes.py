@@ -186,4 +186,4 @@ async def test_a_topic_that_does_not_exist_yet_is_one_calm_line(
         await producer.send(Message("to-come", b"first"))
         await eventually(lambda: got == [b"first"], "the message")
     told = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
-    assert told == ["topic to-come does not exist yet; it is looked for every 0.05 s"]
+    assert told == ["topic to-come does not exist yet; it is looked up every 0.05 s"]

@@ -117,7 +117,7 @@ async def test_a_reply_to_a_sender_that_has_gone_is_dropped_and_the_request_is_d
             asking.cancel()
             await asyncio.wait((asking,))
         gone.set()
-        await eventually(lambda: "nobody waits for it any more" in caplog.text, "a line")
+        await eventually(lambda: "its sender stopped waiting" in caplog.text, "a line")
         await eventually(lambda: consumed(cluster, group, "unheard"), "progress")
     assert await sent_back_count(cluster) == 0
 

@@ -170,7 +170,7 @@ async def test_in_flight_bytes() -> None:
         futures = [
             await producer.submit(Message("T", b"x" * 60), timeout_ms=60_000) for _ in range(2)
         ]
-        with pytest.raises(SendTimeout, match="2 messages of 120 bytes are on their way"):
+        with pytest.raises(SendTimeout, match="2 messages of 120 bytes are in flight"):
             await producer.send("T", b"y", timeout_ms=100)
         await eventually(lambda: script.count(RequestCode.SEND_MESSAGE_V2) == 2, "the first two")
         answered.set()

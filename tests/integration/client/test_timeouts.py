@@ -88,7 +88,7 @@ async def test_each_message_of_a_pile_has_its_own_time(tmp_path: Path) -> None:
             for timeout_ms in (SHORT_MS, 2 * SHORT_MS)
         ]
         for future in hasty:
-            with pytest.raises(SendTimeout, match="the batch of 3 messages has no answer"):
+            with pytest.raises(SendTimeout, match="the batch of 3 messages has no response"):
                 await future
         with pytest.raises(SendTimeout):
             await producer.send("Silent", b"hasty", timeout_ms=SHORT_MS)

@@ -1,8 +1,8 @@
-"""Many messages cut into requests, and their results put together again.
+"""Splits many messages into requests, and merges their outcomes.
 
-Messages of one topic that wait in the same way share a batch, up to a size; what no batch takes
-goes alone. Where queues are chosen a batch is for one of them, and the requests for a queue form a
-lane: they follow each other, so that its messages keep their order. Values in, values out.
+Messages of one topic with the same `wait_stored` share a batch, up to a size; messages that cannot
+be batched are sent alone. If the program chose queues, a batch is for one queue, and the requests
+for a queue form a sequence: they are sent one after another, which keeps the order. Sans-IO.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,18 +19,18 @@ from tianzhou.errors import SendManyError, TianzhouError
 
 @dataclass(frozen=True, slots=True)
 class SplitRequest:
-    """What one request carries."""
+    """The messages of one request."""
 
     indexes: Sequence[int]
-    """Which of the messages."""
+    """Indexes of the messages."""
     batch: Outgoing | None = None
-    """None: it is one message, sent like any other."""
+    """None for a single message, which is sent by itself."""
     queue: Queue | None = None
-    """The one that was chosen for all of them, on the wire."""
+    """The chosen queue, with the topic's name on the wire."""
 
 
 SendOutcome = SendResult | BaseException
-"""What became of one message."""
+"""The result or the error of one message."""
 _Kind = tuple[str, bool, Queue | None]
 
 
@@ -44,7 +44,7 @@ def split_into_requests(
     batch_count: int,
     queues: Sequence[Queue] | None = None,
 ) -> list[SplitRequest]:
-    """The requests that messages take; `queues` are chosen for each. Raises MessageRefused."""
+    """The requests for messages; `queues` has the chosen queue of each. Raises MessageRefused."""
     kinds, alone = _kinds(messages, queues)
     requests = [SplitRequest((at,), queue=queues[at] if queues else None) for at in alone]
     for (name, wait_stored, queue), indexes in kinds.items():
@@ -60,7 +60,7 @@ def split_into_requests(
             if len(stretch) == 1:
                 requests.append(
                     SplitRequest(indexes[own], queue=queue)
-                )  # alone it may be compressed
+                )  # sent alone it may be compressed
                 continue
             batch = send_request.outgoing_batch(
                 topic, chain.from_iterable(items[own]), ids[own], packing, wait_stored=wait_stored
@@ -72,7 +72,7 @@ def split_into_requests(
 def _kinds(
     messages: Sequence[Message], queues: Sequence[Queue] | None
 ) -> tuple[dict[_Kind, list[int]], list[int]]:
-    """Which messages may share a batch, by topic, way of waiting and queue; which go alone."""
+    """Indexes of messages that may share a batch, by topic, wait_stored and queue; and the rest."""
     kinds: dict[_Kind, list[int]] = {}
     alone: list[int] = []
     last: _Kind = ("", False, None)

@@ -16,14 +16,14 @@ from tianzhou.protocol.command import Command
 
 
 class FirstAttemptListener(Protocol):
-    """Who is told how a first try ended: the producer."""
+    """Called when a first attempt ends: the producer."""
 
     def on_first_response(self, pending: "InFlightSend", answer: Command) -> None: ...
     def on_first_failure(self, pending: "InFlightSend", error: TianzhouError) -> None: ...
 
 
 class InFlightSend:
-    """A message on its way: the `Waiter` of its first try."""
+    """A message in flight: the `Waiter` of its first attempt."""
 
     __slots__ = (
         "_listener", "chosen", "deadline_s", "future", "message", "out", "queue", "timeout_ms",
@@ -47,19 +47,19 @@ class InFlightSend:
         self.timeout_ms = timeout_ms
         self.deadline_s = deadline_s
         self.chosen = chosen
-        """The queue that the program chose; every try goes there."""
+        """The queue that the program chose; every attempt goes there."""
         self.queue: Queue | None = None
-        """Where the first try went."""
+        """The queue of the first attempt."""
         self.future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
 
     def done(self) -> bool:
-        """An answer is always wanted, even if the program has lost its interest."""
+        """A response is always processed, even if the program has cancelled its future."""
         return False
 
     def set_result(self, result: Command, /) -> None:
-        """The first try was answered."""
+        """The first attempt got a response."""
         self._listener.on_first_response(self, result)
 
     def set_exception(self, exception: RemotingError, /) -> None:
-        """The first try failed."""
+        """The first attempt failed."""
         self._listener.on_first_failure(self, exception)

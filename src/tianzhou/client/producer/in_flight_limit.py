@@ -1,9 +1,8 @@
-"""Back pressure: how much may be on its way at the same time.
+"""Back pressure: limits the messages and bytes in flight.
 
-Whoever wants to send enters, and leaves when the answer is there. Once the limits are reached,
-newcomers wait, in their order, until a quarter of the room is free again: to stop and start a
-sender for every single message would cost more than the message. One message is always let through,
-however large it is.
+A send is added, and removed when its response arrives. At the limit further sends wait, in order,
+until a quarter of the capacity is free again: stopping and starting a sender for every single
+message would cost more than the message. One message is always admitted, however large it is.
 """
 
 import asyncio
@@ -13,7 +12,7 @@ from tianzhou.errors import RemoteBusy
 
 
 class InFlightLimit:
-    """Counts messages and bytes on their way. Use it on one event loop."""
+    """Counts messages and bytes in flight. Use it on one event loop."""
 
     __slots__ = ("_bytes_max", "_count_max", "_empty", "_waiters", "bytes", "count", "is_full")
 
@@ -25,7 +24,7 @@ class InFlightLimit:
         self.count = 0
         self.bytes = 0
         self.is_full = False
-        """True if newcomers must wait for `wait_for_capacity`."""
+        """True if further sends must call `wait_for_capacity`."""
 
     def add(self, size_bytes: int, count: int = 1) -> None:
         """Count a message; check `is_full` before. `wait_for_capacity` counts it by itself."""
@@ -35,7 +34,7 @@ class InFlightLimit:
             self.is_full = True
 
     def remove(self, size_bytes: int, count: int = 1) -> None:
-        """Messages have arrived, or failed."""
+        """Messages were stored, or failed."""
         self.count -= count
         self.bytes -= size_bytes
         if self.is_full:
@@ -47,9 +46,9 @@ class InFlightLimit:
             self._empty.clear()
 
     async def wait_for_capacity(self, timeout_ms: float) -> None:
-        """Wait for room; when it comes, one message is counted as on its way.
+        """Wait for capacity; then one message is counted as in flight.
 
-        Raises RemoteBusy when the time is up.
+        Raises RemoteBusy after the time-out.
         """
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
@@ -60,16 +59,16 @@ class InFlightLimit:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
             elif waiter.done() and not waiter.cancelled():
-                self.remove(0)  # the place that it was given is for the next
+                self.remove(0)  # the capacity that it was given is for the next waiter
             if isinstance(error, TimeoutError):
                 raise RemoteBusy(
-                    f"{self.count} messages of {self.bytes} bytes are on their way, and none "
-                    f"arrived within {timeout_ms:.0f} ms"
+                    f"{self.count} messages of {self.bytes} bytes are in flight, and none was "
+                    f"stored within {timeout_ms:.0f} ms"
                 ) from None
             raise
 
     async def wait_until_empty(self, timeout_ms: int) -> bool:
-        """Wait until nothing is on its way; False if that takes too long."""
+        """Wait until nothing is in flight; False after the time-out."""
         if not self.count:
             return True
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -82,7 +81,7 @@ class InFlightLimit:
         return True
 
     def _admit_waiters(self) -> None:
-        """Let in as many as there are places; they count at once, and go on in their own turn."""
+        """Admit as many waiters as fit; they are counted now and resume later."""
         if self.count * 4 > self._count_max * 3 or self.bytes * 4 > self._bytes_max * 3:
             return
         while self._waiters and self.count < self._count_max:

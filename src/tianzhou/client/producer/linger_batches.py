@@ -15,32 +15,32 @@ from tianzhou.client.sending.send_request import SendResult
 
 @dataclass(slots=True)
 class LingerBatch:
-    """Messages that will leave together."""
+    """Messages that are sent together."""
 
     topic: str
     """On the wire."""
     wait_stored: bool
     messages: list[Message] = field(default_factory=list[Message])
     pieces: list[bytes] = field(default_factory=list[bytes])
-    """Of their items; joined they are the batch."""
+    """The encoded items in pieces; joined they are the body of the batch."""
     unique_ids: list[str] = field(default_factory=list[str])
     futures: list[asyncio.Future[SendResult]] = field(
         default_factory=list[asyncio.Future[SendResult]]
     )
     deadlines_s: list[float] = field(default_factory=list[float])
-    """When the time of each is up, on the loop's clock."""
+    """The deadline of each message, on the loop's clock."""
     size_bytes: int = 0
-    leaves_s: float = 0.0
+    send_at_s: float = 0.0
     timer: asyncio.TimerHandle | None = None
-    """Until it leaves, for that; then for the deadlines."""
+    """Until the batch is sent, the linger timer; then the timer of the deadlines."""
 
     @property
     def last_deadline_s(self) -> float:
-        """No try of the batch makes sense after it."""
+        """The batch is not retried after it."""
         return max(self.deadlines_s)
 
     def overdue(self, now_s: float) -> list[asyncio.Future[SendResult]]:
-        """Those whose time is up, and who have no answer."""
+        """The futures without a result whose deadline has passed."""
         return [
             future
             for future, deadline_s in zip(self.futures, self.deadlines_s, strict=True)
@@ -48,13 +48,13 @@ class LingerBatch:
         ]
 
     def next_deadline_s(self, now_s: float) -> float:
-        """The first one to come, or the last one if all have passed."""
+        """The next deadline, or the last one if all have passed."""
         coming = [deadline_s for deadline_s in self.deadlines_s if deadline_s > now_s]
         return min(coming, default=self.last_deadline_s)
 
 
 class LingerBatches:
-    """The batches of one producer. `send` is called with each linger_batch that is ready, once."""
+    """The open batches of one producer. `send` is called once with each batch that is ready."""
 
     __slots__ = ("_batch_bytes", "_batch_count", "_batches", "_linger_s", "_send")
 
@@ -81,38 +81,38 @@ class LingerBatches:
         unique_id: str,
         deadline_s: float,
     ) -> asyncio.Future[SendResult]:
-        """Put a message on its linger_batch; the future gives its result.
+        """Add a message to its batch; the future gives its result.
 
-        `topic` is the wire's name, and `pieces` are the message as a batch holds it.
+        `topic` is the name on the wire, `pieces` are the message encoded for a batch.
         """
         loop = asyncio.get_running_loop()
         key = (topic, message.wait_stored)
-        linger_batch = self._batches.get(key)
-        if linger_batch is None or linger_batch.size_bytes + size_bytes > self._batch_bytes:
-            if linger_batch is not None:
-                self._leave(key)
-            linger_batch = self._batches[key] = LingerBatch(topic, message.wait_stored)
-            linger_batch.leaves_s = loop.time() + self._linger_s
-            linger_batch.timer = loop.call_at(linger_batch.leaves_s, self._leave, key)
+        batch = self._batches.get(key)
+        if batch is None or batch.size_bytes + size_bytes > self._batch_bytes:
+            if batch is not None:
+                self._send_batch(key)
+            batch = self._batches[key] = LingerBatch(topic, message.wait_stored)
+            batch.send_at_s = loop.time() + self._linger_s
+            batch.timer = loop.call_at(batch.send_at_s, self._send_batch, key)
         future: asyncio.Future[SendResult] = loop.create_future()
-        linger_batch.messages.append(message)
-        linger_batch.pieces += pieces
-        linger_batch.unique_ids.append(unique_id)
-        linger_batch.futures.append(future)
-        linger_batch.deadlines_s.append(deadline_s)
-        linger_batch.size_bytes += size_bytes
-        if len(linger_batch.futures) >= self._batch_count or deadline_s <= linger_batch.leaves_s:
-            self._leave(key)
+        batch.messages.append(message)
+        batch.pieces += pieces
+        batch.unique_ids.append(unique_id)
+        batch.futures.append(future)
+        batch.deadlines_s.append(deadline_s)
+        batch.size_bytes += size_bytes
+        if len(batch.futures) >= self._batch_count or deadline_s <= batch.send_at_s:
+            self._send_batch(key)
         return future
 
     def send_all(self) -> None:
-        """Let every linger_batch leave now."""
+        """Send all open batches now."""
         for key in tuple(self._batches):
-            self._leave(key)
+            self._send_batch(key)
 
-    def _leave(self, key: tuple[str, bool]) -> None:
-        linger_batch = self._batches.pop(key)
-        if linger_batch.timer is not None:
-            linger_batch.timer.cancel()
-            linger_batch.timer = None
-        self._send(linger_batch)
+    def _send_batch(self, key: tuple[str, bool]) -> None:
+        batch = self._batches.pop(key)
+        if batch.timer is not None:
+            batch.timer.cancel()
+            batch.timer = None
+        self._send(batch)

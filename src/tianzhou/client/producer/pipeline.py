@@ -1,10 +1,11 @@
-"""The inner part of a producer: its life, and how messages get from it to a broker.
+"""The send pipeline of a producer: start and close, and the way of a message to the broker.
 
-    room      wait until not too much is on its way (`in_flight`)
-    launch    the first try without a task (`pending`), further ones in a task (`courier`)
-    finish    read the answer, free the room, give the program its result, trace
+    capacity   wait while too many messages are in flight (`in_flight_limit`)
+    post       first attempt, without a task (`in_flight`)
+    retry      further attempts, in a task (`sending.retrying`)
+    finish     decode the response, release the capacity, set the result, trace
 
-Messages that linger wait on batches and leave as batches.
+With `linger_ms` messages are collected in batches first (`linger_batches`).
 """
 
 import asyncio
@@ -51,11 +52,11 @@ from tianzhou.remoting.connection import Connection
 log = logging.getLogger(__name__)
 
 _GRAIN_S = 0.001
-"""Messages of a linger_batch whose times end so close to each other are told together."""
+"""Messages of a batch whose deadlines are so close to each other time out together."""
 
 
 class SendPipeline(Lifetime):
-    """What every producer is made of; `Producer` adds what programs call."""
+    """The base of `Producer`, which adds the methods for programs."""
 
     def __init__(
         self,
@@ -64,7 +65,10 @@ class SendPipeline(Lifetime):
         settings: ClientSettings | None = None,
         **options: Unpack[ProducerOptions],
     ) -> None:
-        """Settings are those given, changed by the options. Raises ConfigError, MessageRefused."""
+        """Options override `settings`; nothing is connected yet.
+
+        Raises ConfigError for wrong settings and MessageRefused for an invalid group.
+        """
         self.settings = settings_from(ProducerSettings, settings, options)
         send_request.check_group(group)
         self._namespace = self.settings.namespace
@@ -87,7 +91,7 @@ class SendPipeline(Lifetime):
         self._telemetry = telemetry_of(self.settings, self._group)
         self._wire_topics: dict[str, str] = {}
         self._batch_topics: dict[str, str] = {}
-        """Those whose messages may share batches."""
+        """Topics on the wire of messages that may be batched."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._running = False
 
@@ -97,9 +101,9 @@ class SendPipeline(Lifetime):
     # -- life --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Join the hub of the running event loop; brokers are dialled when there is a message."""
+        """Start on the running event loop; connections are opened with the first message."""
         if self._running:
-            raise ClientClosed(f"group {self._group}: the producer is started already")
+            raise ClientClosed(f"group {self._group}: the producer is already started")
         hub = acquire(self.settings)
         hub.join(self)
         self._sender.start(hub)
@@ -108,7 +112,7 @@ class SendPipeline(Lifetime):
         self._running = True
 
     async def close(self) -> None:
-        """Wait for what is on its way (`close_timeout_ms`), then leave. Twice does no harm."""
+        """Wait for messages in flight (`close_timeout_ms`), then disconnect. Idempotent."""
         if not self._running:
             return
         self._running = False
@@ -116,7 +120,7 @@ class SendPipeline(Lifetime):
             self._batches.send_all()
         if not await self._in_flight.wait_until_empty(self.settings.close_timeout_ms):
             log.warning(
-                "group %s: closed with %d sends unanswered", self._group, self._in_flight.count
+                "group %s: closed with %d sends in flight", self._group, self._in_flight.count
             )
         hub = self._sender.hub
         self._sender.stop()
@@ -150,7 +154,7 @@ class SendPipeline(Lifetime):
         queue: Queue | None = None,
         extra: dict[str, str] | None = None,
     ) -> asyncio.Future[SendResult]:
-        """Wait for room, and put the message on its way; the future gives its result."""
+        """Wait for capacity and send the message; the future gives its result."""
         self._check_running()
         if self._telemetry is not None:
             return await self._observed(self._telemetry, message, tries, limit, queue, extra)
@@ -166,7 +170,7 @@ class SendPipeline(Lifetime):
         queue: Queue | None,
         extra: dict[str, str] | None,
     ) -> asyncio.Future[SendResult]:
-        """The same with a span around it, whose identity travels with the message."""
+        """The same within a span, whose context the message carries."""
         carrier: dict[str, str] = {}
         topic, began_s = message.topic, time.monotonic()
         span = telemetry.begin_send(topic, len(message.payload), carrier)
@@ -202,7 +206,7 @@ class SendPipeline(Lifetime):
         return pending.future
 
     def on_first_response(self, pending: InFlightSend, answer: Command) -> None:
-        """The first try was answered."""
+        """The first attempt got a response."""
         queue = pending.queue
         assert queue is not None
         tries = pending.tries
@@ -219,10 +223,10 @@ class SendPipeline(Lifetime):
             self._finish(pending, answer, queue)
 
     def on_first_failure(self, pending: InFlightSend, error: TianzhouError) -> None:
-        """The first try failed."""
+        """The first attempt failed."""
         queue = pending.queue
         assert queue is not None
-        if not self._sender.is_running:  # closed without waiting any longer for this one
+        if not self._sender.is_running:  # closed before this response
             self._in_flight.remove(len(pending.out.body))
             fail((pending.future,), error)
             return
@@ -231,7 +235,7 @@ class SendPipeline(Lifetime):
         self._run(self._send_in_task(pending, FirstAttempt(queue.broker_name, error)))
 
     async def _send_in_task(self, pending: InFlightSend, first: FirstAttempt | None) -> None:
-        """All tries, or those after the first."""
+        """All attempts, or those after the first."""
         try:
             delivery = await self._sender.send(
                 pending.out, pending.tries, timeout_ms=pending.timeout_ms,
@@ -246,7 +250,7 @@ class SendPipeline(Lifetime):
             self._finish(pending, delivery.answer, delivery.queue)
 
     def _finish(self, pending: InFlightSend, answer: Command, queue: Queue) -> None:
-        """A broker has the message."""
+        """A broker has stored the message."""
         out, future = pending.out, pending.future
         self._in_flight.remove(len(out.body))
         if future.done():
@@ -308,10 +312,10 @@ class SendPipeline(Lifetime):
     ) -> list[SendResult]:
         if self._telemetry is not None:
             with self._telemetry.sending_batch(messages):
-                return await self._send_batch_untraced(batch, messages, limit, queue)
-        return await self._send_batch_untraced(batch, messages, limit, queue)
+                return await self._send_batch_request(batch, messages, limit, queue)
+        return await self._send_batch_request(batch, messages, limit, queue)
 
-    async def _send_batch_untraced(
+    async def _send_batch_request(
         self, batch: Outgoing, messages: Sequence[Message], limit: TimeLimit, queue: Queue | None
     ) -> list[SendResult]:
         began_s = time.monotonic()
@@ -340,7 +344,7 @@ class SendPipeline(Lifetime):
     def _add_to_batch_now(
         self, batches: LingerBatches, message: Message, timeout_ms: int
     ) -> asyncio.Future[SendResult] | None:
-        """Put a message on its linger_batch; None if that is not all there is to do."""
+        """Add a message to its batch; None if that needs to wait or to be observed."""
         in_flight = self._in_flight
         topic = self._batch_topics.get(message.topic)
         if (
@@ -360,7 +364,7 @@ class SendPipeline(Lifetime):
     async def _add_to_batch(
         self, batches: LingerBatches, message: Message, limit: TimeLimit
     ) -> asyncio.Future[SendResult]:
-        """The same where there is something to wait for, or to be observed."""
+        """The same, waiting for capacity and observed by telemetry."""
         self._check_running()
         topic = self._batch_topics[message.topic] = self._wire_topic(message.topic)
         unique_id = unique_ids.next()
@@ -374,54 +378,52 @@ class SendPipeline(Lifetime):
         await self._acquire_capacity(size_bytes, limit)
         return batches.add(topic, message, pieces, size_bytes, unique_id, limit.deadline_s)
 
-    def _start_linger_batch(self, linger_batch: LingerBatch) -> None:
-        self._run(self._send_linger_batch(linger_batch))
+    def _start_linger_batch(self, batch: LingerBatch) -> None:
+        self._run(self._send_linger_batch(batch))
 
-    async def _send_linger_batch(self, linger_batch: LingerBatch) -> None:
-        """Deliver for as long as one of the messages has time; each is told when its own is up."""
-        last_s = linger_batch.last_deadline_s
+    async def _send_linger_batch(self, batch: LingerBatch) -> None:
+        """Send until the last deadline; a message whose own deadline passes fails before."""
+        last_s = batch.last_deadline_s
         left_ms = max(round((last_s - asyncio.get_running_loop().time()) * 1000), 1)
-        self._watch_deadlines(linger_batch)
+        self._watch_deadlines(batch)
         try:
-            batch = send_request.outgoing_batch(
-                linger_batch.topic, linger_batch.pieces, linger_batch.unique_ids, self._packing,
-                wait_stored=linger_batch.wait_stored,
+            out = send_request.outgoing_batch(
+                batch.topic, batch.pieces, batch.unique_ids, self._packing,
+                wait_stored=batch.wait_stored,
             )  # fmt: skip
             limit = TimeLimit(left_ms, last_s)
-            results = await self._send_batch(batch, linger_batch.messages, limit)
+            results = await self._send_batch(out, batch.messages, limit)
         except BaseException as error:
-            fail(linger_batch.futures, error)
+            fail(batch.futures, error)
             if not isinstance(error, TianzhouError):
                 raise
         else:
-            for future, result in zip(linger_batch.futures, results, strict=True):
+            for future, result in zip(batch.futures, results, strict=True):
                 if not future.done():
                     future.set_result(result)
         finally:
-            if linger_batch.timer is not None:
-                linger_batch.timer.cancel()
-            self._in_flight.remove(linger_batch.size_bytes, len(linger_batch.futures))
+            if batch.timer is not None:
+                batch.timer.cancel()
+            self._in_flight.remove(batch.size_bytes, len(batch.futures))
 
-    def _watch_deadlines(self, linger_batch: LingerBatch) -> None:
-        """Tell those whose time is up, and look again when the next one's is.
+    def _watch_deadlines(self, batch: LingerBatch) -> None:
+        """Fail the messages whose deadline has passed, and schedule the next deadline.
 
-        The last ones are told by the delivery itself, which knows what was tried.
+        The last ones fail with the send itself, whose error says what was tried.
         """
         loop = asyncio.get_running_loop()
         now_s = loop.time()
-        for future in linger_batch.overdue(now_s):
+        for future in batch.overdue(now_s):
             future.set_exception(
                 SendTimeout(
-                    f"topic {linger_batch.topic}, group {self._group}: the batch of "
-                    f"{len(linger_batch.futures)} messages has no response, and the time is up",
+                    f"topic {batch.topic}, group {self._group}: the batch of "
+                    f"{len(batch.futures)} messages has no response, and the time is up",
                     try_count=1, retriable=True,
                 )
             )  # fmt: skip
-        next_s = linger_batch.next_deadline_s(now_s) + _GRAIN_S
-        is_last = next_s >= linger_batch.last_deadline_s
-        linger_batch.timer = (
-            None if is_last else loop.call_at(next_s, self._watch_deadlines, linger_batch)
-        )
+        next_s = batch.next_deadline_s(now_s) + _GRAIN_S
+        is_last = next_s >= batch.last_deadline_s
+        batch.timer = None if is_last else loop.call_at(next_s, self._watch_deadlines, batch)
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -430,14 +432,14 @@ class SendPipeline(Lifetime):
             raise ClientClosed(f"group {self._group}: the producer is not started, or closed")
 
     def _limit(self, timeout_ms: int | None) -> TimeLimit:
-        """The time of a send that begins now. Raises ConfigError for what is no time."""
+        """The deadline of a send that begins now. Raises ConfigError for an invalid time-out."""
         if timeout_ms is not None and (not isinstance(timeout_ms, int) or timeout_ms < 0):  # pyright: ignore[reportUnnecessaryIsInstance] - not all programs are checked
             raise ConfigError(f"timeout_ms is {timeout_ms!r}; it takes a number of milliseconds")
         timeout_ms = timeout_ms or self.settings.send_timeout_ms
         return TimeLimit(timeout_ms, asyncio.get_running_loop().time() + timeout_ms / 1000)
 
     async def _acquire_capacity(self, size_bytes: int, limit: TimeLimit) -> None:
-        """Wait for room. Raises SendTimeout; nothing has been sent then."""
+        """Wait for capacity. Raises SendTimeout; nothing has been sent then."""
         in_flight = self._in_flight
         if not in_flight.is_full:
             in_flight.add(size_bytes)
@@ -474,19 +476,19 @@ class SendPipeline(Lifetime):
         return self._sender.topics
 
     def on_route(self, route: TopicRoute) -> None:
-        """See `hub.Member`. The route is looked up anew for every send, so nothing is to do."""
+        """See `hub.Member`. Every send looks up the route itself."""
 
     def on_request(self, connection: Connection, request: Command) -> Reply:
-        """See `hub.Member`. A producer without transactions has nothing to tell."""
+        """See `hub.Member`. A producer without transactions cannot answer a check."""
         log.info("group %s: asked about a transaction by %s", self._group, connection.peer)
         return error_responses.not_supported(request)
 
 
 def fail(futures: Iterable[asyncio.Future[SendResult]], error: BaseException) -> None:
-    """Give an error to all who wait."""
+    """Fail all futures that are not done."""
     if isinstance(error, asyncio.CancelledError):
-        # Whoever waits was not cancelled; the producer was closed.
-        error = ClientClosed("closed before the broker answered; the message may have been stored")
+        # The callers were not cancelled; the producer was closed.
+        error = ClientClosed("closed before the broker responded; the message may be stored")
     for future in futures:
         if not future.done():
             future.set_exception(error)

@@ -1,20 +1,20 @@
-"""The producer: sends messages to the queues of a topic, and tells where they were stored.
+"""The producer: sends messages to the queues of a topic and returns where they were stored.
 
     async with Producer("billing", namesrv="127.0.0.1:9876") as producer:
         result = await producer.send("orders", b"paid", keys="4711")
 
-RetryRule and time. `send_timeout_ms` covers all tries of a send. What was certainly not sent (no
-connection, a broker that restarts or is busy) is tried until the time is up. After a lost
-connection the message may be stored: an awaited `send` is tried again on another broker
-(`retry_count` times), `submit` too (`async_retry_count` times) or, where its queue is chosen, there
-again; an awaited send to a chosen queue, an ordered send and `oneway` never. A send that failed
-because its time was up may have been stored all the same: consumers recognise such repetitions by
-the message's key.
+Retries. `send_timeout_ms` covers all attempts of a send. What was certainly not sent (no
+connection, a broker that restarts or is busy) is retried until the time-out. After a lost
+connection the message may be stored, so retries are limited: an awaited `send` is retried on
+another broker (`retry_count` times), `submit` likewise (`async_retry_count` times; to the same
+queue if the program chose it). An awaited send to a chosen queue, an ordered send and `oneway` are
+not retried. A send that timed out may be stored: consumers recognise duplicates by the message's
+key.
 
-Back pressure. At most `in_flight_count` messages of `in_flight_bytes` together are on their way; a
-send beyond that waits, within its time.
+Back pressure. At most `in_flight_count` messages and `in_flight_bytes` bytes are in flight; further
+sends wait, within their time-out.
 
-Batches. With `linger_ms` messages wait for others of their topic, and leave together.
+Batches. With `linger_ms` messages of a topic wait for each other and are sent together.
 """
 
 import asyncio
@@ -59,13 +59,13 @@ from tianzhou.protocol.headers.send import RecallMessageRequest, RecallMessageRe
 log = logging.getLogger(__name__)
 
 OnDone = Callable[[SendResult | None, BaseException | None], None]
-"""Told how a submitted message fared: a result, or an error."""
+"""Called with the result of a submitted message, or with its error."""
 
 _BATCHES_AT_ONCE = 8
 
 
 class MessageOptions(TypedDict, total=False):
-    """What `send` takes beside topic and body: fields of `Message`."""
+    """Options of `send` for a topic and a body: the fields of `Message`."""
 
     tags: str | None
     keys: str | tuple[str, ...] | list[str]
@@ -82,7 +82,11 @@ _OPTIONS = tuple(MessageOptions.__annotations__)
 
 
 class Producer(SendPipeline):
-    """Sends messages. Make it, start it (or `async with`), close it; on one event loop."""
+    """Sends messages.
+
+    Use it as `async with Producer(group, namesrv=...)`, or call `start` and `close`, on one event
+    loop. Keywords are the fields of `ProducerSettings`.
+    """
 
     # -- sending -----------------------------------------------------------------------------------
 
@@ -121,10 +125,11 @@ class Producer(SendPipeline):
         timeout_ms: int | None = None,
         **options: Unpack[MessageOptions],
     ) -> SendResult:
-        """Send a message and wait until the broker has it.
+        """Send a message and wait until the broker has stored it.
 
-        `queue` or `select` choose where it goes; such a send is not tried elsewhere. Raises
-        MessageRefused, RouteNotFound, BrokerError (the broker says no), SendError and SendTimeout.
+        Give a `Message`, or a topic and a body with the fields of `Message` as keywords. `queue` or
+        `select` choose the queue; such a send is not retried on another one. Raises MessageRefused,
+        RouteNotFound, BrokerError, SendError and SendTimeout.
         """
         ready = message_of(message, body, options)
         limit = self._limit(timeout_ms)
@@ -142,7 +147,7 @@ class Producer(SendPipeline):
     async def send_ordered(
         self, message: Message, /, *, select: Selector = by_shard, timeout_ms: int | None = None
     ) -> SendResult:
-        """Send a message to the queue of its shard, once. Order holds if each send is awaited."""
+        """Send a message to the queue of its shard, without retries. Await each to keep order."""
         return await self.send(message, select=select, timeout_ms=timeout_ms)
 
     async def submit(
@@ -155,17 +160,17 @@ class Producer(SendPipeline):
         on_done: OnDone | None = None,
         timeout_ms: int | None = None,
     ) -> asyncio.Future[SendResult]:
-        """Put a message on its way and return; the future gives the result.
+        """Send a message without waiting for the response; the future gives the result.
 
-        Waits only while too much is on its way already, or the route has to be asked for. `queue`
-        and `select` are as for `send`. `on_done` is called on the event loop.
+        Waits only while too many messages are in flight, or for the route. `queue` and `select` are
+        as for `send`. `on_done` is called on the event loop with the result or the error.
         """
         if queue is not None or select is not None:
             future = await self._submit_chosen(message, queue, select, self._limit(timeout_ms))
         else:
             future = await self._submit(message, timeout_ms or self.settings.send_timeout_ms)
         if on_done is not None:
-            future.add_done_callback(lambda done: self._tell(on_done, done))
+            future.add_done_callback(lambda done: self._call_on_done(on_done, done))
         return future
 
     async def oneway(
@@ -177,10 +182,10 @@ class Producer(SendPipeline):
         select: Selector | None = None,
         timeout_ms: int | None = None,
     ) -> None:
-        """Send a message without asking what became of it.
+        """Send a message without a response: the broker does not confirm that it is stored.
 
-        Raises MessageRefused, RouteNotFound and RemotingError for what is known at once, and
-        SendTimeout if it could not be sent in its time.
+        Raises MessageRefused, RouteNotFound, RemotingError, and SendTimeout if it could not be sent
+        in time.
         """
         self._check_running()
         limit = self._limit(timeout_ms)
@@ -202,14 +207,14 @@ class Producer(SendPipeline):
         select: Selector | None = None,
         timeout_ms: int | None = None,
     ) -> list[SendResult]:
-        """Send messages in as few requests as their sizes allow; results in their order.
+        """Send messages in as few requests as their sizes allow; results are in the same order.
 
-        Messages of one topic share batches; those that no batch takes (delayed ones) go alone. If
-        any fails, the others are sent all the same, and SendManyError tells what became of each.
-        The time is for each request.
+        Messages of one topic share batches; delayed ones are sent alone. If some fail, the others
+        are sent all the same, and SendManyError has the outcome of each. `timeout_ms` is for each
+        request.
 
-        `queue` is for all of them, `select` is asked for each; batches are then made by queue, and
-        those of one queue follow each other.
+        `queue` is for all messages, `select` is called for each; a batch then holds messages of one
+        queue, and the batches of a queue are sent one after another.
         """
         ready = list(messages)
         if self._telemetry is not None:
@@ -225,24 +230,24 @@ class Producer(SendPipeline):
             ready, self._wire_topic, self._packing, namespace=self._namespace, queues=chosen,
             batch_bytes=self.settings.batch_bytes, batch_count=self.settings.batch_count,
         )  # fmt: skip
-        room = asyncio.Semaphore(_BATCHES_AT_ONCE)
+        slots = asyncio.Semaphore(_BATCHES_AT_ONCE)
         again = select if queue is None else None
         outcomes: list[list[SendOutcome]] = [[] for _ in requests]
 
-        async def send_lane(lane: list[int]) -> None:
-            for number in lane:
-                async with room:
+        async def send_sequence(sequence: list[int]) -> None:
+            for number in sequence:
+                async with slots:
                     outcomes[number] = await self._outcomes_of(
                         ready, requests[number], timeout_ms, again
                     )
 
-        await asyncio.gather(*map(send_lane, request_sequences(requests)))
+        await asyncio.gather(*map(send_sequence, request_sequences(requests)))
         return merge_outcomes(self._group, len(ready), requests, outcomes)
 
     async def recall(self, topic: str, recall_handle: str) -> str:
-        """Take back a message that waits for its time; returns its id.
+        """Cancel a delayed message before its delivery; returns its id.
 
-        The handle is that of its `SendResult`. Needs a broker with timers. Raises BrokerError.
+        `recall_handle` is that of its `SendResult`. Needs a broker with timers. Raises BrokerError.
         """
         self._check_running()
         wire_topic = self._wire_topic(topic)
@@ -283,7 +288,7 @@ class Producer(SendPipeline):
         select: Selector | None = None,
         timeout_ms: int | None = None,
     ) -> ReceivedMessage:
-        """Send a request and wait for the reply of whoever consumes it; one time for both.
+        """Send a request and wait for the reply of its consumer; the time-out covers both.
 
         Raises what `send` raises, and ReplyTimeout.
         """
@@ -295,7 +300,7 @@ class Producer(SendPipeline):
         hub.replies[correlation_id] = waiter
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await self._introduce(hub, message.topic)
+                await self._register_for_replies(hub, message.topic)
                 extra = request.request_properties(correlation_id, hub.client_id, timeout_ms)
                 limit = self._limit(timeout_ms)
                 chosen = None
@@ -320,36 +325,39 @@ class Producer(SendPipeline):
         timeout_ms: int | None = None,
         **options: Unpack[MessageOptions],
     ) -> SendResult | None:
-        """Answer a request that was consumed; None, and a line in the log, if nobody waits for it.
+        """Reply to a request that was consumed.
 
-        The time is at most that of the request. Raises MessageRefused if the message was no
-        request, and what `send` raises.
+        Returns None, and logs a warning, if the sender does not wait for it any more. The time-out
+        is at most that of the request. Raises MessageRefused if the message is no request, and what
+        `send` raises.
         """
         extra = request.reply_properties(to)
         topic = request.reply_topic(to)
-        # Replies go to the cluster's own topic, whatever the namespace.
+        # The reply topic of the cluster has no namespace.
         self._wire_topics[topic] = topic
         message = Message(topic, body, **options)
         wanted_ms = timeout_ms or self.settings.send_timeout_ms
         limit = self._limit(request.reply_timeout_ms(to, wanted_ms))
-        queue = await self._near(topic, to.broker_name, limit)
+        queue = await self._queue_of_broker(topic, to.broker_name, limit)
         try:
             return await self._send(message, limit, queue, extra)
         except ReplyUndeliverable as error:
             log.warning(
-                "topic %s, group %s: the reply to %s is dropped, nobody waits for it any more: %s",
+                "topic %s, group %s: the reply to %s is dropped, its sender stopped waiting: %s",
                 to.topic, self._group, to.msg_id, error.remark,
             )  # fmt: skip
             return None
 
-    async def _introduce(self, hub: Hub, topic: str) -> None:
-        """See that the brokers of a topic know this client, or they could not push a reply."""
+    async def _register_for_replies(self, hub: Hub, topic: str) -> None:
+        """Register with the brokers of a topic; otherwise they could not push a reply."""
         wire_topic = self._wire_topic(topic)
         await self._sender.route(wire_topic)
         await hub.ensure_registered(wire_topic)
 
-    async def _near(self, topic: str, broker_name: str, limit: TimeLimit) -> Queue | None:
-        """A queue on the broker that knows who asked; None if the topic is not there."""
+    async def _queue_of_broker(
+        self, topic: str, broker_name: str, limit: TimeLimit
+    ) -> Queue | None:
+        """A queue on the broker that knows the requester; None if it does not have the topic."""
         self._check_running()
         route = await self._sender.route_within(topic, limit)
         return next((each for each in route.writable if each.broker_name == broker_name), None)
@@ -365,7 +373,7 @@ class Producer(SendPipeline):
     async def _chosen(
         self, message: Message, queue: Queue | None, select: Selector | None, limit: TimeLimit
     ) -> Queue:
-        """The queue that the program wants, under its name on the wire."""
+        """The queue that the program chose, with the topic's name on the wire."""
         (chosen,) = await self._all_chosen((message,), queue, select, limit)
         return chosen
 
@@ -376,7 +384,7 @@ class Producer(SendPipeline):
         select: Selector | None,
         limit: TimeLimit,
     ) -> list[Queue]:
-        """The same for many messages. Raises MessageRefused for what is no queue of a topic."""
+        """The same for many messages. Raises MessageRefused for a queue of another topic."""
         self._check_running()
         if queue is not None:
             return [self._wire_queue(each, queue) for each in messages]
@@ -391,7 +399,7 @@ class Producer(SendPipeline):
             picked = select(queues, message)
             if picked not in queues:
                 raise MessageRefused(
-                    f"topic {message.topic}: the selector chose {picked}, no queue"
+                    f"topic {message.topic}: the selector returned {picked}, not one of its queues"
                 )
             chosen.append(self._wire_queue(message, picked))
         return chosen
@@ -399,27 +407,27 @@ class Producer(SendPipeline):
     def _wire_queue(self, message: Message, queue: Queue) -> Queue:
         if not isinstance(queue, Queue):  # pyright: ignore[reportUnnecessaryIsInstance] - not all programs are checked
             raise MessageRefused(
-                f"topic {message.topic}: queue is {queue!r}; it takes a Queue, and "
-                "`await producer.queues(topic)` gives those of a topic"
+                f"topic {message.topic}: queue is {queue!r}; it takes a Queue, "
+                "and `await producer.queues(topic)` returns those of a topic"
             )
         topic = self._wire_topic(message.topic)
         if self._wire_topic(queue.topic) != topic:
             raise MessageRefused(
-                f"topic {message.topic}: the queue chosen is one of topic {queue.topic}"
+                f"topic {message.topic}: the chosen queue belongs to topic {queue.topic}"
             )
         return queue._replace(topic=topic)
 
     async def _send_selected(
         self, message: Message, select: Selector, limit: TimeLimit
     ) -> SendResult:
-        """Send to the queue that a selector chooses; it chooses again if there is no such queue."""
+        """Send to the selected queue; the selector is called again if that queue does not exist."""
         chosen = await self._chosen(message, None, select, limit)
         try:
             return await self._send(message, limit, chosen)
         except QueueNotFound as refused:
-            return await self._send_elsewhere(message, select, limit, chosen, refused)
+            return await self._reselect_and_send(message, select, limit, chosen, refused)
 
-    async def _send_elsewhere(
+    async def _reselect_and_send(
         self,
         message: Message,
         select: Selector,
@@ -427,7 +435,7 @@ class Producer(SendPipeline):
         chosen: Queue,
         refused: BrokerError,
     ) -> SendResult:
-        """A selector chose by an old route; let it choose by a new one."""
+        """The selector used an outdated route; call it with a new one."""
         await self._sender.refresh_route(chosen.topic, limit.deadline_s)
         again = await self._chosen(message, None, select, limit)
         if again == chosen or limit.left_ms(asyncio.get_running_loop().time()) <= 0:
@@ -447,7 +455,7 @@ class Producer(SendPipeline):
     async def _submit_chosen(
         self, message: Message, queue: Queue | None, select: Selector | None, limit: TimeLimit
     ) -> asyncio.Future[SendResult]:
-        """Put a message on its way to a queue; a selector may choose twice, as in `send`."""
+        """Submit a message to a queue; a selector may be called twice, as in `send`."""
         chosen = await self._chosen(message, queue, select, limit)
         first = await self._start_send(message, self._submitted_rule, limit, chosen)
         if select is None or queue is not None:
@@ -456,7 +464,7 @@ class Producer(SendPipeline):
 
         async def choose_again(refused: BrokerError) -> None:
             try:
-                found = await self._send_elsewhere(message, select, limit, chosen, refused)
+                found = await self._reselect_and_send(message, select, limit, chosen, refused)
             except BaseException as error:
                 fail((result,), error)
                 if not isinstance(error, TianzhouError):
@@ -465,7 +473,7 @@ class Producer(SendPipeline):
                 if not result.done():
                     result.set_result(found)
 
-        def look(done: asyncio.Future[SendResult]) -> None:
+        def copy_outcome(done: asyncio.Future[SendResult]) -> None:
             error = done.exception()
             if isinstance(error, QueueNotFound) and self._running:
                 self._run(choose_again(error))
@@ -474,7 +482,7 @@ class Producer(SendPipeline):
             elif not result.done():
                 result.set_result(done.result())
 
-        first.add_done_callback(look)
+        first.add_done_callback(copy_outcome)
         return result
 
     async def _outcomes_of(
@@ -484,16 +492,16 @@ class Producer(SendPipeline):
         timeout_ms: int | None,
         select: Selector | None,
     ) -> list[SendOutcome]:
-        """What becomes of the messages of a request; a selector chooses anew where it has to."""
+        """The outcomes of one request; a selector is called again if its queue does not exist."""
         own = [messages[at] for at in request.indexes]
         try:
             return list(await self._send_split(own, request, timeout_ms))
         except QueueNotFound as refused:
             if select is None:
                 return [refused] * len(own)
-        except Exception as error:  # noqa: BLE001 - `merge_outcomes` tells it
+        except Exception as error:  # noqa: BLE001 - `merge_outcomes` raises it
             return [error] * len(own)
-        # The queue is gone. By a new route the messages may belong to several others.
+        # The queue does not exist any more. With a new route the messages may go to several.
         outcomes: list[SendOutcome] = []
         for message in own:
             try:
@@ -516,7 +524,7 @@ class Producer(SendPipeline):
         finally:
             self._in_flight.remove(size_bytes)
 
-    def _tell(self, on_done: OnDone, future: asyncio.Future[SendResult]) -> None:
+    def _call_on_done(self, on_done: OnDone, future: asyncio.Future[SendResult]) -> None:
         error = asyncio.CancelledError() if future.cancelled() else future.exception()
         try:
             on_done(None if error else future.result(), error)
@@ -527,9 +535,10 @@ class Producer(SendPipeline):
 def message_of(
     message: Message | str, body: bytes | str | None, options: MessageOptions
 ) -> Message:
+    """The message that the arguments of `send` describe. Raises MessageRefused."""
     if isinstance(message, Message):
         if body is not None or options:
-            raise MessageRefused("give a Message, or topic and body with options; not both")
+            raise MessageRefused("give either a Message, or topic and body with options")
         return message
     for name in options:
         if name not in _OPTIONS:

@@ -1,8 +1,8 @@
-"""Request and reply: what the two messages carry, and what becomes of an answer.
+"""Request and reply: the properties of the two messages, and how a reply is decoded.
 
-A request is a message with a correlation id and the client id of who waits. Whoever consumes it
-sends a reply to the reply topic of the broker's cluster, and the broker pushes that to the client
-that waits (PUSH_REPLY_MESSAGE_TO_CLIENT). Values in, values out.
+A request carries a correlation id and the client id of its sender. Its consumer sends a reply to
+the reply topic of the broker's cluster, and the broker pushes it to the sender
+(PUSH_REPLY_MESSAGE_TO_CLIENT). Sans-IO.
 """
 
 from tianzhou.client.message import ReceivedMessage
@@ -21,7 +21,7 @@ _NOWHERE: Host = ("0.0.0.0", 0)  # noqa: S104 - an unknown address, nothing is b
 
 
 def request_properties(correlation_id: str, client_id: str, ttl_ms: int) -> dict[str, str]:
-    """What makes a message a request."""
+    """The properties of a request."""
     return {
         properties.CORRELATION_ID: correlation_id,
         properties.REPLY_TO_CLIENT: client_id,
@@ -30,18 +30,18 @@ def request_properties(correlation_id: str, client_id: str, ttl_ms: int) -> dict
 
 
 def is_request(message: ReceivedMessage) -> bool:
-    """Whether a reply to a message can find who waits for it."""
+    """Whether a message is a request that can be replied to."""
     return all(name in message.properties for name in _OF_A_REQUEST)
 
 
 def reply_timeout_ms(request: ReceivedMessage, timeout_ms: int) -> int:
-    """How long a reply is worth sending: no longer than its receiver waits in all."""
+    """The time-out of a reply: at most the time-out of its request."""
     ttl = request.properties.get(properties.TTL, "")
     return min(timeout_ms, int(ttl)) if ttl.isdecimal() and int(ttl) > 0 else timeout_ms
 
 
 def reply_properties(request: ReceivedMessage) -> dict[str, str]:
-    """What makes a message the reply to a request. Raises MessageRefused if that is none."""
+    """The properties of a reply. Raises MessageRefused if the message is no request."""
     given = request.properties
     names = (properties.CORRELATION_ID, properties.REPLY_TO_CLIENT, properties.TTL)
     missing = [name for name in _OF_A_REQUEST if name not in given]
@@ -56,12 +56,12 @@ def reply_properties(request: ReceivedMessage) -> dict[str, str]:
 
 
 def reply_topic(request: ReceivedMessage) -> str:
-    """The topic that replies of the broker's cluster go to."""
+    """The reply topic of the broker's cluster."""
     return reply_topic_of(request.properties[properties.CLUSTER])
 
 
 def reply_from(pushed: Command, unpacked_bytes_max: int, arrived_ms: int) -> ReceivedMessage:
-    """The message that a broker pushed. Raises FieldError."""
+    """The reply that a broker pushed. Raises FieldError."""
     header = headers.decode(PushReplyMessageRequest, pushed.fields)
     carried = properties.decode(header.properties or "")
     carried[properties.ARRIVE_TIME] = str(arrived_ms)

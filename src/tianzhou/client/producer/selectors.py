@@ -1,7 +1,7 @@
-"""Ways to choose the queue of a message oneself, for `Producer.send(..., select=...)`.
+"""Queue selectors, for `Producer.send(..., select=...)`.
 
-A selector gets all queues of the topic that take messages, in an order that stays the same while
-the topic and its brokers do, and the message; it returns one of them.
+A selector gets the writable queues of the topic, in an order that only changes with the topic or
+its brokers, and the message; it returns one of the queues.
 """
 
 import random
@@ -16,7 +16,7 @@ Selector = Callable[[Sequence[Queue], Message], Queue]
 
 
 def by_hash(key: str | int) -> Selector:
-    """All messages with equal keys to one queue: the one that the Java client takes, too."""
+    """Equal keys select the same queue, the one that the Java client selects."""
     number = _java_hash(key)
 
     def select(queues: Sequence[Queue], _: Message) -> Queue:
@@ -27,21 +27,21 @@ def by_hash(key: str | int) -> Selector:
 
 
 def by_shard(queues: Sequence[Queue], message: Message) -> Queue:
-    """The queue of the message's own shard. Raises MessageRefused if it has none."""
+    """Messages of one shard select the same queue. Raises MessageRefused without a shard."""
     if message.shard is None:
         raise MessageRefused(f"topic {message.topic}: an ordered message needs a shard")
     return by_hash(message.shard)(queues, message)
 
 
 def at_random(queues: Sequence[Queue], _: Message) -> Queue:
-    """Any queue."""
+    """A random queue."""
     return random.choice(queues)  # noqa: S311 - spreads load
 
 
 def by_machine_room(rooms: Collection[str]) -> Selector:
-    """Any queue in one of these machine rooms; brokers are named `room@broker`.
+    """A random queue in one of these machine rooms; brokers are named `room@broker`.
 
-    Raises RouteNotFound if none of them has one.
+    The selector raises RouteNotFound if none of the rooms has a queue.
     """
 
     def select(queues: Sequence[Queue], message: Message) -> Queue:

@@ -1,1 +1,1 @@
-"""One message to a broker: the request, the choice of a queue, retries."""
+"""Sending one message: the request, the choice of the queue, retries."""

@@ -1,18 +1,18 @@
-"""Which queue the next message goes to: turn by turn, away from brokers that are in trouble.
+"""Picks the queue of the next message: round robin, avoiding brokers that fail or are slow.
 
-Without the fault table: round robin over the queues of a topic; a retry takes the next queue that
-is not on the broker that just failed, if there is one.
+Without the fault table: round robin over the queues of a topic; a retry uses the next queue that is
+not on the broker that just failed, if there is one.
 
-With it (`send_latency_fault`), every send leaves its latency behind, and a broker that was slow or
-failed is left out for a while:
+With it (`send_latency_fault`), the latency of every send is recorded, and a broker that was slow or
+failed is avoided for a while:
 
     latency over, ms      50  100  550  1,000  2,000  3,000  15,000
-    left out for, s        0    0   30     60    120    180     600
+    avoided for, s         0    0   30     60    120    180     600
 
-A failure counts as 30,000 ms. If all brokers are left out, one of the better half is taken, better
-meaning available first, then of lower latency, then back sooner. These are 4.9's rules.
+A failure counts as 30,000 ms. If all brokers are avoided, one of the better half is used: available
+first, then lower latency, then earlier available. These are the rules of 4.9.
 
-No clock and no network here: latencies and `now_ms` are handed in.
+Sans-IO: latencies and `now_ms` are arguments.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ LATENCIES_MS = (50, 100, 550, 1_000, 2_000, 3_000, 15_000)
 PAUSES_MS = (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000)
 FAILURE_LATENCY_MS = 30_000
 _BROKERS_MAX = 4_096
-"""Nameservers name the brokers; of more than these, the one known longest is forgotten."""
+"""Broker names come from the network; above this number the oldest entry is removed."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class _Fault:
 
 
 def pause_ms(latency_ms: int) -> int:
-    """How long a broker with this latency is left out."""
+    """How long a broker with this latency is avoided."""
     for limit_ms, pause in zip(reversed(LATENCIES_MS), reversed(PAUSES_MS), strict=True):
         if latency_ms >= limit_ms:
             return pause
@@ -44,16 +44,16 @@ def pause_ms(latency_ms: int) -> int:
 
 
 class FaultTable:
-    """What the last send to each broker was like."""
+    """The latency of the last send to each broker."""
 
-    __slots__ = ("_faults", "_turn")
+    __slots__ = ("_counter", "_faults")
 
-    def __init__(self, first_turn: int = 0) -> None:
+    def __init__(self, first_index: int = 0) -> None:
         self._faults: dict[str, _Fault] = {}
-        self._turn = count(first_turn)
+        self._counter = count(first_index)
 
     def note(self, broker_name: str, latency_ms: int, now_ms: int, *, failed: bool) -> None:
-        """A send has ended, well or not."""
+        """Record the end of a send."""
         pause = pause_ms(FAILURE_LATENCY_MS if failed else latency_ms)
         self._faults[broker_name] = _Fault(latency_ms, now_ms + pause)
         if len(self._faults) > _BROKERS_MAX:
@@ -64,7 +64,7 @@ class FaultTable:
         return fault is None or now_ms >= fault.back_ms
 
     def least(self, now_ms: int) -> str | None:
-        """A broker of the better half; None if nothing is known of any."""
+        """A broker of the better half; None if the table is empty."""
         if not self._faults:
             return None
 
@@ -74,7 +74,7 @@ class FaultTable:
 
         ranked = sorted(self._faults, key=badness)
         half = len(ranked) // 2
-        return ranked[next(self._turn) % half] if half else ranked[0]
+        return ranked[next(self._counter) % half] if half else ranked[0]
 
     def forget(self, broker_name: str) -> None:
         self._faults.pop(broker_name, None)
@@ -83,36 +83,36 @@ class FaultTable:
 class Picker:
     """Picks queues for one producer."""
 
-    __slots__ = ("_first_turn", "_observations", "faults")
+    __slots__ = ("_first_index", "_observations", "faults")
 
-    def __init__(self, *, use_faults: bool = False, first_turn: int = 0) -> None:
-        """`first_turn` differs between producers, so that not all begin with the same queue."""
-        self._first_turn = first_turn
+    def __init__(self, *, use_faults: bool = False, first_index: int = 0) -> None:
+        """`first_index` differs between producers, so that they begin with different queues."""
+        self._first_index = first_index
         self._observations: dict[str, count[int]] = {}
-        self.faults = FaultTable(first_turn) if use_faults else None
-        """None where latencies do not matter."""
+        self.faults = FaultTable(first_index) if use_faults else None
+        """None unless `use_faults` is set."""
 
     def pick(
         self, topic: str, queues: Sequence[Queue], now_ms: int, last_broker: str | None = None
     ) -> Queue:
-        """The queue for the next try; `last_broker` is where the try before failed.
+        """The queue of the next attempt; `last_broker` is where the previous one failed.
 
         Raises RouteNotFound if there are no queues.
         """
         if not queues:
             raise RouteNotFound(f"topic {topic}: it has no queue to write to")
-        turns = self._observations.get(topic)
-        if turns is None:
-            turns = self._observations[topic] = count(self._first_turn)
+        counter = self._observations.get(topic)
+        if counter is None:
+            counter = self._observations[topic] = count(self._first_index)
         if self.faults is not None:
-            return self._pick_healthy(queues, turns, self.faults, now_ms)
+            return self._pick_healthy(queues, counter, self.faults, now_ms)
         if last_broker is None:
-            return queues[next(turns) % len(queues)]
+            return queues[next(counter) % len(queues)]
         for _ in queues:
-            queue = queues[next(turns) % len(queues)]
+            queue = queues[next(counter) % len(queues)]
             if queue.broker_name != last_broker:
                 return queue
-        return queues[next(turns) % len(queues)]
+        return queues[next(counter) % len(queues)]
 
     def forget(self, topic: str) -> None:
         """The topic is not sent to any more."""
@@ -120,17 +120,17 @@ class Picker:
 
     @staticmethod
     def _pick_healthy(
-        queues: Sequence[Queue], turns: "count[int]", faults: FaultTable, now_ms: int
+        queues: Sequence[Queue], counter: "count[int]", faults: FaultTable, now_ms: int
     ) -> Queue:
-        first = next(turns)
-        for turn in range(first, first + len(queues)):
-            queue = queues[turn % len(queues)]
+        first = next(counter)
+        for index in range(first, first + len(queues)):
+            queue = queues[index % len(queues)]
             if faults.is_available(queue.broker_name, now_ms):
                 return queue
         least_bad = faults.least(now_ms)
         if least_bad is not None:
             own = [queue for queue in queues if queue.broker_name == least_bad]
             if own:
-                return own[next(turns) % len(own)]
+                return own[next(counter) % len(own)]
             faults.forget(least_bad)
-        return queues[next(turns) % len(queues)]
+        return queues[next(counter) % len(queues)]

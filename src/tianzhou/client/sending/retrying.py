@@ -1,16 +1,16 @@
-"""The courier: brings one outgoing message to a broker, in as many tries as it may take.
+"""Sends one message, retrying until it is stored, the retries are used up, or the deadline passes.
 
-    a send may choose    a queue of its own for every try, away from the broker that just failed
-    its queue is fixed   every try goes there
+    queue chosen by the picker    every attempt picks a queue, not on the broker that just failed
+    queue chosen by the program   every attempt goes there
 
-The time of a send is for all of its tries together. Which failures are followed by another try,
-and after which pause, is said in `retries`: what was certainly not sent is tried until the time is
-up, so a broker that restarts costs time and no error. What was stored with a doubt (flush or
-replica stored_weakly) is a result like another, unless `retry_when_not_stored` asks for more.
+The deadline covers all attempts. `connection.retry_policy` decides which failures are retried, and
+after which pause: what was certainly not sent is retried until the deadline, so a broker that
+restarts costs time and no error. A message stored with weaker durability (a late flush or replica)
+is a result like any other, unless `retry_when_not_stored` is set.
 
-A broker that does not have the queue shows that the route is old: a topic was made with fewer
-queues than its template has, or has shrunk. Nothing is stored then, so the route is asked for at
-once and the send gets one more try, whatever its kind.
+A broker that does not have the queue shows that the route is outdated: the topic was created with
+fewer queues than its template has, or has shrunk. Nothing is stored then, so the route is refreshed
+and the send gets one more attempt, whatever its rule.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ _TEMPLATES_MAX = 65_536
 
 
 class TimeLimit(NamedTuple):
-    """How long a send may take, and when that is over on the loop's clock."""
+    """The time-out of a send, and its deadline on the loop's clock."""
 
     timeout_ms: int
     deadline_s: float
@@ -67,7 +67,7 @@ class TimeLimit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FirstAttempt:
-    """How a first try ended that was not good enough: with an error, or stored with a doubt."""
+    """A first attempt that is retried: it failed, or stored with weaker durability."""
 
     broker_name: str
     error: TianzhouError | None = None
@@ -76,14 +76,14 @@ class FirstAttempt:
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """The answer to a send that a broker stored."""
+    """The response to a message that a broker stored."""
 
     answer: Command
     queue: Queue
 
 
 class _SendProgress:
-    """How far the tries of one send have come."""
+    """The state of one send between its attempts."""
 
     __slots__ = ("last_broker", "maybe_stored_count", "pauses", "route_refreshed", "try_count")
 
@@ -91,14 +91,14 @@ class _SendProgress:
         self.try_count = 1 if first else 0
         self.last_broker = first.broker_name if first else None
         self.maybe_stored_count = 1 if first is not None and first.stored_weakly is not None else 0
-        """RetryRule after which the message may be stored."""
+        """Attempts after which the message may be stored."""
         self.route_refreshed = False
-        """Whether the route was asked for because a queue is not there."""
+        """Whether the route was refreshed because a queue does not exist."""
         self.pauses = RetryPauses()
 
 
 class RetryingSender:
-    """Delivers for one producer."""
+    """Sends the messages of one producer."""
 
     __slots__ = ("_group", "_headers", "_hub", "_picker", "_settings", "_topics")
 
@@ -108,7 +108,7 @@ class RetryingSender:
         self._hub: Hub | None = None
         self._picker = Picker(
             use_faults=settings.send_latency_fault,
-            first_turn=random.randrange(1 << 16),  # noqa: S311 - spreads load
+            first_index=random.randrange(1 << 16),  # noqa: S311 - spreads load
         )
         self._headers: dict[Queue, dict[str, str]] = {}
         self._topics: dict[str, None] = {}
@@ -134,17 +134,17 @@ class RetryingSender:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics that were sent to."""
+        """The topics that messages were sent to."""
         return tuple(self._topics)
 
-    # -- delivering --------------------------------------------------------------------------------
+    # -- sending -----------------------------------------------------------------------------------
 
     def post(
         self, out: Outgoing, queue: Queue | None, waiter: Waiter, timeout_ms: int, deadline_s: float
     ) -> Queue | None:
-        """Send the first try without a task, if that is possible at once; returns where to.
+        """Make the first attempt without a task; returns its queue.
 
-        None where something has to be waited for, or measured: then `deliver` does it all.
+        None if that needs to wait, or to be measured: then `send` makes all attempts.
         """
         hub, settings = self.hub, self._settings
         route = hub.routes.cached(out.topic)
@@ -166,24 +166,24 @@ class RetryingSender:
     async def send(
         self,
         out: Outgoing,
-        tries: RetryRule,
+        rule: RetryRule,
         *,
         timeout_ms: int,
         deadline_s: float,
         queue: Queue | None = None,
         first: FirstAttempt | None = None,
     ) -> StoredResponse:
-        """Bring a message to a broker; see the module's text. `first` is a try that was made.
+        """Send a message; see the module. `first` is the first attempt, if it was made.
 
-        Raises RouteNotFound, BrokerError for an answer that ends the tries, SendTimeout when the
-        time is up, SendError when the tries are.
+        Raises RouteNotFound, BrokerError for an error response that is not retried, SendTimeout
+        after the deadline, SendError when the retries are used up.
         """
         limit = TimeLimit(timeout_ms, deadline_s)
         progress = _SendProgress(first)
         error = first.error if first else None
         stored_weakly = first.stored_weakly if first else None
         if error is not None and not await self._continue_after(
-            progress, out, queue, tries, error, limit
+            progress, out, queue, rule, error, limit
         ):
             raise self._failure(out.topic, error, progress, limit)
         route = await self.route_within(out.topic, limit)
@@ -194,29 +194,29 @@ class RetryingSender:
             )
             progress.try_count += 1
             attempt_ms = self._attempt_ms(
-                left_ms, last=progress.maybe_stored_count >= tries.retry_count
+                left_ms, last=progress.maybe_stored_count >= rule.retry_count
             )
             try:
                 stored = await self._attempt(self.hub, out, chosen, attempt_ms)
             except (RemotingError, RouteNotFound, BrokerError) as failure:
                 error = failure
                 progress.last_broker = chosen.broker_name
-                if not await self._continue_after(progress, out, queue, tries, failure, limit):
+                if not await self._continue_after(progress, out, queue, rule, failure, limit):
                     break
             else:
-                if stored.answer.code == ResponseCode.SUCCESS or not tries.until_ok:
+                if stored.answer.code == ResponseCode.SUCCESS or not rule.until_ok:
                     return stored
                 stored_weakly = stored
                 progress.last_broker = chosen.broker_name
                 progress.maybe_stored_count += 1
-                if progress.maybe_stored_count > tries.retry_count:
+                if progress.maybe_stored_count > rule.retry_count:
                     break
         if stored_weakly is not None:
             return stored_weakly
         raise self._failure(out.topic, error, progress, limit)
 
     def _newest_route(self, route: TopicRoute) -> TopicRoute:
-        """What is known of a topic by now; the older route while there is no queue to write to."""
+        """The cached route if it has writable queues, else the older one."""
         newest = self.hub.routes.cached(route.topic)
         return newest if newest is not None and newest.writable else route
 
@@ -225,11 +225,11 @@ class RetryingSender:
         progress: _SendProgress,
         out: Outgoing,
         queue: Queue | None,
-        tries: RetryRule,
+        rule: RetryRule,
         error: TianzhouError,
         limit: TimeLimit,
     ) -> bool:
-        """Whether another try follows a failure; returns when it is time for it."""
+        """Wait for the next attempt; False if there is none after this failure."""
         hub = self.hub
         if queue is None and not progress.route_refreshed and isinstance(error, QueueNotFound):
             progress.route_refreshed = True
@@ -238,10 +238,10 @@ class RetryingSender:
         if error.stale_route:
             hub.routes.refresh_in_background(out.topic)
         broker_count = 1 if queue else self._broker_count(out.topic)
-        verdict = failure_kind(error, tries, has_other_broker=broker_count > 1)
+        verdict = failure_kind(error, rule, has_other_broker=broker_count > 1)
         if verdict is FailureKind.MAYBE_STORED:
             progress.maybe_stored_count += 1
-        if verdict is FailureKind.FINAL or progress.maybe_stored_count > tries.retry_count:
+        if verdict is FailureKind.FINAL or progress.maybe_stored_count > rule.retry_count:
             return False
         pause_s = progress.pauses.after_failure(broker_count)
         if pause_s and progress.last_broker is not None:
@@ -250,7 +250,7 @@ class RetryingSender:
         return True
 
     async def _pause(self, pause_s: float, limit: TimeLimit) -> None:
-        """Wait, but not past the end of the time."""
+        """Wait, but not past the deadline."""
         if pause_s:
             left_s = limit.left_ms(self.hub.loop.time()) / 1000
             await asyncio.sleep(max(min(pause_s, left_s), 0))
@@ -271,7 +271,7 @@ class RetryingSender:
         faults = self._picker.faults
         began_s = hub.loop.time()
         address = await self._address_within(queue, began_s + timeout_ms / 1000)
-        # A look-up takes of the same time.
+        # The look-up counts against the same time-out.
         timeout_ms = max(int(timeout_ms - (hub.loop.time() - began_s) * 1000), 1)
         command = self._command(out, queue)
         if faults is None:
@@ -283,7 +283,7 @@ class RetryingSender:
         raise self.response_error(answer, queue)
 
     def response_error(self, answer: Command, queue: Queue) -> BrokerError:
-        """The error of an answer that is none of STATUSES."""
+        """The error of a response whose code is not in STATUSES."""
         address = self._hub.routes.master_address(queue.broker_name) if self._hub else "?"
         return broker_error(
             answer,
@@ -293,7 +293,7 @@ class RetryingSender:
     async def _timed(
         self, hub: Hub, address: str, command: Command, timeout_ms: int, broker_name: str
     ) -> Command:
-        """A request that leaves its latency in the fault table."""
+        """A request whose latency is recorded in the fault table."""
         faults = self._picker.faults
         assert faults is not None
         began_ms = steady_ms()
@@ -307,9 +307,9 @@ class RetryingSender:
         return answer
 
     async def oneway(self, out: Outgoing, limit: TimeLimit, queue: Queue | None = None) -> Queue:
-        """Send without an answer; returns where to.
+        """Send without a response; returns the queue.
 
-        Raises RouteNotFound, RemotingError, and SendTimeout when the time is up.
+        Raises RouteNotFound, RemotingError, and SendTimeout after the deadline.
         """
         route = await self.route_within(out.topic, limit)
         progress = _SendProgress(None)
@@ -333,7 +333,7 @@ class RetryingSender:
                 return chosen
 
     async def send_oneway(self, queue: Queue, command: Command, limit: TimeLimit) -> str:
-        """One request without an answer to the master of a queue; returns its address.
+        """One request without a response to the master of a queue; returns its address.
 
         Raises RouteNotFound and RemotingError.
         """
@@ -367,12 +367,12 @@ class RetryingSender:
         return failure
 
     def probe(self, queue: Queue) -> None:
-        """A first try got no answer in time."""
+        """A first attempt timed out: check the connection."""
         address = self.hub.routes.master_address(queue.broker_name)
         if address is not None:
             self.hub.probe(address)
 
-    # -- where to ----------------------------------------------------------------------------------
+    # -- routes ------------------------------------------------------------------------------------
 
     async def route(self, topic: str) -> TopicRoute:
         """The route to send to. Raises RouteNotFound and RemotingError."""
@@ -383,9 +383,9 @@ class RetryingSender:
         )
 
     async def route_within(self, topic: str, limit: TimeLimit) -> TopicRoute:
-        """The route to send to; asked for again while no nameserver or no broker is there.
+        """The route to send to; retried while no nameserver or no broker is available.
 
-        Raises RouteNotFound, RemotingError, and SendTimeout in time.
+        Raises RouteNotFound, RemotingError, and SendTimeout after the deadline.
         """
         route = self.hub.routes.cached(topic)
         if route is not None and route.writable and not route.is_template:
@@ -407,13 +407,13 @@ class RetryingSender:
             if failure is not None:
                 raise failure from None
             raise SendTimeout(
-                f"topic {topic}, group {self._group}: no nameserver told its route within "
+                f"topic {topic}, group {self._group}: no nameserver returned its route within "
                 f"{limit.timeout_ms} ms, nothing was sent",
                 try_count=0, retriable=True,
             ) from None  # fmt: skip
 
     async def refresh_route(self, topic: str, deadline_s: float) -> None:
-        """Ask for a route that is known to be old; what is known stays if nobody tells."""
+        """Refresh an outdated route; it stays cached if no nameserver responds."""
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline_s):
                 await self.hub.routes.refresh((topic,))
@@ -433,13 +433,13 @@ class RetryingSender:
         return vip_address(address) if self._settings.vip_channel else address
 
     async def _address_within(self, queue: Queue, deadline_s: float) -> str:
-        """The same within a time. Raises RequestTimeout, too."""
+        """The same until a deadline. Raises RequestTimeout, too."""
         try:
             async with asyncio.timeout_at(deadline_s):
                 return await self.address(queue)
         except TimeoutError:
             raise RequestTimeout(
-                f"no nameserver told the address of broker {queue.broker_name} in time"
+                f"no nameserver returned the address of broker {queue.broker_name} in time"
             ) from None
 
     def _command(self, out: Outgoing, queue: Queue) -> Command:

@@ -1,8 +1,8 @@
-"""A message on its way out: checked, packed, and put into the header of a send request.
+"""Encodes messages as send requests, and decodes the responses. Sans-IO.
 
-Values in, values out. `outgoing` turns a program's message into what every try of its send shares;
-`fields_of` makes the header of one try from a template that is computed once per queue;
-`result_of` reads the answer. `split` cuts a list of messages into batches that brokers take.
+`outgoing` checks and encodes a message into what all attempts of its send share; `fields_of` makes
+the header of one attempt from a template that is computed once per queue; `result_of` decodes the
+response. `split` divides a list of messages into batches that brokers accept.
 """
 
 import re
@@ -37,12 +37,12 @@ _UNIQUE_PREFIX = f"{properties.UNIQUE_KEY}\x01"
 _ID_CHARACTERS = 32
 _PLAIN_LENGTH = len(_UNIQUE_PREFIX) + _ID_CHARACTERS + len(_PLAIN_TEXT)
 _PLAIN_START = f"\0{chr(_PLAIN_LENGTH)}{_UNIQUE_PREFIX}"
-"""What stands behind the body of a message in a batch that carries nothing but its id."""
+"""What follows the body of a batched message that has no properties but its id."""
 assert _PLAIN_LENGTH < 128
 
 
 class SendStatus(StrEnum):
-    """What a broker promises of a stored message; only SEND_OK is all that was asked for."""
+    """The durability of a stored message; only SEND_OK is all that was requested."""
 
     SEND_OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -59,26 +59,26 @@ STATUSES: dict[int, SendStatus] = {
 
 
 class SendResult(msgspec.Struct, frozen=True, gc=False):
-    """Where a message was stored."""
+    """Where a message was stored, and its ids."""
 
     status: SendStatus
     msg_id: str
-    """The id that the producer gave it, by which consumers know it."""
+    """The unique id from the producer; consumers see the same one."""
     offset_msg_id: str
-    """The id that the broker gave it: where it lies."""
+    """The id from the broker: its address and the position in the log."""
     queue: Queue
-    """The topic is the program's name of it, without namespace."""
+    """The queue; its topic is without namespace."""
     queue_offset: int
     transaction_id: str | None = None
     recall_handle: str | None = None
-    """With it a message that waits for its time can be taken back (`Producer.recall`)."""
+    """Cancels a delayed message (`Producer.recall`)."""
     region_id: str = "DefaultRegion"
     trace_on: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """What all tries of one send have in common. Names are those on the wire."""
+    """An encoded message, shared by all attempts of its send. Names are those on the wire."""
 
     topic: str
     body: bytes
@@ -93,7 +93,7 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """How bodies are packed, and how large they may be."""
+    """Compression of bodies, and their size limit."""
 
     compress_over_bytes: int = 4 * 1024
     compression: CompressionType = CompressionType.ZLIB
@@ -105,21 +105,21 @@ class Packing:
 
 
 def check_group(group: str) -> None:
-    """Raises MessageRefused for a group that no broker takes."""
+    """Raises MessageRefused for an invalid group name."""
     _check_name("group", group, GROUP_CHARACTERS_MAX)
     if group == _RESERVED_GROUP:
         raise MessageRefused(f"group {group} is reserved; choose a name of your own")
 
 
 def check_topic(topic: str) -> None:
-    """Raises MessageRefused for a topic that messages cannot be sent to."""
+    """Raises MessageRefused for an invalid or reserved topic name."""
     check_name_of_topic(topic)
     if topic in UNSENDABLE_TOPICS:
-        raise MessageRefused(f"topic {topic} is the broker's own, nothing can be sent to it")
+        raise MessageRefused(f"topic {topic} is reserved for brokers; nothing can be sent to it")
 
 
 def check_name_of_topic(topic: str) -> None:
-    """Raises MessageRefused for what no topic can be called."""
+    """Raises MessageRefused for an invalid topic name."""
     _check_name("topic", topic, TOPIC_CHARACTERS_MAX)
 
 
@@ -148,9 +148,9 @@ def outgoing(
     namespace: str = "",
     extra: dict[str, str] | None = None,
 ) -> Outgoing:
-    """A message made ready; `topic` is its name on the wire, which the caller has checked.
+    """Encode a message; `topic` is its name on the wire, which the caller has checked.
 
-    `extra` properties are the client's own (transactions, requests). Raises MessageRefused.
+    `extra` are properties of the client (transactions, requests). Raises MessageRefused.
     """
     body = message.payload
     size_bytes = len(body)
@@ -177,8 +177,8 @@ def outgoing(
 def properties_text(
     message: Message, unique_id: str, *, namespace: str = "", extra: dict[str, str] | None = None
 ) -> str:
-    """All properties of a message in their text form. Raises MessageRefused."""
-    # Most messages carry no more than this, and it is asked for each of them.
+    """The properties of a message, encoded. Raises MessageRefused."""
+    # Fast path: most messages have no other properties.
     if not (
         message.tags or message.keys or message.properties or namespace or extra
         or message.is_delayed or message.shard is not None or not message.wait_stored
@@ -204,7 +204,7 @@ def properties_text(
 
 
 def may_batch(message: Message) -> bool:
-    """Whether brokers take the message within a batch: at once, and not to a retry topic."""
+    """Whether brokers accept the message in a batch: not delayed, not for a retry topic."""
     return not (
         message.delay_level or message.delay is not None or message.deliver_at is not None
         or message.topic.startswith(RETRY_TOPIC_PREFIX)
@@ -214,7 +214,7 @@ def may_batch(message: Message) -> bool:
 def item_pieces(
     message: Message, unique_id: str, namespace: str = ""
 ) -> tuple[bytes, bytes, bytes]:
-    """One message as a batch holds it, in three pieces, the second being the body.
+    """One message encoded for a batch, in three pieces, the second being the body.
 
     Bodies in batches are not compressed, as in RocketMQ. Raises MessageRefused.
     """
@@ -226,7 +226,7 @@ def item_pieces(
         or message.shard is not None or not message.wait_stored or message.delay_level
         or message.delay is not None or message.deliver_at is not None
     ) and len(unique_id) == _ID_CHARACTERS:  # fmt: skip
-        # Most messages carry nothing but a body and their id, and in batches they are many.
+        # Fast path: most messages have nothing but a body and their id.
         return _plain_head(len(body)), body, f"{_PLAIN_START}{unique_id}{_PLAIN_TEXT}".encode()
     text = properties_text(message, unique_id, namespace=namespace)
     try:
@@ -250,20 +250,20 @@ def batch_item(message: Message, unique_id: str, namespace: str = "") -> bytes:
 
 
 def split(sizes_bytes: Sequence[int], batch_bytes: int, batch_count: int) -> list[range]:
-    """Cut a list of items into stretches of at most `batch_bytes` and `batch_count`.
+    """Divide a list of items into ranges of at most `batch_bytes` and `batch_count`.
 
-    An item that is larger than that alone is a stretch of its own.
+    An item that exceeds `batch_bytes` has a range of its own.
     """
-    stretches: list[range] = []
+    ranges: list[range] = []
     start = used_bytes = 0
     for at, size_bytes in enumerate(sizes_bytes):
         if at > start and (used_bytes + size_bytes > batch_bytes or at - start >= batch_count):
-            stretches.append(range(start, at))
+            ranges.append(range(start, at))
             start, used_bytes = at, 0
         used_bytes += size_bytes
     if start < len(sizes_bytes):
-        stretches.append(range(start, len(sizes_bytes)))
-    return stretches
+        ranges.append(range(start, len(sizes_bytes)))
+    return ranges
 
 
 def outgoing_batch(
@@ -274,9 +274,9 @@ def outgoing_batch(
     *,
     wait_stored: bool,
 ) -> Outgoing:
-    """A batch of items, whole or in pieces, made ready.
+    """Encode a batch of items, whole or in pieces.
 
-    Raises MessageRefused if it is too large for any broker.
+    Raises MessageRefused if it is too large.
     """
     body = b"".join(items)
     if len(body) > packing.message_bytes_max:
@@ -309,7 +309,7 @@ def header_template(
 
 
 def fields_of(template: dict[str, str], out: Outgoing, now_ms: int) -> dict[str, str]:
-    """The header of one try."""
+    """The header of one attempt."""
     fields = template.copy()
     fields["g"] = str(now_ms)
     fields["i"] = out.properties_text
@@ -323,9 +323,9 @@ def fields_of(template: dict[str, str], out: Outgoing, now_ms: int) -> dict[str,
 
 
 def result_of(answer: Command, out: Outgoing, topic: str, broker_name: str) -> SendResult:
-    """The result of a single message, for an answer whose code is in STATUSES.
+    """The result of a single message, for a response whose code is in STATUSES.
 
-    Raises FieldError if the answer lacks what it must have.
+    Raises FieldError if a required field is missing.
     """
     fields = answer.ext_fields or {}
     try:
@@ -366,7 +366,7 @@ def results_of(answer: Command, out: Outgoing, topic: str, broker_name: str) -> 
 
 
 def recall_broker(recall_handle: str) -> str:
-    """The broker that a recall handle names. Raises MessageRefused for what is none."""
+    """The broker of a recall handle. Raises MessageRefused for an invalid handle."""
     try:
         return decode_handle(recall_handle).broker_name
     except FieldError as e:

@@ -1,4 +1,4 @@
-"""The settings of a producer, beside those of every client."""
+"""The settings of a producer, in addition to those of every client."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -35,15 +35,15 @@ class ProducerOptions(ClientOptions, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings(ClientSettings):
-    """What a producer may be told."""
+    """Settings of a producer; keywords of `Producer` have the same names."""
 
-    # -- tries -------------------------------------------------------------------------------------
-    send_timeout_ms: int = 3_000  # for all tries of a send together
-    try_timeout_ms: int = 0  # over 0: for each try that another one may follow
-    retry_count: int = 2  # further tries of an awaited send that may be stored already
-    async_retry_count: int = 2  # the same of a submitted send
-    retry_when_not_stored: bool = False  # try again if the status is not SEND_OK
-    send_latency_fault: bool = False  # leave out brokers that were slow or failed
+    # -- retries -----------------------------------------------------------------------------------
+    send_timeout_ms: int = 3_000  # for all attempts of a send
+    try_timeout_ms: int = 0  # over 0: for each attempt but the last
+    retry_count: int = 2  # retries of an awaited send that may be stored already
+    async_retry_count: int = 2  # the same for `submit`
+    retry_when_not_stored: bool = False  # retry if the status is not SEND_OK
+    send_latency_fault: bool = False  # avoid brokers that were slow or failed
 
     # -- topics that do not exist ------------------------------------------------------------------
     template_topic: str = AUTO_CREATE_TOPIC
@@ -51,17 +51,17 @@ class ProducerSettings(ClientSettings):
 
     # -- messages ----------------------------------------------------------------------------------
     message_bytes_max: int = 4 * 1024 * 1024
-    compress_over_bytes: int = 4 * 1024  # bodies of so many bytes are compressed
+    compress_over_bytes: int = 4 * 1024  # bodies of at least this size are compressed
     compression: CompressionType = CompressionType.ZLIB
     compression_level: int = 5
 
-    # -- flow --------------------------------------------------------------------------------------
-    in_flight_count: int = 1_024  # messages without an answer; further ones wait
+    # -- limits and batches ------------------------------------------------------------------------
+    in_flight_count: int = 1_024  # messages without a response; further sends wait
     in_flight_bytes: int = 100 * 1024 * 1024
-    batch_bytes: int = 1024 * 1024  # size of a batch, by send_many and by linger_ms
+    batch_bytes: int = 1024 * 1024  # size of a batch, for send_many and linger_ms
     batch_count: int = 1_024  # messages in a batch
-    linger_ms: float = 0  # over 0: messages wait so long for others to share a batch with
-    close_timeout_ms: int = 10_000  # closing waits so long for sends on their way
+    linger_ms: float = 0  # over 0: messages wait so long to be batched
+    close_timeout_ms: int = 10_000  # close waits so long for messages in flight
 
     _POSITIVE: ClassVar[tuple[str, ...]] = (
         "send_timeout_ms", "template_queue_count", "message_bytes_max", "compress_over_bytes",
@@ -77,7 +77,7 @@ class ProducerSettings(ClientSettings):
                 raise ConfigError(f"{name} is {getattr(self, name)}, it cannot be negative")
 
     def packing(self) -> Packing:
-        """How bodies are packed."""
+        """The compression settings."""
         return Packing(
             compress_over_bytes=self.compress_over_bytes,
             compression=self.compression,

@@ -16,7 +16,7 @@ def test_takes_turns_per_topic() -> None:
 
 
 def test_first_turn_differs() -> None:
-    assert Picker(first_turn=2).pick("t", (A0, A1, B0), 0) == B0
+    assert Picker(first_index=2).pick("t", (A0, A1, B0), 0) == B0
 
 
 def test_retry_avoids_the_broker_that_failed() -> None:
