@@ -5,7 +5,7 @@ import sys
 
 def main() -> None:
     """Run the command line; exits the process."""
-    # A server lives long and starts often: it does not load what only other commands need.
+    # Servers start without loading the modules of the other commands.
     program, rest = sys.argv[1:2], sys.argv[2:]
     if program in (["namesrv"], ["broker"]):
         from tianzhou.cli.shared.arguments import is_admin_command

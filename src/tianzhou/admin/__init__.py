@@ -1,22 +1,28 @@
-"""The admin client: one typed async method per admin request, for the command line and the console.
+"""The admin client: one typed async method per admin request.
 
     async with Admin("localhost:9876") as admin:
         for name in await admin.topics.names():
             print(await admin.topics.route(name))
 
-It speaks the remoting protocol and nothing else, so it works on Tianzhou and on Apache RocketMQ 4.9
-and 5.x alike. Methods are grouped by subject:
+It uses only the remoting protocol, so it works with Tianzhou and with Apache RocketMQ 4.9 and 5.x.
+Attributes of `Admin`, by subject:
 
-    wire      requests, nameserver fail-over, signing      clusters  brokers and where they are
-    topics    topics and their routes                      groups    consumer groups, members, lag
-    offsets   reading and moving consumer offsets          messages  sending, pulling, querying
-    brokers   settings and figures of brokers              namesrv   settings and KV of nameservers
-    portrait  a group from all sides                       copying   settings to new brokers
-    trace     what clients traced of a message             acl       accounts of 4.9
-    doctor    the usual faults, and what to do             rates     what a cluster does per second
+    requests  sending requests, nameserver fail-over, signing
+    clusters  clusters and broker addresses          topics    topics and their routes
+    groups    consumer groups, members, lag          offsets   reading and moving consumer offsets
+    messages  sending, pulling, querying             brokers   settings and figures of brokers
+    namesrv   settings and KV of nameservers         acl       accounts of 4.9
 
-What is asked of many brokers is asked at once. A broker that does not answer is a warning
-(`Gathered.missing`), not a failure, as long as another one answers.
+Modules of functions that combine requests:
+
+    group_overview  members, subscriptions, lag      rates           messages per second
+    message_search  by time, tag, SQL92; following   redelivery      resend, push, dead letters
+    trace           message traces                   store_latency   latency between refreshes
+    copy_settings   topics and groups of a broker    export          JSON documents of `mqadmin`
+    doctor          common faults and their fixes
+
+Requests to several brokers run concurrently. A broker that fails is a warning (`Gathered.failures`)
+as long as another one responds.
 """
 
 from tianzhou.admin.admin_client import Admin

@@ -1,4 +1,4 @@
-"""Accounts of 4.9's access control: creating, changing, deleting, versions of their files."""
+"""Accounts of 4.9's access control: create, change, delete, versions of the ACL files."""
 
 from tianzhou.admin.fanout import BrokerRef
 from tianzhou.admin.requests import RequestClient
@@ -21,7 +21,7 @@ class Acl:
         self._requests = wire
 
     async def versions(self, broker: BrokerRef) -> dict[str, DataVersion]:
-        """GET_BROKER_CLUSTER_ACL_INFO: the version of each file with accounts."""
+        """GET_BROKER_CLUSTER_ACL_INFO: the version of each ACL file."""
         response = await self._requests.request(
             broker.address, RequestCode.GET_BROKER_CLUSTER_ACL_INFO
         )
@@ -31,12 +31,12 @@ class Acl:
         return {"": bodies.decode(DataVersion, fields.version.encode())}
 
     async def config(self, broker: BrokerRef) -> AclConfig:
-        """GET_BROKER_CLUSTER_ACL_CONFIG: accounts and white list; Apache answers it until 4.9.7."""
+        """GET_BROKER_CLUSTER_ACL_CONFIG: accounts and white list; Apache serves it until 4.9.7."""
         code = RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG
         return await self._requests.read(broker.address, AclConfig, code)
 
     async def put(self, broker: BrokerRef, account: PlainAccessConfig) -> None:
-        """UPDATE_AND_CREATE_ACL_CONFIG; what is None stays as it is."""
+        """UPDATE_AND_CREATE_ACL_CONFIG; fields that are None stay as they are."""
         header = CreateAccessConfigRequest(
             access_key=account.access_key or "",
             secret_key=account.secret_key,
@@ -58,7 +58,7 @@ class Acl:
     async def set_white_addresses(
         self, broker: BrokerRef, addresses: str, file: str | None = None
     ) -> None:
-        """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: addresses that need no account, by commas."""
+        """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: addresses that need no account, comma-separated."""
         header = UpdateGlobalWhiteAddrsRequest(
             global_white_addrs=addresses, acl_file_full_path=file
         )

@@ -1,4 +1,4 @@
-"""`Admin`: the one door to a cluster, with its rooms by subject."""
+"""`Admin`: the admin client of a cluster, with one attribute per subject."""
 
 from types import TracebackType
 from typing import Self

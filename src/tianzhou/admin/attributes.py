@@ -1,14 +1,14 @@
-"""Attributes of topics and groups (5.x): what a broker keeps, and changes of it.
+"""Attributes of topics and groups (5.x), and changes of them.
 
-A broker keeps names and values. A change names each with a sign: "+name" is added or changed,
-"-name" is removed. What was read from one broker can so be sent to another.
+A broker stores names and values. In a change each name has a sign: "+name" is added or changed,
+"-name" is removed. With `signed`, attributes read from one broker can be sent to another.
 """
 
 from collections.abc import Mapping
 
 
 def signed(attributes: Mapping[str, str] | None) -> dict[str, str] | None:
-    """Changes: what has no sign yet is meant to be there afterwards."""
+    """Attribute changes: a name without a sign is added or changed."""
     if attributes is None:
         return None
     return {

@@ -1,4 +1,4 @@
-"""Brokers: settings, figures, and the chores that an operator can ask for."""
+"""Brokers: settings, run-time figures, statistics, and cleaning on request."""
 
 from collections.abc import Mapping
 
@@ -34,7 +34,7 @@ class Brokers:
         return read_settings(response.body, broker.label)
 
     async def change_settings(self, broker: BrokerRef, changes: Mapping[str, str]) -> str | None:
-        """UPDATE_BROKER_CONFIG; returns what the broker has to say about it, such as when."""
+        """UPDATE_BROKER_CONFIG; returns the remark of the broker, such as "after a restart"."""
         code = RequestCode.UPDATE_BROKER_CONFIG
         return (
             await self._requests.request(broker.address, code, body=write_settings(changes))
@@ -47,7 +47,7 @@ class Brokers:
         try:
             return await self._requests.read(broker.address, BrokerStatsData, code, header)
         except RequestError as e:
-            # A statistic that was never counted is answered as a failure.
+            # A statistic that was never counted is reported as a failure.
             if e.code == ResponseCode.SYSTEM_ERROR:
                 return None
             raise
@@ -64,11 +64,11 @@ class Brokers:
         return await self._requests.read(broker.address, HARuntimeInfo, code)
 
     async def set_master_flush_offset(self, broker: BrokerRef, log_offset: int) -> None:
-        """RESET_MASTER_FLUSH_OFFSET (5.x): how far a slave takes its master's log to be safe."""
+        """RESET_MASTER_FLUSH_OFFSET (5.x): the flushed log offset of its master, on a slave."""
         header = ResetMasterFlushOffsetRequest(master_flush_offset=log_offset)
         await self._requests.request(broker.address, RequestCode.RESET_MASTER_FLUSH_OFFSET, header)
 
-    # -- chores ------------------------------------------------------------------------------------
+    # -- cleaning ---------------------------------------------------------------------------------
 
     async def clean_queues(self, broker: BrokerRef) -> None:
         """CLEAN_EXPIRED_CONSUMEQUEUE."""
@@ -84,12 +84,12 @@ class Brokers:
 
 
 def read_settings(body: bytes, whose: str) -> dict[str, str]:
-    """The pairs of a properties file; raises ConfigError."""
+    """Parse a properties file. Raises ConfigError."""
     return {found.key: found.value for found in parse_properties(body.decode(), whose)}
 
 
 def write_settings(changes: Mapping[str, str]) -> bytes:
-    """A properties file with these pairs."""
+    """Encode a properties file."""
     lines = (
         f"{key}={value.replace(chr(92), chr(92) * 2).replace(chr(10), chr(92) + 'n')}\n"
         for key, value in changes.items()

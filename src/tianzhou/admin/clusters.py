@@ -1,4 +1,4 @@
-"""Clusters and brokers as the nameserver knows them, and which of them a request is for."""
+"""Clusters and brokers registered with the nameserver, and selecting among them."""
 
 from tianzhou.admin.fanout import BrokerRef
 from tianzhou.admin.requests import RequestClient, not_a_nameserver
@@ -12,7 +12,7 @@ from tianzhou.remoting.sockets import resolve
 
 
 class Clusters:
-    """Where the brokers are."""
+    """Requests about registered brokers."""
 
     def __init__(self, wire: RequestClient) -> None:
         self._requests = wire
@@ -37,15 +37,15 @@ class Clusters:
     ) -> list[BrokerRef]:
         """All brokers, or those of a cluster, or those of a name or an address, in order.
 
-        Raises TargetError if there is none like that.
+        Raises TargetError if none matches.
         """
         return choose(await self.info(), cluster=cluster, broker=broker, masters=masters)
 
     async def broker_at(self, host: Host) -> BrokerRef:
         """The registered broker with this address. Raises TargetError if there is none.
 
-        For addresses that come from data, such as a message id: a request may be signed, so it goes
-        to brokers of the cluster only.
+        For addresses that come from data, such as a message id: a request may be signed, so it is
+        sent only to brokers of the cluster.
         """
         all_brokers = [at for at in choose(await self.info()) if _is_address(at.address)]
         for at in all_brokers:
@@ -57,8 +57,8 @@ class Clusters:
                 return at
         known = ", ".join(at.address for at in all_brokers)
         raise TargetError(
-            f"{format_address(*host)} is no broker of this cluster, so it is not asked; registered "
-            f"are: {known}; if the broker has another address now, name it (--broker)"
+            f"{format_address(*host)} is not a broker of this cluster, no request was sent to it; "
+            f"registered: {known}; if the broker has a new address, pass it with --broker"
         )
 
 
@@ -70,7 +70,7 @@ async def _resolved(address: str) -> set[Host]:
     try:
         return {(found[0], port) for _, found in await resolve(name, port)}
     except OSError:
-        return set()  # a name without an address is not the one looked for
+        return set()  # a name that cannot be resolved does not match
 
 
 def choose(
@@ -80,7 +80,7 @@ def choose(
     broker: str | None = None,
     masters: bool = False,
 ) -> list[BrokerRef]:
-    """The brokers that are meant, sorted by cluster, name and id. Raises TargetError."""
+    """The matching brokers, sorted by cluster, name and id. Raises TargetError."""
     members = {name: key for key, names in info.clusters.items() for name in names}
     all_brokers = [
         at
@@ -97,9 +97,9 @@ def choose(
     if chosen:
         return chosen
     if broker is not None and _is_address(broker):
-        # A broker that is not registered, or only under another address, can still be asked.
+        # A broker that is not registered, or under another address, can still be addressed.
         return [BrokerRef(broker, MASTER_ID, broker, cluster or "")]
-    raise TargetError(_nobody(info, cluster, broker))
+    raise TargetError(_no_match(info, cluster, broker))
 
 
 def brokers_of(data: BrokerData, *, cluster: str = "", name: str = "") -> list[BrokerRef]:
@@ -111,7 +111,7 @@ def brokers_of(data: BrokerData, *, cluster: str = "", name: str = "") -> list[B
 
 
 def masters_of(route: TopicRouteData) -> list[BrokerRef]:
-    """The brokers to ask about a topic: its masters, or a slave where there is no master."""
+    """The masters of a topic, or a slave where there is no master."""
     found = (brokers_of(data)[:1] for data in route.brokers)
     return sorted(at for few in found for at in few)
 
@@ -124,14 +124,14 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def _nobody(info: ClusterInfo, cluster: str | None, broker: str | None) -> str:
+def _no_match(info: ClusterInfo, cluster: str | None, broker: str | None) -> str:
     if broker is not None:
         known = ", ".join(sorted(info.brokers)) or "none"
-        return f"there is no broker {broker!r}; registered are: {known}"
+        return f"there is no broker {broker!r}; registered: {known}"
     if cluster is not None:
         known = ", ".join(sorted(info.clusters)) or "none"
-        return f"there is no cluster {cluster!r}; the nameserver knows: {known}"
+        return f"there is no cluster {cluster!r}; registered: {known}"
     return (
-        "no broker is registered with this nameserver; start one with its address "
-        "(`tianzhou broker --namesrv ADDR`), or name another nameserver"
+        "no broker is registered with this nameserver; start one with "
+        "`tianzhou broker --namesrv ADDR`, or pass another nameserver"
     )

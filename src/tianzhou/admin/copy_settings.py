@@ -1,7 +1,7 @@
-"""Copying settings in bulk: topics and consumer groups of one broker to another.
+"""Copying the settings of topics and consumer groups from one broker to another.
 
-What the target has already is left as it is, whatever its settings. What is the system's own is not
-copied: every broker makes that for itself.
+Topics and groups that the target has are not changed, whatever their settings. System topics are
+not copied: every broker creates its own.
 """
 
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ from tianzhou.names import INTERNAL_TOPIC_PREFIXES, REPLY_TOPIC_SUFFIX, is_syste
 
 @dataclass(slots=True)
 class Copied:
-    """How a copy went."""
+    """The result of a copy."""
 
     count: int = 0
     failures: dict[str, str] = field(default_factory=dict[str, str])
@@ -23,11 +23,11 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """What a copy would create."""
+    """What a copy will create."""
 
     missing: tuple[str, ...]
     there: int
-    """How many of the source's are on the target already."""
+    """How many the target already has."""
     create: Callable[[str], Awaitable[None]]
 
     async def run(self) -> Copied:
@@ -46,7 +46,7 @@ class CopyPlan:
 async def copy_topics(
     admin: Admin, source: BrokerRef, target: BrokerRef, wanted: Callable[[str], bool]
 ) -> CopyPlan:
-    """Plan to create on `target` what topics it lacks of `source`."""
+    """Plan to create on `target` the topics of `source` that it lacks."""
     configs = await admin.topics.all_configs(source)
     there = await admin.topics.all_configs(target)
     own = {source.name, source.cluster}
@@ -66,7 +66,7 @@ async def copy_topics(
 async def copy_groups(
     admin: Admin, source: BrokerRef, target: BrokerRef, wanted: Callable[[str], bool]
 ) -> CopyPlan:
-    """Plan to create on `target` what groups it lacks of `source`."""
+    """Plan to create on `target` the groups of `source` that it lacks."""
     configs = await admin.groups.all_configs(source)
     there = await admin.groups.all_configs(target)
     names = [name for name in sorted(configs) if wanted(name)]

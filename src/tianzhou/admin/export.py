@@ -1,10 +1,10 @@
-"""A cluster as JSON documents, with the names that `mqadmin` of RocketMQ exports them under.
+"""A cluster as JSON documents in the layout of RocketMQ's `mqadmin export*`.
 
-    metadata   topics and groups, those of all masters added up
-    configs    the settings of each broker that matter for a move, and how many servers there are
-    metrics    what each broker does and has, and the sums
+    metadata   topics and groups, summed over all masters
+    configs    settings of each broker that matter for a migration, and the number of servers
+    metrics    rates, totals and clients of each broker, and the sums
 
-Tools for moving clusters read these documents, so their names and layout are RocketMQ's.
+Migration tools read these documents, so their names and layout are RocketMQ's.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ SETTINGS = (
     "msgTraceTopicName", "slaveReadEnable", "traceOn", "traceTopicEnable", "useTLS",
     "autoCreateTopicEnable", "autoCreateSubscriptionGroup",
 )  # fmt: skip
-"""The settings of a broker that `mqadmin exportConfigs` keeps."""
+"""The settings that `mqadmin exportConfigs` exports."""
 
 _TPS = ("normalInTps", "normalOutTps", "transInTps", "scheduleInTps")
 _ONE_DAY = ("normalOneDayInNum", "normalOneDayOutNum", "transOneDayInNum", "scheduleOneDayInNum")
@@ -39,7 +39,7 @@ _ONE_DAY = ("normalOneDayInNum", "normalOneDayOutNum", "transOneDayInNum", "sche
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A document, and who is not in it."""
+    """A document, and a warning per broker that is missing in it."""
 
     document: Document
     warnings: list[str]
@@ -47,7 +47,7 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Topics and groups of one broker that are no system's."""
+    """Topics and groups of one broker, without system ones."""
 
     topics: dict[str, TopicConfig]
     groups: dict[str, SubscriptionGroupConfig]
@@ -59,7 +59,7 @@ async def tables_of(
     system_topics: Iterable[str],
     is_system_group: Callable[[str], bool],
 ) -> Tables:
-    """Ask one broker for its topics, retry and dead letters included, and its groups."""
+    """Topics of one broker, retry and dead-letter topics included, and groups."""
     topics, groups = await asyncio.gather(
         admin.topics.all_configs(at), admin.groups.all_configs(at)
     )
@@ -81,7 +81,7 @@ async def metadata(
     special: bool,
     now_ms: int,
 ) -> Exported:
-    """Topics and groups of some brokers; with `special` also retry topics and dead letters."""
+    """Topics and groups of brokers; with `special` also retry and dead-letter topics."""
     hidden = await admin.topics.system_names()
     gathered = await gather(brokers, lambda at: tables_of(admin, at, hidden, is_system_group))
     return Exported(
@@ -90,7 +90,7 @@ async def metadata(
 
 
 def add_up(tables: Iterable[Tables], *, special: bool, now_ms: int) -> Document:
-    """The document of several brokers: queues of the same topic count together."""
+    """The document of several brokers; queues of the same topic are summed."""
     topics: dict[str, TopicConfig] = {}
     groups: dict[str, SubscriptionGroupConfig] = {}
     for each in tables:
@@ -124,7 +124,7 @@ def _plain(body: msgspec.Struct) -> Document:
 
 
 async def configs(admin: Admin, brokers: Sequence[BrokerRef]) -> Exported:
-    """Settings of the masters among some brokers, and how many servers there are."""
+    """Settings of the masters, and the number of servers."""
     masters = [at for at in brokers if at.is_master]
     gathered = await gather(masters, admin.brokers.settings)
     document = {
@@ -139,7 +139,7 @@ async def configs(admin: Admin, brokers: Sequence[BrokerRef]) -> Exported:
 
 
 def kept_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """Of all settings those that are exported; what a broker does not know is left out."""
+    """The exported settings; those that a broker does not have are left out."""
     return {name: settings[name] for name in SETTINGS if name in settings}
 
 
@@ -149,7 +149,7 @@ def kept_settings(settings: Mapping[str, str]) -> dict[str, str]:
 async def metrics(
     admin: Admin, brokers: Sequence[BrokerRef], is_system_group: Callable[[str], bool]
 ) -> Exported:
-    """What the masters among some brokers do and have."""
+    """Rates, totals and clients of the masters."""
     masters = [at for at in brokers if at.is_master]
     hidden = await admin.topics.system_names()
     gathered = await gather(masters, lambda at: _report(admin, at, hidden, is_system_group))
@@ -201,7 +201,7 @@ async def _report(
 
 
 async def _clients(admin: Admin, at: BrokerRef, groups: Iterable[str]) -> list[str]:
-    """Language and version of every consumer that is online, as "JAVA%V4_9_7"."""
+    """Language and version of every online consumer, as "JAVA%V4_9_7"."""
     found: set[str] = set()
     for group in groups:
         online = await admin.groups.connection(at, group)
@@ -213,7 +213,7 @@ async def _clients(admin: Admin, at: BrokerRef, groups: Iterable[str]) -> list[s
 def quota_of(
     runtime: Mapping[str, str], halves: BrokerStatsData | None, delayed: BrokerStatsData | None
 ) -> Document:
-    """Rates, counts and disks out of the figures that a broker tells."""
+    """Rates, counts and disk usage from the run-time figures of a broker."""
     transferred = runtime.get("getTransferedTps") or runtime.get("getTransferredTps")
     return {
         "diskRatio": {
@@ -241,7 +241,7 @@ def _minute(stats: BrokerStatsData | None) -> float:
 
 
 def _day(stats: BrokerStatsData | None) -> int:
-    """The sum of the longest span that has one: a broker that is young has no day yet."""
+    """The sum of the longest period that has one: a new broker has no day yet."""
     spans = (stats.day, stats.hour, stats.minute) if stats is not None else ()
     return next((each.sum for each in spans if each is not None and each.sum), 0)
 

@@ -1,4 +1,4 @@
-"""Asking many servers at once: what each said, and who did not answer and why."""
+"""Sending a request to many brokers concurrently, and collecting responses and failures."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -10,7 +10,7 @@ from tianzhou.errors import TianzhouError
 T = TypeVar("T")
 
 AT_ONCE_MAX = 32
-"""Servers asked at the same time; a large cluster is asked in turns."""
+"""Maximum number of concurrent requests."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -28,32 +28,32 @@ class BrokerRef:
 
     @property
     def label(self) -> str:
-        """For people: "broker-a", or "broker-a[1]" for a slave."""
+        """Display name: "broker-a", or "broker-a[1]" for a slave."""
         return self.name if self.is_master else f"{self.name}[{self.broker_id}]"
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered(Generic[T]):
-    """Answers by broker, and the failures of those that gave none."""
+    """Responses and failures by broker."""
 
     responses: dict[BrokerRef, T] = field(default_factory=dict[BrokerRef, T])
     failures: dict[BrokerRef, TianzhouError] = field(default_factory=dict[BrokerRef, TianzhouError])
 
     @property
     def warnings(self) -> list[str]:
-        """One line for each broker that is missing."""
+        """One line for each failure."""
         return [f"{at.label} ({at.address}): {why}" for at, why in self.failures.items()]
 
 
 async def gather(
     brokers: Iterable[BrokerRef], ask: Callable[[BrokerRef], Awaitable[T]]
 ) -> Gathered[T]:
-    """Ask every broker at once. If all of them fail, the first failure is raised."""
+    """Send a request to every broker concurrently. If all fail, the first failure is raised."""
     gathered: Gathered[T] = Gathered()
-    turns = asyncio.Semaphore(AT_ONCE_MAX)
+    limit = asyncio.Semaphore(AT_ONCE_MAX)
 
     async def one(broker: BrokerRef) -> None:
-        async with turns:
+        async with limit:
             try:
                 gathered.responses[broker] = await ask(broker)
             except TianzhouError as e:
@@ -65,7 +65,7 @@ async def gather(
             tasks.create_task(one(broker))
     if gathered.failures and not gathered.responses:
         raise next(gathered.failures[broker] for broker in asked)
-    # Answers come in any order; whoever shows them wants the order of the question.
+    # Responses arrive in any order; they are returned in the order of `brokers`.
     return Gathered(
         {broker: gathered.responses[broker] for broker in asked if broker in gathered.responses},
         {broker: gathered.failures[broker] for broker in asked if broker in gathered.failures},

@@ -1,9 +1,8 @@
-"""A consumer group from all sides: members, what each subscribes to, progress, contradictions.
+"""Overview of a consumer group: members, their subscriptions, progress, subscription conflicts.
 
-Every broker knows the members that are connected to it; each member tells, through a broker, its
-own subscriptions and the queues it holds. Members of one group must subscribe alike: a broker keeps
-one subscription per group, so members that differ take each other's messages and lose them. Such
-topics are named with both sides.
+A broker knows the members connected to it; each member reports, through a broker, its subscriptions
+and the queues it holds. Members of a group must have the same subscriptions: a broker keeps one per
+group, so members that differ receive each other's messages and drop them.
 """
 
 import asyncio
@@ -33,19 +32,19 @@ NOT_SUBSCRIBED = "not subscribed"
 
 @dataclass(frozen=True, slots=True)
 class HeldQueue:
-    """How far a member is with a queue that it holds, as it tells; brokers hear of it later."""
+    """Progress of a member in a queue that it holds; newer than what the broker knows."""
 
     done_offset: int
-    """What it will commit next."""
+    """The offset that it will commit next."""
     consumed_ms: int
-    """When it last had a message of this queue in hand, by its own clock."""
+    """When it last consumed a message of this queue, by its own clock."""
     in_order: bool = False
 
     def moved_since(self, before: "HeldQueue") -> bool:
-        """Whether something was consumed in between.
+        """Whether a message was consumed since.
 
-        A message that is refused in its order is taken in hand again and again: only the offset
-        tells. Otherwise one slow message may hold the offset while those after it are consumed.
+        Orderly consumption retries a failing message forever: only the offset shows progress.
+        Otherwise one slow message may hold the offset while those after it are consumed.
         """
         if self.done_offset != before.done_offset:
             return True
@@ -61,18 +60,18 @@ class Member:
     language: str
     version: str
     brokers: tuple[str, ...]
-    """Names of the brokers that it is connected to."""
+    """Names of the brokers it is connected to."""
     subscriptions: Mapping[str, str] | None
-    """Filter by topic, as the member tells; None if it could not be asked."""
+    """Filter by topic, as the member reports; None if it did not respond."""
     queues: Mapping[MessageQueue, HeldQueue] = field(default_factory=dict[MessageQueue, HeldQueue])
-    """Queues that it holds."""
+    """The queues that it holds."""
     consume_ms: Mapping[str, float] = field(default_factory=dict[str, float])
-    """By topic: how long a message takes."""
+    """By topic: mean time to consume a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """Where a group is in one queue."""
+    """Progress of a group in one queue."""
 
     topic: str
     broker_name: str
@@ -91,27 +90,27 @@ class QueueProgress:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionConflict:
-    """A topic that members of one group subscribe to differently."""
+    """A topic to which members of a group have different subscriptions."""
 
     topic: str
     sides: Mapping[str, tuple[str, ...]]
-    """Client ids by what they subscribe to."""
+    """Client ids by filter."""
 
     def describe(self) -> str:
         sides = (f"{' and '.join(clients)}: {what}" for what, clients in self.sides.items())
-        return f"{self.topic}: " + "; but ".join(sides)
+        return f"{self.topic}: " + "; ".join(sides)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupOverview:
-    """A group as its brokers and its members see it."""
+    """A group as reported by its brokers and members."""
 
     group: str
     configs: Mapping[str, SubscriptionGroupConfig]
     """By broker name."""
     members: tuple[Member, ...]
     subscriptions: Mapping[str, str]
-    """Filter by topic; several of them, if members do not agree."""
+    """Filter by topic; several filters if members differ."""
     queues: tuple[QueueProgress, ...]
     conflicts: tuple[SubscriptionConflict, ...]
     consume_tps: float
@@ -133,9 +132,9 @@ async def load_overview(
     *,
     brokers: Sequence[BrokerRef] | None = None,
 ) -> GroupOverview:
-    """Ask all masters, or only some, and all members about a group.
+    """Query all masters, or only some, and all members of a group.
 
-    Raises TargetError if nobody knows it.
+    Raises TargetError if no broker has the group.
     """
     if brokers is None:
         brokers = await clusters.brokers(masters=True)
@@ -173,7 +172,7 @@ async def load_overview(
 async def _ask_members(
     groups: Groups, group: str, online: Mapping[BrokerRef, ConsumerConnection]
 ) -> tuple[dict[str, ConsumerRunningInfo], list[str]]:
-    """What each member tells of itself, and a line for each that could not be asked."""
+    """The running info of each member, and a warning for each that did not respond."""
     through = {
         connection.client_id: at
         for at, view in reversed(list(online.items()))
@@ -193,7 +192,7 @@ async def _ask_members(
         name: each for name, each in responses.items() if isinstance(each, ConsumerRunningInfo)
     }
     silent = [
-        f"member {name} does not tell what it subscribes to: {each}"
+        f"member {name} does not report its subscriptions: {each}"
         for name, each in responses.items()
         if isinstance(each, TianzhouError)
     ]
@@ -244,15 +243,15 @@ def _pulled(info: ProcessQueueInfo) -> HeldQueue:
 
 
 def _popped(info: PopProcessQueueInfo) -> HeldQueue:
-    # Who pops has no offset of its own; it asks for more when it has hands free.
+    # A pop consumer has no offset; it pops more when messages are acknowledged.
     return HeldQueue(info.wait_ack_count, info.last_pop_timestamp)
 
 
-# -- what is made of the answers -------------------------------------------------------------------
+# -- evaluating the responses ---------------------------------------------------------------------
 
 
 def filter_text(subscription: SubscriptionData) -> str:
-    """A filter for people: the expression, with its kind where that is not by tags."""
+    """A filter as text: the expression, with its type unless it is by tags."""
     text = subscription.expression or "*"
     kind = subscription.expression_type or "TAG"
     if kind != "TAG":
@@ -262,7 +261,7 @@ def filter_text(subscription: SubscriptionData) -> str:
 
 
 def filters_of(subscriptions: Iterable[SubscriptionData]) -> dict[str, str]:
-    """Filters by topic, without the retry topic, which every member has."""
+    """Filters by topic, without the retry topic of every member."""
     return {
         each.topic: filter_text(each)
         for each in sorted(subscriptions, key=lambda each: each.topic or "")
@@ -273,9 +272,9 @@ def filters_of(subscriptions: Iterable[SubscriptionData]) -> dict[str, str]:
 def subscriptions_of(
     members: Iterable[Member], connections: Iterable[ConsumerConnection]
 ) -> dict[str, str]:
-    """Filters by topic: what the members tell, or else what the brokers have.
+    """Filters by topic, as members report them, or else brokers.
 
-    Where members differ, all their filters are named: brokers keep the one they heard last.
+    If members differ, all their filters are listed: a broker keeps the one received last.
     """
     views = [each.subscriptions for each in members if each.subscriptions is not None]
     views = views or [filters_of(view.subscriptions.values()) for view in connections]
@@ -287,7 +286,7 @@ def subscriptions_of(
 
 
 def conflicts(members: Iterable[Member]) -> tuple[SubscriptionConflict, ...]:
-    """Topics that members who could be asked subscribe to differently, or not at all."""
+    """Conflicts between members that reported their subscriptions."""
     known = {
         member.client_id: member.subscriptions
         for member in members
@@ -299,7 +298,7 @@ def conflicts(members: Iterable[Member]) -> tuple[SubscriptionConflict, ...]:
 def reported_conflicts(
     connections: Iterable[ConsumerConnection],
 ) -> tuple[SubscriptionConflict, ...]:
-    """The same, as brokers of ours noticed it from heartbeats; Apache's do not tell."""
+    """Conflicts that Tianzhou brokers detected in heartbeats; Apache's do not report them."""
     sides: dict[str, dict[str, list[str]]] = {}
     for view in connections:
         for each in view.differences or ():
@@ -322,7 +321,7 @@ def reported_conflicts(
 def broker_conflicts(
     online: Mapping[BrokerRef, ConsumerConnection],
 ) -> tuple[SubscriptionConflict, ...]:
-    """The same, told by brokers that have different subscriptions of the group."""
+    """Conflicts between the subscriptions that different brokers have of the group."""
     return _compare(
         {
             f"broker {at.name}": filters_of(view.subscriptions.values())
@@ -344,7 +343,7 @@ def _compare(known: Mapping[str, Mapping[str, str]]) -> tuple[SubscriptionConfli
 
 
 def merge_progress(stats: Iterable[ConsumeStats]) -> dict[MessageQueue, ConsumeOffsets]:
-    """All queues of a group; each is told by the one broker that has it."""
+    """All queues of a group; each is reported by one broker."""
     return {queue: offsets for each in stats for queue, offsets in each.offsets.items()}
 
 

@@ -1,4 +1,4 @@
-"""Consumer groups: lists, settings, members, what members tell of themselves, and progress."""
+"""Consumer groups: settings, members, running info of members, progress; producers."""
 
 from collections.abc import Iterable, Sequence
 
@@ -44,12 +44,12 @@ _NO_MEMBERS = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SUBSCRIPTION_GROUP
 
 
 def _change(config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-    """A group as a broker takes it, also one that was read from a broker."""
+    """A group as a broker accepts it, also one that was read from a broker."""
     return msgspec.structs.replace(config, attributes=signed(config.attributes))
 
 
 class Groups:
-    """Requests about consumer groups, and about the producers that are connected."""
+    """Requests about consumer groups and connected producers."""
 
     def __init__(self, wire: RequestClient, clusters: Clusters) -> None:
         self._requests = wire
@@ -72,7 +72,7 @@ class Groups:
         await self._requests.request(broker.address, code, body=body)
 
     async def put_all(self, broker: BrokerRef, configs: Sequence[SubscriptionGroupConfig]) -> None:
-        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST; one by one where a broker is too old for it."""
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST; one by one on a broker too old for it."""
         changes = SubscriptionGroupList(groups=[_change(config) for config in configs])
         body = bodies.encode(changes, standard=True)
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
@@ -118,7 +118,7 @@ class Groups:
     # -- members -----------------------------------------------------------------------------------
 
     async def connection(self, broker: BrokerRef, group: str) -> ConsumerConnection | None:
-        """GET_CONSUMER_CONNECTION_LIST: members and subscriptions; None if nobody is online."""
+        """GET_CONSUMER_CONNECTION_LIST: members and subscriptions; None if no member is online."""
         header = GetConsumerConnectionListRequest(consumer_group=group)
         code = RequestCode.GET_CONSUMER_CONNECTION_LIST
         try:
@@ -131,7 +131,7 @@ class Groups:
     async def running_info(
         self, broker: BrokerRef, group: str, client_id: str, *, stacks: bool = False
     ) -> ConsumerRunningInfo:
-        """GET_CONSUMER_RUNNING_INFO: what a member tells of itself, through a broker."""
+        """GET_CONSUMER_RUNNING_INFO: the state of a member, requested through a broker."""
         header = GetConsumerRunningInfoRequest(
             consumer_group=group, client_id=client_id, jstack_enable=stacks
         )
@@ -141,7 +141,7 @@ class Groups:
     async def consume_directly(
         self, broker: BrokerRef, group: str, client_id: str, offset_id: str
     ) -> ConsumeMessageDirectlyResult:
-        """CONSUME_MESSAGE_DIRECTLY: let a member consume one message now."""
+        """CONSUME_MESSAGE_DIRECTLY: have a member consume one message now."""
         header = ConsumeMessageDirectlyRequest(
             consumer_group=group, client_id=client_id, msg_id=offset_id, broker_name=broker.name
         )
@@ -158,7 +158,7 @@ class Groups:
     async def progress_on(
         self, broker: BrokerRef, group: str, topic: str | None = None
     ) -> ConsumeStats:
-        """GET_CONSUME_STATS: how far a group is on one broker."""
+        """GET_CONSUME_STATS: the offsets of a group on one broker."""
         header = GetConsumeStatsRequest(consumer_group=group, topic=topic)
         code = RequestCode.GET_CONSUME_STATS
         return await self._requests.read(broker.address, ConsumeStats, code, header)
@@ -171,7 +171,7 @@ class Groups:
     # -- producers ---------------------------------------------------------------------------------
 
     async def producers(self, broker: BrokerRef) -> ProducerTableInfo:
-        """GET_ALL_PRODUCER_INFO: the producers that are connected to a broker, by group."""
+        """GET_ALL_PRODUCER_INFO: the producers connected to a broker, by group."""
         code, header = RequestCode.GET_ALL_PRODUCER_INFO, GetAllProducerInfoRequest()
         return await self._requests.read(broker.address, ProducerTableInfo, code, header)
 

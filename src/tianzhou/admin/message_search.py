@@ -101,7 +101,7 @@ async def follow(
     hold_ms: int = 15_000,
     queue_max: int = 1000,
 ) -> AsyncGenerator[tuple[QueueRef, StoredMessage]]:
-    """Messages as they arrive in any of the queues, for ever; a lost broker raises."""
+    """Messages as they arrive in any of the queues, without end; raises if a broker is lost."""
     wanted = matching(tags, matches)
     arrived: asyncio.Queue[tuple[QueueRef, StoredMessage]] = asyncio.Queue(queue_max)
 
@@ -122,7 +122,7 @@ async def follow(
                     (taking, *watchers), return_when=asyncio.FIRST_COMPLETED
                 )
                 if taking not in done:
-                    # A watcher only ends by failing; its error is the caller's.
+                    # A watcher ends only by failing; raise its error.
                     done.pop().result()
                 yield taking.result()
             finally:

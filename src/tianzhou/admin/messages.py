@@ -1,8 +1,8 @@
-"""Messages: sending, pulling by place, looking up by id, key and time, following a topic live.
+"""Messages: sending, pulling by offset, querying by id and key, recalling.
 
-Reading goes by the group that RocketMQ reserves for tools, with the filter in the request: no
-subscription is left behind, no offset is committed, no consumer is disturbed. Tags are selected by
-the broker; SQL92 is evaluated here, since brokers do it only where they are told to.
+Reads use the consumer group that RocketMQ reserves for tools, with the filter in the request: no
+subscription is registered, no offset committed, no consumer disturbed. Tags are filtered by the
+broker; SQL92 is evaluated here, since brokers do so only with enablePropertyFilter.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -47,9 +47,9 @@ PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 PULL_COUNT = 32
 INDEX_OF_TAGS = "T"
 QUERY_COUNT = 64
-"""A broker's index gives no more at once, unless its maxMsgsNumBatch says so."""
+"""Maximum number of messages of one index query, unless maxMsgsNumBatch changes it."""
 BODY_BYTES_MAX = 64 * 1024 * 1024
-"""An unpacked body may not be larger."""
+"""Maximum size of an uncompressed body."""
 
 FOREVER_MS = 2**63 - 1
 _PULLED = (
@@ -69,7 +69,7 @@ Matches = Callable[[StoredMessage], bool]
 
 @dataclass(frozen=True, slots=True, order=True)
 class QueueRef:
-    """One queue of a topic, and the broker to ask for it."""
+    """One queue of a topic, and its broker."""
 
     broker: BrokerRef
     topic: str
@@ -78,7 +78,7 @@ class QueueRef:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """What a pull brought."""
+    """The result of a pull."""
 
     messages: list[StoredMessage]
     next_offset: int
@@ -88,7 +88,7 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message that is stored."""
+    """The result of a send."""
 
     message_id: str
     offset_id: str
@@ -96,25 +96,25 @@ class Sent:
     queue_id: int
     queue_offset: int
     status: str
-    """SEND_OK, or what the broker doubts: FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE, ..."""
+    """SEND_OK, or weaker durability: FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE, ..."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """Messages that a query brought, and the brokers that did not answer."""
+    """The messages of a query, and warnings about brokers that failed."""
 
     messages: list[StoredMessage]
     warnings: list[str] = field(default_factory=list[str])
 
 
 def body_of(message: StoredMessage) -> bytes:
-    """The body as the program sent it. Raises BodyError."""
+    """The uncompressed body. Raises BodyError."""
     return plain_body(message.body, message.sys_flag, BODY_BYTES_MAX)
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledMessage:
-    """A message that waits for its time."""
+    """A timed message that is not delivered yet."""
 
     broker: BrokerRef
     handle: str
@@ -131,15 +131,15 @@ class Messages:
         self._requests = wire
         self._clusters = clusters
         self._topics = topics
-        self._turn = count()
+        self._next_queue = count()
 
     # -- queues ------------------------------------------------------------------------------------
 
     async def read_queues(self, topic: str, through: str | None = None) -> list[QueueRef]:
-        """The queues of a topic that can be read, by broker and id.
+        """The read queues of a topic, by broker and id.
 
-        With `through` they are the queues of another topic, or queue 0 on each broker of a cluster,
-        under the name of this one: see `Topics.brokers`.
+        With `through`, the queues of another topic, or queue 0 on each broker of a cluster, with
+        the name of this topic: see `Topics.brokers`.
         """
         if through is None:
             return await self._queues(topic, PERM_READ)
@@ -149,7 +149,7 @@ class Messages:
         return [replace(at, topic=topic) for at in await self._queues(through, PERM_READ)]
 
     async def write_queues(self, topic: str) -> list[QueueRef]:
-        """The queues of a topic that take messages: on masters only."""
+        """The write queues of a topic, on masters."""
         return [at for at in await self._queues(topic, PERM_WRITE) if at.broker.is_master]
 
     async def _queues(self, topic: str, perm: int) -> list[QueueRef]:
@@ -158,7 +158,7 @@ class Messages:
         return sorted(
             QueueRef(at, topic, queue_id)
             for data in route.queues
-            # A dead-letter topic may have no read permission; tools look into it all the same.
+            # A dead-letter topic may lack read permission; tools read it nevertheless.
             if data.perm & perm or perm == PERM_READ
             for at in brokers.get(data.broker_name, ())
             for queue_id in range(
@@ -171,15 +171,15 @@ class Messages:
     async def send(
         self, message: Message, *, queue: QueueRef | None = None, message_id: str | None = None
     ) -> Sent:
-        """SEND_MESSAGE_V2 to a queue, or to the writable queues of the topic in turn.
+        """SEND_MESSAGE_V2 to a queue, or to the write queues of the topic, round robin.
 
-        Raises TargetError without a writable queue, and RequestError with the broker's refusal.
+        Raises TargetError without a write queue, and RequestError if the broker rejects it.
         """
         if queue is None:
             queues = await self.write_queues(message.topic)
             if not queues:
-                raise TargetError(f"no broker takes messages of topic {message.topic!r} now")
-            queue = queues[next(self._turn) % len(queues)]
+                raise TargetError(f"no broker accepts messages for topic {message.topic!r}")
+            queue = queues[next(self._next_queue) % len(queues)]
         all_properties = properties.of_message(message)
         message_id = message_id or unique_ids.next()
         all_properties.setdefault(properties.UNIQUE_KEY, message_id)
@@ -202,17 +202,17 @@ class Messages:
             queue.broker.address, RequestCode.SEND_MESSAGE_V2, header, message.body, accept=_STORED
         )
         stored = headers.decode(SendMessageResponse, response.fields)
-        doubt = ResponseCode(response.code)
+        code = ResponseCode(response.code)
         return Sent(
             message_id=all_properties[properties.UNIQUE_KEY],
             offset_id=stored.msg_id,
             broker_name=queue.broker.name,
             queue_id=stored.queue_id,
             queue_offset=stored.queue_offset,
-            status="SEND_OK" if doubt == ResponseCode.SUCCESS else doubt.name,
+            status="SEND_OK" if code == ResponseCode.SUCCESS else code.name,
         )
 
-    # -- by place ----------------------------------------------------------------------------------
+    # -- by offset --------------------------------------------------------------------------------
 
     async def pull(
         self,
@@ -224,7 +224,7 @@ class Messages:
         hold_ms: int = 0,
         group: str = TOOLS_GROUP,
     ) -> Pulled:
-        """PULL_MESSAGE from a place on; `hold_ms` lets the broker wait for a first message."""
+        """PULL_MESSAGE from an offset; the broker waits up to `hold_ms` for a first message."""
         header = pull_request(
             group=group,
             topic=queue.topic,
@@ -246,20 +246,20 @@ class Messages:
         return Pulled(found, fields.next_begin_offset, fields.min_offset, fields.max_offset)
 
     async def at(self, queue: QueueRef, queue_offset: int) -> StoredMessage:
-        """The message at one place of a queue. Raises TargetError."""
+        """The message at an offset of a queue. Raises TargetError."""
         pulled = await self.pull(queue, queue_offset, max_count=1)
         for message in pulled.messages:
             if message.queue_offset == queue_offset:
                 return message
         raise TargetError(
             f"{queue.topic} queue {queue.queue_id} on {queue.broker.name} holds "
-            f"{pulled.begin_offset} to {pulled.end_offset}, there is nothing at {queue_offset}"
+            f"{pulled.begin_offset} to {pulled.end_offset}, no message at {queue_offset}"
         )
 
     async def entries(
         self, queue: QueueRef, queue_offset: int, max_count: int, group: str | None = None
     ) -> QueryConsumeQueueBody:
-        """QUERY_CONSUME_QUEUE: the raw entries of a queue."""
+        """QUERY_CONSUME_QUEUE: the consume queue entries of a queue."""
         header = QueryConsumeQueueRequest(
             topic=queue.topic,
             queue_id=queue.queue_id,
@@ -273,10 +273,10 @@ class Messages:
     # -- by id and key -----------------------------------------------------------------------------
 
     async def by_offset_id(self, offset_id: str, *, broker: str | None = None) -> StoredMessage:
-        """VIEW_MESSAGE_BY_ID at the broker of the cluster that the id names.
+        """VIEW_MESSAGE_BY_ID at the broker whose address is in the id.
 
-        An id is data: it may name any host. With `broker`, a name or an address, that one is asked
-        for the log offset of the id, wherever the id points. Raises TargetError, FieldError.
+        The address is untrusted: only registered brokers are contacted. `broker`, a name or an
+        address, overrides it. Raises TargetError, FieldError.
         """
         host, log_offset = decode_offset_id(offset_id)
         if broker is None:
@@ -308,10 +308,10 @@ class Messages:
         through: str | None = None,
         matches: Matches | None = None,
     ) -> QueryResult:
-        """The newest with a key, at every broker of the topic or at the one of a name; newest last.
+        """The newest messages with a key, on all brokers of the topic or on one; newest last.
 
-        An index compares hashes; messages that only have the same hash are left out here. Only
-        RocketMQ 5.5 with its index in RocksDB finds by tag, or goes on behind a last key.
+        The index compares hashes; hash collisions are removed here. Only RocketMQ 5.5 with its
+        index in RocksDB finds by tag, or continues after a last key.
         """
         header = QueryMessageRequest(
             topic=topic,
@@ -331,11 +331,11 @@ class Messages:
                 has_key = id_of(message) == key if unique else key in message.keys
             return has_key and (matches is None or matches(message))
 
-        crowded: list[str] = []
+        incomplete: list[str] = []
 
         async def ask(at: BrokerRef) -> list[StoredMessage]:
             found: list[StoredMessage] = []
-            async with aclosing(self._by_index(at, header, crowded)) as pages:
+            async with aclosing(self._by_index(at, header, incomplete)) as pages:
                 async for page in pages:
                     found += filter(is_wanted, page)
                     if unique or last_key is not None or len(found) >= max_count:
@@ -345,16 +345,16 @@ class Messages:
         all_brokers = await self._topics.brokers(topic, through)
         asked = [at for at in all_brokers if broker in (None, at.name)]
         if not asked:
-            raise TargetError(f"topic {topic} is not there on a broker {broker!r}")
+            raise TargetError(f"topic {topic} is not on broker {broker!r}")
         gathered: Gathered[list[StoredMessage]] = await gather(asked, ask)
         wanted = [message for messages in gathered.responses.values() for message in messages]
         wanted.sort(key=lambda message: (message.store_time_ms, message.log_offset))
-        return QueryResult(wanted[-max_count:], gathered.warnings + crowded)
+        return QueryResult(wanted[-max_count:], gathered.warnings + incomplete)
 
     async def _by_index(
-        self, at: BrokerRef, header: QueryMessageRequest, crowded: list[str]
+        self, at: BrokerRef, header: QueryMessageRequest, incomplete: list[str]
     ) -> AsyncGenerator[list[StoredMessage]]:
-        """QUERY_MESSAGE, older and older: a broker gives the newest of the stretch asked for."""
+        """QUERY_MESSAGE in pages, newest first: a broker returns the newest of a time range."""
         accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
         seen: set[int] = set()
         while True:
@@ -364,12 +364,12 @@ class Messages:
             yield [message for message in page if message.log_offset not in seen]
             if len(page) < header.max_count:
                 return
-            # Its last millisecond is asked for again: it may have held more than fitted.
+            # Its oldest millisecond is queried again: it may have held more than one page.
             oldest_ms = min(message.store_time_ms for message in page)
             if seen.issuperset(message.log_offset for message in page):
-                crowded.append(
-                    f"broker {at.name} gives {len(page)} messages at once, and more than those "
-                    f"have this key within one second: for older ones end before {oldest_ms}"
+                incomplete.append(
+                    f"broker {at.name} returns at most {len(page)} messages, and more than those "
+                    f"have this key within one second: for older ones set --to before {oldest_ms}"
                 )
                 return
             seen.update(message.log_offset for message in page)
@@ -383,10 +383,10 @@ class Messages:
         through: str | None = None,
         broker: str | None = None,
     ) -> StoredMessage:
-        """By the id that producers see or the one that brokers give. Raises TargetError.
+        """By the message id of the producer or the offset id of the broker. Raises TargetError.
 
-        Both look alike. With a topic the index is asked first; an id that is in no index may still
-        name a place, at `broker` as in `by_offset_id`.
+        Both look alike. With a topic the index is queried first, then the id is taken as an offset
+        id; `broker` as in `by_offset_id`.
         """
         if topic is not None:
             found = await self.by_key(topic, text, unique=True, through=through)
@@ -395,18 +395,17 @@ class Messages:
         try:
             return await self.by_offset_id(text, broker=broker)
         except FieldError as e:
-            raise TargetError(f"{e}; is it the id of a message?") from e
+            raise TargetError(f"{e}; this is not a message id") from e
         except (TargetError, RequestError) as e:
-            hint = "" if topic else "; if a producer gave it, name the topic as well: --topic TOPIC"
+            hint = "" if topic else "; for the id of a producer also pass --topic TOPIC"
             raise TargetError(f"there is no message {text}{hint} ({e})") from e
 
-    # -- waiting -----------------------------------------------------------------------------------
+    # -- timed messages ----------------------------------------------------------------------------
 
     async def find_scheduled(self, topic: str, message_id: str) -> ScheduledMessage:
-        """A message of a topic that waits for its time, by its id. Raises TargetError."""
+        """A timed message that is not delivered yet, by its id. Raises TargetError."""
         for at in await self._topics.brokers(topic):
-            # Brokers of 5.x keep these messages, and the index of their ids, under a topic of their
-            # own, which has no route.
+            # Brokers of 5.x store these messages and their index in a system topic without a route.
             found = await self.by_key(
                 TIMER_TOPIC, message_id, unique=True, broker=at.name, through=topic
             )
@@ -415,8 +414,8 @@ class Messages:
                 if handle is not None and decode_handle(handle).topic == topic:
                     return ScheduledMessage(at, handle)
         raise TargetError(
-            f"no message {message_id} of {topic} waits for its time; delay levels cannot be "
-            f"recalled, and what was delivered cannot either"
+            f"no timed message {message_id} of {topic} is pending; delivered messages and delay "
+            f"levels cannot be recalled"
         )
 
     async def recall(self, topic: str, waiting: ScheduledMessage) -> None:
@@ -441,7 +440,7 @@ class Messages:
         matches: Matches | None = None,
         group: str = TOOLS_GROUP,
     ) -> AsyncGenerator[StoredMessage]:
-        """The messages of a queue from one place to before another, in order."""
+        """The messages of a queue in [begin_offset, end_offset), in order."""
         wanted = matching(tags, matches)
         while begin_offset < end_offset:
             pulled = await self.pull(queue, begin_offset, tags=tags, group=group)
@@ -454,7 +453,7 @@ class Messages:
 
 
 def matching(tags: str, matches: Matches | None) -> Matches:
-    """A test of messages: brokers compare hashes of tags, so their texts are compared here."""
+    """A filter of messages: brokers compare hashes of tags, so the tags are compared here."""
     wanted = parse_tags(tags)
 
     def test(message: StoredMessage) -> bool:

@@ -1,4 +1,4 @@
-"""Nameservers: settings, KV pairs, write permission. What changes is changed on all of them."""
+"""Nameservers: settings, KV pairs, write permission. KV changes are made on all of them."""
 
 from collections.abc import Mapping
 
@@ -22,7 +22,7 @@ from tianzhou.protocol.headers.namesrv import (
 
 
 class Namesrv:
-    """Requests to nameservers, which do not know each other."""
+    """Requests to nameservers, which do not communicate with each other."""
 
     def __init__(self, wire: RequestClient) -> None:
         self._requests = wire

@@ -1,9 +1,9 @@
 """Consumer offsets: reading them, and moving them with or without consumers online.
 
-Brokers of 5.x (and ours) move offsets themselves, for a queue or for all, to a time or a number;
-their consumers learn of it with the next pull. Brokers of 4.9 only know a time, and push the new
-offsets to the members; without members they refuse, and the offsets are written one by one. A
-number cannot be reached on 4.9 while members are online: they would commit their own place over it.
+Brokers of 5.x (and ours) move offsets themselves, for one queue or all, to a time or an offset;
+consumers get it with the next pull. Brokers of 4.9 only accept a time and push the new offsets to
+the members; without members they refuse, and the offsets are committed one by one. Moving to an
+offset is not possible on 4.9 while members are online: they would overwrite it.
 """
 
 from collections.abc import Mapping
@@ -40,30 +40,30 @@ LATEST_MS = -1
 EARLIEST_MS = 0
 """As a time: before every message, hence the beginning."""
 _MOVES_SINGLE_QUEUES = (b"useServerSideResetOffset=true", b"maxParkedPulls=")
-"""Settings by which a broker that can do so is known: one of 5.x, and one that only ours has."""
+"""Settings that identify a broker with this ability: one of 5.x, and one of Tianzhou."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Where to move offsets: to a time, or in one queue to a number."""
+    """The target of a move: a time, or an offset of one queue."""
 
     time_ms: int = LATEST_MS
     queue_id: int | None = None
     queue_offset: int | None = None
     for_cpp: bool = False
-    """Whether the consumers online are C++ clients: a broker of Apache's has two forms of telling
-    them, and takes the one of whoever asks. Ours knows what its clients are."""
+    """Whether the online consumers are C++ clients: an Apache broker notifies them in the format of
+    the language of this request. Tianzhou brokers use the language of each client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What a move does, or would do, to one queue."""
+    """The change of one queue by a move, done or planned."""
 
     queue: MessageQueue
     before: int | None
     after: int
     pushed: bool = False
-    """Whether consumers that are online were told."""
+    """Whether online consumers were notified."""
 
 
 class Offsets:
@@ -77,13 +77,13 @@ class Offsets:
     # -- of queues ---------------------------------------------------------------------------------
 
     async def end(self, broker: BrokerRef, topic: str, queue_id: int) -> int:
-        """GET_MAX_OFFSET: the offset that the next message gets."""
+        """GET_MAX_OFFSET: the offset of the next message."""
         header = GetMaxOffsetRequest(topic=topic, queue_id=queue_id)
         response = await self._requests.request(broker.address, RequestCode.GET_MAX_OFFSET, header)
         return headers.decode(GetMaxOffsetResponse, response.fields).queue_offset
 
     async def begin(self, broker: BrokerRef, topic: str, queue_id: int) -> int:
-        """GET_MIN_OFFSET: the oldest message that is there."""
+        """GET_MIN_OFFSET: the offset of the oldest message."""
         header = GetMinOffsetRequest(topic=topic, queue_id=queue_id)
         response = await self._requests.request(broker.address, RequestCode.GET_MIN_OFFSET, header)
         return headers.decode(GetMinOffsetResponse, response.fields).queue_offset
@@ -133,7 +133,7 @@ class Offsets:
         return (await self._requests.read(broker.address, ConsumerOffsetTable, code)).offsets
 
     async def clone(self, broker: BrokerRef, from_group: str, to_group: str, topic: str) -> None:
-        """CLONE_GROUP_OFFSET; a broker that does not know it gets the offsets one by one."""
+        """CLONE_GROUP_OFFSET; on a broker without it the offsets are committed one by one."""
         header = CloneGroupOffsetRequest(
             src_group=from_group, dest_group=to_group, topic=topic, offline=True
         )
@@ -144,20 +144,20 @@ class Offsets:
                 raise
             config = await self._topics.config(broker, topic)
             for queue_id in range(config.read_queue_count if config else 0):
-                place = await self.committed(broker, from_group, topic, queue_id)
-                if place is not None:
-                    await self.commit(broker, to_group, topic, queue_id, place)
+                committed = await self.committed(broker, from_group, topic, queue_id)
+                if committed is not None:
+                    await self.commit(broker, to_group, topic, queue_id, committed)
 
     # -- moving ------------------------------------------------------------------------------------
 
     async def plan(self, broker: BrokerRef, group: str, topic: str, goal: Goal) -> list[Move]:
-        """What a move would do on a broker, without doing it. Raises TargetError."""
+        """The changes that a move would make on a broker. Raises TargetError."""
         config = await self._topics.config(broker, topic)
-        # A topic within a topic (LMQ) has no settings, and one queue.
+        # A topic within a topic (LMQ) has no settings and one queue.
         queue_count = config.read_queue_count if config else 1
         if goal.queue_id is not None and goal.queue_id >= queue_count:
             raise TargetError(
-                f"{topic} has {queue_count} queues on {broker.name}, there is no {goal.queue_id}"
+                f"{topic} has {queue_count} queues on {broker.name}, no queue {goal.queue_id}"
             )
         wanted = range(queue_count) if goal.queue_id is None else [goal.queue_id]
         return [await self._plan_queue(broker, group, topic, queue_id, goal) for queue_id in wanted]
@@ -187,9 +187,9 @@ class Offsets:
     async def move(
         self, broker: BrokerRef, group: str, topic: str, goal: Goal, *, force: bool = True
     ) -> list[Move]:
-        """Move the offsets of a group on a broker; without `force` only back, never ahead.
+        """Move the offsets of a group on a broker; without `force` only backwards.
 
-        Raises TargetError, and RequestError with what the broker refuses.
+        Raises TargetError, and RequestError if the broker refuses.
         """
         planned = await self.plan(broker, group, topic, goal)
         members = await self._groups.connection(broker, group)
@@ -197,7 +197,7 @@ class Offsets:
         try:
             moved = await self._ask_broker(broker, group, topic, goal, force=force)
         except RequestError as e:
-            # 4.9 wants members; and both want a group that has consumed before.
+            # 4.9 requires members; both require a group that has committed before.
             if online and e.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
             moved = None
@@ -216,9 +216,9 @@ class Offsets:
     async def _ask_broker(
         self, broker: BrokerRef, group: str, topic: str, goal: Goal, *, force: bool
     ) -> Mapping[MessageQueue, int] | None:
-        """INVOKE_BROKER_TO_RESET_OFFSET; None if this broker cannot reach the goal so."""
+        """INVOKE_BROKER_TO_RESET_OFFSET; None if the broker cannot move to this target."""
         if not force:
-            # 5.x takes every request for a forced one: what must not go ahead is written by hand.
+            # 5.x always forces: offsets that must not move ahead are committed one by one.
             return None
         if goal.queue_id is not None and not await self._knows_queues(broker):
             return None
@@ -236,7 +236,7 @@ class Offsets:
         return bodies.decode(ResetOffsetBody, response.body or b"{}").offsets
 
     async def _knows_queues(self, broker: BrokerRef) -> bool:
-        """Whether a reset of one queue is understood: a 4.9 broker would reset all of them."""
+        """Whether the broker can reset one queue: a 4.9 broker would reset all of them."""
         config = await self._requests.request(broker.address, RequestCode.GET_BROKER_CONFIG)
         return any(sign in config.body for sign in _MOVES_SINGLE_QUEUES)
 
@@ -253,7 +253,7 @@ class Offsets:
 
 
 def _ignored(planned: list[Move], moved: Mapping[MessageQueue, int], goal: Goal) -> bool:
-    """Whether a broker overlooked the number: then its answer names another offset."""
+    """Whether a broker ignored the offset: then its response has another one."""
     if goal.queue_offset is None:
         return False
     return any(moved.get(each.queue) != goal.queue_offset for each in planned)

@@ -1,7 +1,7 @@
-"""What brokers do per second, read out of the figures that they tell.
+"""Rates of brokers, groups and topics, from the run-time figures and statistics of brokers.
 
-RocketMQ tells rates as texts: "12.30 11.90 10.01" are the messages per second of the last 10 s,
-60 s and 600 s. Figures that a broker does not tell are None.
+RocketMQ reports rates as text: "12.30 11.90 10.01" are the messages per second of the last 10 s,
+60 s and 600 s. A figure that a broker does not report is None.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ class BrokerRates:
     put_p99_ms: float | None
     """5.x only."""
     put_max_ms: float | None
-    """The slowest of the last while, as the broker reckons it."""
+    """The maximum of the last period, as the broker reports it."""
     put_counts: tuple[int, ...] | None
-    """Messages stored within 0, 10, 50 ... ms, see `put_times`."""
+    """Messages stored within 0, 10, 50 ... ms, see `store_latency`."""
     answer_ms: float
-    """How long it took to answer this question."""
+    """Response time of this request."""
     waiting_sends: int | None
     waiting_pulls: int | None
     page_cache_lock_ms: float | None
@@ -66,12 +66,12 @@ class Snapshot:
 
     brokers: list[BrokerRates]
     groups: list[GroupBacklog]
-    """Those with the largest backlog first."""
+    """Largest backlog first."""
     warnings: list[str]
 
 
 async def rates_of(brokers: Brokers, at: BrokerRef) -> BrokerRates:
-    """Ask one broker."""
+    """The rates of one broker."""
     started_s = time.perf_counter()
     runtime = await brokers.runtime(at)
     return read_rates(at, runtime, (time.perf_counter() - started_s) * 1000)
@@ -85,7 +85,7 @@ async def snapshot(
     cluster: str | None = None,
     backlog: bool = True,
 ) -> Snapshot:
-    """Ask every broker for its rates, and every master for the backlog of its groups."""
+    """The rates of every broker, and the backlog of every group."""
     all_brokers = await clusters.brokers(cluster=cluster)
     gathered = await gather(all_brokers, lambda at: rates_of(brokers, at))
     lags: list[GroupBacklog] = []
@@ -98,10 +98,10 @@ async def snapshot(
         for at, table in tables.responses.items():
             for name in table:
                 on.setdefault(name, []).append(at)
-        turns = asyncio.Semaphore(AT_ONCE_MAX)
+        limit = asyncio.Semaphore(AT_ONCE_MAX)
 
         async def lag_of(name: str, where: list[BrokerRef]) -> GroupBacklog:
-            async with turns:
+            async with limit:
                 progress = await gather(where, lambda at: groups.progress_on(at, name))
             offsets = merge_progress(progress.responses.values()).values()
             return GroupBacklog(
@@ -116,7 +116,7 @@ async def snapshot(
 
 
 def read_rates(at: BrokerRef, runtime: Mapping[str, str], answer_ms: float) -> BrokerRates:
-    """The figures of a broker out of its run-time table."""
+    """Parse the run-time table of a broker."""
     return BrokerRates(
         cluster=at.cluster,
         broker=at.name,
@@ -124,7 +124,7 @@ def read_rates(at: BrokerRef, runtime: Mapping[str, str], answer_ms: float) -> B
         address=at.address,
         version=runtime.get("brokerVersionDesc", "unknown"),
         in_tps=first_number(runtime.get("putTps")),
-        # 4.9 misspells it, 5.x writes both.
+        # 4.9 misspells it, 5.x has both.
         out_tps=first_number(runtime.get("getTransferredTps") or runtime.get("getTransferedTps")),
         in_today=_difference(runtime, "msgPutTotalTodayNow", "msgPutTotalTodayMorning"),
         out_today=_difference(runtime, "msgGetTotalTodayNow", "msgGetTotalTodayMorning"),

@@ -1,7 +1,7 @@
-"""Requests of the admin client: one question, one typed answer, and nameservers that stand in.
+"""Sending requests to brokers and nameservers, with fail-over between nameservers.
 
-A nameserver that does not answer is passed over for the next one of the list, and the one that
-answered is asked first from then on. A refusal is an answer: it is raised, not asked elsewhere.
+If a nameserver does not respond, the next one of the list is tried; the one that responded is
+tried first from then on. An error response is raised, not retried elsewhere.
 """
 
 from collections.abc import Collection
@@ -27,13 +27,13 @@ _ROUTES = (
     RequestCode.GET_BROKER_CLUSTER_INFO,
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
 )
-"""What every nameserver answers, and no other server."""
+"""Requests that every nameserver serves, and no other server."""
 
 
 def not_a_nameserver(address: str) -> NotANameserver:
     return NotANameserver(
-        f"{address} is not a nameserver but another server, such as a broker; give the "
-        "nameserver's address, whose port is 9876 by default"
+        f"{address} is not a nameserver but another server, such as a broker; pass the address "
+        "of a nameserver, by default port 9876"
     )
 
 
@@ -51,7 +51,7 @@ class RequestClient:
         """`namesrv` is a list "a:9876;b:9876". Raises AddressError."""
         self.namesrvs = [format_address(*found) for found in parse_addresses(namesrv)]
         if not self.namesrvs:
-            raise AddressError("no nameserver given; write host:port, several separated by ';'")
+            raise AddressError("no nameserver given; pass host:port, several separated by ';'")
         self.timeout_ms = timeout_ms
         self._credentials = credentials
         self._client = Client(tls=tls)
@@ -70,9 +70,9 @@ class RequestClient:
         timeout_ms: int | None = None,
         language: Language = Language.PYTHON,
     ) -> Command:
-        """The answer of the server at an address.
+        """The response of the server at an address.
 
-        Raises RequestError for an answer whose code is not in `accept`, and RemotingError.
+        Raises RequestError for a response code that is not in `accept`, and RemotingError.
         """
         request = Command(
             code=code,
@@ -84,13 +84,13 @@ class RequestClient:
             sign(request, self._credentials)
         response = await self._client.request(address, request, timeout_ms or self.timeout_ms)
         if response.code not in accept:
-            raise RequestError(response.code, response.remark or "refused without a reason")
+            raise RequestError(response.code, response.remark or "refused without a remark")
         return response
 
     async def request_namesrv(
         self, code: RequestCode, header: headers.Header | None = None, body: bytes = b""
     ) -> Command:
-        """The answer of the first nameserver that gives one."""
+        """The response of the first nameserver that gives one."""
         failures: list[str] = []
         for address in list(self.namesrvs):
             try:
@@ -105,7 +105,7 @@ class RequestClient:
                 continue
             self._prefer(address)
             return response
-        raise ConnectError("no nameserver answers: " + "; ".join(failures))
+        raise ConnectError("no nameserver responds: " + "; ".join(failures))
 
     def _prefer(self, address: str) -> None:
         self.namesrvs.remove(address)
@@ -121,12 +121,12 @@ class RequestClient:
         *,
         timeout_ms: int | None = None,
     ) -> B:
-        """The body of the answer, typed. Raises BodyError, too."""
+        """The decoded body of the response. Also raises BodyError."""
         response = await self.request(address, code, header, body, timeout_ms=timeout_ms)
         return bodies.decode(body_type, response.body or b"{}")
 
     async def read_namesrv(
         self, body_type: type[B], code: RequestCode, header: headers.Header | None = None
     ) -> B:
-        """The body of a nameserver's answer, typed."""
+        """The decoded body of a nameserver's response."""
         return bodies.decode(body_type, (await self.request_namesrv(code, header)).body or b"{}")

@@ -1,8 +1,8 @@
-"""How long brokers took to store messages of late, out of counts that they tell again and again.
+"""Store latency of brokers between two samples of their cumulative counts.
 
-A broker tells how many messages it stored within which time ("[<=0ms]:9 [0~10ms]:2 ..."): ours
-since its start, Apache's since the last full minute. What lies between two looks is of late; a
-count that has fallen was begun anew in between, and is all of late by itself.
+A broker reports how many messages it stored within which time ("[<=0ms]:9 [0~10ms]:2 ..."): ours
+since its start, Apache's since the last full minute. The difference of two samples is the latency
+in between; if a count has fallen, counting was restarted, and the later sample is used alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,21 +11,21 @@ from dataclasses import dataclass, replace
 from tianzhou.admin.rates import BrokerRates
 
 _ENDS_MS = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
-"""Where each step ends; the last step has no end."""
+"""Upper bound of each bucket; the last bucket has none."""
 
 Counts = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PutTimes:
-    """Times within which messages were stored: the ends of steps, None beyond the last."""
+    """Percentiles as upper bounds of buckets; None for the last bucket."""
 
     p99_ms: int | None
     max_ms: int | None
 
 
 def between(before: Counts | None, after: Counts) -> Counts:
-    """What was counted between two looks."""
+    """The counts between two samples."""
     if (
         before is None
         or len(before) != len(after)
@@ -55,15 +55,15 @@ def _end_ms(step: int) -> int | None:
 
 
 class StoreLatencyWindow:
-    """Remembers what brokers told at the last look."""
+    """Keeps the last sample of each broker."""
 
     def __init__(self) -> None:
         self._before: Mapping[str, Counts] = {}
         self.has_previous = False
-        """Whether figures are of late, and not since the brokers' start."""
+        """Whether figures are since the last sample, not since the start of the brokers."""
 
     def update(self, brokers: Sequence[BrokerRates]) -> list[BrokerRates]:
-        """The brokers with times since the last look; at the first look as they tell them."""
+        """The brokers with latency since the last sample; the first time as they report it."""
         counts = {each.address: each.put_counts for each in brokers if each.put_counts is not None}
         before, self._before = self._before, counts
         if not self.has_previous:
@@ -78,7 +78,7 @@ def _since_previous(each: BrokerRates, before: Counts | None) -> BrokerRates:
     times = put_times(between(before, each.put_counts))
     if times is None:
         return replace(each, put_p99_ms=None, put_max_ms=None)
-    # Beyond the last step only the broker itself knows how slow the slowest was.
+    # In the last bucket only the broker itself knows the maximum.
     slowest_ms = each.put_max_ms if times.max_ms is None else times.max_ms
     p99_ms = slowest_ms if times.p99_ms is None else times.p99_ms
     return replace(each, put_p99_ms=p99_ms, put_max_ms=slowest_ms)

@@ -1,4 +1,4 @@
-"""Topics: lists, routes, settings, extents, and who consumes them."""
+"""Topics: names, routes, settings, queue offsets, consumer groups."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -41,10 +41,10 @@ from tianzhou.protocol.headers.topics import (
 )
 
 QUEUE_COUNT = 8
-"""Queues per broker of a topic that is created without saying how many, as `mqadmin` has it."""
+"""Default number of queues per broker of a new topic, as in `mqadmin`."""
 
 _ROUTE_WAIT_S = 3.0
-_ROUTE_LOOK_S = 0.02
+_ROUTE_POLL_S = 0.02
 
 
 class Topics:
@@ -57,7 +57,7 @@ class Topics:
     # -- lists -------------------------------------------------------------------------------------
 
     async def names(self) -> list[str]:
-        """GET_ALL_TOPIC_LIST_FROM_NAMESERVER: every topic, retry and dead letters included."""
+        """GET_ALL_TOPIC_LIST_FROM_NAMESERVER: all topics, retry and dead-letter included."""
         code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
         return sorted((await self._requests.read_namesrv(TopicList, code)).topics)
 
@@ -68,7 +68,7 @@ class Topics:
         return sorted((await self._requests.read_namesrv(TopicList, code, header)).topics)
 
     async def system_names(self) -> list[str]:
-        """GET_SYSTEM_TOPIC_LIST_FROM_NS and _FROM_BROKER: the topics that are RocketMQ's own."""
+        """GET_SYSTEM_TOPIC_LIST_FROM_NS and _FROM_BROKER: RocketMQ's system topics."""
         code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS
         names = set((await self._requests.read_namesrv(TopicList, code)).topics)
         brokers = await self._clusters.brokers(masters=True)
@@ -89,14 +89,14 @@ class Topics:
             if e.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
             if not (await self._clusters.info()).brokers:
-                await self._clusters.brokers()  # raises, and says what to do
+                await self._clusters.brokers()  # raises TargetError with advice
             raise TargetError(f"there is no topic {topic!r} on any broker") from e
 
     async def brokers(self, topic: str, through: str | None = None) -> list[BrokerRef]:
         """The masters that have a topic.
 
-        `through` names a cluster, or another topic, whose brokers are meant: a topic within a topic
-        (LMQ) has no route of its own.
+        `through` is a cluster or another topic whose brokers are used: a topic within a topic (LMQ)
+        has no route.
         """
         if through is not None:
             info = await self._clusters.info()
@@ -105,9 +105,9 @@ class Topics:
         return masters_of(await self.route(through or topic))
 
     async def await_route(self, topic: str, brokers: Iterable[BrokerRef]) -> set[str]:
-        """Wait until the nameserver tells of a topic on these brokers, which is soon after `put`.
+        """Wait until the nameserver has the route of a topic on these brokers, up to 3 s.
 
-        Returns the names of those it did not tell of in time.
+        Returns the names of the brokers still missing in the route.
         """
         wanted = {at.name for at in brokers}
         loop = asyncio.get_running_loop()
@@ -119,18 +119,18 @@ class Topics:
                 late = wanted
             if not late or loop.time() > deadline_s:
                 return late
-            await asyncio.sleep(_ROUTE_LOOK_S)
+            await asyncio.sleep(_ROUTE_POLL_S)
 
     # -- settings ----------------------------------------------------------------------------------
 
     async def all_configs(self, broker: BrokerRef) -> dict[str, TopicConfig]:
         """GET_ALL_TOPIC_CONFIG: every topic of a broker."""
-        # Without fields a broker of any release answers with all of them at once.
+        # Without fields a broker of any release responds with all topics at once.
         code, header = RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfigRequest()
         return (await self._requests.read(broker.address, TopicConfigTable, code, header)).topics
 
     async def config(self, broker: BrokerRef, topic: str) -> TopicConfig | None:
-        """GET_TOPIC_CONFIG, or from the whole table of a broker that is older than 5.0."""
+        """GET_TOPIC_CONFIG; from the whole table on a broker older than 5.0."""
         header = GetTopicConfigRequest(topic=topic)
         code = RequestCode.GET_TOPIC_CONFIG
         try:
@@ -168,7 +168,7 @@ class Topics:
         await self._requests.request(broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
     async def put_all(self, broker: BrokerRef, configs: Sequence[TopicConfig]) -> None:
-        """UPDATE_AND_CREATE_TOPIC_LIST; one by one where a broker is too old for it."""
+        """UPDATE_AND_CREATE_TOPIC_LIST; one by one on a broker too old for it."""
         topics = [
             msgspec.structs.replace(config, attributes=signed(config.attributes))
             for config in configs
@@ -198,20 +198,20 @@ class Topics:
                 await self._requests.request(namesrv, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
         return gathered
 
-    # -- what is in them ---------------------------------------------------------------------------
+    # -- queues and consumers ----------------------------------------------------------------------
 
     async def stats(self, topic: str, through: str | None = None) -> Gathered[TopicStatsTable]:
         """GET_TOPIC_STATS_INFO of every broker that has the topic."""
         return await gather(await self.brokers(topic, through), lambda at: self.stats_on(at, topic))
 
     async def stats_on(self, broker: BrokerRef, topic: str) -> TopicStatsTable:
-        """GET_TOPIC_STATS_INFO: the extent of each queue."""
+        """GET_TOPIC_STATS_INFO: the offsets of each queue."""
         header = GetTopicStatsInfoRequest(topic=topic)
         code = RequestCode.GET_TOPIC_STATS_INFO
         return await self._requests.read(broker.address, TopicStatsTable, code, header)
 
     async def groups(self, topic: str, through: str | None = None) -> list[str]:
-        """QUERY_TOPIC_CONSUME_BY_WHO: the groups that consume a topic, by any of its brokers."""
+        """QUERY_TOPIC_CONSUME_BY_WHO: the groups that consume a topic."""
         header = QueryTopicConsumeByWhoRequest(topic=topic)
         code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
         gathered = await gather(
@@ -222,7 +222,7 @@ class Topics:
 
 
 def extents(stats: Gathered[TopicStatsTable]) -> list[tuple[MessageQueue, TopicOffset]]:
-    """All queues of a topic with their extents, by broker and id."""
+    """All queues of a topic with their offsets, by broker and id."""
     found = [pair for table in stats.responses.values() for pair in table.offsets.items()]
     return sorted(found, key=lambda pair: (pair[0].broker_name or "", pair[0].queue_id))
 

@@ -1,4 +1,4 @@
-r"""Message traces: what clients write into the trace topic about a message, read back.
+r"""Message traces: parsing the records that clients write into the trace topic.
 
 A record of the trace topic holds lines that end with \x02; the fields of a line are separated by
 \x01, the first names its kind. Clients of other versions add fields at the end.
@@ -14,14 +14,14 @@ _FIELD, _LINE = "\x01", "\x02"
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """One thing that happened to a message."""
+    """One event in the life of a message."""
 
     kind: str
     """Pub, SubBefore, SubAfter, EndTransaction or Recall."""
     time_ms: int
     group: str
     client: str
-    """Address of the client that told it."""
+    """Address of the client that wrote it."""
     message_id: str
     topic: str | None = None
     tags: str | None = None
@@ -34,7 +34,7 @@ class TraceEvent:
 
 
 def parse_trace(text: str, client: str) -> list[TraceEvent]:
-    """The events of one trace record; lines that cannot be read are left out."""
+    """The events of one trace record; malformed lines are skipped."""
     events = (_parse_line(line.split(_FIELD), client) for line in text.split(_LINE))
     return [event for event in events if event is not None]
 
@@ -92,9 +92,9 @@ async def trace(
     begin_ms: int = 0,
     end_ms: int = FOREVER_MS,
 ) -> list[TraceEvent]:
-    """The events of a message, in the order of their times, from trace records of some time.
+    """The events of a message from trace records of a time range, by time.
 
-    Raises TargetError without a topic.
+    Raises TargetError if the trace topic does not exist.
     """
     found = await messages.by_key(
         topic, message_id, max_count=max_count, begin_ms=begin_ms, end_ms=end_ms

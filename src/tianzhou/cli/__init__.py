@@ -1,1 +1,1 @@
-"""The command line: one file per noun, and the stock command names beside it."""
+"""The command line: `tianzhou` and the commands of RocketMQ (`mqadmin`, `mqbroker`, ...)."""

@@ -1,7 +1,7 @@
-"""`tianzhou`: the command line, one subcommand per noun.
+"""`tianzhou`: the root of the command line and the commands that need no cluster.
 
-What a subcommand needs is imported when it runs (`root`), so that `tianzhou --help` is quick and a
-server does not carry the rest.
+Modules of a command are imported when it runs (`command_tree`), so that `tianzhou --help` is fast
+and a server loads only what it needs.
 """
 
 import os
@@ -21,18 +21,18 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="RocketMQ in Python: servers, and the tool that looks after them and Apache's alike. "
-    "`tianzhou up` starts a nameserver and a broker here.",
+    help="RocketMQ in Python: servers, and commands to manage Tianzhou and Apache RocketMQ "
+    "clusters. `tianzhou up` starts a nameserver and a broker on this machine.",
 )
 # Servers parse their own options: they start without typer, and have hundreds of settings.
 _OWN_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
-# The exceptions of the click that typer uses: its own copy since 0.26, the package before.
+# Exceptions of the click that typer uses: its own copy since 0.26, the package before.
 _MISTAKE: Any = typer.BadParameter.__mro__[1]
 _CLICK_ERROR: Any = typer.BadParameter.__mro__[2]
 
 
 _COMPLETE = "_TIANZHOU_COMPLETE"
-"""The environment by which a shell asks for completions."""
+"""The environment variable by which a shell requests completions."""
 
 
 class Stoppable(StrEnum):
@@ -43,7 +43,7 @@ class Stoppable(StrEnum):
 
 
 class Shell(StrEnum):
-    """Shells that can complete our words."""
+    """Shells with completion support."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -60,7 +60,9 @@ def _print_version(is_asked: bool) -> None:
 def root(
     _version: Annotated[
         bool,
-        typer.Option("--version", is_eager=True, callback=_print_version, help="Tell the version."),
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     pass
@@ -68,7 +70,7 @@ def root(
 
 @app.command(add_help_option=False, context_settings=_OWN_OPTIONS, rich_help_panel=SERVERS)
 def up(context: typer.Context) -> None:
-    """Start a nameserver and a broker in one process; `tianzhou up --help` shows its options."""
+    """Start a nameserver and a broker in one process; options: `tianzhou up --help`."""
     from tianzhou.cli.serve import up as command
 
     raise typer.Exit(command.main(context.args))
@@ -76,7 +78,7 @@ def up(context: typer.Context) -> None:
 
 @app.command(add_help_option=False, context_settings=_OWN_OPTIONS, rich_help_panel=SERVERS)
 def namesrv(context: typer.Context) -> None:
-    """Start a nameserver; `tianzhou namesrv --help` shows its options."""
+    """Start a nameserver; options: `tianzhou namesrv --help`."""
     from tianzhou.cli.serve import namesrv as command
 
     raise typer.Exit(command.main(context.args))
@@ -84,7 +86,7 @@ def namesrv(context: typer.Context) -> None:
 
 @app.command(add_help_option=False, context_settings=_OWN_OPTIONS, rich_help_panel=SERVERS)
 def broker(context: typer.Context) -> None:
-    """Start a broker; `tianzhou broker --help` shows its options."""
+    """Start a broker; options: `tianzhou broker --help`."""
     from tianzhou.cli.serve import broker as command
 
     raise typer.Exit(command.main(context.args))
@@ -92,13 +94,13 @@ def broker(context: typer.Context) -> None:
 
 @app.command(rich_help_panel=SERVERS)
 def stop(
-    program: Annotated[Stoppable, typer.Argument(help="What to stop.")],
+    program: Annotated[Stoppable, typer.Argument(help="The server to stop.")],
     wait_s: Annotated[
         float,
-        typer.Option("--wait", help="Seconds to wait until they have ended; 0 only asks.", min=0),
+        typer.Option("--wait", help="Seconds to wait for the exit; 0 does not wait.", min=0),
     ] = 10.0,
 ) -> None:
-    """Stop the servers that you run on this machine. Apache's own are left alone."""
+    """Stop the Tianzhou servers that you run on this machine (not Apache's)."""
     from tianzhou.cli.serve.stop import stop_all
 
     raise typer.Exit(stop_all("tianzhou stop", program.value, wait_s))
@@ -108,43 +110,43 @@ def stop(
 def completion(
     shell: Annotated[Shell, typer.Argument(help="Your shell.")],
 ) -> None:
-    """Print the script that lets a shell complete commands: eval "$(tianzhou completion bash)"."""
+    """Print the completion script of a shell: eval "$(tianzhou completion bash)"."""
     from typer import completion as scripts
 
-    # Typer has it under this name in every release, and lists it in none.
+    # Every release of typer has this function, none declares it in its types.
     make = getattr(scripts, "get_completion_script")  # noqa: B009
     terminal.print_line(make(prog_name="tianzhou", complete_var=_COMPLETE, shell=shell.value))
 
 
 @app.command(rich_help_panel=LOCAL)
 def version(
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Tell the version, and whether the compiled kernel or its pure twin serves."""
+    """Show the version, Python's version, and whether the compiled kernel is in use."""
     import json
     import platform
 
     import tianzhou
     from tianzhou.protocol import kernel
 
-    serves = "compiled" if kernel.WHY_PURE is None else "pure"
+    implementation = "compiled" if kernel.WHY_PURE is None else "pure"
     if as_json:
         info = {
             "version": tianzhou.__version__,
-            "kernel": serves,
+            "kernel": implementation,
             "why_pure": kernel.WHY_PURE,
             "python": platform.python_version(),
         }
         terminal.print_line(json.dumps(info))
         return
-    why = "" if kernel.WHY_PURE is None else f" ({kernel.WHY_PURE})"
+    in_use = "compiled" if kernel.WHY_PURE is None else f"pure Python ({kernel.WHY_PURE})"
     terminal.print_line(f"tianzhou {tianzhou.__version__}")
-    terminal.print_line(f"kernel: {serves}{why}")
+    terminal.print_line(f"kernel: {in_use}")
     terminal.print_line(f"python: {platform.python_version()}")
 
 
 def _suggestion(context: Any, message: str) -> str:  # noqa: ANN401 - typer's click or click's
-    """The word that was perhaps meant, where there is no such command."""
+    """A suggestion for an unknown command that resembles a known one."""
     if context is None or not message.startswith("No such command"):
         return ""
     from difflib import get_close_matches
@@ -155,12 +157,12 @@ def _suggestion(context: Any, message: str) -> str:  # noqa: ANN401 - typer's cl
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code. A mistake is one line on standard error."""
+    """Run the command line; returns the exit code. Errors are one line on standard error."""
     command = typer.main.get_command(app)
     if _COMPLETE in os.environ:
         from typer.completion import get_completion_inspect_parameters
 
-        get_completion_inspect_parameters()  # It makes the shells known; nobody else does.
+        get_completion_inspect_parameters()  # It registers the shells; nothing else does.
     try:
         ended = command.main(
             args=list(sys.argv[1:] if arguments is None else arguments),
@@ -170,18 +172,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except _MISTAKE as e:
         where = e.ctx.command_path if e.ctx is not None else "tianzhou"
         if not str(e.format_message()).strip():
-            # No arguments at all: the help was printed in place of a complaint.
+            # Called without arguments: the help was printed instead of an error.
             return terminal.USAGE_ERROR
         message = e.format_message().partition(" Did you mean")[0].strip().rstrip(".")
         message = message.replace("Value error, ", "")
-        terminal.print_error(
-            where, f"{message}{_suggestion(e.ctx, message)}; `{where} --help` shows how"
-        )
+        terminal.print_error(where, f"{message}{_suggestion(e.ctx, message)}; see `{where} --help`")
         return terminal.USAGE_ERROR
     except _CLICK_ERROR as e:
         terminal.print_error("tianzhou", e.format_message())
         return int(e.exit_code)
     except typer.Abort:
-        terminal.print_error("tianzhou", "nothing was changed")
+        terminal.print_error("tianzhou", "cancelled, nothing was changed")
         return terminal.FAILED
     return ended if isinstance(ended, int) else terminal.OK

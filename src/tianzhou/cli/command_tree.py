@@ -1,8 +1,8 @@
-"""The tree of commands, with nouns that are loaded when they are used.
+"""The tree of commands; the module of a command group is imported on first use.
 
-`tianzhou --help` shows every noun without importing one of them, and `tianzhou topic list` imports
-only what topics need. `broker` and `namesrv` are both: with a verb behind them they look after
-running servers, without one they are a server, which parses its own options.
+`tianzhou --help` lists every group without importing any, and `tianzhou topic list` imports only
+the topic commands. `broker` and `namesrv` are both: followed by a command they manage running
+servers; otherwise they start a server, which parses its own options.
 """
 
 import importlib
@@ -13,11 +13,11 @@ from typer.core import TyperCommand, TyperGroup
 
 from tianzhou.cli.shared.arguments import is_admin_command
 
-SERVERS, CLUSTER, LOCAL = "Servers", "Look after a cluster", "On this machine"
+SERVERS, CLUSTER, LOCAL = "Servers", "Manage a cluster", "On this machine"
 
 
 class CommandSpec(NamedTuple):
-    """Where a noun is, and its line in the help."""
+    """The module of a command or command group, its help line, and its panel."""
 
     module: str
     help: str
@@ -42,38 +42,36 @@ COMMAND_GROUPS = {
     ),
     "dlq": CommandSpec("commands.dlq", "Dead letters: list, resend, export.", CLUSTER),
     "doctor": CommandSpec(
-        "commands.doctor", "Find the usual faults of a cluster; say what to do.", CLUSTER
+        "commands.doctor", "Diagnose a cluster: find common faults and how to fix them.", CLUSTER
     ),
-    "acl": CommandSpec(
-        "commands.acl", "Accounts and white lists, where brokers check access.", CLUSTER
-    ),
+    "acl": CommandSpec("commands.acl", "Access control (ACL): accounts and white lists.", CLUSTER),
     "bench": CommandSpec(
-        "commands.bench", "Measure a cluster: bench send, bench receive.", CLUSTER
+        "commands.bench", "Measure throughput and latency: send, receive.", CLUSTER
     ),
     "pipeline": CommandSpec(
         "commands.pipeline", "Spark jobs over topics: list, run, status.", CLUSTER
     ),
-    "mqadmin": CommandSpec("mqadmin.command", "The sub commands of RocketMQ's mqadmin.", CLUSTER),
+    "mqadmin": CommandSpec("mqadmin.command", "Run a subcommand of RocketMQ's mqadmin.", CLUSTER),
     "context": CommandSpec("commands.context", "Named clusters: add, use, list, remove.", LOCAL),
     "tls": CommandSpec("commands.tls", "Certificates for development: init.", LOCAL),
-    "store": CommandSpec(
-        "commands.store", "Look into a store directory, check it, mend it.", LOCAL
-    ),
+    "store": CommandSpec("commands.store", "Inspect, verify and repair a store directory.", LOCAL),
 }
 SINGLE_COMMANDS = ("doctor", "mqadmin")
-"""Nouns that have no verbs."""
+"""Commands without subcommands."""
 SERVER_COMMANDS = {
     "broker": CommandSpec(
-        "commands.broker", "Start a broker; or list, show, config, clean running ones.", SERVERS
+        "commands.broker",
+        "Start a broker, or manage running ones: list, show, config, clean.",
+        SERVERS,
     ),
     "namesrv": CommandSpec(
-        "commands.namesrv", "Start a nameserver; or its config, kv, write permission.", SERVERS
+        "commands.namesrv", "Start a nameserver, or manage running ones: config, kv.", SERVERS
     ),
 }
 
 
 class LazyGroup(TyperGroup):
-    """A noun whose verbs are imported when somebody asks for them."""
+    """A command group whose module is imported on first use."""
 
     def __init__(self, name: str, spec: CommandSpec) -> None:
         super().__init__(
@@ -111,7 +109,7 @@ class LazyCommand(TyperCommand):
 
 
 class RootGroup(TyperGroup):
-    """All of `tianzhou`: the commands declared in `app`, and the nouns."""
+    """The root: the commands declared in `app`, and the command groups."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401
         declared = [name for name in super().list_commands(ctx) if name not in SERVER_COMMANDS]
@@ -130,7 +128,7 @@ class RootGroup(TyperGroup):
         )
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401
-        # A shell that completes words asks for the verbs, which are not written yet.
+        # For shell completion the command after `broker` is not typed yet.
         serves = args and args[0] in SERVER_COMMANDS and not is_admin_command(args[0], args[1:])
         if serves and not ctx.resilient_parsing:
             return args[0], super().get_command(ctx, args[0]), args[1:]

@@ -262,4 +262,4 @@ def test_up_shows_messages_flowing_and_stops_on_interrupt(tmp_path: Path) -> Non
     assert shown[0].startswith("nameserver 127.0.0.1:"), text
     assert "-> sent     cargo 1 to queue 1, stored at offset 0" in text
     assert "<- received cargo 1 from queue 1" in text
-    assert "stumbled" not in text
+    assert "the demonstration failed" not in text

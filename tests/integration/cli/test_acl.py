@@ -56,7 +56,7 @@ def test_an_account_from_its_creation_to_its_end(cli: Cli) -> None:
 
 def test_the_white_list(cli: Cli) -> None:
     cli("acl", "white-list", "10.10.1.*", *SIGNED, "--yes")
-    assert "asks no account of: 10.10.1.*" in cli("acl", "list", *SIGNED).out
+    assert "needs no account from: 10.10.1.*" in cli("acl", "list", *SIGNED).out
 
 
 def test_an_administrator_stays_one_until_told(cli: Cli) -> None:

@@ -40,7 +40,7 @@ def test_members_divide_the_queues_of_a_topic(cli: Cli) -> None:
     hashed = cli("group", "allocate", "orders", "a", "b", "--strategy", "hash", "--json").json
     assert sum(map(len, hashed["result"].values())) == 4
     assert "broker-0/0, broker-0/1" in cli.mqadmin("allocateMQ", "-t", "orders", "-i", "x,y").out
-    assert "none of: average" in cli.refused(
+    assert "not one of: average" in cli.refused(
         "group", "allocate", "orders", "a", "--strategy", "x", code=2
     )
     assert "each once" in cli.refused("group", "allocate", "orders", "a", "a", code=2)
@@ -65,7 +65,7 @@ def test_faults_are_told_when_they_come(cli: Cli) -> None:
     came = [(each["change"], each["check"], each["subject"]) for each in lines]
     assert came.count(("came", "settings", "broker-0")) == 2
     assert len({(*key, each["what"]) for key, each in zip(came, lines, strict=True)}) == len(lines)
-    assert "warning settings: broker-0: makes topics by itself" in cli(*words).out
+    assert "warning settings: broker-0: creates topics automatically" in cli(*words).out
     alone = Cli("127.0.0.1:1")
     (line,) = alone(*words, "--json").lines
     assert (line["level"], line["check"]) == ("error", "nameservers")
@@ -116,8 +116,12 @@ def test_settings_and_figures_are_exported(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_exported(cli: Cli, tmp_path: Path) -> None:
-    assert "--only takes" in cli.refused("cluster", "export", "configs", "--special", code=2)
-    assert "--only takes" in cli.refused("cluster", "export", "metadata", "--only", "x", code=2)
+    assert "--only (topics or groups)" in cli.refused(
+        "cluster", "export", "configs", "--special", code=2
+    )
+    assert "--only (topics or groups)" in cli.refused(
+        "cluster", "export", "metadata", "--only", "x", code=2
+    )
     assert "no cluster" in cli.refused("cluster", "export", "metrics", "--cluster", "x")
     blocked = tmp_path / "file"
     blocked.write_text("")

@@ -68,7 +68,7 @@ def test_an_id_that_names_another_host_is_looked_up_where_the_operator_says(cli:
     moved = "0A090909" + sent["offset_id"][8:]
     refused = cli.refused("message", "show", moved)
     assert "10.9.9.9:" in refused
-    assert "is no broker of this cluster, so it is not asked" in refused
+    assert "is not a broker of this cluster, no request was sent to it" in refused
     at = ("--broker", sent["broker_name"])
     assert cli("message", "show", moved, *at, "--json").json["id"] == sent["message_id"]
     assert cli("message", "resend", moved, *at, "--json").json[0]["status"] == "SEND_OK"
@@ -79,15 +79,15 @@ def test_an_id_that_names_another_host_is_looked_up_where_the_operator_says(cli:
 def test_nothing_is_found(cli: Cli) -> None:
     assert cli("message", "query", "orders", "--key", "nothing", "--json").json == []
     assert "0 messages" in cli("message", "query", "quiet", "--from", "earliest").out
-    assert "name the topic" in cli.refused("message", "show", "7F000001" + "0" * 24)
-    assert "is it the id" in cli.refused("message", "show", "xyz")
+    assert "also pass --topic TOPIC" in cli.refused("message", "show", "7F000001" + "0" * 24)
+    assert "this is not a message id" in cli.refused("message", "show", "xyz")
     place = ("--broker", "broker-0", "--queue", "0", "--offset", "99")
-    assert "there is nothing at 99" in cli.refused("message", "at", "quiet", *place)
+    assert "no message at 99" in cli.refused("message", "at", "quiet", *place)
     assert "there is no topic" in cli.refused("message", "send", "none", "x")
     words = ["message", "send", "orders", "x", "--queue", "9"]
-    assert "there are: broker-0/0, broker-0/1" in cli.refused(*words)
+    assert "the topic has: broker-0/0, broker-0/1" in cli.refused(*words)
     words = ["message", "query", "orders", "--key", "a", "--unique-key", "b"]
-    assert "either" in cli.refused(*words, code=2)
+    assert "exclude each other" in cli.refused(*words, code=2)
 
 
 def test_a_query_by_key_goes_on_until_it_has_found_enough(cli: Cli) -> None:
@@ -235,7 +235,7 @@ def test_bench(cli: Cli) -> None:
     timed = cli("bench", "send", "fast", "--seconds", "0.2", "--json").json
     assert timed["messages"] > 0
     words = ["bench", "send", "fast", "--count", "1", "--seconds", "1"]
-    assert "either" in cli.refused(*words, code=2)
+    assert "exclude each other" in cli.refused(*words, code=2)
     assert "there is no topic" in cli.refused("bench", "send", "none")
 
 
@@ -249,12 +249,12 @@ def test_a_message_that_waits_is_taken_back_by_its_id(tmp_path: Path) -> None:
         gone = producer.send("later", b"gone", delay=30)
         producer.send("later", b"kept", delay=30)
         words = ("message", "recall", gone.msg_id, "--topic", "later")
-        assert "would take back 1 message of later" in cli(*words, "--dry-run").out
-        assert "taken back on broker-0" in cli(*words, "--yes").out
+        assert "would recall 1 message of later" in cli(*words, "--dry-run").out
+        assert "recalled on broker-0" in cli(*words, "--yes").out
         own.advance(seconds=31)
         (queue,) = reader.queues("later")
         pulled = reader.pull(queue, 0, wait_ms=30_000, timeout_ms=60_000)
         assert [each.body for each in pulled.messages] == [b"kept"]
         at_once = producer.send("later", b"at once")
         why = cli.refused("message", "recall", at_once.msg_id, "--topic", "later", "--yes")
-        assert f"no message {at_once.msg_id} of later waits for its time" in why
+        assert f"no timed message {at_once.msg_id} of later is pending" in why

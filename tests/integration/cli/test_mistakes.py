@@ -48,7 +48,7 @@ def refused(words: str, namesrv: str) -> str:
 @pytest.mark.parametrize("words", OF_A_CLUSTER)
 def test_no_nameserver(words: str) -> None:
     line = refused(words, f"127.0.0.1:{free_port()}")
-    assert "no nameserver answers" in line
+    assert "no nameserver responds" in line
     assert "refused" in line
     assert "`tianzhou up`" in line
 
@@ -84,7 +84,7 @@ def test_an_id_of_a_producer_needs_its_topic(cluster: Cluster) -> None:
     cli = Cli(cluster.namesrv_address)
     (sent,) = cli("message", "send", "orders", "x", "--json").json
     line = refused(f"message show {sent['message_id']}", cluster.namesrv_address)
-    assert "name the topic as well: --topic TOPIC" in line
+    assert "also pass --topic TOPIC" in line
     cli("message", "show", sent["message_id"], "--topic", "orders")
     cli("message", "show", sent["offset_id"])
 
@@ -92,4 +92,4 @@ def test_an_id_of_a_producer_needs_its_topic(cluster: Cluster) -> None:
 def test_a_topic_that_does_not_exist(cluster: Cluster) -> None:
     line = refused("message send nope x", cluster.namesrv_address)
     assert "there is no topic 'nope'" in line
-    assert "`tianzhou topic create` makes one" in line
+    assert "create it with `tianzhou topic create`" in line

@@ -46,7 +46,7 @@ class Open:
 @pytest.mark.parametrize(
     ("words", "seen"),
     [
-        (("cluster", "top", "--every", "0.2"), "latency since the last look"),
+        (("cluster", "top", "--every", "0.2"), "latency since the last refresh"),
         (("topic", "show", "orders", "--watch", "--every", "0.2"), "Topic orders"),
     ],
 )
@@ -62,7 +62,7 @@ def test_a_live_screen_goes_on_until_ctrl_c(
 
 def test_tail_goes_on_until_ctrl_c(terminals: Open) -> None:
     tail = terminals("message", "tail", "orders")
-    tail.until("Ctrl-C ends")
+    tail.until("Ctrl-C to stop")
     sender = terminals("message", "send", "orders", "hello there")
     assert sender.ended() == 0
     tail.until("hello there")

@@ -36,8 +36,8 @@ def test_an_address_that_is_not_registered_can_be_asked() -> None:
 @pytest.mark.parametrize(
     ("cluster", "broker", "told"),
     [
-        ("c3", None, "there is no cluster 'c3'; the nameserver knows: c1, c2"),
-        (None, "x", "there is no broker 'x'; registered are: a, b"),
+        ("c3", None, "there is no cluster 'c3'; registered: c1, c2"),
+        (None, "x", "there is no broker 'x'; registered: a, b"),
     ],
 )
 def test_what_does_not_exist_is_told_with_what_does(

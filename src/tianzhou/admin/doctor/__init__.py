@@ -1,1 +1,1 @@
-"""Finds the usual faults of a cluster, and brokers that have disappeared."""
+"""Diagnosis of a cluster: common faults, and brokers that are missing."""

@@ -1,4 +1,4 @@
-"""What came and what went between two examinations of a cluster."""
+"""Faults that appeared or were solved between two diagnoses of a cluster."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,23 +8,23 @@ from tianzhou.admin.doctor.presence import BROKERS
 
 CAME, GONE = "came", "gone"
 WATCH = "watch"
-"""The check that failed when nothing could be looked at."""
+"""The name of the check if the diagnosis itself failed."""
 _REACH = (WATCH, "nameservers", BROKERS, "addresses")
-"""Checks of whether servers are there; without one, nothing can be said of what it knew."""
+"""Checks of reachability; while a server is down its other faults are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One finding that is new, or is there no more."""
+    """A finding that appeared or was solved."""
 
     kind: str
     finding: Finding
 
 
 def changes(before: Iterable[Finding], after: Iterable[Finding]) -> list[Change]:
-    """Faults that came, worst first, then those that are gone.
+    """Faults that appeared, errors first, then those that were solved.
 
-    A fault stays the same while its check, subject and level do: a backlog that grows is no news.
+    A fault is the same while its check, subject and level are: a growing backlog is no change.
     """
     was, now = _faults(before), _faults(after)
     came = [Change(CAME, finding) for key, finding in now.items() if key not in was]
@@ -33,9 +33,9 @@ def changes(before: Iterable[Finding], after: Iterable[Finding]) -> list[Change]
 
 
 def with_unseen(before: Iterable[Finding], after: Iterable[Finding]) -> list[Finding]:
-    """`after`, and while a server is away the earlier faults that it might still have.
+    """`after`, plus earlier faults that cannot be checked while a server is down.
 
-    A broker that is gone tells nothing of its disk and its backlogs; that is no betterment.
+    A broker that is down reports neither disk nor backlogs; that does not solve their faults.
     """
     now = list(after)
     if not any(each.check in _REACH and each.level is Level.ERROR for each in now):
@@ -44,17 +44,17 @@ def with_unseen(before: Iterable[Finding], after: Iterable[Finding]) -> list[Fin
     kept = [
         each
         for key, each in _faults(before).items()
-        if key not in seen and (each.check not in _REACH or _blind(now))
+        if key not in seen and (each.check not in _REACH or _no_nameserver(now))
     ]
     return now + kept
 
 
-def _blind(findings: Iterable[Finding]) -> bool:
-    """Whether no nameserver could be asked."""
+def _no_nameserver(findings: Iterable[Finding]) -> bool:
+    """Whether no nameserver responded."""
     return all(each.level is Level.ERROR and each.check in _REACH[:2] for each in findings)
 
 
 def _faults(findings: Iterable[Finding]) -> dict[tuple[str, str, Level, str], Finding]:
     faults = [each for each in findings if each.level is not Level.OK]
-    # The advice tells faults of one subject apart that have the same check: it holds no figures.
+    # The advice distinguishes faults of the same check and subject: it contains no figures.
     return {(each.check, each.subject, each.level, each.advice): each for each in faults}

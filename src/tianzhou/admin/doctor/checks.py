@@ -1,8 +1,7 @@
-"""The usual faults of a cluster, found from outside, each with what to do about it.
+"""Checks for common faults of a cluster, each with advice.
 
-Every check is a function of what was asked; asking and judging are apart, so that the judgement can
-be tested with plain values. A check that cannot be made (a broker away, a request not served) is a
-finding of its own or is left out, never an error.
+Requests and evaluation are separate, so that the evaluation is tested with plain values. A check
+that cannot be made (broker down, request not served) is a finding or is left out, never an error.
 """
 
 import asyncio
@@ -27,29 +26,29 @@ from tianzhou.protocol.bodies.route import ClusterInfo
 from tianzhou.remoting.address import parse_address
 
 SKEW_MS = 5_000
-"""Brokers tell their age in whole seconds, so less cannot be told apart."""
+"""Allowed clock skew; brokers report their age in whole seconds."""
 DISK_WARNING, DISK_ERROR = 0.75, 0.85
 WATCH_S = 6.0
-"""How long queues are watched: clients commit every 5 s."""
+"""How long queues are observed: clients commit every 5 s."""
 _TURN_MS = 60_000
-"""A member with many queues may work on others for so long before one has its turn."""
+"""How long a member with many queues may work on others before it continues with one."""
 _SLOW_FACTOR = 3
-"""A message may take so many times as long as the others before it counts as stuck."""
+"""A message is stuck if it takes this many times the mean consume time."""
 _UP = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
 _ADVERTISED = (
-    "start it if it is down; otherwise it advertises an address that does not lead to it from "
-    "here: set brokerIP1, open the port"
+    "start it if it is down; otherwise its advertised address cannot be reached from here: "
+    "set brokerIP1, open the port"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerState:
-    """What one broker told."""
+    """Run-time figures and settings of one broker."""
 
     runtime: Mapping[str, str]
     settings: Mapping[str, str]
     asked_ms: int
-    """Our clock, when it answered."""
+    """Our clock at the response."""
 
 
 async def examine(
@@ -59,10 +58,10 @@ async def examine(
     wait_s: float = WATCH_S,
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> list[Finding]:
-    """Make all checks; `wait_s` is how long queues are watched for standing still, 0: not at all.
+    """Make all checks; `wait_s` is how long queues with a backlog are observed, 0: not at all.
 
-    `pause` lets that time pass, if there is a queue to watch. `presence` is what is known of the
-    cluster's brokers; it takes in those that are there now.
+    `pause` waits for that time if there is such a queue. `presence` holds the known brokers of the
+    cluster; those registered now are added to it.
     """
     findings, info, registered = await _check_namesrvs(admin)
     if info is None:
@@ -92,24 +91,24 @@ async def examine(
 async def _check_namesrvs(
     admin: Admin,
 ) -> tuple[list[Finding], ClusterInfo | None, list[BrokerRef]]:
-    """Findings, what one nameserver knows, and the brokers that any of them knows."""
+    """Findings, the cluster as one nameserver knows it, and all brokers known to any."""
     views: dict[str, ClusterInfo] = {}
     findings: list[Finding] = []
     for address in admin.namesrv.addresses:
         try:
             views[address] = await admin.clusters.info_of(address)
         except TianzhouError as e:
-            advice = "start it, or take it out of the list of nameservers"
+            advice = "start it, or remove it from the list of nameservers"
             findings.append(Finding(Level.ERROR, "nameservers", address, str(e), advice))
     findings += check_views(views)
     known = [at for info in views.values() if info.brokers for at in choose(info)]
-    # The nameserver that knows most is the one to go on with.
+    # Continue with the nameserver that knows the most brokers.
     widest = max(views.values(), key=lambda info: len(info.brokers), default=None)
     return findings, widest, known
 
 
 async def registered_brokers(admin: Admin) -> list[BrokerRef]:
-    """The brokers that any nameserver knows. Raises RemotingError if none answers."""
+    """The brokers known to any nameserver. Raises RemotingError if none responds."""
     _, info, registered = await _check_namesrvs(admin)
     if info is None:
         await admin.clusters.info()
@@ -117,7 +116,7 @@ async def registered_brokers(admin: Admin) -> list[BrokerRef]:
 
 
 def check_views(views: Mapping[str, ClusterInfo]) -> list[Finding]:
-    """All nameservers must know the same brokers: they do not tell each other."""
+    """All nameservers must know the same brokers: they do not synchronize."""
     all_brokers = {name for info in views.values() for name in info.brokers}
     findings = [
         Finding(
@@ -125,7 +124,7 @@ def check_views(views: Mapping[str, ClusterInfo]) -> list[Finding]:
             "nameservers",
             address,
             f"does not know {', '.join(sorted(all_brokers - set(info.brokers)))}",
-            "brokers must list every nameserver in namesrvAddr",
+            "list every nameserver in namesrvAddr of the brokers",
         )
         for address, info in views.items()
         if all_brokers - set(info.brokers)
@@ -138,14 +137,14 @@ def check_views(views: Mapping[str, ClusterInfo]) -> list[Finding]:
 
 
 def check_masters(info: ClusterInfo) -> list[Finding]:
-    """A broker name without a master takes no messages."""
+    """A broker without a master accepts no messages."""
     return [
         Finding(
             Level.ERROR,
             "masters",
             name,
-            "has no master, only slaves: it takes no messages",
-            "start its master, or let a slave become it",
+            "has no master, only slaves: it accepts no messages",
+            "start its master, or promote a slave",
         )
         for name, data in sorted(info.brokers.items())
         if 0 not in (data.addresses or {})
@@ -174,7 +173,7 @@ def check_addresses(
     missing: Mapping[BrokerRef, TianzhouError],
     namesrv_hosts: Sequence[str],
 ) -> list[Finding]:
-    """Clients connect to the address that a broker advertises, so it must lead to the broker."""
+    """Clients connect to the address that a broker advertises, so it must be reachable."""
     findings = [
         Finding(Level.ERROR, "addresses", f"{at.label} {at.address}", str(why), _ADVERTISED)
         for at, why in missing.items()
@@ -186,13 +185,13 @@ def check_addresses(
             "addresses",
             f"{at.label} {at.address}",
             "advertises a loopback address: clients on other machines cannot reach it",
-            "set brokerIP1 to an address of this machine in the network",
+            "set brokerIP1 to an address that clients can reach",
         )
         for at in brokers
         if far and at not in missing and _is_loopback(parse_address(at.address)[0])
     ]
     if not findings:
-        text = "every advertised address leads to its broker"
+        text = "every advertised address is reachable"
         findings.append(Finding(Level.OK, "addresses", ", ".join(at.label for at in brokers), text))
     return findings
 
@@ -205,7 +204,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def broker_clock_ms(runtime: Mapping[str, str]) -> int | None:
-    """A broker's own time, as its boot time and its age tell it; None if it does not tell."""
+    """The clock of a broker, from its boot time and age; None if it does not report them."""
     age = _UP.search(runtime.get("runtime", ""))
     boot = runtime.get("bootTimestamp", "")
     if age is None or not boot.isdecimal():
@@ -215,52 +214,52 @@ def broker_clock_ms(runtime: Mapping[str, str]) -> int | None:
 
 
 def check_clock(at: BrokerRef, state: BrokerState) -> list[Finding]:
-    """Times of messages, delays and reset by time rest on clocks that agree."""
+    """Message times, delays and offset resets by time need synchronized clocks."""
     clock_ms = broker_clock_ms(state.runtime)
     if clock_ms is None:
         return []
-    # The age is cut to whole seconds: half of one is the best guess for what is cut.
+    # The age is truncated to whole seconds: half a second is the expected error.
     skew_ms = clock_ms + 500 - state.asked_ms
     if abs(skew_ms) <= SKEW_MS:
         return [Finding(Level.OK, "clocks", at.label, "within 5 s of this machine's")]
     ahead = "ahead of" if skew_ms > 0 else "behind"
     what = f"clock is {abs(skew_ms) / 1000:.0f} s {ahead} this machine's"
-    advice = "let both machines keep time by NTP (chronyd, systemd-timesyncd)"
+    advice = "synchronize both machines by NTP (chronyd, systemd-timesyncd)"
     return [Finding(Level.ERROR, "clocks", at.label, what, advice)]
 
 
 def check_disk(at: BrokerRef, state: BrokerState) -> list[Finding]:
-    """A disk too full costs messages first, then refuses them."""
+    """On a full disk old messages are deleted early, then sends are rejected."""
     ratio = disk_ratio(state.runtime)
     if ratio is None:
         return []
     what = f"disk is {ratio:.0%} full"
     if ratio < DISK_WARNING:
         return [Finding(Level.OK, "disks", at.label, what)]
-    advice = "make room or shorten fileReservedTime: old messages go early, then sends are refused"
+    advice = "free space or reduce fileReservedTime, before old messages go and sends fail"
     level = Level.ERROR if ratio >= DISK_ERROR else Level.WARNING
     return [Finding(level, "disks", at.label, what, advice)]
 
 
 def check_settings(at: BrokerRef, state: BrokerState) -> list[Finding]:
-    """Settings that are handy on a desk and dangerous in production."""
+    """Settings that are dangerous in production."""
     advice = f"tianzhou broker config {at.name} --set KEY=false"
     findings = [
         Finding(Level.WARNING, "settings", at.label, what, advice.replace("KEY", key))
         for key, what in (
-            ("autoCreateTopicEnable", "makes topics by itself: a typing error becomes a topic"),
-            ("autoCreateSubscriptionGroup", "makes groups by itself: nobody decides who consumes"),
+            ("autoCreateTopicEnable", "creates topics automatically: a typo becomes a topic"),
+            ("autoCreateSubscriptionGroup", "creates groups automatically: any client can add one"),
         )
         if state.settings.get(key) == "true"
     ]
     if state.runtime.get("brokerActive") == "false":
         what = "is registered, but not active"
-        findings.append(Finding(Level.ERROR, "settings", at.label, what, "look into its log"))
-    return findings or [Finding(Level.OK, "settings", at.label, "fit for production")]
+        findings.append(Finding(Level.ERROR, "settings", at.label, what, "see its log"))
+    return findings or [Finding(Level.OK, "settings", at.label, "safe for production")]
 
 
 def check_versions(runtimes: Mapping[BrokerRef, Mapping[str, str]]) -> list[Finding]:
-    """Brokers of one cluster that differ: fine for the hour of an upgrade."""
+    """Different versions within a cluster are for the time of an upgrade only."""
     versions: dict[str, dict[str, list[str]]] = {}
     for at, runtime in runtimes.items():
         by_version = versions.setdefault(at.cluster, {})
@@ -301,20 +300,20 @@ async def _check_groups(
         if name in second:
             findings += check_progress(each, second[name], wait_s * 1000)
     if not findings:
-        what = "members agree" + (", and no queue stands still" if wait_s > 0 else "")
+        what = "subscriptions agree" + (", no queue is stuck" if wait_s > 0 else "")
         findings.append(Finding(Level.OK, "groups", f"{len(first)} groups", what))
     return findings
 
 
 async def _overviews(admin: Admin, names: Sequence[str]) -> dict[str, GroupOverview]:
-    turns = asyncio.Semaphore(AT_ONCE_MAX)
+    limit = asyncio.Semaphore(AT_ONCE_MAX)
 
     async def one(name: str) -> GroupOverview | None:
-        async with turns:
+        async with limit:
             try:
                 return await load_overview(admin.groups, admin.clusters, name)
             except TianzhouError:
-                # A group may go while we look; and brokers that are away are found elsewhere.
+                # The group may be deleted meanwhile; brokers that are down are found elsewhere.
                 return None
 
     found = zip(names, await asyncio.gather(*map(one, names)), strict=True)
@@ -322,38 +321,38 @@ async def _overviews(admin: Admin, names: Sequence[str]) -> dict[str, GroupOverv
 
 
 def check_subscriptions(overview: GroupOverview) -> list[Finding]:
-    """Members of a group that subscribe differently take each other's messages."""
+    """Members of a group with different subscriptions lose messages."""
     return [
         Finding(
             Level.ERROR,
             "subscriptions",
             f"group {overview.group}",
-            f"members subscribe differently to {each.describe()}",
-            "give these members the same subscriptions, or groups of their own",
+            f"members have different subscriptions to {each.describe()}",
+            "give these members the same subscriptions, or separate groups",
         )
         for each in overview.conflicts
     ]
 
 
 def check_backlog(overview: GroupOverview) -> list[Finding]:
-    """Messages that nobody is there to consume."""
+    """A backlog without an online member."""
     if overview.members or not overview.lag_count:
         return []
     topics = ", ".join(sorted({queue.topic for queue in overview.queues if queue.lag_count}))
-    messages = _several(overview.lag_count, "message")
+    messages = _plural(overview.lag_count, "message")
     return [
         Finding(
             Level.WARNING,
             "backlog",
             f"group {overview.group}",
-            f"{messages} of {topics} to consume, and nobody is online",
-            f"start its consumers, or `tianzhou group delete {overview.group}` if it is retired",
+            f"backlog of {messages} of {topics}, and no member is online",
+            f"start its consumers, or if it is obsolete `tianzhou group delete {overview.group}`",
         )
     ]
 
 
 def check_progress(before: GroupOverview, after: GroupOverview, watched_ms: float) -> list[Finding]:
-    """Queues with a backlog that nobody worked on between two looks."""
+    """Queues with a backlog and without progress between two overviews."""
     was = {_key(queue): queue for queue in before.queues}
     still = [
         queue
@@ -366,19 +365,19 @@ def check_progress(before: GroupOverview, after: GroupOverview, watched_ms: floa
     if not still or not after.members:
         return []
     lag = sum(queue.lag_count for queue in still)
-    places = ", ".join(f"{q.topic} {q.broker_name}/{q.queue_id}" for q in still[:4])
+    queues = ", ".join(f"{q.topic} {q.broker_name}/{q.queue_id}" for q in still[:4])
     more = f" and {len(still) - 4} more" if len(still) > 4 else ""
-    what = f"{_several(lag, 'message')} in queues that stand still: {places}{more}"
-    advice = f"see what holds them: tianzhou group members {after.group} --stacks"
+    what = f"{_plural(lag, 'message')} in stuck queues: {queues}{more}"
+    advice = f"see the stacks: tianzhou group members {after.group} --stacks"
     return [Finding(Level.ERROR, "stuck queues", f"group {after.group}", what, advice)]
 
 
 def _is_worked_on(
     queue: QueueProgress, before: Sequence[Member], after: Sequence[Member], watched_ms: float
 ) -> bool:
-    """Whether the member that holds a queue tells that it consumes, though nothing is committed.
+    """Whether the member that holds a queue makes progress, although nothing is committed.
 
-    A queue that has just changed hands is not judged: its new holder begins.
+    A queue that has just moved to another member counts as worked on.
     """
     was, now = _holder(queue, before), _holder(queue, after)
     if now is None:
@@ -391,7 +390,7 @@ def _is_worked_on(
         return True
     if watched_ms < _SLOW_FACTOR * now.consume_ms.get(queue.topic, 0.0):
         return True
-    # What is consumed in any order stands in line behind the other queues of its member.
+    # Concurrent consumption of a queue waits behind the other queues of the member.
     others_ms = [
         each.consumed_ms
         for other, each in now.queues.items()
@@ -425,11 +424,11 @@ async def _check_dead_letters(admin: Admin) -> list[Finding]:
         count = sum(each.max_offset - each.min_offset for _, each in queues)
         if count:
             group = name.removeprefix(DLQ_TOPIC_PREFIX)
-            what = _several(count, "dead letter")
+            what = _plural(count, "dead letter")
             advice = f"tianzhou dlq list {group}; then dlq resend, or dlq export"
             findings.append(Finding(Level.WARNING, "dead letters", f"group {group}", what, advice))
     return findings
 
 
-def _several(count: int, noun: str) -> str:
+def _plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

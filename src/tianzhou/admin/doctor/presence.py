@@ -1,11 +1,10 @@
-"""Which brokers a cluster had and should have, beside those that are registered now.
+"""Missing brokers: those that earlier checks saw, or that are expected, and are not registered.
 
-A nameserver forgets a broker that is gone, so whoever looks once sees a smaller cluster in which
-all is well. What was seen at earlier looks is therefore an input of every look: a broker that was
-there and is not is an error, until it comes back or its removal is accepted. Brokers may also be
-expected by name or by number.
+A nameserver forgets a broker that is down, so a single check would see a smaller, healthy cluster.
+Brokers seen by earlier checks are therefore an input: one that is no longer registered is an error
+until it returns or is forgotten on request. Brokers may also be expected by name or number.
 
-Values in, values out: where the memory is kept between two looks is the caller's matter.
+The caller stores the known brokers between checks.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +18,7 @@ from tianzhou.admin.fanout import BrokerRef
 from tianzhou.errors import ConfigError, TargetError
 
 KNOWN_MAX = 4_096
-"""Brokers that are remembered of a cluster; beyond it those seen longest ago are forgotten."""
+"""Maximum number of known brokers; beyond it those seen longest ago are forgotten."""
 BROKERS = "brokers"
 """The name of the check."""
 FORGET_ALL = "all"
@@ -29,7 +28,7 @@ BrokerKey = tuple[str, str, int]
 
 
 class KnownBroker(msgspec.Struct, frozen=True):
-    """A broker that was registered at an earlier look."""
+    """A broker that was registered at an earlier check."""
 
     cluster: str
     name: str
@@ -48,14 +47,14 @@ class KnownBroker(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What must be registered: so many brokers, or one of a name."""
+    """A minimum number of brokers, or the label of a broker that must be registered."""
 
     count: int = 0
     label: str = ""
 
 
 def expectation(text: str) -> Expected:
-    """Reads "3" (at least so many brokers), "broker-a" or, for a slave, "broker-a[1]".
+    """Parse "3" (minimum number), "broker-a" or, for a slave, "broker-a[1]".
 
     Raises ConfigError.
     """
@@ -72,13 +71,13 @@ def expectation(text: str) -> Expected:
 
 @dataclass(slots=True)
 class Presence:
-    """What is known and expected of the brokers of one cluster."""
+    """The known and expected brokers of one cluster."""
 
     known: dict[BrokerKey, KnownBroker] = field(default_factory=dict[BrokerKey, KnownBroker])
     expected: Sequence[Expected] = ()
 
     def check(self, brokers: Iterable[BrokerRef], now_ms: int) -> list[Finding]:
-        """What is missing; what is there is remembered."""
+        """Findings about missing brokers; adds the registered ones to the known ones."""
         there = {(at.cluster, at.name, at.broker_id): at for at in brokers}
         gone = [each for key, each in sorted(self.known.items()) if key not in there]
         self.known |= {
@@ -98,22 +97,22 @@ class Presence:
         return findings
 
     def missing(self, brokers: Iterable[BrokerRef]) -> list[KnownBroker]:
-        """Those that were there and are not."""
+        """Known brokers that are not registered."""
         there = {(at.cluster, at.name, at.broker_id) for at in brokers}
         return [each for key, each in sorted(self.known.items()) if key not in there]
 
     def forget(self, names: Sequence[str], brokers: Iterable[BrokerRef]) -> list[KnownBroker]:
-        """Accept that brokers are gone, by name or label or "all"; gives those that were forgotten.
+        """Forget missing brokers by name, label or "all"; returns them.
 
-        Raises TargetError for a name that none of the missing ones has.
+        Raises TargetError for a name that is not missing.
         """
         missing = self.missing(brokers)
         chosen: dict[BrokerKey, KnownBroker] = {}
         for name in names:
             own = [each for each in missing if name in (FORGET_ALL, each.name, each.label)]
             if not own and name != FORGET_ALL:
-                labels = ", ".join(each.label for each in missing) or "none is"
-                raise TargetError(f"{name} is not a broker that is missing; missing: {labels}")
+                labels = ", ".join(each.label for each in missing) or "none"
+                raise TargetError(f"{name} is not a missing broker; missing: {labels}")
             chosen |= {each.key: each for each in own}
         for key in chosen:
             del self.known[key]
@@ -132,7 +131,7 @@ def _gone(each: KnownBroker) -> Finding:
         Level.ERROR,
         BROKERS,
         f"{each.label} {each.address}",
-        f"is not registered any more; it was at {seen}",
+        f"is no longer registered; last seen at {seen}",
         f"start it; if it was removed on purpose: tianzhou doctor --forget {each.label}",
     )
 
@@ -140,19 +139,19 @@ def _gone(each: KnownBroker) -> Finding:
 def _unexpected(
     expected: Sequence[Expected], there: Sequence[BrokerRef], reported: set[str]
 ) -> list[Finding]:
-    """What --expect asks for and is not there; a broker that is told as gone is told once."""
+    """Expected brokers that are not registered, without those reported as missing."""
     labels = {at.label for at in there}
     findings = [
         Finding(
-            Level.ERROR, BROKERS, each.label, "is expected, and not registered",
-            "start it, or look into its log why it does not register",
+            Level.ERROR, BROKERS, each.label, "is expected but not registered",
+            "start it, or see its log for why it does not register",
         )
         for each in expected
         if each.label and each.label not in labels | reported
     ]  # fmt: skip
     most = max((each.count for each in expected), default=0)
     if len(there) < most:
-        what = f"{most} are expected, {len(there)} registered: {', '.join(sorted(labels)) or '-'}"
-        advice = "start those that are missing"
+        what = f"{most} expected, {len(there)} registered: {', '.join(sorted(labels)) or '-'}"
+        advice = "start the missing ones"
         findings.append(Finding(Level.ERROR, BROKERS, "cluster", what, advice))
     return findings

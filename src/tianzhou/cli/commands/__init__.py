@@ -1,1 +1,1 @@
-"""The commands of `tianzhou`, one module per noun."""
+"""The commands of `tianzhou`, one module per command group."""

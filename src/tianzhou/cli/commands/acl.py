@@ -1,4 +1,4 @@
-"""`tianzhou acl`: accounts and white lists of brokers that check access by plain_acl.yml."""
+"""`tianzhou acl`: accounts and white lists of brokers whose access control is plain_acl.yml."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated
@@ -13,7 +13,7 @@ from tianzhou.cli.shared.output import CommandResult, format_time, plural, table
 from tianzhou.errors import RequestError
 from tianzhou.protocol.bodies.auth import PlainAccessConfig
 
-app = typer.Typer(name="acl", no_args_is_help=True, help="Look after accounts.")
+app = typer.Typer(name="acl", no_args_is_help=True, help="Manage ACL accounts and white lists.")
 
 Account = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Access key of the account.")]
 
@@ -22,7 +22,7 @@ Account = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Access key of t
 async def list_accounts(
     session: Session, cluster: ClusterOption = None, broker: BrokerOption = None
 ) -> CommandResult:
-    """List the accounts of each broker and what they may do; secrets are not shown."""
+    """List the accounts of each broker and their permissions; secrets are not shown."""
     gathered = await gather(await masters(session, cluster, broker), session.admin.acl.config)
     data = {
         at.name: {
@@ -54,7 +54,7 @@ async def list_accounts(
         ),
     )  # fmt: skip
     notes = [
-        f"{at.name} asks no account of: {', '.join(config.global_white_addrs)}"
+        f"{at.name} needs no account from: {', '.join(config.global_white_addrs)}"
         for at, config in gathered.responses.items()
         if config.global_white_addrs
     ]
@@ -65,7 +65,7 @@ async def list_accounts(
 async def show_versions(
     session: Session, cluster: ClusterOption = None, broker: BrokerOption = None
 ) -> CommandResult:
-    """Show when the accounts of each broker last changed: brokers that differ need a look."""
+    """Show when the accounts of each broker last changed; brokers should agree."""
     brokers = await masters(session, cluster, broker)
     gathered = await gather(brokers, session.admin.acl.versions)
     rows = [
@@ -93,13 +93,15 @@ async def put_account(
     session: Session,
     account: Account,
     secret: Annotated[
-        str | None, typer.Option("--secret", metavar="KEY", help="Its secret, 7 letters or more.")
+        str | None,
+        typer.Option("--secret", metavar="KEY", help="Secret key, at least 7 characters."),
     ] = None,
     white_address: Annotated[
-        str | None, typer.Option("--white-address", metavar="IP", help="Trusted address.")
+        str | None,
+        typer.Option("--white-address", metavar="IP", help="Address that needs no signature."),
     ] = None,
     admin: Annotated[
-        bool | None, typer.Option("--admin/--no-admin", help="May it administer?")
+        bool | None, typer.Option("--admin/--no-admin", help="Whether it is an administrator.")
     ] = None,
     default_topic: Annotated[
         str | None, typer.Option("--default-topic", metavar="PERM", help="DENY, PUB, SUB, PUB|SUB.")
@@ -109,16 +111,20 @@ async def put_account(
     ] = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", metavar="NAME=PERM", help="On one topic; may be repeated."),
+        typer.Option(
+            "--topic", metavar="NAME=PERM", help="Permission on a topic; may be repeated."
+        ),
     ] = None,
     group: Annotated[
         list[str] | None,
-        typer.Option("--group", metavar="NAME=PERM", help="On one group; may be repeated."),
+        typer.Option(
+            "--group", metavar="NAME=PERM", help="Permission on a group; may be repeated."
+        ),
     ] = None,
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
 ) -> None:
-    """Create an account, or change one; what is not named stays as it is."""
+    """Create or change an account; options that are not given stay as they are."""
     config = PlainAccessConfig(
         access_key=account,
         secret_key=secret,
@@ -133,7 +139,7 @@ async def put_account(
     acl = session.admin.acl
 
     async def put(at: BrokerRef) -> None:
-        # The request always says whether the account may administer, so what is there is asked.
+        # The request always carries the administrator flag, so the current one is read first.
         kept = admin is None and await _is_admin(session, at, account)
         await acl.put(at, msgspec.structs.replace(config, admin=True) if kept else config)
 
@@ -144,7 +150,7 @@ async def _is_admin(session: Session, at: BrokerRef, account: str) -> bool:
     try:
         known = (await session.admin.acl.config(at)).accounts or ()
     except RequestError:
-        return False  # Apache's brokers do not tell since 4.9.8; then it is as with `mqadmin`.
+        return False  # Apache's brokers refuse this since 4.9.8; then it is as with `mqadmin`.
     return any(each.access_key == account and each.admin for each in known)
 
 
@@ -164,19 +170,19 @@ async def delete_account(
 )  # fmt: skip
 async def set_white_list(
     session: Session,
-    addresses: Annotated[str, typer.Argument(metavar="ADDRESSES", help="By commas.")],
+    addresses: Annotated[str, typer.Argument(metavar="ADDRESSES", help="Separated by commas.")],
     file: Annotated[
-        str | None, typer.Option("--file", metavar="FILE", help="Which file on the broker.")
+        str | None, typer.Option("--file", metavar="FILE", help="ACL file on the broker.")
     ] = None,
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
 ) -> None:
-    """Set the addresses from which no account is asked for."""
+    """Set the addresses whose requests need no account."""
     brokers = await masters(session, cluster, broker)
     acl = session.admin.acl
     await _do(
         session,
-        f"ask no account of {addresses}",
+        f"set the white list to {addresses}",
         brokers,
         lambda at: acl.set_white_addresses(at, addresses, file),
     )

@@ -1,6 +1,6 @@
-"""`tianzhou bench`: how fast a cluster takes messages and gives them back, seen by a client.
+"""`tianzhou bench`: throughput and latency of sending and receiving, measured by one client.
 
-Figures of one client on this machine, not the limits of the cluster: start several to find those.
+One client does not reach the limits of a cluster: run several to find those.
 """
 
 import asyncio
@@ -20,17 +20,19 @@ from tianzhou.cli.shared.output import CommandResult, bar_width, format_size, ke
 from tianzhou.client import Producer
 from tianzhou.errors import ConfigError, TargetError, TianzhouError
 
-app = typer.Typer(name="bench", no_args_is_help=True, help="Measure a cluster.")
+app = typer.Typer(
+    name="bench", no_args_is_help=True, help="Measure throughput and latency of a cluster."
+)
 
 PERCENTILES = (50, 90, 99, 99.9)
 _STEP = math.log(1.01)
-"""Times are counted in steps that grow by one percent, however long a run is."""
+"""Width of a histogram bucket: one percent."""
 _SHORTEST_MS = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """What a run brought."""
+    """The result of a run."""
 
     messages: int
     failures: int
@@ -42,9 +44,9 @@ class BenchResult:
 
 
 class LatencyHistogram:
-    """How long something took, each time: counted, not kept, so that all of a long run counts.
+    """Counts latencies in buckets, so that memory does not grow with the length of a run.
 
-    >>> times = Times()
+    >>> times = LatencyHistogram()
     >>> for each_ms in (1.0, 2.0, 3.0, 4.0):
     ...     times.add(each_ms)
     >>> round(times.percentiles()["p50"]), times.percentiles()["max"]
@@ -60,7 +62,7 @@ class LatencyHistogram:
         self._max_ms = max(self._max_ms, took_ms)
 
     def percentiles(self) -> dict[str, float]:
-        """The times below which so many percent lie, to one percent; and the longest."""
+        """Percentiles, exact to one percent, and the maximum."""
         total = self._counts.total()
         if not total:
             return {}
@@ -83,7 +85,7 @@ def _bar(session: Session) -> Progress:
 
 
 class Meter:
-    """Counts while a run goes on."""
+    """Counts messages, bytes, latencies and failures during a run."""
 
     def __init__(self, bar: Progress, what: str, total: int | None) -> None:
         self.count = 0
@@ -149,22 +151,23 @@ async def send(
         int | None, typer.Option("--count", min=1, help="Messages to send; 10,000 by default.")
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option("--seconds", min=0.1, max=86_400, help="Or for so long.")
+        float | None,
+        typer.Option("--seconds", min=0.1, max=86_400, help="Send for this time instead."),
     ] = None,
     size_bytes: Annotated[
-        int, typer.Option("--size", min=1, max=4 * 1024 * 1024, help="Bytes of a body.")
+        int, typer.Option("--size", min=1, max=4 * 1024 * 1024, help="Body size in bytes.")
     ] = 1024,
     concurrency: Annotated[
-        int, typer.Option("--concurrency", min=1, max=4096, help="Sends at the same time.")
+        int, typer.Option("--concurrency", min=1, max=4096, help="Concurrent sends.")
     ] = 32,
-    tag: Annotated[str | None, typer.Option("--tag", help="Their tag.")] = None,
+    tag: Annotated[str | None, typer.Option("--tag", help="Tag of the messages.")] = None,
 ) -> CommandResult:
-    """Send messages as fast as it goes; tell the rate and how long each took to be stored.
+    """Send messages as fast as possible; print throughput and latency percentiles.
 
-    Exit code 1 if a message could not be sent.
+    Exit code 1 if a send failed.
     """
     if count is not None and seconds is not None:
-        raise ConfigError("give either --count or --seconds")
+        raise ConfigError("--count and --seconds exclude each other")
     await session.admin.topics.route(topic)
     total = None if seconds is not None else count or 10_000
     body = b"x" * size_bytes
@@ -200,7 +203,7 @@ async def send(
 @command(
     app, "receive", reads=True,
     examples=[
-        "tianzhou bench receive orders                 everything that is there",
+        "tianzhou bench receive orders                 # everything stored",
         "tianzhou bench receive orders --live --seconds 30",
     ],
 )  # fmt: skip
@@ -211,15 +214,15 @@ async def receive(
         int | None, typer.Option("--count", min=1, help="Messages to receive; all by default.")
     ] = None,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0.1, max=86_400, help="At most for so long.")
+        float, typer.Option("--seconds", min=0.1, max=86_400, help="Maximum duration.")
     ] = 60.0,
     live: Annotated[
-        bool, typer.Option("--live", help="Wait for new ones, and tell how long each took.")
+        bool, typer.Option("--live", help="Wait for new messages and measure their latency.")
     ] = False,
 ) -> CommandResult:
-    """Receive messages from all queues at once; no offset is kept, no consumer disturbed.
+    """Receive messages from all queues at once; commits no offset, disturbs no consumer.
 
-    With --live the latency is from sending to receiving, by the clocks of both machines.
+    With --live the latency is from send to receive, by the clocks of both machines.
     """
     messages, offsets = session.admin.messages, session.admin.offsets
     queues = await messages.read_queues(topic)
@@ -260,7 +263,7 @@ async def receive(
         failure = everyone.exception() if everyone.done() else None
         for task in (enough, *readers):
             task.cancel()
-        # The gathering one, too: a failure that nobody looks at is printed by asyncio.
+        # `everyone` too: asyncio prints a failure that is never retrieved.
         await asyncio.gather(enough, everyone, *readers, return_exceptions=True)
         if isinstance(failure, TianzhouError):
             raise failure

@@ -1,6 +1,6 @@
-"""`tianzhou broker VERB`: look at running brokers, change their settings, ask for chores.
+"""`tianzhou broker COMMAND`: show running brokers, change their settings, trigger cleaning.
 
-Without a verb `tianzhou broker` starts one (`broker`).
+Without a command `tianzhou broker` starts a broker (`serve.broker`).
 """
 
 from dataclasses import asdict
@@ -35,17 +35,19 @@ from tianzhou.cli.shared.output import (
 )
 from tianzhou.errors import TargetError
 
-app = typer.Typer(name="broker", no_args_is_help=True, help="Look after running brokers.")
+app = typer.Typer(name="broker", no_args_is_help=True, help="Manage running brokers.")
 
 Broker = Annotated[
     str,
-    typer.Argument(metavar="BROKER", help="Its name or address, or a cluster.", show_default=False),
+    typer.Argument(
+        metavar="BROKER", help="Name or address of a broker, or a cluster.", show_default=False
+    ),
 ]
 _SECRET_WORDS = ("secret", "password", "accesskey")
 
 
 class CleanTarget(StrEnum):
-    """What a broker can be asked to tidy up."""
+    """What a broker can clean on request."""
 
     LOG = "log"
     QUEUES = "queues"
@@ -57,17 +59,17 @@ class CleanTarget(StrEnum):
     examples=["tianzhou broker list", "tianzhou broker list --watch"],
 )  # fmt: skip
 async def list_brokers(session: Session, cluster: ClusterOption = None) -> CommandResult:
-    """List the brokers: where they are, which version, and whether they answer."""
+    """List the brokers: address, version, and whether they respond."""
     brokers = await session.admin.clusters.brokers(cluster=cluster)
     gathered = await gather(brokers, lambda at: rates_of(session.admin.brokers, at))
     rows = [
         (
             at.cluster, at.name, str(at.broker_id), at.address, gathered.responses[at].version,
-            Text("answers", style="green"), gathered.responses[at].answer_ms,
+            Text("up", style="green"), gathered.responses[at].answer_ms,
         )
         if at in gathered.responses
         else (
-            at.cluster, at.name, str(at.broker_id), at.address, None, Text("away", style="red"),
+            at.cluster, at.name, str(at.broker_id), at.address, None, Text("down", style="red"),
             None,
         )
         for at in brokers
@@ -89,7 +91,7 @@ async def list_brokers(session: Session, cluster: ClusterOption = None) -> Comma
     examples=["tianzhou broker show broker-a", "tianzhou broker show 10.0.0.7:10911"],
 )  # fmt: skip
 async def show_broker(session: Session, broker: Broker) -> CommandResult:
-    """Show how a broker is doing: rates, latency, what waits, disk, what its log holds."""
+    """Show the state of a broker: rates, latency, waiting requests, disk, log range."""
     brokers = await resolve_brokers(session, broker)
     gathered = await gather(brokers, session.admin.brokers.runtime)
     rates = await gather(brokers, lambda at: rates_of(session.admin.brokers, at))
@@ -102,7 +104,7 @@ async def show_broker(session: Session, broker: Broker) -> CommandResult:
                 ("up", _uptime(each, session.now_ms)),
                 ("in", f"{each.in_tps or 0:,.1f}/s, {each.in_today or 0:,} today"),
                 ("out", f"{each.out_tps or 0:,.1f}/s, {each.out_today or 0:,} today"),
-                ("slowest put", _ms(each.put_max_ms)),
+                ("slowest store", _ms(each.put_max_ms)),
                 ("waiting", f"{plural(each.waiting_sends or 0, 'send')}, "
                             f"{plural(each.waiting_pulls or 0, 'pull')}"),
                 ("disk", None if each.disk_ratio is None else f"{each.disk_ratio:.0%} full"),
@@ -138,10 +140,10 @@ async def show_runtime(
     session: Session,
     broker: Broker,
     pattern: Annotated[
-        str | None, typer.Argument(metavar="[PATTERN]", help="Only names like this: '*Tps'.")
+        str | None, typer.Argument(metavar="[PATTERN]", help="Only names that match: '*Tps'.")
     ] = None,
 ) -> CommandResult:
-    """Show all figures that a broker tells, under RocketMQ's names."""
+    """Show all run-time figures of a broker, by RocketMQ's names."""
     brokers = await resolve_brokers(session, broker)
     gathered = await gather(brokers, session.admin.brokers.runtime)
     chosen = {
@@ -162,9 +164,11 @@ async def show_lag(
     session: Session,
     broker: Broker,
     min_lag: Annotated[
-        int, typer.Option("--min-lag", min=0, help="Only queues with such a lag or more.")
+        int, typer.Option("--min-lag", min=0, help="Only queues with at least this lag.")
     ] = 1,
-    orderly: Annotated[bool, typer.Option("--orderly", help="Only orderly consumption.")] = False,
+    orderly: Annotated[
+        bool, typer.Option("--orderly", help="Only groups that consume orderly.")
+    ] = False,
 ) -> CommandResult:
     """Show the lag of every group on a broker, queue by queue."""
     brokers = await resolve_brokers(session, broker, only_masters=True)
@@ -209,10 +213,10 @@ async def config(
     pattern: KeyPattern = None,
     changes: Changes = None,
     only_masters: Annotated[
-        bool, typer.Option("--masters", help="Of a cluster: not its slaves.")
+        bool, typer.Option("--masters", help="Of a cluster: only masters.")
     ] = False,
 ) -> CommandResult | None:
-    """Show the settings of a broker, or change some of them while it runs."""
+    """Show the settings of a broker, or change some at run time."""
     brokers = await resolve_brokers(session, broker, only_masters=only_masters)
     gathered = await gather(brokers, session.admin.brokers.settings)
     if changes:
@@ -223,7 +227,7 @@ async def config(
         for at, settings in gathered.responses.items()
     }
     if not any(chosen.values()):
-        raise TargetError(f"{broker} has no setting like {pattern!r}")
+        raise TargetError(f"{broker} has no setting that matches {pattern!r}")
     parts = [key_values(pairs.items(), title=f"Broker {name}") for name, pairs in chosen.items()]
     return CommandResult(chosen, parts, gathered.warnings)
 
@@ -240,7 +244,7 @@ async def _change(
         if unknown:
             raise TargetError(
                 f"{at.label} has no setting {', '.join(unknown)}; "
-                f"`tianzhou broker config {at.name}` shows them"
+                f"see `tianzhou broker config {at.name}`"
             )
         for key, value in changes.items():
             session.print(f"  {at.label}: {key} {_hide(key, settings[key])} -> {_hide(key, value)}")
@@ -264,11 +268,11 @@ async def _change(
 )  # fmt: skip
 async def show_statistic(
     session: Session,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Such as TOPIC_PUT_NUMS.")],
-    key: Annotated[str, typer.Argument(metavar="KEY", help="A topic, or topic@group.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Statistic, such as TOPIC_PUT_NUMS.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Topic, or topic@group.")],
     broker: BrokerOption = None,
 ) -> CommandResult:
-    """Show one of the statistics that brokers keep: last minute, hour and day."""
+    """Show a statistic of the brokers over the last minute, hour and day."""
     brokers = await masters(session, broker=broker)
     gathered = await gather(brokers, lambda at: session.admin.brokers.statistic(at, name, key))
     rows = [
@@ -280,7 +284,7 @@ async def show_statistic(
     ]
     keys = ("broker", "period", "sum", "tps", "average")
     data = [dict(zip(keys, row, strict=True)) for row in rows]
-    notes = [] if rows else [f"no broker has counted {name} of {key}"]
+    notes = [] if rows else [f"no broker has a statistic {name} of {key}"]
     columns = ["!broker", "last", ">sum", ">per second", ">average"]
     return CommandResult(
         data, [table(columns, rows)] if rows else [], gathered.warnings, notes=notes
@@ -298,28 +302,28 @@ async def clean(
     session: Session,
     what: Annotated[
         CleanTarget,
-        typer.Argument(help="Expired log files, expired queue files, or queues of lost topics."),
+        typer.Argument(help="Expired log files, expired queue files, or queues of deleted topics."),
     ],
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
 ) -> None:
-    """Let brokers tidy up now what they would tidy up later."""
+    """Clean now what brokers clean periodically."""
     brokers = await masters(session, cluster, broker)
     actions = {
         CleanTarget.LOG: ("delete expired log files", session.admin.brokers.clean_log),
         CleanTarget.QUEUES: ("delete expired queue files", session.admin.brokers.clean_queues),
         CleanTarget.TOPICS: (
-            "delete queues of topics that are gone",
+            "delete queues of deleted topics",
             session.admin.brokers.clean_topics,
         ),
     }
-    words, ask = actions[what]
+    action, ask = actions[what]
     names = ", ".join(at.name for at in brokers)
-    if not session.confirm(f"{words} on {names}"):
+    if not session.confirm(f"{action} on {names}"):
         return
     done = await gather(brokers, ask)
     warn_all(session, done.warnings)
-    session.print(f"{', '.join(at.name for at in done.responses)}: asked to {words}")
+    session.print(f"{', '.join(at.name for at in done.responses)}: requested to {action}")
 
 
 @command(
@@ -327,10 +331,10 @@ async def clean(
     examples=["tianzhou broker ha broker-a", "tianzhou broker ha broker-a --watch"],
 )  # fmt: skip
 async def show_ha(session: Session, broker: Broker) -> CommandResult:
-    """Show how brokers replicate (5.x): the slaves of a master, or the master of a slave."""
+    """Show replication (5.x): the slaves of a master, or the master of a slave."""
     gathered = await gather(await resolve_brokers(session, broker), session.admin.brokers.ha_status)
     if not gathered.responses:
-        raise TargetError(f"{broker} tells nothing of replication: {'; '.join(gathered.warnings)}")
+        raise TargetError(f"{broker} reports no replication status: {'; '.join(gathered.warnings)}")
     data = {at.label: msgspec.to_builtins(info) for at, info in gathered.responses.items()}
     rows = [
         row
@@ -367,10 +371,10 @@ async def set_flush_offset(
     session: Session,
     broker: Broker,
     log_offset: Annotated[
-        int, typer.Argument(metavar="BYTES", min=0, help="An offset in the master's log.")
+        int, typer.Argument(metavar="BYTES", min=0, help="Log offset of the master.")
     ],
 ) -> None:
-    """Tell a slave how far its master's log is on disk (5.x); a master takes no notice."""
+    """Set the flushed log offset of its master on a slave (5.x); a master ignores it."""
     brokers = await resolve_brokers(session, broker)
     names = ", ".join(at.label for at in brokers)
     if not session.confirm(f"set the flush offset of the master to {log_offset:,} on {names}"):

@@ -1,4 +1,4 @@
-"""`tianzhou cluster`: clusters and their brokers, and what they do right now."""
+"""`tianzhou cluster`: clusters, their brokers, live rates, latency, faults, exports."""
 
 import asyncio
 import itertools
@@ -38,12 +38,12 @@ from tianzhou.protocol.bodies.route import ClusterInfo
 if TYPE_CHECKING:
     from tianzhou.client import Producer
 
-app = typer.Typer(name="cluster", no_args_is_help=True, help="Look at clusters.")
+app = typer.Typer(name="cluster", no_args_is_help=True, help="Show and watch clusters.")
 
 
 @command(app, "list", reads=True, examples=["tianzhou cluster list"])
 async def list_clusters(session: Session) -> CommandResult:
-    """List the clusters that the nameserver knows, and their brokers."""
+    """List the clusters and their brokers."""
     info: ClusterInfo = await session.admin.clusters.info()
     data = [
         {
@@ -77,7 +77,7 @@ async def list_clusters(session: Session) -> CommandResult:
     examples=["tianzhou cluster show", "tianzhou cluster show --cluster DefaultCluster --watch"],
 )  # fmt: skip
 async def show_cluster(session: Session, cluster: ClusterOption = None) -> CommandResult:
-    """Show each broker: version, rates, totals of today, disk, how long it runs."""
+    """Show each broker: version, rates, totals of today, disk usage, uptime."""
     admin = session.admin
     result = await snapshot(
         admin.brokers, admin.groups, admin.clusters, cluster=cluster, backlog=False
@@ -117,17 +117,17 @@ def _cluster_table(name: str, brokers: list[BrokerRates], session: Session) -> R
 async def top(
     session: Session,
     cluster: ClusterOption = None,
-    count: Annotated[int, typer.Option("--groups", min=0, help="Groups to show.")] = 10,
+    count: Annotated[int, typer.Option("--groups", min=0, help="Number of groups to show.")] = 10,
 ) -> CommandResult:
-    """Watch a cluster live: rates in and out, latency, what waits, and the largest backlogs.
+    """Watch a cluster live: rates in and out, latency, waiting requests, largest backlogs.
 
-    Latency (p99, max) is that of messages stored since the last look, in steps of 0, 10, 50, 100 ms
-    and so on; the first look, and the only one with --once, has it as the broker reckons it.
+    Latency (p99, max) is of messages stored since the last refresh, in buckets of 0, 10, 50, 100 ms
+    and so on; the first refresh, and --once, show the figures of the broker itself.
     """
     admin = session.admin
     result = await snapshot(admin.brokers, admin.groups, admin.clusters, cluster=cluster)
     latency = session.state_of(StoreLatencyWindow)
-    since = "the last look" if latency.has_previous else "the start of the broker"
+    since = "the last refresh" if latency.has_previous else "the broker start"
     result = replace(result, brokers=latency.update(result.brokers))
     groups = [each for each in result.groups if not is_system_group(each.group) or each.lag]
     in_tps = sum(each.in_tps or 0 for each in result.brokers)
@@ -156,7 +156,7 @@ async def top(
 
 def _top_brokers(result: Snapshot) -> RenderableType:
     return table(
-        ["!broker", ">id", ">in/s", ">out/s", ">p99 ms", ">max ms", ">answer ms",
+        ["!broker", ">id", ">in/s", ">out/s", ">p99 ms", ">max ms", ">response ms",
          ">sends", ">pulls", ">disk"],
         (
             (
@@ -188,7 +188,7 @@ def _disk(each: BrokerRates) -> Text | None:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """How long one broker takes to store a message."""
+    """Store latency of one broker."""
 
     cluster: str
     broker: str
@@ -210,24 +210,25 @@ async def latency(
     session: Session,
     cluster: ClusterOption = None,
     count: Annotated[
-        int, typer.Option("--count", min=1, max=1_000_000, help="Messages for each broker.")
+        int, typer.Option("--count", min=1, max=1_000_000, help="Messages per broker.")
     ] = 100,
     size_bytes: Annotated[
-        int, typer.Option("--size", min=1, max=4 * 1024 * 1024, help="Bytes of a body.")
+        int, typer.Option("--size", min=1, max=4 * 1024 * 1024, help="Body size in bytes.")
     ] = 128,
     as_lines: Annotated[
-        bool, typer.Option("--lines", help="A line for each broker: time|room|cluster|broker|ms.")
+        bool, typer.Option("--lines", help="One line per broker: time|room|cluster|broker|ms.")
     ] = False,
     room: Annotated[
-        str, typer.Option("--room", metavar="NAME", help="With --lines: where this is measured.")
+        str,
+        typer.Option("--room", metavar="NAME", help="With --lines: machine room of this client."),
     ] = "noname",
 ) -> CommandResult:
-    """Measure how long each broker takes to store a message: one after the other, to its own topic.
+    """Measure the store latency of each broker with messages sent one after the other.
 
-    Every master has a topic of its own name, which nobody consumes. The first message, which opens
-    the connection, is not counted in the times.
+    They go to the topic named like the broker, which every master has and no group consumes. The
+    first message, which opens the connection, is not counted.
     """
-    from tianzhou.client import Producer  # Only this verb needs a client.
+    from tianzhou.client import Producer  # Only this command needs a client.
 
     body = b"a" * size_bytes
     async with Producer("tianzhou_latency", settings=session.client_settings()) as producer:
@@ -284,10 +285,10 @@ async def _latency_of(producer: "Producer", at: BrokerRef, count: int, body: byt
 async def watch(
     session: Session,
     every: Annotated[
-        float, typer.Option("--every", metavar="SECONDS", min=0.2, help="How often to look.")
+        float, typer.Option("--every", metavar="SECONDS", min=0.2, help="Interval between checks.")
     ] = 60.0,
     rounds: Annotated[
-        int | None, typer.Option("--rounds", min=1, help="End after so many looks.")
+        int | None, typer.Option("--rounds", min=1, help="Exit after this many checks.")
     ] = None,
     wait_s: Annotated[
         float,
@@ -296,15 +297,15 @@ async def watch(
             metavar="SECONDS",
             min=0,
             max=300,
-            help="How long to watch queues that have a backlog; 0 does not look for stuck ones.",
+            help="How long to observe queues with a backlog; 0 does not check for stuck queues.",
         ),
     ] = WATCH_S,
     expect: ExpectOption = None,
 ) -> None:
-    """Watch a cluster for faults, until Ctrl-C: tell each one when it comes and when it is gone.
+    """Watch a cluster for faults until Ctrl-C; print each when it appears and when it is solved.
 
-    Looks for what `tianzhou doctor` looks for, again and again, brokers that are gone included. One
-    line for each change, for a terminal, a log, or with --json for a program that raises alarms.
+    Runs the checks of `tianzhou doctor` periodically, missing brokers included. One line for each
+    change, for a terminal, a log, or with --json for a program that raises alarms.
     """
     before: list[Finding] = []
     history = BrokerHistory(session, expect)
@@ -312,7 +313,7 @@ async def watch(
         try:
             found = await examine(session.admin, history.presence, wait_s=wait_s)
         except TianzhouError as e:
-            what, advice = str(e), "it is tried again"
+            what, advice = str(e), "retried at the next check"
             found = [Finding(Level.ERROR, WATCH, session.target.namesrv, what, advice)]
         history.save()
         after = with_unseen(before, found)
@@ -354,7 +355,7 @@ class What(StrEnum):
         "tianzhou cluster export metadata --folder backup",
         "tianzhou cluster export metadata --only topics --special",
         "tianzhou cluster export configs --cluster DefaultCluster",
-        "tianzhou cluster export metrics --json        to standard output, no file",
+        "tianzhou cluster export metrics --json        # to standard output, no file",
     ],
 )  # fmt: skip
 async def export_cluster(
@@ -363,22 +364,22 @@ async def export_cluster(
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
     folder: Annotated[
-        Path, typer.Option("--folder", metavar="FOLDER", help="Where the file goes.")
+        Path, typer.Option("--folder", metavar="FOLDER", help="Target folder of the file.")
     ] = Path(),
     only: Annotated[
-        str | None, typer.Option("--only", help="Of the metadata: topics, or groups.")
+        str | None, typer.Option("--only", help="Part of the metadata: topics or groups.")
     ] = None,
     special: Annotated[
-        bool, typer.Option("--special", help="Also retry topics and dead letters.")
+        bool, typer.Option("--special", help="Include retry and dead-letter topics.")
     ] = False,
 ) -> CommandResult:
-    """Export a cluster as JSON, in the layout of `mqadmin`: its topics and groups, settings, rates.
+    """Export topics and groups, settings, or rates as JSON, in the layout of `mqadmin`.
 
     The file is metadata.json (topic.json, subscriptionGroup.json with --only), configs.json or
     metrics.json. Queues of a topic that is on several brokers are added up.
     """
     if only not in (None, *_ONLY) or (what is not What.METADATA and (only or special)):
-        raise ConfigError("--only takes topics or groups; it and --special are for metadata")
+        raise ConfigError("--only (topics or groups) and --special are options of metadata")
     admin = session.admin
     brokers = await admin.clusters.brokers(cluster=cluster, broker=broker)
     if what is What.METADATA:
@@ -404,7 +405,7 @@ _ONLY = {
     "topics": ("topicConfigTable", "topic.json"),
     "groups": ("subscriptionGroupTable", "subscriptionGroup.json"),
 }
-"""What --only takes: the table that stays, and the file."""
+"""Values of --only: the table to export, and the file name."""
 
 
 def _write_document(path: Path, document: export.Document) -> Path:

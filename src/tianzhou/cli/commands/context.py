@@ -1,4 +1,4 @@
-"""`tianzhou context`: named clusters, so that nobody has to remember addresses."""
+"""`tianzhou context`: named clusters, used in place of nameserver addresses."""
 
 import json
 from pathlib import Path
@@ -58,31 +58,37 @@ def add(
         str, typer.Option("--namesrv", "-n", metavar="ADDR", help="Nameservers, separated by ';'.")
     ],
     access_key: Annotated[
-        str | None, typer.Option("--access-key", metavar="KEY", help="Account to use there.")
+        str | None, typer.Option("--access-key", metavar="KEY", help="Access key of the account.")
     ] = None,
     secret_key: Annotated[
-        str | None, typer.Option("--secret-key", metavar="KEY", help="Its secret.")
+        str | None, typer.Option("--secret-key", metavar="KEY", help="Secret key of the account.")
     ] = None,
     tls: Annotated[bool, typer.Option("--tls", help="Connect with TLS.")] = False,
     tls_ca: Annotated[
         Path | None,
-        typer.Option("--tls-ca", metavar="FILE", help="Authorities to trust, PEM; implies --tls."),
+        typer.Option(
+            "--tls-ca", metavar="FILE", help="CA certificates to trust, PEM; implies --tls."
+        ),
     ] = None,
     tls_cert: Annotated[
         Path | None,
         typer.Option(
-            "--tls-cert", metavar="FILE", help="Certificate to show, PEM, where servers want one."
+            "--tls-cert",
+            metavar="FILE",
+            help="Client certificate, PEM, for servers that require one.",
         ),
     ] = None,
     tls_key: Annotated[
         Path | None,
         typer.Option(
-            "--tls-key", metavar="FILE", help="Its key, PEM, if it is in a file of its own."
+            "--tls-key",
+            metavar="FILE",
+            help="Key of the client certificate, PEM, if not in the same file.",
         ),
     ] = None,
-    use: Annotated[bool, typer.Option("--use", help="Use it from now on.")] = False,
+    use: Annotated[bool, typer.Option("--use", help="Make it the current context.")] = False,
 ) -> None:
-    """Add a context, or change one of that name: tianzhou context add prod -n ns1:9876 --use."""
+    """Add or replace a context: tianzhou context add prod -n ns1:9876 --use."""
     command = "tianzhou context add"
     contexts = _load(command)
     try:
@@ -93,7 +99,7 @@ def add(
     if (access_key is None) != (secret_key is None):
         print_error(command, "an account needs both --access-key and --secret-key")
         raise typer.Exit(USAGE_ERROR)
-    papers = [_absolute(command, path) for path in (tls_ca, tls_cert, tls_key)]
+    tls_files = [_absolute(command, path) for path in (tls_ca, tls_cert, tls_key)]
     if tls_key is not None and tls_cert is None:
         print_error(command, "--tls-key needs --tls-cert")
         raise typer.Exit(USAGE_ERROR)
@@ -101,61 +107,63 @@ def add(
         namesrv=namesrv,
         access_key=access_key,
         secret_key=secret_key,
-        tls=tls or any(papers),
-        tls_ca=papers[0],
-        tls_cert=papers[1],
-        tls_key=papers[2],
+        tls=tls or any(tls_files),
+        tls_ca=tls_files[0],
+        tls_cert=tls_files[1],
+        tls_key=tls_files[2],
     )
     chosen = name if use or not contexts.contexts else contexts.current
     changed = Contexts(current=chosen, contexts=contexts.contexts | {name: context})
-    in_use = "; it is in use" if chosen == name else f"; `tianzhou context use {name}` uses it"
+    in_use = "; now current" if chosen == name else f"; switch with `tianzhou context use {name}`"
     _change(command, changed, f"context {name}: {namesrv}{in_use}")
 
 
 def _absolute(command: str, path: Path | None) -> str | None:
     if path is not None and not path.is_file():
-        print_error(command, f"{path}: there is no such file")
+        print_error(command, f"{path}: no such file")
         raise typer.Exit(USAGE_ERROR)
     return None if path is None else str(path.absolute())
 
 
 @app.command("use", cls=CommandWithExamples)
 def use(name: Name) -> None:
-    """Use a context from now on, wherever neither --namesrv nor NAMESRV_ADDR says otherwise."""
+    """Make a context current: used where neither --namesrv nor NAMESRV_ADDR is given."""
     contexts = _load("tianzhou context use")
     context = _check("tianzhou context use", contexts, name)
     changed = Contexts(current=name, contexts=contexts.contexts)
-    _change("tianzhou context use", changed, f"context {name}: in use, {context.namesrv}")
+    _change("tianzhou context use", changed, f"context {name}: now current, {context.namesrv}")
 
 
 @app.command("remove", cls=CommandWithExamples)
 def remove(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be done, change nothing.")
     ] = False,
 ) -> None:
-    """Forget a context."""
+    """Remove a context."""
     contexts = _load("tianzhou context remove")
     _check("tianzhou context remove", contexts, name)
     if dry_run:
-        print_line(f"would forget context {name}; nothing was changed")
+        print_line(f"would remove context {name}; nothing was changed")
         raise typer.Exit(OK)
     if not yes:
-        typer.confirm(f"Forget context {name}?", abort=True, err=True)
+        typer.confirm(f"Remove context {name}?", abort=True, err=True)
     rest = {key: value for key, value in contexts.contexts.items() if key != name}
     current = None if contexts.current == name else contexts.current
     _change(
-        "tianzhou context remove", Contexts(current=current, contexts=rest), f"context {name}: gone"
+        "tianzhou context remove",
+        Contexts(current=current, contexts=rest),
+        f"context {name}: removed",
     )
 
 
 @app.command("list", cls=CommandWithExamples)
 def list_contexts(
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the contexts, and which one is in use."""
+    """List the contexts; * marks the current one."""
     contexts = _load("tianzhou context list")
     if as_json:
         shown = {name: each.without_secret() for name, each in contexts.contexts.items()}
@@ -163,7 +171,7 @@ def list_contexts(
         print_line(json.dumps(data, indent=2, ensure_ascii=False))
         return
     if not contexts.contexts:
-        print_line("no context yet; `tianzhou context add NAME --namesrv ADDR` makes one")
+        print_line("no contexts; add one with `tianzhou context add NAME --namesrv ADDR`")
         return
     rows = (
         ("*" if name == contexts.current else "", name, each.namesrv, each.access_key, each.tls)

@@ -1,8 +1,4 @@
-"""`tianzhou dlq`: dead letters, the messages that a group gave up on.
-
-They lie in the topic %DLQ%group. Sending them again goes to the retry topic of that group, so that
-no other group gets them a second time; their consumers see the original topic.
-"""
+"""`tianzhou dlq`: dead letters, the messages whose retries a group used up."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -27,13 +23,13 @@ from tianzhou.message import StoredMessage
 from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from tianzhou.protocol.records.message_id import id_of
 
-app = typer.Typer(name="dlq", no_args_is_help=True, help="Look after dead letters.")
+app = typer.Typer(name="dlq", no_args_is_help=True, help="List, resend and export dead letters.")
 
 Since = Annotated[
-    str | None, typer.Option("--since", metavar="TIME", help="Only those since then.")
+    str | None, typer.Option("--since", metavar="TIME", help="Only those stored since this time.")
 ]
 Ids = Annotated[
-    list[str] | None, typer.Option("--id", metavar="ID", help="Only this one; may be repeated.")
+    list[str] | None, typer.Option("--id", metavar="ID", help="Only this message; may be repeated.")
 ]
 
 
@@ -53,10 +49,10 @@ class DeadRow:
 async def list_dead(
     session: Session,
     group: Annotated[
-        str | None, typer.Argument(metavar="[GROUP]", help="Its dead letters, one by one.")
+        str | None, typer.Argument(metavar="[GROUP]", help="List the dead letters of this group.")
     ] = None,
     since: Since = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 64,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number.")] = 64,
 ) -> CommandResult:
     """List the groups that have dead letters, or the dead letters of one group."""
     if group is None:
@@ -70,7 +66,7 @@ async def list_dead(
 
 async def _list_groups(session: Session) -> CommandResult:
     topics = session.admin.topics
-    await session.admin.clusters.brokers()  # without a broker nothing can be said
+    await session.admin.clusters.brokers()  # raises TargetError if no broker is registered
     names = [name for name in await topics.names() if name.startswith(DLQ_TOPIC_PREFIX)]
     rows: list[DeadRow] = []
     warnings: list[str] = []
@@ -109,7 +105,7 @@ def _dead_letters(
         "tianzhou dlq resend billing --dry-run",
         "tianzhou dlq resend billing --since 1h --yes",
         "tianzhou dlq resend billing --id AC14000100002A139A5C0D1F7E5A0001 --yes",
-        "tianzhou dlq resend billing --to-topic orders --yes      every group of it gets them",
+        "tianzhou dlq resend billing --to-topic orders --yes      # to every group of the topic",
     ],
 )  # fmt: skip
 async def resend(
@@ -119,21 +115,23 @@ async def resend(
     ids: Ids = None,
     to_topic: Annotated[
         str | None,
-        typer.Option("--to-topic", metavar="TOPIC", help="Send there, not to the group alone."),
+        typer.Option(
+            "--to-topic", metavar="TOPIC", help="Resend to this topic, not only to the group."
+        ),
     ] = None,
 ) -> CommandResult | None:
-    """Send dead letters again, to the group that gave them up. They also stay where they are."""
+    """Send dead letters to their group again. The dead-letter queue keeps them."""
     found = [each async for each in _dead_letters(session, group, since, ids)]
     if ids and len(found) < len(ids):
         raise TargetError(f"only {len(found)} of {len(ids)} ids are dead letters of {group}")
     if not found:
-        return CommandResult([], notes=["there is nothing to send"])
+        return CommandResult([], notes=["no dead letters to resend"])
     goal = to_topic or RETRY_TOPIC_PREFIX + group
     if not session.confirm(f"send {plural(len(found), 'dead letter')} to {goal}"):
         return None
     queues = await session.admin.messages.write_queues(goal)
     if not queues:
-        raise TargetError(f"no broker takes messages of {goal} now")
+        raise TargetError(f"no broker accepts messages for {goal}")
     done: list[dict[str, str]] = []
     failures: list[str] = []
     with Progress(console=session.err, transient=True, disable=not session.err.is_terminal) as bar:
@@ -158,11 +156,11 @@ async def export(
     session: Session,
     group: Group,
     to: Annotated[
-        str, typer.Option("--to", metavar="FILE", help="A file, one JSON object a line; - stdout.")
+        str, typer.Option("--to", metavar="FILE", help="Target file; - for standard output.")
     ],
     since: Since = None,
 ) -> CommandResult | None:
-    """Write the dead letters of a group into a file, as JSON lines."""
+    """Export the dead letters of a group as JSON lines."""
     letters = _dead_letters(session, group, since)
     found = [message_data(message, at.broker.name) async for at, message in letters]
     lines = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in found)
@@ -175,7 +173,7 @@ async def export(
 
 
 def _write(path: Path, text: str) -> None:
-    """A whole file; the command has nothing else to do meanwhile. Raises ConfigError."""
+    """Write a file; blocking is fine in a command. Raises ConfigError."""
     try:
         path.write_text(text)
     except OSError as e:

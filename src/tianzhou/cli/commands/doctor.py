@@ -1,4 +1,4 @@
-"""`tianzhou doctor`: the usual faults of a cluster, and what to do about each."""
+"""`tianzhou doctor`: common faults of a cluster, and how to fix them."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -29,17 +29,17 @@ ExpectOption = Annotated[
     typer.Option(
         "--expect",
         metavar="BROKER",
-        help="A broker that must be registered, NAME or NAME[ID] for a slave, or a number: at "
-        "least so many. Again for another one.",
+        help="A broker that must be registered: NAME, NAME[ID] for a slave, or a minimum number "
+        "of brokers. May be repeated.",
     ),
 ]
 
 
 class BrokerHistory:
-    """What a verb knows of the brokers of its cluster, kept in a file between two runs."""
+    """The brokers of the cluster that earlier runs saw, saved in a file."""
 
     def __init__(self, session: Session, expect: list[str] | None) -> None:
-        """Raises ConfigError for an expectation that cannot be read."""
+        """Raises ConfigError for an invalid --expect."""
         self._session = session
         self._seen = SeenBrokers(contexts_path().parent, session.admin.namesrv.addresses)
         expected = [expectation(each) for each in expect or ()]
@@ -61,7 +61,7 @@ class BrokerHistory:
         "tianzhou doctor", "tianzhou doctor --json", "tianzhou doctor --wait 10",
         "tianzhou doctor --expect broker-a --expect broker-b",
         "tianzhou doctor --expect 3",
-        "tianzhou doctor --forget broker-b        it was removed on purpose",
+        "tianzhou doctor --forget broker-b        # it was removed on purpose",
     ],
 )  # fmt: skip
 async def doctor(
@@ -73,7 +73,7 @@ async def doctor(
             metavar="SECONDS",
             min=0,
             max=300,
-            help="How long to watch queues that have a backlog; 0 does not look for stuck ones.",
+            help="How long to observe queues with a backlog; 0 does not check for stuck queues.",
         ),
     ] = WATCH_S,
     expect: ExpectOption = None,
@@ -82,21 +82,21 @@ async def doctor(
         typer.Option(
             "--forget",
             metavar="BROKER",
-            help="Accept that a broker is gone, by its name; `all` for every one that is missing.",
+            help="Forget a missing broker by name; `all` forgets every missing one.",
         ),
     ] = None,
 ) -> CommandResult:
-    """Find the usual faults of a cluster, and say what to do.
+    """Diagnose a cluster: find common faults and how to fix them.
 
-    Looks for: brokers that were there at an earlier look and are gone, nameservers that are away or
-    disagree, advertised addresses that lead nowhere, clocks that differ, full disks, members that
-    subscribe differently, queues that stand still, dead letters, topics and groups that are created
-    by themselves. Exit code 1 if there is an error.
+    Checks for: brokers that an earlier run saw and that are missing, nameservers that are down or
+    disagree, advertised addresses that cannot be reached, clock skew, full disks, members with
+    different subscriptions, stuck queues, dead letters, automatic creation of topics and groups.
+    Exit code 1 if there is an error.
     """
     history = BrokerHistory(session, expect)
     if forget:
         for gone in history.presence.forget(forget, await registered_brokers(session.admin)):
-            session.print(f"{gone.label} ({gone.address}) is forgotten")
+            session.print(f"{gone.label} ({gone.address}) forgotten")
     findings = await examine(session.admin, history.presence, wait_s=wait_s)
     history.save()
     lines = KeyValues(map(_line, findings))

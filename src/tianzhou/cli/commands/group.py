@@ -51,7 +51,7 @@ from tianzhou.errors import ConfigError, RequestError, TargetError
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.queues import SetMessageRequestModeBody
 
-app = typer.Typer(name="group", no_args_is_help=True, help="Look after consumer groups.")
+app = typer.Typer(name="group", no_args_is_help=True, help="Manage consumer groups.")
 
 TopicOption = Annotated[
     str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic.")
@@ -66,9 +66,9 @@ async def list_groups(
     session: Session,
     pattern: Pattern = None,
     cluster: ClusterOption = None,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Also the system's own.")] = False,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Include system groups.")] = False,
 ) -> CommandResult:
-    """List the groups: members online, what they consume, how far they lag behind."""
+    """List the groups: members online, topics, lag, consume rate."""
     groups = session.admin.groups
     brokers = await masters(session, cluster)
     tables = await gather(brokers, groups.all_configs)
@@ -114,9 +114,9 @@ async def show_group(
     broker: BrokerOption = None,
     through: Through = None,
 ) -> CommandResult:
-    """Show a group: its members, what they subscribe to, and the lag of each queue.
+    """Show a group: its members, their subscriptions, and the lag of each queue.
 
-    Members that subscribe differently lose messages; they are named, both sides.
+    Members with different subscriptions lose messages; a warning names them.
     """
     admin = session.admin
     brokers = await masters(session, cluster, broker)
@@ -125,7 +125,7 @@ async def show_group(
         brokers = [at for at in brokers if at.name in on]
     overview = await load_overview(admin.groups, admin.clusters, group, topic, brokers=brokers)
     conflicts = [
-        f"members subscribe differently to {each.describe()}" for each in overview.conflicts
+        f"members have different subscriptions to {each.describe()}" for each in overview.conflicts
     ]
     warnings = [*overview.warnings, *conflicts]
     parts = [head(overview)]
@@ -133,7 +133,7 @@ async def show_group(
         parts.append(members_table(overview))
     if overview.queues:
         parts.append(lag_table(overview.queues, session.now_ms))
-    notes = [] if overview.members else ["nobody is online"]
+    notes = [] if overview.members else ["no member is online"]
     return CommandResult(overview_data(overview), parts, warnings, notes=notes)
 
 
@@ -148,11 +148,11 @@ async def show_members(
         str | None, typer.Option("--client", metavar="ID", help="Only this member.")
     ] = None,
     stacks: Annotated[
-        bool, typer.Option("--stacks", help="Also the stacks of its threads.")
+        bool, typer.Option("--stacks", help="Include the stacks of its threads.")
     ] = False,
     broker: BrokerOption = None,
 ) -> CommandResult:
-    """Ask each member what it does: queues with what waits in them, rates, settings."""
+    """Show the state of each member: its queues with cached messages, rates, settings."""
     groups = session.admin.groups
     brokers = await masters(session, broker=broker)
     online = await gather(brokers, lambda at: groups.connection(at, group))
@@ -164,8 +164,8 @@ async def show_members(
         if connection.client_id and client_id in (None, connection.client_id)
     }
     if not through:
-        who = f"{client_id} of {group}" if client_id else f"nobody of {group}"
-        raise TargetError(f"{who} is not online" if client_id else f"{who} is online")
+        member = f"member {client_id}" if client_id else "no member"
+        raise TargetError(f"{member} of {group} is {'not ' if client_id else ''}online")
     parts: list[RenderableType] = []
     data: list[object] = []
     warnings = list(online.warnings)
@@ -192,10 +192,10 @@ async def show_producers(
     broker: BrokerOption = None,
     topic: Annotated[
         str | None,
-        typer.Option("--topic", "-t", metavar="TOPIC", help="Only on the brokers that have it."),
+        typer.Option("--topic", "-t", metavar="TOPIC", help="Only on the brokers of this topic."),
     ] = None,
 ) -> CommandResult:
-    """List the producers that are connected, by their group."""
+    """List the connected producers by group."""
     groups = session.admin.groups
     brokers = await masters(session, broker=broker)
     if topic is not None:
@@ -233,17 +233,17 @@ async def allocate(
     topic: Topic,
     members: Annotated[
         list[str],
-        typer.Argument(metavar="MEMBER...", help="Client ids, or stand-ins such as addresses."),
+        typer.Argument(metavar="MEMBER...", help="Client ids, or any distinct names."),
     ],
     strategy: Annotated[
-        str, typer.Option("--strategy", help="How members divide: average, circle or hash.")
+        str, typer.Option("--strategy", help="Allocation strategy: average, circle or hash.")
     ] = "average",
 ) -> CommandResult:
-    """Show which queues of a topic each member of a group would get, if these were its members.
+    """Show which queues of a topic each of these members would get.
 
-    Members sort queues and ids and compute their shares themselves; this computes the same.
+    This computes the same allocation as the clients do when they rebalance.
     """
-    from tianzhou.client.group import rebalance  # Only this verb needs it.
+    from tianzhou.client.group import rebalance  # Only this command needs it.
     from tianzhou.client.queues import Queue, java_order
 
     strategies = {
@@ -252,10 +252,10 @@ async def allocate(
         "hash": rebalance.consistent_hash(),
     }
     if strategy not in strategies:
-        raise ConfigError(f"--strategy {strategy!r} is none of: {', '.join(strategies)}")
+        raise ConfigError(f"--strategy {strategy!r} is not one of: {', '.join(strategies)}")
     names = [name.strip() for name in members if name.strip()]
     if not names or len(set(names)) != len(names):
-        raise ConfigError("members must be named, each once")
+        raise ConfigError("pass at least one member, each only once")
     found = await session.admin.messages.read_queues(topic)
     queues = [Queue(topic, at.broker.name, at.queue_id) for at in found]
     if not queues:
@@ -274,7 +274,7 @@ async def allocate(
         }
     }
     shown = table(
-        ["member", ">queues", "which"],
+        ["member", ">queues", "queue ids"],
         (
             (name, len(mine), ", ".join(f"{q.broker_name}/{q.queue_id}" for q in mine) or None)
             for name, mine in own.items()
@@ -297,7 +297,7 @@ async def create_group(
     broker: BrokerOption = None,
     settings: GroupOptions = GroupOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """Create a group on all brokers, or on those that are named."""
+    """Create a group on all brokers, or on those of --cluster or --broker."""
     refuse_removals(settings.remove_attribute, "group")
     brokers = await masters(session, cluster, broker)
     tables = await gather(brokers, session.admin.groups.all_configs)
@@ -313,7 +313,7 @@ async def create_group(
     app, "update",
     examples=[
         "tianzhou group update billing --retries 3",
-        "tianzhou group update billing --no-consume    stop it everywhere, for now",
+        "tianzhou group update billing --no-consume    # stop consuming everywhere",
     ],
 )  # fmt: skip
 async def update_group(
@@ -325,9 +325,9 @@ async def update_group(
     or_create: OrCreate = False,
     from_defaults: FromDefaults = False,
 ) -> None:
-    """Change a group where it exists; what is not named stays as it is."""
+    """Change a group where it exists; options that are not given stay as they are."""
     if not (or_create or from_defaults) and settings == GroupOptions():
-        raise ConfigError("nothing to change; say --consume, --retries, --broadcast, ...")
+        raise ConfigError("nothing to change; pass --consume, --retries, --broadcast, ...")
     groups = session.admin.groups
     tables = await gather(await masters(session, cluster, broker), groups.all_configs)
     plain = SubscriptionGroupConfig(group_name=group)
@@ -337,7 +337,9 @@ async def update_group(
         if group in configs or or_create
     }
     if not there:
-        raise TargetError(f"there is no group {group!r}; `tianzhou group create {group}` makes it")
+        raise TargetError(
+            f"there is no group {group!r}; create it with `tianzhou group create {group}`"
+        )
     done = await gather(there, lambda at: groups.put(at, settings.of(there[at])))
     warn_all(session, (*tables.warnings, *done.warnings))
     report_changed(
@@ -355,7 +357,7 @@ async def delete_group(
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
     keep_offsets: Annotated[
-        bool, typer.Option("--keep-offsets", help="Keep how far it has consumed.")
+        bool, typer.Option("--keep-offsets", help="Keep its committed offsets.")
     ] = False,
 ) -> None:
     """Delete a group, its retry topic and its dead letters."""
@@ -363,7 +365,7 @@ async def delete_group(
     tables = await gather(await masters(session, cluster, broker), groups.all_configs)
     there = [at for at, configs in tables.responses.items() if group in configs]
     if not there:
-        raise TargetError(f"there is no group {group!r}; `tianzhou group list` shows them")
+        raise TargetError(f"there is no group {group!r}; see `tianzhou group list`")
     online = await gather(there, lambda at: groups.connection(at, group))
     members = {
         connection.client_id
@@ -371,9 +373,9 @@ async def delete_group(
         if clients is not None
         for connection in clients.connections
     }
-    who = f" although {len(members)} members are online" if members else ""
+    online_text = f" ({plural(len(members), 'member')} online)" if members else ""
     names = ", ".join(at.name for at in there)
-    if not session.confirm(f"delete group {group} and its dead letters on {names}{who}"):
+    if not session.confirm(f"delete group {group} and its dead letters on {names}{online_text}"):
         return
     done = await groups.delete(group, there, offsets_too=not keep_offsets)
     report_done(session, f"group {group}: deleted", done)
@@ -394,7 +396,7 @@ async def apply(
 ) -> None:
     """Create or change all groups of a file: a JSON list of RocketMQ's group settings.
 
-    A broker takes all of them or, if one is wrong, none; one of 4.9 takes them one by one.
+    A broker applies all of them or, if one is invalid, none; a 4.9 broker applies them one by one.
     """
     configs = read_settings(file, list[SubscriptionGroupConfig])
     names = sorted(config.group_name or "" for config in configs)
@@ -409,11 +411,11 @@ async def apply(
     app, "copy", destroys=True,
     examples=[
         "tianzhou group copy --from broker-a --to broker-c --dry-run",
-        "tianzhou group copy --from broker-a --yes     to all that lack them",
+        "tianzhou group copy --from broker-a --yes     # to all other brokers",
     ],
 )  # fmt: skip
 async def copy(session: Session, source: From, targets: To = None, pattern: Pattern = None) -> None:
-    """Copy the settings of groups, not their offsets, from one broker to new ones."""
+    """Copy the settings of groups, not their offsets, from one broker to others."""
 
     def is_wanted(name: str) -> bool:
         return bool(matching_names([name], pattern)) and not is_system_group(name)
@@ -425,7 +427,7 @@ async def copy(session: Session, source: From, targets: To = None, pattern: Patt
 
 
 class Mode(StrEnum):
-    """How consumers get messages."""
+    """How consumers receive messages."""
 
     PULL = "PULL"
     POP = "POP"
@@ -436,7 +438,7 @@ class Mode(StrEnum):
     examples=[
         "tianzhou group mode billing",
         "tianzhou group mode billing orders POP",
-        "tianzhou group mode billing orders POP --share 2    two neighbours share each queue",
+        "tianzhou group mode billing orders POP --share 2    # each queue is shared with 2 others",
         "tianzhou group mode billing orders PULL --broker broker-a",
     ],
 )  # fmt: skip
@@ -444,24 +446,26 @@ async def mode(
     session: Session,
     group: Group,
     topic: Annotated[
-        str | None, typer.Argument(metavar="[TOPIC]", help="A topic it consumes.")
+        str | None, typer.Argument(metavar="[TOPIC]", help="A topic that the group consumes.")
     ] = None,
     wanted: Annotated[
         Mode | None,
-        typer.Argument(metavar="[MODE]", case_sensitive=False, help="PULL or POP, to set it."),
+        typer.Argument(metavar="[MODE]", case_sensitive=False, help="PULL or POP; sets the mode."),
     ] = None,
     share: Annotated[
         int,
         typer.Option(
-            "--share", min=-1, help="With POP: how many others share a queue; 0 or less: all."
+            "--share",
+            min=-1,
+            help="With POP: how many other members share a queue; 0 or less: all.",
         ),
     ] = 0,
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
 ) -> CommandResult | None:
-    """Show or set whether a group pulls or pops a topic (5.x), for clients that let brokers decide.
+    """Show or set whether a group pulls or pops a topic (5.x).
 
-    Such clients ask the broker for their queues; all others pull, whatever is set here.
+    It applies to clients whose queues the broker assigns; all others pull.
     """
     groups, brokers = session.admin.groups, await masters(session, cluster, broker)
     if wanted is not None and topic is not None:
@@ -469,7 +473,7 @@ async def mode(
             topic=topic, consumer_group=group, mode=wanted.value, pop_share_queue_count=share
         )
         done = await gather(brokers, lambda at: groups.set_mode(at, body))
-        report_done(session, f"group {group}: topic {topic} is for {wanted.value}", done)
+        report_done(session, f"group {group}: topic {topic} set to {wanted.value}", done)
         return None
     gathered = await gather(brokers, groups.modes)
     rows = [
@@ -481,7 +485,9 @@ async def mode(
     keys = ("topic", "broker", "mode", "share")
     data = [dict(zip(keys, row, strict=True)) for row in rows]
     notes = (
-        [] if rows else [f"nothing is set for {group}; brokers' defaultMessageRequestMode counts"]
+        []
+        if rows
+        else [f"no mode is set for {group}; the brokers' defaultMessageRequestMode applies"]
     )
     shown = [table(["topic", "!broker", "mode", ">share"], rows)] if rows else []
     return CommandResult(data, shown, gathered.warnings, notes=notes)

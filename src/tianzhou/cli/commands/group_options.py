@@ -1,4 +1,4 @@
-"""The settings of a consumer group as options of verbs."""
+"""The settings of a consumer group as options of commands."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -15,52 +15,61 @@ from tianzhou.protocol.bodies.groups import GroupRetryPolicy, SubscriptionGroupC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions(OptionGroup):
-    """The settings of a group; None leaves one as it is."""
+    """The settings of a group; None leaves a setting unchanged."""
 
     consume: Annotated[
         bool | None, typer.Option("--consume/--no-consume", help="Whether the group may consume.")
     ] = None
     broadcast: Annotated[
-        bool | None, typer.Option("--broadcast/--no-broadcast", help="Whether it may broadcast.")
+        bool | None,
+        typer.Option("--broadcast/--no-broadcast", help="Whether it may consume by broadcasting."),
     ] = None
     from_min: Annotated[
         bool | None,
-        typer.Option("--from-min/--not-from-min", help="Whether a new one starts at the oldest."),
+        typer.Option(
+            "--from-min/--not-from-min", help="Whether a new group starts at the oldest message."
+        ),
     ] = None
     orderly: Annotated[
-        bool | None, typer.Option("--orderly/--not-orderly", help="Consumed in order (5.x).")
+        bool | None,
+        typer.Option("--orderly/--not-orderly", help="Whether it consumes orderly (5.x)."),
     ] = None
     retries: Annotated[
-        int | None, typer.Option("--retries", min=-1, help="How often a message is tried again.")
+        int | None,
+        typer.Option("--retries", min=-1, help="Retries before a message becomes a dead letter."),
     ] = None
     retry_queues: Annotated[
         int | None, typer.Option("--retry-queues", min=0, help="Queues of its retry topic.")
     ] = None
     broker_id: Annotated[
         int | None,
-        typer.Option("--broker-id", min=0, help="Id of the broker to read from; 0 master."),
+        typer.Option("--broker-id", min=0, help="Id of the broker to read from; 0 is the master."),
     ] = None
     when_slow: Annotated[
         int | None,
-        typer.Option("--broker-id-when-slow", min=0, help="Id to read from when far behind."),
+        typer.Option(
+            "--broker-id-when-slow", min=0, help="Id of the broker to read from with a large lag."
+        ),
     ] = None
     notify: Annotated[
         bool | None,
         typer.Option(
-            "--notify/--no-notify", help="Whether members are told of each other's coming."
+            "--notify/--no-notify", help="Whether members are notified when members change."
         ),
     ] = None
     retry_policy: Annotated[
         str | None,
         typer.Option(
-            "--retry-policy", metavar="JSON", help='{"type": "EXPONENTIAL", ...}, as 5.x has it.'
+            "--retry-policy",
+            metavar="JSON",
+            help='Retry policy of 5.x: {"type": "EXPONENTIAL", ...}.',
         ),
     ] = None
     attribute: Attributes = None
     remove_attribute: RemovedAttributes = None
 
     def of(self, before: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-        """A group with what is given changed, and the rest as it was. Raises ConfigError."""
+        """`before` with the given settings changed. Raises ConfigError."""
         given = {
             "consume_enable": self.consume,
             "consume_broadcast_enable": self.broadcast,

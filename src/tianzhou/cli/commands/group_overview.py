@@ -1,4 +1,4 @@
-"""A consumer group, for programs and for people."""
+"""Output of the group commands: JSON data and tables."""
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -10,7 +10,7 @@ from tianzhou.protocol.bodies.queues import MessageQueue
 
 
 def overview_data(overview: GroupOverview) -> dict[str, object]:
-    """A group for programs."""
+    """A group as JSON data."""
     return {
         "group": overview.group,
         "lag": overview.lag_count,
@@ -61,7 +61,7 @@ def overview_data(overview: GroupOverview) -> dict[str, object]:
 def head(overview: GroupOverview) -> RenderableType:
     settings = {
         f"up to {config.retry_max_times} retries"
-        + ("" if config.consume_enable else ", may not consume")
+        + ("" if config.consume_enable else ", consuming disabled")
         for config in overview.configs.values()
     }
     subscriptions = (f"{topic} [{text}]" for topic, text in overview.subscriptions.items())
@@ -73,7 +73,7 @@ def head(overview: GroupOverview) -> RenderableType:
             ("members", len(overview.members)),
             ("model", f"{model}, {overview.consume_from}" if model else None),
             ("subscriptions", ", ".join(subscriptions) or None),
-            ("settings", "; ".join(sorted(settings)) or "none: created by its first consumer"),
+            ("settings", "; ".join(sorted(settings)) or "none (created by its first consumer)"),
             ("brokers", ", ".join(overview.configs) or None),
         ],
         title=f"Group {overview.group}",
@@ -120,7 +120,7 @@ def lag_table(queues: tuple[QueueProgress, ...], now_ms: int) -> RenderableType:
 
 
 def _behind(queue: QueueProgress, now_ms: int) -> str | None:
-    """How long ago the last consumed message was stored, where others wait behind it."""
+    """Age of the last consumed message if the queue has a backlog."""
     if not queue.lag_count or queue.last_time_ms <= 0:
         return None
     return format_duration(max(now_ms - queue.last_time_ms, 0))
@@ -134,7 +134,7 @@ def _queues_of(info: ConsumerRunningInfo) -> list[tuple[MessageQueue, ProcessQue
 
 
 def running_data(name: str, info: ConsumerRunningInfo) -> dict[str, object]:
-    """What a member tells, for programs."""
+    """The running info of a member as JSON data."""
     queues = [
         {
             "topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id,
@@ -153,9 +153,9 @@ def running_data(name: str, info: ConsumerRunningInfo) -> dict[str, object]:
 
 
 def running_tables(name: str, info: ConsumerRunningInfo) -> list[RenderableType]:
-    """What a member tells, for people."""
+    """The running info of a member as tables."""
     queues = table(
-        ["topic", "!broker", ">queue", ">committed", ">waiting", ">MiB", "last pulled"],
+        ["topic", "!broker", ">queue", ">committed", ">cached", ">MiB", "last pulled"],
         (
             (
                 queue.topic, queue.broker_name, queue.queue_id, each.commit_offset,

@@ -66,7 +66,7 @@ from tianzhou.message import Message, StoredMessage
 from tianzhou.names import TRACE_TOPIC
 from tianzhou.remoting.address import format_address
 
-app = typer.Typer(name="message", no_args_is_help=True, help="Send and look at messages.")
+app = typer.Typer(name="message", no_args_is_help=True, help="Send, find and watch messages.")
 
 # -- send ------------------------------------------------------------------------------------------
 
@@ -77,7 +77,7 @@ app = typer.Typer(name="message", no_args_is_help=True, help="Send and look at m
         "tianzhou message send orders 'hello'",
         "tianzhou message send orders 'paid' --tag paid --key order-7 --property region=eu",
         "tianzhou message send orders --file body.json",
-        "cat lines.txt | tianzhou message send orders --lines     a message for each line",
+        "cat lines.txt | tianzhou message send orders --lines     # one message per line",
         "tianzhou message send orders 'later' --delay-level 3",
     ],
 )  # fmt: skip
@@ -85,30 +85,31 @@ async def send(
     session: Session,
     topic: Topic,
     body: Annotated[
-        str | None, typer.Argument(metavar="[BODY]", help="The body; - reads standard input.")
+        str | None, typer.Argument(metavar="[BODY]", help="The body; - for standard input.")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", metavar="FILE", help="The body is in this file.")
+        Path | None, typer.Option("--file", metavar="FILE", help="File with the body.")
     ] = None,
     lines: Annotated[
-        bool, typer.Option("--lines", help="A message for each line of the file or the input.")
+        bool, typer.Option("--lines", help="Send each line of the file or input as a message.")
     ] = False,
-    tag: Annotated[str | None, typer.Option("--tag", help="Its tag.")] = None,
+    tag: Annotated[str | None, typer.Option("--tag", help="Tag of the message.")] = None,
     key: Annotated[
-        list[str] | None, typer.Option("--key", help="A key to find it by; may be repeated.")
+        list[str] | None, typer.Option("--key", help="Key for queries; may be repeated.")
     ] = None,
     prop: Annotated[
         list[str] | None,
         typer.Option("--property", metavar="KEY=VALUE", help="A property; may be repeated."),
     ] = None,
     delay_level: Annotated[
-        int, typer.Option("--delay-level", min=0, max=18, help="1 (1 s) to 18 (2 h); 0 at once.")
+        int,
+        typer.Option("--delay-level", min=0, max=18, help="1 (1 s) to 18 (2 h); 0 for no delay."),
     ] = 0,
-    count: Annotated[int, typer.Option("--count", min=1, help="Send it so many times.")] = 1,
+    count: Annotated[int, typer.Option("--count", min=1, help="Number of times to send it.")] = 1,
     queue: QueueOption = None,
     broker: BrokerName = None,
     traced: Annotated[
-        bool, typer.Option("--trace", help="Also write a trace, for `message trace`.")
+        bool, typer.Option("--trace", help="Write a trace, for `message trace`.")
     ] = False,
 ) -> CommandResult:
     """Send messages: from the command line, a file or standard input."""
@@ -135,13 +136,13 @@ async def send(
             except BaseException:
                 if len(everything) > 1:
                     session.err.print(
-                        f"{len(sent)} of {len(everything)} messages were acknowledged before it "
-                        "ended; whether the next one has arrived is not known"
+                        f"{len(sent)} of {len(everything)} messages were acknowledged before the "
+                        "error; the next one may or may not be stored"
                     )
                 raise
-    doubts = [each for each in sent if each.status != "SEND_OK"]
+    weak = [each for each in sent if each.status != "SEND_OK"]
     notes = [f"{plural(len(sent), 'message')} sent"] if len(sent) != 1 else []
-    warnings = [f"{each.message_id}: {each.status}" for each in doubts]
+    warnings = [f"{each.message_id}: {each.status}" for each in weak]
     return CommandResult(
         [asdict(each) for each in sent], [_sent_table(sent[:20])], warnings, notes=notes
     )
@@ -195,17 +196,17 @@ async def show_message(
     app, "at", reads=True,
     examples=["tianzhou message at orders --broker broker-a --queue 0 --offset 1200 --count 5"],
 )  # fmt: skip
-async def show_place(
+async def show_at_offset(
     session: Session,
     topic: Topic,
     broker: Annotated[str, typer.Option("--broker", "-b", metavar="NAME", help="The broker.")],
     queue: Annotated[int, typer.Option("--queue", min=0, help="The queue.")],
-    queue_offset: Annotated[int, typer.Option("--offset", min=0, help="The place in it.")],
-    count: Annotated[int, typer.Option("--count", min=1, max=1000, help="So many.")] = 1,
+    queue_offset: Annotated[int, typer.Option("--offset", min=0, help="The queue offset.")],
+    count: Annotated[int, typer.Option("--count", min=1, max=1000, help="Number of messages.")] = 1,
     charset: Charset = UTF_8,
     through: Through = None,
 ) -> CommandResult:
-    """Show the messages at a place of a queue."""
+    """Show the messages at an offset of a queue."""
     messages = session.admin.messages
     (at,) = select_queues(await messages.read_queues(topic, through), queue, broker)
     name = at.broker.name
@@ -216,7 +217,9 @@ async def show_place(
     found = [each async for each in messages.walk(at, queue_offset, queue_offset + count)]
     lines = [message_line(each, name, charset) for each in found]
     data = [message_data(each, name, charset=charset) for each in found]
-    return CommandResult(data, notes=[line.plain for line in lines] or ["nothing is there"])
+    return CommandResult(
+        data, notes=[line.plain for line in lines] or ["no message at this offset"]
+    )
 
 
 @command(
@@ -227,17 +230,25 @@ async def show_entries(
     session: Session,
     topic: Topic,
     queue: Annotated[int, typer.Option("--queue", min=0, help="The queue.")],
-    queue_offset: Annotated[int, typer.Option("--offset", min=0, help="The place in it.")],
+    queue_offset: Annotated[int, typer.Option("--offset", min=0, help="The queue offset.")],
     broker: Annotated[
         str | None,
-        typer.Option("--broker", "-b", metavar="NAME|ADDR", help="The broker; or else the first."),
+        typer.Option(
+            "--broker",
+            "-b",
+            metavar="NAME|ADDR",
+            help="The broker; default: the first of the topic.",
+        ),
     ] = None,
-    count: Annotated[int, typer.Option("--count", min=1, max=1000, help="So many.")] = 10,
+    count: Annotated[
+        int, typer.Option("--count", min=1, max=1000, help="Number of messages.")
+    ] = 10,
     group: Annotated[
-        str | None, typer.Option("--group", help="Also whether its filter selects them.")
+        str | None,
+        typer.Option("--group", help="Also show whether the filter of this group selects them."),
     ] = None,
 ) -> CommandResult:
-    """Show the raw entries of a queue: where in the log, how long, which tag hash."""
+    """Show the consume queue entries of a queue: log offset, size, tag hash."""
     messages = session.admin.messages
     at, *_ = select_queues(await messages.read_queues(topic), queue, broker)
     result = await messages.entries(at, queue_offset, count, group)
@@ -268,15 +279,15 @@ async def show_entries(
 async def query(
     session: Session,
     topic: Topic,
-    key: Annotated[str | None, typer.Option("--key", help="By a key of the user.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Find by message key.")] = None,
     unique_key: Annotated[
-        str | None, typer.Option("--unique-key", help="By the id that the producer made.")
+        str | None, typer.Option("--unique-key", help="Find by the message id of the producer.")
     ] = None,
     key_type: Annotated[
-        KeyType, typer.Option("--key-type", help="What --key names: K a key, T a tag (5.5).")
+        KeyType, typer.Option("--key-type", help="Type of --key: K a key, T a tag (5.5).")
     ] = KeyType.KEY,
     last_key: Annotated[
-        str | None, typer.Option("--last-key", help="With --key: go on behind this one (5.5).")
+        str | None, typer.Option("--last-key", help="With --key: continue after this one (5.5).")
     ] = None,
     begin: Begin = None,
     end: End = None,
@@ -286,20 +297,26 @@ async def query(
     queue: QueueOption = None,
     broker: BrokerName = None,
     queue_offset: Annotated[
-        int, typer.Option("--offset", min=0, help="With --from and --queue: not before this place.")
+        int,
+        typer.Option(
+            "--offset", min=0, help="With --from and --queue: start at this queue offset."
+        ),
     ] = 0,
     group: Annotated[
-        str, typer.Option("--group", metavar="GROUP", help="With --from: read in its name.")
+        str,
+        typer.Option(
+            "--group", metavar="GROUP", help="With --from: consumer group named in the requests."
+        ),
     ] = TOOLS_GROUP,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 64,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number.")] = 64,
     through: Through = None,
     listing: ListOptions = ListOptions(),  # noqa: B008 - frozen
 ) -> CommandResult:
-    """Find messages by key, by unique key, or by the time they were stored."""
+    """Find messages by key, by message id, or by store time."""
     if key is not None and unique_key is not None:
-        raise ConfigError("give either --key or --unique-key")
+        raise ConfigError("--key and --unique-key exclude each other; pass either one")
     if key is None and unique_key is None and begin is None:
-        raise ConfigError("say how to find them: --key, --unique-key, or --from TIME")
+        raise ConfigError("pass one of: --key, --unique-key, --from TIME")
     messages = session.admin.messages
     wanted = matching(tag, message_filter(sql, grep))
     begin_ms, end_ms = time_range(session.now_ms, begin, end)
@@ -314,7 +331,7 @@ async def query(
         return list_result(by_key, listing, result.warnings)
     queues = select_queues(await messages.read_queues(topic, through), queue, broker)
     if queue_offset and len(queues) != 1:
-        raise ConfigError("--offset is a place in one queue: add --queue and --broker")
+        raise ConfigError("--offset applies to one queue: add --queue and --broker")
     search = TimeSearch(begin_ms, end_ms, queue_offset, tag, wanted, group)
     found: list[tuple[str, StoredMessage]] = []
     async with aclosing(search_by_time(session.admin, queues, search)) as walking:
@@ -325,7 +342,7 @@ async def query(
     return list_result(found, listing)
 
 
-# -- again -----------------------------------------------------------------------------------------
+# -- redelivery ------------------------------------------------------------------------------------
 
 
 @command(
@@ -339,7 +356,7 @@ async def resend_messages(
     through: Through = None,
     broker: BrokerOfId = None,
 ) -> CommandResult:
-    """Send messages once more to their topic, as they are: every group gets them again."""
+    """Send stored messages to their topic again; every group receives them again."""
     sent = [
         await resend(session.admin, message_id, topic, through=through, broker=broker)
         for message_id in message_ids
@@ -354,21 +371,21 @@ async def resend_messages(
 async def recall(
     session: Session,
     message_ids: MessageIds,
-    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Their topic.")],
+    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Topic of the messages.")],
 ) -> None:
-    """Take back messages that wait for their time; they are not delivered.
+    """Recall timed messages before their delivery time; they are not delivered.
 
-    For messages with a time of their own, on brokers with recallMessageEnable=true.
+    Not for delay levels; the broker needs recallMessageEnable=true.
     """
     messages = session.admin.messages
     found = {each: await messages.find_scheduled(topic, each) for each in message_ids}
     first = format_time(min(each.deliver_ms for each in found.values()))
     count = plural(len(found), "message")
-    if not session.confirm(f"take back {count} of {topic}, due from {first} on"):
+    if not session.confirm(f"recall {count} of {topic}, due from {first} on"):
         return
     for message_id, waiting in found.items():
         await messages.recall(topic, waiting)
-        session.print(f"{message_id}: taken back on {waiting.broker.name}")
+        session.print(f"{message_id}: recalled on {waiting.broker.name}")
 
 
 @command(
@@ -381,17 +398,20 @@ async def recall(
 async def push(
     session: Session,
     message_ids: MessageIds,
-    group: Annotated[str, typer.Option("--group", metavar="GROUP", help="The group.")],
+    group: Annotated[str, typer.Option("--group", metavar="GROUP", help="The consumer group.")],
     client_id: Annotated[
-        str, typer.Option("--client", metavar="ID", help="Its member; `group members` shows them.")
+        str,
+        typer.Option(
+            "--client", metavar="ID", help="Client id of the member, see `group members`."
+        ),
     ],
     topic: TopicOfId = None,
     through: Through = None,
     broker: BrokerOfId = None,
 ) -> CommandResult:
-    """Let one member of a group consume messages now, and tell how it went.
+    """Have one member of a group consume messages now, and show the result.
 
-    Offsets stay where they are, and nobody else gets the messages.
+    Offsets do not move, and no other member receives the messages.
     """
     rows = [
         await push_message(
@@ -433,25 +453,28 @@ async def tail(
     grep: Grep = None,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="TIME", help="Begin with this time; 'earliest' with all."),
+        typer.Option("--since", metavar="TIME", help="Start at this time; 'earliest' for all."),
     ] = None,
     count: Annotated[
-        int | None, typer.Option("--count", min=1, help="End after so many messages.")
+        int | None, typer.Option("--count", min=1, help="Exit after this many messages.")
     ] = None,
     idle_s: Annotated[
         float | None,
-        typer.Option("--idle", metavar="SECONDS", min=0.1, help="End when nothing comes."),
+        typer.Option(
+            "--idle", metavar="SECONDS", min=0.1, help="Exit after this time without a message."
+        ),
     ] = None,
     queue: QueueOption = None,
     broker: BrokerName = None,
 ) -> None:
-    """Watch messages as they arrive. No consumer is disturbed, no offset is kept. Ctrl-C ends."""
+    """Print messages as they arrive, until Ctrl-C; commits no offset, disturbs no consumer."""
     matches = message_filter(sql, grep)
     messages = session.admin.messages
     queues = select_queues(await messages.read_queues(topic), queue, broker)
     starts = [(at, await start_of(session, at, since)) for at in queues]
     session.err.print(
-        Text(f"{topic}: {plural(len(queues), 'queue')}, Ctrl-C ends", style="dim"), soft_wrap=True
+        Text(f"{topic}: {plural(len(queues), 'queue')}, Ctrl-C to stop", style="dim"),
+        soft_wrap=True,
     )
     shown = 0
     async with aclosing(follow(messages, starts, tags=tag, matches=matches)) as arriving:
@@ -469,7 +492,7 @@ async def tail(
 
 
 async def start_of(session: Session, at: QueueRef, since: str | None) -> int:
-    """Where to begin in a queue."""
+    """The first queue offset to read."""
     offsets = session.admin.offsets
     if since is None:
         return await offsets.end(at.broker, at.topic, at.queue_id)
@@ -489,13 +512,15 @@ async def show_trace(
     session: Session,
     message_id: MessageId,
     trace_topic: Annotated[
-        str, typer.Option("--trace-topic", metavar="TOPIC", help="Where clients write traces.")
+        str, typer.Option("--trace-topic", metavar="TOPIC", help="Topic of the traces.")
     ] = TRACE_TOPIC,
     begin: Begin = None,
     end: End = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Trace records at most.")] = 64,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="Maximum number of trace records.")
+    ] = 64,
 ) -> CommandResult:
-    """Show the life of a message as clients traced it: who sent it, who consumed it, when."""
+    """Show the trace of a message: sent and consumed by which clients, and when."""
     begin_ms, end_ms = time_range(session.now_ms, begin, end)
     try:
         events = await trace(
@@ -504,12 +529,12 @@ async def show_trace(
         )  # fmt: skip
     except TargetError as e:
         raise TargetError(
-            f"no broker has the topic {trace_topic}: traceTopicEnable=true gives it to one; "
-            "--trace-topic names another"
+            f"no broker has the topic {trace_topic}: set traceTopicEnable=true on one, or pass "
+            "--trace-topic"
         ) from e
     if not events:
         raise TargetError(
-            f"no trace of {message_id} in {trace_topic}: either its clients do not trace, or the "
-            "traces are not there yet"
+            f"no trace of {message_id} in {trace_topic}: its clients do not trace, or the traces "
+            "are not written yet"
         )
     return CommandResult([asdict(event) for event in events], [trace_table(events)])

@@ -9,21 +9,32 @@ import typer
 from tianzhou.errors import ConfigError
 
 MessageId = Annotated[
-    str, typer.Argument(metavar="ID", help="The producer's or the broker's id.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="Message id of the producer, or offset id of the broker.",
+        show_default=False,
+    ),
 ]
 MessageIds = Annotated[
     list[str],
-    typer.Argument(metavar="ID...", help="Producers' or brokers' ids.", show_default=False),
+    typer.Argument(
+        metavar="ID...",
+        help="Message ids of producers, or offset ids of brokers.",
+        show_default=False,
+    ),
 ]
 TopicOfId = Annotated[
     str | None,
-    typer.Option("--topic", "-t", metavar="TOPIC", help="Its topic, for a producer's id."),
+    typer.Option(
+        "--topic", "-t", metavar="TOPIC", help="Topic of the message; needed for a producer's id."
+    ),
 ]
 BrokerOfId = Annotated[
     str | None,
     typer.Option(
         "--broker", "-b", metavar="NAME|ADDR",
-        help="Ask this broker, not the one in a broker's id; for one that has moved.",
+        help="Ask this broker instead of the address in an offset id.",
     ),
 ]  # fmt: skip
 QueueOption = Annotated[int | None, typer.Option("--queue", min=0, help="Only this queue.")]
@@ -36,7 +47,7 @@ BODY_BYTES_MAX = 64 * 1024 * 1024
 def read_bodies(body: str | None, file: Path | None, *, lines: bool) -> list[bytes]:
     """The bodies to send. Raises ConfigError."""
     if body not in (None, "-") and (file is not None or lines):
-        raise ConfigError("give either a body, or --file, or --lines from standard input")
+        raise ConfigError("pass either a body, or --file, or --lines with standard input")
     if body not in (None, "-"):
         assert body is not None
         return [body.encode()]
@@ -47,13 +58,13 @@ def read_bodies(body: str | None, file: Path | None, *, lines: bool) -> list[byt
             raise ConfigError(f"{file}: {e.strerror}") from e
     else:
         if sys.stdin.isatty() and body is None:
-            raise ConfigError("there is no body: write one, name a --file, or pipe one in")
+            raise ConfigError("no body: pass one as argument, with --file, or on standard input")
         content = sys.stdin.buffer.read(BODY_BYTES_MAX + 1)
     if len(content) > BODY_BYTES_MAX:
-        raise ConfigError(f"more than {BODY_BYTES_MAX} bytes; send it in parts")
+        raise ConfigError(f"more than {BODY_BYTES_MAX} bytes of input; split it")
     if not lines:
         return [content]
     found = [line for line in content.splitlines() if line]
     if not found:
-        raise ConfigError("there is no line to send")
+        raise ConfigError("the input has no lines to send")
     return found

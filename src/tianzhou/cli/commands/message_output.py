@@ -1,4 +1,4 @@
-"""Messages on the screen and as JSON, and choosing among them by tag, SQL92 or pattern."""
+"""Output of messages and traces: tables, lines, JSON data; options of lists of messages."""
 
 import base64
 import codecs
@@ -31,13 +31,14 @@ from tianzhou.protocol.records.message_id import id_of, offset_id_of
 from tianzhou.remoting.address import format_address
 
 Tag = Annotated[
-    str, typer.Option("--tag", metavar="TAGS", help="Only these: 'paid' or 'paid || sent'.")
+    str, typer.Option("--tag", metavar="TAGS", help="Only these tags: 'paid' or 'paid || sent'.")
 ]
 Sql = Annotated[
-    str | None, typer.Option("--sql", metavar="SQL92", help='Only these: "amount > 100".')
+    str | None,
+    typer.Option("--sql", metavar="SQL92", help='Only messages that match: "amount > 100".'),
 ]
 Grep = Annotated[
-    str | None, typer.Option("--grep", metavar="REGEX", help="Only where the body matches.")
+    str | None, typer.Option("--grep", metavar="REGEX", help="Only messages whose body matches.")
 ]
 ALL_TAGS = SUBSCRIBE_ALL
 UTF_8 = "utf-8"
@@ -47,13 +48,13 @@ def _known_charset(name: str) -> str:
     try:
         return codecs.lookup(name).name
     except LookupError as e:
-        raise typer.BadParameter(f"there is no character set {name!r}") from e
+        raise typer.BadParameter(f"unknown character set {name!r}") from e
 
 
 Charset = Annotated[
     str,
     typer.Option(
-        "--charset", metavar="NAME", help="How bodies are written: utf-8, gbk, ...",
+        "--charset", metavar="NAME", help="Character set of bodies: utf-8, gbk, ...",
         callback=_known_charset,
     ),
 ]  # fmt: skip
@@ -61,7 +62,7 @@ _LINE_BYTES = 400
 
 
 def text_of(message: StoredMessage, charset: str = UTF_8) -> tuple[str | None, bytes]:
-    """The body as text, None if it is none, and its bytes."""
+    """The body as text, None if it is binary, and its bytes."""
     try:
         body = body_of(message)
     except BodyError:
@@ -81,7 +82,7 @@ def message_data(
     charset: str = UTF_8,
     with_body: bool = True,
 ) -> dict[str, object]:
-    """A message for programs."""
+    """A message as JSON data."""
     text, body = text_of(message, charset)
     data: dict[str, object] = {
         "id": id_of(message),
@@ -113,9 +114,9 @@ def message_data(
 def message_line(
     message: StoredMessage, broker: str, charset: str = UTF_8, *, with_body: bool = True
 ) -> Text:
-    """A message on one line, as `tail` and `query` show it."""
+    """A message on one line, as `tail` and `query` print it."""
     text, body = text_of(message, charset)
-    shown = text if text is not None else f"{format_size(len(body))} of bytes"
+    shown = text if text is not None else f"{format_size(len(body))} binary"
     shown = " ".join(shown.split())
     cut = shown if len(shown) <= _LINE_BYTES else shown[:_LINE_BYTES] + "..."
     where = f"{broker}/{message.queue_id}@{message.queue_offset}"
@@ -132,7 +133,7 @@ def message_line(
 
 
 def message_facts(message: StoredMessage, charset: str = UTF_8) -> list[RenderableType]:
-    """A message with everything that is known of it."""
+    """A message with all fields, properties and body."""
     text, body = text_of(message, charset)
     return [
         key_values(
@@ -160,27 +161,29 @@ def _when(time_ms: int, word: str, host: Host) -> str:
 
 
 def _hex(body: bytes, lines_max: int = 32) -> str:
-    """A body that is no text, 16 bytes a line."""
+    """A hex dump of a binary body, 16 bytes a line."""
     lines = [
         f"{at:08x}  {body[at : at + 16].hex(' ')}"
         for at in range(0, min(len(body), 16 * lines_max), 16)
     ]
     if len(body) > 16 * lines_max:
-        lines.append(f"... {len(body) - 16 * lines_max:,} bytes more")
+        lines.append(f"... {len(body) - 16 * lines_max:,} more bytes")
     return "\n".join(lines)
 
 
 # -- lists of messages -----------------------------------------------------------------------------
 
 
-Begin = Annotated[str | None, typer.Option("--from", metavar="TIME", help="From this time on.")]
-End = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Before this time.")]
-_SOON_MS = 60_000
-"""Clocks of brokers may be a little ahead of ours."""
+Begin = Annotated[
+    str | None, typer.Option("--from", metavar="TIME", help="Stored at or after this time.")
+]
+End = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Stored before this time.")]
+_CLOCK_SKEW_MS = 60_000
+"""Clocks of brokers may be ahead of ours."""
 
 
 class KeyType(StrEnum):
-    """What an index finds messages by, in RocketMQ's letters."""
+    """Index types, in RocketMQ's letters."""
 
     KEY = "K"
     TAG = "T"
@@ -188,34 +191,35 @@ class KeyType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOptions(OptionGroup):
-    """How finds are shown."""
+    """Output options of a list of messages."""
 
     charset: Charset = UTF_8
     bodies: Annotated[
-        bool, typer.Option("--body/--no-body", help="Whether to show the bodies.")
+        bool, typer.Option("--body/--no-body", help="Whether to print the bodies.")
     ] = True
     listed: Annotated[
-        bool, typer.Option("--list/--no-list", help="Whether to list them, or only count.")
+        bool,
+        typer.Option("--list/--no-list", help="Whether to list the messages or only count them."),
     ] = True
-    count_tags: Annotated[bool, typer.Option("--count-tags", help="Also count them by tag.")] = (
+    count_tags: Annotated[bool, typer.Option("--count-tags", help="Also print counts by tag.")] = (
         False
     )
 
 
 def time_range(now_ms: int, begin: str | None, end: str | None) -> tuple[int, int]:
-    """The stretch of time that is meant, all of it if nothing is said. Raises ConfigError."""
+    """Begin and end in milliseconds; by default all times. Raises ConfigError."""
     begin_ms = 0 if begin in (None, "earliest") else parse_time(begin or "", now_ms)
-    return begin_ms, parse_time(end, now_ms) if end else now_ms + _SOON_MS
+    return begin_ms, parse_time(end, now_ms) if end else now_ms + _CLOCK_SKEW_MS
 
 
 def list_result(
     found: list[tuple[str, StoredMessage]], listing: ListOptions, warnings: Sequence[str] = ()
 ) -> CommandResult:
-    """Messages with the brokers that have them, the oldest first."""
+    """The result of a search: messages with their brokers, oldest first."""
     found.sort(key=lambda pair: pair[1].store_time_ms)
     parts: list[RenderableType] = []
     if listing.listed and found:
-        # Lines below each other, without the gaps that stand between tables.
+        # One group: separate sections would have blank lines between them.
         parts.append(
             Group(
                 *(
@@ -248,7 +252,7 @@ _KINDS = {
 def trace_table(events: Sequence[TraceEvent]) -> RenderableType:
     """The events of a message trace."""
     return table(
-        ["time", "what", "group", "client", ">took ms", "result", "more"],
+        ["time", "event", "group", "client", ">took ms", "result", "details"],
         (
             (
                 format_time_ms(event.time_ms), _KINDS.get(event.kind, event.kind), event.group,

@@ -1,7 +1,7 @@
-"""`tianzhou namesrv VERB`: settings, KV pairs and write permission of running nameservers.
+"""`tianzhou namesrv COMMAND`: settings, KV pairs and write permission of running nameservers.
 
-Without a verb `tianzhou namesrv` starts one (`namesrv`). Nameservers do not know each other: what
-is changed is changed on each of the list.
+Without a command `tianzhou namesrv` starts a nameserver (`serve.namesrv`). Nameservers do not
+communicate with each other: a change is made on each of the list.
 """
 
 import time
@@ -15,7 +15,7 @@ from tianzhou.cli.shared.common_options import Changes, KeyPattern, matching_nam
 from tianzhou.cli.shared.output import Cell, CommandResult, key_values, plural, table
 from tianzhou.errors import ConfigError, TargetError, TianzhouError
 
-app = typer.Typer(name="namesrv", no_args_is_help=True, help="Look after running nameservers.")
+app = typer.Typer(name="namesrv", no_args_is_help=True, help="Manage running nameservers.")
 kv = typer.Typer(name="namesrv kv", no_args_is_help=True, help="KV pairs of nameservers.")
 app.add_typer(kv, name="kv")
 
@@ -25,7 +25,7 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
 
 @command(app, "list", reads=True, examples=["tianzhou namesrv list -n 'ns1:9876;ns2:9876'"])
 async def list_namesrvs(session: Session) -> CommandResult:
-    """List the nameservers, and whether each answers."""
+    """List the nameservers, and whether each responds."""
     rows: list[list[Cell]] = []
     data: list[dict[str, object]] = []
     for address in session.admin.namesrv.addresses:
@@ -33,14 +33,14 @@ async def list_namesrvs(session: Session) -> CommandResult:
         try:
             await session.admin.namesrv.settings(address)
         except TianzhouError as e:
-            rows.append([address, Text("away", style="red"), None, str(e)])
+            rows.append([address, Text("down", style="red"), None, str(e)])
             data.append({"address": address, "answers": False, "why": str(e)})
         else:
             took_ms = (time.perf_counter() - started_s) * 1000
-            rows.append([address, Text("answers", style="green"), took_ms, None])
+            rows.append([address, Text("up", style="green"), took_ms, None])
             data.append({"address": address, "answers": True, "why": None})
     failed = all(not each["answers"] for each in data)
-    shown = table(["nameserver", "state", ">ms", "why"], rows)
+    shown = table(["nameserver", "state", ">ms", "error"], rows)
     return CommandResult(data, [shown], exit_code=1 if failed else 0)
 
 
@@ -53,7 +53,7 @@ async def config(
     pattern: KeyPattern = None,
     changes: Changes = None,
 ) -> CommandResult | None:
-    """Show the settings of the nameservers, or change some of them while they run."""
+    """Show the settings of the nameservers, or change some at run time."""
     namesrv = session.admin.namesrv
     if changes:
         wanted = pairs_of(changes)
@@ -73,7 +73,7 @@ async def config(
             continue
         data[address] = {key: settings[key] for key in matching_names(settings, pattern)}
     if not data:
-        raise TargetError(f"no nameserver answers: {'; '.join(warnings)}")
+        raise TargetError(f"no nameserver responds: {'; '.join(warnings)}")
     parts = [key_values(pairs.items(), title=f"Nameserver {name}") for name, pairs in data.items()]
     return CommandResult(data, parts, warnings)
 
@@ -81,21 +81,21 @@ async def config(
 @command(
     app, "write-permission", destroys=True,
     examples=[
-        "tianzhou namesrv write-permission broker-a off --yes   before a broker is taken away",
+        "tianzhou namesrv write-permission broker-a off --yes   # before removing a broker",
         "tianzhou namesrv write-permission broker-a on --yes",
     ],
 )  # fmt: skip
 async def write_permission(
     session: Session,
     broker: Annotated[str, typer.Argument(metavar="BROKER", help="Name of the broker.")],
-    state: Annotated[str, typer.Argument(metavar="on|off", help="May clients send to it?")],
+    state: Annotated[str, typer.Argument(metavar="on|off", help="Whether clients may send to it.")],
 ) -> None:
-    """Let clients send to a broker, or keep them away from it, by way of the routes."""
+    """Allow or forbid sending to a broker, through the routes that clients get."""
     if state not in ("on", "off"):
         raise ConfigError(f"{state!r}: write on or off")
     await session.admin.clusters.brokers(broker=broker)
     namesrv = session.admin.namesrv
-    doing = "let clients send to" if state == "on" else "keep clients from sending to"
+    doing = "allow sending to" if state == "on" else "forbid sending to"
     if not session.confirm(f"{doing} {broker}"):
         return
     ask = namesrv.add_write_permission if state == "on" else namesrv.wipe_write_permission
@@ -106,7 +106,7 @@ async def write_permission(
 
 @command(kv, "list", reads=True, examples=["tianzhou namesrv kv list ORDER_TOPIC_CONFIG"])
 async def list_pairs(session: Session, namespace: Namespace) -> CommandResult:
-    """List the pairs of a namespace."""
+    """List the KV pairs of a namespace."""
     pairs = await session.admin.namesrv.pairs(namespace)
     notes = [plural(len(pairs), "pair")]
     shown = table(["key", "value"], sorted(pairs.items()))
@@ -115,7 +115,7 @@ async def list_pairs(session: Session, namespace: Namespace) -> CommandResult:
 
 @command(kv, "get", reads=True, examples=["tianzhou namesrv kv get ORDER_TOPIC_CONFIG orders"])
 async def get_pair(session: Session, namespace: Namespace, key: Key) -> CommandResult:
-    """Show one value."""
+    """Show the value of a key."""
     value = await session.admin.namesrv.value(namespace, key)
     if value is None:
         raise TargetError(f"there is no {key!r} in namespace {namespace!r}")

@@ -1,4 +1,4 @@
-"""`tianzhou offset`: where consumer groups are, and moving them."""
+"""`tianzhou offset`: show and move the committed offsets of consumer groups."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -24,7 +24,7 @@ TopicOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A line of what a move did, or would do."""
+    """The change of one queue by a move, done or planned."""
 
     topic: str
     broker: str
@@ -39,13 +39,11 @@ class Moved:
     examples=["tianzhou offset show billing", "tianzhou offset show billing --topic orders -w"],
 )  # fmt: skip
 async def show_offsets(session: Session, group: Group, topic: TopicOption = None) -> CommandResult:
-    """Show how far a group has consumed each queue."""
+    """Show the committed offset and lag of a group in each queue."""
     gathered = await session.admin.groups.progress(group, topic)
     rows = queue_progress(merge_progress(gathered.responses.values()))
     if not rows:
-        raise TargetError(
-            f"group {group!r} has consumed nothing yet; `tianzhou group list` shows the groups"
-        )
+        raise TargetError(f"group {group!r} has no committed offsets; see `tianzhou group list`")
     data = [
         {
             "topic": row.topic, "broker": row.broker_name, "queue": row.queue_id,
@@ -75,7 +73,7 @@ async def show_offsets(session: Session, group: Group, topic: TopicOption = None
         "tianzhou offset reset billing orders --to earliest --dry-run",
         "tianzhou offset reset billing orders --to latest --yes",
         "tianzhou offset reset billing orders --to '2026-01-31 08:00' --yes",
-        "tianzhou offset reset billing orders --to 30m --yes               30 minutes ago",
+        "tianzhou offset reset billing orders --to 30m --yes               # 30 minutes ago",
         "tianzhou offset reset billing orders --to-offset 1200 --queue 3 --broker broker-a --yes",
     ],
 )  # fmt: skip
@@ -86,27 +84,31 @@ async def reset(
     to: Annotated[
         str | None,
         typer.Option(
-            "--to", metavar="earliest|latest|TIME", help="Or a time: '2026-01-31 08:00', 30m (ago)."
+            "--to",
+            metavar="earliest|latest|TIME",
+            help="A time is '2026-01-31 08:00' or 30m (ago).",
         ),
     ] = None,
     to_offset: Annotated[
-        int | None, typer.Option("--to-offset", min=0, help="A number; needs --queue.")
+        int | None,
+        typer.Option("--to-offset", min=0, help="A queue offset; needs --queue and --broker."),
     ] = None,
     queue: Annotated[int | None, typer.Option("--queue", min=0, help="Only this queue.")] = None,
     broker: BrokerOption = None,
     only_back: Annotated[
-        bool, typer.Option("--only-back", help="Never go ahead, so that nothing is skipped.")
+        bool,
+        typer.Option("--only-back", help="Only move backwards, so that no message is skipped."),
     ] = False,
     for_cpp: Annotated[
-        bool, typer.Option("--cpp", help="The consumers are C++ clients, on brokers of Apache's.")
+        bool, typer.Option("--cpp", help="The consumers are C++ clients, on Apache brokers.")
     ] = False,
     through: Through = None,
 ) -> None:
-    """Move a group to a time, to the oldest or the newest message, or to a number.
+    """Reset the offsets of a group to a time, the oldest or newest message, or a queue offset.
 
-    Consumers may be online: brokers tell them where to go on. A group that never consumed begins a
-    young topic with its first message, whatever its clients ask for; moved to the latest before its
-    first start, it begins at the end.
+    Consumers may be online: brokers notify them. A group without offsets starts a young topic at
+    its first message, whatever its clients request; reset it to the latest before its first start
+    to begin at the end.
     """
     goal = replace(read_goal(session, to, to_offset, queue, broker), for_cpp=for_cpp)
     await move(session, group, topic, goal, broker, force=not only_back, through=through)
@@ -115,12 +117,12 @@ async def reset(
 def read_goal(
     session: Session, to: str | None, to_offset: int | None, queue: int | None, broker: str | None
 ) -> Goal:
-    """Where to go. Raises ConfigError."""
+    """The target of a reset. Raises ConfigError."""
     if (to is None) == (to_offset is None):
-        raise ConfigError("say where to: --to earliest, --to latest, --to TIME, or --to-offset N")
+        raise ConfigError("pass one of: --to earliest, --to latest, --to TIME, --to-offset N")
     if to_offset is not None:
         if queue is None or broker is None:
-            raise ConfigError("a number means one queue of one broker: add --queue and --broker")
+            raise ConfigError("--to-offset applies to one queue: add --queue and --broker")
         return Goal(queue_id=queue, queue_offset=to_offset)
     assert to is not None
     times = {"earliest": EARLIEST_MS, "latest": LATEST_MS}
@@ -138,7 +140,7 @@ async def move(
     force: bool = True,
     through: str | None = None,
 ) -> None:
-    """Show what will be done, ask, do it, and show what was done."""
+    """Print the plan, ask for confirmation, move the offsets, print the result."""
     offsets = session.admin.offsets
     on = {at.name for at in await session.admin.topics.brokers(topic, through)}
     brokers = [at for at in await masters(session, broker=broker) if at.name in on]
@@ -182,7 +184,7 @@ def _row(each: Move) -> Moved:
 def _moves_table(moves: list[Move]) -> RenderableType:
     rows = [_row(each) for each in moves]
     return table(
-        ["topic", "!broker", ">queue", ">now at", ">goes to", ">change"],
+        ["topic", "!broker", ">queue", ">from", ">to", ">change"],
         (
             (
                 row.topic, row.broker, row.queue, row.before, row.after,
@@ -204,7 +206,7 @@ async def skip(
     broker: BrokerOption = None,
     through: Through = None,
 ) -> None:
-    """Give up what a group has not consumed yet: go on with the next message that is sent."""
+    """Skip the backlog of a group: continue with the next message that is sent."""
     await move(session, group, topic, Goal(time_ms=LATEST_MS), broker, through=through)
 
 
@@ -214,29 +216,29 @@ async def skip(
 )  # fmt: skip
 async def clone(
     session: Session,
-    source: Annotated[str, typer.Argument(metavar="FROM", help="The group whose place is taken.")],
-    target: Annotated[str, typer.Argument(metavar="TO", help="The group that is moved there.")],
+    source: Annotated[str, typer.Argument(metavar="FROM", help="The group to copy from.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="The group to move.")],
     topic: Topic,
     online_too: Annotated[
-        bool, typer.Option("--online-too", help="Even while consumers of TO are online.")
+        bool, typer.Option("--online-too", help="Also while consumers of TO are online.")
     ] = False,
 ) -> None:
-    """Let one group go on where another one is."""
+    """Copy the offsets of one group to another."""
     admin = session.admin
     brokers = await admin.topics.brokers(topic)
     online = await gather(brokers, lambda at: admin.groups.connection(at, target))
     if any(clients is not None and clients.connections for clients in online.responses.values()):
         if not online_too:
             raise TargetError(
-                f"consumers of {target} are online and would commit their own place over it; "
-                "stop them, or add --online-too"
+                f"consumers of {target} are online and would overwrite the offsets; "
+                "stop them, or pass --online-too"
             )
-        session.warn(f"warning: consumers of {target} are online and may commit over it")
+        session.warn(f"warning: consumers of {target} are online and may overwrite the offsets")
     names = ", ".join(at.name for at in brokers)
-    if not session.confirm(f"move {target} to where {source} is in {topic} on {names}"):
+    if not session.confirm(f"move {target} to the offsets of {source} in {topic} on {names}"):
         return
     done = await gather(brokers, lambda at: admin.offsets.clone(at, source, target, topic))
     for warning in done.warnings:
         session.warn(f"warning: {warning}")
     names = ", ".join(at.name for at in done.responses)
-    session.print(f"group {target}: now where {source} is in {topic}, on {names}")
+    session.print(f"group {target}: now at the offsets of {source} in {topic}, on {names}")

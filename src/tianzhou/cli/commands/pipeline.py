@@ -1,4 +1,4 @@
-"""`tianzhou pipeline`: the standard Spark jobs over topics, and what became of their runs."""
+"""`tianzhou pipeline`: run the built-in Spark jobs over topics, and show their runs."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ app = typer.Typer(name="pipeline", no_args_is_help=True, help="Run Spark jobs ov
 Database = Annotated[
     str | None,
     typer.Option(
-        "--database", metavar="URL", help="Where results are: sqlite:///... or postgresql://"
+        "--database", metavar="URL", help="Database of the results: sqlite:///... or postgresql://"
     ),
 ]
 
@@ -50,13 +50,13 @@ async def list_pipelines(session: Session) -> CommandResult:
         for name, each in catalog.PIPELINES.items()
     ]
     shown = table(
-        ["!name", "what", "runs"],
+        ["!name", "summary", "runs"],
         (
-            (name, each.summary, "until stopped" if each.streams else "to its end")
+            (name, each.summary, "until stopped" if each.streams else "once")
             for name, each in catalog.PIPELINES.items()
         ),
     )
-    note = "`tianzhou pipeline options NAME` shows what can be set"
+    note = "options of a pipeline: `tianzhou pipeline options NAME`"
     return CommandResult(rows, [shown], notes=[note])
 
 
@@ -71,7 +71,7 @@ async def options(
     found = {key: _text(value) for key, value in catalog.option_defaults(name).items()}
     meanings = catalog.option_meanings(name)
     rows = ((key, value, meanings.get(key)) for key, value in found.items())
-    return CommandResult(found, [table(["!option", "default", "what"], rows)])
+    return CommandResult(found, [table(["!option", "default", "meaning"], rows)])
 
 
 def _text(value: object) -> str:
@@ -100,10 +100,10 @@ async def run(
     ] = None,
     database: Database = None,
 ) -> CommandResult:
-    """Run a pipeline. What is wrong with its options is told before Spark is started.
+    """Run a pipeline. Its options are checked before Spark starts.
 
-    Ctrl-C and SIGTERM end it in good order. Exit code 0 means that nothing is left to do, or that
-    it was one which runs until it is stopped; 1 that it failed or was stopped before its end.
+    Ctrl-C and SIGTERM stop it cleanly. Exit code 0: complete, or a pipeline without an
+    end; 1: failed, or stopped before its end.
     """
     with _extra():
         from tianzhou.spark.pipelines import catalog, runner
@@ -124,13 +124,13 @@ async def run(
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        with suppress(RuntimeError, ValueError):  # outside of the main thread there are no signals
+        with suppress(RuntimeError, ValueError):  # signals can only be handled in the main thread
             asyncio.get_running_loop().add_signal_handler(number, end)
     work = asyncio.ensure_future(asyncio.to_thread(runner.run, name, pairs, tell=tell, stop=stop))
     try:
         outcome = await asyncio.shield(work)
     except asyncio.CancelledError:
-        # Whoever called ends: so does the run, and is recorded as stopped.
+        # The caller is cancelled: stop the run, which is recorded as stopped.
         stop.set()
         await asyncio.gather(work, return_exceptions=True)
         raise
@@ -143,22 +143,24 @@ async def run(
 
 
 def _show_notices() -> None:
-    """What the notifier `log` gets is for the eyes of whoever runs the pipeline."""
+    """Print the notifications of the notifier `log`."""
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("tianzhou.spark.pipelines").setLevel(logging.INFO)
 
 
 @contextmanager
 def _extra() -> Generator[None]:
-    """For imports of what only the extra brings. Raises ConfigError."""
+    """Guards imports that need the extra `spark`. Raises ConfigError."""
     try:
         yield
     except ModuleNotFoundError as e:
-        raise ConfigError(f"pipelines need the extra: pip install 'tianzhou[spark]' ({e})") from e
+        raise ConfigError(
+            f"pipelines need the spark extra: pip install 'tianzhou[spark]' ({e})"
+        ) from e
 
 
 def cluster_pairs(target: Context, options: Options) -> dict[str, str]:
-    """The cluster of this command, as options of a pipeline."""
+    """The cluster of this command as options of a pipeline."""
     pairs = {"nameServer": target.namesrv}
     account = credentials_of(target, options)
     if account is not None:
@@ -180,24 +182,28 @@ def cluster_pairs(target: Context, options: Options) -> dict[str, str]:
 )  # fmt: skip
 async def package(
     session: Session,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where files are put.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Target folder.")],
     pure: Annotated[
-        bool, typer.Option("--pure", help="A zip of the package alone, for --py-files.")
+        bool, typer.Option("--pure", help="A zip of the pure-Python package only, for --py-files.")
     ] = False,
     more: Annotated[
         list[str] | None,
-        typer.Option("--with", metavar="NAME", help="A distribution that is packed, too."),
+        typer.Option("--with", metavar="NAME", help="Include this distribution."),
     ] = None,
     without: Annotated[
         list[str] | None,
-        typer.Option("--without", metavar="NAME", help="One that the machines have."),
+        typer.Option(
+            "--without", metavar="NAME", help="Leave out this distribution: the machines have it."
+        ),
     ] = None,
 ) -> CommandResult:
-    """Pack Tianzhou for a Spark cluster: files for spark-submit, and the command to use them."""
+    """Package Tianzhou for a Spark cluster, and print the spark-submit command."""
     with _extra():
         from tianzhou.spark.cluster_package import PYTHON, write_archive, write_zip
     if pure and (more or without):
-        raise ConfigError("--with and --without are for archives; a zip has the package alone")
+        raise ConfigError(
+            "--with and --without are for archives; a --pure zip has only the package"
+        )
     if pure:
         made = await asyncio.to_thread(write_zip, out)
     else:
@@ -206,7 +212,7 @@ async def package(
         [
             ("file", str(made.path)),
             ("size", format_size(made.size_bytes)),
-            ("kernel", "included" if made.has_kernel else "not included: its pure twin serves"),
+            ("kernel", "included" if made.has_kernel else "not included: pure Python is used"),
             ("machines need", ", ".join(["Spark", f"Python {PYTHON}", *made.needs])),
         ]
     )
@@ -218,9 +224,9 @@ async def package(
 async def status(
     session: Session,
     database: Database = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many runs.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of runs.")] = 20,
 ) -> CommandResult:
-    """Show the last runs, the newest first."""
+    """Show the last runs, newest first."""
     with _extra():
         from tianzhou.spark.pipelines import runner
         from tianzhou.spark.pipelines.common import DATABASE

@@ -1,7 +1,7 @@
-"""`tianzhou store`: look into a store directory, check it, mend it.
+"""`tianzhou store`: inspect, verify and repair a store directory.
 
-`stats`, `dump` and `verify` only read. `rebuild` and `truncate` change files, ask first, and
-refuse a directory that a broker has open.
+`stats`, `dump` and `verify` only read. `rebuild` and `truncate` change files, ask for confirmation,
+and refuse a directory that a broker has open.
 """
 
 import base64
@@ -26,12 +26,14 @@ from tianzhou.store.offline.inspect import StoreDirectory
 from tianzhou.store.offline.repair import truncate_log
 from tianzhou.store.offline.verify import verify as verify_store
 
-app = typer.Typer(no_args_is_help=True, help="Look into a store directory, check it, mend it.")
+app = typer.Typer(no_args_is_help=True, help="Inspect, verify and repair a store directory.")
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="storePathRootDir of a broker.")]
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print what would be done, change nothing.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")]
 
 _out = Console(soft_wrap=True)
 _err = Console(stderr=True, soft_wrap=True)
@@ -39,7 +41,7 @@ _err = Console(stderr=True, soft_wrap=True)
 
 @contextmanager
 def _progress(what: str) -> Generator[ReportProgress]:
-    """A bar on stderr; nothing where stderr is no terminal."""
+    """A progress bar on standard error, if that is a terminal."""
     columns = (
         TextColumn(what),
         BarColumn(bar_width(_err)),
@@ -58,7 +60,7 @@ def _progress(what: str) -> Generator[ReportProgress]:
 
 @contextmanager
 def _errors_as_lines() -> Generator[None]:
-    """An error of the store is one line on stderr and exit code 1."""
+    """Print store errors as one line on standard error; exit code 1."""
     try:
         yield
     except StoreError as e:
@@ -75,14 +77,14 @@ def _print_json(value: object) -> None:
 
 @app.command()
 def stats(directory: Directory, as_json: AsJson = False) -> None:
-    """Show what is in a store: files, queues, index, checkpoint."""
+    """Show the content of a store: log files, queues, index."""
     with _errors_as_lines():
         facts = StoreDirectory(directory).facts()
     if as_json:
         _print_json(asdict(facts) | {"root": str(facts.root)})
         return
-    last = "clean" if facts.clean else "not clean, or still open (abort exists)"
-    _out.print(f"{facts.root}: last stop {last}", markup=False)
+    last = "clean" if facts.clean else "unclean, or still open (abort exists)"
+    _out.print(f"{facts.root}: last shutdown {last}", markup=False)
     _out.print(
         f"log: {facts.log_files} files of {facts.log_file_bytes:,} bytes from "
         f"{facts.first_log_offset:,} on; index: {facts.index_items:,} items in "
@@ -103,7 +105,7 @@ def stats(directory: Directory, as_json: AsJson = False) -> None:
 
 @app.command()
 def verify(directory: Directory, as_json: AsJson = False) -> None:
-    """Check every message, queue entry and index item; exit code 1 if something is wrong."""
+    """Verify every message, queue entry and index item; exit code 1 on findings."""
     with _errors_as_lines(), _progress("verify") as show_progress:
         verdict = verify_store(StoreDirectory(directory), show_progress)
     if as_json:
@@ -113,12 +115,12 @@ def verify(directory: Directory, as_json: AsJson = False) -> None:
             _out.print(finding, markup=False)
         if verdict.running:
             _out.print(
-                "a broker has the store open: what it wrote after its last checkpoint was left out"
+                "a broker has the store open: data after its last checkpoint was not verified"
             )
         _out.print(
             f"{verdict.messages:,} messages, {verdict.log_bytes:,} bytes, log ends at "
             f"{verdict.end_log_offset:,}: "
-            + (f"{len(verdict.findings)} findings" if verdict.findings else "sound")
+            + (f"{len(verdict.findings)} findings" if verdict.findings else "no faults")
         )
     raise typer.Exit(1 if verdict.findings else 0)
 
@@ -129,13 +131,13 @@ def dump(
     topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
     queue_id: Annotated[int | None, typer.Option("--queue", help="Only this queue.")] = None,
     from_log_offset: Annotated[
-        int, typer.Option("--from", help="Begin at this log offset, which begins a record.", min=0)
+        int, typer.Option("--from", help="Start at this log offset, the start of a record.", min=0)
     ] = 0,
-    limit: Annotated[int, typer.Option(help="Messages to show.", min=1)] = 100,
-    bodies: Annotated[bool, typer.Option("--bodies", help="Show bodies, too.")] = False,
+    limit: Annotated[int, typer.Option(help="Maximum number of messages.", min=1)] = 100,
+    bodies: Annotated[bool, typer.Option("--bodies", help="Include bodies.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show messages in the order of the log, one line each."""
+    """Print messages in log order, one line each."""
     with _errors_as_lines():
         shown = 0
         for message in StoreDirectory(directory).messages(from_log_offset):
@@ -175,7 +177,7 @@ def _as_line(message: StoredMessage, *, bodies: bool) -> str:
 
 
 def _confirm(what: str, *, dry_run: bool, yes: bool) -> None:
-    """Ends the command if something that destroys is not to be done. `what` begins with a verb."""
+    """Ask for confirmation; exits if it is refused. `what` begins with a verb."""
     if dry_run:
         _out.print(f"would {what}; nothing was changed", markup=False)
         raise typer.Exit
@@ -183,7 +185,7 @@ def _confirm(what: str, *, dry_run: bool, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         _err.print(
-            f"tianzhou store: to {what} needs your word: add --yes, or --dry-run to only look",
+            f"tianzhou store: confirmation needed to {what}: pass --yes, or --dry-run to preview",
             markup=False,
         )
         raise typer.Exit(2)
@@ -194,11 +196,11 @@ def _confirm(what: str, *, dry_run: bool, yes: bool) -> None:
 def rebuild(
     directory: Directory, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
 ) -> None:
-    """Make all queues and the index again from the log."""
+    """Rebuild all queues and the index from the log."""
     with _errors_as_lines():
         store_directory = StoreDirectory(directory)
         config, facts = store_directory.inferred_config(), store_directory.facts()
-        what = f"{len(facts.queues)} queues and {facts.index_files} files of the index"
+        what = f"{len(facts.queues)} queues and {facts.index_files} index files"
         _confirm(f"remove and rebuild {what} of {directory}", dry_run=dry_run, yes=yes)
         with _progress("rebuild") as show_progress:
             store = MessageStore.open(
@@ -210,14 +212,14 @@ def rebuild(
 
 
 def _lost_count(directory: StoreDirectory, log_offset: int) -> int:
-    """How many sound messages there are from a place on. Raises StoreError if it is no border."""
-    count, is_border = 0, log_offset == directory.facts().first_log_offset
+    """Valid messages from a log offset on. Raises StoreError if it is no record boundary."""
+    count, is_boundary = 0, log_offset == directory.facts().first_log_offset
     for message in directory.messages():
         start = message.log_offset
-        is_border = is_border or log_offset in (start, start + message.size_bytes)
+        is_boundary = is_boundary or log_offset in (start, start + message.size_bytes)
         count += start >= log_offset
-    if not is_border:
-        raise StoreError(f"no sound record begins or ends at log offset {log_offset}")
+    if not is_boundary:
+        raise StoreError(f"no valid record starts or ends at log offset {log_offset}")
     return count
 
 
@@ -225,19 +227,19 @@ def _lost_count(directory: StoreDirectory, log_offset: int) -> int:
 def truncate(
     directory: Directory,
     log_offset: Annotated[
-        int, typer.Option("--at", help="The log ends here; must be the begin of a record.", min=0)
+        int, typer.Option("--at", help="New end of the log; must be the start of a record.", min=0)
     ],
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give up everything from a log offset on; queues and index follow."""
+    """Delete everything from a log offset on, in log, queues and index."""
     with _errors_as_lines():
         store_directory = StoreDirectory(directory)
         config = store_directory.inferred_config()
         if dry_run or not yes:
             lost = f"{_lost_count(store_directory, log_offset):,} messages of {directory}"
-            what = f"give up {lost} from log offset {log_offset} on, for ever"
+            what = f"delete {lost} from log offset {log_offset} on, irrevocably"
             _confirm(what, dry_run=dry_run, yes=yes)
         with _progress("truncate") as show_progress:
             report = truncate_log(config, log_offset, show_progress)

@@ -1,8 +1,8 @@
 """`tianzhou tls`: certificates for development and tests.
 
-tls/ca.pem       the authority that clients trust       tls/ca.key       its key, keep it
-tls/server.pem   certificate and chain of the servers   tls/server.key   their key
-tls/client.pem   for servers that ask for one           tls/client.key
+tls/ca.pem       the CA that clients trust                tls/ca.key       its key
+tls/server.pem   certificate and chain of the servers     tls/server.key   their key
+tls/client.pem   for servers that require one             tls/client.key
 """
 
 from pathlib import Path
@@ -20,23 +20,23 @@ _COMMAND = "tianzhou tls init"
 
 @app.callback()
 def group() -> None:
-    """Keep `init` a verb, though it is the only one."""
+    """Makes typer keep `init` as a subcommand, although it is the only one."""
 
 
 @app.command("init")
 def init(
     hosts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[HOST]...", help="Names and addresses that servers are called by."),
+        typer.Argument(metavar="[HOST]...", help="Host names and addresses of the servers."),
     ] = None,
     folder: Annotated[
-        Path, typer.Option("--folder", metavar="FOLDER", help="Where to write the files.")
+        Path, typer.Option("--folder", metavar="FOLDER", help="Target folder.")
     ] = Path("tls"),
 ) -> None:
-    """Make an authority, and certificates for servers and clients signed by it.
+    """Create a certificate authority (CA), and server and client certificates signed by it.
 
-    An authority that is there already is kept, so that clients who trust it need no change; the
-    certificates are made anew. Not for production: the key of the authority is not protected.
+    An existing CA is kept, so that clients that trust it need no change; the certificates are
+    replaced. Not for production: the key of the CA is not protected.
     """
     raise typer.Exit(make_certificates(folder, hosts or ["localhost", "127.0.0.1", "::1"]))
 

@@ -45,7 +45,7 @@ from tianzhou.names import ORDER_TOPIC_NAMESPACE
 from tianzhou.protocol.bodies.route import TopicRouteData
 from tianzhou.protocol.bodies.topics import TopicConfig
 
-app = typer.Typer(name="topic", no_args_is_help=True, help="Look after topics.")
+app = typer.Typer(name="topic", no_args_is_help=True, help="Manage topics.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class TopicRow:
     perm: str
     clusters: list[str] | None = None
     groups: list[str] | None = None
-    """Who consumes it, if that was asked for."""
+    """Groups that consume it, with --groups."""
 
 
 @command(
@@ -75,13 +75,13 @@ async def list_topics(
     pattern: Pattern = None,
     cluster: ClusterOption = None,
     everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Also retry, dead-letter and system topics.")
+        bool, typer.Option("--all", "-a", help="Include retry, dead-letter and system topics.")
     ] = False,
     with_groups: Annotated[
-        bool, typer.Option("--groups", help="Also in which clusters they are, and who consumes.")
+        bool, typer.Option("--groups", help="Include clusters and consumer groups.")
     ] = False,
 ) -> CommandResult:
-    """List the topics: where they are, how many queues they have, what clients may do."""
+    """List the topics: brokers, queues, permission."""
     admin = session.admin
     brokers = await admin.clusters.brokers(cluster=cluster, masters=True)
     names, tables = await asyncio.gather(
@@ -121,7 +121,7 @@ async def _groups_of(session: Session, topic: str) -> list[str]:
     try:
         return await session.admin.topics.groups(topic)
     except TargetError:
-        # It has gone since it was listed, or no broker of it is there.
+        # The topic was deleted since it was listed, or none of its brokers is registered.
         return []
 
 
@@ -143,7 +143,7 @@ def _topics_table(rows: list[TopicRow], *, with_groups: bool) -> RenderableType:
     examples=["tianzhou topic show orders", "tianzhou topic show orders --watch"],
 )  # fmt: skip
 async def show_topic(session: Session, topic: Topic, through: Through = None) -> CommandResult:
-    """Show a topic: settings on each broker, the extent of each queue, and who consumes it."""
+    """Show a topic: settings on each broker, offsets of each queue, consumer groups."""
     topics = session.admin.topics
     route = await topics.route(topic) if through is None else TopicRouteData()
     configs, stats, groups = await asyncio.gather(
@@ -205,7 +205,7 @@ async def show_topic(session: Session, topic: Topic, through: Through = None) ->
 
 @command(app, "route", reads=True, examples=["tianzhou topic route orders"])
 async def show_route(session: Session, topic: Topic) -> CommandResult:
-    """Show where a topic is, as clients are told by the nameserver."""
+    """Show the route of a topic, as the nameserver sends it to clients."""
     route = await session.admin.topics.route(topic)
     addresses = {data.broker_name: data.addresses or {} for data in route.brokers}
     clusters = {data.broker_name: data.cluster for data in route.brokers}
@@ -242,12 +242,12 @@ async def show_stats(
     session: Session,
     pattern: Pattern = None,
     active: Annotated[
-        bool, typer.Option("--active", help="Only where something came or went in the last day.")
+        bool, typer.Option("--active", help="Only topics with messages in the last day.")
     ] = False,
 ) -> CommandResult:
-    """Show what went in and out of each topic, by group, and what each still has before it.
+    """Show the messages into and out of each topic, and the lag, by group.
 
-    Rates are those of the last minute, totals those of the last day.
+    Rates are of the last minute, totals of the last day.
     """
     admin = session.admin
     brokers = await masters(session)
@@ -280,7 +280,7 @@ async def show_stats(
     examples=[
         "tianzhou topic create orders",
         "tianzhou topic create orders --queues 16 --cluster DefaultCluster",
-        "tianzhou topic create orders --attribute message.type=FIFO    (5.x)",
+        "tianzhou topic create orders --attribute message.type=FIFO    # 5.x",
     ],
 )  # fmt: skip
 async def create_topic(
@@ -290,7 +290,7 @@ async def create_topic(
     broker: BrokerOption = None,
     settings: TopicOptions = TopicOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """Create a topic on all brokers, or on those that are named; 8 queues on each by default."""
+    """Create a topic on all brokers, or on those of --cluster or --broker; 8 queues on each."""
     refuse_removals(settings.remove_attribute, "topic")
     brokers = await masters(session, cluster, broker)
     wanted = settings.of(plain_topic(topic))
@@ -304,7 +304,7 @@ async def create_topic(
         f"  {wanted.read_queue_count} queues to read and {wanted.write_queue_count} to write on "
         f"each, permission {perm_text(wanted.perm)}"
     )
-    await _keep_order(session, wanted, brokers)
+    await _store_order(session, wanted, brokers)
     await _await_routes(session, [topic], done.responses)
 
 
@@ -312,8 +312,8 @@ async def create_topic(
     app, "update",
     examples=[
         "tianzhou topic update orders --queues 16",
-        "tianzhou topic update orders --write-queues 4    shrink: first what is written ...",
-        "tianzhou topic update orders --read-queues 4     ... then what is read, once drained",
+        "tianzhou topic update orders --write-queues 4    # shrink: first the write queues,",
+        "tianzhou topic update orders --read-queues 4     # then, when drained, the read queues",
         "tianzhou topic update orders --perm r --broker broker-a",
     ],
 )  # fmt: skip
@@ -326,9 +326,9 @@ async def update_topic(
     or_create: OrCreate = False,
     from_defaults: FromDefaults = False,
 ) -> None:
-    """Change a topic where it exists; what is not named stays as it is."""
+    """Change a topic where it exists; options that are not given stay as they are."""
     if not (or_create or from_defaults) and settings == TopicOptions():
-        raise ConfigError("nothing to change; say --queues, --perm, --ordered, --attribute, ...")
+        raise ConfigError("nothing to change; pass --queues, --perm, --ordered, --attribute, ...")
     admin = session.admin
     chosen = await masters(session, cluster, broker)
     found = await gather(chosen, lambda at: admin.topics.config(at, topic))
@@ -339,14 +339,14 @@ async def update_topic(
     }
     if not there:
         raise TargetError(
-            f"there is no topic {topic!r} there; `tianzhou topic create {topic}` makes it"
+            f"there is no topic {topic!r}; create it with `tianzhou topic create {topic}`"
         )
     after = {
         at: settings.of(plain_topic(topic) if from_defaults else config)
         for at, config in there.items()
     }
     if settings.ordered is False:
-        # First of all: brokers mark every topic as ordered that the nameserver lists.
+        # Before the brokers: they mark every topic as ordered that the nameserver lists.
         await session.admin.namesrv.remove(ORDER_TOPIC_NAMESPACE, topic)
     done = await gather(there, lambda at: admin.topics.put(at, after[at]))
     warn_all(session, (*found.warnings, *done.warnings))
@@ -367,29 +367,29 @@ async def update_topic(
             f"{perm_text(before.perm)} -> {perm_text(config.perm)}"
         )
     if settings.ordered is not None:
-        await _keep_order(session, next(iter(after.values())), sorted(there))
+        await _store_order(session, next(iter(after.values())), sorted(there))
 
 
 async def _await_routes(
     session: Session, topics: Iterable[str], brokers: Iterable[BrokerRef]
 ) -> None:
-    """The next command shall find what this one has made."""
+    """Wait until the nameserver knows the topics, so that the next command finds them."""
     on = list(brokers)
     for topic in topics:
         late = await session.admin.topics.await_route(topic, on)
         if late:
             session.warn(
-                f"warning: the nameserver does not tell of {topic} on {', '.join(sorted(late))} "
-                "yet; brokers register every 30 s at the latest"
+                f"warning: the nameserver has no route of {topic} on {', '.join(sorted(late))} "
+                "yet; brokers register at least every 30 s"
             )
 
 
-async def _keep_order(session: Session, config: TopicConfig, brokers: list[BrokerRef]) -> None:
-    """Ordered topics have their queues listed in the nameserver, for consumers to agree on."""
+async def _store_order(session: Session, config: TopicConfig, brokers: list[BrokerRef]) -> None:
+    """Store the queues of an ordered topic in the nameserver, so that consumers agree on them."""
     if config.order and config.topic_name:
         text = ";".join(f"{at.name}:{config.write_queue_count}" for at in brokers)
         await session.admin.namesrv.put(ORDER_TOPIC_NAMESPACE, config.topic_name, text)
-        session.print(f"  order of queues kept in the nameserver: {text}")
+        session.print(f"  order configuration in the nameserver: {text}")
 
 
 @command(
@@ -404,9 +404,9 @@ async def delete_topic(session: Session, topic: Topic, cluster: ClusterOption = 
     if not brokers:
         raise TargetError(f"topic {topic} is not in cluster {cluster}")
     groups = await admin.topics.groups(topic)
-    used = f", which {', '.join(groups)} consume" if groups else ""
+    used = f" (consumed by {', '.join(groups)})" if groups else ""
     names = ", ".join(at.name for at in brokers)
-    if not session.confirm(f"delete topic {topic} with all its messages on {names}{used}"):
+    if not session.confirm(f"delete topic {topic} and all its messages on {names}{used}"):
         return
     done = await admin.topics.delete(topic, brokers)
     report_done(session, f"topic {topic}: deleted", done)
@@ -427,7 +427,7 @@ async def apply(
 ) -> None:
     """Create or change all topics of a file: a JSON list of RocketMQ's topic settings.
 
-    A broker takes all of them or, if one is wrong, none; one of 4.9 takes them one by one.
+    A broker applies all of them or, if one is invalid, none; a 4.9 broker applies them one by one.
     """
     configs = read_settings(file, list[TopicConfig])
     names = sorted(config.topic_name or "" for config in configs)
@@ -437,7 +437,7 @@ async def apply(
     put_all = session.admin.topics.put_all
     done = await apply_settings(session, "topic", names, brokers, lambda at: put_all(at, configs))
     if done:
-        # Brokers register their topics in order, so with the last one all are known.
+        # Brokers register their topics in order: once the last is known, all are.
         await _await_routes(session, names[-1:], done)
 
 
@@ -446,11 +446,11 @@ async def apply(
     examples=[
         "tianzhou topic copy --from broker-a --to broker-c --dry-run",
         "tianzhou topic copy 'order*' --from broker-a --to broker-c --to broker-d --yes",
-        "tianzhou topic copy --from broker-a --yes     to all that lack them",
+        "tianzhou topic copy --from broker-a --yes     # to all other brokers",
     ],
 )  # fmt: skip
 async def copy(session: Session, source: From, targets: To = None, pattern: Pattern = None) -> None:
-    """Copy the settings of topics, not their messages, from one broker to new ones."""
+    """Copy the settings of topics, not their messages, from one broker to others."""
 
     def is_wanted(name: str) -> bool:
         return bool(matching_names([name], pattern))
@@ -459,6 +459,6 @@ async def copy(session: Session, source: From, targets: To = None, pattern: Patt
         session, "topic", source, targets,
         lambda origin, goal: copy_topics(session.admin, origin, goal, is_wanted),
     )  # fmt: skip
-    # Brokers register their topics in order, so with the last one all are known.
+    # Brokers register their topics in order: once the last is known, all are.
     for goal, names in made.items():
         await _await_routes(session, names[-1:], [goal])

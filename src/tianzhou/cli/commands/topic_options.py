@@ -17,20 +17,20 @@ _UNIT, _UNIT_SUB = 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOptions(OptionGroup):
-    """The settings of a topic; None leaves one as it is."""
+    """The settings of a topic; None leaves a setting unchanged."""
 
     queues: Annotated[
         int | None,
-        typer.Option("--queues", min=1, max=4096, help="Queues per broker, to read and to write."),
+        typer.Option("--queues", min=1, max=4096, help="Read and write queues per broker."),
     ] = None
     read_queues: Annotated[
-        int | None, typer.Option("--read-queues", min=0, max=4096, help="Only queues to read.")
+        int | None, typer.Option("--read-queues", min=0, max=4096, help="Read queues per broker.")
     ] = None
     write_queues: Annotated[
-        int | None, typer.Option("--write-queues", min=0, max=4096, help="Only queues to write.")
+        int | None, typer.Option("--write-queues", min=0, max=4096, help="Write queues per broker.")
     ] = None
     perm: Annotated[
-        str | None, typer.Option("--perm", metavar="rw|r|w|none", help="What clients may do.")
+        str | None, typer.Option("--perm", metavar="rw|r|w|none", help="Permission of clients.")
     ] = None
     ordered: Annotated[
         bool | None,
@@ -47,7 +47,7 @@ class TopicOptions(OptionGroup):
     remove_attribute: RemovedAttributes = None
 
     def of(self, before: TopicConfig) -> TopicConfig:
-        """A topic with what is given changed, and the rest as it was. Raises ConfigError."""
+        """`before` with the given settings changed. Raises ConfigError."""
         read_count = self.queues if self.read_queues is None else self.read_queues
         write_count = self.queues if self.write_queues is None else self.write_queues
         return TopicConfig(
@@ -69,5 +69,5 @@ class TopicOptions(OptionGroup):
 
 
 def plain_topic(name: str) -> TopicConfig:
-    """A topic of which nothing is said."""
+    """A topic with default settings."""
     return TopicConfig(topic_name=name, read_queue_count=QUEUE_COUNT, write_queue_count=QUEUE_COUNT)

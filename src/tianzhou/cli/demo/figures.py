@@ -1,4 +1,4 @@
-"""What the demonstration measures: messages per second and how long they took. Pure values."""
+"""Measurements of the demonstration: messages per second and latency."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,14 +7,14 @@ from itertools import pairwise
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A short time, and what happened in it."""
+    """Rates and latency within a short interval."""
 
     at_s: float
-    """Its middle, since the load began."""
+    """The middle of the interval, since the load began."""
     sent_per_s: float
     received_per_s: float
     median_ms: float | None
-    """From leaving the producer to arriving at the consumer; None where nothing arrived."""
+    """From producer to consumer; None if nothing arrived."""
     p99_ms: float | None
 
 
@@ -24,10 +24,10 @@ class Measurements:
 
     sent_s: list[float] = field(default_factory=list[float])
     received: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    """When it arrived, and the milliseconds that it was on its way."""
+    """Arrival time, and latency in milliseconds."""
 
     def between(self, begin_s: float, end_s: float) -> Interval:
-        """What happened in a span of time."""
+        """Rates and latency of an interval."""
         took_ms = sorted(ms for at_s, ms in self.received if begin_s <= at_s < end_s)
         sent_count = sum(begin_s <= at_s < end_s for at_s in self.sent_s)
         width_s = end_s - begin_s
@@ -40,14 +40,14 @@ class Measurements:
         )
 
     def intervals(self, width_s: float) -> list[Interval]:
-        """All that happened, cut into spans of one length."""
+        """Everything, cut into intervals of one length."""
         last_s = max([*self.sent_s, *(at_s for at_s, _ in self.received)], default=0.0)
         edges = [number * width_s for number in range(int(last_s / width_s) + 2)]
         return [self.between(*span) for span in pairwise(edges)]
 
 
 def percentile(values: Sequence[float], part: float) -> float | None:
-    """The value that this part of sorted values does not exceed."""
+    """The value that this fraction of the sorted values does not exceed."""
     if not values:
         return None
     return values[min(len(values) - 1, int(len(values) * part))]

@@ -1,4 +1,4 @@
-"""The picture of the demonstration: messages per second, and latency, over the same time."""
+"""The plot of the demonstration: messages per second and latency over time."""
 # matplotlib leaves its keyword arguments untyped.
 # pyright: reportUnknownMemberType=false
 
@@ -12,7 +12,7 @@ _SENT, _RECEIVED, _MEDIAN, _SLOWEST = "#7f8c8d", "#c0392b", "#2c7fb8", "#a6bddb"
 
 def save(path: Path, intervals: Sequence[Interval], title: str) -> None:
     """Write the PNG. Raises ImportError where matplotlib is not installed, and OSError."""
-    # Not `pyplot`, which is for windows and keeps every figure.
+    # Not `pyplot`, which opens windows and keeps every figure.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -29,7 +29,7 @@ def save(path: Path, intervals: Sequence[Interval], title: str) -> None:
     seen = [interval for interval in intervals if interval.median_ms is not None]
     seen_s = [interval.at_s for interval in seen]
     slowest = [interval.p99_ms or 0.0 for interval in seen]
-    latency.plot(seen_s, slowest, color=_SLOWEST, label="99 of 100 below")
+    latency.plot(seen_s, slowest, color=_SLOWEST, label="p99")
     latency.plot(
         seen_s, [interval.median_ms or 0.0 for interval in seen], color=_MEDIAN, label="median"
     )

@@ -1,10 +1,10 @@
-"""The demonstration of `tianzhou up --demo`: messages on their way, seen from outside.
+"""The demonstration of `tianzhou up --demo`, in this order:
 
-    a few messages, one by one      more and more of them, measured      a plot, as PNG
-    a Spark job over their log      where to look next                   one message a second
+    a few messages, one by one      increasing load, measured      a plot, as PNG
+    a Spark job over the topic      commands to try next           one message a second
 
-It is a client like any other: a producer and a consumer that know the nameserver's address. What
-it cannot do for lack of an extra it says in a line, and goes on.
+It is an ordinary client: a producer and a consumer that get the nameserver's address. A step whose
+extra is not installed is skipped with a line that says so.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ Say = Callable[[str], None]
 
 
 class Demo:
-    """Shows everything once, then sends a message a second until cancelled."""
+    """Runs every step once, then sends a message a second until cancelled."""
 
     def __init__(self, namesrv_address: str, folder: Path, say: Say) -> None:
         self._namesrv = namesrv_address
@@ -60,7 +60,7 @@ class Demo:
         self._say = say
         self._measurements = Measurements()
         self._begun_s: float | None = None
-        """When the load began; before and after it every message is told of."""
+        """When the load began; outside of the load every message is printed."""
         self._is_quiet = False
         self.received_count = 0
         self._sent_count = 0
@@ -80,7 +80,7 @@ class Demo:
             await self._go_on(producer)
 
     async def _prepare(self) -> None:
-        """The topic, and where the nameserver says that it is."""
+        """Create the topic and print its route."""
         async with Admin(self._namesrv) as admin:
             config = TopicConfig(
                 topic_name=TOPIC, read_queue_count=QUEUES, write_queue_count=QUEUES,
@@ -93,7 +93,7 @@ class Demo:
             self._say(f"route of {TOPIC}: {name} at {address}, {QUEUES} queues")
 
     async def _route(self, admin: Admin) -> list[tuple[str, str]]:
-        """The broker tells the nameserver of a new topic in its own time, which is soon."""
+        """The route of the topic; waits until the broker has registered it."""
         deadline_s = time.monotonic() + _ARRIVAL_WAIT_S
         while True:
             try:
@@ -139,11 +139,11 @@ class Demo:
         elif not self._is_quiet:
             self._say(
                 f"<- received cargo {int(number)} from queue {message.queue_id}, "
-                f"{took_ms:.1f} ms after it left"
+                f"{took_ms:.1f} ms after the send"
             )
 
     async def _show_load(self, producer: Producer) -> None:
-        """More and more messages, and a line for each rate."""
+        """Send at increasing rates, and print a line for each."""
         self._say(f"now up to {RATES[-1]:,} messages a second, each sent and received on its own:")
         self._begun_s = time.perf_counter()
         for rate in RATES:
@@ -153,7 +153,7 @@ class Demo:
             took = "none arrived" if seen.median_ms is None else f"{seen.median_ms:6.1f} ms"
             self._say(
                 f"   {rate:5,}/s: {seen.sent_per_s:6,.0f} sent, {seen.received_per_s:6,.0f} "
-                f"received a second, half of them within {took}"
+                f"received per second, median latency {took}"
             )
         await self._arrived()
         self._begun_s = None
@@ -161,7 +161,7 @@ class Demo:
         self._say(f"   {self._sent_count:,} sent, {self.received_count:,} received")
 
     async def _send_at(self, producer: Producer, rate: int) -> None:
-        """Messages at a rate, evenly; a producer that cannot keep up sends what it can."""
+        """Send evenly at a rate; a producer that cannot keep up sends what it can."""
         assert self._begun_s is not None
         begun_s = time.perf_counter()
         tag = f"{rate}-a-second"
@@ -177,7 +177,7 @@ class Demo:
         await asyncio.gather(*answers)
 
     async def _arrived(self) -> None:
-        """Until the consumer has everything, or has had time enough for it."""
+        """Wait until the consumer has received everything, or for 10 s."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_ARRIVAL_WAIT_S):
                 while self.received_count < self._sent_count:
@@ -185,14 +185,14 @@ class Demo:
                     await self._news.wait()
 
     async def _go_on(self, producer: Producer) -> None:
-        """So that there is something to look at."""
+        """Keep sending, so that commands have something to show."""
         number = 0
         while True:
             number += 1
             await producer.send(self._message("later", number))
             await asyncio.sleep(_LATER_PAUSE_S)
 
-    # -- what is made of them ----------------------------------------------------------------------
+    # -- plot, Spark, next steps -------------------------------------------------------------------
 
     async def _show_plot(self) -> None:
         path = self._folder / PLOT
@@ -201,27 +201,31 @@ class Demo:
         try:
             await asyncio.to_thread(plot.save, path, intervals, title)
         except ImportError:
-            self._say(f"no plot: it needs matplotlib; {_install('matplotlib')} brings it")
+            self._say(
+                f"no plot: matplotlib is not installed; install it with {_install('matplotlib')}"
+            )
             return
         self._say(f"messages per second and latency as a plot: {_shown(path)}")
 
     async def _show_spark(self, since_ms: int) -> None:
         if not _has_spark():
-            self._say(f"no Spark here, so no Spark job; {_way_to_spark()} brings it")
+            self._say(f"no Spark job: Spark is not installed; install it with {_way_to_spark()}")
             return
-        self._say("Spark starts, and reads the same messages from the broker (some seconds) ...")
+        self._say(
+            "starting Spark, which reads the same messages from the broker (some seconds) ..."
+        )
         log = self._folder / SPARK_LOG
         with log.open("wb") as errors:
             job = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "tianzhou.spark.demo", self._namesrv, TOPIC, str(since_ms),
                 stdout=asyncio.subprocess.PIPE, stderr=errors,
-                # Ctrl-C in the terminal is for the servers, which end this job in their turn.
+                # Ctrl-C in the terminal goes to the servers, which then end this job.
                 start_new_session=True,
             )  # fmt: skip
         try:
             shown, _ = await asyncio.wait_for(job.communicate(), SPARK_TIMEOUT_S)
         except TimeoutError:
-            self._say(f"the Spark job took too long and was ended; its log is {_shown(log)}")
+            self._say(f"the Spark job timed out; its log is {_shown(log)}")
             return
         finally:
             if job.returncode is None:
@@ -235,26 +239,26 @@ class Demo:
 
     def _show_next(self) -> None:
         self._say(
-            f"look around in another terminal, in the folder {Path.cwd()}; one message a second "
-            "goes on meanwhile:"
+            f"one message a second is sent from now on; try these commands in another terminal, in "
+            f"the folder {Path.cwd()}:"
         )
         for command in next_commands(self._namesrv, has_spark=_has_spark()):
             self._say(f"   {command}")
-        self._say("Ctrl-C stops everything; what was sent stays in the data folder")
+        self._say("Ctrl-C stops everything; the messages stay in the data folder")
 
 
 def next_commands(namesrv: str, *, has_spark: bool) -> list[str]:
-    """What to type next, in the folder where this program was started; each works as it stands."""
+    """Commands to try next, in the folder where this program was started."""
     target = resolve(None, None, os.environ, load_contexts(contexts_path())).namesrv
     more = "" if target == namesrv == DEFAULT_NAMESRV else f" --namesrv {namesrv}"
-    words = [f"cluster top{more}", f"topic show {TOPIC}{more}", f"message tail {TOPIC}{more}"]
+    commands = [f"cluster top{more}", f"topic show {TOPIC}{more}", f"message tail {TOPIC}{more}"]
     if has_spark:
-        words.append(f"pipeline run topic-stats --set days=today{more}")
-    return [f"{_program()} {each}" for each in (*words, "--help")]
+        commands.append(f"pipeline run topic-stats --set days=today{more}")
+    return [f"{_program()} {each}" for each in (*commands, "--help")]
 
 
 def _program() -> str:
-    """How this program is called from a shell that knows nothing of its environment."""
+    """The command that runs this program from a shell without its virtual environment."""
     script = Path(sys.executable).parent / "tianzhou"
     if not script.is_file():
         return f"{_python()} -m tianzhou"
@@ -281,7 +285,7 @@ def _has_spark() -> bool:
 
 
 def _shown(path: Path) -> str:
-    """As one would write it here."""
+    """The path relative to the current folder, if it is below it."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
@@ -289,10 +293,10 @@ def _shown(path: Path) -> str:
 
 
 async def keep_running(namesrv_address: str, folder: Path, say: Say) -> None:
-    """Run the demonstration; when the servers refuse it, say why and try again."""
+    """Run the demonstration; on an error print it and retry."""
     while True:
         try:
             await Demo(namesrv_address, folder, say).run()
         except TianzhouError as e:
-            say(f"the demonstration stumbled: {e}; it goes on in a second")
+            say(f"the demonstration failed: {e}; retrying in a second")
         await asyncio.sleep(_RETRY_S)

@@ -1,8 +1,8 @@
-"""`mqadmin` and `tianzhou mqadmin`: RocketMQ's sub commands with their options, done by our verbs.
+"""`mqadmin` and `tianzhou mqadmin`: RocketMQ's subcommands, translated to Tianzhou's commands.
 
-Each sub command of 4.9 and 5.x is in one table: its options, and the command of ours that does it.
-The output is ours. An option that our command has no counterpart for is refused, not overlooked. As
-with the original nothing is asked: who types `mqadmin deleteTopic` means it.
+`table` lists every subcommand of 4.9 and 5.x with its options and the command that it is translated
+to. The output is that of the command. An option without a counterpart is rejected, not ignored. As
+with the original there is no confirmation: `mqadmin deleteTopic` deletes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,14 +12,14 @@ from typing import NamedTuple
 import typer
 
 from tianzhou.cli.mqadmin.table import ALIASES, SECOND_NAMES, Alias
-from tianzhou.cli.mqadmin.translate import Given
+from tianzhou.cli.mqadmin.translate import GivenOptions
 from tianzhou.cli.shared.terminal import FAILED, OK, USAGE_ERROR, print_error, print_line
 
 app = typer.Typer(name="mqadmin", add_completion=False)
 
 
 class Parsed(NamedTuple):
-    """Options of a sub command by their short names, and the nameservers."""
+    """Options of a subcommand by short name, and the nameservers."""
 
     values: dict[str, str]
     namesrv: str | None
@@ -27,11 +27,11 @@ class Parsed(NamedTuple):
 
 
 class UsageError(Exception):
-    """A sub command was used wrongly; the text says how."""
+    """Invalid use of a subcommand; the text says why."""
 
 
 class UnsupportedOption(Exception):
-    """An option of the original that we have no counterpart for."""
+    """An option of the original without a counterpart."""
 
 
 @app.command(
@@ -40,12 +40,12 @@ class UnsupportedOption(Exception):
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def mqadmin(context: typer.Context) -> None:
-    """Run a sub command of RocketMQ's mqadmin; `tianzhou mqadmin help` lists them."""
+    """Run a subcommand of RocketMQ's mqadmin; list: `tianzhou mqadmin help`."""
     raise typer.Exit(run(context.args, "tianzhou mqadmin"))
 
 
 def run(arguments: Sequence[str], command: str = "mqadmin") -> int:
-    """Run a sub command; returns the exit code."""
+    """Run a subcommand; returns the exit code."""
     name = arguments[0] if arguments else "help"
     rest = list(arguments[1:])
     if name in ("help", "-h", "--help"):
@@ -53,7 +53,7 @@ def run(arguments: Sequence[str], command: str = "mqadmin") -> int:
     name = SECOND_NAMES.get(name, name)
     alias = ALIASES.get(name)
     if alias is None:
-        print_error(command, f"there is no sub command {name!r}; `{command} help` lists them")
+        print_error(command, f"there is no subcommand {name!r}; see `{command} help`")
         return USAGE_ERROR
     if alias.build is None:
         print_error(f"{command} {name}", alias.why)
@@ -63,16 +63,16 @@ def run(arguments: Sequence[str], command: str = "mqadmin") -> int:
         if parsed.wants_help:
             print_line(usage(command, name, alias))
             return OK
-        words = build(alias, parsed)
+        translated = build(alias, parsed)
     except UsageError as e:
-        print_error(f"{command} {name}", f"{e}; `{command} help {name}` shows its options")
+        print_error(f"{command} {name}", f"{e}; see `{command} help {name}`")
         return USAGE_ERROR
     except UnsupportedOption as e:
         print_error(f"{command} {name}", e)
         return FAILED
     from tianzhou.cli.app import main
 
-    return main(words)
+    return main(translated)
 
 
 def parse(alias: Alias, arguments: Sequence[str]) -> Parsed:
@@ -89,7 +89,7 @@ def parse(alias: Alias, arguments: Sequence[str]) -> Parsed:
             wants_help = True
             continue
         is_namesrv = spelling in _NAMESRV_SPELLINGS
-        # Some long names end with a blank, which whoever types it may leave out.
+        # Some long names end with a blank, which may be left out.
         option = by_name.get(spelling.strip())
         if option is None and not is_namesrv and word[:2] in by_name and word[:2] != "--":
             spelling, equals, attached = word[:2], "=", word[2:]
@@ -113,16 +113,16 @@ _NAMESRV_SPELLINGS = ("-n", "--namesrvAddr", "--namesrv", "--nameserverAddr")
 
 
 class Arity(StrEnum):
-    """Whether an option takes a value: by the sign behind it in the table."""
+    """Whether an option takes a value; the suffix of the option in the table."""
 
     NEVER = ""
     ALWAYS = "="
     IF_ONE_FOLLOWS = "?"
-    """It is a switch in one release, and takes a value in another."""
+    """A switch in some releases, an option with a value in others."""
 
 
 class Option(NamedTuple):
-    """An option of a sub command."""
+    """An option of a subcommand."""
 
     short: str
     """Empty if it has only a long name."""
@@ -131,7 +131,7 @@ class Option(NamedTuple):
 
     @property
     def name(self) -> str:
-        """By what `Given` knows it."""
+        """The name in `GivenOptions`."""
         return self.short or self.long
 
     @property
@@ -146,7 +146,7 @@ def _has_value(option: Option, rest: Sequence[str], is_attached: bool) -> bool:
 
 
 def options_of(alias: Alias) -> Iterator[Option]:
-    """The options of a sub command, as the table writes them."""
+    """Parse the options of a subcommand from the table."""
     for each in alias.options.split():
         names = each.rstrip("=?")
         short, _, long = names.partition("/")
@@ -160,45 +160,49 @@ def _spellings(alias: Alias) -> Iterator[tuple[str, Option]]:
 
 
 def build(alias: Alias, parsed: Parsed) -> list[str]:
-    """The words of our own command line. Raises Misuse if an option is missing, and Unmet."""
+    """The arguments of our command line. Raises UsageError, UnsupportedOption."""
     assert alias.build is not None
-    given = Given(parsed.values)
+    given = GivenOptions(parsed.values)
     try:
-        words = alias.build(given)
+        translated = alias.build(given)
     except KeyError as e:
         long = next(each.long for each in options_of(alias) if each.name == e.args[0])
         raise UsageError(f"option -{e.args[0]} ({long}) is missing") from e
-    unmet = sorted(set(parsed.values) - given.used)
-    if unmet:
-        ours = f"tianzhou {' '.join(words[:2])}"
+    unsupported = sorted(set(parsed.values) - given.used)
+    if unsupported:
+        ours = f"tianzhou {' '.join(translated[:2])}"
         raise UnsupportedOption(
-            f"option -{unmet[0]} is not supported; leave it out, or see `{ours} --help`"
+            f"option -{unsupported[0]} is not supported; omit it, or see `{ours} --help`"
         )
-    return [*words, "--namesrv", parsed.namesrv] if parsed.namesrv else words
+    return [*translated, "--namesrv", parsed.namesrv] if parsed.namesrv else translated
 
 
 def _help(command: str, rest: Sequence[str]) -> int:
     if not rest:
-        print_line(f"The sub commands of RocketMQ's mqadmin; `{command} help NAME` shows one.\n")
+        print_line(
+            f"The subcommands of RocketMQ's mqadmin. Options of one: `{command} help NAME`.\n"
+        )
         width = max(map(len, ALIASES))
         for name, alias in ALIASES.items():
-            print_line(f"  {name:{width}}  {alias.ours or 'not here: ' + alias.why}")
+            print_line(f"  {name:{width}}  {alias.ours or 'not supported: ' + alias.why}")
         return OK
     name = SECOND_NAMES.get(rest[0], rest[0])
     chosen = ALIASES.get(name)
     if chosen is None:
-        print_error(command, f"there is no sub command {rest[0]!r}; `{command} help` lists them")
+        print_error(command, f"there is no subcommand {rest[0]!r}; see `{command} help`")
         return USAGE_ERROR
     print_line(usage(command, name, chosen))
     return OK
 
 
 def usage(command: str, name: str, alias: Alias) -> str:
-    """How a sub command is used, and which command of ours does it."""
+    """The usage of a subcommand, and the command that it is translated to."""
     lines = [f"usage: {command} {name} [-n ADDR] [options]"]
     values = {Arity.NEVER: "", Arity.ALWAYS: " VALUE", Arity.IF_ONE_FOLLOWS: " [VALUE]"}
     lines += [
         f"  {', '.join(option.spellings)}{values[option.arity]}" for option in options_of(alias)
     ]
-    lines.append(f"done by: {alias.ours}" if alias.ours else f"not here: {alias.why}")
+    lines.append(
+        f"translated to: tianzhou {alias.ours}" if alias.ours else f"not supported: {alias.why}"
+    )
     return "\n".join(lines)

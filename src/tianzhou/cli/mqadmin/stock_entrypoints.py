@@ -1,7 +1,6 @@
-"""The stock command names, with RocketMQ's own options: mqnamesrv, mqbroker, mqadmin, mqshutdown.
+"""The commands of RocketMQ with its options: mqnamesrv, mqbroker, mqadmin, mqshutdown.
 
-They read like the original's, so that scripts written for it go on working. They load as little as
-they can: a server's start should not pay for tables and colours.
+Scripts written for RocketMQ keep working. Imports are kept few, so that servers start fast.
 """
 
 import sys
@@ -14,16 +13,14 @@ from tianzhou.errors import ConfigError
 
 def mqnamesrv(arguments: list[str] | None = None) -> int:
     """`mqnamesrv [-c FILE] [-n ADDR] [-p]`."""
-    parser = Arguments(
-        "mqnamesrv", "Start a nameserver. `tianzhou namesrv --help` shows more options."
-    )
+    parser = Arguments("mqnamesrv", "Start a nameserver. More options: `tianzhou namesrv --help`.")
     add = parser.add_argument
     add("-c", "--configFile", type=Path, metavar="FILE", help="configuration properties file")
-    add("-n", "--namesrvAddr", metavar="ADDR", help="accepted; the original ignores it, too")
+    add("-n", "--namesrvAddr", metavar="ADDR", help="ignored, as in RocketMQ")
     add("-p", "--printConfigItem", action="store_true", help="print all settings and exit")
     options = parser.parse_args(arguments)
     from tianzhou.cli.serve import (
-        namesrv,  # After the options, so that --help and mistakes are quick.
+        namesrv,  # Imported after parsing, so that --help and errors are fast.
     )
 
     try:
@@ -39,9 +36,7 @@ def mqnamesrv(arguments: list[str] | None = None) -> int:
 
 def mqshutdown(arguments: list[str] | None = None) -> int:
     """`mqshutdown namesrv|broker`."""
-    parser = Arguments(
-        "mqshutdown", "Ask the servers that you run to stop. Apache's own are left alone."
-    )
+    parser = Arguments("mqshutdown", "Stop the Tianzhou servers that you run (not Apache's).")
     parser.add_argument("program", choices=("namesrv", "broker"))
     options = parser.parse_args(arguments)
     from tianzhou.cli.serve.stop import stop_all

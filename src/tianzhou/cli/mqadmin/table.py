@@ -1,18 +1,18 @@
-"""Every sub command of `mqadmin` 4.9 and 5.x: its options, and the words of ours that do the same.
+"""Every subcommand of `mqadmin` 4.9 and 5.x: its options, and the command it is translated to.
 
-An option is written "t/topic=": short name, long name (with _ for a blank), and = where it takes a
-value, ? where it takes one in some releases only. `build` makes our words of the options.
+An option is written "t/topic=": short name, long name (with _ for a blank), and = if it takes a
+value, ? if it takes one in some releases only. `build` translates the options to our arguments.
 """
 
 from dataclasses import dataclass
 
-from tianzhou.cli.mqadmin import translate as words
+from tianzhou.cli.mqadmin import translate
 from tianzhou.cli.mqadmin.translate import Build
 
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """One sub command."""
+    """One subcommand."""
 
     options: str
     ours: str = ""
@@ -20,14 +20,14 @@ class Alias:
     why: str = ""
 
 
-_CONTROLLER = "there is no controller here"
-_ROCKSDB = "there is no RocksDB here: tables are JSON files, queues are files of their own"
+_CONTROLLER = "there is no controller"
+_ROCKSDB = "RocksDB is not used: tables are JSON files, queues are consume queue files"
 _STATIC = "static topics are not supported"
-_TIMER = "there is one way to keep timed messages here"
-_LITE = "there are no lite topics here"
+_TIMER = "there is only one timer engine"
+_LITE = "lite topics are not supported"
 _COLD = "cold data control is not supported"
-_AUTH = "users and policies of 5.3 are not supported; `tianzhou acl` has accounts as in 4.9"
-_CONTAINER = "there are no broker containers here; `tianzhou broker --workers` starts several"
+_AUTH = "users and policies of 5.3 are not supported; `tianzhou acl` manages 4.9 accounts"
+_CONTAINER = "broker containers are not supported; use `tianzhou broker --workers`"
 
 _CHOOSE = "b/brokerAddr= c/clusterName="
 _CONTROLLER_AT = "a/controllerAddress="
@@ -37,7 +37,7 @@ ALIASES: dict[str, Alias] = {
     "updateTopic": Alias(
         f"{_CHOOSE} t/topic= r/readQueueNums= w/writeQueueNums= p/perm= o/order= u/unit= "
         "s/hasUnitSub= a/attributes=",
-        "topic update --or-create --from-defaults", words.update_topic,
+        "topic update --or-create --from-defaults", translate.update_topic,
     ),
     "deleteTopic": Alias(
         "t/topic= c/clusterName=", "topic delete",
@@ -48,17 +48,17 @@ ALIASES: dict[str, Alias] = {
         lambda o: ["topic", "update", o["t"], "--perm", o["p"], *o.where()],
     ),
     "topicRoute": Alias(
-        # A list is what we always print.
-        "t/topic= l/list", "topic route", lambda o: ["topic", "route", o["t"], *o.met("l")],
+        # The output is always a list.
+        "t/topic= l/list", "topic route", lambda o: ["topic", "route", o["t"], *o.ignore("l")],
     ),
     "topicStatus": Alias(
         "t/topic= c/cluster=", "topic show",
         lambda o: ["topic", "show", o["t"], *o.flag("c", "--through")],
     ),
     "topicClusterList": Alias("t/topic=", "topic route", lambda o: ["topic", "route", o["t"]]),
-    "topicList": Alias("c/clusterModel", "topic list --all", words.list_topics),
-    "updateOrderConf": Alias("t/topic= v/orderConf= m/method=", "namesrv kv", words.order),
-    "statsAll": Alias("a/activeTopic t/topic=", "topic stats", words.topic_stats),
+    "topicList": Alias("c/clusterModel", "topic list --all", translate.list_topics),
+    "updateOrderConf": Alias("t/topic= v/orderConf= m/method=", "namesrv kv", translate.order),
+    "statsAll": Alias("a/activeTopic t/topic=", "topic stats", translate.topic_stats),
     "allocateMQ": Alias(
         "t/topic= i/ipList=", "group allocate",
         lambda o: ["group", "allocate", o["t"], *o["i"].split(",")],
@@ -69,10 +69,10 @@ ALIASES: dict[str, Alias] = {
         "d/consumeBroadcastEnable= q/retryQueueNums= r/retryMaxTimes= i/brokerId= "
         "w/whichBrokerWhenConsumeSlowly= a/notifyConsumerIdsChanged= o/consumeMessageOrderly= "
         "p/groupRetryPolicy= /attributes=",
-        "group update --or-create --from-defaults", words.update_group,
+        "group update --or-create --from-defaults", translate.update_group,
     ),
     "deleteSubGroup": Alias(
-        f"{_CHOOSE} g/groupName= r/removeOffset=", "group delete", words.delete_group
+        f"{_CHOOSE} g/groupName= r/removeOffset=", "group delete", translate.delete_group
     ),
     "consumerConnection": Alias(
         "g/consumerGroup= b/brokerAddr=", "group show",
@@ -80,10 +80,10 @@ ALIASES: dict[str, Alias] = {
     ),
     "consumerProgress": Alias(
         "g/groupName= s/showClientIP= t/topicName= c/cluster=", "group show, group list",
-        words.progress,
+        translate.progress,
     ),
     "consumerStatus": Alias(
-        "g/consumerGroup= i/clientId= b/brokerAddr= s/jstack", "group members", words.members
+        "g/consumerGroup= i/clientId= b/brokerAddr= s/jstack", "group members", translate.members
     ),
     "getConsumerConfig": Alias(
         "g/groupName=", "group show", lambda o: ["group", "show", o["g"]]
@@ -102,10 +102,10 @@ ALIASES: dict[str, Alias] = {
     # -- offsets -----------------------------------------------------------------------------------
     "resetOffsetByTime": Alias(
         "g/group= t/topic= s/timestamp= f/force= c/cluster? /cplus b/broker= q/queue= o/offset=",
-        "offset reset", words.reset,
+        "offset reset", translate.reset,
     ),
     "skipAccumulatedMessage": Alias(
-        "g/group= t/topic= f/force= c/cluster=", "offset skip", words.skip
+        "g/group= t/topic= f/force= c/cluster=", "offset skip", translate.skip
     ),
     "cloneGroupOffset": Alias(
         "s/srcGroup= d/destGroup= t/topic= o/offline=", "offset clone",
@@ -116,84 +116,87 @@ ALIASES: dict[str, Alias] = {
     "queryMsgById": Alias(
         "i/msgId= g/consumerGroup= d/clientId= s/sendMessage= u/unitName= t/topic= f/bodyFormat= "
         "c/cluster=",
-        "message show, message resend, message push", words.by_id,
+        "message show, message resend, message push", translate.by_id,
     ),
     "queryMsgByKey": Alias(
         "t/topic= k/msgKey= b/beginTimestamp= e/endTimestamp= m/maxNum= c/cluster= p/keyType= "
         "l/lastKey=",
-        "message query --key", words.by_key,
+        "message query --key", translate.by_key,
     ),
     "queryMsgByUniqueKey": Alias(
         "i/msgId= g/consumerGroup= d/clientId= t/topic= a/showAll c/cluster= s/startTime= "
         "e/endTime=",
-        "message query --unique-key, message push", words.by_unique_key,
+        "message query --unique-key, message push", translate.by_unique_key,
     ),
     "queryMsgByOffset": Alias(
         "t/topic= b/brokerName= i/queueId= o/offset= f/bodyFormat= r/routeTopic=", "message at",
-        words.by_offset,
+        translate.by_offset,
     ),
     "queryMsgTraceById": Alias(
         "i/msgId= t/traceTopic= b/beginTimestamp= e/endTimestamp= c/maxNum=", "message trace",
-        words.trace,
+        translate.trace,
     ),
     "printMsg": Alias(
         "t/topic= c/charsetName= s/subExpression= b/beginTimestamp= e/endTimestamp= d/printBody= "
         "l/lmqParentTopic=",
-        "message query --from", words.print_topic,
+        "message query --from", translate.print_topic,
     ),
     "printMsgByQueue": Alias(
         "t/topic= a/brokerName= i/queueId= c/charsetName= s/subExpression= b/beginTimestamp= "
         "e/endTimestamp= p/print_msg= d/printBody= f/calculate=",
-        "message query --from", words.print_queue,
+        "message query --from", translate.print_queue,
     ),
     "sendMessage": Alias(
         "t/topic= p/body= k/key= c/tags= b/broker= i/qid= m/msgTraceEnable=", "message send",
-        words.send,
+        translate.send,
     ),
     "consumeMessage": Alias(
         "t/topic= b/brokerName= i/queueId= o/offset= g/consumerGroup= s/beginTimestamp= "
         "e/endTimestamp= c/MessageNumber=",
-        "message query --from", words.consume,
+        "message query --from", translate.consume,
     ),
     "queryCq": Alias(
         "t/topic= q/queue= i/index= c/count= b/broker= g/consumer=", "message entries",
-        words.entries,
+        translate.entries,
     ),
     "sendMsgStatus": Alias(
-        "b/brokerName= s/messageSize= c/count=", "bench send", words.bench("b", "c", "s")
+        "b/brokerName= s/messageSize= c/count=", "bench send", translate.bench("b", "c", "s")
     ),
-    "checkMsgSendRT": Alias("t/topic= a/amount= s/size=", "bench send", words.bench("t", "a", "s")),
+    "checkMsgSendRT": Alias(
+        "t/topic= a/amount= s/size=", "bench send", translate.bench("t", "a", "s")
+    ),
     "clusterRT": Alias(
         "a/amount= s/size= c/cluster= p/print_log= m/machine_room= i/interval=", "cluster latency",
-        words.latency,
+        translate.latency,
     ),
     # -- brokers and clusters ----------------------------------------------------------------------
     "clusterList": Alias(
-        "m/moreStats i/interval= c/clusterName=", "cluster show, cluster top", words.clusters
+        "m/moreStats i/interval= c/clusterName=", "cluster show, cluster top", translate.clusters
     ),
     "brokerStatus": Alias(
         _CHOOSE, "broker runtime", lambda o: ["broker", "runtime", o.broker_or_cluster()]
     ),
     "brokerConsumeStats": Alias(
-        "b/brokerAddr= t/timeoutMillis= l/level= o/order=", "broker lag", words.lag
+        "b/brokerAddr= t/timeoutMillis= l/level= o/order=", "broker lag", translate.lag
     ),
     "getBrokerConfig": Alias(
         _CHOOSE, "broker config", lambda o: ["broker", "config", o.broker_or_cluster()]
     ),
     "updateBrokerConfig": Alias(
-        f"{_CHOOSE} k/key= v/value= a/updateAllBroker=", "broker config --set", words.change_broker
+        f"{_CHOOSE} k/key= v/value= a/updateAllBroker=", "broker config --set",
+        translate.change_broker,
     ),
     "cleanExpiredCQ": Alias(
-        "b/brokerAddr= c/cluster=", "broker clean queues", words.clean("queues")
+        "b/brokerAddr= c/cluster=", "broker clean queues", translate.clean("queues")
     ),
     "deleteExpiredCommitLog": Alias(
-        "b/brokerAddr= c/cluster=", "broker clean log", words.clean("log")
+        "b/brokerAddr= c/cluster=", "broker clean log", translate.clean("log")
     ),
     "cleanUnusedTopic": Alias(
-        "b/brokerAddr= c/cluster=", "broker clean topics", words.clean("topics")
+        "b/brokerAddr= c/cluster=", "broker clean topics", translate.clean("topics")
     ),
     "startMonitoring": Alias("", "cluster watch", lambda _: ["cluster", "watch"]),
-    "haStatus": Alias(f"{_CHOOSE} i/interval=", "broker ha", words.ha),
+    "haStatus": Alias(f"{_CHOOSE} i/interval=", "broker ha", translate.ha),
     "resetMasterFlushOffset": Alias(
         "b/brokerAddr= o/offset=", "broker flush-offset",
         lambda o: ["broker", "flush-offset", o["b"], o["o"], "--yes"],
@@ -224,7 +227,7 @@ ALIASES: dict[str, Alias] = {
     "updateAclConfig": Alias(
         f"{_CHOOSE} a/accessKey= s/secretKey= w/whiteRemoteAddress= i/defaultTopicPerm= "
         "u/defaultGroupPerm= t/topicPerms= g/groupPerms= m/admin=",
-        "acl put", words.put_account,
+        "acl put", translate.put_account,
     ),
     "deleteAclConfig": Alias(
         f"{_CHOOSE} a/accessKey=", "acl delete",
@@ -241,17 +244,21 @@ ALIASES: dict[str, Alias] = {
     # -- export, lists of 5.x ----------------------------------------------------------------------
     "exportMetadata": Alias(
         "c/clusterName= b/brokerAddr= f/filePath= t/topic g/subscriptionGroup s/specialTopic",
-        "cluster export metadata", words.export_metadata,
+        "cluster export metadata", translate.export_metadata,
     ),
     "exportConfigs": Alias(
-        "c/clusterName= f/filePath=", "cluster export configs", words.export("configs")
+        "c/clusterName= f/filePath=", "cluster export configs", translate.export("configs")
     ),
     "exportMetrics": Alias(
-        "c/clusterName= f/filePath=", "cluster export metrics", words.export("metrics")
+        "c/clusterName= f/filePath=", "cluster export metrics", translate.export("metrics")
     ),
-    "updateTopicList": Alias(f"{_CHOOSE} f/filename=", "topic apply", words.apply_file("topic")),
-    "updateSubGroupList": Alias(f"{_CHOOSE} f/filename=", "group apply", words.apply_file("group")),
-    # -- what is 5.x's alone -----------------------------------------------------------------------
+    "updateTopicList": Alias(
+        f"{_CHOOSE} f/filename=", "topic apply", translate.apply_file("topic")
+    ),
+    "updateSubGroupList": Alias(
+        f"{_CHOOSE} f/filename=", "group apply", translate.apply_file("group")
+    ),
+    # -- only in 5.x ------------------------------------------------------------------------------
     "addBroker": Alias("c/brokerContainerAddr= b/brokerConfigPath=", why=_CONTAINER),
     "removeBroker": Alias("c/brokerContainerAddr= b/brokerIdentity=", why=_CONTAINER),
     "updateStaticTopic": Alias(
@@ -290,7 +297,7 @@ ALIASES: dict[str, Alias] = {
         "l/cleanLivingBroker",
         why=_CONTROLLER,
     ),
-    "dumpCompactionLog": Alias("f/file=", why="there are no compacted topics here"),
+    "dumpCompactionLog": Alias("f/file=", why="compacted topics are not supported"),
     "getColdDataFlowCtrInfo": Alias(_CHOOSE, why=_COLD),
     "updateColdDataFlowCtrGroupConfig": Alias(
         f"{_CHOOSE} g/consumerGroup= v/threshold=", why=_COLD
@@ -321,4 +328,4 @@ SECOND_NAMES = {
     "resetOffsetByTimeOld": "resetOffsetByTime",
     "consumer": "consumerStatus",
 }
-"""Other names that some releases accept."""
+"""Alternative names in some releases."""

@@ -1,4 +1,4 @@
-"""`tianzhou broker`: its settings from every source, printed or served, once or by workers."""
+"""`tianzhou broker`: load the settings; print them, or run a broker or several workers."""
 
 import json
 import logging
@@ -26,7 +26,7 @@ COMMAND = "tianzhou broker"
 _DESCRIPTION = """\
 Start a broker. Ctrl-C or SIGTERM stops it.
 
-Every setting has RocketMQ's own key. It is taken from the first of these that has it:
+Every setting has RocketMQ's key. Its value comes from the first of these that sets it:
   a flag                   --port 10921, or for any key --set flushDiskType=SYNC_FLUSH
   the environment          NAMESRV_ADDR, and TIANZHOU_BROKER_LISTEN_PORT=10921 for listenPort
   the configuration file   listenPort=10921 in a .properties file, RocketMQ's own included
@@ -37,9 +37,9 @@ examples:
   tianzhou broker --namesrv localhost:9876
   tianzhou broker --config broker.properties --namesrv "ns1:9876;ns2:9876"
   tianzhou broker --config broker.properties --workers 4
-  tianzhou broker --print-config               every key, its value, where it is from, its meaning
+  tianzhou broker --print-config               # every key, its value, its origin, its meaning
   tianzhou stop broker
-running brokers: tianzhou broker list | show | config | runtime | lag | stats | clean | ha
+manage running brokers: tianzhou broker list | show | config | runtime | lag | stats | clean | ha
 """
 _FLAG_KEYS = {
     "namesrv": "namesrvAddr",
@@ -72,18 +72,24 @@ def _parser() -> Arguments:
     add = parser.add_argument
     add("-c", "--config", type=Path, metavar="FILE", help="configuration, a .properties file")
     add("-n", "--namesrv", metavar="ADDR", help="nameservers, separated by ';' (namesrvAddr)")
-    add("--name", metavar="NAME", help="name of the broker, the host's by default (brokerName)")
+    add("--name", metavar="NAME", help="name of the broker, the host name by default (brokerName)")
     add("--port", metavar="PORT", help="TCP port, 10911 by default (listenPort)")
     add("--listen", "--bind-address", metavar="ADDRESS",
         help="address to listen on, every interface by default (bindAddress)")  # fmt: skip
-    add("--store", metavar="FOLDER", help="the store, ~/store by default (storePathRootDir)")
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="any key; may be repeated")
+    add("--store", metavar="FOLDER", help="store directory, ~/store by default (storePathRootDir)")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any setting; may be repeated",
+    )
     add("--workers", type=int, metavar="N",
         help="run N brokers NAME-0 to NAME-(N-1) on ports in steps of 10")  # fmt: skip
-    # Said by the parent of workers only.
+    # Passed by the parent of workers only.
     add("--as-worker", action="store_true", help=SUPPRESS)
-    add("-p", "--print-config", action="store_true", help="show all settings and exit")
-    add("--json", action="store_true", help="show them as JSON")
+    add("-p", "--print-config", action="store_true", help="print all settings and exit")
+    add("--json", action="store_true", help="with --print-config: print JSON")
     logs.add_flags(parser)
     return parser
 
@@ -94,7 +100,7 @@ def _flags(options: Namespace) -> list[Given]:
         for name, key in _FLAG_KEYS.items()
         if getattr(options, name) is not None
     ]
-    # --set is the most particular, so it comes last and counts.
+    # --set comes last, so it overrides the other flags.
     return given + logs.given_by(options) + [_pair_flag(pair) for pair in options.set]
 
 
@@ -108,11 +114,11 @@ def _pair_flag(text: str) -> Given:
 def load_settings(
     config_file: Path | None, flags: Sequence[Given], environ: Mapping[str, str] = os.environ
 ) -> Loaded[BrokerConfig]:
-    """Flags beat environment beats file beats default. Raises ConfigError."""
+    """Precedence: flags, environment, file, defaults. Raises ConfigError."""
     return load_broker_config(config_file, environ, flags)
 
 
-# -- showing ---------------------------------------------------------------------------------------
+# -- printing --------------------------------------------------------------------------------------
 
 
 def as_properties(loaded: Loaded[BrokerConfig]) -> str:
@@ -120,7 +126,7 @@ def as_properties(loaded: Loaded[BrokerConfig]) -> str:
 
 
 def as_table(loaded: Loaded[BrokerConfig]) -> str:
-    """Every setting, and the keys that were given and do nothing, with the reason."""
+    """Every setting, and the given keys that have no effect, with the reason."""
     lines = [render_table(loaded).rstrip("\n")]
     if loaded.notes:
         lines += ["", "accepted, no effect:", *(f"  {note}" for note in loaded.notes)]
@@ -147,11 +153,11 @@ def serve(
     *,
     as_worker: bool = False,
 ) -> int:
-    """Serve until told to stop; returns the exit code.
+    """Run a broker until a signal stops it; returns the exit code.
 
-    A worker is not found by `tianzhou stop broker`, which is for its parent, and ends with it.
+    A worker ends with its parent; `tianzhou stop broker` finds only the parent.
     """
-    from tianzhou.broker.server import Broker  # Printing the settings needs none of it.
+    from tianzhou.broker.server import Broker  # Not needed to print settings.
 
     try:
         logs.set_up(loaded.config)
@@ -179,7 +185,7 @@ def serve(
 
 
 def log_notes(loaded: Loaded[BrokerConfig]) -> None:
-    """Log what is odd about the settings."""
+    """Log warnings and notes about the settings."""
     for warning in loaded.warnings:
         log.warning("%s", warning)
     for note in loaded.notes:
@@ -187,7 +193,7 @@ def log_notes(loaded: Loaded[BrokerConfig]) -> None:
 
 
 def boot_line(config: BrokerConfig, address: str) -> str:
-    """RocketMQ's own line: scripts wait for it."""
+    """The line of RocketMQ, which scripts wait for."""
     text = f"The broker[{config.broker_name}, {address}] boot success. serializeType=JSON"
     return f"{text} and name server is {config.namesrv_addr}" if config.namesrv_addr else text
 
@@ -208,7 +214,7 @@ class _WorkerProgram:
 
 
 def serve_workers(loaded: Loaded[BrokerConfig], arguments: Sequence[str], count: int) -> int:
-    """Run `count` brokers until told to stop; returns the exit code."""
+    """Run `count` brokers until a signal stops them; returns the exit code."""
     config = loaded.config
     try:
         logs.set_up(config)
@@ -222,7 +228,7 @@ def serve_workers(loaded: Loaded[BrokerConfig], arguments: Sequence[str], count:
     return foreground.run(
         PROGRAM,
         lambda: _WorkerProgram(config, commands),
-        lambda _: f"{count} brokers {config.broker_name}-0 to -{count - 1} are being started",
+        lambda _: f"{count} brokers {config.broker_name}-0 to -{count - 1} starting",
     )
 
 
@@ -242,8 +248,8 @@ def worker_command(arguments: Sequence[str], settings: Sequence[Given]) -> list[
 
 
 def mqbroker(arguments: Sequence[str] | None = None) -> int:
-    """`mqbroker [-n ADDR] [-c FILE] [-p] [-m]`: RocketMQ's own options."""
-    parser = Arguments("mqbroker", "Start a broker. `tianzhou broker --help` shows more options.")
+    """`mqbroker [-n ADDR] [-c FILE] [-p] [-m]`, the options of RocketMQ."""
+    parser = Arguments("mqbroker", "Start a broker. More options: `tianzhou broker --help`.")
     add = parser.add_argument
     add("-n", "--namesrvAddr", metavar="ADDR", help="nameservers, separated by ';'")
     add("-c", "--configFile", type=Path, metavar="FILE", help="configuration properties file")

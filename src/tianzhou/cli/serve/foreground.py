@@ -1,4 +1,4 @@
-"""Running a server in the foreground: signals, the event loop, one-line errors."""
+"""Running a server in the foreground: signals, event loop, one-line errors."""
 
 import asyncio
 import logging
@@ -19,8 +19,8 @@ from tianzhou.remoting.event_loop import spare_collections
 log = logging.getLogger(__name__)
 
 _SWITCH_INTERVAL_S = 0.0005
-"""For so long another thread may keep the interpreter from the event loop. Python's own 5 ms are
-what the slowest in a hundred requests would wait for a thread that flushes or saves tables."""
+"""How long another thread may hold the interpreter lock against the event loop. With Python's
+default of 5 ms, a thread that flushes or saves tables would set the p99 latency of requests."""
 
 
 class Program(Protocol):
@@ -32,10 +32,10 @@ class Program(Protocol):
 
 
 def run(name: str, make: Callable[[], Program], on_started: Callable[[str], str]) -> int:
-    """Run a program until it is told to stop; returns the exit code.
+    """Run a program until a signal stops it; returns the exit code.
 
-    `on_started` makes the line that tells the user where it listens. SIGTERM and SIGINT stop it in
-    good order; a second one does not wait for that.
+    `on_started` returns the line to print, given the listen address. SIGTERM and SIGINT stop it
+    cleanly; a second one kills it.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     raise_descriptor_limit()
@@ -63,7 +63,7 @@ async def _run(name: str, make: Callable[[], Program], on_started: Callable[[str
     for each in signals:
         loop.add_signal_handler(each, asked_to_stop, each)
     program = make()
-    # It is findable until it has stopped: whoever waits for its end sees the end.
+    # The pidfile exists until the program has stopped, so that `tianzhou stop` can wait for it.
     with ExitStack() as stack:
         try:
             address = format_address(*await program.start())

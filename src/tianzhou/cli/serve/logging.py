@@ -1,13 +1,13 @@
-"""The log of a server: for people or for programs, on standard error or in files that take turns.
+"""The log of a server: text or JSON lines, on standard error or in rotating files.
 
     2026-01-31 12:00:00,000 WARNING tianzhou.broker.workers - slow request: SEND_MESSAGE_V2 ...
     {"time": "2026-01-31T12:00:00.000+00:00", "level": "WARNING",
      "logger": "tianzhou.broker.workers",
      "message": "slow request: ...", "code": 310, "took_ms": 1200}
 
-What the caller of a logger gives as `extra` becomes fields of the JSON object. A file that has
-reached its size becomes NAME.1, NAME.1 becomes NAME.2, and the oldest is removed. A message cannot
-forge a line: what breaks lines in it is written out.
+Values passed as `extra` become fields of the JSON object. A file that has reached its size becomes
+NAME.1, NAME.1 becomes NAME.2, and the oldest is removed. Line breaks in messages are escaped, so
+that a message cannot forge a log line.
 """
 
 import json
@@ -24,10 +24,10 @@ from tianzhou.errors import ConfigError
 
 _TEXT = "%(asctime)s %(levelname)s %(name)s - %(message)s"
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""What every record has; the rest is what the caller gave as `extra`."""
+"""Attributes of every record; the rest was passed as `extra`."""
 _BREAKS = {ord("\n"): "\\n", ord("\r"): "\\r", 0x85: "\\x85", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 _JSON_BREAKS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
-"""JSON lets these stand as they are, and some readers of lines break lines at them."""
+"""JSON does not escape these, and some readers break lines at them."""
 _FLAGS = {
     "log_level": "logLevel",
     "log_file": "logFile",
@@ -38,7 +38,7 @@ _FLAGS = {
 
 
 class TextLines(logging.Formatter):
-    """A line a record; the trace of an error follows on lines of its own."""
+    """One line per record; a traceback follows on its own lines."""
 
     def __init__(self) -> None:
         super().__init__(_TEXT)
@@ -49,7 +49,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """A JSON object a line, traces included."""
+    """One JSON object per line, tracebacks included."""
 
     def format(self, record: logging.LogRecord) -> str:
         when = datetime.fromtimestamp(record.created, UTC)
@@ -61,7 +61,7 @@ class JsonLines(logging.Formatter):
         }
         for name, value in vars(record).items():
             if name not in _OWN:
-                # No field of a caller takes the place of one of ours.
+                # A field of the caller does not replace a standard one.
                 entry[f"_{name}" if name in entry else name] = value
         if record.exc_info:
             entry["error"] = self.formatException(record.exc_info)
@@ -69,7 +69,7 @@ class JsonLines(logging.Formatter):
 
 
 def set_up(settings: LogSettings) -> None:
-    """Begin to log. Raises ConfigError if the file cannot be written."""
+    """Configure logging. Raises ConfigError if the file cannot be written."""
     root = logging.getLogger()
     for handler in root.handlers[:]:
         root.removeHandler(handler)
@@ -103,20 +103,20 @@ def _handlers(settings: LogSettings) -> list[logging.Handler]:
 
 
 def add_flags(parser: ArgumentParser, default_level: LogLevel = LogLevel.INFO) -> None:
-    """The flags of every server."""
+    """Add the logging flags of every server."""
     add = parser.add_argument
     add("--log-level", choices=[each.value for each in LogLevel],
-        help=f"what is logged, {default_level} by default (logLevel)")  # fmt: skip
+        help=f"log level, {default_level} by default (logLevel)")  # fmt: skip
     add("--log-file", metavar="FILE",
-        help="log into FILE; standard error gets errors only (logFile)")  # fmt: skip
+        help="log to FILE; only errors go to standard error (logFile)")  # fmt: skip
     add("--log-json", action="store_const", const="true", help="log JSON lines (logJson)")
     add("--log-file-size", metavar="SIZE",
-        help="a new file is begun after so much, 64M by default (logFileSize)")  # fmt: skip
-    add("--log-file-count", metavar="N", help="files kept, 10 by default (logFileCount)")
+        help="size at which files rotate, 64M by default (logFileSize)")  # fmt: skip
+    add("--log-file-count", metavar="N", help="number of files, 10 by default (logFileCount)")
 
 
 def given_by(options: Namespace) -> list[Given]:
-    """The settings that the flags give."""
+    """The settings given by flags."""
     return [
         Given(key, getattr(options, name), f"flag --{name.replace('_', '-')}")
         for name, key in _FLAGS.items()

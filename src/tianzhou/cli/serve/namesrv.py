@@ -1,4 +1,4 @@
-"""`tianzhou namesrv`: its settings from every source, printed or served."""
+"""`tianzhou namesrv`: load the settings; print them, or run a nameserver."""
 
 import json
 import logging
@@ -33,7 +33,7 @@ COMMAND = "tianzhou namesrv"
 _DESCRIPTION = """\
 Start a nameserver. Ctrl-C or SIGTERM stops it.
 
-Every setting has RocketMQ's own key. It is taken from the first of these that has it:
+Every setting has RocketMQ's key. Its value comes from the first of these that sets it:
   a flag                   --port 9877, or for any key --set orderMessageEnable=true
   the environment          TIANZHOU_NAMESRV_LISTEN_PORT=9877 for listenPort
   the configuration file   listenPort=9877 in a .properties file, RocketMQ's own included
@@ -43,9 +43,9 @@ _EPILOG = """\
 examples:
   tianzhou namesrv
   tianzhou namesrv --config namesrv.properties --port 9877
-  tianzhou namesrv --print-config             every key, its value, where it is from, its meaning
+  tianzhou namesrv --print-config             # every key, its value, its origin, its meaning
   tianzhou stop namesrv
-running nameservers: tianzhou namesrv list | config | kv | write-permission
+manage running nameservers: tianzhou namesrv list | config | kv | write-permission
 """
 _FLAG_KEYS = {"port": "listenPort", "listen": "bindAddress", "kv_config": "kvConfigPath"}
 
@@ -80,9 +80,15 @@ def _parser() -> Arguments:
         metavar="FILE",
         help="KV configuration, ~/namesrv/kvConfig.json by default (kvConfigPath)",
     )
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="any key; may be repeated")
-    add("-p", "--print-config", action="store_true", help="show all settings and exit")
-    add("--json", action="store_true", help="show them as JSON")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any setting; may be repeated",
+    )
+    add("-p", "--print-config", action="store_true", help="print all settings and exit")
+    add("--json", action="store_true", help="with --print-config: print JSON")
     logs.add_flags(parser)
     return parser
 
@@ -106,11 +112,11 @@ def _pair_flag(text: str) -> Given:
 def load_settings(
     config_file: Path | None, flags: Sequence[Given], environ: Mapping[str, str] = os.environ
 ) -> Loaded[NamesrvConfig]:
-    """Flags beat environment beats file beats default. Raises ConfigError."""
+    """Precedence: flags, environment, file, defaults. Raises ConfigError."""
     sources: list[Given] = []
     if config_file is not None:
         sources += from_file(config_file)
-        # As RocketMQ has it: what is changed at run time goes into the file it was started with.
+        # As in RocketMQ: changes at run time are saved to the file it was started with.
         sources.append(Given("configStorePath", str(config_file.absolute()), str(config_file)))
     sources += from_environment(NamesrvConfig, environ, ENVIRONMENT_PREFIX)
     sources += flags
@@ -130,8 +136,8 @@ def as_json(loaded: Loaded[NamesrvConfig]) -> str:
 
 
 def serve(loaded: Loaded[NamesrvConfig], config_file: Path | None) -> int:
-    """Serve until told to stop; returns the exit code."""
-    from tianzhou.namesrv.server import NameServer  # Printing the settings needs none of it.
+    """Run a nameserver until a signal stops it; returns the exit code."""
+    from tianzhou.namesrv.server import NameServer  # Not needed to print settings.
 
     try:
         logs.set_up(loaded.config)
@@ -150,7 +156,7 @@ def serve(loaded: Loaded[NamesrvConfig], config_file: Path | None) -> int:
 
 
 def _started(loaded: Loaded[NamesrvConfig], address: str) -> str:
-    """RocketMQ's own line: scripts wait for it. It names the address as it was configured."""
+    """The line of RocketMQ, which scripts wait for; with the address as configured."""
     port = address.rpartition(":")[2]
     return (
         "The Name Server boot success. serializeType=JSON, "

@@ -1,13 +1,13 @@
-"""Which of our servers run: one file per process, locked for as long as the process lives.
+"""Pidfiles of running servers: one file per process, locked while the process lives.
 
-`mqshutdown` must find the servers that this user started and nothing else: no other user's, no
-program of Apache's, no stranger that was given the number of a process long gone. A lock ends with
-its holder, however that ends, so a file whose lock can be taken is left over and is removed.
+`mqshutdown` must find only servers that this user started: no other user's, no Apache process, no
+process that got a reused pid. The kernel releases the lock when the process ends, however it ends,
+so a file that can be locked is stale and is removed.
 
     ~/.tianzhou/run/namesrv-4711.json    {"pid": 4711, "address": "0.0.0.0:9876", "where": "..."}
 
-A home folder may be shared with other machines and containers, whose process numbers mean nothing
-here: `where` tells. `TIANZHOU_RUN_DIR` names another folder.
+A home folder may be shared with other machines and containers, whose pids are not valid here:
+`where` identifies the machine. `TIANZHOU_RUN_DIR` sets another folder.
 """
 
 import fcntl
@@ -38,20 +38,20 @@ class Running(NamedTuple):
         return _is_locked(self.path)
 
     def ask_to_stop(self) -> None:
-        """Send the signal on which a server stops cleanly. Raises ProcessLookupError."""
+        """Send SIGTERM, on which a server stops cleanly. Raises ProcessLookupError."""
         if not self.is_alive():
             raise ProcessLookupError(f"{self.program} {self.pid} has ended")
         os.kill(self.pid, signal.SIGTERM)
 
 
 def run_folder() -> Path:
-    """The folder of the files."""
+    """The folder of the pidfiles."""
     given = os.environ.get("TIANZHOU_RUN_DIR")
     return Path(given) if given else in_home(".tianzhou/run")
 
 
 def _where() -> str:
-    """What process numbers are valid for: this boot of this machine, this container."""
+    """The scope of a pid: this boot of this machine, this container."""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -60,7 +60,7 @@ def _where() -> str:
 
 @contextmanager
 def pidfile(program: str, address: str) -> Generator[None]:
-    """Make this process findable while the block runs; where that cannot be, it is only logged."""
+    """Hold the pidfile of this process while the block runs; a failure is only logged."""
     path = run_folder() / f"{program}-{os.getpid()}.json"
     record = {"pid": os.getpid(), "address": address, "where": _where()}
     descriptor = -1
@@ -68,7 +68,7 @@ def pidfile(program: str, address: str) -> Generator[None]:
         descriptor = _create_locked(path)
         os.write(descriptor, json.dumps(record).encode())
     except OSError as e:
-        log.warning("%s: cannot be written, so mqshutdown will not find this process: %s", path, e)
+        log.warning("%s: cannot be written, mqshutdown will not find this process: %s", path, e)
     try:
         yield
     finally:
@@ -82,7 +82,7 @@ def _create_locked(path: Path) -> int:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        # Someone who took the file for left over may have removed it before the lock was ours.
+        # Another process may have removed the file as stale before we locked it.
         with suppress(FileNotFoundError):
             if path.stat().st_ino == os.fstat(descriptor).st_ino:
                 return descriptor
@@ -90,7 +90,7 @@ def _create_locked(path: Path) -> int:
 
 
 def running(program: str) -> list[Running]:
-    """The servers of this user that run here and now; left-over files are removed."""
+    """The running servers of this user on this machine; removes stale files."""
     found: list[Running] = []
     for path in run_folder().glob(f"{program}-*.json"):
         with suppress(OSError, ValueError, KeyError, TypeError):

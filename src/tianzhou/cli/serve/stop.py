@@ -1,4 +1,4 @@
-"""Stopping servers that this user runs, by asking them to."""
+"""Stopping the servers of this user with SIGTERM."""
 
 import time
 
@@ -10,9 +10,9 @@ _POLL_S = 0.05
 
 
 def stop_all(command: str, program: str, wait_s: float) -> int:
-    """Ask every running server of a kind to stop, in the words of RocketMQ's script.
+    """Send SIGTERM to every running server of a kind; prints the lines of RocketMQ's script.
 
-    Waits up to `wait_s` for them to end. Returns the exit code.
+    Waits up to `wait_s` for their exit. Returns the exit code.
     """
     stock_name = STOCK_NAMES[program]
     found = running(program)
@@ -25,7 +25,7 @@ def stop_all(command: str, program: str, wait_s: float) -> int:
         try:
             server.ask_to_stop()
         except ProcessLookupError:
-            print_line(f"The {stock_name}({server.pid}) has ended by itself")
+            print_line(f"The {stock_name}({server.pid}) has already ended")
         except PermissionError as e:
             print_error(command, f"cannot stop {stock_name}({server.pid}): {e.strerror}")
             exit_code = FAILED

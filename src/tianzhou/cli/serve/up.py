@@ -26,7 +26,7 @@ def _given(pairs: dict[str, object]) -> list[Given]:
 
 
 class Up:
-    """Both servers as one program; the broker can filter by SQL92 without being told."""
+    """Both servers as one program; SQL92 filters are enabled by default."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Up:
         more: Sequence[Given] = (),
         demo: bool = False,
     ) -> None:
-        """`more` are settings of the broker; `demo` lets messages flow. Raises ConfigError."""
+        """`more` are settings of the broker; `demo` runs the demonstration. Raises ConfigError."""
         namesrv = _given(
             {
                 "listenPort": namesrv_port,
@@ -123,24 +123,44 @@ def main(arguments: Sequence[str]) -> int:
         (program,) = programs
         return (
             f"nameserver {program.namesrv_address}, broker {program.broker_address}, "
-            f"data in {options.data}; Ctrl-C stops"
+            f"data in {options.data}; Ctrl-C to stop"
         )
 
     return foreground.run("up", make, started)
 
 
 def _parser() -> Arguments:
-    parser = Arguments(COMMAND, "Start a nameserver and a broker here. Ctrl-C stops both.")
+    parser = Arguments(
+        COMMAND, "Start a nameserver and a broker in one process. Ctrl-C stops both."
+    )
     add = parser.add_argument
-    add("--data", type=Path, default=Path("data"), metavar="FOLDER", help="./data by default")
-    add("--namesrv-port", type=int, default=9876, metavar="PORT", help="9876 by default")
-    add("--port", type=int, default=10911, metavar="PORT", help="the broker's, 10911 by default")
+    add(
+        "--data",
+        type=Path,
+        default=Path("data"),
+        metavar="FOLDER",
+        help="data folder, ./data by default",
+    )
+    add(
+        "--namesrv-port",
+        type=int,
+        default=9876,
+        metavar="PORT",
+        help="port of the nameserver, 9876 by default",
+    )
+    add(
+        "--port",
+        type=int,
+        default=10911,
+        metavar="PORT",
+        help="port of the broker, 10911 by default",
+    )
     add("--listen", default="127.0.0.1", metavar="ADDRESS",
         help="address to listen on; 127.0.0.1 by default, 0.0.0.0 for every interface")  # fmt: skip
     add(
         "--demo",
         action="store_true",
-        help="send and receive messages, measure them, show what they become",
+        help="send, receive and measure messages; plot the result",
     )
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the broker")
     logging.add_flags(parser, LogLevel.WARNING)

@@ -1,1 +1,1 @@
-"""What commands share: options, connection, output, named clusters."""
+"""Shared by commands: options, connection to the cluster, output, contexts."""

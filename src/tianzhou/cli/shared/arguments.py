@@ -1,4 +1,4 @@
-"""Argument parsing for the commands that start quickly: argparse, with errors in one line."""
+"""Argument parsing of the server commands: argparse, which imports fast; errors are one line."""
 
 import argparse
 from collections.abc import Sequence
@@ -12,16 +12,16 @@ SERVER_COMMANDS = {
     ),
     "namesrv": ("list", "config", "kv", "write-permission"),
 }  # fmt: skip
-"""Words behind `tianzhou broker` and `tianzhou namesrv` that look after running servers."""
+"""Commands of `tianzhou broker` and `tianzhou namesrv` that manage running servers."""
 
 
 def is_admin_command(program: str, arguments: Sequence[str]) -> bool:
-    """Whether `tianzhou broker ARGUMENTS` looks after brokers, and does not start one."""
+    """Whether `tianzhou broker ARGUMENTS` manages running brokers instead of starting one."""
     return bool(arguments) and arguments[0] in SERVER_COMMANDS[program]
 
 
 class Arguments(argparse.ArgumentParser):
-    """A parser whose options must be written out, and whose errors are one line."""
+    """A parser without option abbreviations, whose errors are one line."""
 
     def __init__(self, prog: str, description: str, epilog: str | None = None) -> None:
         super().__init__(
@@ -33,5 +33,5 @@ class Arguments(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        print_error(self.prog, f"{message}; {self.prog} --help shows the options")
+        print_error(self.prog, f"{message}; see {self.prog} --help")
         raise SystemExit(USAGE_ERROR)

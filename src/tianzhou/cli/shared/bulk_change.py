@@ -1,4 +1,4 @@
-"""What verbs share that change topics or groups on several brokers: copying, telling about it."""
+"""Shared by commands that change topics or groups on several brokers: options, apply, copy."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from pathlib import Path
@@ -16,50 +16,52 @@ from tianzhou.protocol import bodies
 
 S = TypeVar("S")
 
-From = Annotated[str, typer.Option("--from", metavar="BROKER", help="Copy of this broker.")]
+From = Annotated[str, typer.Option("--from", metavar="BROKER", help="Source broker.")]
 To = Annotated[
     list[str] | None,
     typer.Option(
         "--to",
         metavar="BROKER",
-        help="To this broker; may be repeated. Otherwise to all others of its cluster.",
+        help="Target broker; may be repeated. Default: all others of its cluster.",
     ),
 ]
-OrCreate = Annotated[bool, typer.Option("--or-create", help="Create it where it does not exist.")]
+OrCreate = Annotated[bool, typer.Option("--or-create", help="Create it on brokers without it.")]
 FromDefaults = Annotated[
     bool,
-    typer.Option("--from-defaults", help="What is not named gets its default; attributes stay."),
+    typer.Option(
+        "--from-defaults", help="Reset options that are not given to defaults; attributes stay."
+    ),
 ]
 Attributes = Annotated[
     list[str] | None,
-    typer.Option("--attribute", metavar="KEY=VALUE", help="An attribute of 5.x; may be repeated."),
+    typer.Option("--attribute", metavar="KEY=VALUE", help="An attribute (5.x); may be repeated."),
 ]
 RemovedAttributes = Annotated[
     list[str] | None,
-    typer.Option("--remove-attribute", metavar="KEY", help="Take one away; may be repeated."),
+    typer.Option("--remove-attribute", metavar="KEY", help="Remove an attribute; may be repeated."),
 ]
 SettingsFile = Annotated[
-    Path, typer.Argument(metavar="FILE", help="A JSON list.", show_default=False)
+    Path, typer.Argument(metavar="FILE", help="A file with a JSON list.", show_default=False)
 ]
 
 
 def attribute_changes(
     wanted: Iterable[str] | None, removed: Iterable[str] | None
 ) -> dict[str, str] | None:
-    """Changes of attributes by their signed names, None if there are none. Raises ConfigError."""
+    """Attribute changes by signed name; None if there are none. Raises ConfigError."""
     changes = {f"+{name}": value for name, value in pairs_of(wanted or ()).items()}
     changes |= {f"-{name}": "" for name in removed or ()}
     return changes or None
 
 
 def refuse_removals(removed: Iterable[str] | None, kind: str) -> None:
-    """Raises ConfigError if attributes are to be taken from something that is made now."""
+    """Raises ConfigError if attributes of a new topic or group are to be removed."""
     if removed:
         raise ConfigError(f"--remove-attribute: a new {kind} has no attributes yet")
 
 
 def read_settings(file: Path, kind: type[list[S]]) -> list[S]:
-    """The settings that a file lists. Raises ConfigError."""
+    """Read a JSON list of settings. Raises ConfigError."""
     try:
         text = file.read_bytes()
     except OSError as e:
@@ -74,31 +76,31 @@ def read_settings(file: Path, kind: type[list[S]]) -> list[S]:
 
 
 def report_done(session: Session, what: str, done: Gathered[None]) -> None:
-    """Say where something was done, and warn of where it was not."""
+    """Print on which brokers a change succeeded, and warn about the others."""
     warn_all(session, done.warnings)
     session.print(f"{what} on {', '.join(at.name for at in done.responses)}")
 
 
 def warn_all(session: Session, warnings: Iterable[str]) -> None:
-    """Tell of brokers that did not answer."""
+    """Print warnings."""
     for warning in warnings:
         session.warn(f"warning: {warning}")
 
 
 def refuse_if_exists(noun: str, name: str, brokers: Iterable[BrokerRef]) -> None:
-    """Raises TargetError for what exists already on some brokers."""
+    """Raises TargetError if the topic or group exists on some of the brokers."""
     names = [at.name for at in brokers]
     if names:
         raise TargetError(
-            f"{noun} {name} exists on {', '.join(names)}; "
-            f"`tianzhou {noun} update {name}` changes it"
+            f"{noun} {name} already exists on {', '.join(names)}; "
+            f"change it with `tianzhou {noun} update {name}`"
         )
 
 
 def report_changed(
     session: Session, what: str, done: Iterable[BrokerRef], was_there: Callable[[BrokerRef], bool]
 ) -> None:
-    """Say where something was created and where it was changed."""
+    """Print on which brokers something was created and on which it was changed."""
     brokers = list(done)
     for word, is_change in (("created", False), ("changed", True)):
         names = [at.name for at in brokers if was_there(at) is is_change]
@@ -113,7 +115,7 @@ async def apply_settings(
     brokers: Sequence[BrokerRef],
     put: Callable[[BrokerRef], Awaitable[None]],
 ) -> Collection[BrokerRef]:
-    """Put settings of several topics or groups on brokers, if that is agreed; where it was done."""
+    """Create or change several topics or groups after confirmation; returns the brokers changed."""
     named = plural(len(names), noun)
     on = ", ".join(at.name for at in brokers)
     if not session.confirm(f"create or change {named} on {on}: {', '.join(names)}"):
@@ -130,9 +132,9 @@ async def copy_settings(
     targets: Sequence[str] | None,
     make_plan: Callable[[BrokerRef, BrokerRef], Awaitable[CopyPlan]],
 ) -> dict[BrokerRef, list[str]]:
-    """Create on other brokers what they lack of one; the names of what was made on each.
+    """Create on other brokers what they lack of one; returns the names created on each.
 
-    All is planned before anything is asked or done. Raises ConfigError, TargetError.
+    Everything is planned before the confirmation. Raises ConfigError, TargetError.
     """
     (origin,) = await masters(session, broker=source)
     goals = await _goals(session, origin, targets)
@@ -143,7 +145,7 @@ async def copy_settings(
         if plan.missing:
             plans[goal] = plan
         else:
-            session.print(f"{goal.name} has all of these {noun}s already")
+            session.print(f"{goal.name} already has all of these {noun}s")
     if not plans:
         return {}
     what = "; ".join(
@@ -158,9 +160,11 @@ async def copy_settings(
         for name, why in done.failures.items():
             session.warn(f"{goal.name}: {name}: {why}")
         failed += len(done.failures)
-        session.print(f"{plural(done.count, noun)} created on {goal.name}, {plan.there} were there")
+        session.print(
+            f"{plural(done.count, noun)} created on {goal.name}, {plan.there} already there"
+        )
     if failed or planned.failures:
-        broken = plural(len(planned.failures), "broker") + " could not be asked"
+        broken = plural(len(planned.failures), "broker") + " did not respond"
         raise TargetError(f"{plural(failed, noun)} could not be created" if failed else broken)
     return {goal: list(plan.missing) for goal, plan in plans.items()}
 
@@ -168,7 +172,7 @@ async def copy_settings(
 async def _goals(
     session: Session, origin: BrokerRef, targets: Sequence[str] | None
 ) -> list[BrokerRef]:
-    """The brokers that are named, each once; if none is, all others of the origin's cluster."""
+    """The named brokers, each once; by default all others of the origin's cluster."""
     if not targets:
         brokers = await masters(session, origin.cluster)
         goals = [at for at in brokers if at != origin]

@@ -1,18 +1,18 @@
-"""A verb of the command line: its options, the connection it is given, its result, its errors.
+"""Declaring and running commands: options, connection to the cluster, result, errors.
 
-    @verb(app, "list", reads=True, examples=["tianzhou topic list"])
-    async def list_topics(session: Session, pattern: Annotated[str, typer.Argument()]) -> Shown: ...
+    @command(app, "list", reads=True, examples=["tianzhou topic list"])
+    async def list_topics(session: Session, pattern: Pattern = None) -> CommandResult: ...
 
-Options that several verbs share are fields of one dataclass, which each takes as a parameter:
+Options that several commands share are fields of one dataclass, a parameter of each command:
 
     @dataclass(frozen=True, slots=True, kw_only=True)
-    class TopicOptions(Bundle):
+    class TopicOptions(OptionGroup):
         queues: Annotated[int | None, typer.Option(help="Queues per broker.")] = None
 
-Every verb gets the options that say which cluster is meant. One that reads also gets --json, one
-that can be looked at for long --watch (or --once, if that is its point), one that destroys
---dry-run and --yes. Exit codes: 0 done, 1 failed, 2 used wrongly. An error is one line on standard
-error that says what to do next.
+Every command gets the options that select the cluster. One that reads also gets --json; one whose
+result can be refreshed gets --watch, or --once if it refreshes by default; one that destroys data
+gets --dry-run and --yes. Exit codes: 0 success, 1 failure, 2 usage error. An error is one line on
+standard error that says what to do next.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ from tianzhou.remoting.tls.contexts import Tls
 if TYPE_CHECKING:
     from tianzhou.client import ClientSettings
 
-_CLUSTER = "Which cluster"
+_CLUSTER = "Cluster"
 _OUTPUT = "Output"
 _SAFETY = "Safety"
 
@@ -67,7 +67,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What every verb may be given."""
+    """Options common to commands."""
 
     namesrv: str | None = None
     context: str | None = None
@@ -80,18 +80,18 @@ class Options:
     dry_run: bool = False
     yes: bool = False
     once: bool | None = None
-    """None for a verb that does not go on by itself."""
+    """None for a command that does not refresh by default."""
     as_lines: bool = False
-    """What is shown again and again stays, one below the other."""
+    """Print each refresh below the last one instead of redrawing the screen."""
 
     @property
     def goes_on(self) -> bool:
-        """Whether the result is shown again and again."""
+        """Whether the result is refreshed until Ctrl-C."""
         return self.watch or self.once is False
 
 
 class Session:
-    """What a verb works with: the cluster, the screen, and the user's consent."""
+    """What a command works with: the cluster, the terminal, and the user's confirmation."""
 
     def __init__(self, command: str, options: Options, admin: Admin, target: Context) -> None:
         self.command = command
@@ -103,7 +103,7 @@ class Session:
         self._kept: dict[type, object] = {}
 
     def state_of(self, kind: type[T]) -> T:
-        """What a verb that is shown again and again keeps from one look to the next."""
+        """State that a refreshing command keeps between refreshes; created by `kind()`."""
         return cast("T", self._kept.setdefault(kind, kind()))
 
     @property
@@ -111,8 +111,8 @@ class Session:
         return wall_ms()
 
     def client_settings(self) -> "ClientSettings":
-        """Settings of a client of the same cluster, for verbs that send or consume."""
-        from tianzhou.client import ClientSettings  # Few verbs need a client.
+        """Settings of a client of the same cluster, for commands that send or consume."""
+        from tianzhou.client import ClientSettings  # Few commands need a client.
 
         return ClientSettings(
             namesrv=self.target.namesrv,
@@ -121,18 +121,19 @@ class Session:
         )
 
     def print(self, text: str) -> None:
-        """A line for people; with --json there is none."""
+        """Print a line; nothing with --json."""
         if not self.options.as_json:
             self.out.print(Text(text), soft_wrap=True)
 
     def warn(self, text: str) -> None:
-        """A line on standard error."""
+        """Print a line on standard error."""
         self.err.print(Text(f"{self.command}: {text}", style="yellow"), soft_wrap=True)
 
     def confirm(self, what: str) -> bool:
-        """Whether to go on with something that destroys: asks, unless --yes or --dry-run is given.
+        """Whether to go on with a destructive change: asks, unless --yes or --dry-run is given.
 
-        `what` begins with a verb: "delete topic t on 2 brokers".
+        `what` begins with a verb: "delete topic t on 2 brokers". Raises ConfigError if standard
+        input is not a terminal, so that no question can be asked.
         """
         if self.options.dry_run:
             self.print(f"would {what}; nothing was changed")
@@ -140,19 +141,21 @@ class Session:
         if self.options.yes:
             return True
         if not sys.stdin.isatty():
-            raise ConfigError(f"to {what} needs your word: add --yes, or --dry-run to only look")
+            raise ConfigError(
+                f"confirmation needed to {what}: pass --yes, or --dry-run to preview the change"
+            )
         if typer.confirm(f"{what[0].upper()}{what[1:]}?", err=True):
             return True
-        self.print("nothing was changed")
+        self.print("cancelled, nothing was changed")
         return False
 
 
-# -- declaring verbs -------------------------------------------------------------------------------
+# -- declaring commands ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionGroup:
-    """Options that several verbs share; each field is one, and has a default."""
+    """Options that several commands share; each field is an option with a default."""
 
 
 def _is_bundle(annotation: object) -> bool:
@@ -215,49 +218,49 @@ def _cluster_options() -> list[inspect.Parameter]:
     return [
         _option(
             "namesrv", str | None, None, "--namesrv", "-n", metavar="ADDR", panel=_CLUSTER,
-            help_text="Nameservers, separated by ';'. Otherwise --context, NAMESRV_ADDR, the "
+            help_text="Nameservers, separated by ';'. Default: --context, NAMESRV_ADDR, the "
             "current context, 127.0.0.1:9876.",
         ),
         _option(
             "context", str | None, None, "--context", "-C", metavar="NAME", panel=_CLUSTER,
-            help_text="A named cluster; `tianzhou context list` shows them.",
+            help_text="A named cluster, see `tianzhou context list`.",
             autocompletion=_complete_context,
         ),
         _option(
             "access_key", str | None, None, "--access-key", metavar="KEY", panel=_CLUSTER,
-            help_text="Account, where the cluster checks access.", envvar="TIANZHOU_ACCESS_KEY",
+            help_text="Access key, for access control.", envvar="TIANZHOU_ACCESS_KEY",
             show_envvar=True,
         ),
         _option(
             "secret_key", str | None, None, "--secret-key", metavar="KEY", panel=_CLUSTER,
-            help_text="Its secret; better given by the environment.",
+            help_text="Secret key; prefer the environment variable.",
             envvar="TIANZHOU_SECRET_KEY", show_envvar=True,
         ),
         _option(
             "timeout_s", float, 5.0, "--timeout", metavar="SECONDS", panel=_CLUSTER, min=0.1,
-            help_text="How long to wait for each answer.",
+            help_text="Time-out of each request.",
         ),
     ]  # fmt: skip
 
 
-_JSON = _option("as_json", bool, False, "--json", panel=_OUTPUT, help_text="As JSON, for programs.")
+_JSON = _option("as_json", bool, False, "--json", panel=_OUTPUT, help_text="Print JSON.")
 _WATCH = [
     _option(
         "watch", bool, False, "--watch", "-w", panel=_OUTPUT,
-        help_text="Show it again and again, until Ctrl-C.",
+        help_text="Refresh until Ctrl-C.",
     ),
     _option(
         "every_s", float, 2.0, "--every", metavar="SECONDS", panel=_OUTPUT, min=0.2,
-        help_text="How often, with --watch.",
+        help_text="Refresh interval.",
     ),
 ]  # fmt: skip
-_ONCE = _option("once", bool, False, "--once", panel=_OUTPUT, help_text="Show it once, and end.")
+_ONCE = _option("once", bool, False, "--once", panel=_OUTPUT, help_text="Print once and exit.")
 _DESTROYS = [
     _option(
         "dry_run", bool, False, "--dry-run", panel=_SAFETY,
-        help_text="Say what would be done, and do nothing.",
+        help_text="Print what would be done, change nothing.",
     ),
-    _option("yes", bool, False, "--yes", "-y", panel=_SAFETY, help_text="Do not ask."),
+    _option("yes", bool, False, "--yes", "-y", panel=_SAFETY, help_text="Skip the confirmation."),
 ]  # fmt: skip
 
 
@@ -272,9 +275,9 @@ def command(
     endless: bool = False,
     examples: Sequence[str] = (),
 ) -> Callable[[Callable[..., Awaitable[Result]]], Callable[..., Awaitable[Result]]]:
-    """Make an async function a verb of a noun; its first parameter is the session.
+    """Declare an async function as a command of `app`; its first parameter is the session.
 
-    An endless one is meant to be ended by Ctrl-C, which is no failure then.
+    An endless command is ended by Ctrl-C, which is then no failure.
     """
 
     def declare(action: Callable[..., Awaitable[Result]]) -> Callable[..., Awaitable[Result]]:
@@ -299,9 +302,9 @@ def command(
             )
             for bundle, kind in bundles.items():
                 given[bundle] = kind(**{each.name: given.pop(each.name) for each in fields(kind)})
-            words = f"tianzhou {app.info.name} {name}".rstrip()
+            command_line = f"tianzhou {app.info.name} {name}".rstrip()
             call = partial(action, **given)
-            raise typer.Exit(run(words, options, call, endless=endless))
+            raise typer.Exit(run(command_line, options, call, endless=endless))
 
         command.__doc__ = action.__doc__
         command.__name__ = action.__name__
@@ -315,7 +318,7 @@ def command(
     return declare
 
 
-# -- running them ----------------------------------------------------------------------------------
+# -- running commands ------------------------------------------------------------------------------
 
 
 def run(
@@ -325,7 +328,7 @@ def run(
     *,
     endless: bool = False,
 ) -> int:
-    """Run a verb; returns the exit code."""
+    """Run a command; returns the exit code."""
     try:
         return event_loop.run(_run(command, options, action))
     except (ConfigError, AddressError, FilterError) as e:
@@ -335,7 +338,7 @@ def run(
         print_error(command, f"{e}{hint(e)}")
         return FAILED
     except BrokenPipeError:
-        # The reader of our output has gone, such as `head`; it wanted no more.
+        # The reader of the output, such as `head`, has closed the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except KeyboardInterrupt:
@@ -364,7 +367,7 @@ def open_admin(target: Context, options: Options) -> Admin:
 
 
 def tls_of(target: Context) -> Tls | None:
-    """How to connect; None for plain connections."""
+    """TLS of the connections; None for plain TCP."""
     if not target.tls:
         return None
     return Tls(
@@ -375,7 +378,7 @@ def tls_of(target: Context) -> Tls | None:
 
 
 def credentials_of(target: Context, options: Options) -> Credentials | None:
-    """The account to use. Raises ConfigError if only half of it is given."""
+    """The account to sign requests with. Raises ConfigError if one of the two keys is missing."""
     access_key = options.access_key or target.access_key
     secret_key = options.secret_key or target.secret_key
     if access_key is None and secret_key is None:
@@ -408,19 +411,19 @@ def print_result(session: Session, shown: Result) -> int:
 
 
 def print_json(data: object, *, lines: bool = False) -> None:
-    """Print a value as JSON: readable, or on one line where many follow each other."""
+    """Print a value as JSON: indented, or one line each for JSON lines."""
     plain = msgspec.to_builtins(data, str_keys=True)
     sys.stdout.write(json.dumps(plain, indent=None if lines else 2, ensure_ascii=False) + "\n")
     sys.stdout.flush()
 
 
 async def pause(seconds: float) -> None:
-    """Between two looks."""
+    """Wait for the next refresh."""
     await asyncio.sleep(seconds)
 
 
 async def _watch(session: Session, action: Callable[[Session], Awaitable[Result]]) -> int:
-    """Show a result again and again; where nobody looks at a screen, one after the other."""
+    """Refresh a result until Ctrl-C; into a pipe or as JSON, one after the other."""
     options = session.options
     if options.as_json or options.as_lines or not session.out.is_terminal:
         while True:
@@ -431,13 +434,13 @@ async def _watch(session: Session, action: Callable[[Session], Awaitable[Result]
             try:
                 live.update(_screen(session, await action(session)), refresh=True)
             except TianzhouError as e:
-                # A screen that someone watches at night outlives a restart of the cluster.
+                # A watch survives a restart of the cluster.
                 live.update(Text(f"{session.command}: {e}", style="red"), refresh=True)
             await pause(session.options.every_s)
 
 
 def _screen(session: Session, shown: Result) -> Group:
-    every = f"every {session.options.every_s:g} s, Ctrl-C ends"
+    every = f"every {session.options.every_s:g} s, Ctrl-C to stop"
     head = Text(f"{session.command}   {every}", style="dim")
     if shown is None:
         return Group(head)
@@ -447,23 +450,23 @@ def _screen(session: Session, shown: Result) -> Group:
 
 
 def hint(error: TianzhouError) -> str:
-    """What to do next, where the error itself does not say."""
+    """What to do next, if the error text does not say it."""
     if isinstance(error, ConnectError) and "nameserver" in str(error):
-        return ". Start one with `tianzhou up`, or name another with --namesrv or --context"
+        return ". Start one with `tianzhou up`, or set --namesrv or --context"
     if isinstance(error, RequestTimeout):
         return ". Try a longer --timeout"
     if isinstance(error, TargetError) and str(error).startswith("there is no topic"):
         if ";" in str(error):
             return ""
-        return "; `tianzhou topic list` shows them, `tianzhou topic create` makes one"
+        return "; see `tianzhou topic list`, create it with `tianzhou topic create`"
     if isinstance(error, TargetError) and str(error).startswith("there is no consumer group"):
-        return "; `tianzhou group list` shows them"
+        return "; see `tianzhou group list`"
     if isinstance(error, RequestError) and error.code == ResponseCode.NO_PERMISSION:
-        # No account helps with a setting that only the server's own machine changes.
+        # No account may change a setting that needs a restart of the server.
         is_setting = "restart the server" in error.remark
         return (
             ""
             if is_setting
-            else ". Give an account that may do this: --access-key and --secret-key"
+            else ". Pass an account with this permission: --access-key and --secret-key"
         )
     return ""

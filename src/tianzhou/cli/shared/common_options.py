@@ -1,4 +1,4 @@
-"""Options that many verbs share: which topic, which group, which brokers, how many queues."""
+"""Options and arguments that many commands share: topic, group, cluster, broker, pattern."""
 
 import fnmatch
 from collections.abc import Iterable
@@ -34,15 +34,17 @@ Through = Annotated[
     typer.Option(
         "--through",
         metavar="CLUSTER|TOPIC",
-        help="Ask the brokers of this one, for a topic without a route (LMQ).",
+        help="Use the brokers of this cluster or topic, for a topic without a route (LMQ).",
     ),
 ]
 Pattern = Annotated[
     str | None,
-    typer.Argument(metavar="[PATTERN]", help="Only names like this: 'order*'.", show_default=False),
+    typer.Argument(
+        metavar="[PATTERN]", help="Only names that match: 'order*'.", show_default=False
+    ),
 ]
 KeyPattern = Annotated[
-    str | None, typer.Argument(metavar="[PATTERN]", help="Only keys like this: 'flush*'.")
+    str | None, typer.Argument(metavar="[PATTERN]", help="Only keys that match: 'flush*'.")
 ]
 Changes = Annotated[
     list[str] | None,
@@ -64,14 +66,14 @@ _SYSTEM_GROUPS = (
 async def masters(
     session: Session, cluster: str | None = None, broker: str | None = None
 ) -> list[BrokerRef]:
-    """The masters that are meant; all of them if neither is given."""
+    """The masters of a cluster or with a broker name; all masters if neither is given."""
     return await session.admin.clusters.brokers(cluster=cluster, broker=broker, masters=True)
 
 
 async def resolve_brokers(
     session: Session, text: str, *, only_masters: bool = False
 ) -> list[BrokerRef]:
-    """The brokers that a word means: a broker's name or address, or else a cluster."""
+    """The brokers with this name or address, or those of the cluster with this name."""
     info = await session.admin.clusters.info()
     if text in info.clusters and text not in info.brokers:
         return choose(info, cluster=text, masters=only_masters)
@@ -79,11 +81,11 @@ async def resolve_brokers(
 
 
 def parse_perm(text: str) -> int:
-    """The permission that "rw", "r", "w", "none" or RocketMQ's number means. Raises ConfigError."""
+    """The permission bits of "rw", "r", "w", "none" or RocketMQ's number. Raises ConfigError."""
     try:
         return _PERMS[text.lower()]
     except KeyError:
-        raise ConfigError(f"permission {text!r} is none of: rw, r, w, none") from None
+        raise ConfigError(f"permission {text!r} is not one of: rw, r, w, none") from None
 
 
 def kind_of_topic(name: str, clusters: Iterable[str] = (), brokers: Iterable[str] = ()) -> str:
@@ -92,13 +94,13 @@ def kind_of_topic(name: str, clusters: Iterable[str] = (), brokers: Iterable[str
         return "retry"
     if name.startswith(DLQ_TOPIC_PREFIX):
         return "dead letters"
-    # A broker has a topic of its own name, one of its cluster's, and one for replies.
+    # A broker has a topic named like itself, one like its cluster, and one for replies.
     of_the_cluster = name in {*clusters, *brokers} or name.endswith(REPLY_TOPIC_SUFFIX)
     return "system" if is_system_topic(name) or of_the_cluster else "normal"
 
 
 def is_system_group(name: str) -> bool:
-    """Whether a group is RocketMQ's own."""
+    """Whether a group belongs to RocketMQ itself."""
     return name in _SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
 
 
@@ -108,7 +110,7 @@ def matching_names(names: Iterable[str], pattern: str | None) -> list[str]:
 
 
 def pairs_of(texts: Iterable[str]) -> dict[str, str]:
-    """Names and values of "key=value" texts. Raises ConfigError."""
+    """Parse "key=value" texts. Raises ConfigError."""
     pairs: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")

@@ -1,13 +1,13 @@
-"""Named clusters: where their nameservers are and which account is used there.
+"""Contexts: named clusters with their nameservers, account and TLS files.
 
     ~/.config/tianzhou/contexts.json
     {"current": "prod", "contexts": {"prod": {"namesrv": "ns1:9876;ns2:9876", "access_key": "..."}}}
 
-The folder is the user's configuration folder (XDG_CONFIG_HOME); TIANZHOU_CONFIG_DIR names another.
-The file may hold secret keys, so only its owner can read it.
+The folder is the user's configuration folder (XDG_CONFIG_HOME) or TIANZHOU_CONFIG_DIR. The file may
+hold secret keys, so only its owner can read it.
 
-What a command talks to is decided by the first of these that is given: `--namesrv`, `--context`,
-the environment NAMESRV_ADDR, the current context, and at last localhost:9876.
+The cluster of a command is the first of these that is given: `--namesrv`, `--context`, the
+environment variable NAMESRV_ADDR, the current context, localhost:9876.
 """
 
 import json
@@ -31,14 +31,14 @@ class Context(msgspec.Struct, frozen=True, omit_defaults=True):
     secret_key: str | None = None
     tls: bool = False
     tls_ca: str | None = None
-    """Authorities that sign the servers' certificates, a PEM file; None for the system's."""
+    """CA certificates that servers are verified with, a PEM file; None for the system's."""
     tls_cert: str | None = None
-    """Certificate to show to servers that ask for one, a PEM file."""
+    """Client certificate for servers that require one, a PEM file."""
     tls_key: str | None = None
-    """Its private key; None if the file of the certificate has it, too."""
+    """Its private key; None if it is in the certificate file."""
 
     def without_secret(self) -> "Context":
-        """The same, fit to be shown."""
+        """The same with the secret key masked."""
         return msgspec.structs.replace(self, secret_key="***" if self.secret_key else None)
 
 
@@ -50,7 +50,7 @@ class Contexts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def contexts_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """The file."""
+    """The path of the contexts file."""
     if given := environ.get("TIANZHOU_CONFIG_DIR"):
         return Path(given) / "contexts.json"
     base = environ.get("XDG_CONFIG_HOME")
@@ -58,17 +58,17 @@ def contexts_path(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def load_contexts(path: Path) -> Contexts:
-    """What the file holds; nothing if there is none. Raises ConfigError."""
+    """Read the file; empty if there is none. Raises ConfigError."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Contexts)
     except FileNotFoundError:
         return Contexts()
     except (OSError, msgspec.DecodeError) as e:
-        raise ConfigError(f"{path} cannot be read: {e}; mend it or remove it") from e
+        raise ConfigError(f"{path} cannot be read: {e}; repair or delete it") from e
 
 
 def save_contexts(path: Path, contexts: Contexts) -> None:
-    """Write the file in one step. Raises ConfigError."""
+    """Replace the file atomically. Raises ConfigError."""
     text = json.dumps(msgspec.to_builtins(contexts), indent=2, ensure_ascii=False)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -78,18 +78,18 @@ def save_contexts(path: Path, contexts: Contexts) -> None:
 
 
 def find_context(contexts: Contexts, name: str) -> Context:
-    """A context by its name. Raises ConfigError, naming those that exist."""
+    """A context by name. Raises ConfigError, which lists the existing ones."""
     try:
         return contexts.contexts[name]
     except KeyError:
-        known = ", ".join(sorted(contexts.contexts)) or "none; `tianzhou context add` makes one"
-        raise ConfigError(f"there is no context {name!r}; known are: {known}") from None
+        known = ", ".join(sorted(contexts.contexts)) or "none; add one with `tianzhou context add`"
+        raise ConfigError(f"there is no context {name!r}; existing contexts: {known}") from None
 
 
 def resolve(
     namesrv: str | None, name: str | None, environ: Mapping[str, str], contexts: Contexts
 ) -> Context:
-    """What a command talks to. Raises ConfigError."""
+    """The cluster of a command. Raises ConfigError."""
     if namesrv:
         return Context(namesrv=namesrv)
     if name:

@@ -1,8 +1,8 @@
-"""How results look: tables for people, JSON for programs, warnings beside them.
+"""Results of commands: tables for the terminal, JSON for programs, warnings.
 
-A command returns a `Shown`; whether it becomes tables or JSON, once or again and again, is decided
-in `session`. Numbers have thousands separators and stand right; nothing is cut off: what does not
-fit beside the rest stands below it (`tables`).
+A command returns a `CommandResult`; `command` prints it as tables or JSON, once or repeatedly.
+Numbers have thousands separators and are right-aligned. No value is truncated: a column that does
+not fit goes into a second table below (`tables`).
 """
 
 import os
@@ -17,7 +17,7 @@ from rich.text import Text
 from tianzhou.cli.shared.tables import Column, FittedTable, KeyValues
 
 PIPE_WIDTH = 160
-"""Columns where output goes into a file or a pipe, and COLUMNS says nothing."""
+"""Width of output into a file or a pipe if COLUMNS is not set."""
 
 Cell = str | int | float | None | Text
 
@@ -29,30 +29,30 @@ class CommandResult:
     data: object
     """What --json prints."""
     parts: Sequence[RenderableType] = ()
-    """What people see."""
+    """Tables and texts for the terminal."""
     warnings: Sequence[str] = ()
     """One line each, for standard error."""
     exit_code: int = 0
     notes: Sequence[str] = field(default=())
-    """Lines below the tables, for people only."""
+    """Lines below the tables; not printed with --json."""
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console on the streams of this moment."""
+    """A console on the current standard output or error."""
     stream = sys.stderr if stderr else sys.stdout
     piped = not stream.isatty() and not os.environ.get("COLUMNS")
     return Console(file=stream, width=PIPE_WIDTH if piped else None, highlight=False)
 
 
 def bar_width(screen: Console) -> int:
-    """How long a progress bar may be, so that the figures beside it are not cut."""
+    """Width of a progress bar that leaves room for the figures beside it."""
     return max(min(screen.width - 50, 40), 5)
 
 
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, title: str | None = None
 ) -> RenderableType:
-    """A table; a column ">lag" stands right, and one "!id" is not wrapped."""
+    """A table; a column ">lag" is right-aligned, and one "!id" is not wrapped."""
     heads = [
         Column(each.lstrip(">!"), right=">" in each[:2], whole="!" in each[:2]) for each in columns
     ]
@@ -70,7 +70,7 @@ def key_values(pairs: Iterable[tuple[str, Cell]], *, title: str | None = None) -
 
 
 def cell(value: Cell) -> Text:
-    """A value as it stands in a table; markup in it means nothing."""
+    """A value as text of a table cell; markup in it is not interpreted."""
     if isinstance(value, Text):
         return value
     if value is None:
@@ -85,7 +85,7 @@ def cell(value: Cell) -> Text:
 
 
 def highlight(value: int, *, above: int = 0) -> Text:
-    """A number that should be small."""
+    """A number, coloured if it is above a threshold."""
     return Text(f"{value:,}", style="yellow" if value > above else "")
 
 
@@ -98,21 +98,21 @@ def plural(count: int, noun: str) -> str:
 
 
 def format_time(time_ms: int | None) -> str | None:
-    """A time of day in local time, "2026-01-31 23:59:59"; None if there is none."""
+    """A local date and time, "2026-01-31 23:59:59"; None if there is none."""
     if time_ms is None or time_ms <= 0:
         return None
     return datetime.fromtimestamp(time_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def format_time_ms(time_ms: int) -> str:
-    """The same to the millisecond, where messages are told apart."""
+    """The same with milliseconds."""
     return f"{format_time(time_ms) or '-'}.{time_ms % 1000:03d}"
 
 
 def format_duration(length_ms: int) -> str:
-    """A length of time with two units: "3 d 4 h", "2.5 s".
+    """A duration in two units: "3 d 4 h", "2.5 s".
 
-    >>> span(2500), span(90_000), span(100_000_000)
+    >>> format_duration(2500), format_duration(90_000), format_duration(100_000_000)
     ('2.5 s', '1 min 30 s', '1 d 3 h')
     """
     seconds = length_ms // 1000
@@ -128,7 +128,7 @@ def format_duration(length_ms: int) -> str:
 def format_size(count_bytes: int | float) -> str:
     """Bytes in the largest unit that fits: "1.5 GiB".
 
-    >>> size(1536), size(100)
+    >>> format_size(1536), format_size(100)
     ('1.5 KiB', '100 B')
     """
     amount = float(count_bytes)

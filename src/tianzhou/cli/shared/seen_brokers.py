@@ -1,11 +1,11 @@
-"""The brokers that `doctor` and `cluster watch` saw, kept from one run to the next.
+"""The brokers that `doctor` and `cluster watch` have seen, saved between runs.
 
     ~/.config/tianzhou/seen/127.0.0.1_9876.json
     {"namesrv": "127.0.0.1:9876", "brokers": [{"cluster": "c", "name": "broker-a", ...}]}
 
-One file for each list of nameservers, in the folder `seen` beside the contexts, replaced in one
-step. At most `FILES_MAX` are kept; those not used for longest go first. A file that cannot be read
-or written costs the memory, never the command.
+One file per list of nameservers, in the folder `seen` beside the contexts, replaced atomically. At
+most `FILES_MAX` are kept; the least recently used are deleted first. A file that cannot be read or
+written is a warning; the command goes on.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from tianzhou.config.files import replace_file
 FILES_MAX = 64
 _NAME_MAX = 80
 _SAVE_AGAIN_MS = 60_000
-"""The time at which a broker was seen is saved so often."""
+"""How often the time at which a broker was seen is saved."""
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -30,27 +30,27 @@ class _File(msgspec.Struct, frozen=True):
 
 
 class SeenBrokers:
-    """The memory of one cluster."""
+    """The saved brokers of one cluster."""
 
     def __init__(self, folder: Path, namesrvs: list[str]) -> None:
-        """`folder` is that of the contexts."""
+        """`folder` is the folder of the contexts file."""
         self._namesrv = ";".join(sorted(namesrvs))
         self._path = folder / "seen" / f"{_file_name(self._namesrv)}.json"
         self._saved: dict[BrokerKey, KnownBroker] = {}
 
     def load(self) -> tuple[dict[BrokerKey, KnownBroker], str | None]:
-        """What was seen, and a warning if the file cannot be read."""
+        """The saved brokers, and a warning if the file cannot be read."""
         try:
             found = msgspec.json.decode(self._path.read_bytes(), type=_File)
         except FileNotFoundError:
             return {}, None
         except (OSError, msgspec.DecodeError) as e:
-            return {}, f"{self._path} cannot be read, earlier looks are forgotten: {e}"
+            return {}, f"{self._path} cannot be read, brokers seen earlier are not checked: {e}"
         self._saved = {each.key: each for each in found.brokers}
         return dict(self._saved), None
 
     def save(self, known: dict[BrokerKey, KnownBroker]) -> str | None:
-        """Keep what is known, if it is news; a warning if that fails."""
+        """Save the known brokers if they changed; returns a warning if that fails."""
         if not self._is_news(known):
             return None
         brokers = [known[key] for key in sorted(known)]
@@ -61,7 +61,7 @@ class SeenBrokers:
             _drop_oldest(self._path.parent)
         except OSError as e:
             reason = e.strerror or e
-            return f"{self._path} cannot be written, the next look will not know this one: {reason}"
+            return f"{self._path} cannot be written, the next run will not know them: {reason}"
         self._saved = dict(known)
         return None
 

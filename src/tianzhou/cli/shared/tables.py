@@ -1,12 +1,12 @@
-"""Tables that never cut a value: what does not fit beside the rest goes below it.
+"""Tables that never truncate a value: columns that do not fit go into further tables below.
 
     fits             one table
     text is long     columns of text are wrapped between words, down to 20 characters
-    still too wide   the columns are dealt out to several tables below each other, each of which
-                     repeats the columns that tell the rows apart
-    a single value   wider than the screen: it is folded, so that no character is missing
+    still too wide   the columns are distributed over several tables below each other, each of
+                     which repeats the columns that identify the rows
+    a single value   wider than the screen: it is folded, so that no character is lost
 
-Numbers, addresses, ids and names stand on one line and are never divided.
+Numbers, addresses, ids and names are never wrapped.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,32 +20,32 @@ from rich.table import Table
 from rich.text import Text
 
 _GAP = 3
-"""Between two columns: a space on both sides of where a line could be."""
+"""Width between two columns."""
 _FACT_GAP = 2
 _TEXT_WIDTH = 20
-"""Text is not wrapped to less than this, which is enough for a moment in time."""
+"""The smallest width to which text is wrapped: enough for a date and time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The head of a column, and how its cells stand."""
+    """The head of a column and the layout of its cells."""
 
     name: str
     right: bool = False
     whole: bool = False
-    """True for what stands on one line: numbers, addresses, ids."""
+    """Whether cells are never wrapped: numbers, addresses, ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """How wide a column may be, and how narrow without dividing a word."""
+    """The largest width of a column, and the smallest that breaks no word."""
 
     widest: int
     narrowest: int
 
 
 class FittedTable:
-    """A table of whole values; see the module's text."""
+    """A table that fits the screen without truncating values; see the module docstring."""
 
     def __init__(self, columns: Sequence[Column], rows: Iterable[Sequence[Text]]) -> None:
         self.columns = tuple(columns)
@@ -77,7 +77,7 @@ class FittedTable:
                 yield chosen
                 chosen = list(keys)
             if len(chosen) == len(keys) and keys and not self._fit([*chosen, at], width):
-                # Too wide even beside the keys alone: it has a table of its own.
+                # Too wide even beside the keys alone: it gets its own table.
                 yield [at]
                 continue
             chosen.append(at)
@@ -85,7 +85,7 @@ class FittedTable:
             yield chosen
 
     def _keys(self, width: int) -> list[int]:
-        """The first columns, as many as tell rows apart, but at most two thirds of the width."""
+        """The first columns that identify the rows, at most two thirds of the width."""
         everything = list(range(len(self.columns)))
         if self._fit(everything, width):
             return []
@@ -132,7 +132,7 @@ class FittedTable:
         return made
 
     def _widths(self, chosen: Sequence[int], width: int) -> list[int]:
-        """Each as wide as its cells; where that is too much, text gives way to its longest word."""
+        """Each as wide as its cells; if too wide, text columns shrink to their longest word."""
         widths = [self._extents[at].widest for at in chosen]
         surplus = self._width(chosen, widths) - width
         while surplus > 0:
@@ -140,7 +140,7 @@ class FittedTable:
                 have - self._extents[at].narrowest for at, have in zip(chosen, widths, strict=True)
             ]
             if not any(slack):
-                # One value alone is wider than the screen.
+                # A single value is wider than the screen.
                 widest = widths.index(max(widths))
                 widths[widest] = max(widths[widest] - surplus, 1)
                 break
@@ -159,7 +159,7 @@ def _word_width(cell: Text) -> int:
 
 
 class KeyValues:
-    """Names and values, one pair a line; a value that does not fit beside its name stands below."""
+    """Names and values, one pair per line; a value that does not fit goes below its name."""
 
     def __init__(self, pairs: Iterable[tuple[Text, Text]]) -> None:
         self.pairs = list(pairs)

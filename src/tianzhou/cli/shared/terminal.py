@@ -1,4 +1,4 @@
-"""Lines for the terminal, and exit codes: 0 done, 1 failed, 2 used or configured wrongly."""
+"""Lines for the terminal, and exit codes: 0 success, 1 failure, 2 usage or configuration error."""
 
 import sys
 
@@ -6,7 +6,7 @@ OK, FAILED, USAGE_ERROR = 0, 1, 2
 
 
 def print_line(text: str) -> None:
-    """Print a line for the user at once, also when it goes into a pipe."""
+    """Print a line and flush it, also into a pipe."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""Times as people write them on a command line."""
+"""Parsing times and durations given on the command line."""
 
 import re
 from datetime import datetime, timedelta
@@ -11,11 +11,11 @@ _FORMS = (
     "%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d",
     "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d#%H:%M:%S:%f", "%H:%M:%S", "%H:%M",
 )  # fmt: skip
-MEANT = "a time is '2026-01-31 23:59:59', '23:59', '10m' (ago), 'now', or milliseconds since 1970"
+FORMATS = "write '2026-01-31 23:59:59', '23:59', '10m' (ago), 'now', or milliseconds since 1970"
 
 
 def parse_time(text: str, now_ms: int) -> int:
-    """Milliseconds since 1970; what names no zone is local time. Raises ConfigError."""
+    """Milliseconds since 1970; a time without a zone is local. Raises ConfigError."""
     text = text.strip()
     if text.lower() in ("now", "currenttimemillis"):
         return now_ms
@@ -35,13 +35,13 @@ def parse_time(text: str, now_ms: int) -> int:
     try:
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except ValueError as e:
-        raise ConfigError(f"{text!r} is no time; {MEANT}") from e
+        raise ConfigError(f"{text!r} is not a time; {FORMATS}") from e
 
 
 def parse_span(text: str) -> int:
     """Milliseconds of "10m", "1.5h", "2d ago". Raises ConfigError."""
     found = _AGO.fullmatch(text.strip())
     if found is None:
-        raise ConfigError(f"{text!r} is no length of time; write 30s, 10m, 2h or 1d")
+        raise ConfigError(f"{text!r} is not a duration; write 30s, 10m, 2h or 1d")
     amount, unit = found.groups()
     return round(timedelta(milliseconds=float(amount) * _UNIT_MS[unit]).total_seconds() * 1000)

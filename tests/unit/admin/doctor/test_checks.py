@@ -190,4 +190,4 @@ def test_members_that_subscribe_differently() -> None:
     group = GroupOverview("g", {}, (), {}, (), (contradiction,), 0.0, None, None, None)
     (found,) = checks.check_subscriptions(group)
     assert found.level is Level.ERROR
-    assert "a: x; but b: y" in found.what
+    assert "a: x; b: y" in found.what

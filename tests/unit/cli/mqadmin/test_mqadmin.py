@@ -254,15 +254,15 @@ def test_mistakes() -> None:
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["nothing"], 2, "there is no sub command 'nothing'"),
+        (["nothing"], 2, "there is no subcommand 'nothing'"),
         (["topicStatus"], 2, "-t (topic) is missing"),
-        (["exportPopRecord"], 1, "there is no RocksDB here"),
-        (["getLiteTopicInfo"], 1, "there are no lite topics here"),
-        (["switchTimerEngine"], 1, "there is one way to keep timed messages"),
+        (["exportPopRecord"], 1, "RocksDB is not used"),
+        (["getLiteTopicInfo"], 1, "lite topics are not supported"),
+        (["switchTimerEngine"], 1, "there is only one timer engine"),
         (["producerConnection", "-g", "G"], 2, "-t (topic) is missing"),
         (["exportConfigs"], 2, "-c (clusterName) is missing"),
         (["electMaster", "-a", "x"], 1, "no controller"),
-        (["help", "nothing"], 2, "there is no sub command"),
+        (["help", "nothing"], 2, "there is no subcommand"),
     ],
 )
 def test_one_clear_line(
@@ -282,5 +282,5 @@ def test_help_lists_all_and_shows_one(capsys: pytest.CaptureFixture[str]) -> Non
     assert run(["help", "topicStatus"]) == 0
     assert "-t, --topic VALUE" in capsys.readouterr().out
     assert run(["topicStatus", "-h"]) == 0
-    assert "done by: topic show" in capsys.readouterr().out
+    assert "translated to: tianzhou topic show" in capsys.readouterr().out
     assert command.app.registered_commands

@@ -47,7 +47,7 @@ def test_at_last_this_machine() -> None:
 
 
 def test_a_context_that_does_not_exist() -> None:
-    with pytest.raises(ConfigError, match="known are: dev, prod"):
+    with pytest.raises(ConfigError, match="existing contexts: dev, prod"):
         resolve(None, "test", {}, KNOWN)
 
 
@@ -65,7 +65,7 @@ def test_only_the_owner_reads_the_file(folder: Path) -> None:
 
 def test_a_broken_file_says_what_to_do(folder: Path) -> None:
     (folder / "contexts.json").write_text("{")
-    with pytest.raises(ConfigError, match="mend it or remove it"):
+    with pytest.raises(ConfigError, match="repair or delete it"):
         load_contexts(folder / "contexts.json")
 
 
@@ -84,7 +84,7 @@ def test_connections_with_tls(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert own.trusted is None, "the system's authorities are trusted"
     file = folder / "ca.pem"
     assert main(["context", "add", "safe", "-n", "a:1", "--tls-ca", str(file)]) == 2
-    assert "there is no such file" in capsys.readouterr().err
+    assert "no such file" in capsys.readouterr().err
     file.touch()
     assert main(["context", "add", "safe", "-n", "a:1", "--tls-ca", str(file)]) == 0
     found = tls_of(load_contexts(folder / "contexts.json").contexts["safe"])
@@ -94,9 +94,9 @@ def test_connections_with_tls(folder: Path, capsys: pytest.CaptureFixture[str]) 
 
 def test_the_commands(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["context", "list"]) == 0
-    assert "no context yet" in capsys.readouterr().out
+    assert "no contexts; add one" in capsys.readouterr().out
     assert main(["context", "add", "prod", "-n", "ns1:9876;ns2:9876"]) == 0
-    assert "it is in use" in capsys.readouterr().out, "the first one is"
+    assert "now current" in capsys.readouterr().out, "the first one is"
     account = ["--access-key", "k", "--secret-key", "s"]
     assert main(["context", "add", "dev", "--namesrv", "d:1", *account, "--tls"]) == 0
     assert main(["context", "use", "dev"]) == 0

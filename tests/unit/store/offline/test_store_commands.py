@@ -84,10 +84,10 @@ def test_verify_names_damage_and_rebuild_mends_queues(run: CliRunner, root: Path
     assert any("queue a/0: entry 1 leads to no message" in finding for finding in findings)
     before = content(root)
     asked = run.invoke(app, ["rebuild", str(root)], input="n\n")
-    assert (asked.exit_code, "add --yes" in asked.output) == (2, True), "nobody can be asked here"
+    assert (asked.exit_code, "pass --yes" in asked.output) == (2, True), "nobody can be asked here"
     dry = run.invoke(app, ["rebuild", str(root), "--dry-run", "-y"])
     assert dry.exit_code == 0
-    assert "would remove and rebuild 6 queues and 3 files of the index" in dry.output
+    assert "would remove and rebuild 6 queues and 3 index files" in dry.output
     assert content(root) == before
     done = run.invoke(app, ["rebuild", str(root), "--yes", "--json"])
     assert done.exit_code == 0, done.output
@@ -163,7 +163,7 @@ def test_truncate_ends_the_log_where_it_is_told(run: CliRunner, root: Path) -> N
     assert wrong.exit_code == 1
     dry = run.invoke(app, ["truncate", str(root), "--at", str(offsets[25]), "--dry-run"])
     assert dry.exit_code == 0
-    assert "would give up 15 messages" in dry.output
+    assert "would delete 15 messages" in dry.output
     wrong = run.invoke(app, ["truncate", str(root), "--at", str(offsets[25] + 3), "--dry-run"])
     assert wrong.exit_code == 1
     assert run.invoke(app, ["truncate", str(root), "--at", str(offsets[25])]).exit_code == 2

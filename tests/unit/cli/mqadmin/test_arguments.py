@@ -70,12 +70,12 @@ def test_help_of_a_verb_teaches_with_examples(capsys: Screen) -> None:
         (["topic", "list", "-n", "nowhere"], "has no port"),
         (["topic", "lst"], "No such command 'lst', did you mean list?"),
         (["grup", "list"], "No such command 'grup', did you mean group?"),
-        (["topic", "xyzzy"], "No such command 'xyzzy'; `tianzhou topic --help`"),
+        (["topic", "xyzzy"], "No such command 'xyzzy'; see `tianzhou topic --help`"),
         (["stop", "nothing"], "'nothing' is not one of"),
         (["topic", "list", "-C", "x"], "there is no context 'x'"),
         (["topic", "list", "-n", "a:1", "--access-key", "k"], "both"),
-        (["offset", "reset", "g", "t", "-n", "a:1"], "say where to"),
-        (["message", "query", "t", "-n", "a:1"], "say how to find them"),
+        (["offset", "reset", "g", "t", "-n", "a:1"], "pass one of: --to earliest"),
+        (["message", "query", "t", "-n", "a:1"], "pass one of: --key"),
         (["message", "tail", "t", "--grep", "[", "-n", "a:1"], "--grep"),
         (["message", "tail", "t", "--sql", "a >", "-n", "a:1"], "a >"),
     ],
@@ -97,7 +97,7 @@ def test_no_nameserver_says_what_to_do(capsys: Screen) -> None:
     assert main(["topic", "list", "--namesrv", "127.0.0.1:1"]) == 1
     out, error = capsys.readouterr()
     assert out == ""
-    assert "no nameserver answers" in error
+    assert "no nameserver responds" in error
     assert "tianzhou up" in error
     assert error.count("\n") == 1
 
@@ -205,7 +205,7 @@ def test_patterns_pairs_and_permissions() -> None:
     assert [parse_perm(text) for text in ("rw", "R", "w", "none", "6")] == [6, 4, 2, 0, 6]
     with pytest.raises(ConfigError, match="KEY=VALUE"):
         pairs_of(["a"])
-    with pytest.raises(ConfigError, match="none of"):
+    with pytest.raises(ConfigError, match="not one of"):
         parse_perm("x")
 
 
