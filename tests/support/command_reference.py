@@ -282,10 +282,10 @@ def _cell(parameter: Any) -> str:  # noqa: ANN401
 
 def mqadmin_list() -> Iterator[str]:
     """Every sub command of mqadmin, and what does it here."""
-    yield "| mqadmin | here |"
+    yield "| mqadmin | tianzhou |"
     yield "|---|---|"
     for name, alias in sorted(ALIASES.items(), key=lambda pair: pair[0].lower()):
-        yield f"| `{name}` | {f'`{alias.ours}`' if alias.ours else 'no: ' + alias.why} |"
+        yield f"| `{name}` | {f'`{alias.ours}`' if alias.ours else 'not supported: ' + alias.why} |"
 
 
 def main() -> None:

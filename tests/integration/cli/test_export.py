@@ -43,7 +43,7 @@ def test_members_divide_the_queues_of_a_topic(cli: Cli) -> None:
     assert "not one of: average" in cli.refused(
         "group", "allocate", "orders", "a", "--strategy", "x", code=2
     )
-    assert "each once" in cli.refused("group", "allocate", "orders", "a", "a", code=2)
+    assert "each only once" in cli.refused("group", "allocate", "orders", "a", "a", code=2)
     assert "there is no topic" in cli.refused("group", "allocate", "nothing", "a")
 
 
