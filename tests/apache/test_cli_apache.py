@@ -238,9 +238,9 @@ async def test_doctor(cli: Cli, backend: Backend) -> None:
 async def test_settings_and_nameserver(cli: Cli, backend: Backend) -> None:
     name = (await cli.run("broker", "list", "--json")).json[0]["broker"]
     words = ("broker", "config", name)
-    await cli.run(*words, "--set", "pullBatchMaxMessageCount=320", "--yes")
-    told = (await cli.run(*words, "pullBatchMaxMessageCount", "--json")).json
-    assert told == {name: {"pullBatchMaxMessageCount": "320"}}
+    await cli.run(*words, "--set", "maxMessageSize=4194303", "--yes")
+    told = (await cli.run(*words, "maxMessageSize", "--json")).json
+    assert told == {name: {"maxMessageSize": "4194303"}}
     await cli.run("namesrv", "kv", "put", "cli", "key", "value")
     assert (await cli.run("namesrv", "kv", "get", "cli", "key")).out == "value\n"
     assert "listenPort" in (await cli.run("namesrv", "config")).out
