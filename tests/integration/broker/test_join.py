@@ -82,7 +82,7 @@ async def test_an_account_opens_peers_that_check_access(
             ) as joined:  # fmt: skip
                 was_taken = joined.topics.get("orders") is not None
                 assert was_taken is (secret == "12345678"), number  # noqa: S105 - made up
-    assert "its topics and groups are not taken over" in caplog.text
+    assert "its topics and groups are not copied" in caplog.text
     assert "wrong-one" not in caplog.text
 
 

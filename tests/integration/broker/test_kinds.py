@@ -313,7 +313,7 @@ async def test_a_client_that_does_not_answer_is_named_and_holds_up_nobody(
         assert (await it.peer.send("t", b"x")).code == ResponseCode.SUCCESS
         answer = await waiting
         assert answer.code == ResponseCode.CONSUME_MSG_TIMEOUT
-        assert answer.remark == "The Consumer <g> <c1> has not answered in 200 ms"
+        assert answer.remark == "The Consumer <g> <c1> has not responded within 200 ms"
 
 
 async def test_a_client_that_goes_away_meanwhile_is_named(tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ async def test_a_client_that_goes_away_meanwhile_is_named(tmp_path: Path) -> Non
         await consumer.client.close()
         answer = await waiting
         assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert "The Consumer <g> <c1> cannot be asked" in (answer.remark or "")
+        assert "The Consumer <g> <c1> cannot be reached" in (answer.remark or "")
 
 
 async def test_the_status_of_all_consumers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,7 @@ async def test_a_plain_port_may_register_where_tls_is_enforced(
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        ({}, "if it takes TLS only, set useTLS=true"),
+        ({}, "if it accepts TLS only, set useTLS=true"),
         ({"useTLS": "true", "tls.client.authServer": "true"}, "certificate verify failed"),
     ],
 )

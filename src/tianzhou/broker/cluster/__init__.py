@@ -1,3 +1,1 @@
-"""The broker among others: registration with nameservers, metadata copied on joining, calls to
-clients.
-"""
+"""Registration with nameservers, copying metadata of other brokers, requests to clients."""

@@ -1,13 +1,14 @@
-"""A broker that joins a cluster takes over what the cluster's other brokers serve.
+"""Copies topics and consumer groups from the other brokers when a broker joins a cluster.
 
-At its first start, with `copyMetadataOnJoin`, it asks the nameservers for its cluster, and then the
-master of each other broker for its topics and consumer groups, before it registers: so a topic that
-was made on all brokers is on this one, too, when the first client finds it. Peers may be Apache's.
+At its first start, with `copyMetadataOnJoin`, a broker asks the nameservers for its cluster, and
+then the master of each other broker for its topics and consumer groups, before it registers: so a
+topic that exists on all brokers is on this one, too, when the first client finds it. The other
+brokers may be Apache's.
 
-What every broker has of its own is left out: system topics and groups, the topics named like
-brokers and clusters, and the retry and dead-letter topics, which come with their groups. Where two
-peers differ, the first by name decides. Nothing here stops a start; what could not be fetched is
-logged, and a later start finds topics and leaves them alone.
+Not copied are system topics and groups, topics named like brokers and clusters, and retry and
+dead-letter topics, which are created for their groups. Where two brokers differ, the first by name
+decides. A failure is logged and does not stop the start; a later start finds topics and copies
+nothing.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ T = TypeVar("T")
 
 
 class Cluster(NamedTuple):
-    """What the nameservers know of a cluster that a broker joins."""
+    """The cluster that a broker joins, from a nameserver."""
 
     own_names: frozenset[str]
     """Names of clusters and brokers; topics of these names belong to one broker each."""
@@ -53,7 +54,7 @@ class Cluster(NamedTuple):
 
 
 def is_new(topics: TopicTable) -> bool:
-    """Whether a broker has no topics but those that every broker has."""
+    """Whether a broker has only system topics."""
     return topics.topics.keys() <= topics.system_names
 
 
@@ -65,7 +66,7 @@ async def copy_metadata(
     topics: TopicTable,
     groups: GroupTable,
 ) -> None:
-    """Take over topics and groups of a cluster's brokers; never raises for what others do."""
+    """Copy topics and groups of a cluster's brokers; their failures are logged, not raised."""
     try:
         async with asyncio.timeout(_TOTAL_TIMEOUT_S):
             cluster = await _find_cluster(client, namesrvs, cluster_name, broker_name)
@@ -74,7 +75,9 @@ async def copy_metadata(
             for name, address in sorted(cluster.peers.items()):
                 await _copy_from(client, f"{name} at {address}", address, cluster, topics, groups)
     except TimeoutError:
-        log.warning("joining %s: not done within %.0f s", cluster_name, _TOTAL_TIMEOUT_S)
+        log.warning(
+            "joining %s: topics and groups not copied within %.0f s", cluster_name, _TOTAL_TIMEOUT_S
+        )
 
 
 async def _find_cluster(
@@ -83,20 +86,20 @@ async def _find_cluster(
     problem = "no nameserver is configured"
     for namesrv in namesrvs:
         try:
-            found = await _ask(client, namesrv, RequestCode.GET_BROKER_CLUSTER_INFO, ClusterInfo)
+            info = await _request(client, namesrv, RequestCode.GET_BROKER_CLUSTER_INFO, ClusterInfo)
         except TianzhouError as e:
             problem = str(e)
             continue
-        cluster = read_cluster(found, cluster_name, broker_name)
+        cluster = read_cluster(info, cluster_name, broker_name)
         if not cluster.peers:
-            log.info("joining %s: there is no other broker to take topics from", cluster_name)
+            log.info("joining %s: there is no other broker to copy topics from", cluster_name)
         return cluster
-    log.warning("joining %s: no topics are taken over: %s", cluster_name, problem)
+    log.warning("joining %s: no topics are copied: %s", cluster_name, problem)
     return None
 
 
 def read_cluster(info: ClusterInfo, cluster_name: str, broker_name: str) -> Cluster:
-    """The other brokers of a cluster, each by its member of lowest id."""
+    """The other brokers of a cluster, each with the address of its lowest id."""
     own_names = {*info.clusters, *info.brokers, cluster_name, broker_name}
     peers: dict[str, str] = {}
     for name in info.clusters.get(cluster_name, ()):
@@ -115,22 +118,22 @@ async def _copy_from(
     groups: GroupTable,
 ) -> None:
     try:
-        their_topics = await _ask(
+        their_topics = await _request(
             client, address, RequestCode.GET_ALL_TOPIC_CONFIG, TopicConfigTable
         )
-        their_groups = await _ask(
+        their_groups = await _request(
             client, address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupTable
         )
     except TianzhouError as e:
-        log.warning("broker %s: its topics and groups are not taken over: %s", peer, e)
+        log.warning("broker %s: its topics and groups are not copied: %s", peer, e)
         return
     topic_count = add_topics(their_topics, cluster.own_names, topics)
     group_count = add_groups(their_groups, groups)
-    log.info("broker %s: %d topics and %d groups taken over", peer, topic_count, group_count)
+    log.info("broker %s: %d topics and %d groups copied", peer, topic_count, group_count)
 
 
 def add_topics(theirs: TopicConfigTable, own_names: frozenset[str], topics: TopicTable) -> int:
-    """Add the topics of a peer that are not there yet; returns how many."""
+    """Add the missing topics of a peer; returns how many."""
     count = 0
     for name, topic in theirs.topics.items():
         if topics.get(name) is None and _is_common(name, own_names) and _is_legal_topic(name):
@@ -151,13 +154,13 @@ def _is_legal_topic(name: str) -> bool:
     try:
         validation.check_topic_name(name)
     except RequestError as e:
-        log.warning("topic %s: not taken over: %s", validation.shorten(name), e.remark)
+        log.warning("topic %s: not copied: %s", validation.shorten(name), e.remark)
         return False
     return True
 
 
 def add_groups(theirs: SubscriptionGroupTable, groups: GroupTable) -> int:
-    """Add the groups of a peer that are not there yet; returns how many."""
+    """Add the missing groups of a peer; returns how many."""
     count = 0
     for name, group in theirs.groups.items():
         if groups.get(name) is None and not is_system_group(name):
@@ -165,8 +168,8 @@ def add_groups(theirs: SubscriptionGroupTable, groups: GroupTable) -> int:
     return count
 
 
-async def _ask(client: Client, address: str, code: int, body_type: type[T]) -> T:
-    answer = await client.request(address, Command(code=code), _REQUEST_TIMEOUT_MS)
-    if answer.code != ResponseCode.SUCCESS:
-        raise RequestError(answer.code, f"{address}: {answer.remark}")
-    return decode(body_type, answer.body)
+async def _request(client: Client, address: str, code: int, body_type: type[T]) -> T:
+    response = await client.request(address, Command(code=code), _REQUEST_TIMEOUT_MS)
+    if response.code != ResponseCode.SUCCESS:
+        raise RequestError(response.code, f"{address}: {response.remark}")
+    return decode(body_type, response.body)

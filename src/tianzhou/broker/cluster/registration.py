@@ -1,8 +1,8 @@
-"""The broker's side towards the nameservers: registration, kept up for as long as it runs.
+"""Registers the broker with its nameservers while it runs.
 
-Every nameserver is told everything: at the start, every `registerNameServerPeriod`, and at once
-when a topic changes. They know nothing of each other, so one that cannot be reached is told when it
-can, and does not hold up the others.
+The broker registers with every nameserver: at the start, every `registerNameServerPeriod`, and at
+once when a topic changes. Nameservers do not share data, so registration with an unreachable one is
+retried, and does not delay the others.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ log = logging.getLogger(__name__)
 _PERIOD_MIN_MS = 10_000
 _PERIOD_MAX_MS = 60_000
 _RETRY_MS = 3_000
-"""A nameserver that was away is told soon after it is back."""
+"""Interval of retries while a nameserver is unreachable."""
 _UNREGISTER_TIMEOUT_MS = 3_000
 _PAUSE_FACTOR = 4
 _PAUSE_MAX_S = 2.0
 _READ_WRITE = PERM_READ | PERM_WRITE
 _PLAIN_BYTES_MAX = FRAME_BYTES_MAX // 2
-"""A larger registration is compressed, whatever the settings say."""
+"""A larger registration is always compressed."""
 
 
 class Registrar:
@@ -70,21 +70,21 @@ class Registrar:
 
     @property
     def registered(self) -> frozenset[str]:
-        """The nameservers that know this broker."""
+        """The nameservers that this broker is registered with."""
         return frozenset(self._known)
 
     def topics_changed(self) -> None:
-        """Register soon; changes that follow each other closely share one registration."""
+        """Register; changes in quick succession share one registration."""
         self._wanted.set()
 
     async def run(self) -> None:
-        """Register again and again, until cancelled."""
+        """Register periodically, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             self._wanted.clear()
             started_s = loop.time()
             await self.register()
-            # While topics are made by the thousand, telling them must not become the main work.
+            # While thousands of topics are created, registration must not take most of the time.
             await asyncio.sleep(min((loop.time() - started_s) * _PAUSE_FACTOR, _PAUSE_MAX_S))
             config = self._settings.config
             period_ms = min(max(config.register_name_server_period, _PERIOD_MIN_MS), _PERIOD_MAX_MS)
@@ -97,7 +97,7 @@ class Registrar:
                 pass
 
     async def register(self) -> None:
-        """Tell every nameserver now; failures are logged."""
+        """Register with every nameserver now; failures are logged."""
         config = self._settings.config
         request = await slices.finish(self._registration(config))
         addresses = namesrv_addresses(config)
@@ -107,7 +107,7 @@ class Registrar:
         )
 
     async def unregister(self) -> None:
-        """Say goodbye to every nameserver that knows this broker."""
+        """Unregister from every nameserver that this broker is registered with."""
         config = self._settings.config
         header = UnregisterBrokerRequest(
             broker_name=config.broker_name,
@@ -120,40 +120,40 @@ class Registrar:
     # -- one nameserver ----------------------------------------------------------------------------
 
     async def _register_with(self, address: str, request: Command, config: BrokerConfig) -> None:
-        # Each connection sets an opaque of its own.
+        # Each connection sets its own opaque.
         command = msgspec.structs.replace(request)
         try:
-            answer = await self._client.request(
+            response = await self._client.request(
                 address, command, config.register_broker_timeout_mills
             )
         except ConnectionClosed as e:
-            # A port that takes TLS only closes what is plain without a word.
-            hint = "" if self._client.speaks_tls else "; if it takes TLS only, set useTLS=true"
+            # A port that accepts only TLS closes plain connections silently.
+            hint = "" if self._client.speaks_tls else "; if it accepts TLS only, set useTLS=true"
             self._note_failure(address, f"{e}{hint}")
             return
         except TianzhouError as e:
             self._note_failure(address, str(e))
             return
-        if answer.code != ResponseCode.SUCCESS:
-            self._note_failure(address, f"{answer.remark} (response code {answer.code})")
+        if response.code != ResponseCode.SUCCESS:
+            self._note_failure(address, f"{response.remark} (response code {response.code})")
             return
         self._failed.discard(address)
         if address not in self._known:
             self._known.add(address)
             log.info("nameserver %s: registered as %s", address, self._address)
-        self._take_order_topics(address, answer)
+        self._apply_order_topics(address, response)
 
     def _note_failure(self, address: str, why: str) -> None:
         self._known.discard(address)
         if address not in self._failed:
             self._failed.add(address)
-            log.warning("nameserver %s: not registered, trying again: %s", address, why)
+            log.warning("nameserver %s: not registered, retrying: %s", address, why)
 
-    def _take_order_topics(self, address: str, answer: Command) -> None:
-        if not answer.body:
+    def _apply_order_topics(self, address: str, response: Command) -> None:
+        if not response.body:
             return
         try:
-            table = decode(KVTable, answer.body).table
+            table = decode(KVTable, response.body).table
         except TianzhouError as e:
             log.warning("nameserver %s: its order configuration cannot be read: %s", address, e)
             return
@@ -165,22 +165,22 @@ class Registrar:
         try:
             await self._client.request(address, command, _UNREGISTER_TIMEOUT_MS)
         except TianzhouError as e:
-            log.warning("nameserver %s: not told that the broker stops: %s", address, e)
+            log.warning("nameserver %s: not unregistered: %s", address, e)
         else:
             self._known.discard(address)
 
-    # -- what is told ------------------------------------------------------------------------------
+    # -- request -----------------------------------------------------------------------------------
 
     def _registration(self, config: BrokerConfig) -> Steps[Command]:
-        told = RegisterBrokerBody(topic_config=(yield from self._table(config)))
+        content = RegisterBrokerBody(topic_config=(yield from self._table(config)))
         compressed, version = config.compressed_register, CURRENT_VERSION
         body = yield from registration.encode_steps(
-            told, compressed=compressed, broker_version=version
+            content, compressed=compressed, broker_version=version
         )
         if not compressed and len(body) > _PLAIN_BYTES_MAX:
             compressed = True
             body = yield from registration.encode_steps(
-                told, compressed=True, broker_version=version
+                content, compressed=True, broker_version=version
             )
         header = RegisterBrokerRequest(
             broker_name=config.broker_name,
@@ -194,7 +194,7 @@ class Registrar:
         return Command(code=RequestCode.REGISTER_BROKER, ext_fields=encode(header), body=body)
 
     def _table(self, config: BrokerConfig) -> Steps[TopicConfigTable]:
-        """The topics as the whole broker's permission leaves them."""
+        """The topics, with the permissions limited by brokerPermission."""
         table = self._topics.as_body()
         if config.broker_permission & _READ_WRITE == _READ_WRITE:
             return table

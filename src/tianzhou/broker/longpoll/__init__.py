@@ -1,1 +1,1 @@
-"""Requests that found no message and wait for one: parked pulls and pops, and what wakes them."""
+"""Long polling: parked pulls and pops, and waking them when messages arrive."""

@@ -1,8 +1,9 @@
-"""Requests of pop consumption that found nothing and wait.
+"""Parked pops: pop requests without a message that wait for one.
 
-One that waits for any queue waits under queue id -1. When a message arrives, those who wait for its
-queue or for any are tried in the order they came, each group until one of it finds nothing: a
-message is for one of them. Trying is left to `serve`, which answers and lets go, or does not.
+A request for any queue is parked under queue id -1. When a message arrives, the requests for its
+queue and for any queue are tried in the order of their arrival, those of a group until one gets no
+message, because a message is for one of them. `serve` tries one: it responds and removes it, or
+leaves it parked.
 """
 
 import asyncio
@@ -19,13 +20,13 @@ from tianzhou.protocol.headers.pop import NotificationRequest, PopMessageRequest
 from tianzhou.remoting.connection import Connection
 
 ANY_QUEUE = -1
-_TRIED_A_TURN = 256
-_RING_MS_MIN, _RING_MS_MAX = 10, 1000
+_TRIED_PER_SLICE = 256
+_TIMER_MS_MIN, _TIMER_MS_MAX = 10, 1000
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingPop:
-    """What is left of a request while it waits: enough to answer it."""
+    """What is stored of a parked request: enough to respond to it."""
 
     header: PopMessageRequest | NotificationRequest
     subscription: Subscription
@@ -36,11 +37,11 @@ class WaitingPop:
 
 PopParked = Parked[Connection, WaitingPop]
 Serve = Callable[[PopParked, bool], bool]
-"""Tries to answer one; told whether its time is up. Returns whether it was answered."""
+"""Tries to respond to a request; the flag says that its time is up. Returns whether it did."""
 
 
 class ParkedPops:
-    """Everyone who waits for something to pop."""
+    """All parked pops of a broker."""
 
     def __init__(self, steady: Clock, serve: Serve) -> None:
         self._steady = steady
@@ -48,10 +49,10 @@ class ParkedPops:
         self._loop = asyncio.get_running_loop()
         self._parked = ParkedPulls[Connection, WaitingPop]()
         self._queues: dict[str, set[int]] = {}
-        """Queue ids by topic for which somebody waits, or did."""
+        """Queue ids by topic with parked requests; may contain stale ones."""
         self._arrived: dict[QueueKey, None] = {}
         self._to_try: deque[PopParked] = deque()
-        self._in_vain: set[tuple[str, int, str, type]] = set()
+        self._without_message: set[tuple[str, int, str, type]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._is_open = True
 
@@ -62,16 +63,16 @@ class ParkedPops:
         return parked in self._parked
 
     def count(self, topic: str, group: str, queue_id: int) -> int:
-        """How many of a group wait for a queue."""
+        """How many requests of a group are parked for a queue."""
         waiting = self._parked.waiting((topic, queue_id))
         return sum(each.request.header.consumer_group == group for each in waiting)
 
     def has_capacity(self, connection: Connection, waiting: WaitingPop, cost_max: int) -> bool:
-        """Whether one more may wait."""
+        """Whether one more request may be parked."""
         return self._parked.has_capacity(connection, waiting.subscription.cost, cost_max)
 
     def park(self, connection: Connection, wait_ms: int, waiting: WaitingPop) -> bool:
-        """Let a request wait; False if there is no more waiting."""
+        """Park a request; False if the broker is stopping."""
         if not self._is_open:
             return False
         topic, queue_id = waiting.header.topic, max(waiting.header.queue_id, ANY_QUEUE)
@@ -100,7 +101,7 @@ class ParkedPops:
             self.arrived(topic, queue_id)
 
     def arrived(self, topic: str, queue_id: int) -> None:
-        """A message is in a queue; those who wait are tried when this turn of the loop is over."""
+        """A message is in a queue; the parked requests are tried in the next loop iteration."""
         for key in ((topic, queue_id), (topic, ANY_QUEUE)):
             if self._parked.has(key):
                 if not self._arrived:
@@ -108,7 +109,7 @@ class ParkedPops:
                 self._arrived[key] = None
 
     def visible(self, topic: str) -> None:
-        """There may be something for those who wait for any queue of a topic."""
+        """There may be messages for the parked requests of a topic."""
         queues = self._queues.get(topic)
         for queue_id in list(queues or ()):
             if self._parked.has((topic, queue_id)):
@@ -119,36 +120,36 @@ class ParkedPops:
             del self._queues[topic]
 
     def visible_everywhere(self) -> None:
-        """There may be something for everyone."""
+        """There may be messages for all parked requests."""
         for topic in list(self._queues):
             self.visible(topic)
 
     def _wake_arrived(self) -> None:
         arrived, self._arrived = self._arrived, {}
         is_idle = not self._to_try
-        self._in_vain.clear()
+        self._without_message.clear()
         for key in arrived:
             self._to_try.extend(self._parked.waiting(key))
         if is_idle:
             self._try_some()
 
     def _try_some(self) -> None:
-        """Try some of those who are to be woken; thousands must not hold up everybody else."""
+        """Try some of the woken requests; thousands at once would block the event loop."""
         tried = 0
-        while self._to_try and tried < _TRIED_A_TURN:
+        while self._to_try and tried < _TRIED_PER_SLICE:
             parked = self._to_try.popleft()
             kind = (*parked.key, parked.request.header.consumer_group, type(parked.request.header))
-            if parked in self._parked and kind not in self._in_vain:
+            if parked in self._parked and kind not in self._without_message:
                 tried += 1
                 if not self._serve(parked, False):
-                    self._in_vain.add(kind)
+                    self._without_message.add(kind)
         if self._to_try:
             self._loop.call_soon(self._try_some)
 
     # -- time --------------------------------------------------------------------------------------
 
     def expire_due(self) -> None:
-        """Answer those whose time is up."""
+        """Respond to requests whose time is up."""
         for parked in self._parked.take_due(self._steady()):
             self._serve(parked, True)
         self._set_timer()
@@ -159,11 +160,11 @@ class ParkedPops:
         self._timer = None
         deadline_ms = self._parked.next_deadline_ms()
         if deadline_ms is not None and self._is_open:
-            wait_ms = min(max(deadline_ms - self._steady(), _RING_MS_MIN), _RING_MS_MAX)
+            wait_ms = min(max(deadline_ms - self._steady(), _TIMER_MS_MIN), _TIMER_MS_MAX)
             self._timer = self._loop.call_later(wait_ms / 1000, self.expire_due)
 
     def close(self) -> None:
-        """Answer everyone: the broker stops."""
+        """Respond to all requests: the broker stops."""
         self._is_open = False
         if self._timer is not None:
             self._timer.cancel()

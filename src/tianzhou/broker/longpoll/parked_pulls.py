@@ -1,8 +1,8 @@
-"""Pulls that found nothing and wait: for a message in their queue, or for their time to run out.
+"""Parked pulls: pulls without a message that wait for one, or for their time to run out.
 
-A parked pull costs its memory and nothing else. It is looked at when a message arrives in its
-queue, when its time is up, and in the sweep, which compares queues and not pulls. Time is kept in
-coarse slots, so parking and waking are two dictionary operations each.
+A parked pull costs only its memory. It is examined when a message arrives in its queue, when its
+time is up, and in the sweep, which compares queues and not pulls. Deadlines are in coarse slots, so
+parking and waking are two dictionary operations each.
 
     by queue    (topic, queue id) -> parked pulls
     by slot     deadline rounded up to SLOT_MS -> parked pulls
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False, slots=True)
 class Parked(Generic[W, T]):
-    """One waiting pull. `queue_offset` is the first message that could end the wait."""
+    """One parked pull. `queue_offset` is the first message that could end the wait."""
 
     owner: W
     key: QueueKey
@@ -40,7 +40,7 @@ class Parked(Generic[W, T]):
 
 
 class ParkedPulls(Generic[W, T]):
-    """All waiting pulls of a broker."""
+    """All parked pulls of a broker."""
 
     def __init__(self) -> None:
         self._by_queue: dict[QueueKey, dict[Parked[W, T], None]] = {}
@@ -48,7 +48,7 @@ class ParkedPulls(Generic[W, T]):
         self._by_owner: dict[W, dict[Parked[W, T], None]] = {}
         self._count = 0
         self.cost = 0
-        """How many wait, those with a long expression counted several times."""
+        """How many are parked; those with a long expression count several times."""
 
     def __len__(self) -> int:
         return self._count
@@ -74,20 +74,20 @@ class ParkedPulls(Generic[W, T]):
         return parked
 
     def has_capacity(self, owner: W, cost: int, cost_max: int) -> bool:
-        """Whether one more may wait: of all together, and of one connection."""
+        """Whether one more may be parked, by the limits of the broker and of one connection."""
         own_count = len(self._by_owner.get(owner, ()))
         return self.cost + cost <= cost_max and own_count < PARKED_OF_CONNECTION_MAX
 
     def has(self, key: QueueKey) -> bool:
-        """Whether anyone waits for a queue."""
+        """Whether pulls are parked for a queue."""
         return key in self._by_queue
 
     def waiting(self, key: QueueKey) -> list[Parked[W, T]]:
-        """Who waits for a queue, longest first."""
+        """The parked pulls of a queue, oldest first."""
         return list(self._by_queue.get(key, ()))
 
     def remove(self, parked: Parked[W, T]) -> None:
-        """Let a pull go. Harmless if it has gone."""
+        """Remove a pull; does nothing if it was removed."""
         if parked not in self:
             return
         _drop(self._by_queue, parked.key, parked)
@@ -97,12 +97,12 @@ class ParkedPulls(Generic[W, T]):
         self.cost -= parked.cost
 
     def remove_owner(self, owner: W) -> None:
-        """A connection has ended, and its pulls with it."""
+        """Remove all pulls of a closed connection."""
         for parked in list(self._by_owner.get(owner, ())):
             self.remove(parked)
 
     def take_due(self, now_ms: int) -> list[Parked[W, T]]:
-        """Those whose time is up, removed."""
+        """Remove and return pulls whose time is up."""
         last = now_ms // SLOT_MS
         due = [
             parked
@@ -114,11 +114,11 @@ class ParkedPulls(Generic[W, T]):
         return due
 
     def next_deadline_ms(self) -> int | None:
-        """When `take_due` will find something, None if nobody waits."""
+        """When `take_due` returns the next pull; None if none is parked."""
         return min(self._by_slot) * SLOT_MS if self._by_slot else None
 
     def overdue_queues(self, end_offset: Callable[[QueueKey], int]) -> list[QueueKey]:
-        """The sweep: queues that hold messages somebody waits for, in case a wake was missed."""
+        """The sweep: queues with messages for parked pulls, in case a wake-up was missed."""
         return [
             key
             for key, queue in self._by_queue.items()
@@ -126,7 +126,7 @@ class ParkedPulls(Generic[W, T]):
         ]
 
     def take_all(self) -> Iterator[Parked[W, T]]:
-        """Everyone, removed one by one; for the stop."""
+        """Remove and yield all pulls, one by one; for the stop."""
         for queue in list(self._by_queue.values()):
             for parked in list(queue):
                 self.remove(parked)

@@ -1,7 +1,7 @@
-"""Looks again at pulls that wait: when messages have arrived, when a time is up, and in a sweep.
+"""Wakes parked pulls: when messages arrive, when a time is up, and in a sweep.
 
-Those who wait for a queue are looked at when the turn of the loop is over in which a message came,
-some of them at a time: thousands must not hold up everybody else.
+The pulls of a queue are served in the loop iteration after a message arrived, some at a time:
+thousands at once would block the event loop.
 """
 
 import asyncio
@@ -13,29 +13,29 @@ from tianzhou.broker.background.arrivals import Arrivals
 from tianzhou.broker.longpoll.parked_pulls import Parked, ParkedPulls, QueueKey
 from tianzhou.clock import Clock
 
-_WAKES_A_TURN = 256
-_RING_MS_MIN, _RING_MS_MAX = 10, 1000
-"""Never longer, so that a shorter wait that came later is kept, too."""
+_WAKES_PER_SLICE = 256
+_TIMER_MS_MIN, _TIMER_MS_MAX = 10, 1000
+"""Bounded, so that a shorter wait that is parked later is on time, too."""
 
 W = TypeVar("W")
 T = TypeVar("T")
 
 
 class PullWaker(Generic[W, T]):
-    """The timer and the queue of those who are to be looked at."""
+    """The timer, and the queue of pulls to serve."""
 
     def __init__(
         self,
         parked: ParkedPulls[W, T],
         steady: Clock,
-        look: Callable[[Parked[W, T]], None],
-        answer_due: Callable[[int], None],
+        serve: Callable[[Parked[W, T]], None],
+        serve_due: Callable[[int], None],
     ) -> None:
-        """`look` answers one if there is something for it, `answer_due` all whose time is up."""
+        """`serve` responds to a pull if there are messages, `serve_due` to all whose time is up."""
         self._parked = parked
         self._steady = steady
-        self._look = look
-        self._answer_due = answer_due
+        self._serve = serve
+        self._serve_due = serve_due
         self._arrived: dict[QueueKey, None] = {}
         self._to_wake: deque[Parked[W, T]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -59,7 +59,7 @@ class PullWaker(Generic[W, T]):
         self.wake(arrived)
 
     def wake(self, keys: Iterable[QueueKey]) -> None:
-        """Look at all who wait for these queues."""
+        """Serve the parked pulls of these queues."""
         is_idle = not self._to_wake
         for key in keys:
             self._to_wake.extend(self._parked.waiting(key))
@@ -68,26 +68,26 @@ class PullWaker(Generic[W, T]):
 
     def _wake_some(self) -> None:
         to_wake = self._to_wake
-        for _ in range(min(len(to_wake), _WAKES_A_TURN)):
-            self._look(to_wake.popleft())
+        for _ in range(min(len(to_wake), _WAKES_PER_SLICE)):
+            self._serve(to_wake.popleft())
         if to_wake:
             asyncio.get_running_loop().call_soon(self._wake_some)
 
     # -- time --------------------------------------------------------------------------------------
 
     def arm(self, _: int) -> None:
-        """Somebody waits until that time: have the timer run."""
+        """A pull was parked: start the timer."""
         if self._timer is None:
             self._set_timer()
 
     def expire_due(self) -> None:
-        """Answer those whose time is up; the clock may have jumped."""
+        """Respond to pulls whose time is up."""
         self.cancel()
-        self._answer_due(self._steady())
+        self._serve_due(self._steady())
         self._set_timer()
 
     def cancel(self) -> None:
-        """Nobody's time is watched any more."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -96,5 +96,5 @@ class PullWaker(Generic[W, T]):
         deadline_ms = self._parked.next_deadline_ms()
         self._timer = None
         if deadline_ms is not None:
-            delay_ms = min(max(deadline_ms - self._steady(), _RING_MS_MIN), _RING_MS_MAX)
+            delay_ms = min(max(deadline_ms - self._steady(), _TIMER_MS_MIN), _TIMER_MS_MAX)
             self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self.expire_due)

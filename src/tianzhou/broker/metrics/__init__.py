@@ -1,1 +1,1 @@
-"""What monitoring reads: Prometheus metrics, the names of rocketmq-exporter, backlogs."""
+"""Prometheus metrics under the names of RocketMQ 5.x and of rocketmq-exporter."""

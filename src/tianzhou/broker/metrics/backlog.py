@@ -1,7 +1,7 @@
-"""Figures of what waits in a broker, under the names of RocketMQ 5.x: halves, timed and popped.
+"""Metrics of halves, timed and popped messages, under the names of RocketMQ 5.x.
 
-What the store does not keep by topic (open halves, timed messages) is told as one number. Of groups
-only those that pop leave with the broker what they have in hand.
+Open halves and timed messages are not counted by topic, so each is one number. The in-flight
+messages of a group are known only if it pops.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,13 +14,13 @@ from tianzhou.broker.scheduled.timer_stats import TimerStats
 from tianzhou.broker.statistics.counters import Stats
 from tianzhou.store.message_store import MessageStore
 
-_LOOKS_MAX = 2_000
-"""Records that one page may cost to find out how old the next message to pop is."""
+_RECORDS_READ_MAX = 2_000
+"""Records that one page may read to find the age of the next message to pop."""
 
 
 @dataclass(frozen=True, slots=True)
 class BacklogDeps:
-    """What these figures are taken from."""
+    """What these metrics are read from."""
 
     store: MessageStore
     stats: Stats
@@ -30,7 +30,7 @@ class BacklogDeps:
 
 
 @dataclass(slots=True)
-class _Popped:
+class _PopGroup:
     """A topic of a group that pops."""
 
     in_flight_count: int = 0
@@ -41,7 +41,7 @@ class _Popped:
 def backlog_metrics(
     deps: BacklogDeps, labels: list[str], node: list[str], now_ms: int
 ) -> Iterator[Metric]:
-    """All of them, for a node with these labels."""
+    """All metrics, for a node with these labels."""
     yield from _transactions(deps, labels, node)
     yield from _timed(deps, labels, node)
     yield from _popped(deps, [*labels, "topic", "consumer_group"], node, now_ms)
@@ -62,21 +62,21 @@ def _transactions(deps: BacklogDeps, labels: list[str], node: list[str]) -> Iter
 
 
 def _timed(deps: BacklogDeps, labels: list[str], node: list[str]) -> Iterator[Metric]:
-    told = deps.timer()
+    timer = deps.timer()
     gauges = {
-        "rocketmq_timing_messages": ("Messages that wait for their time", told.waiting_count),
-        "rocketmq_timer_enqueue_lag": ("Messages not indexed yet", told.offset_behind),
-        "rocketmq_timer_enqueue_latency": ("Age in ms of the first of them", told.index_behind_ms),
-        "rocketmq_timer_dequeue_lag": ("Messages due and not delivered", told.due_count),
-        "rocketmq_timer_dequeue_latency": ("Ms since the first was due", told.read_behind_ms),
+        "rocketmq_timing_messages": ("Timed messages that are pending", timer.waiting_count),
+        "rocketmq_timer_enqueue_lag": ("Messages not indexed yet", timer.offset_behind),
+        "rocketmq_timer_enqueue_latency": ("Age in ms of the first of them", timer.index_behind_ms),
+        "rocketmq_timer_dequeue_lag": ("Messages due and not delivered", timer.due_count),
+        "rocketmq_timer_dequeue_latency": ("Ms since the first was due", timer.read_behind_ms),
     }
     for name, (meaning, value) in gauges.items():
         gauge = GaugeMetricFamily(name, meaning, labels=labels)
         gauge.add_metric(node, value)
         yield gauge
     for name, meaning, value in (
-        ("rocketmq_timer_enqueue", "Messages that came to wait", told.enqueued_count),
-        ("rocketmq_timer_dequeue", "Messages whose time came", told.dequeued_count),
+        ("rocketmq_timer_enqueue", "Timed messages that were indexed", timer.enqueued_count),
+        ("rocketmq_timer_dequeue", "Timed messages that were delivered", timer.dequeued_count),
     ):
         counter = CounterMetricFamily(name, meaning, labels=labels)
         counter.add_metric(node, value)
@@ -84,36 +84,36 @@ def _timed(deps: BacklogDeps, labels: list[str], node: list[str]) -> Iterator[Me
 
 
 def _popped(deps: BacklogDeps, labels: list[str], node: list[str], now_ms: int) -> Iterator[Metric]:
-    flying, ready, queueing = (
+    in_flight, ready, queueing = (
         GaugeMetricFamily(
             f"rocketmq_consumer_{name}", f"{meaning}, of groups that pop", labels=labels
         )
         for name, meaning in (
-            ("inflight_messages", "Messages given and not acknowledged"),
-            ("ready_messages", "Messages not given yet"),
-            ("queueing_latency", "Age in ms of the oldest message not given yet"),
+            ("inflight_messages", "Messages popped and not acknowledged"),
+            ("ready_messages", "Messages not popped yet"),
+            ("queueing_latency", "Age in ms of the oldest message not popped yet"),
         )
     )
-    for (topic, group), found in _pops(deps).items():
-        places = [*node, topic, group]
-        flying.add_metric(places, found.in_flight_count)
-        ready.add_metric(places, found.ready_count)
-        oldest_ms = found.oldest_ready_ms
-        queueing.add_metric(places, 0 if oldest_ms is None else max(now_ms - oldest_ms, 0))
-    yield from (flying, ready, queueing)
+    for (topic, group), state in _pops(deps).items():
+        label_values = [*node, topic, group]
+        in_flight.add_metric(label_values, state.in_flight_count)
+        ready.add_metric(label_values, state.ready_count)
+        oldest_ms = state.oldest_ready_ms
+        queueing.add_metric(label_values, 0 if oldest_ms is None else max(now_ms - oldest_ms, 0))
+    yield from (in_flight, ready, queueing)
 
 
-def _pops(deps: BacklogDeps) -> dict[tuple[str, str], _Popped]:
+def _pops(deps: BacklogDeps) -> dict[tuple[str, str], _PopGroup]:
     table, store = deps.pops, deps.store
-    found: dict[tuple[str, str], _Popped] = {}
+    groups: dict[tuple[str, str], _PopGroup] = {}
     for number, key in enumerate(table.keys()):
-        each = found.setdefault((key.topic, key.group), _Popped())
+        each = groups.setdefault((key.topic, key.group), _PopGroup())
         each.in_flight_count += table.count(key)
         next_offset = table.next_offset(key) or 0
         ready_count = max(store.max_offset(key.topic, key.queue_id) - next_offset, 0)
         each.ready_count += ready_count
-        if ready_count and number < _LOOKS_MAX:
+        if ready_count and number < _RECORDS_READ_MAX:
             stored_ms = store.store_time(key.topic, key.queue_id, next_offset)
             if stored_ms is not None:
                 each.oldest_ready_ms = min(each.oldest_ready_ms or stored_ms, stored_ms)
-    return found
+    return groups

@@ -1,11 +1,11 @@
-"""The broker's figures under the names of the older rocketmq-exporter, for its dashboards.
+"""Metrics under the names of the older rocketmq-exporter, for its dashboards.
 
-That exporter is a program of its own which asks brokers as `mqadmin` does and keeps answers; the
-same answers are at hand here. What only consumers know (rocketmq_client_*) is not among them. Names
-and labels are its own, where it spells one thing in two ways as well.
+That exporter is a separate program that queries brokers as `mqadmin` does and caches the responses;
+the same values are computed here. Values of consumers (rocketmq_client_*) are not included. Names
+and labels are the exporter's, with its inconsistent spellings.
 
-Everything is read when it is asked for. Rates are those of the last minute, as the exporter takes
-them, so a topic or group has them while something happens, and for a day after that.
+Values are read when the page is requested. Rates are those of the last minute, as in the exporter;
+a topic or group has them while it is active and for a day after that.
 """
 
 import re
@@ -26,11 +26,11 @@ from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from tianzhou.remoting.connection import Connection
 from tianzhou.store.message_store import MessageStore
 
-_LOOKS_MAX = 2_000
-"""Records that one page may cost to find out how old backlogs are; the rest have no such figure."""
+_RECORDS_READ_MAX = 2_000
+"""Records that one page may read to find the age of backlogs; the rest have no such metric."""
 
 YIELD_EVERY = 256
-"""Topics, or groups in topics, that are looked at before others have a turn."""
+"""Topics, or groups in topics, that are read before the event loop runs other work."""
 
 _BROKER = ["cluster", "broker"]
 _AT_BROKER = ["cluster", "brokerIP", "broker"]
@@ -41,11 +41,11 @@ _GROUP = [*_BROKER, "topic", "group"]
 
 @dataclass(frozen=True, slots=True)
 class ExporterDeps:
-    """What these figures are taken from."""
+    """What these metrics are read from."""
 
     settings: LiveSettings[BrokerConfig]
     address: str
-    """What clients connect to; the exporter calls it the broker's IP."""
+    """The address for clients; the exporter calls it the broker's IP."""
     topics: TopicTable
     offsets: OffsetTable
     consumers: ConsumerTable[Connection]
@@ -58,7 +58,7 @@ class ExporterDeps:
 
 
 def exporter_metrics(deps: ExporterDeps) -> Iterator[Metric | None]:
-    """Every metric that a broker alone can know; None where others may have a turn."""
+    """Every metric that a broker knows; None where the event loop should run other work."""
     deps.history.refresh(deps.clock())
     for some in (_rates(deps), _ends(deps), _online(deps), _groups(deps), _runtime(deps)):
         yield from some
@@ -84,15 +84,15 @@ def _at_node(deps: ExporterDeps) -> list[str]:
 _RATES: Mapping[str, tuple[str, str]] = {
     "rocketmq_producer_tps": ("TOPIC_PUT_NUMS", "Messages stored per second"),
     "rocketmq_producer_message_size": ("TOPIC_PUT_SIZE", "Bytes stored per second"),
-    "rocketmq_consumer_tps": ("GROUP_GET_NUMS", "Messages given per second"),
-    "rocketmq_consumer_message_size": ("GROUP_GET_SIZE", "Bytes given per second"),
-    "rocketmq_group_consume_tps": ("GROUP_GET_NUMS", "Messages given per second"),
-    "rocketmq_send_back_nums": ("SNDBCK_PUT_NUMS", "Messages given back"),
+    "rocketmq_consumer_tps": ("GROUP_GET_NUMS", "Messages delivered per second"),
+    "rocketmq_consumer_message_size": ("GROUP_GET_SIZE", "Bytes delivered per second"),
+    "rocketmq_group_consume_tps": ("GROUP_GET_NUMS", "Messages delivered per second"),
+    "rocketmq_send_back_nums": ("SNDBCK_PUT_NUMS", "Messages sent back"),
     "rocketmq_broker_tps": ("BROKER_PUT_NUMS", "Messages stored per second"),
-    "rocketmq_broker_qps": ("BROKER_GET_NUMS", "Messages given per second"),
+    "rocketmq_broker_qps": ("BROKER_GET_NUMS", "Messages delivered per second"),
 }
 _SUMS = ("rocketmq_send_back_nums",)
-"""Of these the exporter takes the number of the last minute, of the others the rate."""
+"""Metrics that are the sum of the last minute; the others are the rate."""
 
 
 def _rates(deps: ExporterDeps) -> Iterator[Metric | None]:
@@ -102,24 +102,24 @@ def _rates(deps: ExporterDeps) -> Iterator[Metric | None]:
         return deps.history.over_window(statistic, MINUTE, now_ms)
 
     for name, (statistic, meaning) in _RATES.items():
-        # The whole broker's has the cluster for a key, the others a topic, or topic and group.
+        # The key is the cluster for the whole broker, else a topic, or topic and group.
         is_whole = statistic.startswith("BROKER")
         labels = _AT_BROKER if is_whole else _TOPIC if statistic.startswith("TOPIC") else _GROUP
         family = _gauge(name, f"{meaning}, over the last minute", labels)
-        for key, figures in of(statistic):
-            places = _at_node(deps) if is_whole else [*node, *key.split(SEPARATOR)]
-            family.add_metric(places, figures.sum if name in _SUMS else figures.per_second)
+        for key, stats in of(statistic):
+            label_values = _at_node(deps) if is_whole else [*node, *key.split(SEPARATOR)]
+            family.add_metric(label_values, stats.sum if name in _SUMS else stats.per_second)
         yield family
         yield None
     latency = _gauge(
         "rocketmq_group_get_latency", "Mean ms of reading, over the last minute", _GROUP
     )
-    for key, figures in of("GROUP_GET_LATENCY"):
-        latency.add_metric([*node, *key.split(SEPARATOR)], figures.per_call)
+    for key, stats in of("GROUP_GET_LATENCY"):
+        latency.add_metric([*node, *key.split(SEPARATOR)], stats.per_call)
     yield latency
 
 
-# -- where queues end and groups stand -------------------------------------------------------------
+# -- offsets and backlogs --------------------------------------------------------------------------
 
 
 def _ends(deps: ExporterDeps) -> Iterator[Metric | None]:
@@ -142,7 +142,7 @@ def _ends(deps: ExporterDeps) -> Iterator[Metric | None]:
 
 
 def _online(deps: ExporterDeps) -> Iterator[Metric]:
-    """Who is connected, and how far slaves are behind: nobody replicates, so none is told."""
+    """Connected clients, and the lag of slaves, which is empty: there is no replication."""
     node = _node(deps)
     members = _gauge(
         "rocketmq_group_count", "Consumers that are connected", ["caddr", "localaddr", "group"]
@@ -160,7 +160,7 @@ def _online(deps: ExporterDeps) -> Iterator[Metric]:
 
 def _groups(deps: ExporterDeps) -> Iterator[Metric | None]:
     node, now_ms = _node(deps), deps.clock()
-    places = _gauge("rocketmq_consumer_offset", "Messages consumed, by offsets", _GROUP)
+    offsets = _gauge("rocketmq_consumer_offset", "Messages consumed, by offsets", _GROUP)
     totals = _gauge("rocketmq_group_consume_total_offset", "The same", _GROUP)
     behind = _gauge("rocketmq_message_accumulation", "Messages not consumed yet", _GROUP)
     age = _gauge(
@@ -185,27 +185,27 @@ def _groups(deps: ExporterDeps) -> Iterator[Metric | None]:
         labels = [group, topic, str(0 if online is None else len(online.members)), model]
         diffs[prefix].add_metric(labels, count)
 
-    looks_left = _LOOKS_MAX
+    reads_left = _RECORDS_READ_MAX
     for number, (topic, group, live) in enumerate(list(deps.offsets.progress()), 1):
         if not number % YIELD_EVERY:
             yield None
         queues = live.copy()
         if topic.startswith(DLQ_TOPIC_PREFIX):
-            continue  # whoever reads dead letters does not make them fewer
+            continue  # reading dead letters does not remove them
         labels = [*node, topic, group]
         lags = {
             queue_id: max(deps.store.max_offset(topic, queue_id) - queue_offset, 0)
             for queue_id, queue_offset in queues.items()
         }
-        places.add_metric(labels, sum(queues.values()))
+        offsets.add_metric(labels, sum(queues.values()))
         totals.add_metric(labels, sum(queues.values()))
         behind.add_metric(labels, sum(lags.values()))
         is_retry = topic.startswith(RETRY_TOPIC_PREFIX)
         add_diff(RETRY_TOPIC_PREFIX if is_retry else "", group, topic, sum(lags.values()))
         late = [(queue_id, queues[queue_id]) for queue_id, lag in lags.items() if lag]
-        if len(late) <= looks_left:
-            looks_left -= len(late)
-            times = [deps.store.store_time(topic, *place) for place in late]
+        if len(late) <= reads_left:
+            reads_left -= len(late)
+            times = [deps.store.store_time(topic, *each) for each in late]
             oldest_ms = min((each for each in times if each is not None), default=now_ms)
             age.add_metric(labels, max(now_ms - oldest_ms, 0))
             age_5x.add_metric(
@@ -215,7 +215,7 @@ def _groups(deps: ExporterDeps) -> Iterator[Metric | None]:
         if topic.startswith(DLQ_TOPIC_PREFIX):
             count = deps.store.max_offset(topic, 0)
             add_diff(DLQ_TOPIC_PREFIX, topic.removeprefix(DLQ_TOPIC_PREFIX), topic, count)
-    yield from (places, totals, behind, age, age_5x, *diffs.values())
+    yield from (offsets, totals, behind, age, age_5x, *diffs.values())
 
 
 # -- the table of brokerStatus ---------------------------------------------------------------------
@@ -276,7 +276,7 @@ _COUNT = re.compile(r":(\d+)")
 
 def _runtime(deps: ExporterDeps) -> Iterator[Metric]:
     table = deps.runtime()
-    # The exporter has a place for the host's name and leaves it empty.
+    # The exporter has a label for the host name and leaves it empty.
     run = [
         _node(deps)[0], deps.address, "",
         *(table.get(key, "") for key in ("brokerVersionDesc", "bootTimestamp", "brokerVersion")),
@@ -288,19 +288,19 @@ def _runtime(deps: ExporterDeps) -> Iterator[Metric]:
 
 
 def runtime_values(table: Mapping[str, str]) -> Iterator[tuple[str, float]]:
-    """The figures of the table of `brokerStatus` under the exporter's names."""
+    """The values of the table of `brokerStatus` under the exporter's names."""
     for name, key in _RUNTIME.items():
-        if (found := _NUMBER.match(table.get(key, ""))) is not None:
-            yield name, float(found[0])
+        if (match := _NUMBER.match(table.get(key, ""))) is not None:
+            yield name, float(match[0])
     for name, key in _RUNTIME_RATES.items():
         for span_s, rate in zip(_RATE_SPANS_S, table.get(key, "").split(), strict=False):
             yield f"{name}{span_s}", float(rate)
     counts = _COUNT.findall(table.get("putMessageDistributeTime", ""))
     for step, count in zip(_PUT_STEPS, counts, strict=False):
         yield f"pmdt_{step}", float(count)
-    if (found := _CAPACITY.match(table.get("commitLogDirCapacity", ""))) is not None:
-        yield "commitlogdir_capacity_total", _in_bytes(found[1], found[2])
-        yield "commitlogdir_capacity_free", _in_bytes(found[3], found[4])
+    if (match := _CAPACITY.match(table.get("commitLogDirCapacity", ""))) is not None:
+        yield "commitlogdir_capacity_total", _in_bytes(match[1], match[2])
+        yield "commitlogdir_capacity_free", _in_bytes(match[3], match[4])
 
 
 def _in_bytes(number: str, unit: str) -> float:

@@ -1,9 +1,9 @@
-"""The broker's figures for Prometheus, and its health.
+"""The Prometheus metrics of the broker, and its health page.
 
 Names are those of RocketMQ 5.x (`rocketmq_messages_in_total`); those of the older exporter, which
-dashboards ask for, come from `exporter.py`. All is read from the tables when it is asked for;
-nothing is kept. It is collected piece by piece, with turns for others in between, and written in a
-thread: with thousands of topics both take long. Whoever asks meanwhile gets the same page.
+dashboards use, are in `legacy_exporter`. The page is computed from the tables when it is requested.
+They are collected in slices, so that the event loop runs other work in between, and encoded in a
+thread: with thousands of topics both take long. Concurrent requests share one page.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from tianzhou.store.message_store import MessageStore
 
 @dataclass(frozen=True, slots=True)
 class MetricDeps:
-    """What the figures are taken from."""
+    """What the metrics are read from."""
 
     settings: LiveSettings[BrokerConfig]
     topics: TopicTable
@@ -45,15 +45,15 @@ class MetricDeps:
     stats: Stats
     parked_count: Callable[[], int]
     quota_refusals: Callable[[], Mapping[str, int]]
-    """How many requests each kind of limit of the quota file refused."""
+    """How many requests each kind of limit of the quota file rejected."""
     table_refusals: Mapping[str, int]
-    """How many additions were refused because a table is full, by setting."""
+    """How many additions to full tables were rejected, by setting."""
     acl_refusals: Callable[[], Mapping[Lack, int]]
-    """How many requests access control refused, by what they lacked."""
+    """How many requests access control denied, by the missing permission."""
     waiting: BacklogDeps
-    """What the figures of halves, timed and popped messages are taken from."""
+    """What the metrics of halves, timed and popped messages are read from."""
     exporter: ExporterDeps
-    """What the figures under the older names are taken from."""
+    """What the metrics under the older names are read from."""
 
 
 class _Collected(Collector):
@@ -65,22 +65,22 @@ class _Collected(Collector):
 
 
 class MetricsPage:
-    """/metrics, made once for all who ask at the same time."""
+    """/metrics; concurrent requests share one page."""
 
     def __init__(self, deps: MetricDeps) -> None:
         self._deps = deps
-        self._making: asyncio.Task[Page] | None = None
+        self._task: asyncio.Task[Page] | None = None
 
     def __call__(self) -> Awaitable[Page]:
-        if self._making is None or self._making.done():
-            self._making = asyncio.get_running_loop().create_task(self._make())
-            # Whoever asked may be gone, as when the broker stops: then nobody else looks at it.
-            self._making.add_done_callback(lambda made: made.cancelled() or made.exception())
-        return asyncio.shield(self._making)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._make())
+            # The requests may be gone, as when the broker stops; then nothing reads the result.
+            self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return asyncio.shield(self._task)
 
     async def _make(self) -> Page:
         families: list[Metric] = []
-        for family in _figures(self._deps):
+        for family in _metrics(self._deps):
             if family is None:
                 await asyncio.sleep(0)
             else:
@@ -89,8 +89,8 @@ class MetricsPage:
         return Page(text, CONTENT_TYPE_LATEST)
 
 
-def _figures(deps: MetricDeps) -> Iterator[Metric | None]:
-    """All of them, with None where others may have a turn."""
+def _metrics(deps: MetricDeps) -> Iterator[Metric | None]:
+    """All metrics, with None where the event loop should run other work."""
     for some in (_throughput(deps), _backlog(deps), _state(deps)):
         yield from some
         yield None
@@ -101,12 +101,12 @@ def _figures(deps: MetricDeps) -> Iterator[Metric | None]:
 
 
 def pages(deps: MetricDeps) -> Pages:
-    """Everything that is served over HTTP."""
+    """The HTTP pages of the broker."""
     return {"/metrics": MetricsPage(deps), "/health": lambda: health_page(deps.store)}
 
 
 def health_page(store: MessageStore) -> Page:
-    """/health: 200 while messages are taken, 503 with the reason while they are not."""
+    """/health: 200 while messages are accepted, 503 with the reason while they are not."""
     refusal = store.refusal
     if refusal is None:
         return Page(b"ok\n")
@@ -134,8 +134,8 @@ def _throughput(deps: MetricDeps) -> Iterator[Metric]:
     for name, counts in came.items():
         messages_in.add_metric([*node, name], counts.messages)
         bytes_in.add_metric([*node, name], counts.size_bytes)
-    messages_out = CounterMetricFamily("rocketmq_messages_out", "Messages given", labels=group)
-    bytes_out = CounterMetricFamily("rocketmq_throughput_out", "Bytes given", labels=group)
+    messages_out = CounterMetricFamily("rocketmq_messages_out", "Messages delivered", labels=group)
+    bytes_out = CounterMetricFamily("rocketmq_throughput_out", "Bytes delivered", labels=group)
     for (name, reader), counts in went.items():
         messages_out.add_metric([*node, name, reader], counts.messages)
         bytes_out.add_metric([*node, name, reader], counts.size_bytes)
@@ -170,7 +170,7 @@ def _add(total: Counts, counts: Counts) -> None:
 
 
 def _backlog(deps: MetricDeps) -> Iterator[Metric | None]:
-    """What consumers still have before them."""
+    """The backlog of consumers."""
     node = _labels(deps.settings.config)
     lag = GaugeMetricFamily(
         "rocketmq_consumer_lag_messages", "Messages not consumed yet",
@@ -180,7 +180,7 @@ def _backlog(deps: MetricDeps) -> Iterator[Metric | None]:
         if not number % YIELD_EVERY:
             yield None
         if topic.startswith(DLQ_TOPIC_PREFIX):
-            continue  # whoever reads dead letters does not make them fewer
+            continue  # reading dead letters does not remove them
         behind = sum(
             max(0, deps.store.max_offset(topic, queue_id) - queue_offset)
             for queue_id, queue_offset in queues.copy().items()
@@ -193,7 +193,7 @@ def _state(deps: MetricDeps) -> Iterator[Metric]:
     config, store = deps.settings.config, deps.store
     node = _labels(config)
     earliest = store.earliest_log_time()
-    figures = {
+    gauges = {
         "rocketmq_broker_permission": ("Permission bits", config.broker_permission),
         "rocketmq_topic_number": ("Topics", len(deps.topics.topics)),
         "rocketmq_consumer_group_number": ("Consumer groups", len(deps.groups.groups)),
@@ -213,7 +213,7 @@ def _state(deps: MetricDeps) -> Iterator[Metric]:
         "tianzhou_waiting_pulls": ("Pulls that wait for messages", deps.parked_count()),
         "tianzhou_takes_messages": ("1 while messages are taken", int(store.refusal is None)),
     }  # fmt: skip
-    for name, (meaning, value) in figures.items():
+    for name, (meaning, value) in gauges.items():
         if value is not None:
             family = GaugeMetricFamily(name, meaning, labels=_NODE)
             family.add_metric(node, value)

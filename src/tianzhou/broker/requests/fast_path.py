@@ -244,7 +244,7 @@ class FastPath:
             return 0
         # Reading the clock costs as much as the rest of this method.
         steady_ms = deps.steady() if deps.gate.was_slow else 0
-        return deps.gate.room(config, steady_ms, deps.durability.waiting_count)
+        return deps.gate.capacity(config, steady_ms, deps.durability.waiting_count)
 
     def _configure(self, config: BrokerConfig) -> None:
         deps, store = self._deps, self._deps.store

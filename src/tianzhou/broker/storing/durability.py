@@ -1,9 +1,9 @@
-"""When a stored message may be acknowledged: at once, or once the disk and a slave have it.
+"""When a stored message may be acknowledged: at once, or when it is on disk and on a slave.
 
-Whoever waits for the disk stands in one line, in the order of the log or nearly so: handlers that
-await, and blocks of answers that the hot path has ready. A place in the line costs no timer. The
-store is asked to tell when the log is flushed up to a place, twice at a time: while one flush runs
-the next one is ordered already, so the disk never waits for the loop.
+Sends that wait for the disk are in one queue, nearly in log order: handlers that await, and blocks
+of encoded responses of the fast path. An entry needs no timer of its own. Up to two flushes are
+requested from the store at a time: while one runs the next is already requested, so the disk never
+waits for the event loop.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from tianzhou.remoting.connection import Connection
 from tianzhou.store.config import FlushDiskType
 from tianzhou.store.message_store import MessageStore
 
-_ASKED_MAX = 2
+_REQUESTED_MAX = 2
 
 Outcome = StoreError | int
-"""Why the disk failed, or the response code of what waited."""
+"""Why the flush failed, or the response code."""
 
 
 class _Waiting(NamedTuple):
@@ -36,7 +36,7 @@ class _Waiting(NamedTuple):
 
 
 class Durability:
-    """Lets sends wait for what the settings promise."""
+    """Delays responses to sends until the durability of the settings is reached."""
 
     def __init__(
         self, store: MessageStore, flush: FlushDiskType, role: BrokerRole, timeout_ms: int
@@ -46,22 +46,22 @@ class Durability:
         self._wants_slave = role is BrokerRole.SYNC_MASTER
         self._timeout_s = timeout_ms / 1000
         self._waiting: deque[_Waiting] = deque()
-        self._asked_count = 0
+        self._requested_count = 0
         self._last_log_offset = 0
-        """The largest that anyone waited for; a send that created its topic comes late."""
+        """The largest log offset waited for; a send that created its topic is out of order."""
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self.waiting_count = 0
-        """Sends that wait now."""
+        """Sends that are waiting."""
 
     def must_wait(self, *, wait_stored: bool) -> bool:
-        """Whether the answer to a send has to wait; producers may do without."""
+        """Whether the response to a send must wait; producers can opt out."""
         return wait_stored and self._waits_for_disk
 
     def code_at_once(self, *, wait_stored: bool) -> int:
-        """How a send ended that need not wait for the disk."""
+        """The response code of a send that need not wait for the disk."""
         if self._wants_slave and wait_stored:
-            # No slave can connect to this version, so none can have the message.
+            # Slaves are not supported, so none has the message.
             return ResponseCode.SLAVE_NOT_AVAILABLE
         return ResponseCode.SUCCESS
 
@@ -80,11 +80,11 @@ class Durability:
     def hold(
         self, connection: Connection, frames: bytes, send_count: int, end_log_offset: int
     ) -> None:
-        """Let answers that say SUCCESS leave once the log is on disk up to there."""
+        """Send encoded responses with SUCCESS once the log is on disk up to there."""
         connection.hold(send_count)
-        self._wait(end_log_offset, send_count, partial(_answer, connection, frames, send_count))
+        self._wait(end_log_offset, send_count, partial(_respond, connection, frames, send_count))
 
-    # -- the line ----------------------------------------------------------------------------------
+    # -- queue -------------------------------------------------------------------------------------
 
     def _wait(self, log_offset: int, send_count: int, end: Callable[[Outcome], None]) -> None:
         deadline_s = self._loop.time() + self._timeout_s
@@ -92,43 +92,43 @@ class Durability:
         self._last_log_offset = max(self._last_log_offset, log_offset)
         self.waiting_count += send_count
         if self._timer is None:
-            self._timer = self._loop.call_at(deadline_s, self._ring)
-        if self._asked_count < _ASKED_MAX:
-            self._ask()
+            self._timer = self._loop.call_at(deadline_s, self._expire)
+        if self._requested_count < _REQUESTED_MAX:
+            self._request_flush()
 
-    def _ask(self) -> None:
-        self._asked_count += 1
-        self._store.when_flushed(self._last_log_offset, self._told)
+    def _request_flush(self) -> None:
+        self._requested_count += 1
+        self._store.when_flushed(self._last_log_offset, self._on_flushed)
 
-    def _told(self, failure: StoreError | None) -> None:
+    def _on_flushed(self, failure: StoreError | None) -> None:
         """Called by the flush thread."""
-        self._loop.call_soon_threadsafe(self._let_go, failure)
+        self._loop.call_soon_threadsafe(self._release_flushed, failure)
 
-    def _let_go(self, failure: StoreError | None) -> None:
-        self._asked_count -= 1
+    def _release_flushed(self, failure: StoreError | None) -> None:
+        self._requested_count -= 1
         safe = self._store.flushed_log_offset
         outcome = self.code_at_once(wait_stored=True) if failure is None else failure
         waiting = self._waiting
         while waiting and (failure is not None or waiting[0].log_offset <= safe):
             self._end_first(outcome)
-        if waiting and self._asked_count < _ASKED_MAX:
-            self._ask()
+        if waiting and self._requested_count < _REQUESTED_MAX:
+            self._request_flush()
 
     def _end_first(self, outcome: Outcome) -> None:
         first = self._waiting.popleft()
         self.waiting_count -= first.send_count
         first.end(outcome)
 
-    def _ring(self) -> None:
-        """End those for whom the disk took too long; the deadlines are in the order of the line."""
+    def _expire(self) -> None:
+        """End waits that timed out; deadlines are in the order of the queue."""
         waiting, now_s = self._waiting, self._loop.time()
         while waiting and waiting[0].deadline_s <= now_s:
             self._end_first(ResponseCode.FLUSH_DISK_TIMEOUT)
-        self._timer = self._loop.call_at(waiting[0].deadline_s, self._ring) if waiting else None
+        self._timer = self._loop.call_at(waiting[0].deadline_s, self._expire) if waiting else None
 
 
 def _wake(future: asyncio.Future[Outcome], outcome: Outcome) -> None:
-    if not future.done():  # whoever waited may have been cancelled
+    if not future.done():  # the handler may have been cancelled
         future.set_result(outcome)
 
 
@@ -136,30 +136,30 @@ def _refused(failure: StoreError) -> RequestError:
     return RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, str(failure))
 
 
-def _answer(connection: Connection, frames: bytes, send_count: int, outcome: Outcome) -> None:
+def _respond(connection: Connection, frames: bytes, send_count: int, outcome: Outcome) -> None:
     if outcome != ResponseCode.SUCCESS:
-        found, _ = split(frames, len(frames))
+        bounds, _ = split(frames, len(frames))
         frames = b"".join(
-            encode(_changed(decode(frames[start:stop]), outcome)) for start, stop in found
+            encode(_changed(decode(frames[start:stop]), outcome)) for start, stop in bounds
         )
     connection.release(send_count, frames)
 
 
 def refused_sends(frames: bytes, failure: StoreError) -> bytes:
-    """What is told instead of answers to sends; other answers among them stay."""
-    found, _ = split(frames, len(frames))
-    told: list[bytes] = []
-    for start, stop in found:
-        answer = decode(frames[start:stop])
-        is_send = "msgId" in answer.fields
-        told.append(encode(_changed(answer, failure)) if is_send else frames[start:stop])
-    return b"".join(told)
+    """Error responses in place of the responses to sends; other responses stay."""
+    bounds, _ = split(frames, len(frames))
+    responses: list[bytes] = []
+    for start, stop in bounds:
+        response = decode(frames[start:stop])
+        is_send = "msgId" in response.fields
+        responses.append(encode(_changed(response, failure)) if is_send else frames[start:stop])
+    return b"".join(responses)
 
 
-def _changed(answer: Command, outcome: Outcome) -> Command:
-    """What is told instead of SUCCESS."""
+def _changed(response: Command, outcome: Outcome) -> Command:
+    """The response in place of SUCCESS."""
     if isinstance(outcome, StoreError):
         refusal = error_responses.refusal(_refused(outcome))
-        return response_to(answer, refusal.code, remark=refusal.remark)
-    answer.code = outcome
-    return answer
+        return response_to(response, refusal.code, remark=refusal.remark)
+    response.code = outcome
+    return response

@@ -1,10 +1,10 @@
-"""Messages that a consumer could not handle: again later, and in the end to the dead letters.
+"""Retries of messages that a consumer could not process, and the dead-letter queue.
 
-    failed           ->  %RETRY%group, delayed: level 3, 4, 5 ... or as the group's policy says
-    failed too often ->  %DLQ%group, where it stays until somebody looks
+    failed           ->  %RETRY%group, delayed: level 3, 4, 5 ... or by the group's retry policy
+    failed too often ->  %DLQ%group
 
-Values in, values out. What a stock consumer relies on: RETRY_TOPIC is the topic that the message
-was first in, ORIGIN_MESSAGE_ID the id it had there, and the count of its deliveries grows by one.
+Values in, values out. Stock consumers rely on these properties: RETRY_TOPIC is the original topic
+of the message, ORIGIN_MESSAGE_ID its id there. The reconsume count is incremented.
 """
 
 import random
@@ -24,25 +24,25 @@ _STALE = (
     properties.DELAY_LEVEL, properties.TIMER_OUT_MS, properties.TIMER_DEL_UNIQKEY,
     properties.POP_CK, *properties.TIMER_REQUESTS,
 )  # fmt: skip
-"""How the message waited before, and how an older broker may have stored that it was popped."""
+"""Properties of the previous delay, and of a pop by an older broker."""
 _FIRST_LEVEL = 3
-_TIMES_MAX = 32
-"""RocketMQ's bound for the exponent of a policy."""
+_EXPONENT_MAX = 32
+"""RocketMQ's limit for the exponent of a policy."""
 
 
 class Fate(NamedTuple):
-    """Where a message goes that was not handled."""
+    """Where a failed message goes."""
 
     dead: bool
     level: int = 0
-    """The delay level, unless there is a delay."""
+    """The delay level, unless `delay_ms` is set."""
     delay_ms: int | None = None
 
 
 def fate(group: SubscriptionGroupConfig, times: int, times_max: int, asked_level: int) -> Fate:
-    """What becomes of a message that was delivered anew `times` times already.
+    """Where a message goes that was redelivered `times` times.
 
-    `asked_level` is the consumer's: below 0 it gives the message up, 0 leaves the delay to us.
+    `asked_level` is set by the consumer: below 0 it gives up, 0 leaves the delay to the broker.
     """
     if asked_level < 0 or times >= times_max:
         return Fate(dead=True)
@@ -53,17 +53,17 @@ def fate(group: SubscriptionGroupConfig, times: int, times_max: int, asked_level
 
 
 def policy_delay_ms(group: SubscriptionGroupConfig, times: int) -> int | None:
-    """The delay that the group's own policy asks for; None if it has none."""
+    """The delay of the group's retry policy; None without a policy."""
     policy = group.retry_policy
     if policy is None:
         return None
-    times = min(max(times, 0), _TIMES_MAX)
+    times = min(max(times, 0), _EXPONENT_MAX)
     if policy.kind == "EXPONENTIAL" and policy.exponential is not None:
         growing = policy.exponential
         factor = int(growing.multiplier**times)
         return max(min(growing.max_ms, growing.initial_ms * factor), 0)
     if policy.kind == "CUSTOMIZED" and policy.customized is not None:
-        # RocketMQ begins with the third, where the first retry by delay levels is.
+        # RocketMQ begins with the third, as the first retry by delay levels does.
         delays_ms = policy.customized.next_ms
         return max(delays_ms[min(times + 2, len(delays_ms) - 1)], 0) if delays_ms else None
     return None
@@ -81,30 +81,30 @@ def sent_back(
     store_host: Host,
     wait: dict[str, str],
 ) -> tuple[Draft, dict[str, str]]:
-    """The draft for the retry topic or the dead letters, and its properties.
+    """The draft for the retry topic or the dead-letter queue, and its properties.
 
     `wait` are the properties of its delay.
     """
-    found = dict(fields[2])
-    found.setdefault(properties.RETRY_TOPIC, fields[0])
-    if not found.get(properties.ORIGIN_MESSAGE_ID, "").strip():
-        found[properties.ORIGIN_MESSAGE_ID] = encode_offset_id(fields[11], fields[5])
+    props = dict(fields[2])
+    props.setdefault(properties.RETRY_TOPIC, fields[0])
+    if not props.get(properties.ORIGIN_MESSAGE_ID, "").strip():
+        props[properties.ORIGIN_MESSAGE_ID] = encode_offset_id(fields[11], fields[5])
     for stale in _STALE:
-        found.pop(stale, None)
+        props.pop(stale, None)
     if wait:
-        # Where it waited last; where it waits next is noted anew.
-        found.pop(properties.REAL_TOPIC, None)
-        found.pop(properties.REAL_QUEUE_ID, None)
-        found |= wait
+        # These are set again by the redirect of the delay.
+        props.pop(properties.REAL_TOPIC, None)
+        props.pop(properties.REAL_QUEUE_ID, None)
+        props |= wait
     queue_id = random.randrange(queue_count) if queue_count > 1 else 0  # noqa: S311 - spreads load only
     draft = redraft(
-        fields, topic_of(group, dead=what.dead), queue_id, found, fields[12] + 1, store_host
+        fields, topic_of(group, dead=what.dead), queue_id, props, fields[12] + 1, store_host
     )
-    return draft, found
+    return draft, props
 
 
 def wait_of(what: Fate, levels_ms: tuple[int, ...], timer_max_ms: int) -> dict[str, str]:
-    """The properties that make a message wait; `timer_max_ms` is 0 if there is no timer."""
+    """The properties of a delay; `timer_max_ms` is 0 without a timer."""
     if what.dead:
         return {}
     level = what.level
@@ -117,6 +117,6 @@ def wait_of(what: Fate, levels_ms: tuple[int, ...], timer_max_ms: int) -> dict[s
 
 
 def nearest_level(delay_ms: int, levels_ms: tuple[int, ...]) -> int:
-    """The first level that waits at least so long, else the longest."""
+    """The shortest level with at least this delay, else the last."""
     enough = [level for level, ms in enumerate(levels_ms, 1) if ms >= delay_ms]
     return min(enough, key=lambda level: levels_ms[level - 1], default=len(levels_ms))

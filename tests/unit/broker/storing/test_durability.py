@@ -182,8 +182,8 @@ def test_a_stalled_append_refuses_what_queued_behind_it_and_then_no_more() -> No
 
 def test_the_room_for_sends_is_what_the_check_would_let_in() -> None:
     gate = SendGate()
-    assert gate.room(CONFIG, 0, 3) == 7
-    assert gate.room(CONFIG, 0, 12) == 0
+    assert gate.capacity(CONFIG, 0, 3) == 7
+    assert gate.capacity(CONFIG, 0, 12) == 0
     gate.note_append(CONFIG, 0, 1500)
-    assert gate.room(CONFIG, 1501, 0) == 0
+    assert gate.capacity(CONFIG, 1501, 0) == 0
     assert gate.refused_count == 0
