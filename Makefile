@@ -49,7 +49,7 @@ $(VENV)/.spark: $(VENV)/.installed
 	@$(BIN)/pip install -q -e '.[spark]'
 	@touch $@
 
-KERNEL_SOURCES := $(wildcard kernel/Cargo.toml kernel/Cargo.lock kernel/pyproject.toml kernel/src/*.rs kernel/src/*/*.rs)
+KERNEL_SOURCES := $(wildcard kernel/Cargo.toml kernel/Cargo.lock kernel/pyproject.toml) $(shell find kernel/src -name "*.rs")
 
 HAS_RUST = command -v cargo >/dev/null && $(BIN)/python tools/rust_at_least.py $(RUST_AT_LEAST)
 

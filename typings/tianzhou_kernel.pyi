@@ -1,6 +1,7 @@
 """Types of the compiled kernel (the crate in `kernel/`), for checking where it is not installed.
 
-Every function answers None when it declines; `tianzhou.protocol.kernel` then asks the pure twin.
+Functions return None for input that they decline; `tianzhou.protocol.kernel` then calls the
+pure-Python version.
 """
 
 from typing import Any
@@ -67,7 +68,8 @@ def put_index_items(
     file: memoryview, slot_count: int, number: int, begin_time_ms: int, items: bytes, /
 ) -> int | None: ...
 class Feed:
-    """The hot path; `kernel/src/feed.rs` says what it does, `broker/requests/fast_path.py` what it is owed."""
+    """The fast path: see `kernel/src/feed/mod.rs` and, for the duties of the caller,
+    `broker/requests/fast_path.py`."""
 
     def __init__(self) -> None: ...
     def configure(

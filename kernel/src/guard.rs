@@ -1,6 +1,6 @@
-//! A panic becomes a Python exception that `except Exception` sees, and never ends the process.
+//! Turns panics into RuntimeError.
 //!
-//! PyO3 alone would raise PanicException, a BaseException that flies past every handler of ours.
+//! PyO3 alone raises PanicException, a BaseException that `except Exception` does not catch.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,8 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use pyo3::PyResult;
 use pyo3::exceptions::PyRuntimeError;
 
-/// Runs the work of one entry. Nothing half-done can be seen after a panic: the work owns what it
-/// builds, and what it reads it does not change.
+/// Runs the work of one function. A panic leaves no partial state: the work owns what it builds and
+/// does not change what it reads.
 pub fn guarded<T>(work: impl FnOnce() -> Option<T>) -> PyResult<Option<T>> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|cause| {
         PyRuntimeError::new_err(format!("the kernel panicked: {}", text_of(cause.as_ref())))

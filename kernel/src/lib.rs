@@ -1,32 +1,19 @@
 //! The compiled kernel of Tianzhou.
 //!
 //! Whole buffers in, plain Python values out, by the contract of `protocol/pure/frames.py` and
-//! `protocol/pure/record.py`. Where anything is odd or broken a function declines by answering None,
-//! and the pure twin decides: no error text is written here.
+//! `protocol/pure/record.py`. A function declines unusual and damaged input by returning None; the
+//! pure-Python version handles it, so all error texts are written there.
 
-mod columns;
-mod crc;
+mod codecs;
 mod feed;
-mod frames;
-mod gather;
 mod guard;
-mod header;
-mod header_binary;
-mod header_json;
-mod leases;
-mod pull;
 mod reader;
-mod records;
-mod request;
-mod rows;
-mod settings;
-mod texts;
+mod spark;
 mod view;
-mod walk;
 
 use pyo3::prelude::*;
 
-/// Raised with every change of the contract, here and in `protocol/kernel.py`.
+/// Incremented with every change of the contract, here and in `protocol/kernel.py`.
 const CONTRACT: u32 = 5;
 
 #[pymodule]
@@ -34,14 +21,15 @@ mod tianzhou_kernel {
     use pyo3::prelude::*;
     use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
+    use crate::codecs::header::{Command, ENCODING_BINARY, ENCODING_JSON};
+    use crate::codecs::records::{Neighbour, Record};
+    use crate::codecs::walk::{self, Task};
+    use crate::codecs::{crc, frames, header_binary, header_json, index_item, records};
     #[pymodule_export]
     use crate::feed::Feed;
     use crate::guard::guarded;
-    use crate::header::{Command, ENCODING_BINARY, ENCODING_JSON};
-    use crate::records::{Record, Shared};
+    use crate::spark::{columns, rows};
     use crate::view::{Mapping, with_view};
-    use crate::walk::{self, Task};
-    use crate::{columns, crc, frames, header_binary, header_json, records, rows};
 
     type Object<'a, 'py> = &'a Bound<'py, PyAny>;
 
@@ -93,7 +81,7 @@ mod tianzhou_kernel {
 
     #[pyfunction]
     #[pyo3(signature = (code, language, version, opaque, flag, remark, ext_fields, encoding, body, /))]
-    #[expect(clippy::too_many_arguments, reason = "the fields of a header, flat to be quick")]
+    #[expect(clippy::too_many_arguments, reason = "the fields of a header, flat for speed")]
     fn encode_frame<'py>(
         code: Object<'_, 'py>,
         language: Object<'_, 'py>,
@@ -150,8 +138,8 @@ mod tianzhou_kernel {
         guarded(|| {
             let start = start.extract().ok()?;
             with_view(buffer, |view| {
-                let mut shared = Shared::default();
-                let found = records::decode(py, view, start, check_crc, read_body, &mut shared);
+                let mut neighbour = Neighbour::default();
+                let found = records::decode(py, view, start, check_crc, read_body, &mut neighbour);
                 found.map(|(fields, _)| fields)
             })
         })
@@ -202,7 +190,7 @@ mod tianzhou_kernel {
         topic, body, properties_text, queue_id, queue_offset, log_offset, flag, sys_flag,
         born_time_ms, born_host, store_time_ms, store_host, reconsume_count, prepared_log_offset, /,
     ))]
-    #[expect(clippy::too_many_arguments, reason = "the fields of a record, flat to be quick")]
+    #[expect(clippy::too_many_arguments, reason = "the fields of a record, flat for speed")]
     fn encode_record<'py>(
         topic: Object<'_, 'py>,
         body: Object<'_, 'py>,
@@ -249,7 +237,7 @@ mod tianzhou_kernel {
         buffer, first, start, stop, queues_from, index_from, keys_max, delay_levels_ms, check_crc,
         torn, /,
     ))]
-    #[expect(clippy::too_many_arguments, reason = "the bounds of a walk, flat as in the twin")]
+    #[expect(clippy::too_many_arguments, reason = "the bounds of a walk, as in pure Python")]
     fn walk_records<'py>(
         buffer: Object<'_, 'py>,
         first: Object<'_, 'py>,
@@ -291,7 +279,7 @@ mod tianzhou_kernel {
             let slots = slot_count.extract().ok()?;
             let (number, begin_time) = (number.extract().ok()?, begin_time_ms.extract().ok()?);
             let items = items.cast_exact::<PyBytes>().ok()?.as_bytes();
-            walk::put_items(&Mapping::of(file)?, slots, number, begin_time, items)
+            index_item::put_items(&Mapping::of(file)?, slots, number, begin_time, items)
         })
     }
 
@@ -302,14 +290,14 @@ mod tianzhou_kernel {
         guarded(|| with_view(buffer, |view| Some(crc::body_crc(view))))
     }
 
-    /// Panics, so that a test can see what becomes of it.
+    /// Panics, for the test of `guarded`.
     #[pyfunction]
-    #[expect(clippy::panic, reason = "this is what it is for")]
+    #[expect(clippy::panic, reason = "its purpose")]
     fn provoke_panic() -> PyResult<Option<()>> {
         guarded(|| panic!("as asked"))
     }
 
-    /// None, or exactly the type that is wanted; anything else declines.
+    /// None, or exactly the expected type; anything else is declined.
     fn optional<'a, 'py, T>(object: Object<'a, 'py>) -> Option<Option<&'a Bound<'py, T>>>
     where
         T: pyo3::PyTypeInfo,
@@ -322,7 +310,7 @@ mod tianzhou_kernel {
 
     type Pair<'py> = (Bound<'py, PyString>, Bound<'py, PyString>);
 
-    /// The items of a map from str to str; subclasses of str decline, which write themselves.
+    /// The items of a map from str to str; subclasses of str are declined, which may have another `str()`.
     fn exact_pairs<'py>(map: &Bound<'py, PyDict>) -> Option<Vec<Pair<'py>>> {
         map.iter()
             .map(|(key, value)| Some((key.cast_into_exact().ok()?, value.cast_into_exact().ok()?)))

@@ -1,4 +1,4 @@
-//! Big-endian numbers and runs of bytes taken from the front of a slice, never more than there are.
+//! Reads big-endian numbers and byte ranges from the front of a slice; None beyond its end.
 
 pub struct Reader<'a>(pub &'a [u8]);
 
@@ -25,10 +25,10 @@ impl<'a> Reader<'a> {
         self.array().map(i64::from_be_bytes)
     }
 
-    /// So many bytes; a negative length declines.
+    /// The next `length` bytes; None if it is negative.
     pub fn take(&mut self, length: i32) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(usize::try_from(length).ok()?)?;
+        let (bytes, rest) = self.0.split_at_checked(usize::try_from(length).ok()?)?;
         self.0 = rest;
-        Some(taken)
+        Some(bytes)
     }
 }

@@ -1,8 +1,8 @@
 //! Bytes of Python objects, read in place.
 //!
-//! `bytes` never change and are lent as a slice. Other buffers (bytearray, memoryview, mmap) can be
-//! written to by whoever else holds them, so Rust may not look at them as a slice; what is parsed
-//! (a header, the fixed part of a record) is copied out first, and the rest is never touched.
+//! `bytes` never change and are borrowed as a slice. Other buffers (bytearray, memoryview, mmap) may
+//! be written by other code at any time, so Rust must not have a slice of them: what is parsed (a
+//! header, the head of a record) is copied first, and the rest is not read.
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -18,7 +18,7 @@ pub enum View<'a> {
     Shared(SharedMemory<'a>),
 }
 
-/// Memory of a buffer that others may write to: an address and a length, never a slice.
+/// Memory of a buffer that other code may write: an address and a length, never a slice.
 #[derive(Clone, Copy)]
 pub struct SharedMemory<'a> {
     first: *const u8,
@@ -26,7 +26,7 @@ pub struct SharedMemory<'a> {
     buffer: PhantomData<&'a PyBuffer<u8>>,
 }
 
-/// Does the work on the bytes of `object`; declines what is not one contiguous run of bytes.
+/// Runs `work` on the bytes of `object`; None if the buffer is not contiguous.
 pub fn with_view<T>(
     object: &Bound<'_, PyAny>,
     work: impl FnOnce(View<'_>) -> Option<T>,
@@ -44,7 +44,7 @@ pub fn with_view<T>(
             len: memory.len(),
             buffer: PhantomData,
         })),
-        // Empty buffers may have no address at all.
+        // Empty buffers may have no address.
         None => work(View::Bytes(&[])),
     }
 }
@@ -71,7 +71,7 @@ impl<'a> View<'a> {
         Some(array)
     }
 
-    /// Fills `target` from the beginning of the view, as far as both reach.
+    /// Copies from the start of the view to `target`, up to the shorter length.
     pub fn copy_to(self, target: &mut [u8]) {
         match self {
             View::Bytes(bytes) => {
@@ -108,14 +108,14 @@ impl<'a> View<'a> {
 }
 
 impl View<'_> {
-    /// Whether nothing of it must come from the disk, as far as the system tells.
+    /// Whether all pages are in memory, so that reading does not wait for the disk.
     #[cfg(target_os = "linux")]
-    #[expect(unsafe_code, reason = "the one place that asks where memory is")]
+    #[expect(unsafe_code, reason = "the only call of mincore")]
     pub fn is_cached(self) -> bool {
         let View::Shared(memory) = self else {
             return true;
         };
-        // SAFETY: a question for a number.
+        // SAFETY: reads a constant of the system.
         let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(0);
         let Some(before) = memory.first.addr().checked_rem(page) else {
             return true;
@@ -123,8 +123,8 @@ impl View<'_> {
         let len = memory.len + before;
         let mut found = vec![0; len.div_ceil(page)];
         let first = memory.first.wrapping_sub(before).cast_mut().cast();
-        // SAFETY: the pages of a buffer that its view keeps are only asked for, neither read nor
-        // written, and there is a byte of ours for each of them.
+        // SAFETY: the view keeps the buffer alive. mincore neither reads nor writes its pages, and
+        // `found` has one byte for each of them.
         let asked = unsafe { libc::mincore(first, len, found.as_mut_ptr()) };
         asked != 0 || found.iter().all(|state| state & 1 != 0)
     }
@@ -135,14 +135,14 @@ impl View<'_> {
     }
 }
 
-/// So many parts are given to the system at a time; it takes no more (IOV_MAX).
+/// The most elements of one writev (IOV_MAX).
 #[cfg(unix)]
 const PARTS_MAX: usize = 1024;
 
-/// Writes parts behind each other to a socket that does not block; answers how many bytes it took.
-/// If it takes none, whatever the reason, whoever writes there next learns it.
+/// Writes parts to a non-blocking socket; returns how many bytes it accepted. An error counts as 0
+/// bytes: the next write to the socket reports it.
 #[cfg(unix)]
-#[expect(unsafe_code, reason = "the one place that gives memory which Rust does not own away")]
+#[expect(unsafe_code, reason = "the only call of writev")]
 pub fn write_parts(socket: i32, parts: &[View<'_>]) -> usize {
     let slices: Vec<libc::iovec> = parts
         .iter()
@@ -158,9 +158,9 @@ pub fn write_parts(socket: i32, parts: &[View<'_>]) -> usize {
     let Ok(count) = i32::try_from(slices.len()) else {
         return 0;
     };
-    // SAFETY: the slices live until the call is over, and each of them is an address and a length
-    // inside a buffer that its view keeps. The system only reads there, and if that cannot be read
-    // or someone writes there meanwhile it is the system's copy that ends or is a mixture.
+    // SAFETY: the slices live until the call returns, and each is an address and a length inside a
+    // buffer that its view keeps alive. The system only reads them; if other code writes there at the
+    // same time, the system's copy is a mixture of old and new bytes.
     let written = unsafe { libc::writev(socket, slices.as_ptr(), count) };
     usize::try_from(written).unwrap_or(0)
 }
@@ -170,11 +170,11 @@ pub fn write_parts(_socket: i32, _parts: &[View<'_>]) -> usize {
     0
 }
 
-/// Writable memory of a Python object (a mapped file), held for as long as this lives.
+/// Writable memory of a Python object (a mapped file), kept alive by this value.
 pub struct Mapping(PyBuffer<u8>);
 
 impl Mapping {
-    /// Declines what is read-only or not one contiguous run of bytes.
+    /// None if the buffer is read-only or not contiguous.
     pub fn of(object: &Bound<'_, PyAny>) -> Option<Self> {
         let buffer = PyBuffer::<u8>::get(object).ok()?;
         let plain = buffer.dimensions() == 1 && buffer.is_c_contiguous() && !buffer.readonly();
@@ -193,17 +193,17 @@ impl Mapping {
         })
     }
 
-    /// Copies bytes to a place; declines, and does nothing, if they do not fit there.
-    #[expect(unsafe_code, reason = "the one place that writes memory which Rust does not own")]
+    /// Copies bytes to a position; None, without a change, if they do not fit.
+    #[expect(unsafe_code, reason = "the only write to memory that Rust does not own")]
     pub fn write(&self, at: usize, bytes: &[u8]) -> Option<()> {
         let stop = at.checked_add(bytes.len())?;
         if stop > self.len() {
             return None;
         }
         let first: *mut u8 = self.0.buf_ptr().cast();
-        // SAFETY: the PyBuffer is ours and writable, so its memory stays where it is, and the
-        // range was just checked to lie inside. `bytes` are memory of Rust or of `bytes` objects,
-        // which no mapped file is. Readers of the mapping never take it for a slice.
+        // SAFETY: this value owns the writable PyBuffer, so its memory does not move, and the range
+        // was just checked. `bytes` are memory of Rust or of `bytes` objects, so they cannot overlap
+        // a mapped file. Readers of the mapping never have a slice of it.
         unsafe { copy_nonoverlapping(bytes.as_ptr(), first.wrapping_add(at), bytes.len()) }
         Some(())
     }
@@ -215,18 +215,18 @@ impl SharedMemory<'_> {
         within.then(|| Self { first: self.first.wrapping_add(start), len: stop - start, ..self })
     }
 
-    #[expect(unsafe_code, reason = "the one place that reads memory which Rust does not own")]
+    #[expect(unsafe_code, reason = "the only read of memory that Rust does not own")]
     fn copy_to(self, target: &mut [u8]) {
         let count = self.len.min(target.len());
-        // SAFETY: `with_view` keeps the PyBuffer for as long as any view of it, and an object with
-        // an exported buffer neither frees nor moves it. `part` keeps address and length inside the
-        // buffer. `target` is memory of ours, so the two cannot overlap. Should someone write there
-        // meanwhile, the copy holds a mixture of old and new bytes, and any bytes will do.
+        // SAFETY: `with_view` keeps the PyBuffer as long as any view of it, and an object with an
+        // exported buffer neither frees nor moves it. `part` keeps address and length inside the
+        // buffer. `target` is memory of Rust, so the two cannot overlap. If other code writes there
+        // at the same time, the copy is a mixture of old and new bytes, which callers validate.
         unsafe { copy_nonoverlapping(self.first, target.as_mut_ptr(), count) }
     }
 }
 
-/// Bytes of a shared buffer that were copied out to be looked at, a stretch at a time.
+/// A copy of a range of a shared buffer, for parsing.
 #[derive(Default)]
 pub struct Window {
     bytes: Vec<u8>,
@@ -234,21 +234,21 @@ pub struct Window {
     len: usize,
 }
 
-/// So much is copied in one go, so that little of it is in vain when a frame ends the walk.
+/// Bytes copied at a time; small, so that little is wasted when a declined frame ends the loop.
 const WINDOW_BYTES: usize = 64 * 1024;
-/// Memory beyond this is not kept.
-const WINDOW_KEPT_BYTES: usize = 1024 * 1024;
+/// A larger allocation is freed after the call.
+const WINDOW_RETAINED_BYTES: usize = 1024 * 1024;
 
 impl Window {
-    /// Forgets what it holds, which is of a buffer that has changed since.
+    /// Empties the window, since the buffer changes after a call.
     pub fn clear(&mut self) {
         self.len = 0;
-        if self.bytes.len() > WINDOW_KEPT_BYTES {
+        if self.bytes.len() > WINDOW_RETAINED_BYTES {
             self.bytes = Vec::new();
         }
     }
 
-    /// A part of the view as a slice.
+    /// A range of the view as a slice.
     pub fn part<'w>(&'w mut self, view: View<'w>, start: usize, stop: usize) -> Option<&'w [u8]> {
         if let View::Bytes(bytes) = view {
             return bytes.get(start..stop);

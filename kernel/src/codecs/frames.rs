@@ -1,4 +1,4 @@
-//! Frames: a length of 32 bits, then so many bytes.
+//! Frames: a length of 32 bits, then that many bytes.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -7,7 +7,7 @@ use crate::view::View;
 
 const HEADER_LENGTH_MASK: u32 = 0x00FF_FFFF;
 
-/// (start, stop) of every complete frame, and the index of the first byte beyond them.
+/// (start, stop) of every complete frame, and the index of the first byte after them.
 pub fn split<'py>(
     py: Python<'py>,
     view: View<'_>,
@@ -64,11 +64,11 @@ pub fn join<'py>(
     let size = 8 + header.len() + body.len();
     PyBytes::new_with(py, size, |frame| {
         let (head, rest) = frame.split_at_mut(8);
-        let (header_room, body_room) = rest.split_at_mut(header.len());
+        let (header_target, body_target) = rest.split_at_mut(header.len());
         let words = [length.to_be_bytes(), headline.to_be_bytes()];
         head.copy_from_slice(words.as_flattened());
-        header_room.copy_from_slice(header);
-        body.copy_to(body_room);
+        header_target.copy_from_slice(header);
+        body.copy_to(body_target);
         Ok(())
     })
     .ok()

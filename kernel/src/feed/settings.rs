@@ -1,8 +1,8 @@
-//! What the feed is told by Python, and the answers that follow from it.
+//! Settings of the feed, and the responses to sends.
 
-use crate::header::{ENCODING_BINARY, Head};
-use crate::header_json::put_string;
-use crate::pull::ReadLimits;
+use super::pull::ReadLimits;
+use crate::codecs::header::{ENCODING_BINARY, Head};
+use crate::codecs::header_json::put_string;
 
 pub const PYTHON: u8 = 3;
 pub const RESPONSE: i32 = 1;
@@ -13,16 +13,16 @@ pub struct Settings {
     pub body_max: usize,
     pub batch_max: usize,
     pub index_on: bool,
-    /// Whether answers wait for the disk; a message that does not want to wait is Python's then.
+    /// Whether responses wait for a flush; Python handles messages that ask not to wait then.
     pub waits: bool,
     pub store_host: Vec<u8>,
     /// The store host as message ids begin with it.
     pub id_prefix: Vec<u8>,
-    /// What every message that is sent alone gets: the text of `properties.stamps`.
+    /// Properties that are added to every single message: the text of `properties.stamps`.
     pub stamps: Vec<u8>,
-    /// Property names that make a message more than an ordinary one.
-    pub odd_names: NamesByLength,
-    /// Whether pulls may be answered at all, and lite pulls.
+    /// Names of properties that need Python.
+    pub special_names: NamesByLength,
+    /// Whether the feed handles pulls, and lite pulls.
     pub pull_on: bool,
     pub lite_pull_on: bool,
     pub read: ReadLimits,
@@ -35,12 +35,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    pub fn is_odd(&self, name: &[u8]) -> bool {
-        self.odd_names.contains(name)
-    }
-
-    /// The answer to a send, as `broker/handlers/send.py` gives it.
-    pub fn put_answer(
+    /// Appends the response to a send, as `broker/handlers/send.py` writes it.
+    pub fn put_response(
         &self,
         out: &mut Vec<u8>,
         head: &Head,
@@ -112,7 +108,7 @@ impl Settings {
         }
     }
 
-    /// What every answer in JSON has behind the queue offset, up to the opaque, and behind that.
+    /// The constant parts of a JSON response: between queue offset and opaque, and after the opaque.
     pub fn json_parts(region: &str, trace_on: bool, version: i16) -> (Vec<u8>, Vec<u8>) {
         let mut middle = br#"","MSG_REGION":"#.to_vec();
         put_string(&mut middle, region);
@@ -126,7 +122,7 @@ impl Settings {
     }
 }
 
-/// Property names, found by their lengths first.
+/// A set of property names, by length.
 pub struct NamesByLength(Vec<Vec<Vec<u8>>>);
 
 impl NamesByLength {
@@ -150,13 +146,13 @@ fn truth(value: bool) -> &'static [u8] {
     if value { b"true" } else { b"false" }
 }
 
-/// A number in decimal digits.
+/// Appends a number in decimal digits.
 pub fn put_number(out: &mut Vec<u8>, number: i64) {
     let mut digits = [0; 20];
     let mut rest = number.unsigned_abs();
     let mut count = 0;
-    for place in digits.iter_mut().rev() {
-        *place = b'0' + u8::try_from(rest % 10).unwrap_or(0);
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0' + u8::try_from(rest % 10).unwrap_or(0);
         rest /= 10;
         count += 1;
         if rest == 0 {
@@ -169,7 +165,7 @@ pub fn put_number(out: &mut Vec<u8>, number: i64) {
     out.extend_from_slice(digits.get(20 - count..).unwrap_or_default());
 }
 
-/// A number in 16 hexadecimal digits.
+/// Appends a number in 16 hexadecimal digits.
 fn put_hex(out: &mut Vec<u8>, number: i64) {
     const DIGITS: [u8; 16] = *b"0123456789ABCDEF";
     let digit = |half: u8| DIGITS.get(usize::from(half)).copied().unwrap_or(b'0');
@@ -177,7 +173,7 @@ fn put_hex(out: &mut Vec<u8>, number: i64) {
     out.extend_from_slice(pairs.as_flattened());
 }
 
-/// A key and a value of binary ext fields; `value` writes the value.
+/// Appends a key and a value of binary ext fields; `value` writes the value.
 pub fn put_pair(out: &mut Vec<u8>, key: &str, value: impl FnOnce(&mut Vec<u8>)) -> Option<()> {
     out.extend(i16::try_from(key.len()).ok()?.to_be_bytes());
     out.extend_from_slice(key.as_bytes());
@@ -187,14 +183,15 @@ pub fn put_pair(out: &mut Vec<u8>, key: &str, value: impl FnOnce(&mut Vec<u8>)) 
     put_length(out, length_at)
 }
 
-/// Writes the length of what follows a place into that place.
+/// Fills in the length field at `at` with the number of bytes that follow it.
 pub fn put_length(out: &mut [u8], at: usize) -> Option<()> {
     let length = i32::try_from(out.len().checked_sub(at + 4)?).ok()?;
     *out.get_mut(at..)?.first_chunk_mut()? = length.to_be_bytes();
     Some(())
 }
 
-/// Fills in the first 8 bytes of a frame that ends with its header, a body being still to come.
+/// Fills in the first 8 bytes of the frame at `start`, whose header is complete and whose body of
+/// `body_length` bytes is still to be sent.
 pub fn put_headline(out: &mut [u8], start: usize, encoding: u8, body_length: usize) -> Option<()> {
     let header_length = u32::try_from(out.len().checked_sub(start + 8)?).ok()?;
     let length = u32::try_from(body_length).ok()?.checked_add(header_length)?.checked_add(4)?;

@@ -1,21 +1,22 @@
-//! The messages of a send: one or a batch of them, read and put behind each other as records.
+//! The messages of a send, one or a batch: parsed, then written to the stage as records.
 
 use std::ops::{Deref, Range};
 
-use crate::crc::body_crc;
-use crate::leases::Stage;
+use super::properties;
+use super::send_header::SendHeader;
+use super::settings::Settings;
+use super::store_memory::Stage;
+use crate::codecs::crc::body_crc;
+use crate::codecs::records::Record;
+use crate::codecs::text::is_utf8;
 use crate::reader::Reader;
-use crate::records::Record;
-use crate::request::Send;
-use crate::settings::Settings;
-use crate::texts;
 use crate::view::View;
 
 const PROPERTIES_MAX: usize = 32_767;
 const BATCH_ITEM_MIN: usize = 22;
 
 /// One message to store.
-pub(super) struct Item<'a> {
+pub(super) struct NewMessage<'a> {
     pub body: &'a [u8],
     pub properties: &'a [u8],
     pub flag: i32,
@@ -23,32 +24,32 @@ pub(super) struct Item<'a> {
     pub keys: Range<usize>,
 }
 
-/// The messages that a send brings, one or a batch; their keys go into `keys`.
-#[expect(clippy::too_many_arguments, reason = "a message, and memory to read it with")]
-pub(super) fn plan<'a>(
+/// Parses the messages of a send; appends the hashes of their keys to `keys`.
+#[expect(clippy::too_many_arguments, reason = "a message, and scratch memory")]
+pub(super) fn parse_messages<'a>(
     settings: &Settings,
     topic_hash: i32,
-    send: &Send<'_>,
+    send: &SendHeader<'_>,
     body: &'a [u8],
     is_batch: bool,
     text: &'a mut Vec<u8>,
-    names: &mut texts::Names,
+    names: &mut properties::Names,
     keys: &mut Vec<i32>,
-) -> Option<Items<'a>> {
+) -> Option<NewMessages<'a>> {
     if body.len() > settings.body_max {
         return None;
     }
-    let found = texts::read(&send.properties, settings, names, Some(text))?;
+    let found = properties::read(&send.properties, settings, names, Some(text))?;
     if (settings.waits && !found.wait_stored) || text.len() > PROPERTIES_MAX {
         return None;
     }
     if is_batch {
-        return items_of(body, topic_hash, settings, names, keys).map(Items::Many);
+        return parse_batch(body, topic_hash, settings, names, keys).map(NewMessages::Many);
     }
     if settings.index_on {
         found.put_keys(topic_hash, keys);
     }
-    Some(Items::One([Item {
+    Some(NewMessages::One([NewMessage {
         body,
         properties: text,
         flag: send.flag,
@@ -57,24 +58,24 @@ pub(super) fn plan<'a>(
     }]))
 }
 
-/// What a send brings; a single message takes no memory of its own.
-pub(super) enum Items<'a> {
-    One([Item<'a>; 1]),
-    Many(Vec<Item<'a>>),
+/// One message or a batch; a single message needs no allocation.
+pub(super) enum NewMessages<'a> {
+    One([NewMessage<'a>; 1]),
+    Many(Vec<NewMessage<'a>>),
 }
 
-impl<'a> Deref for Items<'a> {
-    type Target = [Item<'a>];
+impl<'a> Deref for NewMessages<'a> {
+    type Target = [NewMessage<'a>];
 
-    fn deref(&self) -> &[Item<'a>] {
+    fn deref(&self) -> &[NewMessage<'a>] {
         match self {
-            Items::One(item) => item,
-            Items::Many(items) => items,
+            NewMessages::One(message) => message,
+            NewMessages::Many(messages) => messages,
         }
     }
 }
 
-/// Puts a record behind the others; answers its size.
+/// Appends a record to the stage; returns its size.
 pub(super) fn put_record(
     record: &Record<'_>,
     body: &[u8],
@@ -93,13 +94,13 @@ pub(super) fn put_record(
 }
 
 /// The messages of a batch; its layout is drawn in `protocol/records/batch.py`.
-fn items_of<'a>(
+fn parse_batch<'a>(
     bytes: &'a [u8],
     topic_hash: i32,
     settings: &Settings,
-    names: &mut texts::Names,
+    names: &mut properties::Names,
     keys: &mut Vec<i32>,
-) -> Option<Vec<Item<'a>>> {
+) -> Option<Vec<NewMessage<'a>>> {
     let mut items = Vec::with_capacity(bytes.len() / 128);
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -112,19 +113,18 @@ fn items_of<'a>(
         let body_length = reader.i32()?;
         let body = reader.take(body_length)?;
         let text_length = reader.i16()?;
-        let properties = reader.take(i32::from(text_length))?;
-        if !texts::is_text(properties) || !reader.0.is_empty() || items.len() >= settings.batch_max
-        {
+        let text = reader.take(i32::from(text_length))?;
+        if !is_utf8(text) || !reader.0.is_empty() || items.len() >= settings.batch_max {
             return None;
         }
-        let found = texts::read(properties, settings, names, None)?;
+        let found = properties::read(text, settings, names, None)?;
         let first_key = keys.len();
         if settings.index_on {
             found.put_keys(topic_hash, keys);
         }
-        items.push(Item {
+        items.push(NewMessage {
             body,
-            properties,
+            properties: text,
             flag,
             tags_code: found.tags_code(),
             keys: first_key..keys.len(),

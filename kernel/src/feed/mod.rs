@@ -1,13 +1,22 @@
-//! The hot path: whole receive buffers in, stored messages and answers out.
+//! The fast path: receive buffers in, stored messages and responses out.
 //!
-//! `feed` walks over the frames of a buffer. A frame that is an ordinary send is stored and
-//! answered; the first one that is not ends the walk before it has left a trace, and Python handles
-//! it. What is ordinary is written down in `broker/requests/fast_path.py`; there, too, is what Python owes the
-//! feed. All positions are Python's: it lends memory (`leases.rs`) and settles what was done, when
-//! it likes: what several calls have stored is settled at once.
+//! `feed` goes through the frames of a buffer. It stores ordinary sends, reads for ordinary pulls and
+//! writes their responses; the first other frame ends the loop without side effects, and Python
+//! handles it. `broker/requests/fast_path.py` says what is ordinary and what Python must do for the
+//! feed. Python owns all positions: it grants memory of the store (`store_memory.rs`) and commits
+//! what the feed has written (`settle`), for several calls at once.
+//!
+//! The file is long because PyO3 wants all methods of a class in one block.
 
-mod items;
-mod taking;
+mod frame_loop;
+mod log_files;
+mod properties;
+mod pull;
+mod send_header;
+mod send_messages;
+mod settings;
+mod store_memory;
+mod topics;
 
 use std::collections::HashMap;
 
@@ -15,42 +24,28 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-use self::taking::From;
-use crate::leases::{Index, IndexState, Log, Queue, Stage};
-use crate::pull::{self, Counts, Filter, Grants, Piece, QueueFile, ReadLimits};
-use crate::settings::{NamesByLength, Settings};
-use crate::texts::{self, java_hash};
+use self::frame_loop::CallContext;
+use self::log_files::Piece;
+use self::pull::ReadLimits;
+use self::settings::{NamesByLength, Settings};
+use self::store_memory::{Index, IndexState, Log, Queue, Stage};
+use self::topics::{Counts, Filter, QueueFile, Topic};
 use crate::view::{Mapping, Window};
 
-/// Full files of the log that are lent for reading at a time.
+/// The most full files of the log that are held for reading.
 const OLDER_MAX: usize = 4;
 
-struct Topic {
-    name: String,
-    /// Java's hash of the name and `#`, with which the hash of every key begins.
-    hash: i32,
-    /// Queues that may be sent to, and those that may be read; 0 if there are none.
-    queue_count: usize,
-    read_count: usize,
-    multi_tag: bool,
-    queues: Vec<Option<Queue>>,
-    files: Vec<Option<QueueFile>>,
-    grants: Grants,
-    /// By queue id.
-    counts: Vec<Counts>,
-}
-
-/// What was done since the last settlement.
+/// What was stored since the last `settle`.
 #[derive(Default)]
-struct Done {
+struct Uncommitted {
     messages: usize,
     sends: usize,
     keys: usize,
-    /// Topic and queue id of each queue that got something.
+    /// Topic number and queue id of each queue with new entries.
     queues: Vec<(usize, usize)>,
 }
 
-/// What was done in one call.
+/// Counters of one call.
 #[derive(Default)]
 struct Call {
     sends: usize,
@@ -59,16 +54,16 @@ struct Call {
     commits: Vec<Commit>,
 }
 
-/// What is used again and again, and holds nothing between two frames.
+/// Buffers that are reused, and hold nothing between two frames.
 #[derive(Default)]
 struct Scratch {
     text: Vec<u8>,
-    names: texts::Names,
+    names: properties::Names,
     keys: Vec<i32>,
     log_offsets: Vec<i64>,
-    /// What comes before or behind the body of a record.
+    /// Head or tail of a record.
     around: Vec<u8>,
-    /// Answers that leave at once.
+    /// Responses that are written at once.
     joined: Vec<u8>,
 }
 
@@ -82,20 +77,20 @@ pub struct Feed {
     log: Option<Log>,
     stage: Option<Stage>,
     index: Option<Index>,
-    /// What lies further than this behind the end of the log may have to come from the disk.
+    /// Records further than this behind the end of the log may not be in the page cache.
     hot_bytes: i64,
-    /// Older files of the log that are read, by the log offset of their first byte.
+    /// Full files of the log, with the log offset of their first byte.
     older: Vec<(i64, Mapping)>,
-    done: Done,
+    uncommitted: Uncommitted,
     call: Call,
-    /// The answers of one call; bodies of pulls are in `pieces`.
+    /// The responses of one call; bodies of pulls are in `pieces`.
     out: Vec<u8>,
     pieces: Vec<Piece>,
     window: Window,
     scratch: Scratch,
 }
 
-/// Messages, sends, bytes of records in the stage, keys, the index's header, the queues.
+/// Messages, sends, bytes of records in the stage, keys, the index header, the queues.
 type Settled<'py> =
     (usize, usize, usize, usize, Option<(i64, i64, i64, i64, i32, i32)>, Bound<'py, PyList>);
 /// Topic, group, queue id, and the offset to commit.
@@ -119,7 +114,7 @@ impl Feed {
             index: None,
             hot_bytes: i64::MAX,
             older: Vec::new(),
-            done: Done::default(),
+            uncommitted: Uncommitted::default(),
             call: Call::default(),
             out: Vec::new(),
             pieces: Vec::new(),
@@ -129,10 +124,10 @@ impl Feed {
     }
 
     #[pyo3(signature = (
-        frame_max, body_max, batch_max, index_on, waits, store_host, id_prefix, cluster, odd_names,
+        frame_max, body_max, batch_max, index_on, waits, store_host, id_prefix, cluster, special_names,
         region, trace_on, version, pull_on, lite_pull_on, read, /,
     ))]
-    #[expect(clippy::too_many_arguments, reason = "settings, told all at once")]
+    #[expect(clippy::too_many_arguments, reason = "all settings in one call")]
     fn configure(
         &mut self,
         frame_max: usize,
@@ -143,7 +138,7 @@ impl Feed {
         store_host: Vec<u8>,
         id_prefix: &str,
         cluster: &str,
-        odd_names: Vec<String>,
+        special_names: Vec<String>,
         region: String,
         trace_on: bool,
         version: i16,
@@ -168,7 +163,7 @@ impl Feed {
                 "MSG_REGION\x01{region}\x02TRACE_ON\x01{trace_on}\x02CLUSTER\x01{cluster}\x02"
             )
             .into_bytes(),
-            odd_names: NamesByLength::new(odd_names),
+            special_names: NamesByLength::new(special_names),
             region,
             trace_on,
             version,
@@ -184,7 +179,7 @@ impl Feed {
         });
     }
 
-    /// What lies further than this behind the end of the log is not given if it is on the disk only.
+    /// Records further than this behind the end of the log are read only if in the page cache.
     #[pyo3(signature = (hot_bytes, /))]
     fn set_hot_bytes(&mut self, hot_bytes: i64) {
         self.hot_bytes = hot_bytes;
@@ -192,7 +187,7 @@ impl Feed {
 
     // -- topics -----------------------------------------------------------------------------------
 
-    /// Makes a topic known, or changes it; its queues stay lent.
+    /// Adds or changes a topic; the memory of its queues is kept.
     #[pyo3(signature = (name, queue_count, read_count, multi_tag, /))]
     fn put_topic(&mut self, name: String, queue_count: usize, read_count: usize, multi_tag: bool) {
         if let Some(topic) = self.topic_mut(&name) {
@@ -201,26 +196,16 @@ impl Feed {
             topic.multi_tag = multi_tag;
             return;
         }
-        let topic = Topic {
-            hash: java_hash(java_hash(0, name.as_bytes()), b"#"),
-            name,
-            queue_count,
-            read_count,
-            multi_tag,
-            queues: Vec::new(),
-            files: Vec::new(),
-            grants: Grants::new(),
-            counts: Vec::new(),
-        };
+        let topic = Topic::new(name, queue_count, read_count, multi_tag);
         let free = self.topics.iter().position(Option::is_none).unwrap_or(self.topics.len());
         self.names.insert(topic.name.as_bytes().to_vec(), free);
         match self.topics.get_mut(free) {
-            Some(place) => *place = Some(topic),
+            Some(slot) => *slot = Some(topic),
             None => self.topics.push(Some(topic)),
         }
     }
 
-    /// Forgets a topic and the leases of its queues.
+    /// Removes a topic and the memory of its queues.
     #[pyo3(signature = (name, /))]
     fn drop_topic(&mut self, name: &str) {
         if let Some(number) = self.names.remove(name.as_bytes()) {
@@ -230,7 +215,7 @@ impl Feed {
         }
     }
 
-    /// (topic, queue id, messages, bytes, sends) of what was stored since the last call.
+    /// (topic, queue id, messages, bytes, sends) stored since the last call.
     fn take_counts(&mut self) -> Vec<(String, usize, u64, u64, u64)> {
         let mut taken = Vec::new();
         for topic in self.topics.iter_mut().flatten() {
@@ -244,7 +229,7 @@ impl Feed {
         taken
     }
 
-    /// What was given to groups since the last call; what is revoked is forgotten.
+    /// What was delivered to groups since the last call; revoked groups are not counted.
     fn take_delivered(&mut self) -> Vec<Delivered> {
         let mut taken = Vec::new();
         for topic in self.topics.iter_mut().flatten() {
@@ -266,7 +251,7 @@ impl Feed {
 
     // -- pulls ------------------------------------------------------------------------------------
 
-    /// Python has answered a pull: what `take_delivered` says of the place counts from there.
+    /// Python has served a pull: sets the next offset that `take_delivered` returns.
     #[pyo3(signature = (topic, group, queue_id, next_offset, /))]
     fn note_pull(&mut self, topic: &str, group: &str, queue_id: usize, next_offset: i64) {
         let grant = self.topic_mut(topic).and_then(|topic| topic.grants.get_mut(group.as_bytes()));
@@ -275,8 +260,8 @@ impl Feed {
         }
     }
 
-    /// Lets a group pull from a topic by subscriptions in its pulls, or (with a version) by the one
-    /// that its heartbeats told; None as codes selects everything.
+    /// Lets the feed serve a group's pulls of a topic, by the subscription in the pull or (with a
+    /// version) in the heartbeats; None as codes selects everything.
     #[pyo3(signature = (topic, group, version, codes, /))]
     fn grant(&mut self, topic: &str, group: &str, version: Option<i64>, codes: Option<Vec<i64>>) {
         if let Some(topic) = self.topic_mut(topic) {
@@ -288,7 +273,7 @@ impl Feed {
         }
     }
 
-    /// Ends what was granted to a group in a topic.
+    /// Revokes the grant of a group in a topic.
     #[pyo3(signature = (topic, group, /))]
     fn revoke(&mut self, topic: &str, group: &str) {
         if let Some(topic) = self.topic_mut(topic) {
@@ -296,16 +281,16 @@ impl Feed {
         }
     }
 
-    /// Ends everything that was granted.
+    /// Revokes all grants.
     fn revoke_all(&mut self) {
         for topic in self.topics.iter_mut().flatten() {
             topic.grants.clear();
         }
     }
 
-    /// Lends a file of a queue for reading.
+    /// Grants a file of a queue for reading.
     #[pyo3(signature = (topic, queue_id, owner, memory, first, stop, low, /))]
-    #[expect(clippy::too_many_arguments, reason = "a lease, told all at once")]
+    #[expect(clippy::too_many_arguments, reason = "one grant in one call")]
     fn lend_queue_file(
         &mut self,
         topic: &str,
@@ -321,14 +306,14 @@ impl Feed {
             if topic.files.len() <= queue_id {
                 topic.files.resize_with(queue_id + 1, || None);
             }
-            if let Some(place) = topic.files.get_mut(queue_id) {
-                *place = Some(QueueFile { owner, memory, first, stop, low });
+            if let Some(slot) = topic.files.get_mut(queue_id) {
+                *slot = Some(QueueFile { owner, memory, first, stop, low });
             }
         }
         Ok(())
     }
 
-    /// Lends a full file of the log for reading; of many the oldest loan goes.
+    /// Grants a full file of the log for reading; beyond `OLDER_MAX` the oldest grant is dropped.
     #[pyo3(signature = (memory, first, /))]
     fn lend_log_file(&mut self, memory: &Bound<'_, PyAny>, first: i64) -> PyResult<()> {
         if self.older.iter().all(|(known, _)| *known != first) {
@@ -340,7 +325,7 @@ impl Feed {
         Ok(())
     }
 
-    /// Gives back everything that was lent for reading.
+    /// Releases all files that were granted for reading.
     fn give_back_files(&mut self) {
         self.older.clear();
         for topic in self.topics.iter_mut().flatten() {
@@ -348,32 +333,32 @@ impl Feed {
         }
     }
 
-    // -- leases -----------------------------------------------------------------------------------
+    // -- store memory ----------------------------------------------------------------------------
 
     #[pyo3(signature = (memory, first, position, /))]
     fn lend_log(&mut self, memory: &Bound<'_, PyAny>, first: i64, position: usize) -> PyResult<()> {
         match &mut self.log {
-            // The same file as before; taking the buffer anew would cost more.
+            // The same file as before; acquiring its buffer again would cost more.
             Some(log) if log.first == first => log.position = position,
             _ => self.log = Some(Log { memory: mapped(memory)?, first, position }),
         }
         Ok(())
     }
 
-    /// Lends memory for the records to come.
+    /// Grants memory for new records.
     #[pyo3(signature = (memory, /))]
     fn lend_stage(&mut self, memory: &Bound<'_, PyAny>) -> PyResult<()> {
         self.stage = Some(Stage { memory: mapped(memory)?, used: 0 });
         Ok(())
     }
 
-    #[pyo3(signature = (memory, slot_count, item_max, room_max, state, /))]
+    #[pyo3(signature = (memory, slot_count, item_max, allocated_max, state, /))]
     fn lend_index(
         &mut self,
         memory: &Bound<'_, PyAny>,
         slot_count: u32,
         item_max: u32,
-        room_max: u32,
+        allocated_max: u32,
         state: (i64, i64, i64, i64, i32, i32),
     ) -> PyResult<()> {
         let (begin_time, end_time, begin_log_offset, end_log_offset, slots_used, count) = state;
@@ -385,13 +370,14 @@ impl Feed {
             slots_used,
             count,
         };
-        self.index = Some(Index { memory: mapped(memory)?, slot_count, item_max, room_max, state });
+        self.index =
+            Some(Index { memory: mapped(memory)?, slot_count, item_max, allocated_max, state });
         Ok(())
     }
 
-    /// Lends the end of a queue; False if its topic is not known or has no such queue.
+    /// Grants the end of a queue; False if the topic or the queue is unknown.
     #[pyo3(signature = (topic, queue_id, owner, memory, first, next_offset, limit, /))]
-    #[expect(clippy::too_many_arguments, reason = "a lease, told all at once")]
+    #[expect(clippy::too_many_arguments, reason = "one grant in one call")]
     fn lend_queue(
         &mut self,
         topic: &str,
@@ -410,14 +396,14 @@ impl Feed {
             topic.queues.resize_with(queue_id + 1, || None);
             topic.counts.resize(topic.queues.len().max(topic.counts.len()), Counts::default());
         }
-        if let Some(place) = topic.queues.get_mut(queue_id) {
-            *place = Some(Queue {
+        if let Some(slot) = topic.queues.get_mut(queue_id) {
+            *slot = Some(Queue {
                 owner,
                 memory,
                 first,
                 next: next_offset,
                 limit,
-                touched: false,
+                is_dirty: false,
                 end_log_offset: 0,
                 tags_code: 0,
             });
@@ -425,20 +411,20 @@ impl Feed {
         Ok(true)
     }
 
-    /// Gives back the end of one queue.
+    /// Releases the end of one queue.
     #[pyo3(signature = (topic, queue_id, /))]
     fn give_back_queue(&mut self, topic: &str, queue_id: usize) {
-        let place = self.topic_mut(topic).and_then(|topic| topic.queues.get_mut(queue_id));
-        if let Some(place) = place {
-            *place = None;
+        let slot = self.topic_mut(topic).and_then(|topic| topic.queues.get_mut(queue_id));
+        if let Some(slot) = slot {
+            *slot = None;
         }
     }
 
-    /// Gives back all memory; what was not settled is as if it had not happened.
+    /// Releases all memory; what was not committed is dropped.
     fn give_back(&mut self) {
         self.log = None;
         self.index = None;
-        self.done = Done::default();
+        self.uncommitted = Uncommitted::default();
         if let Some(stage) = &mut self.stage {
             stage.used = 0;
         }
@@ -456,11 +442,12 @@ impl Feed {
 
     // -- feeding ----------------------------------------------------------------------------------
 
-    /// Handles frames from `at` on, as long as less than `budget` sends are to be settled.
+    /// Handles frames from `at` on, while fewer than `budget` sends are uncommitted.
     ///
-    /// Answers where the next frame begins and ends, the answers, how many sends are to be settled
-    /// before they may leave, and offsets to commit. Both ends are equal if no whole frame is left;
-    /// the end is -1 if `feed` wants to be called again when everything is settled.
+    /// Returns start and end of the next frame, the responses, the number of sends that must be
+    /// committed before the responses are sent, and consumer offsets to commit. Start and end are
+    /// equal if no complete frame is left; the end is -1 if `feed` must be called again after
+    /// `settle`.
     #[pyo3(signature = (buffer, at, born_host, now_ms, budget, /))]
     fn feed<'py>(
         &mut self,
@@ -470,17 +457,18 @@ impl Feed {
         now_ms: i64,
         budget: usize,
     ) -> PyResult<Fed<'py>> {
-        let (start, stop) = self.fed(buffer, at, &From { born_host, now_ms, budget })?;
-        let answers = match self.parts()? {
-            Some(parts) => pull::join(buffer.py(), &parts, 0).ok_or_else(broken)?,
+        let context = CallContext { born_host, now_ms, budget };
+        let (start, stop) = self.handle_buffer(buffer, at, &context)?;
+        let responses = match self.response_parts()? {
+            Some(parts) => log_files::join(buffer.py(), &parts, 0).ok_or_else(broken)?,
             None => PyBytes::new(buffer.py(), &self.out),
         };
         let (sends, commits) = self.end_call();
-        Ok((start, stop, answers, sends, commits))
+        Ok((start, stop, responses, sends, commits))
     }
 
-    /// The same with a socket, to which answers to pulls are written at once if there are no others
-    /// in this call. What it did not take is answered, and at the end how much it took.
+    /// The same with a socket: if the call has only pulls, their responses are written to it at once.
+    /// Returns the responses that the socket did not accept and, last, how many bytes it accepted.
     #[pyo3(signature = (buffer, at, born_host, now_ms, budget, socket, /))]
     fn feed_to<'py>(
         &mut self,
@@ -491,24 +479,28 @@ impl Feed {
         budget: usize,
         socket: i32,
     ) -> PyResult<FedTo<'py>> {
-        let (start, stop) = self.fed(buffer, at, &From { born_host, now_ms, budget })?;
-        let mut room = std::mem::take(&mut self.scratch.joined);
-        let (answers, written) = match self.parts()? {
+        let context = CallContext { born_host, now_ms, budget };
+        let (start, stop) = self.handle_buffer(buffer, at, &context)?;
+        let mut buffer_of_parts = std::mem::take(&mut self.scratch.joined);
+        let (responses, written) = match self.response_parts()? {
             Some(parts) => {
-                let is_free = self.call.sends == 0;
-                let written = if is_free { pull::write(socket, &parts, &mut room) } else { 0 };
-                (pull::join(buffer.py(), &parts, written).ok_or_else(broken)?, written)
+                let written = if self.call.sends == 0 {
+                    log_files::write(socket, &parts, &mut buffer_of_parts)
+                } else {
+                    0
+                };
+                (log_files::join(buffer.py(), &parts, written).ok_or_else(broken)?, written)
             }
             None => (PyBytes::new(buffer.py(), &self.out), 0),
         };
-        self.scratch.joined = room;
+        self.scratch.joined = buffer_of_parts;
         let (sends, commits) = self.end_call();
-        Ok((start, stop, answers, sends, commits, written))
+        Ok((start, stop, responses, sends, commits, written))
     }
 
-    /// What Python has to note, None if nothing happened. It is over for the feed then.
+    /// Ends the uncommitted batch: what Python must commit, None if nothing was stored.
     fn settle<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Settled<'py>>> {
-        let done = std::mem::take(&mut self.done);
+        let done = std::mem::take(&mut self.uncommitted);
         if done.messages == 0 {
             return Ok(None);
         }
@@ -517,14 +509,14 @@ impl Feed {
             let topic = self.topics.get_mut(topic).and_then(Option::as_mut);
             let queue = topic.and_then(|topic| topic.queues.get_mut(queue_id)?.as_mut());
             let queue = queue.ok_or_else(broken)?;
-            queue.touched = false;
+            queue.is_dirty = false;
             queues.append((&queue.owner, queue.next, queue.end_log_offset, queue.tags_code))?;
         }
         let mut index = None;
         if done.keys > 0 {
-            let lent = self.index.as_ref().ok_or_else(broken)?;
-            lent.write_header().ok_or_else(broken)?;
-            let state = &lent.state;
+            let granted = self.index.as_ref().ok_or_else(broken)?;
+            granted.write_header().ok_or_else(broken)?;
+            let state = &granted.state;
             index = Some((
                 state.begin_time,
                 state.end_time,
@@ -544,9 +536,9 @@ fn mapped(memory: &Bound<'_, PyAny>) -> PyResult<Mapping> {
     Mapping::of(memory).ok_or_else(|| PyValueError::new_err("no writable memory"))
 }
 
-/// A lease that does not hold what it promised, or a buffer that is none.
+/// Granted memory was smaller than promised, or the buffer is not contiguous.
 fn broken() -> PyErr {
-    PyRuntimeError::new_err("the feed could not write where it was told to")
+    PyRuntimeError::new_err("the feed could not write to the memory that it was granted")
 }
 
 impl Feed {

@@ -1,4 +1,4 @@
-//! The checksum of bodies: CRC-32 without its top bit, so that Java can keep it in an int.
+//! The checksum of bodies: CRC-32 without its top bit, so that it is a positive Java int.
 
 use crc32fast::Hasher;
 

@@ -1,11 +1,11 @@
-//! The headers of sends, read from their text fields in their usual form.
+//! The headers of sends, read from ext fields in their usual form.
 //!
-//! What is missing, comes twice or is written in an unusual way declines; `protocol/headers/` reads
-//! it then.
+//! Missing, repeated and unusually written fields are declined; Python reads them then
+//! (`protocol/headers/`).
 
 use std::borrow::Cow;
 
-use crate::header_json::number;
+use crate::codecs::header_json::number;
 
 pub const SEND_MESSAGE: i32 = 10;
 pub const SEND_MESSAGE_V2: i32 = 310;
@@ -27,7 +27,7 @@ const LONG_NAMES: [&[u8]; 13] = [
     b"maxReconsumeTimes",
     b"batch",
 ];
-/// What 5.x may add to any request, and whether it is a truth value.
+/// Fields that 5.x may add to any request, and whether each is a boolean.
 const COMMON_NAMES: [(&[u8], bool); 5] =
     [(b"ns", false), (b"nsd", true), (b"bname", false), (b"oway", true), (b"lo", true)];
 const REQUIRED: u32 = 0xFF;
@@ -36,9 +36,9 @@ pub fn is_send(code: i32) -> bool {
     matches!(code, SEND_MESSAGE | SEND_MESSAGE_V2 | SEND_BATCH_MESSAGE)
 }
 
-/// A header of a send as far as it was read.
+/// The header of a send, as far as it was read.
 #[derive(Default)]
-pub struct Send<'a> {
+pub struct SendHeader<'a> {
     seen: u32,
     pub topic: Cow<'a, [u8]>,
     pub queue_id: i32,
@@ -50,10 +50,10 @@ pub struct Send<'a> {
     pub batch: bool,
 }
 
-impl<'a> Send<'a> {
+impl<'a> SendHeader<'a> {
     #[inline]
     pub fn put(&mut self, code: i32, key: &[u8], value: Cow<'a, [u8]>) -> Option<()> {
-        let number_of_field = if code == SEND_MESSAGE {
+        let index = if code == SEND_MESSAGE {
             LONG_NAMES.iter().position(|name| *name == key)
         } else {
             match key {
@@ -61,7 +61,7 @@ impl<'a> Send<'a> {
                 _ => None,
             }
         };
-        let Some(field) = number_of_field else {
+        let Some(field) = index else {
             return put_common(&mut self.seen, LONG_NAMES.len(), key, &value);
         };
         self.once(field)?;
@@ -73,8 +73,8 @@ impl<'a> Send<'a> {
             7 => self.flag = int32(&value)?,
             8 => self.properties = value,
             9 => self.reconsume_count = int32(&value)?,
-            10 => drop(truth(&value)?),
-            12 => self.batch = truth(&value)?,
+            10 => drop(boolean(&value)?),
+            12 => self.batch = boolean(&value)?,
             3 | 11 => drop(int32(&value)?),
             _ => {}
         }
@@ -93,7 +93,7 @@ impl<'a> Send<'a> {
     }
 }
 
-/// A field that any request of 5.x may have, noted in `seen` from bit `first` on.
+/// Checks a field that any request of 5.x may have; marks it in `seen` from bit `first` on.
 pub fn put_common(seen: &mut u32, first: usize, key: &[u8], value: &[u8]) -> Option<()> {
     if let Some(at) = COMMON_NAMES.iter().position(|(name, _)| *name == key) {
         let bit = 1 << (first + at);
@@ -102,7 +102,7 @@ pub fn put_common(seen: &mut u32, first: usize, key: &[u8], value: &[u8]) -> Opt
         }
         *seen |= bit;
         if COMMON_NAMES.get(at)?.1 {
-            truth(value)?;
+            boolean(value)?;
         }
     }
     Some(())
@@ -112,7 +112,7 @@ pub fn int32(text: &[u8]) -> Option<i32> {
     i32::try_from(number(text)?).ok()
 }
 
-fn truth(text: &[u8]) -> Option<bool> {
+fn boolean(text: &[u8]) -> Option<bool> {
     match text {
         b"true" => Some(true),
         b"false" => Some(false),

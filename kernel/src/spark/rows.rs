@@ -1,8 +1,8 @@
 //! Rows of Arrow columns as the items of a batch (`protocol/records/batch.py`), for the sink of Spark.
 //!
 //! The text of properties is that of `client/sending/send_request.py`: the row's own properties, TAGS, KEYS, the
-//! sharding key, WAIT and the unique id; a row without any of the first begins with its id. Whatever
-//! Python would refuse, and whatever is odd, declines.
+//! sharding key, WAIT and the unique id; a row without any of the first begins with its id. None
+//! (declined) for values that Python would refuse or that need its special cases.
 
 use std::str::from_utf8;
 
@@ -17,7 +17,7 @@ const HEAD_BYTES: usize = 20;
 const NAME_END: u8 = 1;
 const PAIR_END: u8 = 2;
 
-/// Texts of an Arrow array: which are there, where each ends, their bytes.
+/// Texts of an Arrow array: validity bits, end positions, bytes.
 #[derive(Clone, Copy)]
 struct Texts<'a> {
     bits: Option<View<'a>>,
@@ -26,7 +26,7 @@ struct Texts<'a> {
     data: View<'a>,
 }
 
-/// Lists of an Arrow array: which are there, and where in the arrays inside each ends.
+/// Lists of an Arrow array: validity bits, and end positions in the arrays inside.
 #[derive(Clone, Copy)]
 struct Lists<'a> {
     bits: Option<View<'a>>,
@@ -34,7 +34,7 @@ struct Lists<'a> {
     ends: View<'a>,
 }
 
-fn is_there(bits: Option<View<'_>>, at: usize) -> Option<bool> {
+fn is_valid(bits: Option<View<'_>>, at: usize) -> Option<bool> {
     match bits {
         None => Some(true),
         Some(bits) => Some(bits.array::<1>(at / 8)?[0] >> (at % 8) & 1 == 1),
@@ -43,16 +43,16 @@ fn is_there(bits: Option<View<'_>>, at: usize) -> Option<bool> {
 
 /// Two neighbours in an array of 32-bit numbers.
 fn span(ends: View<'_>, at: usize) -> Option<(usize, usize)> {
-    let place = at.checked_mul(NUMBER_BYTES)?;
-    let start = i32::from_ne_bytes(ends.array(place)?);
-    let stop = i32::from_ne_bytes(ends.array(place.checked_add(NUMBER_BYTES)?)?);
+    let start_at = at.checked_mul(NUMBER_BYTES)?;
+    let start = i32::from_ne_bytes(ends.array(start_at)?);
+    let stop = i32::from_ne_bytes(ends.array(start_at.checked_add(NUMBER_BYTES)?)?);
     Some((usize::try_from(start).ok()?, usize::try_from(stop).ok()?))
 }
 
 impl<'a> Texts<'a> {
     fn get(&self, row: usize) -> Option<Option<View<'a>>> {
         let at = self.first.checked_add(row)?;
-        if !is_there(self.bits, at)? {
+        if !is_valid(self.bits, at)? {
             return Some(None);
         }
         let (start, stop) = span(self.ends, at)?;
@@ -69,7 +69,7 @@ impl Lists<'_> {
     /// Where the items of a row begin and end; nothing lies there if it has none.
     fn get(&self, row: usize) -> Option<(usize, usize)> {
         let at = self.first.checked_add(row)?;
-        if is_there(self.bits, at)? { span(self.ends, at) } else { Some((0, 0)) }
+        if is_valid(self.bits, at)? { span(self.ends, at) } else { Some((0, 0)) }
     }
 }
 
@@ -193,7 +193,7 @@ impl Columns<'_> {
     }
 }
 
-/// The items of some rows behind each other, and where each ends.
+/// The items of some rows, concatenated, and their end positions.
 type Items<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>);
 
 fn encode_with<'py>(

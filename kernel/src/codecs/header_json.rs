@@ -1,8 +1,8 @@
 //! The JSON header encoding: one flat object with one object of strings in it.
 //!
-//! The scanner takes a part of JSON that every known client stays within and declines the rest
-//! (nested unknown values, numbers where strings belong, fractions): the twin's full parser decides.
-//! The writer gives exactly the bytes that msgspec gives in the twin.
+//! The scanner reads the subset of JSON that every known client writes and declines the rest (nested
+//! unknown values, numbers in place of strings, fractions), which the pure-Python parser reads. The
+//! writer gives exactly the bytes that msgspec gives there.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -10,8 +10,8 @@ use std::io::Write;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
-use crate::header::{Command, Head, Header, LANGUAGE_OTHER, LANGUAGES};
-use crate::texts::is_text;
+use super::header::{Command, Head, Header, LANGUAGE_OTHER, LANGUAGES};
+use super::text::is_utf8;
 
 // -- reading --------------------------------------------------------------------------------------
 
@@ -28,13 +28,13 @@ pub fn decode<'py>(py: Python<'py>, header: &[u8]) -> Option<Header<'py>> {
     })
 }
 
-/// Reads a header without making anything of it: `field` gets the code and each ext field, all of
-/// them UTF-8. It is told nothing, and the header declines, where the code does not come first.
+/// Reads a header without Python objects: `field` gets the code and each ext field, all UTF-8.
+/// Declines a header whose code does not come before the ext fields.
 pub fn scan<'a>(
     header: &'a [u8],
     mut field: impl FnMut(i32, &[u8], Cow<'a, [u8]>) -> Option<()>,
 ) -> Option<Head> {
-    // Once for all: what lies between quotes is UTF-8 if everything is, and escapes are.
+    // Checked once: strings are UTF-8 if the whole header is, and escapes are.
     valid(header)?;
     let parts = read(
         header,
@@ -55,7 +55,7 @@ struct Parts<R, E> {
     ext_fields: Option<E>,
 }
 
-/// The object of a header; what becomes of remark and ext fields is the caller's.
+/// The object of a header; the caller says how to read remark and ext fields.
 #[inline]
 fn read<'a, R, E>(
     header: &'a [u8],
@@ -67,7 +67,7 @@ fn read<'a, R, E>(
     let (mut language, mut remark, mut ext_fields) = (None, None, None);
     let mut encoding = None;
     scanner.object(|scanner, key| {
-        // A field that comes twice declines, whatever the two values are.
+        // A repeated field is declined, whatever the two values are.
         match key {
             b"code" => once(&mut code, scanner.int32()?),
             b"flag" => once(&mut flag, scanner.int32()?),
@@ -104,7 +104,7 @@ fn once<T>(slot: &mut Option<T>, value: T) -> Option<()> {
 }
 
 fn valid(text: &[u8]) -> Option<()> {
-    is_text(text).then_some(())
+    is_utf8(text).then_some(())
 }
 
 /// Declines what is not UTF-8; Python checks it on its way.
@@ -242,7 +242,7 @@ impl<'a> Scanner<'a> {
         i32::try_from(self.integer()?).ok()
     }
 
-    /// An integer of up to 18 digits with nothing peculiar about it: no "-0", "01", "1.0" or "1e3".
+    /// An integer of up to 18 digits in canonical form: no "-0", "01", "1.0" or "1e3".
     #[inline]
     fn integer(&mut self) -> Option<i64> {
         let negative = self.eat(b'-');
@@ -252,12 +252,12 @@ impl<'a> Scanner<'a> {
             number = number.wrapping_mul(10).wrapping_add(i64::from(digit - b'0'));
             self.0 = rest;
         }
-        let odd = match whole.len() - self.0.len() {
+        let is_unusual = match whole.len() - self.0.len() {
             0 | 19.. => true,
             1 => negative && number == 0,
             _ => whole.first() == Some(&b'0'),
         };
-        if odd || matches!(self.0, [b'.' | b'e' | b'E', ..]) {
+        if is_unusual || matches!(self.0, [b'.' | b'e' | b'E', ..]) {
             return None;
         }
         Some(if negative { -number } else { number })
@@ -419,9 +419,9 @@ pub fn encode(command: &Command<'_>) -> Option<Vec<u8>> {
 pub fn put_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     let mut rest = text.as_bytes();
-    while let Some((plain, [odd, behind @ ..])) = rest.split_at_checked(plain_length(rest)) {
+    while let Some((plain, [special, behind @ ..])) = rest.split_at_checked(plain_length(rest)) {
         out.extend_from_slice(plain);
-        put_escape(out, *odd);
+        put_escape(out, *special);
         rest = behind;
     }
     out.extend_from_slice(rest);

@@ -1,4 +1,4 @@
-//! The message record; its layout is drawn in `protocol/records/record.py`.
+//! Records to and from Python values; the layout is in `record_layout.rs`.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::from_utf8;
@@ -6,23 +6,18 @@ use std::str::from_utf8;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
-use crate::crc::body_crc;
-use crate::reader::Reader;
+use super::crc::body_crc;
+use super::record_layout::{
+    BORN_HOST_V6, HEAD_MAX, HEAD_WITHOUT_HOSTS, MAGIC_V1, MAGIC_V2, RecordHead, STORE_HOST_V6,
+    split_tail,
+};
 use crate::view::View;
-
-const MAGIC_V1: u32 = 0xDAA3_20A7;
-const MAGIC_V2: u32 = 0xDAA3_20AB;
-
-const BORN_HOST_V6: i32 = 1 << 4;
-const STORE_HOST_V6: i32 = 1 << 5;
-const HEAD_WITHOUT_HOSTS: usize = 72;
-const HEAD_MAX: usize = HEAD_WITHOUT_HOSTS + 2 * 20;
 
 // -- reading --------------------------------------------------------------------------------------
 
-/// What neighbouring records tend to share, kept so that one Python object serves them all.
+/// Topic and hosts of the record before: neighbours mostly have the same, as one Python object.
 #[derive(Default)]
-pub struct Shared<'py> {
+pub struct Neighbour<'py> {
     topic: Option<(Vec<u8>, Bound<'py, PyString>)>,
     born_host: Option<(Vec<u8>, Bound<'py, PyTuple>)>,
     store_host: Option<(Vec<u8>, Bound<'py, PyTuple>)>,
@@ -35,10 +30,10 @@ pub fn decode_all<'py>(
     read_body: bool,
 ) -> Option<Bound<'py, PyList>> {
     let records = PyList::empty(py);
-    let mut shared = Shared::default();
+    let mut neighbour = Neighbour::default();
     let mut start = 0;
     while start < view.len() {
-        let (fields, size) = decode(py, view, start, check_crc, read_body, &mut shared)?;
+        let (fields, size) = decode(py, view, start, check_crc, read_body, &mut neighbour)?;
         records.append(fields).ok()?;
         start += size;
     }
@@ -52,66 +47,39 @@ pub fn decode<'py>(
     start: usize,
     check_crc: bool,
     read_body: bool,
-    shared: &mut Shared<'py>,
+    neighbour: &mut Neighbour<'py>,
 ) -> Option<(Bound<'py, PyTuple>, usize)> {
-    let size = i32::from_be_bytes(view.array(start)?);
-    let record = view.part(start, start.checked_add(usize::try_from(size).ok()?)?)?;
-    let mut head = [0; HEAD_MAX];
-    record.copy_to(&mut head);
-    let mut reader = Reader(head.get(4..record.len().min(HEAD_MAX))?);
-    let magic = u32::from_be_bytes(reader.array()?);
-    if magic != MAGIC_V1 && magic != MAGIC_V2 {
+    let mut buffer = [0; HEAD_MAX];
+    let head = RecordHead::read(view, start, &mut buffer)?;
+    let (body_at, tail_at) = head.body_range()?;
+    let body = head.record.part(body_at, tail_at)?;
+    if check_crc && !head.has_crc_of(body) {
         return None;
     }
-    let crc = reader.i32()?;
-    let queue_id = reader.i32()?;
-    let flag = reader.i32()?;
-    let queue_offset = reader.i64()?;
-    let log_offset = reader.i64()?;
-    let sys_flag = reader.i32()?;
-    let born_time = reader.i64()?;
-    let born_host = reader.take(host_length(sys_flag, BORN_HOST_V6))?;
-    let store_time = reader.i64()?;
-    let store_host = reader.take(host_length(sys_flag, STORE_HOST_V6))?;
-    let reconsume_count = reader.i32()?;
-    let prepared_log_offset = reader.i64()?;
-    let body_length = usize::try_from(reader.i32()?).ok()?;
-
-    let body_at = HEAD_WITHOUT_HOSTS + born_host.len() + store_host.len();
-    let body = record.part(body_at, body_at.checked_add(body_length)?)?;
-    if check_crc && body_length > 0 && u32::try_from(crc).ok()? != body_crc(body) {
-        return None;
-    }
-    let tail = record.part(body_at + body_length, record.len())?.bytes();
-    let mut reader = Reader(&tail);
-    let topic_length = if magic == MAGIC_V2 { reader.i16()? } else { i16::from(reader.i8()?) };
-    let topic = reader.take(i32::from(topic_length))?;
-    let properties_length = reader.i16()?;
-    let properties = from_utf8(reader.take(i32::from(properties_length))?).ok()?;
-    if !reader.0.is_empty() {
-        return None;
-    }
+    let tail = head.record.part(tail_at, head.record.len())?.bytes();
+    let (topic, properties) = split_tail(&tail, head.is_v2)?;
+    let properties = from_utf8(properties).ok()?;
 
     let body = if read_body { body.to_python(py)? } else { PyBytes::new(py, b"") };
     let fields = [
-        shared_topic(py, &mut shared.topic, topic)?.into_any(),
+        shared_topic(py, &mut neighbour.topic, topic)?.into_any(),
         body.into_any(),
         decode_properties(py, properties)?.into_any(),
-        number(py, queue_id)?,
-        number(py, queue_offset)?,
-        number(py, log_offset)?,
-        number(py, flag)?,
-        number(py, sys_flag)?,
-        number(py, born_time)?,
-        shared_host(py, &mut shared.born_host, born_host)?.into_any(),
-        number(py, store_time)?,
-        shared_host(py, &mut shared.store_host, store_host)?.into_any(),
-        number(py, reconsume_count)?,
-        number(py, prepared_log_offset)?,
-        number(py, crc)?,
-        number(py, size)?,
+        number(py, head.queue_id)?,
+        number(py, head.queue_offset)?,
+        number(py, head.log_offset)?,
+        number(py, head.flag)?,
+        number(py, head.sys_flag)?,
+        number(py, head.born_time)?,
+        shared_host(py, &mut neighbour.born_host, head.born_host)?.into_any(),
+        number(py, head.store_time)?,
+        shared_host(py, &mut neighbour.store_host, head.store_host)?.into_any(),
+        number(py, head.reconsume_count)?,
+        number(py, head.prepared_log_offset)?,
+        number(py, head.crc)?,
+        number(py, head.size)?,
     ];
-    Some((PyTuple::new(py, fields).ok()?, record.len()))
+    Some((PyTuple::new(py, fields).ok()?, head.record.len()))
 }
 
 fn number<'py>(py: Python<'py>, value: impl Into<i64>) -> Option<Bound<'py, PyAny>> {
@@ -119,29 +87,25 @@ fn number<'py>(py: Python<'py>, value: impl Into<i64>) -> Option<Bound<'py, PyAn
     Some(number.into_any())
 }
 
-fn host_length(sys_flag: i32, bit: i32) -> i32 {
-    if sys_flag & bit == 0 { 8 } else { 20 }
-}
-
 fn shared_topic<'py>(
     py: Python<'py>,
-    kept: &mut Option<(Vec<u8>, Bound<'py, PyString>)>,
+    last: &mut Option<(Vec<u8>, Bound<'py, PyString>)>,
     raw: &[u8],
 ) -> Option<Bound<'py, PyString>> {
-    if let Some((_, topic)) = kept.as_ref().filter(|(known, _)| known == raw) {
+    if let Some((_, topic)) = last.as_ref().filter(|(known, _)| known == raw) {
         return Some(topic.clone());
     }
     let topic = PyString::new(py, from_utf8(raw).ok()?);
-    *kept = Some((raw.to_vec(), topic.clone()));
+    *last = Some((raw.to_vec(), topic.clone()));
     Some(topic)
 }
 
 fn shared_host<'py>(
     py: Python<'py>,
-    kept: &mut Option<(Vec<u8>, Bound<'py, PyTuple>)>,
+    last: &mut Option<(Vec<u8>, Bound<'py, PyTuple>)>,
     raw: &[u8],
 ) -> Option<Bound<'py, PyTuple>> {
-    if let Some((_, host)) = kept.as_ref().filter(|(known, _)| known == raw) {
+    if let Some((_, host)) = last.as_ref().filter(|(known, _)| known == raw) {
         return Some(host.clone());
     }
     let (address, port) = raw.split_last_chunk()?;
@@ -151,7 +115,7 @@ fn shared_host<'py>(
         _ => return None,
     };
     let host = (address, i32::from_be_bytes(*port)).into_pyobject(py).ok()?;
-    *kept = Some((raw.to_vec(), host.clone()));
+    *last = Some((raw.to_vec(), host.clone()));
     Some(host)
 }
 
@@ -188,7 +152,7 @@ pub struct Record<'a> {
     pub prepared_log_offset: i64,
 }
 
-/// How a record is laid out, and how long it is.
+/// Version and size of a record to write.
 #[derive(Clone, Copy)]
 pub struct Layout {
     pub size: usize,
@@ -198,7 +162,7 @@ pub struct Layout {
 }
 
 impl Record<'_> {
-    /// Declines what does not fit the lengths of a record.
+    /// None if a text or the record is too long for the layout.
     pub fn layout(&self, body_length: usize) -> Option<Layout> {
         let short_topic = i8::try_from(self.topic.len()).is_ok();
         i16::try_from(self.topic.len()).ok()?;
@@ -215,12 +179,11 @@ impl Record<'_> {
         Some(Layout { size, magic, sys_flag, body_length })
     }
 
-    /// How many bytes come before the body.
-    pub fn head_length(&self) -> usize {
+    fn head_length(&self) -> usize {
         HEAD_WITHOUT_HOSTS + self.born_host.len() + self.store_host.len()
     }
 
-    /// What comes before the body.
+    /// Appends what comes before the body.
     pub fn put_head(&self, layout: Layout, crc: u32, head: &mut Vec<u8>) -> Option<()> {
         head.extend(i32::try_from(layout.size).ok()?.to_be_bytes());
         head.extend(layout.magic.to_be_bytes());
@@ -240,7 +203,7 @@ impl Record<'_> {
         Some(())
     }
 
-    /// What comes behind it.
+    /// Appends what follows the body.
     pub fn put_tail(&self, tail: &mut Vec<u8>) -> Option<()> {
         match i8::try_from(self.topic.len()) {
             Ok(length) => tail.extend(length.to_be_bytes()),
@@ -264,11 +227,11 @@ pub fn encode<'py>(
     let mut tail = Vec::with_capacity(4 + record.topic.len() + record.properties.len());
     record.put_tail(&mut tail)?;
     PyBytes::new_with(py, layout.size, |target| {
-        let (head_room, rest) = target.split_at_mut(head.len());
-        let (body_room, tail_room) = rest.split_at_mut(body.len());
-        head_room.copy_from_slice(&head);
-        body.copy_to(body_room);
-        tail_room.copy_from_slice(&tail);
+        let (head_target, rest) = target.split_at_mut(head.len());
+        let (body_target, tail_target) = rest.split_at_mut(body.len());
+        head_target.copy_from_slice(&head);
+        body.copy_to(body_target);
+        tail_target.copy_from_slice(&tail);
         Ok(())
     })
     .ok()

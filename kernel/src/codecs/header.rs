@@ -1,4 +1,4 @@
-//! What both header encodings have in common.
+//! Types that both header encodings share.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
@@ -12,14 +12,14 @@ pub const LANGUAGES: [&str; 14] = [
 ];
 pub const LANGUAGE_OTHER: u8 = 7;
 
-/// What a server must know of a header before it looks at the ext fields.
+/// The fields of a header that come before the ext fields are read.
 pub struct Head {
     pub code: i32,
     pub flag: i32,
     pub opaque: i32,
 }
 
-/// A header that was read.
+/// A decoded header.
 pub struct Header<'py> {
     pub code: i32,
     pub language: u8,
@@ -30,7 +30,7 @@ pub struct Header<'py> {
     pub ext_fields: Option<Bound<'py, PyDict>>,
 }
 
-/// A header to write.
+/// A header to encode.
 pub struct Command<'a> {
     pub code: i32,
     pub language: i64,

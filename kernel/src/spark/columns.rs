@@ -1,16 +1,16 @@
 //! Records as columns: the buffers of Arrow arrays, by the contract of `spark/columns/without_kernel.py`.
 //!
-//! Numbers are written in the machine's own order, as Arrow wants them. Texts are an array of 32-bit
-//! offsets and their bytes behind each other; where a value may be missing a bit map tells. Records
-//! are taken apart first (`gather.rs`), then each column is written in one go, straight to where
-//! Python gets it, and so are bodies, whose checksums are taken there.
+//! Numbers are in the machine's byte order, as Arrow requires. Texts are an array of 32-bit offsets
+//! and the concatenated bytes, with a validity bit map where values may be missing. Records are
+//! parsed first (`parse.rs`); then each column is written in one go, directly into the object that
+//! Python gets. Bodies are copied there while parsing, and their checksums computed on the copy.
 
 use std::iter::repeat_n;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-use crate::gather::{Gathered, Row, Wanted, all_starts, body_bytes, hex_of};
+use super::parse::{Parsed, Row, Wanted, all_starts, body_bytes, hex_of};
 use crate::view::View;
 
 const START_BYTES: usize = 8;
@@ -34,7 +34,7 @@ enum Long {
     StoreTime,
 }
 
-/// A column to make; numbers are places in `Gathered::found`.
+/// A column; numbers are indexes into `Parsed::values`.
 #[derive(Clone, Copy)]
 enum Column {
     Int(Int),
@@ -50,7 +50,7 @@ enum Column {
     Body,
 }
 
-/// The wanted columns of records: those that begin at `starts`, or all that follow each other.
+/// The wanted columns of the records at `starts`, or of all consecutive records.
 pub fn decode<'py>(
     py: Python<'py>,
     view: View<'_>,
@@ -65,17 +65,17 @@ pub fn decode<'py>(
         Some(starts) => given_starts(starts)?,
         None => all_starts(view)?,
     };
-    let mut gathered = Gathered::new(wanted, starts.len());
+    let mut parsed = Parsed::new(wanted, starts.len());
     let bodies = if columns.iter().any(|column| matches!(column, Column::Body)) {
         let total = body_bytes(view, &starts)?;
-        Some(filled(py, total, |target| gathered.take_all(view, &starts, Some(target)))?)
+        Some(filled(py, total, |target| parsed.parse_all(view, &starts, Some(target)))?)
     } else {
-        gathered.take_all(view, &starts, None)?;
+        parsed.parse_all(view, &starts, None)?;
         None
     };
     let parts = PyList::empty(py);
     for column in columns {
-        parts.append(gathered.column(py, column, bodies.as_ref())?).ok()?;
+        parts.append(parsed.column(py, column, bodies.as_ref())?).ok()?;
     }
     Some((starts.len(), parts))
 }
@@ -88,7 +88,7 @@ fn given_starts(starts: &[u8]) -> Option<Vec<usize>> {
 }
 
 impl Column {
-    /// Notes in `wanted` what must be read for it.
+    /// The column of that name; adds what must be parsed for it to `wanted`.
     fn of(name: &str, wanted: &mut Wanted) -> Option<Self> {
         Some(match name {
             "queueId" => Self::Int(Int::QueueId),
@@ -119,7 +119,7 @@ impl Column {
 }
 
 impl Wanted {
-    /// The place of a property among those that are wanted.
+    /// Index of a property among the wanted ones.
     fn property(&mut self, name: &str) -> usize {
         self.with_pairs = true;
         let known = self.names.iter().position(|each| each == name.as_bytes());
@@ -132,7 +132,7 @@ impl Wanted {
 
 // -- columns --------------------------------------------------------------------------------------
 
-impl Gathered {
+impl Parsed {
     fn column<'py>(
         &self,
         py: Python<'py>,
@@ -184,17 +184,17 @@ impl Gathered {
         number: impl Fn(&Row) -> [u8; N],
     ) -> Option<Bound<'py, PyAny>> {
         let bytes = filled(py, self.rows.len().checked_mul(N)?, |target| {
-            for (place, row) in target.chunks_exact_mut(N).zip(&self.rows) {
-                place.copy_from_slice(&number(row));
+            for (slot, row) in target.chunks_exact_mut(N).zip(&self.rows) {
+                slot.copy_from_slice(&number(row));
             }
             Some(())
         })?;
         Some(bytes.into_any())
     }
 
-    /// The values of a property, a bit map with them if any is missing.
+    /// The values of a property, with a bit map if any is missing.
     fn property<'py>(&self, py: Python<'py>, index: usize) -> Option<Bound<'py, PyAny>> {
-        let (found, count) = (&self.found.get(index)?.0, self.rows.len());
+        let (found, count) = (&self.values.get(index)?.0, self.rows.len());
         let bits = if found.len() == count {
             None
         } else {
@@ -213,9 +213,9 @@ impl Gathered {
         Some((bits, ends, data).into_pyobject(py).ok()?.into_any())
     }
 
-    /// The value of a property for each row, nothing where it is missing.
+    /// The value of a property for each row, empty where it is missing.
     fn values(&self, index: usize) -> Option<impl Iterator<Item = &[u8]> + Clone> {
-        let mut found = self.found.get(index)?.0.iter().peekable();
+        let mut found = self.values.get(index)?.0.iter().peekable();
         let rows = 0..self.rows.len();
         Some(rows.map(move |row| {
             found.next_if(|(of, _)| *of == row).map_or(&[][..], |(_, value)| self.part(value))
@@ -224,7 +224,7 @@ impl Gathered {
 
     fn message_ids<'py>(&self, py: Python<'py>, index: usize) -> Option<Bound<'py, PyAny>> {
         let count = self.rows.len();
-        if self.found.get(index)?.0.len() == count {
+        if self.values.get(index)?.0.len() == count {
             return never_missing(py, self.values(index)?, count);
         }
         let others = self.offset_ids()?;
@@ -267,7 +267,7 @@ fn keys_of(text: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     text.split(|byte| *byte == b' ').filter(|key| !key.is_empty())
 }
 
-/// The broker's ids behind each other.
+/// Offset message ids, concatenated.
 struct Ids {
     data: Vec<u8>,
     stops: Vec<usize>,
@@ -276,8 +276,8 @@ struct Ids {
 impl Ids {
     fn iter(&self) -> impl Iterator<Item = &[u8]> + Clone {
         let firsts = repeat_n(0, 1).chain(self.stops.iter().copied());
-        let places = firsts.zip(&self.stops);
-        places.map(|(first, stop)| self.data.get(first..*stop).unwrap_or_default())
+        let ranges = firsts.zip(&self.stops);
+        ranges.map(|(first, stop)| self.data.get(first..*stop).unwrap_or_default())
     }
 }
 
@@ -297,7 +297,7 @@ impl Row {
         match kind {
             Long::QueueOffset => self.queue_offset,
             Long::PhysicalOffset => self.log_offset,
-            Long::PreparedOffset => self.prepared_offset,
+            Long::PreparedOffset => self.prepared_log_offset,
             Long::BornTime => self.born_time.saturating_mul(1000),
             Long::StoreTime => self.store_time.saturating_mul(1000),
         }
@@ -306,7 +306,7 @@ impl Row {
 
 // -- buffers --------------------------------------------------------------------------------------
 
-/// So many bytes, written by `write`; nothing if that declines.
+/// `length` bytes, written by `write`; None if that declines.
 fn filled<'py>(
     py: Python<'py>,
     length: usize,
@@ -321,7 +321,7 @@ fn filled<'py>(
     made.ok()
 }
 
-/// Where things that lie behind each other end; 0 comes first.
+/// End positions of concatenated values, with 0 before the first.
 fn ends<'py>(
     py: Python<'py>,
     mut lengths: impl Iterator<Item = usize>,
@@ -329,15 +329,15 @@ fn ends<'py>(
 ) -> Option<Bound<'py, PyBytes>> {
     filled(py, count.checked_add(1)?.checked_mul(4)?, |target| {
         let mut end = 0_usize;
-        for place in target.chunks_exact_mut(4).skip(1) {
+        for slot in target.chunks_exact_mut(4).skip(1) {
             end = end.checked_add(lengths.next()?)?;
-            place.copy_from_slice(&i32::try_from(end).ok()?.to_ne_bytes());
+            slot.copy_from_slice(&i32::try_from(end).ok()?.to_ne_bytes());
         }
         Some(())
     })
 }
 
-/// Texts: where they end, and their bytes.
+/// Texts: their end positions, and their bytes.
 fn texts<'a, 'py>(
     py: Python<'py>,
     texts: impl Iterator<Item = &'a [u8]> + Clone,
@@ -346,11 +346,11 @@ fn texts<'a, 'py>(
     let mut total = 0;
     let lengths = texts.clone().map(<[u8]>::len);
     let ends = ends(py, lengths.inspect(|length| total += length), count)?;
-    let data = filled(py, total, |mut room| {
+    let data = filled(py, total, |mut target| {
         for text in texts {
-            let (place, rest) = room.split_at_mut_checked(text.len())?;
-            place.copy_from_slice(text);
-            room = rest;
+            let (slot, rest) = target.split_at_mut_checked(text.len())?;
+            slot.copy_from_slice(text);
+            target = rest;
         }
         Some(())
     })?;

@@ -1,30 +1,23 @@
-//! Records taken apart: the fixed parts as rows, the texts behind each other in memory of ours.
+//! Parses records into rows: the fixed fields in a struct, the texts in one buffer.
 //!
-//! Everything about a record is checked here; whoever makes columns of the rows (`columns.rs`) goes
-//! through them once for each column, which is far quicker than through all columns for each row.
-//! Neighbours tend to have the same hosts and the same names of properties, so those of the record
-//! before are tried first.
+//! Every check of a record happens here. `columns.rs` then goes through the rows once per column,
+//! which is far faster than through all columns per row. Neighbouring records mostly have the same
+//! hosts and property names, so those of the record before are compared first.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 
-use crate::crc::body_crc;
-use crate::reader::Reader;
-use crate::texts::{find, is_text};
+use crate::codecs::record_layout::{
+    HEAD_MAX, HEAD_WITHOUT_HOSTS, RecordHead, body_length_at, split_tail,
+};
+use crate::codecs::text::{find, is_utf8};
 use crate::view::View;
 
-const MAGIC_V1: u32 = 0xDAA3_20A7;
-const MAGIC_V2: u32 = 0xDAA3_20AB;
-const BORN_HOST_V6: i32 = 1 << 4;
-const STORE_HOST_V6: i32 = 1 << 5;
-const HEAD_WITHOUT_HOSTS: usize = 72;
-const HEAD_MAX: usize = HEAD_WITHOUT_HOSTS + 2 * 20;
-const SYS_FLAG_AT: usize = 36;
 const NAMES_MAX: usize = 64;
-/// About what a record has behind its body; more is made room for as it comes.
+/// Typical length of a record's tail; the buffer grows if they are longer.
 const TEXT_BYTES: usize = 192;
 
-/// One record, all of it checked; texts lie in `Gathered::text`.
+/// One record that passed all checks; its texts are ranges of `Parsed::text`.
 pub struct Row {
     pub size: i32,
     pub crc: i32,
@@ -36,13 +29,13 @@ pub struct Row {
     pub born_time: i64,
     pub store_time: i64,
     pub reconsume_count: i32,
-    pub prepared_offset: i64,
+    pub prepared_log_offset: i64,
     pub body_length: usize,
-    /// Places in `Gathered::born_hosts` and `store_hosts`.
+    /// Indexes into `Parsed::born_hosts` and `store_hosts`.
     pub born_host: usize,
     pub store_host: usize,
     pub topic: Range<usize>,
-    /// Of `Gathered::pairs`.
+    /// Range of `Parsed::pairs`.
     pub pairs: Range<usize>,
 }
 
@@ -55,42 +48,42 @@ pub struct Pair {
 
 /// The values of one wanted property, by row; rows without it are left out.
 #[derive(Default)]
-pub struct Found(pub Vec<(usize, Range<usize>)>);
+pub struct Values(pub Vec<(usize, Range<usize>)>);
 
-/// What is to be read of records.
+/// The columns and checks that the caller wants.
 pub struct Wanted {
     pub check_crc: bool,
     /// Whether properties are read at all.
     pub with_pairs: bool,
-    /// Whether all of them are wanted, which declines names that come twice: those keep their
-    /// first place and their last value.
+    /// Whether all of them are wanted. Repeated names are declined then: in Python they have the
+    /// position of the first and the value of the last.
     pub all_pairs: bool,
     /// Properties that have a column of their own.
     pub names: Vec<Vec<u8>>,
 }
 
-/// An address: as text, and as the digits that begin an id.
+/// An address: as text, and as the hexadecimal digits that begin a message id.
 pub struct Host {
     raw: Vec<u8>,
     pub text: String,
     pub digits: Vec<u8>,
 }
 
-pub struct Gathered {
+pub struct Parsed {
     wanted: Wanted,
     pub rows: Vec<Row>,
     pub text: Vec<u8>,
     pub pairs: Vec<Pair>,
-    pub found: Vec<Found>,
+    pub values: Vec<Values>,
     pub born_hosts: Vec<Host>,
     pub store_hosts: Vec<Host>,
 }
 
-impl Gathered {
+impl Parsed {
     pub fn new(wanted: Wanted, count: usize) -> Self {
         let text_bytes = count.saturating_mul(TEXT_BYTES);
         Self {
-            found: wanted.names.iter().map(|_| Found::default()).collect(),
+            values: wanted.names.iter().map(|_| Values::default()).collect(),
             wanted,
             rows: Vec::with_capacity(count),
             text: Vec::with_capacity(text_bytes),
@@ -100,20 +93,20 @@ impl Gathered {
         }
     }
 
-    pub fn part(&self, place: &Range<usize>) -> &[u8] {
-        self.text.get(place.clone()).unwrap_or_default()
+    pub fn part(&self, range: &Range<usize>) -> &[u8] {
+        self.text.get(range.clone()).unwrap_or_default()
     }
 
-    /// Takes the records that begin at `starts`, their bodies to `room` if there is any.
-    pub fn take_all(
+    /// Parses the records at `starts`; copies their bodies to `bodies`, one after the other.
+    pub fn parse_all(
         &mut self,
         view: View<'_>,
         starts: &[usize],
-        mut room: Option<&mut [u8]>,
+        mut bodies: Option<&mut [u8]>,
     ) -> Option<()> {
         for start in starts {
-            let body_length = self.take(view, *start, room.as_deref_mut())?;
-            room = match room {
+            let body_length = self.parse(view, *start, bodies.as_deref_mut())?;
+            bodies = match bodies {
                 Some(rest) => Some(rest.get_mut(body_length..)?),
                 None => None,
             };
@@ -121,77 +114,51 @@ impl Gathered {
         Some(())
     }
 
-    /// Takes one record, its body to the beginning of `room`; answers the length of the body.
-    fn take(&mut self, view: View<'_>, start: usize, room: Option<&mut [u8]>) -> Option<usize> {
-        let size = i32::from_be_bytes(view.array(start)?);
-        let record = view.part(start, start.checked_add(usize::try_from(size).ok()?)?)?;
-        let mut head = [0; HEAD_MAX];
-        record.copy_to(&mut head);
-        let mut reader = Reader(head.get(4..record.len().min(HEAD_MAX))?);
-        let magic = u32::from_be_bytes(reader.array()?);
-        if magic != MAGIC_V1 && magic != MAGIC_V2 {
+    /// Parses one record, copies its body to the start of `target`, and returns the body's length.
+    fn parse(&mut self, view: View<'_>, start: usize, target: Option<&mut [u8]>) -> Option<usize> {
+        let mut buffer = [0; HEAD_MAX];
+        let head = RecordHead::read(view, start, &mut buffer)?;
+        let (body_at, tail_at) = head.body_range()?;
+        let mut body = head.record.part(body_at, tail_at)?;
+        if let Some(target) = target {
+            let target = target.get_mut(..head.body_length)?;
+            body.copy_to(target);
+            body = View::Bytes(target);
+        }
+        if self.wanted.check_crc && !head.has_crc_of(body) {
             return None;
         }
-        let crc = reader.i32()?;
-        let queue_id = reader.i32()?;
-        let flag = reader.i32()?;
-        let queue_offset = reader.i64()?;
-        let log_offset = reader.i64()?;
-        let sys_flag = reader.i32()?;
-        let born_time = reader.i64()?;
-        let born_host = reader.take(host_length(sys_flag, BORN_HOST_V6))?;
-        let store_time = reader.i64()?;
-        let store_host = reader.take(host_length(sys_flag, STORE_HOST_V6))?;
-        let reconsume_count = reader.i32()?;
-        let prepared_offset = reader.i64()?;
-        let body_length = usize::try_from(reader.i32()?).ok()?;
-
-        let body_at = HEAD_WITHOUT_HOSTS + born_host.len() + store_host.len();
-        let text_at = body_at.checked_add(body_length)?;
-        let mut body = record.part(body_at, text_at)?;
-        if let Some(room) = room {
-            let room = room.get_mut(..body_length)?;
-            body.copy_to(room);
-            body = View::Bytes(room);
-        }
-        if self.wanted.check_crc && body_length > 0 && u32::try_from(crc).ok()? != body_crc(body) {
-            return None;
-        }
-        let (topic, properties) =
-            self.take_text(record.part(text_at, record.len())?, magic == MAGIC_V2)?;
-        let pairs = self.take_pairs(properties)?;
+        let tail = head.record.part(tail_at, head.record.len())?;
+        let (topic, properties) = self.parse_tail(tail, head.is_v2)?;
+        let pairs = self.parse_pairs(properties)?;
         self.rows.push(Row {
-            size,
-            crc,
-            queue_id,
-            flag,
-            queue_offset,
-            log_offset,
-            sys_flag,
-            born_time,
-            store_time,
-            reconsume_count,
-            prepared_offset,
-            body_length,
-            born_host: host_place(&mut self.born_hosts, born_host)?,
-            store_host: host_place(&mut self.store_hosts, store_host)?,
+            size: head.size,
+            crc: head.crc,
+            queue_id: head.queue_id,
+            flag: head.flag,
+            queue_offset: head.queue_offset,
+            log_offset: head.log_offset,
+            sys_flag: head.sys_flag,
+            born_time: head.born_time,
+            store_time: head.store_time,
+            reconsume_count: head.reconsume_count,
+            prepared_log_offset: head.prepared_log_offset,
+            body_length: head.body_length,
+            born_host: host_index(&mut self.born_hosts, head.born_host)?,
+            store_host: host_index(&mut self.store_hosts, head.store_host)?,
             topic,
             pairs,
         });
-        Some(body_length)
+        Some(head.body_length)
     }
 
-    /// Copies what lies behind a body; answers where topic and properties are.
-    fn take_text(&mut self, tail: View<'_>, is_v2: bool) -> Option<(Range<usize>, Range<usize>)> {
+    /// Copies the tail of a record; returns the ranges of topic and properties in `text`.
+    fn parse_tail(&mut self, tail: View<'_>, is_v2: bool) -> Option<(Range<usize>, Range<usize>)> {
         let first = self.text.len();
         self.text.resize(first + tail.len(), 0);
         tail.copy_to(self.text.get_mut(first..)?);
-        let mut reader = Reader(self.text.get(first..)?);
-        let topic_length = if is_v2 { reader.i16()? } else { i16::from(reader.i8()?) };
-        let topic = reader.take(i32::from(topic_length))?;
-        let properties_length = reader.i16()?;
-        let properties = reader.take(i32::from(properties_length))?;
-        if !reader.0.is_empty() || !is_text(topic) || !is_text(properties) {
+        let (topic, properties) = split_tail(self.text.get(first..)?, is_v2)?;
+        if !is_utf8(topic) || !is_utf8(properties) {
             return None;
         }
         let stop = self.text.len();
@@ -202,8 +169,8 @@ impl Gathered {
 
     // -- properties ---------------------------------------------------------------------------
 
-    /// Finds the properties of a record; declines more than anybody sends.
-    fn take_pairs(&mut self, place: Range<usize>) -> Option<Range<usize>> {
+    /// Parses the properties of a record; None if there are more than any client sends.
+    fn parse_pairs(&mut self, range: Range<usize>) -> Option<Range<usize>> {
         let first = self.pairs.len();
         if !self.wanted.with_pairs {
             return Some(first..first);
@@ -211,11 +178,11 @@ impl Gathered {
         let row = self.rows.len();
         let before = self.rows.last().map_or(0..0, |row| row.pairs.clone());
         let mut like_before = true;
-        let mut start = place.start;
-        while start < place.end {
+        let mut start = range.start;
+        while start < range.end {
             let known = self.pairs.get(before.start + self.pairs.len() - first);
             let known = known.filter(|_| before.start + self.pairs.len() - first < before.end);
-            let text = self.text.get(start..place.end)?;
+            let text = self.text.get(start..range.end)?;
             let (middle, wanted) = match known.filter(|known| begins_with(self, text, known)) {
                 Some(known) => (known.name.len(), known.wanted),
                 None => {
@@ -232,7 +199,7 @@ impl Gathered {
             if middle > 0 && length > 1 {
                 let value = start + middle + 1..stop;
                 if let Some(index) = wanted {
-                    self.found.get_mut(index)?.put(row, value.clone());
+                    self.values.get_mut(index)?.put(row, value.clone());
                 }
                 self.pairs.push(Pair { name: start..start + middle, value, wanted });
             }
@@ -242,7 +209,7 @@ impl Gathered {
         if pairs.len() > NAMES_MAX {
             return None;
         }
-        // Names as before, in the same order, have been looked at.
+        // The same names in the same order as before were compared then.
         if self.wanted.all_pairs && !like_before && self.has_repeated(&pairs)? {
             return None;
         }
@@ -261,12 +228,12 @@ impl Gathered {
 
 /// Whether a text begins with the name of a known property and the separator behind it.
 #[inline]
-fn begins_with(gathered: &Gathered, text: &[u8], known: &Pair) -> bool {
+fn begins_with(parsed: &Parsed, text: &[u8], known: &Pair) -> bool {
     text.get(known.name.len()) == Some(&1)
-        && text.get(..known.name.len()) == gathered.text.get(known.name.clone())
+        && text.get(..known.name.len()) == parsed.text.get(known.name.clone())
 }
 
-impl Found {
+impl Values {
     /// Of a repeated name the last one counts.
     fn put(&mut self, row: usize, value: Range<usize>) {
         match self.0.last_mut() {
@@ -278,8 +245,8 @@ impl Found {
 
 // -- hosts ----------------------------------------------------------------------------------------
 
-/// The place of a host in the list, which it is put into unless it is the last one there.
-fn host_place(hosts: &mut Vec<Host>, raw: &[u8]) -> Option<usize> {
+/// Index of a host in the list; appended unless it is the last one.
+fn host_index(hosts: &mut Vec<Host>, raw: &[u8]) -> Option<usize> {
     if hosts.last().is_none_or(|last| last.raw != raw) {
         hosts.push(Host { raw: raw.to_vec(), text: host_text(raw)?, digits: hex(raw) });
     }
@@ -317,9 +284,9 @@ fn digit(value: u8) -> u8 {
     if value < 10 { b'0' + value } else { b'A' - 10 + value }
 }
 
-// -- places ---------------------------------------------------------------------------------------
+// -- positions ------------------------------------------------------------------------------------
 
-/// Where the records begin that follow each other in a buffer.
+/// Start positions of the consecutive records in a buffer.
 pub fn all_starts(view: View<'_>) -> Option<Vec<usize>> {
     let mut starts = Vec::new();
     let mut start = 0;
@@ -334,19 +301,7 @@ pub fn all_starts(view: View<'_>) -> Option<Vec<usize>> {
     Some(starts)
 }
 
-/// How long the bodies of records say that they are, together.
+/// The sum of the body lengths in the heads of records.
 pub fn body_bytes(view: View<'_>, starts: &[usize]) -> Option<usize> {
-    let mut total = 0_usize;
-    for start in starts {
-        let sys_flag = i32::from_be_bytes(view.array(start.checked_add(SYS_FLAG_AT)?)?);
-        let hosts = host_length(sys_flag, BORN_HOST_V6) + host_length(sys_flag, STORE_HOST_V6);
-        let at = HEAD_WITHOUT_HOSTS - 4 + usize::try_from(hosts).ok()?;
-        let length = i32::from_be_bytes(view.array(start.checked_add(at)?)?);
-        total = total.checked_add(usize::try_from(length).ok()?)?;
-    }
-    Some(total)
-}
-
-fn host_length(sys_flag: i32, bit: i32) -> i32 {
-    if sys_flag & bit == 0 { 8 } else { 20 }
+    starts.iter().try_fold(0_usize, |total, start| total.checked_add(body_length_at(view, *start)?))
 }

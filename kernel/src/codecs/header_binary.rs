@@ -6,9 +6,9 @@ use std::str::from_utf8;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
-use crate::header::{Command, Head, Header};
+use super::header::{Command, Head, Header};
+use super::text::is_utf8;
 use crate::reader::Reader;
-use crate::texts::is_text;
 
 pub fn decode<'py>(py: Python<'py>, header: &[u8]) -> Option<Header<'py>> {
     let parts = read(header)?;
@@ -31,8 +31,7 @@ pub fn decode<'py>(py: Python<'py>, header: &[u8]) -> Option<Header<'py>> {
     })
 }
 
-/// Reads a header without making anything of it: `field` gets the code and each ext field, all of
-/// them UTF-8.
+/// Reads a header without Python objects: `field` gets the code and each ext field, all UTF-8.
 pub fn scan<'a>(
     header: &'a [u8],
     mut field: impl FnMut(i32, &[u8], Cow<'a, [u8]>) -> Option<()>,
@@ -40,7 +39,7 @@ pub fn scan<'a>(
     let parts = read(header)?;
     let code = parts.head.code;
     each_pair(parts.ext_fields, |key, value| {
-        (is_text(key) && is_text(value)).then_some(())?;
+        (is_utf8(key) && is_utf8(value)).then_some(())?;
         field(code, key, Cow::Borrowed(value))
     })?;
     Some(parts.head)

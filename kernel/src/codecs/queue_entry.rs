@@ -1,0 +1,35 @@
+//! The entry of a consume queue: log offset, record size, tags code.
+
+pub const ENTRY_BYTES: usize = 20;
+
+/// The fields of an entry.
+#[derive(Clone, Copy)]
+pub struct QueueEntry {
+    pub log_offset: i64,
+    pub size: i32,
+    pub tags_code: i64,
+}
+
+impl QueueEntry {
+    #[inline]
+    pub fn encode(self) -> Option<[u8; ENTRY_BYTES]> {
+        let mut entry = [0; ENTRY_BYTES];
+        let (log_offset, rest) = entry.split_first_chunk_mut::<8>()?;
+        let (size, tags_code) = rest.split_first_chunk_mut::<4>()?;
+        *log_offset = self.log_offset.to_be_bytes();
+        *size = self.size.to_be_bytes();
+        tags_code.copy_from_slice(&self.tags_code.to_be_bytes());
+        Some(entry)
+    }
+
+    #[inline]
+    pub fn decode(entry: &[u8; ENTRY_BYTES]) -> Option<Self> {
+        let (log_offset, rest) = entry.split_first_chunk()?;
+        let (size, tags_code) = rest.split_first_chunk()?;
+        Some(Self {
+            log_offset: i64::from_be_bytes(*log_offset),
+            size: i32::from_be_bytes(*size),
+            tags_code: i64::from_be_bytes(*tags_code.first_chunk()?),
+        })
+    }
+}
