@@ -8,7 +8,7 @@ const SLOT_BYTES: usize = 4;
 const ITEM_BYTES: usize = 20;
 
 /// Writes item `number` and makes it the first of its slot; returns whether the slot was empty.
-#[inline]
+#[inline(always)]
 pub fn put_item(
     file: &Mapping,
     slot_count: usize,
@@ -39,7 +39,7 @@ pub fn put_item(
 }
 
 /// Seconds since the first item of a file, as its items hold them.
-#[inline]
+#[inline(always)]
 pub fn age_s(store_time: i64, begin_time: i64) -> i32 {
     let seconds = store_time.saturating_sub(begin_time) / 1000;
     i32::try_from(seconds.max(0)).unwrap_or(i32::MAX)

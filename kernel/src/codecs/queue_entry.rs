@@ -11,7 +11,7 @@ pub struct QueueEntry {
 }
 
 impl QueueEntry {
-    #[inline]
+    #[inline(always)]
     pub fn encode(self) -> Option<[u8; ENTRY_BYTES]> {
         let mut entry = [0; ENTRY_BYTES];
         let (log_offset, rest) = entry.split_first_chunk_mut::<8>()?;
@@ -22,7 +22,7 @@ impl QueueEntry {
         Some(entry)
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn decode(entry: &[u8; ENTRY_BYTES]) -> Option<Self> {
         let (log_offset, rest) = entry.split_first_chunk()?;
         let (size, tags_code) = rest.split_first_chunk()?;

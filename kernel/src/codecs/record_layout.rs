@@ -38,7 +38,7 @@ pub struct RecordHead<'h, 'v> {
 impl<'h, 'v> RecordHead<'h, 'v> {
     /// Reads the head of the record at `start`, copied into `buffer`; None if the record is not
     /// complete or has another magic number. Body and tail are not read.
-    #[inline]
+    #[inline(always)]
     pub fn read(view: View<'v>, start: usize, buffer: &'h mut [u8; HEAD_MAX]) -> Option<Self> {
         let size = i32::from_be_bytes(view.array(start)?);
         let record = view.part(start, start.checked_add(usize::try_from(size).ok()?)?)?;
@@ -82,21 +82,21 @@ impl<'h, 'v> RecordHead<'h, 'v> {
     }
 
     /// Start and end of the body in the record.
-    #[inline]
+    #[inline(always)]
     pub fn body_range(&self) -> Option<(usize, usize)> {
         let start = HEAD_WITHOUT_HOSTS + self.born_host.len() + self.store_host.len();
         Some((start, start.checked_add(self.body_length)?))
     }
 
     /// Whether the checksum of the body is right; an empty body has none.
-    #[inline]
+    #[inline(always)]
     pub fn has_crc_of(&self, body: View<'_>) -> bool {
         self.body_length == 0 || u32::try_from(self.crc).is_ok_and(|crc| crc == body_crc(body))
     }
 }
 
 /// Topic and properties in the tail of a record; None unless they fill it exactly.
-#[inline]
+#[inline(always)]
 pub fn split_tail(tail: &[u8], is_v2: bool) -> Option<(&[u8], &[u8])> {
     let mut reader = Reader(tail);
     let topic_length = if is_v2 { reader.i16()? } else { i16::from(reader.i8()?) };
@@ -114,6 +114,7 @@ pub fn body_length_at(view: View<'_>, start: usize) -> Option<usize> {
     usize::try_from(i32::from_be_bytes(view.array(start.checked_add(at)?)?)).ok()
 }
 
+#[inline(always)]
 fn host_length(sys_flag: i32, bit: i32) -> i32 {
     if sys_flag & bit == 0 { 8 } else { 20 }
 }

@@ -52,7 +52,7 @@ pub fn topic_hash(topic: &[u8]) -> i32 {
 
 /// The hash of a key in the index: positive. The smallest int has no positive counterpart and
 /// becomes 0, as in RocketMQ.
-#[inline]
+#[inline(always)]
 pub fn key_hash(topic_hash: i32, key: &[u8]) -> i32 {
     java_hash(topic_hash, key).checked_abs().unwrap_or(0)
 }

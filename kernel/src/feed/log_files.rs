@@ -22,6 +22,7 @@ pub struct LogFiles<'a> {
 
 impl<'l> LogFiles<'l> {
     /// The position of a record; None if its file was not granted.
+    #[inline(always)]
     pub fn find(&self, log_offset: i64, size: usize) -> Option<Piece> {
         let part = |first: i64, len: usize| {
             let start = usize::try_from(log_offset.checked_sub(first)?).ok()?;
@@ -167,6 +168,7 @@ pub struct RecordAt {
 }
 
 impl Piece {
+    #[inline(always)]
     pub fn continues_with(&self, next: &Self) -> bool {
         self.first == next.first && self.stop == next.start
     }

@@ -44,6 +44,7 @@ impl Topic {
 pub struct Filter(pub Option<Vec<i64>>);
 
 impl Filter {
+    #[inline(always)]
     pub fn accepts(&self, tags_code: i64) -> bool {
         self.0.as_ref().is_none_or(|codes| codes.contains(&tags_code))
     }
