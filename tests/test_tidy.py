@@ -151,7 +151,7 @@ def test_a_request_is_followed_through_at_most_eight_files() -> None:
 
 def test_every_file_with_tests_outside_the_gate_has_its_reason() -> None:
     rows = re.findall(r"^\| `(tests/\S+\.py)` \| .+ \| .+ \|$", CONTRIBUTING.read_text(), re.M)
-    marks = re.compile(r"mark\.full\b|\bEACH_(VERSION|TOOL|BACKEND)\b|\bgated\(|\bsome_of\(")
+    marks = re.compile(r"mark\.full\b|\bEACH_(VERSION|TOOL|BACKEND|CODEC)\b|\bgated\(|\bsome_of\(")
     outside = [
         str(path.relative_to(ROOT))
         for path in sorted((ROOT / "tests").rglob("*.py"))

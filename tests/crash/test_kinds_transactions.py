@@ -34,6 +34,7 @@ from tests.support.brokers import (
     peer_of,
 )
 from tests.support.crash_steps import Child, stepping_broker
+from tests.support.gate import EACH_CODEC
 from tests.support.ports import free_port
 from tianzhou.errors import RemotingError
 from tianzhou.names import CHECK_MAX_TOPIC
@@ -212,6 +213,7 @@ async def seen(reader: Peer, topic: str = "Orders") -> list[bytes]:
     return bodies_in(answer) if answer.code == ResponseCode.SUCCESS else []
 
 
+@pytest.mark.parametrize("codec", EACH_CODEC, indirect=True)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.__name__)
 async def test_killed_between_any_two_steps(tmp_path: Path, codec: str, scenario: Scenario) -> None:
     pure = codec == "pure"

@@ -12,6 +12,7 @@ from _pytest.mark import ParameterSet
 
 from tests.support.apache.backends import BACKENDS, OURS
 from tests.support.apache.jars import TOOLS_ONLY, VERSIONS
+from tianzhou.protocol import kernel
 
 NEWEST = VERSIONS[-1]
 """The version of Apache RocketMQ that `make test` runs."""
@@ -31,6 +32,8 @@ def some_of(values: Iterable[Any], every: int) -> list[ParameterSet]:
     ]
 
 
+EACH_CODEC = gated(("kernel", "pure"), {"kernel" if kernel.WHY_PURE is None else "pure"})
+"""For the fixture `codec` of slow tests: the gate has the kernel if there is one."""
 EACH_VERSION = gated(VERSIONS, {NEWEST})
 EACH_TOOL = gated((TOOLS_ONLY, NEWEST), {NEWEST})
 EACH_BACKEND = [
