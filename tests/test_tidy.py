@@ -167,7 +167,7 @@ FOLDER_FILES_MAX = 20
 FILE_LINES_ALLOWED = 500
 FOLDERS_ALLOWED = {"src/tianzhou/cli/commands": 21}
 """Folders with more files, and how many; entries may only go."""
-FILES_WITHOUT_REASON_MAX = 21
+FILES_WITHOUT_REASON_MAX = 12
 """Files over the limit whose head does not say why; may only fall."""
 
 
@@ -195,11 +195,11 @@ def test_a_long_file_says_why_in_its_head() -> None:
 # -- words -----------------------------------------------------------------------------------------
 
 ALLOWED_WORDS: dict[str, int] = {
-    "whoever": 86, "whom": 7, "nobody": 129, "somebody": 24, "someone": 8, "anybody": 6,
-    "everybody": 13, "him": 2, "told": 452, "twin": 23, "vouch": 2, "vain": 11, "let_go": 15,
-    "courier": 2, "turnstile": 13, "vigil": 2, "lookout": 0, "betterment": 1, "hotpath": 0,
-    "intake": 0, "lending": 29, "switchboard": 17, "pile": 2, "piles": 2, "pump": 11, "doubt": 36,
-    "doubts": 9, "odd": 25, "door": 3, "room": 308, "mend": 7, "soon": 66,
+    "whoever": 34, "whom": 4, "nobody": 49, "somebody": 12, "someone": 3, "anybody": 5,
+    "everybody": 10, "him": 0, "told": 232, "twin": 13, "vouch": 1, "vain": 3, "let_go": 6,
+    "courier": 0, "turnstile": 0, "vigil": 0, "lookout": 0, "betterment": 0, "hotpath": 0,
+    "intake": 0, "lending": 0, "switchboard": 17, "pile": 1, "piles": 0, "pump": 0, "doubt": 3,
+    "doubts": 0, "odd": 18, "door": 1, "room": 170, "mend": 1, "soon": 42,
 }  # fmt: skip
 """Words that hide more than they say, and how often each may stand in source and pages.
 
