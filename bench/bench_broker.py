@@ -1,11 +1,13 @@
-"""The broker next to Apache's: every work of the table, start-up, memory, idle CPU, two workers.
+"""Benchmark of the broker against Apache's: workloads, start-up, memory, idle CPU, two workers.
 
-One server runs at a time, with its nameserver; rounds of ours and of Apache's alternate. The loads
-come from generators written in C (`loads.py`); CPU is the server's own user and system time. Rounds
-in which the rest of the machine was busy are repeated a few times, and counted.
+One server runs at a time, with its nameserver; rounds of Tianzhou and Apache alternate. Load comes
+from generators written in C (`loads.py`); CPU is the user and system time of the server. Rounds
+with other load on the machine are repeated a few times, and counted.
 
-`python -m bench.bench_broker` prints one line per figure; `--work send-1k-64-16` runs one work,
-`--server pure` asks one server only.
+`python -m bench.bench_broker` prints one line per figure; `--work send-1k-64-16` runs one workload,
+`--server pure` measures one server only.
+
+Longer than 500 lines: the table of workloads and their measurement belong together.
 """
 
 import argparse
@@ -29,7 +31,7 @@ from bench.warm_memory import WarmMemory
 
 DISTURBED_ABOVE_CORES = 0.15
 STOLEN_ABOVE_CORES = 0.05
-"""What the host of a virtual machine may take for itself in a measurement that counts."""
+"""Cores that the host of a virtual machine may steal in a valid measurement."""
 REPEATS_MAX = 2
 QUEUES = 8
 TOPIC_QUEUES = 4
@@ -49,7 +51,7 @@ SERVERS: dict[str, Started] = {
     PURE: broker_servers.pure,
 }
 START_S = {OURS: 1.0, APACHE: 15.0, PURE: 1.0}
-"""About how long they take to start, for the estimate."""
+"""Start-up times of the servers, for the estimate."""
 
 Arguments = tuple[str, ...]
 
@@ -89,7 +91,7 @@ class Work:
 
 
 DISK_USED_MAX, DISK_FREE_BYTES = 55, 30 << 30
-"""Percent of the disk that may be used before, and room for the files of a run."""
+"""Maximum disk usage in percent before a run, and the space that a run needs."""
 
 
 def _send(size: int, conns: int, window: int, *more: str) -> Arguments:
@@ -196,9 +198,9 @@ class WorkersSample:
 
     @property
     def gain(self) -> float:
-        """How many times the messages two cores of workers would take, of what one core takes.
+        """The estimated throughput of two workers on two cores, relative to one worker.
 
-        By the CPU that a message costs: the generators run on the same cores, and would not.
+        Computed from the CPU per message, since the generators run on the same cores.
         """
         return 2 * self.one_cpu_us / self.two_cpu_us
 
@@ -257,7 +259,7 @@ class Plan:
 
     @property
     def step_s(self) -> float:
-        """About how long one work takes on one server."""
+        """Estimated duration of one workload on one server."""
         return self.warmup_s + self.duration_s + 0.5
 
     def works(self, server: str) -> list[Work]:
@@ -279,7 +281,7 @@ class Plan:
         return self.rounds * sum(len(self.works(server)) for server in SERVERS) // 3
 
     def expected_s(self) -> float:
-        """About how long all of it takes."""
+        """Estimated duration of the whole plan."""
         total_s = 3 * self.step_s + START_S[OURS] if self.wants_workers else 0.0
         for server in SERVERS:
             works = self.works(server)
@@ -320,7 +322,7 @@ def measure(plan: Plan = FULL) -> Results:
 
 
 def check_disk(directory: str) -> None:
-    """Refuse to measure where brokers would delete messages for want of room as they are read."""
+    """Fail if the disk is so full that brokers would delete messages while they are read."""
     usage = psutil.disk_usage(directory)
     if usage.percent > DISK_USED_MAX or usage.free < DISK_FREE_BYTES:
         raise SystemExit(
@@ -345,8 +347,8 @@ def _measure_server(
     prepare(programs, server, works, plan)
     expected_s = plan.prepare_s(server.name) + (plan.idle_s if plain else 0)
     progress.done(expected_s, f"{server.name}: started and prepared")
-    # Pulls come first. What lies further behind the end of the log than 40 % of the memory is given
-    # in small pieces, by both brokers; and who writes faster would be there sooner.
+    # Pulls come first: both brokers return messages that are further behind the end of the log than
+    # 40 % of the memory in small batches, and a faster server would get there sooner.
     for work in sorted(works, key=lambda work: (not work.pulls, work.sends)):
         if work.topics and work.sends:
             _prepare_topics(programs, server, work, plan)
@@ -372,7 +374,7 @@ def _measure_work(
     try:
         found = _run(programs, server, work, plan)
     except RuntimeError as e:
-        # A server that others keep from its work may refuse some of it. Twice is once too often.
+        # A server that other load starves may reject some requests; a second failure counts.
         say(f"{e}; once more")
         results.repeated_count += 1
         found = _run(programs, server, work, plan)
@@ -396,7 +398,7 @@ def _measure_work(
 
 
 def is_disturbed(load: Load) -> bool:
-    """Whether somebody else took more of the machine than counts as little."""
+    """Whether other load on the machine exceeded the limit."""
     others: float = load["other_cpu_cores"]
     stolen: float = load["stolen_cpu_cores"]
     return others > DISTURBED_ABOVE_CORES or stolen > STOLEN_ABOVE_CORES
@@ -422,7 +424,7 @@ def _loaded(programs: Programs, server: Measured, work: Work, plan: Plan) -> lis
         program, server, (*work.arguments, *plan.times), server, (*work.beside, *plan.times)
     )
     check_answers(server.name, both[1])
-    # The server's time cannot be told apart, so a message of either kind costs the same here.
+    # The server's CPU cannot be divided, so messages of both kinds count the same here.
     messages = sum(load["msgs"] for load in both)
     cpu_us = statistics.mean(load["server_cpu_s"] for load in both) * 1e6 / messages
     for load in both:
@@ -470,7 +472,7 @@ def _prepare_topics(programs: Programs, server: Measured, work: Work, plan: Plan
 
 
 def _measure_idle(server: Measured, results: Results, plan: Plan) -> None:
-    """Memory of both programs, and CPU, while nobody asks."""
+    """Memory and CPU of broker and nameserver without load."""
     processes = [psutil.Process(server.pid), psutil.Process(server.namesrv_pid)]
     mib = rss_mib(server.pid) + rss_mib(server.namesrv_pid)
     results.note(results.idle_mib, server.name, mib)
@@ -506,7 +508,7 @@ def _measure_workers(
 def _workers_sample(
     programs: Programs, memory: WarmMemory, plan: Plan
 ) -> tuple[WorkersSample, float]:
-    """A round, and the cores that the host took meanwhile."""
+    """A round, and the cores that the host stole meanwhile."""
     memory.settle()
     with broker_servers.two_workers(memory.adopt) as (one, other):
         for worker in (one, other):

@@ -1,14 +1,14 @@
-"""The client: messages per second and CPU per message, as one process sends them.
+"""Benchmark of the client: messages per second and CPU per message of one process.
 
     python -m bench.bench_client [--apache] [--seconds 5] [--rounds 3] [--profile WORK]
 
-Works, all with bodies of 1 KiB unless said: `loop` awaits each send before the next; `in flight`
-keeps many on their way by `submit`; `send_many` sends lists of 100; `linger` lets the producer make
-batches of what `submit` gives it (bodies of 1 KiB, and of 100 bytes). Then messages are consumed,
-see `bench/consuming.py`. CPU is this process's own.
+Workloads, with bodies of 1 KiB by default: `loop` awaits each send before the next; `in flight`
+sends with `submit`; `send_many` sends lists of 100; `linger` batches the messages of `submit`
+(bodies of 1 KiB and of 100 bytes). Consuming: see `bench/consuming.py`. CPU is that of this
+process.
 
-Every work has several rounds, and the one with the least CPU per message is told: what others do on
-the machine makes a round dearer, never cheaper. The stock client of Java does the same works.
+Of several rounds the one with the least CPU per message is reported: other load on the machine can
+only increase the cost. The Java client runs the same workloads.
 """
 
 import argparse
@@ -162,7 +162,7 @@ def namesrv_of(server: Measured) -> str:
 
 
 def measure_java(namesrv: str, server: str, seconds: float, rounds: int) -> list[Figure]:
-    """The stock client of Java at the same works; start-up and compiling are not counted."""
+    """The Java client with the same workloads, without start-up and JIT compilation."""
     done = run_java(
         broker_servers.APACHE_VERSION, "ClientBench", namesrv, str(seconds), str(_CONSUMED),
         str(rounds),
@@ -190,7 +190,7 @@ def java_figure(server: str, line: str) -> Figure:
 
 
 def measure(*, seconds: float, rounds: int = 3, apache: bool = False) -> list[Figure]:
-    """All works of both clients against our broker, and Apache's if asked for."""
+    """All workloads of both clients against Tianzhou's broker, and optionally Apache's."""
     figures: list[Figure] = []
     for start in [broker_servers.tianzhou, *([broker_servers.apache] if apache else [])]:
         with start() as server:
@@ -245,7 +245,7 @@ def _cells(figure: Figure | None) -> tuple[str, str]:
 
 
 def latency_rows(figures: Iterable[Figure]) -> list[list[str]]:
-    """How long a send takes that is awaited before the next."""
+    """Latency of sends, one at a time."""
     return [
         [figure.server, figure.client, f"{figure.p50_us:,.0f}", f"{figure.p99_us:,.0f}"]
         for figure in figures

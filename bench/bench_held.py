@@ -1,8 +1,7 @@
-"""What our broker costs while it holds things: connections, topics, waiting pulls; and how soon a
-message reaches a waiting pull, and a changed file of accounts its broker.
+"""Benchmark of a broker with idle connections, topics and long polls: memory and CPU; the latency
+of a message to a long poll, and of a changed ACL file.
 
-The figures are of one broker as a user starts it, over loopback. `python -m bench.bench_held`
-prints them.
+One broker with default settings, over loopback. `python -m bench.bench_held` prints the figures.
 """
 
 import asyncio
@@ -166,11 +165,11 @@ async def deliver(server: Measured, count: int) -> list[Figure]:
 
 
 async def change_accounts(port: int, file: Path, count: int) -> list[Figure]:
-    """How long a change of plain_acl.yml takes until requests are judged by it."""
+    """The time from a change of plain_acl.yml until it applies to requests."""
     times_ms: list[float] = []
     line = await dial(port)
     for number in range(count):
-        # Not in step with the broker's looks.
+        # Not synchronized with the broker's checks of the file.
         await asyncio.sleep(random.uniform(0.1, 0.4))
         is_open = number % 2 == 1
         started = time.perf_counter()
@@ -219,7 +218,7 @@ def figures(*, quick: bool) -> list[Figure]:
                    server.start_s),
             Figure("idle memory, nameserver and broker", "MiB", idle),
         ]  # fmt: skip
-        # Memory that one part gives back would hide what the next one takes, so the small go first.
+        # Memory freed by one part would hide the use of the next, so small parts run first.
         found += asyncio.run(hold_connections(server, quick))
         found += asyncio.run(hold_pulls(server, quick))
         found += asyncio.run(deliver(server, LATENCIES // 10 if quick else LATENCIES))

@@ -1,9 +1,11 @@
-"""Messages of special kinds: delay levels, the timer with a million waiting, transactions with a
-million open, a storm of retries, and all of them over sockets.
+"""Benchmark of special messages: delay levels, a million timer messages, a million open
+transactions, many retries, and all of them over sockets.
 
-Delivery is measured in this process, on a store of its own and on a clock that it sets, in CPU
-seconds of the thread that does the work. The storm, and the part that is called served, run against
-a broker as users start it. `--json` prints one line per figure.
+Delivery is measured in this process, with its own store and a simulated clock, in CPU seconds of
+the working thread. The retries, and the part named served, run against a broker with default
+settings. `--json` prints one line per figure.
+
+Longer than 500 lines: each kind of message has its own setup.
 """
 
 import argparse
@@ -63,12 +65,12 @@ IN_FLIGHT = 32
 SERVED_LEVELS_S = (1, 2, 3, 4)
 ARRIVAL_S_MAX = 120
 ROLL_LOOK_MS = 60_000
-"""So often the timer looks for messages that have waited long."""
+"""Interval at which the timer checks for messages with a long delay."""
 WINDOW_COUNT = 1_000
 """Plain sends of which the 99 % is taken; a second or two."""
 ALONE_WINDOWS = 10
 STOLEN_MAX_S = 0.02
-"""What the host may take in a window that counts: two of the system's ticks."""
+"""CPU that the host may steal in a valid window: two ticks of the system."""
 QUIET_WINDOWS_MIN = 3
 
 
@@ -203,7 +205,7 @@ def store_timed(store: MessageStore, one: Timer, now_ms: list[int], count: int) 
 
 
 def run_dry(one: Timer, now_ms: int) -> list[float]:
-    """Turns until there is nothing to do; how long each took, in seconds."""
+    """Run iterations until nothing is left; returns their durations in seconds."""
     took: list[float] = []
     while True:
         started = time.thread_time()
@@ -217,7 +219,7 @@ def run_dry(one: Timer, now_ms: int) -> list[float]:
 
 
 def storm(count: int) -> Iterator[Figure]:
-    """Plain sends, alone and beside consumers that give so many messages back."""
+    """Ordinary sends, alone and with consumers that return many messages for retry."""
     with tianzhou() as server:
         meter = Meter(server.pid)
         figures = asyncio.run(_storm(server.port, count))
@@ -232,7 +234,7 @@ async def _storm(port: int, count: int) -> list[Figure]:
     loop = asyncio.get_running_loop()
     # Another process gives back, so that what is measured is the broker. It has started before.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        # Where cores are few it must not keep them from the one that is measured.
+        # With few cores it must not take CPU from the measured process.
         await loop.run_in_executor(pool, _give_way)
         async with peer_of(f"127.0.0.1:{port}") as plain:
             sent = await plain.send("TopicStorm", BODY)
@@ -259,7 +261,7 @@ async def _storm(port: int, count: int) -> list[Figure]:
 
 
 def _give_way() -> None:
-    """Let whoever wakes have this processor at once; a low priority alone lasts out its slice."""
+    """Yield the CPU immediately to any other process; low priority alone keeps its time slice."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
@@ -269,15 +271,15 @@ class Window:
 
     took_s: list[float] = field(default_factory=list[float])
     stolen_s: float = 0.0
-    """How long the host kept processors away meanwhile."""
+    """CPU seconds that the host stole meanwhile."""
 
 
 class Sends:
-    """How long plain sends took, in windows of some seconds.
+    """Latency of ordinary sends, in windows of some seconds.
 
-    A virtual machine's host may take a processor away for a while, which says nothing of the
-    broker. So each window has a 99 % of its own, and the median of the windows is what counts.
-    Windows in which the host took more than very little are left out, unless nearly all are.
+    The host of a virtual machine may steal a CPU for a while, which is no property of the broker.
+    So each window has its own 99th percentile, and the median of the windows is the figure.
+    Windows with stolen CPU are dropped, unless nearly all have it.
     """
 
     def __init__(self) -> None:
@@ -366,7 +368,7 @@ async def _sends(peer: Peer, count: int) -> list[float]:
 
 @contextmanager
 def scratch_halves(directory: Path | None) -> Generator[tuple[MessageWriter, CheckLoop]]:
-    """A store that takes halves; no producer is there to be asked about them."""
+    """A store with half messages and no producer to check them with."""
     with tempfile.TemporaryDirectory(prefix="bench-kinds-", dir=directory) as made:
         pairs = {
             "storePathRootDir": made, "diskMaxUsedSpaceRatio": 95,
@@ -432,7 +434,7 @@ def transact(writer: MessageWriter, halves: Halves, prepared: dict[str, str]) ->
 
 
 def served(count: int) -> Iterator[Figure]:
-    """How late messages are, and how many of each kind a running broker takes a second."""
+    """Delivery delay and throughput of each kind on a running broker."""
     levels = " ".join(f"{seconds}s" for seconds in SERVED_LEVELS_S)
     with tianzhou(messageDelayLevel=levels) as server:
         meter = Meter(server.pid)

@@ -1,8 +1,7 @@
-"""The nameserver next to Apache's: route queries, CPU per query, memory, start-up.
+"""Benchmark of the nameserver against Apache's: route queries, CPU per query, memory, start-up.
 
-Both servers run on this machine at the same time and are loaded in turn, round by round, with the
-same frames; CPU is the server's own. `python -m bench.bench_namesrv --json` prints one line per
-figure.
+Both servers run at the same time on this machine; rounds of load with the same frames alternate
+between them. CPU is that of the server process. `--json` prints one line per figure.
 """
 
 import argparse
@@ -117,7 +116,7 @@ def wait_for_answer(port: int, deadline_s: float = 60) -> None:
 
 @contextmanager
 def registered(server: Server, shape: str) -> Generator[None]:
-    """All brokers registered over kept connections; closing them unregisters."""
+    """Register all brokers over persistent connections; closing these unregisters them."""
     with ExitStack() as stack:
         for broker in range(BROKERS):
             sock = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))

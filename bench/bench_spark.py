@@ -1,11 +1,11 @@
-"""Spark over topics: rows a second offline, through sockets, into topics; CPU beside Parquet.
+"""Benchmark of Spark: rows per second offline, over sockets and into topics; CPU against Parquet.
 
-A broker in a process of its own is sent messages of 1 KiB, which Spark on `local[2]` then reads
-through its sockets and, when it has ended, from its directory. Every figure is the median of some
-rounds after one that is thrown away; before the first, Spark reads the messages a few times, until
-the JVM has compiled what it runs. CPU is that of the JVM and all Python workers; that of the broker
-has a column of its own. The figures are written into docs/performance.md, with plots; `--quick`
-takes fewer messages and rounds and prints only, and so does `--json`, one line per figure.
+A broker in a separate process gets messages of 1 KiB; Spark on `local[2]` reads them over sockets
+and, after the broker has stopped, from its store directory. Every figure is the median of several
+rounds after a discarded one; before the first, Spark reads the messages a few times to warm up the
+JVM. CPU is that of the JVM and all Python workers; that of the broker has its own column. The
+figures are written into docs/performance.md, with plots; `--quick` uses fewer messages and rounds
+and only prints, as does `--json`, one line per figure.
 """
 
 import argparse
@@ -187,7 +187,7 @@ def load(reader: DataFrameReader) -> DataFrame:
 
 @contextmanager
 def broker(folder: Path) -> Generator[tuple[str, int]]:
-    """A cluster in a process of its own; gives the nameserver's address and the process's id."""
+    """A cluster in a separate process; yields the nameserver's address and the process id."""
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.bench_spark", "--serve", str(folder)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

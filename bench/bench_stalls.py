@@ -1,8 +1,8 @@
-"""How long a request of one connection waits while another connection sends an expensive one.
+"""Benchmark of event-loop stalls: how long other requests wait during an expensive one.
 
-A broker and a nameserver with large tables run in processes of their own, on the event loop that
-users have. One connection sends the requests of `costly_requests.py` one by one, another asks for
-the offset of a queue (or a route) all the time; its longest wait during each request is the figure.
+A broker and a nameserver with large tables run in separate processes, on the default event loop.
+One connection sends the requests of `costly_requests.py` in sequence; another continuously queries
+the offset of a queue (or a route). Its longest wait during each request is the figure.
 `python -m bench.bench_stalls` prints the table.
 """
 

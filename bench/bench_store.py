@@ -1,13 +1,13 @@
-"""The store through its door: appends, reads, group commit, recovery, start-up with many queues.
+"""Benchmark of the store: appends, reads, group commit, recovery, start-up with many queues.
 
-Everything runs in a temporary directory under `--directory` (default: the system's), which must
-be on the disk that is to be measured. CPU figures are of the writing thread; the machine's other
-work does not count in them, in the others it does. `--json` prints one line per figure.
+It runs in a temporary directory under `--directory` (default: the system's), which must be on the
+disk to be measured. CPU figures are those of the writing thread, unaffected by other load; all
+others are affected. `--json` prints one line per figure.
 
-Figures that depend on the kernel are measured twice, with it and, in a process of their own, with
-the pure twin; `--part` chooses some of them. `--large GIB` instead exercises a log of so many GiB
-with 20,000 queues: writing, memory, a start after a kill and a clean one, random reads. It needs
-that much room and a few minutes.
+Figures that depend on the kernel are measured with it and, in a separate process, in pure Python;
+`--part` selects figures. `--large GIB` tests a log of that size with 20,000 queues instead:
+writing, memory, start-up after a kill and after a clean stop, random reads. It needs that much disk
+space and a few minutes.
 """
 
 import argparse

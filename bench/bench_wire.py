@@ -1,8 +1,8 @@
-"""The codec of the wire: nanoseconds of CPU per frame and per record, kernel and pure twin.
+"""Benchmark of the wire codecs: CPU nanoseconds per frame and record, kernel and pure Python.
 
 The frame is a SEND_MESSAGE_V2 request with a body of 1 KiB as the Java client sends it; the pull
-reply holds 32 records of 1 KiB. Kernel and twin are called in turn, repeat by repeat, so that a
-disturbance of the machine falls on both. `--json` prints one line per figure.
+response has 32 records of 1 KiB. Kernel and pure Python alternate, so that other load on the
+machine affects both. `--json` prints one line per figure.
 """
 
 import argparse
@@ -54,7 +54,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A call to measure, by kernel and by twin, and how many frames or records one call handles."""
+    """A call to measure, in the kernel and in pure Python, and its number of frames or records."""
 
     what: str
     name: str
@@ -85,7 +85,7 @@ def cases() -> list[Case]:
 
 
 def measure(case: Case, repeats: int, budget_ms: int) -> list[Figure]:
-    """Medians over so many repeats, each about `budget_ms` long."""
+    """Medians over repeats of about `budget_ms` each."""
     calls: dict[str, Callable[..., object]] = {"pure": getattr(case.twin, case.name)}
     if kernel.WHY_PURE is None:
         calls = {"kernel": getattr(import_module("tianzhou_kernel"), case.name), **calls}

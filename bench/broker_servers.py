@@ -1,7 +1,7 @@
-"""The brokers that are measured: ours as a user starts it, and Apache's with a production heap.
+"""Starts the brokers to measure: Tianzhou with default settings, Apache with a production heap.
 
-Each comes with its nameserver, an empty store and RocketMQ's default sizes of files. Ours can be
-had without the compiled kernel, and as two workers, too.
+Each has its own nameserver, an empty store and RocketMQ's default file sizes. Tianzhou can also run
+without the compiled kernel, and with two workers.
 """
 
 import os
@@ -39,7 +39,7 @@ _WORKER_PORT_STEP = 10
 
 
 KeepFiles = Callable[[Path], None]
-"""Takes what it wants out of a directory that is about to be removed."""
+"""Moves files out of a directory that is about to be removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def _program(
         try:
             process.wait(60)
         except subprocess.TimeoutExpired:
-            # Thousands of queues on a busy disk take their time, and nobody reads them again.
+            # Removing thousands of queues on a busy disk takes long, and they are not read again.
             process.kill()
             process.wait()
 

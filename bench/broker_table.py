@@ -1,4 +1,4 @@
-"""The broker's results as tables and plots: one row for each work, with its aims beside it."""
+"""Results of the broker benchmark as tables and plots: one row per workload, with its targets."""
 
 import statistics
 from collections.abc import Callable
@@ -14,11 +14,11 @@ HEADS = [
 ]  # fmt: skip
 
 Row = tuple[str, Samples, Samples, Aims]
-"""What it is, ours, Apache's, and how much better ours should be."""
+"""Description, Tianzhou's samples, Apache's samples, and the targets of their ratios."""
 
 
 def rows_of(results: Results) -> list[Row]:
-    """Every work that both servers have done."""
+    """Every workload measured on both servers."""
     found: list[Row] = []
     for work in bench_broker.WORKS:
         names = [(work.name, work.meaning, OURS, work.aims)]
@@ -178,7 +178,7 @@ def noise(results: Results) -> str:
 
 
 def draw(results: Results, folder: Path, names: tuple[str, str]) -> None:
-    """CPU, throughput and latencies, ours beside Apache's."""
+    """Plots of CPU, throughput and latency, Tianzhou and Apache."""
 
     def bars(of: Callable[[Samples], list[float]]) -> list[tuple[str, float, float]]:
         return [

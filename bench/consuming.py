@@ -1,8 +1,8 @@
-"""Consuming as one process does it: messages of 1 KiB that wait in eight queues.
+"""Consumer workloads: one process consumes messages of 1 KiB from eight queues.
 
-`batches` has an async handler for lists of 32, `single` one for single messages, `threads` a plain
-function for lists of 32, `lite pull` polls. The clock runs from the first message to the last; CPU
-is this process's own.
+`batches` has an async handler for lists of 32, `single` an async handler for single messages,
+`threads` a blocking function for lists of 32, `lite pull` polls. Time is measured from the first
+message to the last; CPU is that of this process.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _TOPIC = "BenchConsume"
 _PATIENCE_S = 120.0
 
 Consume = Callable[[str, int], Awaitable[tuple[float, float]]]
-"""Consumes so many messages; gives wall and CPU seconds."""
+"""Consumes a number of messages; returns wall and CPU seconds."""
 
 
 async def fill(namesrv: str, message_count: int) -> None:
@@ -41,7 +41,7 @@ async def fill(namesrv: str, message_count: int) -> None:
 
 
 class _Meter:
-    """Counts messages and takes the times."""
+    """Counts messages and measures times."""
 
     def __init__(self, message_count: int) -> None:
         self.left_count = message_count

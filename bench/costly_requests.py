@@ -1,8 +1,10 @@
-"""The most expensive legal requests of every code, and servers with large tables to send them to.
+"""The most expensive valid request of every code, and servers with large tables for them.
 
-One table for two users: `integration/servers/test_request_cost.py` bounds what each costs the event
-loop, `bench_stalls.py` measures how long others wait meanwhile. A code without an entry fails the
-test. Requests that change something are made so that they can be sent once, in this order.
+The table has two users: `test_request_cost.py` bounds the cost of each on the event loop, and
+`bench_stalls.py` measures how long other requests wait meanwhile. A code without an entry fails the
+test. Requests that change state can be sent once, in this order.
+
+Longer than 500 lines: one table with an entry for every request code.
 """
 
 import base64
@@ -94,7 +96,7 @@ class World:
 
 
 class _Gone:
-    """Takes the place of a connection in the tables of clients."""
+    """Stands in for a connection in the tables of clients."""
 
     peer = "192.0.2.1:1"
     closed = True
@@ -182,7 +184,7 @@ async def _fill_store(peer: Peer) -> World:
 
 
 def sql(terms: int = 480) -> str:
-    """A filter that is true of nothing, and has to look at each of its terms to know it."""
+    """A filter that matches nothing, after evaluating each of its terms."""
     return " OR ".join(f"name{number}='no'" for number in range(terms))
 
 

@@ -1,9 +1,9 @@
-"""The load generators, and what is prepared for them.
+"""Builds and runs the load generators.
 
-Two programs in C that know nothing of the servers: mqload (one topic, or batches; its source is
-looked for where MQLOAD_SOURCE says, else in ../shared/bench) and topicload beside this file (many
-topics, pulls with a filter). Each is one process with one thread. Two of them can run at once, on
-one server or on one each; then the CPU of both is kept out of what "others" on the machine used.
+Two C programs, independent of the servers: mqload (one topic, or batches; its source is the file in
+MQLOAD_SOURCE, else in ../shared/bench) and topicload in this folder (many topics, filtered pulls).
+Each is one process with one thread. Two can run at the same time, on one server or on one each; the
+CPU of both does not count as load of other processes.
 """
 
 import json
@@ -31,14 +31,14 @@ DEADLINE_S = 300
 TAG_COUNT = 100
 BATCH_SIZE = 32
 RECORD_BYTES = 1024 + 88 + 1 + 9 + 2 + 110
-"""About what a message of 1 KiB takes in a log: body, head, topic, properties."""
+"""Approximate size of a 1 KiB message in the log: body, header, topic, properties."""
 DEVICE_FILE_BYTES = 1 << 30
 
 _BATCH_CODE, _CREATE_TOPIC_LIST = 320, 18
 _TOPICS_A_REQUEST = 500
 
 Load = dict[str, Any]
-"""What a generator tells."""
+"""The output of a generator."""
 
 
 @dataclass(frozen=True, slots=True)

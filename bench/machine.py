@@ -1,4 +1,4 @@
-"""What a benchmark must know of the machine: CPU of processes, and how busy everyone else was."""
+"""CPU and memory of processes, and the CPU used by the rest of the machine."""
 
 import statistics
 import time
@@ -20,7 +20,7 @@ class Usage:
 
 
 class Meter:
-    """Measures one process, and what neither it nor this process used."""
+    """Measures the CPU of one process, and that of all others except this one."""
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
@@ -45,7 +45,7 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def stolen_cpu_s() -> float:
-    """CPU seconds that the host of a virtual machine has kept for others, as far as it tells."""
+    """CPU seconds stolen by the host of a virtual machine, as far as it reports them."""
     return float(getattr(psutil.cpu_times(), "steal", 0.0))
 
 

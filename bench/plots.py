@@ -17,11 +17,11 @@ _OURS, _THEIRS = "#c0392b", "#7f8c8d"
 
 
 Bars = Sequence[tuple[str, float, float]]
-"""Label, ours, theirs."""
+"""Label, Tianzhou's value, Apache's value."""
 
 
 class Bar(NamedTuple):
-    """A value of some series, and what it should be."""
+    """A value of a series, and its target."""
 
     series: str
     value: float
@@ -67,9 +67,9 @@ def panels(
 
 
 def marked(path: Path, title: str, unit: str, groups: Sequence[Group], form: str) -> None:
-    """Groups of bars with marks where they should end, and beside them their values in some form.
+    """Groups of bars with marks at their targets, and their values as text beside them.
 
-    The series that comes last is what the others are compared with.
+    The last series is the reference of the others.
     """
     series = list(dict.fromkeys(bar.series for _, bars in groups for bar in bars))
     colors = dict(zip(series, _SHADES, strict=False)) | {series[-1]: _THEIRS}
@@ -80,7 +80,7 @@ def marked(path: Path, title: str, unit: str, groups: Sequence[Group], form: str
         labels.append((place + (len(bars) - 1) / 2, label))
         for bar in bars:
             axes.barh(place, bar.value, 0.9, color=colors[bar.series])
-            # In a column of their own: behind a bar there may be its mark.
+            # In a separate column: the mark may be at the end of the bar.
             axes.text(
                 1.1, place, form.format(bar.value), ha="right", va="center", fontsize=8,
                 transform=axes.get_yaxis_transform(),
@@ -111,7 +111,7 @@ def _save(figure: Figure, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # Without a date and with a fixed seed for ids, the same figures give the same file.
     mpl.rcParams["svg.hashsalt"] = "tianzhou"
-    # Words are written as words, in the font of whoever reads the page.
+    # Text stays text, in the font of the reader's browser.
     mpl.rcParams["svg.fonttype"] = "none"
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)

@@ -1,11 +1,11 @@
-"""How far a benchmark is: what it does now, how long it has run, how long it will about take."""
+"""Progress lines of a benchmark: current step, elapsed and remaining time."""
 
 import sys
 import time
 
 
 def say(text: str) -> None:
-    """One line for whoever waits."""
+    """Print a progress line."""
     sys.stderr.write(f"bench: {text}\n")
     sys.stderr.flush()
 
@@ -15,7 +15,7 @@ def minutes(seconds: float) -> str:
 
 
 class Progress:
-    """Steps with expected durations; what they really take corrects the estimate."""
+    """Steps with expected durations; actual durations correct the estimate."""
 
     def __init__(self, expected_s: float) -> None:
         self._left_s = expected_s
@@ -23,9 +23,9 @@ class Progress:
         self._started_s = time.monotonic()
 
     def done(self, expected_s: float, text: str) -> None:
-        """Tell that a step is over that was expected to take so long."""
+        """Report the end of a step with this expected duration."""
         self._left_s = max(self._left_s - expected_s, 0.0)
         self._expected_s += expected_s
-        gone_s = time.monotonic() - self._started_s
-        left_s = self._left_s * max(gone_s / self._expected_s, 0.5)
-        say(f"{text}  [{minutes(gone_s)} gone, about {minutes(left_s)} left]")
+        elapsed_s = time.monotonic() - self._started_s
+        left_s = self._left_s * max(elapsed_s / self._expected_s, 0.5)
+        say(f"{text}  [{minutes(elapsed_s)} elapsed, about {minutes(left_s)} left]")

@@ -1,7 +1,7 @@
-"""A bounded load of route queries on a nameserver, over raw loopback sockets.
+"""Load generator for route queries of a nameserver, over raw loopback sockets.
 
-The generator knows nothing of the server under test: it sends prepared frames, keeps a fixed number
-in flight on each connection, and counts answers by their length prefix.
+It is independent of the server under test: it sends prepared frames with a fixed number in flight
+per connection, and counts responses by their length prefix.
 """
 
 import json

@@ -1,8 +1,23 @@
-"""`make bench`: every benchmark in one go, on one machine, written into docs/performance.md.
+"""Run all benchmarks on this machine and write the results into docs/performance.md.
 
-Each benchmark fills a part of that page between two comments; the words around them are written by
-hand. `--quick` prints the same tables from short rounds and writes nothing. `--only broker --rounds
-2 --seconds 3` is the comparison with Apache's broker in about ten minutes.
+Each benchmark replaces its tables on that page, between two comments; the text around them is
+edited manually. Run on an otherwise idle machine: rounds with other load are repeated.
+
+examples:
+  make bench                                                all, about an hour; updates the page
+  python -m bench.run --quick                               all, a few minutes; prints only
+  python -m bench.run --quick --only wire                   one benchmark, a few seconds
+  python -m bench.run --only broker --rounds 2 --seconds 3  comparison with Apache, ten minutes
+
+benchmarks:
+  wire      CPU per frame and record: kernel and pure Python
+  namesrv   route queries, memory and start-up, compared with Apache's nameserver
+  store     appends, reads, group commit, recovery
+  broker    sends and pulls, memory, idle CPU, compared with Apache's broker
+  held      cost of idle connections, topics and long polls; long-poll latency
+  kinds     delayed, timer and transactional messages, retries
+  stalls    longest wait of other requests during the most expensive ones
+  client    sending and consuming in one process, compared with the Java client
 """
 
 import argparse
@@ -51,7 +66,7 @@ def spread(median: float, low: float, high: float) -> str:
 
 
 def git(*arguments: str) -> str:
-    """What git says here; nothing outside a checkout."""
+    """The output of a git command; empty outside a checkout."""
     asked = subprocess.run(
         ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -59,9 +74,9 @@ def git(*arguments: str) -> str:
 
 
 def conditions(*, quick: bool) -> str:
-    """Where and of what the figures are; nothing in it names a machine."""
+    """Commit, versions and cores of a measurement, without the name of the machine."""
     commit = git("rev-parse", "--short", "HEAD")
-    # The page and the plots that are being written do not make the code another one.
+    # Changes of the page and plots written here do not count as changes of the code.
     if git("status", "--porcelain", "--", ".", ":!docs/performance.md", ":!docs/plots"):
         commit += " with changes"
     rounds = "short rounds" if quick else "full rounds"
@@ -116,12 +131,12 @@ def broker(*, quick: bool, plan: bench_broker.Plan = bench_broker.FULL) -> str:
     apache = f"Apache {broker_servers.APACHE_VERSION}"
     if not quick:
         broker_table.draw(results, PLOTS, ("Tianzhou", apache))
-    works = table(broker_table.HEADS, map(broker_table.cells_of, broker_table.rows_of(results)))
+    workloads = table(broker_table.HEADS, map(broker_table.cells_of, broker_table.rows_of(results)))
     others = table(broker_table.OTHER_HEADS, broker_table.other_rows(results))
-    told = (
+    summary = (
         f"{plan.rounds} rounds of {plan.duration_s:g} s. " if not quick else ""
     ) + broker_table.noise(results)
-    return f"{apache}. {told} {SPREAD}{works}\n\n{others}"
+    return f"{apache}. {summary} {SPREAD}{workloads}\n\n{others}"
 
 
 def held(*, quick: bool) -> str:
@@ -144,9 +159,9 @@ def client(*, quick: bool) -> str:
     )
     rounds = "One round each." if quick else "The best of three rounds each."
     return (
-        f"{rounds} Ratios above 1 are in our favour.\n\n"
+        f"{rounds} Ratios above 1: Tianzhou is better.\n\n"
         f"{table(bench_client.HEADS, bench_client.rows(found))}\n\n"
-        "How long a send of 1 KiB takes that is awaited before the next:\n\n"
+        "Latency of a 1 KiB send, one at a time:\n\n"
         f"{table(bench_client.LATENCY_HEADS, bench_client.latency_rows(found))}"
     )
 
@@ -154,10 +169,10 @@ def client(*, quick: bool) -> str:
 def stalls(*, quick: bool) -> str:
     found = bench_stalls.measure(quick=quick)
     rounds = 1 if quick else bench_stalls.ROUNDS
-    told = table(bench_stalls.HEADS, bench_stalls.rows(found))
+    waits = table(bench_stalls.HEADS, bench_stalls.rows(found))
     return (
-        f"{len(found)} requests, of each the best of {rounds} rounds. The longest wait of all: "
-        f"{found[0].wait_ms:.1f} ms.\n\n{told}"
+        f"{len(found)} requests, the best of {rounds} rounds of each. The longest wait: "
+        f"{found[0].wait_ms:.1f} ms.\n\n{waits}"
     )
 
 
@@ -183,7 +198,7 @@ EXPECTED_S: dict[str, tuple[float, float]] = {
     "stalls": (75, 25),
     "client": (600, 60),
 }
-"""About how long each takes, in full and in short, for the estimate; the broker's has its own."""
+"""Expected durations, full and quick, for the estimate; that of the broker is computed."""
 
 
 def write_part(name: str, text: str) -> None:
@@ -191,7 +206,10 @@ def write_part(name: str, text: str) -> None:
     pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
     page, count = pattern.subn(lambda found: f"{found[1]}{text}\n{found[2]}", page)
     if count != 1:
-        raise SystemExit(f"bench: docs/performance.md has {count} places for {name}, not one")
+        raise SystemExit(
+            f"bench: docs/performance.md needs one <!-- {name} --> ... <!-- end of {name} -->, "
+            f"it has {count}"
+        )
     PAGE.write_text(page)
 
 
@@ -200,13 +218,21 @@ def _end(number: int, _: FrameType | None) -> NoReturn:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="short rounds, printed, not written")
-    parser.add_argument("--only", choices=PARTS, help="one benchmark")
-    parser.add_argument("--rounds", type=int, default=3, help="of the broker's works (3)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each of these (5)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="short rounds; print the tables, change no file"
+    )
+    parser.add_argument("--only", choices=PARTS, metavar="NAME", help="run one benchmark")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="rounds of each broker workload (default 3)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, help="duration of such a round (default 5)"
+    )
     options = parser.parse_args()
-    # Whoever stops it gets the servers stopped and their files removed, too.
+    # SIGTERM also stops the servers and removes their files.
     signal.signal(signal.SIGTERM, _end)
     plan = bench_broker.plan_of(options.rounds, options.seconds)
     parts = PARTS | {"broker": partial(broker, plan=plan)}
@@ -216,11 +242,11 @@ def main() -> int:
     if "broker" in chosen and not quick:
         expected_s["broker"] = plan.expected_s()
     progress = Progress(sum(expected_s.values()))
-    say(f"{len(chosen)} parts, about {minutes(sum(expected_s.values()))} on a quiet machine")
-    told = conditions(quick=quick)
+    say(f"{len(chosen)} benchmarks, about {minutes(sum(expected_s.values()))} on an idle machine")
+    header = conditions(quick=quick)
     for number, (name, measure) in enumerate(chosen.items(), 1):
-        say(f"{name}, part {number} of {len(chosen)}, about {minutes(expected_s[name])}")
-        text = f"{told}\n\n{measure(quick=quick)}"
+        say(f"{name}, {number} of {len(chosen)}, about {minutes(expected_s[name])}")
+        text = f"{header}\n\n{measure(quick=quick)}"
         print(f"\n{text}", flush=True)
         if not quick:
             write_part(name, text)

@@ -1,4 +1,4 @@
-"""The figures of Spark as plots: rows a second of each query, and of writing, with their aims."""
+"""Plots of the Spark benchmark: rows per second of queries and writes, with their targets."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,11 +22,11 @@ RATE_AIMS: Mapping[str, float] = {
     SINK: 50_000,
 }
 PUSHED_TIMES = 3
-"""As fast as filtering in Spark is what pushing a tag down should be, so many times."""
+"""Target: the option tags is this many times faster than a filter in Spark."""
 SOCKETS_SHARE = 0.5
-"""Of the rate offline, through sockets."""
+"""Target: the rate over sockets, relative to offline."""
 CPU_TIMES = 3
-"""Of the CPU of Spark reading Parquet, at most."""
+"""Target: at most this many times the CPU of Spark reading Parquet."""
 
 Values = Mapping[str, float]
 """Figures by their names, `way: query`."""
@@ -74,7 +74,7 @@ def write_groups(rates: Values) -> list[Group]:
 
 
 def cpu_groups(cpu_us: Values) -> list[Group]:
-    """The queries offline, beside the same of Parquet."""
+    """The offline queries compared with the same queries on Parquet."""
     groups: list[Group] = []
     for query in (ALL, SUM, GROUP):
         ours, theirs = (cpu_us.get(f"{way}: {query}") for way in (OFFLINE, PARQUET))

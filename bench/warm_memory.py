@@ -1,16 +1,15 @@
-"""Free memory that is cheap to use, as on a machine that has been up for long.
+"""Keeps the page cache filled, so that free memory is cheap to allocate, as on a long-running host.
 
-Hosts of virtual machines take free memory back. The first touch of a page that was free for some
-seconds then costs several times the usual (on one such machine 17 us instead of 2.5), and a server
-that writes faster reaches such pages sooner: after some gigabytes a message of 1 KiB cost twice as
-much, for no fault of the server. A broker in use does not meet this, because the page cache has
-filled its machine's memory long ago.
+Hosts of virtual machines reclaim free memory. The first access to a page that was free for some
+seconds then costs several times more (on one such machine 17 us instead of 2.5), and a faster
+server reaches such pages sooner: after some gigabytes a message of 1 KiB cost twice as much. A
+broker in production is not affected, because the page cache has filled the memory long before.
 
-So the benchmark fills the page cache itself, with the pages of a sparse file, and gives them up
-piece by piece just before they are needed. What servers leave behind is handled alike: their log
-files stay in memory until somebody needs it. All these are file pages on purpose: memory that a
-process holds would lower the kernel's limit of unwritten pages, and the servers would be held up.
-The file is mapped: some machines throw out what no process maps and nobody has read for a minute.
+So the benchmark fills the page cache with the pages of a sparse file, and releases them piece by
+piece just before they are needed. Log files of stopped servers are handled the same way: they stay
+in memory until it is needed. All these are file pages on purpose: anonymous memory would lower the
+kernel's limit of dirty pages and throttle the servers. The file is mapped, because some machines
+evict pages that no process maps or has read for a minute.
 """
 
 import mmap
@@ -27,14 +26,14 @@ from bench.progress import say
 
 PIECE_BYTES = 64 << 20
 LOW_BYTES, HIGH_BYTES = 512 << 20, 768 << 20
-"""Less free memory than the first: pieces are given up. More than the second: they are taken."""
+"""Below the first amount of free memory pieces are released, above the second allocated."""
 HELD_MAX_BYTES = 40 << 30
 LOOK_S = 0.02
 _READ_BYTES = 1 << 20
 
 
 def pieces_to_take(free_bytes: int, held_bytes: int, held_max_bytes: int) -> int:
-    """How many pieces to take, or to give up if negative."""
+    """How many pieces to allocate, or to release if negative."""
     if free_bytes < LOW_BYTES:
         return -min(held_bytes // PIECE_BYTES, -(-(LOW_BYTES - free_bytes) // PIECE_BYTES))
     if free_bytes > HIGH_BYTES:
@@ -44,7 +43,7 @@ def pieces_to_take(free_bytes: int, held_bytes: int, held_max_bytes: int) -> int
 
 
 class Cache:
-    """File pages that are held in memory: of a sparse file, and of files that nobody reads."""
+    """File pages held in memory: of a sparse file, and of files of stopped servers."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -69,7 +68,7 @@ class Cache:
         self._sparse_bytes += PIECE_BYTES
 
     def give_up(self) -> None:
-        """Let one piece go, of the files that take room on the disk first."""
+        """Release one piece, first of the files that use disk space."""
         if self._left:
             path = self._left[-1]
             rest_bytes = path.stat().st_size - PIECE_BYTES
@@ -85,7 +84,7 @@ class Cache:
         )
 
     def adopt(self, directory: Path) -> None:
-        """Keep the large files below a directory, which is about to be removed."""
+        """Adopt the large files of a directory that is about to be removed."""
         for path in sorted(directory.rglob("*")):
             if path.is_file() and path.stat().st_size >= PIECE_BYTES:
                 self._left_count += 1
@@ -117,7 +116,7 @@ class WarmMemory:
                 for _ in range(-wanted):
                     self._cache.give_up()
                 if wanted > 0:
-                    # One at a time, since others may need memory meanwhile.
+                    # One at a time, since other processes may need memory meanwhile.
                     self._cache.take()
             if wanted <= 0:
                 self._settled.set()
@@ -129,7 +128,7 @@ class WarmMemory:
         self._settled.wait()
 
     def adopt(self, directory: Path) -> None:
-        """Keep what a server leaves behind in memory for as long as there is room."""
+        """Keep the files of a stopped server in memory as long as there is enough."""
         with self._turn:
             self._cache.adopt(directory)
 
@@ -140,7 +139,7 @@ class WarmMemory:
 
 @contextmanager
 def kept(held_max_bytes: int = HELD_MAX_BYTES) -> Generator[WarmMemory]:
-    """Fill the page cache now, and keep it so; with a limit of 0 only keep what servers leave."""
+    """Fill the page cache and keep it filled; with a limit of 0 only adopt files of servers."""
     with tempfile.TemporaryDirectory(prefix="bench-memory-") as directory:
         cache = Cache(Path(directory))
         memory = WarmMemory(cache, held_max_bytes)

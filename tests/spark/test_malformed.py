@@ -74,6 +74,8 @@ ODD = [
     plain(b"addresses", sys_flag=0x30),
     plain(b"last"),
 ]
+UNKNOWN_COMPRESSION = Odd(zlib.compress(b"kind"), 1 | 7 << 8)
+"""The broker rejects it."""
 NULLS = [number for number, each in enumerate(ODD) if each.expected is None]
 TIMELESS = [number for number, each in enumerate(ODD) if abs(each.born_ms) > 2**60]
 
@@ -81,7 +83,7 @@ TIMELESS = [number for number, each in enumerate(ODD) if abs(each.born_ms) > 2**
 async def _send(address: str) -> list[int]:
     codes: list[int] = []
     async with peer_of(address) as peer:
-        for each in ODD:
+        for each in (*ODD, UNKNOWN_COMPRESSION):
             fields = send_fields(TOPIC, sys_flag=each.sys_flag, properties_text=each.properties)
             fields["g"] = str(each.born_ms)
             command = Command(code=RequestCode.SEND_MESSAGE_V2, ext_fields=fields, body=each.body)
@@ -93,7 +95,7 @@ async def _send(address: str) -> list[int]:
 def odd(cluster: Cluster) -> str:
     cluster.create_topic(TOPIC, 1)
     codes = asyncio.run(_send(cluster.broker_addresses["broker-0"]))
-    assert codes == [ResponseCode.SUCCESS] * len(ODD)
+    assert codes == [ResponseCode.SUCCESS] * len(ODD) + [ResponseCode.MESSAGE_ILLEGAL]
     return TOPIC
 
 

@@ -185,8 +185,8 @@ def test_a_look_that_fails_changes_no_alarm(
     options = AlarmOptions(name_server="a:1", database=url, every=100, rounds=5)
     run_rounds(spark, options, "backlog", observe)
     assert [each[3] for each in events(url)] == ["open", "recovered"]
-    assert caplog.text.count("could not be looked at: broker-a: nobody listens") == 1
-    assert "go on after 2 failed looks" in caplog.text
+    assert caplog.text.count("check of the cluster failed: broker-a: nobody listens") == 1
+    assert "working again after 2 failed checks" in caplog.text
 
 
 def test_a_pipeline_that_stays_ends_when_it_is_stopped(

@@ -81,7 +81,7 @@ def test_statistics_equal_the_counters_of_the_brokers(
     url = database_url
     given = {"nameServer": cluster.namesrv_address, "days": day, "database": url}
     lines: list[str] = []
-    outcome = runner.run("topic-stats", given, spark=spark, tell=lines.append)
+    outcome = runner.run("topic-stats", given, spark=spark, on_progress=lines.append)
     found = _stats(url, day)
     assert outcome.row_count == len(found)
     # How many lines there are depends on how long Spark takes.

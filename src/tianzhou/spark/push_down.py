@@ -49,8 +49,8 @@ SAFE_VARIABLE = "TIANZHOU_SPARK_PUSH_DOWN"
 Readers are planned in such a process, which has no access to the JVM.
 """
 
-_SHARED_CLASS = "org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2"
-_PLANNED_READ = "PythonDataSourceReadInfo"
+_PACKAGE = "org.apache.spark.sql.execution.datasources.v2.python"
+_SHARED, _PLANNED_READ = "PythonDataSourceV2", "PythonDataSourceReadInfo"
 _ACCEPTS_PLANNED_READ = re.compile(rf"\([^)]*{_PLANNED_READ}")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -101,7 +101,10 @@ def is_safe_in(spark: SparkSession) -> bool:
         return False
     jvm = spark.sparkContext._jvm  # pyright: ignore[reportPrivateUsage] - PySpark offers no other access
     try:
-        shared = jvm.java.lang.Class.forName(_SHARED_CLASS)  # type: ignore[union-attr]  # a driver has one
+        class_for = jvm.java.lang.Class.forName  # type: ignore[union-attr]  # a driver has one
+        shared = class_for(f"{_PACKAGE}.{_SHARED}")
+        # Without this class Spark has changed too much for the check below.
+        class_for(f"{_PACKAGE}.{_PLANNED_READ}")
         fields = [str(each.toGenericString()) for each in shared.getDeclaredFields()]
         methods = [str(each.toGenericString()) for each in shared.getDeclaredMethods()]
     except Py4JError:
@@ -110,16 +113,13 @@ def is_safe_in(spark: SparkSession) -> bool:
 
 
 def keeps_read_with_scan(fields: Iterable[str], methods: Iterable[str]) -> bool:
-    """Whether the class that all scans share has no means of keeping a planned read.
+    """Whether the class that all scans share cannot keep a planned read.
 
-    No field may hold a planned read and no method may accept one. A method must still return one:
-    where the type is gone, Spark has changed too much for this check, and the result is False.
+    That is so if no field holds a planned read and no method accepts one.
     """
-    signatures = list(methods)
-    return (
-        any(_PLANNED_READ in each for each in signatures)
-        and not any(_PLANNED_READ in each for each in fields)
-        and not any(_ACCEPTS_PLANNED_READ.search(each) for each in signatures)
+    return not (
+        any(_PLANNED_READ in each for each in fields)
+        or any(_ACCEPTS_PLANNED_READ.search(each) for each in methods)
     )
 
 

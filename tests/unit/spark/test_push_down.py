@@ -44,10 +44,8 @@ NAME = "private java.lang.String a.b.PythonDataSourceV2.shortName"
         ([NAME], [CREATE, f"public void a.b.PythonDataSourceV2.setReadInfo({READ})"], False),
         ([NAME], [CREATE, f"public void a.b.PythonDataSourceV2.keep(int,{READ})"], False),
         ([f"private scala.Option<{READ}> a.b.PythonDataSourceV2.cached"], [CREATE], False),
-        # Classes that have changed too much to tell.
-        ([NAME], ["public java.lang.String a.b.PythonDataSourceV2.shortName()"], False),
-        ([], [], False),
         # The planned read is created for a scan and kept nowhere else.
+        ([NAME], ["public java.lang.String a.b.PythonDataSourceV2.shortName()"], True),
         ([NAME], [CREATE, "public java.lang.String a.b.PythonDataSourceV2.shortName()"], True),
     ],
 )  # fmt: skip

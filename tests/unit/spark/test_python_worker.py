@@ -17,7 +17,7 @@ def test_a_process_of_spark_settles_in_once(name: str, monkeypatch: pytest.Monke
     main.__spec__ = ModuleSpec(name, None)
     frozen: list[int] = []
     monkeypatch.setitem(sys.modules, "__main__", main)
-    monkeypatch.setattr(python_worker, "_settled", False)
+    monkeypatch.setattr(python_worker, "_initialized", False)
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
     python_worker.init_worker()
     python_worker.init_worker()

@@ -126,7 +126,9 @@ async def run(
     for number in (signal.SIGINT, signal.SIGTERM):
         with suppress(RuntimeError, ValueError):  # signals can only be handled in the main thread
             asyncio.get_running_loop().add_signal_handler(number, end)
-    work = asyncio.ensure_future(asyncio.to_thread(runner.run, name, pairs, tell=tell, stop=stop))
+    work = asyncio.ensure_future(
+        asyncio.to_thread(runner.run, name, pairs, on_progress=tell, stop=stop)
+    )
     try:
         outcome = await asyncio.shield(work)
     except asyncio.CancelledError:

@@ -1,9 +1,10 @@
-"""Standard pipelines: Spark jobs over topics whose results lie in a database.
+"""Standard pipelines: Spark jobs over topics that write their results to a database.
 
-    catalog   which pipelines there are        runner    runs one, and keeps a record of it
-    tables    the database                     cluster   what only brokers can tell
-    alarms    when an alarm opens, repeats, recovers     notifier  log, webhook, e-mail
+    catalog        the list of pipelines            runner          runs one, and records the run
+    tables         the tables of the database       cluster         queries of brokers
+    alarms         when an alarm opens, repeats and recovers
+    alarm_rounds   checks, alarms and events        alarm_delivery  log, webhook, e-mail
 
 A pipeline is a module with a frozen dataclass `Options` and a function `run(spark, options)`; both
-may be used without the runner. Options are checked before Spark is started.
+can be used without the runner. Options are checked before Spark starts.
 """

@@ -1,7 +1,7 @@
-"""`python -m tianzhou.spark.pipelines NAME OPTION=VALUE ...`: a pipeline, for spark-submit.
+"""`python -m tianzhou.spark.pipelines NAME OPTION=VALUE ...`: runs a pipeline under spark-submit.
 
-The same as `tianzhou pipeline run` without the command line's own needs: the machine that it runs
-on may be one of a cluster. Exit codes: 0 done, 1 failed, 2 used or configured wrongly.
+The same as `tianzhou pipeline run`, without the dependencies of the command line, which machines of
+a cluster may lack. Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.
 """
 
 import sys
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str]) -> int:
         from tianzhou.spark.pipelines import runner
 
         runner.check(name, given)
-        outcome = runner.run(name, given, tell=lambda line: _say(f"{name}: {line}"))
+        outcome = runner.run(name, given, on_progress=lambda line: _say(f"{name}: {line}"))
     except ConfigError as e:
         _say(str(e))
         return WRONG_USE

@@ -1,13 +1,13 @@
-"""Whom alarms are handed to: the log, a webhook, e-mail.
+"""Notifiers of alarms: log, webhook, e-mail.
 
     log
     https://hooks.example.org/alarms                              JSON by POST
     smtp://user:password@mail.example.org:587?from=a@example.org&to=b@example.org,c@example.org
 
-`smtps://` speaks TLS from the beginning; `smtp://` begins it when the server offers it (STARTTLS),
-and gives no password to a server that does not. Servers prove who they are by the authorities that
-the machine trusts; the variable SSL_CERT_FILE names others. More kinds are more functions: a
-notifier is whatever takes a `Notice` and raises NoticeError if it could not be delivered.
+`smtps://` uses TLS from the start; `smtp://` uses STARTTLS if the server offers it, and sends no
+password otherwise. Certificates must be signed by a CA that the machine trusts, or by one in the
+file of the variable SSL_CERT_FILE. A notifier is a function that delivers a `Notice` or raises
+NoticeError.
 """
 
 import json
@@ -37,7 +37,7 @@ class NoticeError(TianzhouError):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What is told of an alarm."""
+    """An event of an alarm."""
 
     kind: str
     """backlog or dlq."""
@@ -53,7 +53,7 @@ class Notice:
 
     @property
     def subject(self) -> str:
-        """In one line, for people."""
+        """A summary in one line."""
         what = {"backlog": "backlog", "dlq": "dead letters"}.get(self.kind, self.kind)
         mood = "recovered" if self.event == "recovered" else "above"
         again = " (again)" if self.event == "repeat" else ""
@@ -72,7 +72,7 @@ def notifiers(text: str) -> list[Notifier]:
 
 
 def notify_all(notice: Notice, to: Iterable[Notifier]) -> None:
-    """Hand a notice to everybody. Raises NoticeError if one did not get it; the others have."""
+    """Deliver a notice to all notifiers. Raises NoticeError if any fails; the others have it."""
     failures: list[str] = []
     for notifier in to:
         try:
@@ -121,15 +121,15 @@ def _shown(text: str) -> str:
 
 
 def to_log(notice: Notice) -> None:
-    """Into the log of this program."""
+    """Write a notice to the log of this program."""
     level = logging.INFO if notice.event == "recovered" else logging.WARNING
     log.log(level, "alarm: %s%s", notice.subject, f"; {notice.detail}" if notice.detail else "")
 
 
 def webhook(url: str) -> Notifier:
-    """POST of JSON: the fields of the notice, and `text` for people."""
+    """A notifier that POSTs JSON: the fields of the notice, and its summary as `text`."""
 
-    def tell(notice: Notice) -> None:
+    def send(notice: Notice) -> None:
         body = json.dumps(asdict(notice) | {"text": notice.subject}, ensure_ascii=False).encode()
         request = urllib.request.Request(  # noqa: S310 - only http and https are let through
             url, data=body, headers={"Content-Type": "application/json"}, method="POST"
@@ -140,7 +140,7 @@ def webhook(url: str) -> Notifier:
         except (urllib.error.URLError, OSError, ValueError) as e:
             raise NoticeError(f"webhook {urlsplit(url).hostname}: {e}") from e
 
-    return tell
+    return send
 
 
 def smtp(
@@ -153,9 +153,9 @@ def smtp(
     password: str = "",
     tls_first: bool = False,
 ) -> Notifier:
-    """One e-mail for each notice."""
+    """A notifier that sends one e-mail per notice."""
 
-    def tell(notice: Notice) -> None:
+    def send(notice: Notice) -> None:
         mail = EmailMessage()
         mail["Subject"] = notice.subject
         mail["From"] = sender
@@ -171,8 +171,8 @@ def smtp(
             else:
                 server = smtplib.SMTP(host, port, timeout=TIMEOUT_S)
             with server:
-                is_hidden = tls_first or _start_tls(server)
-                if user and not is_hidden:
+                is_encrypted = tls_first or _start_tls(server)
+                if user and not is_encrypted:
                     raise NoticeError(
                         f"e-mail by {host}:{port}: the server offers no TLS, so it gets no password"
                     )
@@ -182,11 +182,11 @@ def smtp(
         except (smtplib.SMTPException, OSError) as e:
             raise NoticeError(f"e-mail by {host}:{port}: {e}") from e
 
-    return tell
+    return send
 
 
 def _start_tls(server: smtplib.SMTP) -> bool:
-    """Whether the rest of the conversation is hidden now: only if the server offers that."""
+    """Start TLS if the server offers it; returns whether the connection is encrypted."""
     server.ehlo()
     if not server.has_extn("starttls"):
         return False

@@ -1,11 +1,10 @@
-"""`archive`: topics to Parquet, by topic and day, each message exactly once.
+"""`archive`: archives topics to Parquet by topic and day, each message exactly once.
 
     path/topic=orders/date=2024-02-29/part-....parquet       path/_checkpoint
 
-A stream that ends when it has caught up; the next run goes on where this one ended. A run that is
-stopped drops the batch in hand, and a crash does the same: that leaves files which the log of the
-sink (`path/_spark_metadata`) does not name; Spark does not read them, and writes their messages
-again.
+A stream that ends when it has caught up; the next run continues there. A stop or a crash drops the
+current batch and may leave files that the log of the sink (`path/_spark_metadata`) does not list:
+Spark does not read them, and the next run writes their messages again.
 """
 
 import threading
@@ -32,15 +31,15 @@ class Options(PipelineOptions):
     """Options of `archive`."""
 
     path: str = ""  # a folder, or a URL that Spark can write to
-    topics: tuple[str, ...] = parsed((), parse_names)  # with commas between them
-    pattern: str = parsed("", parse_pattern)  # instead: topics that match it, also later ones
-    checkpoint: Path | None = None  # path/_checkpoint unless given
-    fail_on_data_loss: bool = True  # False: messages that were deleted before are left out
-    fail_on_malformed: bool = False  # False: a body that cannot be unpacked is null in the archive
-    max_offsets_per_trigger: int = 100_000  # messages in a batch, hence about in a file
+    topics: tuple[str, ...] = parsed((), parse_names)  # comma-separated
+    pattern: str = parsed("", parse_pattern)  # instead: topics that match, including later ones
+    checkpoint: Path | None = None  # default: path/_checkpoint
+    fail_on_data_loss: bool = True  # False: skip messages that were deleted before
+    fail_on_malformed: bool = False  # False: a body that cannot be decompressed is null
+    max_offsets_per_trigger: int = 100_000  # messages per batch, hence about per file
 
     def __post_init__(self) -> None:
-        """Refuse what says nothing."""
+        """Raises ConfigError for missing options."""
         if not self.path:
             raise ConfigError("the option path is needed: where the archive is")
         if bool(self.topics) == bool(self.pattern):
@@ -48,7 +47,7 @@ class Options(PipelineOptions):
 
 
 def run(spark: "SparkSession", options: Options, *, stop: threading.Event = NEVER) -> Outcome:
-    """Archive what is there now and was not archived yet, or as much of it until stopped."""
+    """Archive the messages not archived yet, until caught up or stopped."""
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
 
@@ -67,7 +66,7 @@ def run(spark: "SparkSession", options: Options, *, stop: threading.Event = NEVE
         .load()
     )
     day = f.date_format("storeTimestamp", "yyyy-MM-dd").alias("date")
-    # All batches are to be counted; Spark remembers the last hundred unless it is told.
+    # All batches are counted; by default Spark remembers the last hundred.
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", _BATCHES_REMEMBERED)
     query = (
         stored.select("*", day)
@@ -85,7 +84,7 @@ def run(spark: "SparkSession", options: Options, *, stop: threading.Event = NEVE
         while not (is_complete or stop.is_set()):
             is_complete = bool(query.awaitTermination(_WAIT_S))
     except PySparkException:
-        # Stopping cancels the jobs of the batch in hand, which is a failure to the query.
+        # A stop cancels the jobs of the current batch, which the query reports as a failure.
         if not stop.is_set():
             raise
     finally:
@@ -96,5 +95,5 @@ def run(spark: "SparkSession", options: Options, *, stop: threading.Event = NEVE
     if null_count := sum(each["bodies"] for each in seen if each is not None):
         note += f"; {null_count} malformed messages without a body"
     if not is_complete:
-        note += "; stopped before its end, the next run goes on"
+        note += "; stopped before its end, the next run continues"
     return Outcome(row_count, note, is_complete)

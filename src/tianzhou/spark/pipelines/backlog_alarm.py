@@ -1,15 +1,14 @@
-"""`backlog-alarm`: alarms for groups that fall behind.
+"""`backlog-alarm`: alarms for consumer groups with a large backlog.
 
-A look every minute: the backlog of a group on a topic is what all queues of the topic hold beyond
-the offsets that the group has committed. A queue in which it has committed nothing counts from its
-oldest message: a group that is stuck on its first message, or on a new queue, is behind as well.
+A check every minute: the backlog of a group on a topic is the number of messages in all queues of
+the topic beyond its committed offsets. A queue without a committed offset counts from its oldest
+message, so that a group that is stuck on its first message, or on a new queue, is detected.
 
-    who reads what    topics in which a group has committed something, and those that its consumers
-                      subscribe to now; of a group with consumers online only the latter, as what
-                      it has left behind is nobody's backlog
-    left out          broadcasting groups: their consumers keep for themselves how far they are
+    topics of a group   with consumers online: their subscriptions, since topics that were
+                        unsubscribed have no backlog; else the topics with committed offsets
+    skipped             broadcasting groups: their consumers store their offsets locally
 
-Thresholds are those of the table of rules, else of the options.
+Thresholds come from the table of rules, else from the options.
 """
 
 import threading
@@ -35,13 +34,13 @@ class Options(AlarmOptions):
 
 
 def run(spark: "SparkSession", options: Options, *, stop: threading.Event = NEVER) -> Outcome:
-    """Watch all groups; see the options for how long."""
+    """Check all groups, once or until stopped."""
 
     def observe(now_ms: int, rules: list[Rule]) -> list[Observation]:
         known = set(cluster.topics(options, with_retries=True))
         committed = cluster.committed_offsets(options)
-        readers = readers_of(committed, cluster.members_online(options))
-        wanted = [each for each in readers if each.topic in known]
+        subscriptions = subscriptions_of(committed, cluster.members_online(options))
+        wanted = [each for each in subscriptions if each.topic in known]
         held = cluster.extents_of(options, sorted({each.topic for each in wanted}))
         return [
             Observation(row.consumerGroup, row.topic, row.backlog)
@@ -51,20 +50,24 @@ def run(spark: "SparkSession", options: Options, *, stop: threading.Event = NEVE
     return run_rounds(spark, options, KIND, observe, stop=stop)
 
 
-class Reader(NamedTuple):
-    """A group that is to read a topic."""
+class Subscription(NamedTuple):
+    """A group and a topic that it consumes."""
 
     group: str
     topic: str
 
 
-def readers_of(committed: Iterable[Committed], online: Mapping[str, Members]) -> list[Reader]:
-    """Which groups are to read which topics."""
-    # Consumers that were given their queues by hand tell of no topic.
-    telling = {group for group, members in online.items() if members.topics}
-    before = {Reader(each.group, each.topic) for each in committed if each.group not in telling}
+def subscriptions_of(
+    committed: Iterable[Committed], online: Mapping[str, Members]
+) -> list[Subscription]:
+    """Which groups consume which topics."""
+    # Consumers with manually assigned queues report no subscription.
+    subscribed = {group for group, members in online.items() if members.topics}
+    before = {
+        Subscription(each.group, each.topic) for each in committed if each.group not in subscribed
+    }
     now = {
-        Reader(group, topic)
+        Subscription(group, topic)
         for group, members in online.items()
         if not members.is_broadcast
         for topic in members.topics
@@ -74,7 +77,7 @@ def readers_of(committed: Iterable[Committed], online: Mapping[str, Members]) ->
 
 def backlogs(
     spark: "SparkSession",
-    readers: Iterable[Reader],
+    subscriptions: Iterable[Subscription],
     committed: Iterable[Committed],
     held: Iterable[Extent],
 ) -> "DataFrame":
@@ -82,13 +85,13 @@ def backlogs(
     from pyspark.sql import functions as f
 
     queue = "topic string, brokerName string, queueId int"
-    due = frame_of(spark, readers, "consumerGroup string, topic string").join(
+    due = frame_of(spark, subscriptions, "consumerGroup string, topic string").join(
         frame_of(spark, held, f"{queue}, begin long, end long"), "topic"
     )
     done = frame_of(spark, committed, f"{queue}, consumerGroup string, committed long")
-    place = f.coalesce("committed", "begin")
+    position = f.coalesce("committed", "begin")
     return (
         due.join(done, ["topic", "brokerName", "queueId", "consumerGroup"], "left")
         .groupBy("consumerGroup", "topic")
-        .agg(f.sum(f.greatest(f.col("end") - place, f.lit(0))).alias("backlog"))
+        .agg(f.sum(f.greatest(f.col("end") - position, f.lit(0))).alias("backlog"))
     )

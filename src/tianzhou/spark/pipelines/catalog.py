@@ -1,4 +1,4 @@
-"""Which pipelines there are. Nothing here needs Spark or a database."""
+"""The list of pipelines and their options. It needs neither Spark nor a database."""
 
 import importlib
 import inspect
@@ -20,9 +20,9 @@ class Entry:
     module: str
     summary: str
     streams: bool = False
-    """Whether it goes on until it is stopped; with the option once=true it does one round."""
+    """Whether it runs until it is stopped; with the option once=true it does one round."""
     stays: bool = False
-    """Whether its `run` takes `stop`, an Event that ends it."""
+    """Whether its `run` has the parameter `stop`, an event that ends it."""
 
 
 PIPELINES = {
@@ -30,42 +30,45 @@ PIPELINES = {
         "topic_stats", "Messages, bytes and keys per topic, group, day and hour.", stays=True
     ),
     "backlog-alarm": Entry(
-        "backlog_alarm", "Alarms for groups that fall behind.", streams=True, stays=True
+        "backlog_alarm",
+        "Alarms for groups with a large backlog.",
+        streams=True,
+        stays=True,
     ),
     "dlq-alarm": Entry(
         "dlq_alarm", "Alarms for dead letters, with samples.", streams=True, stays=True
     ),
     "trace-latency": Entry(
-        "trace_latency", "Send, store, deliver and consume times, from message traces."
+        "trace_latency", "Send, store, deliver and consume latency, from message traces."
     ),
-    "duplicates": Entry("duplicates", "Messages that are there more than once, by key or id."),
-    "reconcile": Entry("reconcile", "Outbox or handled tokens against the log: missing, extra."),
+    "duplicates": Entry("duplicates", "Duplicate messages, by key or message id."),
+    "reconcile": Entry("reconcile", "Compares an outbox or handled tokens with the log."),
     "archive": Entry(
-        "archive", "Topics to Parquet by topic and day, each message once.", stays=True
+        "archive", "Archives topics to Parquet by topic and day, exactly once.", stays=True
     ),
-    "replay": Entry("replay", "An archive back into topics, at a chosen rate."),
+    "replay": Entry("replay", "Sends an archive back to topics, at a limited rate."),
 }
 
 
 class PipelineModule(Protocol):
-    """What a module of a pipeline has."""
+    """The interface of a pipeline's module."""
 
     Options: type[Any]
     run: Callable[..., Any]
 
 
 def entry(name: str) -> Entry:
-    """Raises ConfigError that names the nearest."""
+    """The entry of a pipeline. Raises ConfigError that names the closest one."""
     found = PIPELINES.get(name)
     if found is None:
         nearest = get_close_matches(name, PIPELINES, n=1, cutoff=0.5)
         hint = f"did you mean {nearest[0]}?" if nearest else f"known are {names()}"
-        raise ConfigError(f"there is no pipeline {name}; {hint}")
+        raise ConfigError(f"unknown pipeline {name}; {hint}")
     return found
 
 
 def names() -> str:
-    """All of them, for people."""
+    """All names as text."""
     return ", ".join(PIPELINES)
 
 
@@ -76,7 +79,7 @@ def load(name: str) -> PipelineModule:
 
 
 def option_defaults(name: str) -> dict[str, object]:
-    """The options of a pipeline and their defaults, by the names that users write."""
+    """The defaults of a pipeline's options, by option name."""
     from tianzhou.spark.options import option_name
 
     found: dict[str, object] = {}
@@ -87,18 +90,18 @@ def option_defaults(name: str) -> dict[str, object]:
 
 
 def option_meanings(name: str) -> dict[str, str]:
-    """What the options of a pipeline mean: the words beside them, where they are declared."""
+    """The descriptions of a pipeline's options: the comments beside their declarations."""
     from tianzhou.spark.options import option_name
 
     found: dict[str, str] = {}
     for kind in reversed(load(name).Options.__mro__[:-1]):
-        for field, words in _MEANING.findall(inspect.getsource(kind)):
-            found[option_name(field)] = words
+        for field, meaning in _MEANING.findall(inspect.getsource(kind)):
+            found[option_name(field)] = meaning
     return found
 
 
 def parse_pairs(given: Iterable[str]) -> dict[str, str]:
-    """Options as they stand on a command line. Raises ConfigError."""
+    """Options of a command line. Raises ConfigError."""
     pairs: dict[str, str] = {}
     for each in given:
         key, equals, value = each.partition("=")

@@ -1,6 +1,6 @@
-"""What only a cluster can tell a pipeline: its topics, and how far its groups are.
+"""Queries of a cluster for pipelines: topics, queue bounds, consumer groups and their offsets.
 
-Blocking functions, for the driver; each opens a connection of its own and closes it.
+Blocking functions for the driver; each opens and closes its own connections.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _AT_ONCE_MAX = 16
 
 
 class Committed(NamedTuple):
-    """How far a group is in a queue."""
+    """The committed offset of a group in a queue."""
 
     topic: str
     broker: str
@@ -30,7 +30,7 @@ class Committed(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """What a queue holds: its oldest message, and the offset that the next one gets."""
+    """The bounds of a queue: the oldest offset, and the next one to be written."""
 
     topic: str
     broker: str
@@ -40,18 +40,18 @@ class Extent(NamedTuple):
 
 
 class Members(NamedTuple):
-    """What is known of a group with consumers online."""
+    """The subscriptions of a group with consumers online."""
 
     topics: frozenset[str]
     is_broadcast: bool
-    """Each consumer gets everything, and keeps for itself how far it is."""
+    """Whether it is broadcasting: consumers store their offsets locally."""
 
 
 _NO_MEMBERS = Members(frozenset[str](), is_broadcast=False)
 
 
 def ask(options: ClusterOptions, work: Callable[[Admin], Awaitable[T]]) -> T:
-    """Do something with an admin client. Raises what that raises, and ConfigError."""
+    """Run `work` with an admin client. Raises ConfigError and the errors of `work`."""
     settings = options.client_settings()
 
     async def run() -> T:
@@ -77,7 +77,7 @@ def complete(told: Gathered[T]) -> Gathered[T]:
 
 
 def topics(options: ClusterOptions, *, with_retries: bool = False) -> list[str]:
-    """The topics of programs: without those of the system, and those of dead letters."""
+    """The user topics: without system topics and dead-letter topics."""
 
     async def names(admin: Admin) -> list[str]:
         own = set(await admin.topics.system_names())
@@ -93,7 +93,7 @@ def topics(options: ClusterOptions, *, with_retries: bool = False) -> list[str]:
 
 
 def dead_letter_topics(options: ClusterOptions) -> list[str]:
-    """The topics of dead letters that there are."""
+    """The existing dead-letter topics."""
 
     async def names(admin: Admin) -> list[str]:
         return [name for name in await admin.topics.names() if name.startswith(DLQ_TOPIC_PREFIX)]
@@ -102,7 +102,7 @@ def dead_letter_topics(options: ClusterOptions) -> list[str]:
 
 
 def committed_offsets(options: ClusterOptions) -> list[Committed]:
-    """How far all groups are in all queues, as the masters keep it."""
+    """The committed offsets of all groups, from all masters."""
 
     async def read(admin: Admin) -> list[Committed]:
         masters = await admin.clusters.brokers(masters=True)
@@ -120,7 +120,7 @@ def committed_offsets(options: ClusterOptions) -> list[Committed]:
 
 
 def members_online(options: ClusterOptions) -> dict[str, Members]:
-    """The groups that have consumers online, by their names."""
+    """The groups with consumers online, by name."""
 
     async def read(admin: Admin) -> dict[str, Members]:
         masters = await admin.clusters.brokers(masters=True)
@@ -135,7 +135,7 @@ def members_online(options: ClusterOptions) -> dict[str, Members]:
         found: dict[str, Members] = {}
         for group, told in await asyncio.gather(*asked):
             if told is not None:
-                # Consumers that are starting or going are known to some brokers only.
+                # Consumers that are starting or stopping are known to some brokers only.
                 before = found.get(group, _NO_MEMBERS)
                 topics = before.topics | frozenset(told.subscriptions)
                 found[group] = Members(topics, told.message_model == BROADCASTING)
@@ -145,7 +145,7 @@ def members_online(options: ClusterOptions) -> dict[str, Members]:
 
 
 def extents_of(options: ClusterOptions, names: list[str]) -> list[Extent]:
-    """What the queues of some topics hold; topics that are gone meanwhile are left out."""
+    """The bounds of the queues of topics; topics deleted meanwhile are skipped."""
 
     async def read(admin: Admin) -> list[Extent]:
         turns = asyncio.Semaphore(_AT_ONCE_MAX)

@@ -1,4 +1,4 @@
-"""What pipelines share: their options, days in a time zone, reading topics with Spark."""
+"""Shared by pipelines: options, days in a time zone, reading topics with Spark."""
 
 import re
 import threading
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DATABASE = "sqlite:///tianzhou-pipelines.db"
 TODAY, YESTERDAY = "today", "yesterday"
 NEVER = threading.Event()
-"""For pipelines that nobody will stop."""
+"""The default stop event, never set."""
 
 _OWN_ERROR = re.compile(r"^tianzhou\.errors\.\w+: (.+)$", re.MULTILINE)
 _CALLED = re.compile(r"^An error occurred while calling \S+\n")
@@ -29,10 +29,10 @@ _REASON_CHARACTERS = 500
 class PipelineOptions(ClusterOptions):
     """Options of every pipeline."""
 
-    database: str = DATABASE  # where results go, a URL of SQLAlchemy
+    database: str = DATABASE  # SQLAlchemy URL of the result database
 
     def for_spark(self) -> dict[str, str]:
-        """The cluster, as options of a source or a sink."""
+        """The options of the cluster, as options of a source or a sink."""
         given: dict[str, str] = {}
         defaults = ClusterOptions()
         for field in fields(ClusterOptions):
@@ -46,12 +46,12 @@ class PipelineOptions(ClusterOptions):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run did."""
+    """The result of a run."""
 
     row_count: int
     note: str = ""
     is_complete: bool = True
-    """Whether nothing is left that it was to do; one that was stopped may have left something."""
+    """Whether all work was done; False if the run was stopped before its end."""
 
 
 # -- failures --------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ class Outcome:
 
 @contextmanager
 def short_errors() -> Generator[None]:
-    """What Spark raises, with pages of stack traces, as one line. Raises PipelineError."""
+    """Convert errors of Spark, with pages of stack traces, to a PipelineError of one line."""
     from py4j.protocol import (  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs] - it has no types
         Py4JError,
     )
@@ -72,9 +72,9 @@ def short_errors() -> Generator[None]:
 
 
 def reason(text: str) -> str:
-    """The line that says why: our own error, where one lies below Spark's."""
+    """The line with the reason: Tianzhou's own error if Spark's contains one."""
     own = _OWN_ERROR.findall(text)
-    # Py4J begins with the number of the object that it called, which tells nobody anything.
+    # Py4J's first line names an internal object, which is no help.
     lines = [line.strip(": ") for line in _CALLED.sub("", text).splitlines() if line.strip(": ")]
     return (own[-1] if own else lines[0] if lines else "no reason given")[:_REASON_CHARACTERS]
 
@@ -84,7 +84,7 @@ def reason(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """A day in some zone; it may have 23 or 25 hours."""
+    """A day in a time zone; it may have 23 or 25 hours."""
 
     name: str
     begin_ms: int
@@ -100,7 +100,7 @@ class Day:
 
 
 def moment(time_ms: int) -> datetime:
-    """A time as Spark's functions take it."""
+    """A time in UTC, for functions of Spark."""
     return datetime.fromtimestamp(time_ms / 1000, UTC)
 
 
@@ -114,7 +114,7 @@ def parse_zone(text: str) -> str:
 
 
 def parse_days(text: str) -> tuple[str, ...]:
-    """Days with commas between them: today, yesterday, 2024-02-29. Raises ValueError."""
+    """Comma-separated days: today, yesterday, 2024-02-29. Raises ValueError."""
     days = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
     if not days:
         raise ValueError("at least one day is expected")
@@ -128,7 +128,7 @@ def parse_days(text: str) -> tuple[str, ...]:
 
 
 def day_of(name: str, zone: str, now_ms: int) -> Day:
-    """The day that is meant by a word or a date."""
+    """The day of `today`, `yesterday` or a date."""
     info = ZoneInfo(zone)
     today = datetime.fromtimestamp(now_ms / 1000, info).date()
     if name == TODAY:
@@ -141,7 +141,7 @@ def day_of(name: str, zone: str, now_ms: int) -> Day:
 
 
 def next_midnight_ms(zone: str, now_ms: int) -> int:
-    """When the day that it is in a zone ends."""
+    """When the current day ends in a time zone."""
     return day_of(TODAY, zone, now_ms).end_ms
 
 
@@ -155,13 +155,13 @@ def _midnight_ms(day: date, zone: ZoneInfo) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DayOptions(PipelineOptions):
-    """Options of pipelines that look at whole days."""
+    """Options of pipelines that process whole days."""
 
     days: tuple[str, ...] = parsed((YESTERDAY, TODAY), parse_days)  # or dates: 2024-02-29
-    zone: str = parsed("UTC", parse_zone)  # in which days begin and end
+    zone: str = parsed("UTC", parse_zone)  # time zone of the days
 
     def spans(self, now_ms: int) -> list[Day]:
-        """The days that are meant at a moment."""
+        """The days of the options, relative to a time."""
         return [day_of(each, self.zone, now_ms) for each in self.days]
 
 
@@ -178,10 +178,10 @@ def messages(
     since_ms: int | None = None,
     more: Mapping[str, str] | None = None,
 ) -> "DataFrame":
-    """The messages of some topics, with the named columns only; of one day if it is given.
+    """The messages of topics, with the named columns; optionally of one day.
 
-    Times are options of the source, which reads nothing else then, and a condition as well, since
-    messages stored while a broker's clock was put back lie between others.
+    Times are options of the source, to read no other messages, and also a condition, since messages
+    stored while a broker's clock was set back lie between others.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructField, StructType
@@ -204,7 +204,7 @@ def messages(
 
 
 def frame_of(spark: "SparkSession", rows: Iterable[tuple[object, ...]], schema: str) -> "DataFrame":
-    """A small data frame of rows that the driver has."""
+    """A small data frame from rows of the driver."""
     made: DataFrame = spark.createDataFrame(list(rows), schema)  # pyright: ignore[reportUnknownMemberType] - its overloads name pandas
     return made
 

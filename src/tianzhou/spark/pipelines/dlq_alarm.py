@@ -1,8 +1,7 @@
-"""`dlq-alarm`: alarms for dead letters, with samples of them.
+"""`dlq-alarm`: alarms for dead letters, with samples.
 
-A look every minute: how many messages a group gave up within the window, by the topic that they
-came from. The notice shows the last of them: key or id, how often it was tried, the beginning of
-its body.
+A check every minute: the number of dead letters of a group within the window, by original topic.
+The notice shows the last ones: key or id, number of deliveries, beginning of the body.
 """
 
 import threading
@@ -37,12 +36,12 @@ _COLUMNS = (
 class Options(AlarmOptions):
     """Options of `dlq-alarm`."""
 
-    threshold: int = parsed(5, parse_whole)  # where the table of rules says nothing
-    samples: int = parsed(3, parse_whole)  # dead letters that a notice shows
+    threshold: int = parsed(5, parse_whole)  # without a matching rule in the database
+    samples: int = parsed(3, parse_whole)  # dead letters shown in a notice
 
 
 def run(spark: "SparkSession", options: Options, *, stop: threading.Event = NEVER) -> Outcome:
-    """Watch the dead letters of all groups; see the options for how long."""
+    """Check the dead letters of all groups, once or until stopped."""
 
     def observe(now_ms: int, rules: list[Rule]) -> list[Observation]:
         topics = cluster.dead_letter_topics(options)
@@ -60,18 +59,18 @@ def run(spark: "SparkSession", options: Options, *, stop: threading.Event = NEVE
 def counts(
     letters: "DataFrame", windows_s: Iterable[int], now_ms: int, sample_max: int
 ) -> "DataFrame":
-    """Dead letters by their topic and the one they came from, for each length of the window."""
+    """Numbers of dead letters by dead-letter topic and original topic, for each window length."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    since = {window: moment(now_ms - window * 1000) for window in sorted(windows_s)}
+    since = {window_s: moment(now_ms - window_s * 1000) for window_s in sorted(windows_s)}
     at = f.col("storeTimestamp")
     sample = f.struct(
         "storeTimestamp", "msgId", "keys", "reconsumeTimes",
         f.substring("body", 1, 4 * _BODY_CHARACTERS).alias("body"),
     )  # fmt: skip
-    place = Window.partitionBy("topic", "origin").orderBy(f.desc("storeTimestamp"))
-    is_sample = f.row_number().over(place) <= sample_max
+    window = Window.partitionBy("topic", "origin").orderBy(f.desc("storeTimestamp"))
+    is_sample = f.row_number().over(window) <= sample_max
     return (
         letters.where((at >= f.lit(min(since.values()))) & (at <= f.lit(moment(now_ms))))
         .withColumn("origin", f.coalesce("dlqOriginTopic", "retryTopic", f.lit("")))
@@ -79,8 +78,8 @@ def counts(
         .groupBy("topic", "origin")
         .agg(
             *(
-                f.count_if(at >= f.lit(begin)).alias(f"w{window}")
-                for window, begin in since.items()
+                f.count_if(at >= f.lit(begin)).alias(f"w{window_s}")
+                for window_s, begin in since.items()
             ),
             f.collect_list("sample").alias("samples"),
         )
@@ -88,7 +87,7 @@ def counts(
 
 
 def observation(row: Any, windows_s: Iterable[int]) -> Observation:  # noqa: ANN401 - a Row
-    """What Spark counted, as the alarms want it."""
+    """A result row of Spark as an observation."""
     return Observation(
         row.topic.removeprefix(DLQ_TOPIC_PREFIX),
         row.origin,

@@ -1,7 +1,7 @@
-"""`duplicates`: which messages are there more than once, by key or by id, and where each copy lies.
+"""`duplicates`: duplicate messages by key or message id, with the position of each copy.
 
-A key that stands for one business event should be sent once; an id is given to a message once, so
-a second copy was sent by a retry. Running a day again replaces its findings.
+A key that identifies a business event should occur once; a message id is unique, so a second copy
+comes from a retried send. Running a day again replaces its results.
 """
 
 import json
@@ -34,12 +34,12 @@ class By(StrEnum):
 class Options(DayOptions):
     """Options of `duplicates`."""
 
-    topics: tuple[str, ...] = parsed((), parse_names)  # all of programs, unless named
+    topics: tuple[str, ...] = parsed((), parse_names)  # default: all but system topics
     by: By = By.KEY  # key or msgId
 
 
 def run(spark: "SparkSession", options: Options) -> Outcome:
-    """Look at the days of the options."""
+    """Find duplicates of the days of the options."""
     topics = list(options.topics) or cluster.topics(options)
     row_count = 0
     if topics:
@@ -63,15 +63,15 @@ def find(spark: "SparkSession", options: Options, topics: list[str], day: Day) -
 
 
 def copies(stored: "DataFrame", by: By) -> "DataFrame":
-    """Tokens that occur more than once, with the places of the first copies."""
+    """Tokens that occur more than once, with the positions of the first copies."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    # A message that names the same key twice is one copy.
+    # A message with the same key twice is one copy.
     token = f.explode(f.array_distinct("keys")) if by is By.KEY else f.col("msgId")
     order = ["brokerName", "queueId", "queueOffset"]
-    place = Window.partitionBy("topic", "token").orderBy(*order)
-    kept = f.when(f.row_number().over(place) <= COPIES_MAX, f.struct(*order))
+    window = Window.partitionBy("topic", "token").orderBy(*order)
+    kept = f.when(f.row_number().over(window) <= COPIES_MAX, f.struct(*order))
     return (
         stored.select("topic", token.alias("token"), *order)
         .withColumn("copy", kept)
@@ -89,7 +89,7 @@ def _save(connection: Connection, found: Iterable[Any], by: By, topics: list[str
 
 
 def duplicate_rows(found: Iterable[Any], by: By, day: str, now_ms: int) -> list[dict[str, object]]:
-    """The rows of the table from what Spark found."""
+    """Result rows of Spark as rows of the table."""
     return [
         {
             "day": day,

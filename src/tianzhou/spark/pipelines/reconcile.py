@@ -1,13 +1,13 @@
-"""`reconcile`: what a database says was sent or handled, against what the log has.
+"""`reconcile`: compares the sent or handled messages of a database with the log.
 
-    outbox   rows of the outbox that are sent          against   messages that carry their OUTBOX_ID
-    tokens   tokens that a group has handled           against   keys (or ids) of the messages
+    outbox   sent rows of the outbox             against   messages with their OUTBOX_ID
+    tokens   tokens that a group has handled     against   keys (or ids) of the messages
 
-missing    the outbox says sent, the log has no such message; or the log has it, nobody handled it
-extra      the other way round
+missing    sent by the outbox but not in the log; or in the log but not handled
+extra      in the log but not sent by the outbox; or handled but not in the log
 
-Both sides are cut at the same moment: what is younger than `settle` is not looked at, since it may
-be on its way.
+Both sides end at the same time: messages younger than `settle` are skipped, since they may be in
+flight.
 """
 
 from collections.abc import Iterable
@@ -45,19 +45,19 @@ class Options(PipelineOptions):
     """Options of `reconcile`."""
 
     against: Against = Against.OUTBOX  # outbox, or tokens that a group has handled
-    business: str = ""  # URL of the database of the program; the one of the results unless given
-    table: str = ""  # its name, if it is not the usual one
-    topics: tuple[str, ...] = parsed((), parse_names)  # where the messages are
-    group: str = ""  # of tokens: the group that handled them
-    settle: int = parsed(60_000, parse_duration_ms)  # ms; what is younger may be on its way
+    business: str = ""  # URL of the application's database; default: the result database
+    table: str = ""  # name of its table; default: the standard name
+    topics: tuple[str, ...] = parsed((), parse_names)  # topics of the messages
+    group: str = ""  # with tokens: the consumer group
+    settle: int = parsed(60_000, parse_duration_ms)  # ms; younger messages may be in flight
     since: int = parsed(24 * 3_600_000, parse_duration_ms)  # ms; how far to look back
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be compared."""
+        """Raises ConfigError for missing or invalid options."""
         if not self.topics:
-            raise ConfigError("the option topics is needed: where the messages are")
+            raise ConfigError("the option topics is needed: the topics of the messages")
         if self.against is Against.TOKENS and not self.group:
-            raise ConfigError("the option group is needed: whose tokens are looked at")
+            raise ConfigError("the option group is needed: the group whose tokens are compared")
         if self.table:
             sql.checked_table(self.table)
         if self.business:
@@ -65,18 +65,18 @@ class Options(PipelineOptions):
 
     @property
     def name(self) -> str:
-        """Under which findings are kept."""
+        """The key of the results."""
         return f"{self.against} {self.group or ','.join(self.topics)}"[:128]
 
 
 def run(spark: "SparkSession", options: Options) -> Outcome:
-    """Compare, and replace the findings of before."""
+    """Compare, and replace previous results."""
     now_ms = wall_ms()
     begin_ms, end_ms = now_ms - options.since, now_ms - options.settle
-    said = _said(options, begin_ms, end_ms)
+    recorded = _recorded(options, begin_ms, end_ms)
     logged = _logged(spark, options, begin_ms, now_ms)
     found = differences(
-        frame_of(spark, ((each,) for each in said), "token string"),
+        frame_of(spark, ((each,) for each in recorded), "token string"),
         logged,
         outbox=options.against is Against.OUTBOX,
         end=moment(end_ms),
@@ -94,7 +94,7 @@ def run(spark: "SparkSession", options: Options) -> Outcome:
 
 
 def _logged(spark: "SparkSession", options: Options, begin_ms: int, now_ms: int) -> "DataFrame":
-    """Tokens of the log with the time of each."""
+    """Tokens of the log with their store times."""
     from pyspark.sql import functions as f
 
     columns = "storeTimestamp, msgId, keys, properties"
@@ -107,24 +107,24 @@ def _logged(spark: "SparkSession", options: Options, begin_ms: int, now_ms: int)
 
 
 def differences(
-    said: "DataFrame", logged: "DataFrame", *, outbox: bool, end: datetime
+    recorded: "DataFrame", logged: "DataFrame", *, outbox: bool, end: datetime
 ) -> "DataFrame":
-    """Tokens that only one side has; of the log only those that are old enough count as alone."""
+    """Tokens of only one side; those only in the log must be stored before `end`."""
     from pyspark.sql import functions as f
 
     log = logged.groupBy("token").agg(f.min("storeTimestamp").alias("storedAt"))
-    both = said.distinct().withColumn("said", f.lit(True)).join(log, "token", "full_outer")
-    only_said = both.where("storedAt IS NULL").select(
+    both = recorded.distinct().withColumn("recorded", f.lit(True)).join(log, "token", "full_outer")
+    only_recorded = both.where("storedAt IS NULL").select(
         "token", f.lit(MISSING if outbox else EXTRA).alias("finding")
     )
-    only_logged = both.where(f.col("said").isNull() & (f.col("storedAt") < f.lit(end))).select(
+    only_logged = both.where(f.col("recorded").isNull() & (f.col("storedAt") < f.lit(end))).select(
         "token", f.lit(EXTRA if outbox else MISSING).alias("finding")
     )
-    return only_said.unionByName(only_logged)
+    return only_recorded.unionByName(only_logged)
 
 
-def _said(options: Options, begin_ms: int, end_ms: int) -> list[str]:
-    """Tokens of the program's table. Raises ConfigError if it cannot be read."""
+def _recorded(options: Options, begin_ms: int, end_ms: int) -> list[str]:
+    """Tokens of the application's table. Raises ConfigError if it cannot be read."""
     engine = _business(options)
     try:
         with engine.connect() as connection:
@@ -136,11 +136,11 @@ def _said(options: Options, begin_ms: int, end_ms: int) -> list[str]:
 
 
 def _business(options: Options) -> Engine:
-    """The program's database. Raises ConfigError for one that cannot be there."""
+    """The application's database. Raises ConfigError for a missing file."""
     url = options.business or options.database
     engine = database.engine_of(url)
     if database.is_missing_file(engine):
-        raise ConfigError(f"database {url}: there is no such file")
+        raise ConfigError(f"database {url}: the file does not exist")
     return engine
 
 
@@ -155,13 +155,13 @@ def _query(options: Options, begin_ms: int, end_ms: int) -> Any:  # noqa: ANN401
 
 
 def _table(name: str, *columns: str) -> TableClause:
-    """A table of the program; its name may begin with that of a schema."""
+    """A table of the application; its name may include a schema."""
     schema, _, own = name.rpartition(".")
     return table(own, *map(column, columns), schema=schema or None)
 
 
 def finding_rows(found: Iterable[Any], name: str, now_ms: int) -> list[dict[str, object]]:
-    """The rows of the table from what Spark found."""
+    """Result rows of Spark as rows of the table."""
     return [
         {"name": name, "token": tables.token(row.token), "finding": row.finding, "found_ms": now_ms}
         for row in found

@@ -1,8 +1,8 @@
-"""`replay`: messages of an archive back into topics, at a chosen rate.
+"""`replay`: sends messages of an archive back to topics, at a limited rate.
 
-Keys, tags, order keys and the program's own properties are as they were. Where a message came from
-is kept as properties: REPLAY_MSG_ID, REPLAY_TOPIC, REPLAY_BORN_MS, REPLAY_STORE_MS. Messages go in
-the order of their storing, as far as one task can keep it.
+Keys, tags, order keys and user properties are preserved. The origin of a message is added as
+properties: REPLAY_MSG_ID, REPLAY_TOPIC, REPLAY_BORN_MS, REPLAY_STORE_MS. One task sends the
+messages in the order of their store times.
 """
 
 from dataclasses import dataclass
@@ -22,25 +22,25 @@ class Options(PipelineOptions):
     """Options of `replay`."""
 
     path: str = ""  # of the archive
-    topics: tuple[str, ...] = parsed((), parse_names)  # all of the archive, unless named
-    to_topic: str = ""  # their own topics, unless named
+    topics: tuple[str, ...] = parsed((), parse_names)  # default: all of the archive
+    to_topic: str = ""  # default: the original topics
     since: int | None = parsed(None, parse_time_ms)  # stored then or later
     until: int | None = parsed(None, parse_time_ms)  # stored before
     rate: int = 1_000  # messages a second
 
     def __post_init__(self) -> None:
-        """Refuse what says nothing."""
+        """Raises ConfigError for missing options."""
         if not self.path:
             raise ConfigError("the option path is needed: where the archive is")
 
 
 def run(spark: "SparkSession", options: Options) -> Outcome:
-    """Send the chosen messages."""
+    """Send the selected messages."""
     from pyspark.sql import functions as f
 
     from tianzhou.spark.schema import COLUMNS
 
-    # Told, not inferred: an archive of an older release may lack columns.
+    # An explicit schema: an archive of an older release may lack columns.
     schema = ", ".join(f"{column.name} {column.spark_type.simpleString()}" for column in COLUMNS)
     archived = spark.read.schema(f"{schema}, date string").parquet(options.path)
     if options.topics:
@@ -49,7 +49,7 @@ def run(spark: "SparkSession", options: Options) -> Outcome:
         archived = archived.where(f.expr(f"unix_millis(storeTimestamp) >= {options.since}"))
     if options.until is not None:
         archived = archived.where(f.expr(f"unix_millis(storeTimestamp) < {options.until}"))
-    # A message that was malformed has no body in the archive, and cannot be sent without one.
+    # A malformed message has no body in the archive and cannot be sent.
     null_count = archived.where("body IS NULL").count()
     ready = as_rows(archived.where("body IS NOT NULL"), options.to_topic).coalesce(1)
     row_count = ready.count()
@@ -75,7 +75,7 @@ def as_rows(archived: "DataFrame", to_topic: str = "") -> "DataFrame":
         f.lit("REPLAY_BORN_MS"), f.expr("string(unix_millis(bornTimestamp))"),
         f.lit("REPLAY_STORE_MS"), f.expr("string(unix_millis(storeTimestamp))"),
     )  # fmt: skip
-    # A message that is replayed a second time names its first origin.
+    # A message that is replayed again keeps its first origin.
     fresh = f.map_filter(origin, lambda name, _: ~f.map_contains_key(own, name))
     return archived.orderBy("storeTimestamp", "brokerName", "queueId", "queueOffset").select(
         (f.lit(to_topic) if to_topic else f.col("topic")).alias("topic"),

@@ -1,7 +1,7 @@
-"""Runs a pipeline: options first, then the database, then Spark; and keeps a record of the run.
+"""Runs a pipeline and records the run.
 
-What is wrong with options or database is told before Spark is started, which takes seconds. Every
-run has a row in `tianzhou_pipeline_runs`: running, done, failed or stopped.
+Options and database are checked before Spark starts, which takes seconds. Every run has a row in
+`tianzhou_pipeline_runs`: running, done, failed or stopped.
 """
 
 import json
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 _PROGRESS_S = 0.5
 _SECRETS = ("secretKey", "securityToken", "tlsKeyPassword", "database", "business", "notify")
 
-Tell = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run as the database keeps it."""
+    """A recorded run."""
 
     pipeline: str
     state: str
@@ -48,7 +48,7 @@ class Run:
 
 
 def check(name: str, given: Mapping[str, str]) -> PipelineOptions:
-    """The options of a run. Raises ConfigError; nothing has been started then."""
+    """The options of a run. Raises ConfigError before anything is started."""
     options = read_options(catalog.load(name).Options, given)
     assert isinstance(options, PipelineOptions)
     options.client_settings()
@@ -60,14 +60,14 @@ def run(
     given: Mapping[str, str],
     *,
     spark: "SparkSession | None" = None,
-    tell: Tell = lambda line: None,
+    on_progress: OnProgress = lambda line: None,
     stop: threading.Event = NEVER,
 ) -> Outcome:
-    """Run a pipeline to its end. Raises ConfigError before Spark starts, later what goes wrong.
+    """Run a pipeline to its end. Raises ConfigError before Spark starts, PipelineError later.
 
-    Without a session the one of this process is used, or one is started and stopped again. `tell`
-    gets a line for each step. `stop`, once set, ends the run: one that streams ends the round in
-    hand, of others the jobs are cancelled. Whoever can go on later returns; others raise
+    Without a session, that of this process is used, or one is started and stopped. `on_progress`
+    gets a line for each step. Setting `stop` ends the run: streaming pipelines finish the current
+    round, of others the jobs are cancelled. A pipeline that can resume later returns; others raise
     PipelineError.
     """
     module = catalog.load(name)
@@ -82,8 +82,8 @@ def run(
             short_errors(),
         ):
             with (
-                _session(name, spark, tell) as chosen,
-                _watched(chosen, tell, stop, cancels=not entry.streams),
+                _session(name, spark, on_progress) as chosen,
+                _watched(chosen, on_progress, stop, cancels=not entry.streams),
             ):
                 outcome: Outcome = module.run(chosen, options, **more)
             record(outcome)
@@ -94,7 +94,7 @@ def run(
 
 @contextmanager
 def _stopped_error(stop: threading.Event) -> Generator[None]:
-    """What Spark says of cancelled jobs is nobody's trouble. Raises PipelineError."""
+    """Replace errors of cancelled jobs after a stop. Raises PipelineError."""
     try:
         yield
     except PipelineError as e:
@@ -104,8 +104,10 @@ def _stopped_error(stop: threading.Event) -> Generator[None]:
 
 
 @contextmanager
-def _session(name: str, given: "SparkSession | None", tell: Tell) -> Generator["SparkSession"]:
-    """The session that was given, the one that runs in this process, or a new one."""
+def _session(
+    name: str, given: "SparkSession | None", on_progress: OnProgress
+) -> Generator["SparkSession"]:
+    """The given session, the active one of this process, or a new one."""
     from pyspark import SparkContext
 
     from tianzhou.spark import session
@@ -115,8 +117,8 @@ def _session(name: str, given: "SparkSession | None", tell: Tell) -> Generator["
         return
     is_running = SparkContext._active_spark_context is not None  # pyright: ignore[reportPrivateUsage] - PySpark tells it nowhere else
     if not is_running:
-        tell("starting Spark")
-    # What Spark warns of (interrupted threads, late batches) is of no use beside our own lines.
+        on_progress("starting Spark")
+    # Spark's warnings (interrupted threads, late batches) are noise here.
     made = session(f"tianzhou {name}", spark_log_level="ERROR")
     try:
         yield made
@@ -184,15 +186,15 @@ def _reason(error: BaseException) -> str:
 
 @contextmanager
 def _watched(
-    spark: "SparkSession", tell: Tell, stop: threading.Event, *, cancels: bool
+    spark: "SparkSession", on_progress: OnProgress, stop: threading.Event, *, cancels: bool
 ) -> Generator[None]:
-    """Tell how far Spark's stages are; cancel them when the run is to stop, unless it is gentle."""
+    """Report the progress of Spark's stages; with `cancels`, cancel all jobs on a stop."""
     ended = threading.Event()
     context = spark.sparkContext
     tracker = context.statusTracker()
 
     def watch() -> None:
-        told: dict[int, str] = {}
+        reported: dict[int, str] = {}
         while not ended.wait(_PROGRESS_S):
             if stop.is_set() and cancels:
                 context.cancelAllJobs()
@@ -201,9 +203,9 @@ def _watched(
                 info = tracker.getStageInfo(stage)
                 if info is not None and info.numTasks:
                     line = f"stage {stage}: {info.numCompletedTasks} of {info.numTasks} tasks"
-                    if told.get(stage) != line:
-                        tell(line)
-                        told[stage] = line
+                    if reported.get(stage) != line:
+                        on_progress(line)
+                        reported[stage] = line
 
     thread = threading.Thread(target=watch, name="tianzhou-pipeline-progress", daemon=True)
     thread.start()

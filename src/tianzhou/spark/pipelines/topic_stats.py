@@ -1,11 +1,11 @@
-"""`topic-stats`: what topics took in and groups took out, per day and hour.
+"""`topic-stats`: messages, bytes and keys per topic, consumer group, day and hour.
 
-produced    messages stored in the hour, with the bytes of their records: what the broker counts
-consumed    those of them that a group is past by now, by its committed offsets
-keys        different keys among the messages of the hour
+produced    messages stored in the hour, and the bytes of their records, as the broker counts them
+consumed    those of them that a group has consumed by now, by its committed offsets
+keys        distinct keys of the messages of the hour
 
-The rows of an hour can be added up to those of the day (hour -1), except the keys. Running a day
-again replaces its rows.
+The rows of the hours add up to that of the day (hour -1), except for keys. Running a day again
+replaces its rows.
 """
 
 import threading
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 WHOLE_DAY = -1
 _COLUMNS = "topic, brokerName, queueId, queueOffset, storeTimestamp, storeSize"
 _PAST_MIDNIGHT_S = 60
-"""What was stored just before midnight must be there when the day is counted."""
+"""Delay after midnight, so that the last messages of the day are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(DayOptions):
     """Options of `topic-stats`."""
 
-    topics: tuple[str, ...] = parsed((), parse_names)  # all of programs, unless named
-    keys: bool = True  # count different keys; a second look at the messages
-    midnight: bool = False  # go on, and count every day when it is over
+    topics: tuple[str, ...] = parsed((), parse_names)  # default: all but system topics
+    keys: bool = True  # count distinct keys, which takes a second scan
+    midnight: bool = False  # keep running, and count every day when it is over
 
 
 def run(
@@ -103,8 +103,8 @@ def counts(
         .groupBy("topic", "brokerName", "queueId")
         .agg(f.collect_list(f.struct("consumerGroup", "committed")).alias("progress"))
     )
-    nobody = "array(named_struct('consumerGroup', '', 'committed', 9223372036854775807L))"
-    each = f"concat({nobody}, filter(coalesce(progress, array()), p -> queueOffset < p.committed))"
+    topic = "array(named_struct('consumerGroup', '', 'committed', 9223372036854775807L))"
+    each = f"concat({topic}, filter(coalesce(progress, array()), p -> queueOffset < p.committed))"
     groups = f.expr(f"explode(transform({each}, p -> p.consumerGroup))").alias("consumerGroup")
     return (
         stored.join(f.broadcast(progress), ["topic", "brokerName", "queueId"], "left")
@@ -118,7 +118,7 @@ def counts(
 
 
 def distinct_keys(stored: "DataFrame", day: Day) -> "DataFrame":
-    """Different keys by topic and hour."""
+    """Distinct keys by topic and hour."""
     from pyspark.sql import functions as f
 
     return (
@@ -141,7 +141,7 @@ def _hour(day: Day) -> Any:  # noqa: ANN401 - a Column
 def stat_rows(
     counted: Iterable[Any], keys: Iterable[Any], day: str, now_ms: int
 ) -> Iterable[dict[str, object]]:
-    """The rows of the table from what Spark counted; a missing hour is the whole day."""
+    """Result rows of Spark as rows of the table; a missing hour is the whole day."""
     by_hour = {(row.topic, _hour_of(row)): row["keys"] for row in keys}
     for row in counted:
         is_topic = not row.consumerGroup

@@ -1,12 +1,12 @@
-"""`trace-latency`: how long messages take, step by step, from the trace topic and the log.
+"""`trace-latency`: latency of messages by step, from the trace topic and the log.
 
-    send      the producer's call, as its trace tells          per topic
-    store     from the producer's clock to the broker's        per topic, from the log itself
+    send      the producer's call                              per topic
+    store     from the producer's clock to the broker's        per topic, from the log
     deliver   from the end of the call to the consumer         per topic and group
     consume   the consumer's handler                           per topic and group
 
-Clients write traces if they are told to (`trace=True`, in Java `enableMsgTrace`). The clocks of
-machines differ; a step that would be negative counts as 0.
+Clients write traces if configured (`trace=True`, in Java `enableMsgTrace`). Clocks of machines
+differ; a negative latency counts as 0.
 """
 
 from collections.abc import Iterable
@@ -34,11 +34,11 @@ class Options(DayOptions):
     """Options of `trace-latency`."""
 
     trace_topic: str = TRACE_TOPIC  # where clients write their traces
-    slowest: int = parsed(10, parse_whole)  # messages to name per topic and group
+    slowest: int = parsed(10, parse_whole)  # slowest messages per topic and group
 
 
 def run(spark: "SparkSession", options: Options) -> Outcome:
-    """Look at the days of the options."""
+    """Compute the latency of the days of the options."""
     row_count = 0
     engine = tables.open_database(options.database)
     try:
@@ -68,17 +68,17 @@ def run(spark: "SparkSession", options: Options) -> Outcome:
 
 
 def events(traces: "DataFrame") -> "DataFrame":
-    """What the records of the trace topic tell, one row each; see `tianzhou.admin.trace`.
+    """The events of the trace topic, one row each; format: see `tianzhou.admin.trace`.
 
-    A line that cannot be read has no time or no cost, and does not count where it would be needed.
+    An unreadable event has a null time or cost, and is ignored where that is needed.
     """
     from pyspark.sql import functions as f
 
     lines = f.explode(f.split(f.decode("body", "UTF-8"), _LINE)).alias("line")
     fields = traces.select(lines).select(f.split("line", _FIELD).alias("fields"))
     kind = f.get("fields", f.lit(0))
-    # Old clients end a SubAfter before its time and its group.
-    places = {
+    # Old clients write a SubAfter without time and group.
+    positions = {
         "Pub": {"timeMs": 1, "consumerGroup": 3, "topic": 4, "msgId": 5, "keys": 7, "costMs": 10},
         "SubBefore": {"timeMs": 1, "consumerGroup": 3, "msgId": 5, "keys": 7},
         "SubAfter": {"msgId": 2, "costMs": 3, "keys": 5, "timeMs": 7, "consumerGroup": 8},
@@ -86,12 +86,12 @@ def events(traces: "DataFrame") -> "DataFrame":
 
     def column(name: str, type_name: str) -> "Column":
         found = f.lit(None)
-        for each, at in places.items():
+        for each, at in positions.items():
             if name in at:
                 found = f.when(kind == each, f.get("fields", f.lit(at[name]))).otherwise(found)
         return found.try_cast(type_name).alias(name)
 
-    return fields.where(kind.isin(*places)).select(
+    return fields.where(kind.isin(*positions)).select(
         kind.alias("kind"),
         column("timeMs", "long"),
         f.coalesce(column("consumerGroup", "string"), f.lit("")).alias("consumerGroup"),
@@ -122,7 +122,7 @@ def latencies(traced: "DataFrame") -> "DataFrame":
 
 
 def slowest(traced: "DataFrame", count: int) -> "DataFrame":
-    """The messages that took longest from the producer to a consumer."""
+    """The messages with the longest time from the producer to a consumer."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -189,7 +189,7 @@ def _percentiles(steps: "DataFrame") -> "DataFrame":
 
 
 def latency_rows(found: Iterable[Any], day: str, now_ms: int) -> list[dict[str, object]]:
-    """The rows of the table from what Spark found; steps without any figure are left out."""
+    """Result rows of Spark as rows of the table; steps without values are skipped."""
     return [
         {
             "day": day, "topic": row.topic, "consumer_group": row.consumerGroup, "step": row.step,

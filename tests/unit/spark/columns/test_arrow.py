@@ -84,7 +84,7 @@ def test_compressed_bodies_are_unpacked_and_large_ones_divided(
 def test_what_cannot_be_unpacked_is_null_counted_and_named(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow, "_UNPACKED_BYTES_MAX", 1000)
+    monkeypatch.setattr(arrow, "_DECOMPRESSED_BYTES_MAX", 1000)
     bomb = compression.compress(bytes(1001), compression.CompressionType.ZSTD)
     zstd, zlib = (
         compression.flag_of(kind)

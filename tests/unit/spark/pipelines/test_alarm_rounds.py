@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from sqlalchemy import Engine
 
 from tianzhou.spark.pipelines import tables
-from tianzhou.spark.pipelines.alarm_rounds import Observation, deliver, settle
+from tianzhou.spark.pipelines.alarm_rounds import Observation, deliver, update_alarms
 from tianzhou.spark.pipelines.alarms import Rule
 
 MINUTE = 60_000
@@ -17,7 +17,7 @@ def round_of(engine: Engine, minute: int, *seen: Observation) -> list[tuple[str,
     """One round; the notices that are new."""
     with engine.begin() as connection:
         before = len(tables.rows_of(connection, tables.alarm_events))
-        settle(connection, "backlog", seen, FALLBACK, minute * MINUTE)
+        update_alarms(connection, "backlog", seen, FALLBACK, minute * MINUTE)
         rows = tables.rows_of(connection, tables.alarm_events)
     new = sorted(rows, key=lambda row: row.id)[before:]
     return [(row.consumer_group, row.event, row.value) for row in new]

@@ -6,7 +6,7 @@ from tianzhou.spark.pipelines.alarms import (
     REPEATED,
     Alarm,
     Rule,
-    judge,
+    evaluate,
     rules_for,
 )
 
@@ -19,7 +19,7 @@ def told(values: list[int], rule: Rule = RULE, step_ms: int = MINUTE) -> list[tu
     alarm: Alarm | None = None
     events: list[tuple[int, str]] = []
     for number, value in enumerate(values):
-        alarm, event = judge(alarm, value, rule, number * step_ms)
+        alarm, event = evaluate(alarm, value, rule, number * step_ms)
         if event is not None:
             events.append((number, event))
     return events
@@ -57,9 +57,9 @@ def test_nobody_hears_of_the_end_of_what_he_was_not_told() -> None:
 
 
 def test_the_state_keeps_what_a_page_shows() -> None:
-    alarm, _ = judge(None, 150, RULE, 5)
-    assert alarm == Alarm(True, 5, 150, told_open=True, told_count=1, told_ms=5)
-    alarm, _ = judge(alarm, 7, RULE, 9)
+    alarm, _ = evaluate(None, 150, RULE, 5)
+    assert alarm == Alarm(True, 5, 150, is_notified=True, notice_count=1, notified_ms=5)
+    alarm, _ = evaluate(alarm, 7, RULE, 9)
     assert alarm is not None
     assert (alarm.is_open, alarm.value, alarm.recovered_ms) == (False, 7, 9)
 

@@ -1,6 +1,6 @@
 """Which groups are taken to read which topics."""
 
-from tianzhou.spark.pipelines.backlog_alarm import Reader, readers_of
+from tianzhou.spark.pipelines.backlog_alarm import Subscription, subscriptions_of
 from tianzhou.spark.pipelines.cluster import Committed, Members
 
 
@@ -18,14 +18,14 @@ def test_groups_read_what_they_committed_or_subscribe_to_now() -> None:
         "new": Members(frozenset({"orders", "%RETRY%new"}), is_broadcast=False),
         "everybody": Members(frozenset({"orders"}), is_broadcast=True),
     }
-    assert readers_of(committed, online) == [
-        Reader("assigned", "orders"),
-        Reader("moved", "mails"),
-        Reader("new", "%RETRY%new"),
-        Reader("new", "orders"),
-        Reader("offline", "orders"),
+    assert subscriptions_of(committed, online) == [
+        Subscription("assigned", "orders"),
+        Subscription("moved", "mails"),
+        Subscription("new", "%RETRY%new"),
+        Subscription("new", "orders"),
+        Subscription("offline", "orders"),
     ]
 
 
 def test_without_anybody_there_is_no_reader() -> None:
-    assert readers_of([], {}) == []
+    assert subscriptions_of([], {}) == []

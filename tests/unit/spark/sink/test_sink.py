@@ -60,7 +60,7 @@ def test_all_columns_and_options_are_taken() -> None:
     [
         ({}, schema(body=TEXT), "column topic or the option topic"),
         ({"topic": "a"}, schema(tags=TEXT), "needs a column body"),
-        ({"topic": "a"}, schema(body=TEXT, tag=TEXT), "no column tag, did you mean tags"),
+        ({"topic": "a"}, schema(body=TEXT, tag=TEXT), "unknown column tag, did you mean tags"),
         ({"topic": "a"}, schema(body=LongType()), "body must be binary or string, it is bigint"),
         (
             {"topic": "a"},
