@@ -372,8 +372,8 @@ TABLE: dict[Callable[[Walk], Awaitable[None]], list[str]] = {
     ],
     timed: ["timer: before the message waits", *INDEXED, *FIRED, "timer: the progress is saved"],
     rolled: [
-        "timer: before an old message is stored anew",
-        "timer: an old message is stored anew",
+        "timer: before an old message is stored again",
+        "timer: an old message is stored again",
         "timer: old messages have left the index",
     ],
     recalled: ["timer: before the message waits", *INDEXED],

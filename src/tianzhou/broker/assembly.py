@@ -138,7 +138,7 @@ class Features:
     def close_silent(self) -> None:
         """Close connections that send no heartbeats, and drop queue locks that have expired."""
         heartbeat.close_silent(self.clients)
-        queue_locks.forget_expired(self.locks)
+        queue_locks.remove_expired(self.locks)
 
     def clock_moved(self) -> None:
         """Check all deadlines again."""

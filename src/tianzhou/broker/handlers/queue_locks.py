@@ -109,11 +109,11 @@ def is_locked(deps: LockDeps, group: str) -> bool:
     )
 
 
-def forget_expired(deps: LockDeps) -> None:
+def remove_expired(deps: LockDeps) -> None:
     """Drop expired locks; called periodically."""
     now_ms, live_ms = deps.steady(), deps.settings.config.rebalance_lock_max_live_time
     for table in (deps.locks, deps.strays):
-        table.forget_expired(now_ms, live_ms)
+        table.remove_expired(now_ms, live_ms)
 
 
 def _owner(group: str | None, client_id: str | None) -> tuple[str, str]:

@@ -309,9 +309,9 @@ class Timer:
                 elif fields[10] + roll_after_ms > now_ms:
                     break
                 else:
-                    self._step("timer: before an old message is stored anew")
+                    self._step("timer: before an old message is stored again")
                     self._store.append(timer_rules.rolled(fields, row.due_ms))
-                    self._step("timer: an old message is stored anew")
+                    self._step("timer: an old message is stored again")
                     rolled.append(row)
             self.unsaved = self.unsaved or bool(rolled)
             self.index.remove(rolled)

@@ -1,8 +1,8 @@
-"""Who of a group consumes which queues, where the broker decides that (5.x), and whether by pop.
+"""Queue assignment by the broker (5.x), and the message request mode of groups (pull or pop).
 
-Values in, values out. The ways to share queues are RocketMQ's AVG and AVG_BY_CIRCLE, so that
-members that ask brokers and members that decide for themselves come to the same result. Modes are
-kept in `messageRequestMode.json`, as RocketMQ keeps them.
+Values in, values out. The strategies are RocketMQ's AVG and AVG_BY_CIRCLE, so that members that ask
+brokers and members that rebalance themselves get the same result. Modes are saved in
+`messageRequestMode.json`, as by RocketMQ.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ Q = TypeVar("Q")
 
 
 def averagely(queues: Sequence[Q], clients: Sequence[str], client: str) -> list[Q]:
-    """Neighbouring queues for each, the first ones get one more."""
+    """Adjacent queues for each client; the first clients get one more."""
     if client not in clients:
         return []
     at = clients.index(client)
@@ -35,7 +35,7 @@ def averagely(queues: Sequence[Q], clients: Sequence[str], client: str) -> list[
 
 
 def by_circle(queues: Sequence[Q], clients: Sequence[str], client: str) -> list[Q]:
-    """One for each, round and round."""
+    """Round robin."""
     if client not in clients:
         return []
     return list(queues[clients.index(client) :: len(clients)])
@@ -53,10 +53,10 @@ def share_for_pop(
     client: str,
     neighbour_count: int,
 ) -> list[MessageQueue]:
-    """The queues that a client pops: its own share and those of so many clients after it.
+    """The queues that a client pops: its own share and those of the next `neighbour_count` clients.
 
-    Without such a number, and where it means nearly everybody, all pop everything: one entry for
-    each broker, for any of its queues.
+    If that is 0 or covers nearly all clients, all pop everything: one entry per broker, for any of
+    its queues.
     """
     if client not in clients:
         return []
@@ -74,7 +74,7 @@ def share_for_pop(
 
 
 class ModeTable:
-    """Which groups pop which topics."""
+    """The message request modes by topic and group."""
 
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
         self.modes: dict[str, dict[str, SetMessageRequestModeBody]] = {}
@@ -109,7 +109,7 @@ class ModeTable:
         return MessageRequestModeTable(modes=self.modes)
 
     def as_file(self) -> dict[str, object]:
-        """What `messageRequestMode.json` holds."""
+        """The content of `messageRequestMode.json`."""
         return {
             "messageRequestModeMap": {
                 topic: {group: encode_body(mode) for group, mode in groups.items()}
@@ -117,10 +117,10 @@ class ModeTable:
             }
         }
 
-    def load(self, found: dict[str, object]) -> None:
-        """Take over the content of a file. Raises BodyError and changes nothing if it is wrong."""
+    def load(self, content: dict[str, object]) -> None:
+        """Load the content of a file. Raises BodyError; then nothing has changed."""
         try:
-            table = msgspec.convert(found, MessageRequestModeTable, strict=False)
+            table = msgspec.convert(content, MessageRequestModeTable, strict=False)
         except msgspec.ValidationError as e:
             raise BodyError(f"the modes of groups cannot be read: {e}") from e
         self.modes = table.modes

@@ -1,8 +1,8 @@
-"""Which attributes, flags and settings of topics and groups have an effect here.
+"""Which attributes, flags and settings of topics and groups are supported.
 
-RocketMQ 5.x knows kinds of topics and groups that this broker does not have. A request that asks
-for one is refused with the reason, because a value that is accepted and then ignored looks as if it
-worked. Tables that RocketMQ has written are loaded as they are; what has no effect is logged.
+RocketMQ 5.x has kinds of topics and groups that this broker does not support. A request for one is
+rejected with the reason, because a value that is accepted and ignored seems to work. Tables that
+RocketMQ has written are loaded unchanged; unsupported values are logged.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,7 +13,7 @@ from tianzhou.protocol.bodies.groups import GroupRetryPolicy, SubscriptionGroupC
 from tianzhou.protocol.bodies.topics import TopicConfig
 
 Check = Callable[[str], str | None]
-"""Given a value: why it cannot be had; None if it works."""
+"""Given a value: why it is not supported; None if it is."""
 
 MIXED = "MIXED"
 _PERM_ALL = PERM_INHERIT | PERM_WRITE | PERM_READ
@@ -28,7 +28,7 @@ _RETENTION = "messages of all topics are kept for fileReservedTime hours"
 
 
 def _one_of(works: Iterable[str], missing: Mapping[str, str]) -> Check:
-    """Some values work, some are RocketMQ's and are missing here for a reason."""
+    """Some values are supported, others of RocketMQ are not, each for a reason."""
     working = tuple(works)
 
     def check(value: str) -> str | None:
@@ -61,7 +61,7 @@ TOPIC_ATTRIBUTES: Mapping[str, Check] = {
     "reserve.time": _only("-1", f"topics have no retention of their own here, {_RETENTION}"),
     "lite.topic.expiration": _only("-1", _NO_LITE),
 }
-"""Those of TopicAttributes in 5.5."""
+"""TopicAttributes of 5.5."""
 
 GROUP_ATTRIBUTES: Mapping[str, Check] = {
     "priority.factor": _only("100", _NO_PRIORITY),
@@ -78,16 +78,16 @@ GROUP_ATTRIBUTES: Mapping[str, Check] = {
         lambda _: _NO_LITE,
     ),
 }
-"""Those of SubscriptionGroupAttributes in 5.5."""
+"""SubscriptionGroupAttributes of 5.5."""
 
 
 def added(changes: Mapping[str, str] | None) -> dict[str, str]:
-    """The attributes that signed changes set; what they remove may be anything."""
+    """The attributes that signed changes set; removals are left out."""
     return {name[1:]: value for name, value in (changes or {}).items() if name.startswith("+")}
 
 
 def topic_problems(topic: TopicConfig, attributes: Mapping[str, str]) -> Iterator[str]:
-    """What of a topic with these attributes has no effect here, and why."""
+    """The unsupported values of a topic with these attributes, and why."""
     yield from _attribute_problems(TOPIC_ATTRIBUTES, attributes)
     if topic.perm & ~_PERM_ALL:
         yield (
@@ -101,10 +101,10 @@ def topic_problems(topic: TopicConfig, attributes: Mapping[str, str]) -> Iterato
 
 
 def group_problems(group: SubscriptionGroupConfig, attributes: Mapping[str, str]) -> Iterator[str]:
-    """What of a group with these attributes has no effect here, and why.
+    """The unsupported values of a group with these attributes, and why.
 
-    `consumeFromMinEnable` is kept and shown; no version of RocketMQ reads it, and its tools always
-    send it. `consumeMessageOrderly` is for proxies, which ask for it.
+    `consumeFromMinEnable` is stored and shown; no version of RocketMQ reads it, but its tools
+    always send it. `consumeMessageOrderly` is read by proxies.
     """
     yield from _attribute_problems(GROUP_ATTRIBUTES, attributes)
     if not 0 <= group.retry_queue_count <= TOPIC_QUEUES_MAX:

@@ -1,7 +1,7 @@
-"""The consumer groups that a broker knows, and what each may do.
+"""The consumer groups of a broker and their settings.
 
-A group is made by an administrator or, where that is allowed, by its first consumer. Like the topic
-table this one has a version, and tells `on_change` when it has to be saved.
+A group is created by an administrator or, where that is allowed, by its first consumer. Like the
+topic table this one has a version, and calls `on_change` when it must be saved.
 """
 
 import logging
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _TOOLS = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP")
 _BROADCAST = ("CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_ONSAPI_PULL", "CID_ONS-HTTP-PROXY")
 FORBIDDEN_READ = 1 << 2
-"""The bit by which 5.x notes that a group must not read a topic."""
+"""The bit of 5.x that forbids a group to read a topic."""
 SYSTEM_GROUPS = frozenset((*_TOOLS, *_BROADCAST, "CID_RMQ_SYS_TRANS"))
 
 
@@ -49,7 +49,7 @@ class GroupTable:
         }
         self.forbidden: dict[str, dict[str, int]] = {}
         """Bits of forbidden operations by group, then by topic (5.x)."""
-        self._keeps_forbidden = False
+        self._saves_forbidden = False
         self.data_version = DataVersion(timestamp=clock(), counter=0)
         self._clock = clock
         self._on_change = on_change
@@ -62,9 +62,9 @@ class GroupTable:
         return self.groups.get(name)
 
     def find(self, name: str, *, auto_create: bool) -> SubscriptionGroupConfig | None:
-        """The group, made with the default settings if it is new and may be; else None.
+        """The group, created with default settings if it is missing and may be; else None.
 
-        Raises RequestError for a name that no group can have, and if the table is full.
+        Raises RequestError for an invalid name, and if the table is full.
         """
         group = self.groups.get(name)
         if group is None and (auto_create or is_system_group(name)):
@@ -75,7 +75,7 @@ class GroupTable:
         return group
 
     def put(self, group: SubscriptionGroupConfig) -> bool:
-        """Create a group or replace it; False if it was the same already."""
+        """Create a group or replace it; False if it did not change."""
         name = group.group_name
         assert name is not None, "a group in the table has a name"
         if self.groups.get(name) == group:
@@ -85,23 +85,23 @@ class GroupTable:
         return True
 
     def remove(self, name: str) -> bool:
-        """Forget a group; False if there was none."""
+        """Remove a group; False if there was none."""
         if self.groups.pop(name, None) is None:
             return False
         self._changed()
         return True
 
     def check_capacity(self, names: Iterable[str]) -> None:
-        """Raises RequestError if those of the names that are new are too many for the table."""
+        """Raises RequestError if the table is too full for the new ones of these names."""
         new = [name for name in dict.fromkeys(names) if name not in self.groups]
         if new:
             count = len(self.groups) + len(new) - 1
             self._check_room(count, f"consumer group {new[0]} cannot be created")
 
     def forbid(self, group: str, topic: str, *, forbidden: bool) -> bool:
-        """Forbid a group to read a topic, or allow it again; False if that was so already.
+        """Forbid a group to read a topic, or allow it again; False if nothing changed.
 
-        Raises RequestError if too much is forbidden.
+        Raises RequestError if too many topics are forbidden.
         """
         if self.is_forbidden(group, topic) == forbidden:
             return False
@@ -117,7 +117,7 @@ class GroupTable:
         self.forbidden.pop(group, None)
         if topics:
             self.forbidden[group] = topics
-        self._keeps_forbidden = True
+        self._saves_forbidden = True
         self._changed()
         return True
 
@@ -144,18 +144,18 @@ class GroupTable:
         )
 
     def as_file(self) -> dict[str, object]:
-        """What `subscriptionGroup.json` holds; parts that only other versions know are kept."""
+        """The content of `subscriptionGroup.json`, with unknown keys of other versions."""
         return {
             **self._others,
             "dataVersion": encode_body(self.data_version),
-            **({"forbiddenTable": self.forbidden} if self._keeps_forbidden else {}),
+            **({"forbiddenTable": self.forbidden} if self._saves_forbidden else {}),
             "subscriptionGroupTable": self._encoded.of(self.groups),
         }
 
-    def load(self, found: dict[str, object]) -> None:
-        """Take over the content of a file. Raises BodyError and changes nothing if it is wrong."""
+    def load(self, content: dict[str, object]) -> None:
+        """Load the content of a file. Raises BodyError; then nothing has changed."""
         try:
-            table = msgspec.convert(found, SubscriptionGroupTable, strict=False)
+            table = msgspec.convert(content, SubscriptionGroupTable, strict=False)
         except msgspec.ValidationError as e:
             raise BodyError(f"the consumer groups cannot be read: {e}") from e
         for name, group in table.groups.items():
@@ -163,10 +163,10 @@ class GroupTable:
                 log.warning("consumer group %s: %s; the value is kept", name, problem)
             self.groups[name] = msgspec.structs.replace(group, group_name=name)
         self.forbidden = table.forbidden or {}
-        self._keeps_forbidden = table.forbidden is not None
+        self._saves_forbidden = table.forbidden is not None
         self.data_version = table.data_version
         self._others = {
             key: value
-            for key, value in found.items()
+            for key, value in content.items()
             if key not in ("dataVersion", "forbiddenTable", "subscriptionGroupTable")
         }

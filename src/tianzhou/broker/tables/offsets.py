@@ -1,11 +1,11 @@
-"""How far each consumer group has come in each queue.
+"""The committed offsets of consumer groups.
 
-The table is keyed as RocketMQ's file is, "topic@group". An offset goes wherever a client says, back
-as well as forward: a consumer that was reset, or that shares its group with a slower one, moves it
-back, and it is not for the broker to know better.
+The table is keyed like RocketMQ's file, "topic@group". A client may commit any offset, backward as
+well as forward: a consumer that was reset, or that shares its group with a slower one, moves it
+back.
 
-A reset is the exception. A consumer that has not heard of it yet would soon commit what it had
-before, so commits are passed over until it was told where to go on (`take_reset`).
+A reset is the exception. A consumer that does not know of it yet would commit its old offset, so
+commits are ignored until the consumer has received the new offset (`take_reset`).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,8 +18,8 @@ from tianzhou.remoting.slices import Steps
 SEPARATOR = "@"
 NOT_FOUND = -1
 PULLED_MAX = 65_536
-"""Topics of groups whose pulls are known; the oldest are forgotten first."""
-_TOGETHER = 512
+"""Pairs of topic and group whose pull offsets are stored; the oldest are evicted first."""
+_KEYS_PER_SLICE = 512
 
 
 class OffsetTable:
@@ -30,7 +30,7 @@ class OffsetTable:
         on_change: Callable[[], None] = lambda: None,
         is_full: Callable[[int], bool] = lambda count: False,
     ) -> None:
-        """`is_full` tells whether a table of so many offsets takes no more."""
+        """`is_full` returns whether a table of so many offsets is full."""
         self.by_key: dict[str, dict[int, int]] = {}
         """Offsets by queue, by "topic@group"."""
         self.count = 0
@@ -39,9 +39,9 @@ class OffsetTable:
         self._on_change = on_change
         self._others: dict[str, object] = {}
         self._pulled: dict[str, dict[int, int]] = {}
-        """Where the last pull of a group in a queue went on, by "topic@group"; not saved."""
+        """The next offset after the last pull of each queue, by "topic@group"; not saved."""
         self._resets: dict[str, set[int]] = {}
-        """Queues whose consumer has yet to be told of a reset, by "topic@group"."""
+        """Queues with a reset that the consumer has not received, by "topic@group"."""
 
     def has(self, group: str, topic: str, queue_id: int) -> bool:
         """Whether the group has committed an offset there."""
@@ -50,9 +50,9 @@ class OffsetTable:
     def commit(
         self, group: str, topic: str, queue_id: int, queue_offset: int, *, always: bool = False
     ) -> int | None:
-        """Note how far a group is; returns the offset from before if the group went back.
+        """Commit an offset; returns the previous one if the group went back.
 
-        A full table takes no new offset, unless `always`.
+        A full table accepts no new offset, unless `always`.
         """
         key = f"{topic}{SEPARATOR}{group}"
         if self._resets and queue_id in self._resets.get(key, ()):
@@ -72,10 +72,10 @@ class OffsetTable:
         return before if before is not None and queue_offset < before else None
 
     def note_pull(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
-        """Note where a group pulls next, which is what it has in flight beyond its offset."""
+        """Store the next pull offset of a group: uncommitted messages before it are in flight."""
         key = f"{topic}{SEPARATOR}{group}"
         if self._resets and queue_id in self._resets.get(key, ()):
-            return  # it was before the reset
+            return  # the pull was before the reset
         queues = self._pulled.get(key)
         if queues is None:
             if len(self._pulled) >= PULLED_MAX:
@@ -84,11 +84,11 @@ class OffsetTable:
         queues[queue_id] = queue_offset
 
     def pulled(self, group: str, topic: str, queue_id: int) -> int:
-        """Where a group pulls next, NOT_FOUND if no pull is known."""
+        """The next pull offset of a group, NOT_FOUND if unknown."""
         return self._pulled.get(f"{topic}{SEPARATOR}{group}", {}).get(queue_id, NOT_FOUND)
 
     def reset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
-        """Move a group, whatever its consumers commit until one of them was told."""
+        """Set the offset of a group; commits are ignored until a consumer has received it."""
         key = f"{topic}{SEPARATOR}{group}"
         queues = self.by_key.get(key, {})
         if queue_id not in queues:
@@ -102,12 +102,12 @@ class OffsetTable:
         self._on_change()
 
     def is_reset(self, group: str, topic: str, queue_id: int | None = None) -> bool:
-        """Whether a consumer has yet to be told of a reset, of one queue or of any."""
+        """Whether a reset is pending, of one queue or of any."""
         waiting = self._resets.get(f"{topic}{SEPARATOR}{group}") if self._resets else None
         return bool(waiting) if queue_id is None else waiting is not None and queue_id in waiting
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Where a group was reset to, if its consumer has not been told: now it is."""
+        """The offset of a pending reset, which ends it; None if none is pending."""
         if not self.is_reset(group, topic, queue_id):
             return None
         key = f"{topic}{SEPARATOR}{group}"
@@ -117,7 +117,7 @@ class OffsetTable:
         return self.by_key[key][queue_id]
 
     def find(self, group: str, topic: str, queue_id: int) -> int:
-        """The committed offset, NOT_FOUND if the group never committed one there."""
+        """The committed offset, NOT_FOUND if there is none."""
         queues = self.by_key.get(f"{topic}{SEPARATOR}{group}")
         return NOT_FOUND if queues is None else queues.get(queue_id, NOT_FOUND)
 
@@ -126,28 +126,28 @@ class OffsetTable:
         return dict(self.by_key.get(f"{topic}{SEPARATOR}{group}", {}))
 
     def topics_of(self, group: str) -> Steps[set[str]]:
-        """Topics in which a group has committed something."""
+        """Topics in which a group has committed offsets."""
         ending = f"{SEPARATOR}{group}"
-        found: set[str] = set()
+        names: set[str] = set()
         for keys in _some(self.by_key):
-            found.update(_parts(key)[0] for key in keys if key.endswith(ending))
+            names.update(_split_key(key)[0] for key in keys if key.endswith(ending))
             yield
-        return found
+        return names
 
     def groups_of(self, topic: str) -> Steps[set[str]]:
-        """Groups that have committed something in a topic."""
+        """Groups that have committed offsets in a topic."""
         beginning = f"{topic}{SEPARATOR}"
-        found: set[str] = set()
+        names: set[str] = set()
         for keys in _some(self.by_key):
-            named = (_parts(key) for key in keys if key.startswith(beginning))
-            found.update(group for name, group in named if name == topic)
+            pairs = (_split_key(key) for key in keys if key.startswith(beginning))
+            names.update(group for name, group in pairs if name == topic)
             yield
-        return found
+        return names
 
     def progress(self) -> Iterator[tuple[str, str, dict[int, int]]]:
         """Topic, group, and the offsets by queue."""
         for key, queues in list(self.by_key.items()):
-            yield *_parts(key), queues
+            yield *_split_key(key), queues
 
     def copy(self, source: str, target: str, topic: str) -> None:
         """Let a group stand where another one stands in a topic."""
@@ -164,18 +164,18 @@ class OffsetTable:
         for topic in (yield from self.topics_of(group)):
             self._remove(topic, group)
             yield
-        yield from self._forget_pulls(lambda _, name: name == group)
+        yield from self._remove_pulls(lambda _, name: name == group)
 
     def remove_topic(self, topic: str) -> Steps[None]:
         for group in (yield from self.groups_of(topic)):
             self._remove(topic, group)
             yield
-        yield from self._forget_pulls(lambda name, _: name == topic)
+        yield from self._remove_pulls(lambda name, _: name == topic)
 
-    def _forget_pulls(self, unwanted: Callable[[str, str], bool]) -> Steps[None]:
+    def _remove_pulls(self, unwanted: Callable[[str, str], bool]) -> Steps[None]:
         for keys in _some(self._pulled):
             for key in keys:
-                if unwanted(*_parts(key)):
+                if unwanted(*_split_key(key)):
                     self._pulled.pop(key, None)
             yield
 
@@ -190,26 +190,26 @@ class OffsetTable:
     # -- on the wire and on disk -------------------------------------------------------------------
 
     def as_file(self) -> dict[str, object]:
-        """What `consumerOffset.json` holds; parts that only other versions know are kept."""
+        """The content of `consumerOffset.json`, with unknown keys of other versions."""
         return {**self._others, "offsetTable": self.by_key}
 
-    def load(self, found: dict[str, object]) -> None:
-        """Take over the content of a file. Raises BodyError and changes nothing if it is wrong."""
-        table = found.get("offsetTable", {})
+    def load(self, content: dict[str, object]) -> None:
+        """Load the content of a file. Raises BodyError; then nothing has changed."""
+        table = content.get("offsetTable", {})
         try:
             self.by_key = msgspec.convert(table, dict[str, dict[int, int]], strict=False)
         except msgspec.ValidationError as e:
             raise BodyError(f"the consumer offsets cannot be read: {e}") from e
         self.count = sum(map(len, self.by_key.values()))
-        self._others = {key: value for key, value in found.items() if key != "offsetTable"}
+        self._others = {key: value for key, value in content.items() if key != "offsetTable"}
 
 
 def _some(keys: Iterable[str]) -> Iterator[list[str]]:
-    """A copy of the keys, in pieces that take a fraction of a millisecond to look at."""
+    """A copy of the keys, in lists that take a fraction of a millisecond to process."""
     copied = list(keys)
-    return (copied[at : at + _TOGETHER] for at in range(0, len(copied), _TOGETHER))
+    return (copied[at : at + _KEYS_PER_SLICE] for at in range(0, len(copied), _KEYS_PER_SLICE))
 
 
-def _parts(key: str) -> tuple[str, str]:
+def _split_key(key: str) -> tuple[str, str]:
     topic, _, group = key.rpartition(SEPARATOR)
     return topic, group

@@ -1,9 +1,8 @@
-"""Who may consume which queue in order: locks of queues, held by one client of a group at a time.
+"""Queue locks for orderly consumption, each held by one client of a group at a time.
 
-A client locks the queues it was given before it consumes them, and locks them again every 20 s. A
-lock that is not renewed runs out, so a client that died gives its queues back without a word; until
-then nobody else gets them, for it may still be at work on their messages. Groups do not see each
-other's locks.
+A client locks its queues before it consumes them, and renews the locks every 20 s. A lock that is
+not renewed expires, which releases the queues of a dead client; until then no other client gets
+them, because the client may still be processing messages. Each group has its own locks.
 """
 
 from collections.abc import Iterable
@@ -19,7 +18,7 @@ class QueueName(NamedTuple):
 
 
 class QueueLock(NamedTuple):
-    """A lock, and when it was taken or renewed last, by steady time."""
+    """A lock, and when it was acquired or renewed, by steady time."""
 
     client_id: str
     since_ms: int
@@ -30,7 +29,6 @@ class QueueLocks:
 
     def __init__(self) -> None:
         self.by_group: dict[str, dict[QueueName, QueueLock]] = {}
-
         self._count = 0
 
     def __len__(self) -> int:
@@ -49,13 +47,13 @@ class QueueLocks:
         now_ms: int,
         live_ms: int,
     ) -> list[QueueName]:
-        """Lock queues or renew their locks; returns those that are the client's now."""
+        """Lock queues or renew their locks; returns those that the client holds now."""
         table = self.by_group.get(group, {})
         locked: list[QueueName] = []
         for queue in queues:
             held = table.get(queue)
             self._count += held is None
-            if held is None or held.client_id == client_id or _is_over(held, now_ms, live_ms):
+            if held is None or held.client_id == client_id or _is_expired(held, now_ms, live_ms):
                 table[queue] = QueueLock(client_id, now_ms)
                 locked.append(queue)
         if table:
@@ -63,27 +61,27 @@ class QueueLocks:
         return locked
 
     def unlock(self, group: str, client_id: str, queues: Iterable[QueueName]) -> int:
-        """Give queues back; those of other clients stay theirs. Returns how many were given."""
+        """Release locks of the client; returns how many."""
         table = self.by_group.get(group, {})
-        given = [queue for queue in queues if _owner(table.get(queue)) == client_id]
+        owned = [queue for queue in queues if _owner(table.get(queue)) == client_id]
         # A queue may be named twice.
-        count = sum(table.pop(queue, None) is not None for queue in given)
+        count = sum(table.pop(queue, None) is not None for queue in owned)
         self._count -= count
         if not table:
             self.by_group.pop(group, None)
         return count
 
     def owner(self, group: str, queue: QueueName, now_ms: int, live_ms: int) -> str | None:
-        """The client that holds a queue now."""
+        """The client that holds the lock of a queue."""
         held = self.by_group.get(group, {}).get(queue)
-        return None if held is None or _is_over(held, now_ms, live_ms) else held.client_id
+        return None if held is None or _is_expired(held, now_ms, live_ms) else held.client_id
 
-    def forget_expired(self, now_ms: int, live_ms: int) -> int:
-        """Drop locks that have run out, which count as none already; returns how many."""
+    def remove_expired(self, now_ms: int, live_ms: int) -> int:
+        """Remove expired locks; returns how many."""
         count = 0
         for group in list(self.by_group):
             table = self.by_group[group]
-            over = [queue for queue, held in table.items() if _is_over(held, now_ms, live_ms)]
+            over = [queue for queue, held in table.items() if _is_expired(held, now_ms, live_ms)]
             for queue in over:
                 del table[queue]
             count += len(over)
@@ -93,7 +91,7 @@ class QueueLocks:
         return count
 
 
-def _is_over(held: QueueLock, now_ms: int, live_ms: int) -> bool:
+def _is_expired(held: QueueLock, now_ms: int, live_ms: int) -> bool:
     return now_ms - held.since_ms > live_ms
 
 

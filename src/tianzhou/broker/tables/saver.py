@@ -1,12 +1,12 @@
-"""The tables of a broker on disk: JSON in RocketMQ's layout, under `config/` of the store.
+"""Saves and loads the tables of a broker: JSON in RocketMQ's layout, under `config/` of the store.
 
-    topics.json  subscriptionGroup.json  consumerOffset.json     the present
-    ....json.bak                                                 what was there before the last save
+    topics.json  subscriptionGroup.json  consumerOffset.json     the current tables
+    ....json.bak                                                 the tables before the last save
 
-A save never leaves a moment without a whole table: the old file becomes the backup by a second name
-for it, then the new one takes its place. What cannot be read is set aside as `.bad` and the backup
-is taken; if that cannot be read either, the broker must not start with an empty table, for it would
-forget its topics or deliver everything again.
+A complete table exists at any time during a save: the old file is linked as the backup, then
+replaced by the new one. An unreadable file is renamed to `.bad` and the backup is loaded; if that
+is unreadable, too, the broker does not start: with an empty table it would lose its topics or
+deliver everything again.
 """
 
 import asyncio
@@ -51,12 +51,12 @@ def table_paths(folder: Path) -> TablePaths:
 
 
 def encode_table(value: Mapping[str, object]) -> bytes:
-    """A table as a file has it: strict JSON for people and for RocketMQ's reader."""
+    """Encode a table: strict, indented JSON that RocketMQ can read."""
     return at_once(encode_table_steps(value))
 
 
 def encode_table_steps(value: Mapping[str, object]) -> Steps[bytes]:
-    """`encode_table` with pauses: a table may have hundreds of thousands of entries."""
+    """`encode_table` in steps: a table may have hundreds of thousands of entries."""
     pieces: list[bytes] = []
     for name, member in value.items():
         pieces.append(b"%s\n  %s: " % (b"," if pieces else b"{", msgspec.json.encode(name)))
@@ -72,7 +72,7 @@ def encode_table_steps(value: Mapping[str, object]) -> Steps[bytes]:
 
 
 def encode_text(value: object) -> bytes:
-    """A value as a file has it."""
+    """Encode a value as in a file."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2)
 
 
@@ -91,16 +91,16 @@ def _indented(text: bytes, by: bytes) -> bytes:
 
 
 class EncodedBodies:
-    """Bodies as a table has them, each encoded once for as long as it stays the same.
+    """Encodes the bodies of a table; unchanged ones are cached.
 
-    Fields that a body does not have are left out: RocketMQ must not read them as null.
+    Fields without a value are left out: RocketMQ must not read them as null.
     """
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[msgspec.Struct, bytes]] = {}
 
     def of(self, bodies: Mapping[str, msgspec.Struct]) -> "Bodies":
-        """The bodies that a table has now."""
+        """The current bodies of a table."""
         return Bodies(dict(bodies), self)
 
     def texts(self, bodies: Mapping[str, msgspec.Struct]) -> Iterator[tuple[str, bytes]]:
@@ -115,7 +115,7 @@ class EncodedBodies:
 
 
 class Bodies(NamedTuple):
-    """What a table holds at one moment, encoded when it is written."""
+    """A snapshot of a table, encoded when it is written."""
 
     bodies: dict[str, msgspec.Struct]
     encoded: EncodedBodies
@@ -125,7 +125,7 @@ class Bodies(NamedTuple):
 
 
 def encode_body(body: msgspec.Struct) -> msgspec.Raw:
-    """One body without the fields it does not have."""
+    """Encode a body without its empty fields."""
     return msgspec.Raw(msgspec.json.encode(_without_nones(msgspec.to_builtins(body))))
 
 
@@ -138,10 +138,10 @@ def _without_nones(value: object) -> object:
 
 
 def load_table(path: Path, decode: Callable[[dict[str, object]], T]) -> T | None:
-    """The table in `path`, or else in its backup; None if there is neither.
+    """Load the table in `path`, or else its backup; None if there is neither.
 
-    `decode` makes it of the JSON object and raises BodyError if it cannot. Raises StoreCorrupt if
-    there are files and none of them can be read.
+    `decode` raises BodyError for invalid content. Raises StoreCorrupt if there are files and none
+    is readable.
     """
     backup = _backup_of(path)
     problems: list[str] = []
@@ -156,7 +156,7 @@ def load_table(path: Path, decode: Callable[[dict[str, object]], T]) -> T | None
             problems.append(f"{candidate}: {e}")
             continue
         if problems:
-            _set_aside(path)
+            _rename_bad(path)
             log.warning("%s; its backup is used", problems[0])
         return table
     if problems:
@@ -176,7 +176,7 @@ def _object_in(data: bytes) -> dict[str, object]:
 
 
 def save_table(path: Path, data: bytes) -> None:
-    """Replace the table in `path`, keeping the one before as its backup. Raises OSError."""
+    """Replace the table in `path`; the old one becomes the backup. Raises OSError."""
     if path.exists():
         spare = path.with_name(f".{path.name}.{os.getpid()}.bak")
         spare.unlink(missing_ok=True)
@@ -189,18 +189,18 @@ def _backup_of(path: Path) -> Path:
     return path.with_name(path.name + ".bak")
 
 
-def _set_aside(path: Path) -> None:
+def _rename_bad(path: Path) -> None:
     try:
         path.replace(path.with_name(path.name + ".bad"))
     except OSError as e:
-        log.warning("%s: cannot be set aside: %s", path, e)
+        log.warning("%s: cannot be renamed to .bad: %s", path, e)
 
 
 class TableSaver:
-    """Saves tables off the event loop; many changes that wait share one save.
+    """Saves tables in a thread; pending changes share one save.
 
-    `encoders` give each file's present content. They run on the loop, in slices: a change that
-    comes meanwhile may be in it or not, and has marked the table for the next save.
+    `encoders` encode each file's current content. They run on the event loop, in slices: a change
+    meanwhile may be included or not, and has marked the table for the next save.
     """
 
     def __init__(self, encoders: Mapping[Path, Callable[[], Steps[bytes]]]) -> None:
@@ -209,23 +209,23 @@ class TableSaver:
         self._failed: set[Path] = set()
         self._change_count = self._saved_count = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tables")
-        self._one_at_a_time = asyncio.Lock()
+        self._save_lock = asyncio.Lock()
 
     def mark(self, path: Path) -> None:
-        """A table has changed; the next `save` takes it along."""
+        """A table has changed; the next `save` includes it."""
         self._changed.add(path)
         self._change_count += 1
 
     async def save(self, *paths: Path) -> bool:
         """Save these tables and all that are marked; returns when they are on disk.
 
-        What cannot be written is logged and stays marked for the next time; then False is returned.
+        A table that cannot be written is logged and stays marked; then False is returned.
         """
         for path in paths:
             self.mark(path)
         wanted = self._change_count
-        async with self._one_at_a_time:
-            # Those who waited meanwhile are content with a save that began after their change.
+        async with self._save_lock:
+            # A save that began after the change and ended meanwhile is enough.
             if self._saved_count < wanted:
                 await self._save_changed()
         return not self._failed
@@ -238,7 +238,7 @@ class TableSaver:
             await self._save_one(path, data)
 
     async def close(self) -> None:
-        """Save everything a last time and end the thread."""
+        """Save all tables a last time and end the thread."""
         await self.save(*self._encoders)
         self._thread.shutdown()
 
@@ -249,7 +249,7 @@ class TableSaver:
         except OSError as e:
             self.mark(path)
             if path not in self._failed:
-                log.error("%s: cannot be saved, trying again later: %s", path, e)  # noqa: TRY400 - the text says all
+                log.error("%s: cannot be saved, retrying later: %s", path, e)  # noqa: TRY400 - the text says all
             self._failed.add(path)
         else:
             self._failed.discard(path)

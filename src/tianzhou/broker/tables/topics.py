@@ -1,7 +1,7 @@
 """The topics of a broker: their queues, permissions and flags.
 
-The table has a version that every change moves on; nameservers and slaves learn from it whether
-they are up to date. Nothing here waits or writes: `on_change` is told, and whoever owns the table
+The table has a version that every change increments; nameservers and slaves compare it to see
+whether they are up to date. No I/O happens here: `on_change` is called, and the owner of the table
 saves and registers it.
 """
 
@@ -45,7 +45,7 @@ BENCHMARK_QUEUE_COUNT = 1024
 
 
 def system_topics(config: BrokerConfig) -> list[TopicConfig]:
-    """The topics that every broker has, whatever its table says."""
+    """The topics that every broker has; the saved table does not change them."""
     cluster_perm = PERM_INHERIT | (READ_WRITE if config.cluster_topic_enable else 0)
     broker_perm = PERM_INHERIT | (READ_WRITE if config.broker_topic_enable else 0)
     topics = [
@@ -85,7 +85,7 @@ class TopicTable:
         on_change: Callable[[], None] = lambda: None,
         check_capacity: Callable[[int, str], None] = lambda count, what: None,
     ) -> None:
-        """`check_capacity` raises RequestError if the table must not grow beyond so many topics."""
+        """`check_capacity` raises RequestError if a table of so many topics is full."""
         self.topics: dict[str, TopicConfig] = {
             topic.topic_name: topic for topic in system if topic.topic_name is not None
         }
@@ -103,14 +103,14 @@ class TopicTable:
     # -- changes -----------------------------------------------------------------------------------
 
     def check_capacity(self, names: Iterable[str]) -> None:
-        """Raises RequestError if those of the names that are new are too many for the table."""
+        """Raises RequestError if the table is too full for the new ones of these names."""
         new = [name for name in dict.fromkeys(names) if name not in self.topics]
         if new:
             count = len(self.topics) + len(new) - 1
             self._check_room(count, f"topic {new[0]} cannot be created")
 
     def put(self, topic: TopicConfig) -> bool:
-        """Create a topic or replace it; False if it was the same already."""
+        """Create a topic or replace it; False if it did not change."""
         name = topic.topic_name
         assert name is not None, "a topic in the table has a name"
         if self.topics.get(name) == topic:
@@ -120,7 +120,7 @@ class TopicTable:
         return True
 
     def remove(self, name: str) -> bool:
-        """Forget a topic; False if there was none."""
+        """Remove a topic; False if there was none."""
         if self.topics.pop(name, None) is None:
             return False
         self._changed()
@@ -135,9 +135,9 @@ class TopicTable:
         auto_create: bool,
         sys_flag: int = 0,
     ) -> TopicConfig | None:
-        """The topic that a send to an unknown one creates; None if no template allows it.
+        """Create the topic of a send to an unknown one; None if no template allows it.
 
-        `queue_count` is what the producer wants; the template's own count is the most it gets.
+        `queue_count` is the producer's; the template's count is the maximum.
         Raises RequestError if the table is full.
         """
         template = self.topics.get(template_name)
@@ -145,7 +145,7 @@ class TopicTable:
             return None
         if not template.perm & PERM_INHERIT:
             return None
-        if not name.startswith(RETRY_TOPIC_PREFIX):  # those are as many as there are groups
+        if not name.startswith(RETRY_TOPIC_PREFIX):  # these are limited by the number of groups
             self.check_capacity((name,))
         granted = max(min(queue_count, template.write_queue_count), 0)
         topic = TopicConfig(
@@ -160,7 +160,7 @@ class TopicTable:
         return topic
 
     def create_for_group(self, name: str, queue_count: int, perm: int = READ_WRITE) -> TopicConfig:
-        """The retry or dead-letter topic of a group, made on first need. Raises RequestError."""
+        """The retry or dead-letter topic of a group, created if missing. Raises RequestError."""
         topic = self.topics.get(name)
         if topic is None:
             check_derived_topic(name)
@@ -169,10 +169,10 @@ class TopicTable:
         return topic
 
     def restore(self, name: str, queue_id: int, config: BrokerConfig) -> bool:
-        """Have the topic that a stored message is for; whether it was missing and is made.
+        """Create the missing topic of a stored message; returns whether it was created.
 
-        A message may be in the log whose topic a crash forgot before it was saved. Where topics
-        are not made by sending, whoever deleted it meant it.
+        A crash may have come before the topic of a message was saved. Where topics are not created
+        by sends, a missing topic was deleted on purpose.
         """
         if name in self.topics or not is_topic_name(name):
             return False
@@ -184,7 +184,7 @@ class TopicTable:
         return True
 
     def mark_ordered(self, names: Iterable[str]) -> None:
-        """Set the order flag of topics that the nameserver's configuration lists as ordered."""
+        """Set the order flag of topics that a nameserver lists as ordered."""
         unmarked = [
             topic
             for topic in (self.topics.get(name) for name in names)
@@ -197,7 +197,7 @@ class TopicTable:
             self._changed()
 
     def touch(self) -> None:
-        """Count as changed: what is told about the topics depends on more than this table."""
+        """Count as changed: the registration depends on more than this table."""
         self._changed()
 
     def _changed(self) -> None:
@@ -213,20 +213,20 @@ class TopicTable:
         return TopicConfigTable(topics=self.topics, data_version=self.data_version)
 
     def as_file(self) -> dict[str, object]:
-        """What `topics.json` holds; parts that only other versions know are kept."""
+        """The content of `topics.json`, with unknown keys of other versions."""
         return {
             **self._others,
             "dataVersion": encode_body(self.data_version),
             "topicConfigTable": self._encoded.of(self.topics),
         }
 
-    def load(self, found: dict[str, object]) -> None:
-        """Take over the content of a file. Raises BodyError and changes nothing if it is wrong."""
+    def load(self, content: dict[str, object]) -> None:
+        """Load the content of a file. Raises BodyError; then nothing has changed."""
         try:
-            table = msgspec.convert(found, TopicConfigTable, strict=False)
+            table = msgspec.convert(content, TopicConfigTable, strict=False)
         except msgspec.ValidationError as e:
             raise BodyError(f"the topics cannot be read: {e}") from e
-        # The broker's own settings decide about its system topics, not the last run's.
+        # System topics depend on the current settings, not on those of the last run.
         named = {
             name: msgspec.structs.replace(topic, topic_name=name)
             for name, topic in table.topics.items()
@@ -239,13 +239,13 @@ class TopicTable:
         self.data_version = table.data_version
         self._others = {
             key: value
-            for key, value in found.items()
+            for key, value in content.items()
             if key not in ("dataVersion", "topicConfigTable")
         }
 
 
 def check_queue_counts(read_count: int, write_count: int) -> None:
-    """Raises RequestError for counts that no topic can have."""
+    """Raises RequestError for invalid counts."""
     for name, count in (("readQueueNums", read_count), ("writeQueueNums", write_count)):
         if not 1 <= count <= TOPIC_QUEUES_MAX:
             raise RequestError(

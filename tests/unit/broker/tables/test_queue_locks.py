@@ -33,9 +33,9 @@ def test_what_has_run_out_is_forgotten() -> None:
     locks = QueueLocks()
     locks.lock("g", "a", [ONE, TWO], 0, LIVE_MS)
     locks.lock("g", "a", [TWO], 30_000, LIVE_MS)
-    assert locks.forget_expired(LIVE_MS + 1, LIVE_MS) == 1
+    assert locks.remove_expired(LIVE_MS + 1, LIVE_MS) == 1
     assert list(locks.by_group["g"]) == [TWO]
-    assert locks.forget_expired(LIVE_MS + 30_001, LIVE_MS) == 1
+    assert locks.remove_expired(LIVE_MS + 30_001, LIVE_MS) == 1
     assert locks.by_group == {}
 
 
@@ -61,4 +61,4 @@ def test_never_two_owners(steps: list[tuple[str, str, set[QueueName], int]]) -> 
             locks.unlock("g", client, queues)
             model = {q: held for q, held in model.items() if q not in queues or held[0] != client}
         else:
-            locks.forget_expired(now_ms, LIVE_MS)
+            locks.remove_expired(now_ms, LIVE_MS)
