@@ -3,6 +3,8 @@
 The keys are those of BrokerConfig, MessageStoreConfig and NettyServerConfig in RocketMQ 4.9 and
 5.x, which a stock file mixes freely, so the store's settings are part of this class. Settings that
 only Tianzhou has are marked. Keys without effect are listed in `ignored_settings.py`.
+
+Over 500 lines: one table of all settings.
 """
 # ruff: noqa: RUF009 - setting() makes a field, it does not compute a shared default
 

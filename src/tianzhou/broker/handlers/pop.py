@@ -6,6 +6,8 @@
 
 A message is recorded before it is sent: every message that a consumer has is in the index, or is
 popped again. Acknowledgements are served by `pop_ack.py`.
+
+Over 500 lines: pops, peeks and notifications share the checks and the order of queues.
 """
 
 import re

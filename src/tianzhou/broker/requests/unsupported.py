@@ -1,7 +1,7 @@
-"""Requests of RocketMQ that this broker does not serve, each with its reason, in one place.
+"""Requests of RocketMQ that this broker does not serve, each with its reason.
 
-The reason ends up in the remark of the answer, so it is written for the person who typed the
-command: what is missing here, and what to use instead where there is something.
+The reason is part of the remark of the response, so it is written for the user of the command: what
+is missing, and what to use instead if there is something.
 """
 
 from collections.abc import Mapping
@@ -10,16 +10,16 @@ from tianzhou.protocol.codes import RequestCode
 
 _ROCKSDB = "there is no RocksDB here, the store has RocketMQ's plain files only"
 _STATIC = "there are no static topics here, queues belong to the broker that has them"
-_CONTROLLER = "there is no RocketMQ controller here, brokers take no orders from one"
+_CONTROLLER = "there is no RocketMQ controller here"
 _CONTAINER = "there is no broker container here, each broker is a process of its own"
-_TIMER = "there is one way to keep timed messages here, and no RocksDB"
+_TIMER = "timed messages are stored in one way here, without RocksDB"
 _TIMER_COUNTS = (
-    "timed messages are counted here all topics together; GET_BROKER_RUNTIME_INFO tells how many"
+    "timed messages are counted for all topics together here, see GET_BROKER_RUNTIME_INFO"
 )
 _NO_REPLICATION = "this version does not replicate"
 _ACTING_MASTER = "no slave acts as a master here"
-_ACL_5 = "users and policies of 5.x are not kept here, access control is by plain_acl.yml"
-_FILTER_SERVER = "filter servers are gone from RocketMQ as well, use SQL92 filters"
+_ACL_5 = "there are no users and policies of 5.x here, access control uses plain_acl.yml"
+_FILTER_SERVER = "RocketMQ has removed filter servers as well, use SQL92 filters"
 _NAMESERVER = "a nameserver serves it, not a broker"
 _CLIENT = "a client serves it, not a broker"
 _NEVER = "no broker of RocketMQ 4.9 or later serves it either"
@@ -151,4 +151,4 @@ REFUSED: Mapping[int, str] = {
         _NEVER,
     ),
 }
-"""Why each of them is refused."""
+"""The reason for each request code."""
