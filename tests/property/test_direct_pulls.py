@@ -124,7 +124,7 @@ class PipedSide(Side):
         transport = PipedTransport(self.peer)
         self.piped.append(transport)
         connection = Connection(
-            self._board, self._handler(), feed=self.hot.take if self.hot is not None else None
+            self._board, self._handler(), feed=self.hot.serve if self.hot is not None else None
         )
         connection.connection_made(transport)
         return connection, transport

@@ -197,7 +197,7 @@ class Side:
         """One more connection of the same peer."""
         transport = Transport(self.peer)
         connection = Connection(
-            self._board, self._handler(), feed=self.hot.take if self.hot is not None else None
+            self._board, self._handler(), feed=self.hot.serve if self.hot is not None else None
         )
         connection.connection_made(transport)
         return connection, transport

@@ -235,7 +235,7 @@ def assemble(core: Core, stops: AsyncExitStack) -> Features:
     def on_reset(topic: str, queue_ids: Iterable[int]) -> None:
         """Have clients of the group learn the new offsets: by their next pull, and parked ones now.
 
-        Parked pulls of other groups are woken in vain.
+        Parked pulls of other groups are woken, too, and stay parked.
         """
         pipeline.forget_fast_path()
         waker.wake((topic, queue_id) for queue_id in queue_ids)

@@ -2,7 +2,7 @@
 
 Start: the store (which recovers itself), the tables, the ports, the features, the nameservers. A
 broker registers last, when it can already be used. Stop, in reverse: it unregisters first, so that
-clients turn to other brokers; parked requests are answered, responses under way are sent, and only
+clients use other brokers; parked requests are answered, pending responses are sent, and only
 then are the tables saved and the store closed. Each step of the start registers what undoes it, so
 `stop` is right after a start that failed half-way, too.
 """

@@ -272,11 +272,11 @@ def _notify_consumers(
     deps: RelayDeps, header: ResetOffsetRequest, table: dict[MessageQueue, int]
 ) -> int:
     group = deps.consumers.get(header.group)
-    told = ResetOffsetRequest(
+    reset = ResetOffsetRequest(
         topic=header.topic, group=header.group, timestamp=header.timestamp,
         is_force=header.is_force,
     )  # fmt: skip
-    fields = encode(told)
+    fields = encode(reset)
     body = encode_body(ResetOffsetBody(offsets=table))
     body_for_c = encode_body(
         ResetOffsetBodyForC(

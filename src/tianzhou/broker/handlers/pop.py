@@ -61,7 +61,7 @@ from tianzhou.store.reading import Read, ReadStatus
 _TURNS_MAX = 65_536
 _ATTEMPT_ID_MAX = 256
 _MESSAGES_MAX = 32
-_LOOKS_MAX = 4
+_READS_MAX = 4
 """Reads of one queue in a row while a filter rejects everything."""
 _FROM_FIRST = 0
 _PERCENT = 100
@@ -69,7 +69,7 @@ _QUEUE_OFFSET = struct.Struct(">q")
 _QUEUE_OFFSET_AT = 20
 """Position of the queue offset in a record."""
 
-_WRONG_PLACE = (
+_WRONG_OFFSET = (
     ReadStatus.OFFSET_TOO_SMALL,
     ReadStatus.OFFSET_OVERFLOW_BADLY,
     ReadStatus.OFFSET_FOUND_NULL,
@@ -91,7 +91,7 @@ class PopDeps:
     clock: Clock
     steady: Clock
     may_consume: MayConsume
-    turns: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    rotations: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     """Pops by topic and group; the first queue of a pop rotates."""
 
 
@@ -186,7 +186,7 @@ def _pop(
         deps.stats.popped[header.topic, header.consumer_group] += len(got.places)
     else:
         deps.stats.pulls_missed += 1
-    told = PopMessageResponse(
+    response = PopMessageResponse(
         pop_time_ms=now_ms,
         invisible_time_ms=header.invisible_time_ms,
         revive_queue_id=ORDERED_REVIVE_QUEUE if header.order else 0,
@@ -198,7 +198,7 @@ def _pop(
     answer = Command(
         code=ResponseCode.SUCCESS if got.records else ResponseCode.POLLING_TIMEOUT,
         remark="FOUND" if got.records else "NO_MESSAGE_IN_QUEUE",
-        ext_fields=encode(told),
+        ext_fields=encode(response),
         body=body,
     )
     return answer, got.is_more
@@ -221,28 +221,28 @@ def _queues(
 ) -> Iterator[tuple[str, int]]:
     """The queues to read, in this order."""
     counted = (header.consumer_group, header.topic)
-    turn = deps.turns.get(counted, 0)
-    if len(deps.turns) >= _TURNS_MAX:
-        deps.turns.clear()
-    deps.turns[counted] = turn + 1
+    rotation = deps.rotations.get(counted, 0)
+    if len(deps.rotations) >= _TURNS_MAX:
+        deps.rotations.clear()
+    deps.rotations[counted] = rotation + 1
     share = config.pop_from_retry_probability
-    retry_first = turn * share % _PERCENT < share
+    retry_first = rotation * share % _PERCENT < share
     retry_queues = () if header.order else _retry_queues(deps, config, *counted)
     if retry_first:
         yield from retry_queues
-    yield from _own_queues(deps.topics.get(header.topic), header.topic, header.queue_id, turn)
+    yield from _own_queues(deps.topics.get(header.topic), header.topic, header.queue_id, rotation)
     if not retry_first:
         yield from retry_queues
 
 
 def _own_queues(
-    topic: TopicConfig | None, name: str, queue_id: int, turn: int
+    topic: TopicConfig | None, name: str, queue_id: int, rotation: int
 ) -> Iterator[tuple[str, int]]:
     if queue_id >= 0:
         yield name, queue_id
     elif topic is not None:
         for at in range(topic.read_queue_count):
-            yield name, (turn + at) % topic.read_queue_count
+            yield name, (rotation + at) % topic.read_queue_count
 
 
 def _retry_queues(
@@ -365,21 +365,21 @@ def _read(
     """
     by_tags = subscription.is_by_tags and not subscription.tags.selects_all
     sql = subscription.sql
-    look: Callable[[int], Read] = lambda place: deps.store.read(  # noqa: E731 - said once, used twice
-        key.topic, key.queue_id, place, count,
+    read_from: Callable[[int], Read] = lambda queue_offset: deps.store.read(  # noqa: E731 - said once, used twice
+        key.topic, key.queue_id, queue_offset, count,
         accept_tags=subscription.tags.matches if by_tags else None,
         accept_record=None if sql is None else sql.accepts,
     )  # fmt: skip
     went_back = False
-    read = look(start)
-    for _ in range(_LOOKS_MAX):
+    read = read_from(start)
+    for _ in range(_READS_MAX):
         if read.records or read.next_offset == start or read.status not in (
-            *_WRONG_PLACE, ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING,
+            *_WRONG_OFFSET, ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING,
         ):  # fmt: skip
             break
         went_back = went_back or read.next_offset < start
         start = read.next_offset
-        read = look(start)
+        read = read_from(start)
     return start, read, went_back
 
 
@@ -552,8 +552,8 @@ def notification(deps: PopDeps, connection: Connection, request: Command) -> Ans
 
 
 def _notice(*, has_msg: bool, polling_full: bool = False) -> Command:
-    told = NotificationResponse(has_msg=has_msg, polling_full=polling_full)
-    return Command(code=ResponseCode.SUCCESS, ext_fields=encode(told))
+    response = NotificationResponse(has_msg=has_msg, polling_full=polling_full)
+    return Command(code=ResponseCode.SUCCESS, ext_fields=encode(response))
 
 
 def _has_message(
@@ -599,13 +599,13 @@ def peek_message(deps: PopDeps, _: Connection, request: Command) -> Command:
         wanted = header.max_msg_count - len(records)
         if wanted > 0:
             records += _read(deps, everything, key, start, wanted)[1].records
-    told = PopMessageResponse(
+    response = PopMessageResponse(
         pop_time_ms=0, invisible_time_ms=0, revive_queue_id=0, rest_count=rest
     )
     return Command(
         code=ResponseCode.SUCCESS if records else ResponseCode.PULL_NOT_FOUND,
         remark="FOUND" if records else "NO_MESSAGE_IN_QUEUE",
-        ext_fields=encode(told),
+        ext_fields=encode(response),
         body=b"".join(records),
     )
 

@@ -50,10 +50,10 @@ class LockDeps:
 @sliced
 def lock_batch(deps: LockDeps, _: Connection, request: Command) -> Steps[Command]:
     """LOCK_BATCH_MQ: the response lists the queues that the client holds now."""
-    told = yield from decode_request_steps(LockBatchRequestBody, request.body)
+    sent = yield from decode_request_steps(LockBatchRequestBody, request.body)
     config = deps.settings.config
-    group, client_id = _owner(told.consumer_group, told.client_id)
-    wanted = yield from _names(told.queues)
+    group, client_id = _owner(sent.consumer_group, sent.client_id)
+    wanted = yield from _names(sent.queues)
     is_known = deps.groups.get(group) is not None
     there: list[QueueName] = []
     strays: list[QueueName] = []
@@ -89,9 +89,9 @@ def lock_batch(deps: LockDeps, _: Connection, request: Command) -> Steps[Command
 @sliced
 def unlock_batch(deps: LockDeps, _: Connection, request: Command) -> Steps[Command]:
     """UNLOCK_BATCH_MQ: queues that the client does not hold are ignored."""
-    told = yield from decode_request_steps(UnlockBatchRequestBody, request.body)
-    group, client_id = _owner(told.consumer_group, told.client_id)
-    wanted = yield from _names(told.queues)
+    sent = yield from decode_request_steps(UnlockBatchRequestBody, request.body)
+    group, client_id = _owner(sent.consumer_group, sent.client_id)
+    wanted = yield from _names(sent.queues)
     for some in _some(wanted):
         for table in (deps.locks, deps.strays):
             table.unlock(group, client_id, some)

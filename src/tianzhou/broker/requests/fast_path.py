@@ -64,7 +64,7 @@ _TOPIC_LENGTH_MAX = 127
 Granted = tuple[str, str]
 """Topic and group."""
 
-_Owed = tuple[Connection, bytes, int]
+_Unsent = tuple[Connection, bytes, int]
 """Responses to send at the end of the loop iteration, and how many are responses to sends."""
 
 
@@ -98,17 +98,17 @@ class FastPath:
         self._inline: set[Granted] = set()
         self._registered: dict[Granted, Subscription] = {}
         self._kernel_memory = deps.store.lend_to(feed, self._admit)
-        self._kernel_memory.settle = self.settle
+        self._kernel_memory.settle = self.commit_sends
         deps.stats.collect = self._collect
         self._loop = asyncio.get_running_loop()
         self._busy_poll = BusyPoll(self._loop.call_soon)
         self._in_iteration = self._is_scheduled = False
         self._now_ms = self._budget = 0
-        self._owed: list[_Owed] = []
+        self._unsent: list[_Unsent] = []
         self._last: Connection | None = None
         """The connection of the last buffer."""
 
-    def take(self, connection: Connection, view: memoryview, at: int) -> tuple[int, int] | None:
+    def serve(self, connection: Connection, view: memoryview, at: int) -> tuple[int, int] | None:
         """Serve the ordinary requests at the front; see `remoting.connection.Feed`."""
         if self._is_broken:
             return None
@@ -130,11 +130,11 @@ class FastPath:
             self._disable()
             return None
         if send_count:
-            self._owed.append((connection, answers, send_count))
-            connection.owed_by = self.settle
+            self._unsent.append((connection, answers, send_count))
+            connection.owed_by = self.commit_sends
         elif answers:
             if connection.owed_by is not None and not self._waits:
-                self._owed.append((connection, answers, 0))  # so that responses keep their order
+                self._unsent.append((connection, answers, 0))  # so that responses keep their order
             else:
                 connection.send_frames(answers)
                 connection.begin_direct()
@@ -143,11 +143,11 @@ class FastPath:
                 self._pulls.offsets.commit(group, topic, queue_id, queue_offset)
         if start != stop:
             # The handlers continue, or the feed does when files have space again.
-            self.settle()
+            self.commit_sends()
         elif not self._is_scheduled:
             if connection is self._last:
                 # It seems to be the only active one: do not wait for others.
-                self.settle()
+                self.commit_sends()
                 self._busy_poll.answered()
             else:
                 self._is_scheduled = True
@@ -171,15 +171,15 @@ class FastPath:
 
     def _end_iteration(self) -> None:
         self._is_scheduled = False
-        self.settle()
+        self.commit_sends()
 
-    def settle(self) -> None:
+    def commit_sends(self) -> None:
         """Write the sends of this loop iteration, then send their responses."""
         self._in_iteration = False
-        owed = self._owed
-        if not owed:
+        unsent = self._unsent
+        if not unsent:
             return
-        self._owed = []
+        self._unsent = []
         deps, store = self._deps, self._deps.store
         started_ms = deps.steady()
         try:
@@ -191,11 +191,11 @@ class FastPath:
         except StoreError as error:
             log.warning("sends of the fast path could not be stored: %s", error)
             self._kernel_memory.end()
-            self._refuse(owed, error)
+            self._refuse(unsent, error)
             return
         except Exception:  # as above
             log.exception("the kernel's fast path failed; the broker continues without it")
-            self._owed = owed
+            self._unsent = unsent
             self._disable()
             return
         took_ms = deps.steady() - started_ms
@@ -203,25 +203,25 @@ class FastPath:
             deps.gate.note_append(deps.settings.config, started_ms, started_ms + took_ms)
             deps.stats.took(took_ms)
         if not self._waits:
-            for connection, answers, _ in owed:
+            for connection, answers, _ in unsent:
                 connection.pay(answers)
             return
-        for connection, answers, send_count in owed:
+        for connection, answers, send_count in unsent:
             connection.pay(b"")
             if answers:
                 # As with handlers, each send counts as waiting for the flush.
                 deps.durability.hold(connection, answers, send_count, store.end_log_offset)
 
-    def _refuse(self, owed: list[_Owed], error: StoreError) -> None:
-        for connection, answers, send_count in owed:
+    def _refuse(self, unsent: list[_Unsent], error: StoreError) -> None:
+        for connection, answers, send_count in unsent:
             self._deps.stats.put_failures += send_count
             connection.pay(refused_sends(answers, error))
 
     def _disable(self) -> None:
         self._is_broken = True
-        owed, self._owed = self._owed, []
+        unsent, self._unsent = self._unsent, []
         self._kernel_memory.end()
-        self._refuse(owed, StoreError("the kernel's feed failed"))
+        self._refuse(unsent, StoreError("the kernel's feed failed"))
 
     # -- permission -------------------------------------------------------------------------------
 
@@ -319,7 +319,7 @@ class FastPath:
         """Forget all topics and grants, as rules have changed; the feed learns them again."""
         if self._is_broken:
             return
-        self.settle()
+        self.commit_sends()
         self._collect()
         for name in self._known:
             self._feed.drop_topic(name)

@@ -89,7 +89,7 @@ class RequestPipeline:
         """Offer a receive buffer to the fast path; see `remoting.connection.Feed`."""
         if self._fast_path is None or not self._is_free_client(connection.peer):
             return None
-        return self._fast_path.take(connection, view, at)
+        return self._fast_path.serve(connection, view, at)
 
     def connection_closed(self, connection: Connection) -> None:
         for on_closed in self._on_closed:
