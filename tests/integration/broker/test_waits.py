@@ -630,7 +630,7 @@ async def test_an_index_that_fails_does_not_keep_the_broker_from_stopping(
     async with running(tmp_path, shift) as it:
         await it.peer.send("t", b"timed", props={"TIMER_DELAY_SEC": "60"})
         monkeypatch.setattr(TimerIndex, "close", broken)
-    assert "not closed in good order: disk I/O error" in caplog.text
+    assert "not closed cleanly: disk I/O error" in caplog.text
     monkeypatch.undo()
     async with running(tmp_path, shift) as it:
         it.advance(60_000)

@@ -362,7 +362,7 @@ REFUSED = (
     refused("getSyncStateSet -a $broker -b broker-a", "there is no RocketMQ controller"),
     refused("electMaster -a $broker -b 0 -bn broker-a -c C", "there is no RocketMQ controller"),
     refused("cleanBrokerMetadata -a $broker -bn broker-a -c C", "there is no RocketMQ controller"),
-    refused("switchTimerEngine -b $broker -e R", "there is one way to keep timed messages"),
+    refused("switchTimerEngine -b $broker -e R", "timed messages are stored in one way"),
     refused("getBrokerLiteInfo -b $broker", "there are no lite topics"),
     refused_silently("getParentTopicInfo -p $orders", GET_PARENT_TOPIC_INFO),
     refused_silently("getLiteTopicInfo -p $orders -l l", GET_LITE_TOPIC_INFO),

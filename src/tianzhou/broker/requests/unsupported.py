@@ -18,7 +18,7 @@ _TIMER_COUNTS = (
 )
 _NO_REPLICATION = "this version does not replicate"
 _ACTING_MASTER = "no slave acts as a master here"
-_ACL_5 = "there are no users and policies of 5.x here, access control uses plain_acl.yml"
+_ACL_5 = "users and policies of 5.x are not supported, access control uses plain_acl.yml"
 _FILTER_SERVER = "RocketMQ has removed filter servers as well, use SQL92 filters"
 _NAMESERVER = "a nameserver serves it, not a broker"
 _CLIENT = "a client serves it, not a broker"
