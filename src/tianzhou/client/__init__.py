@@ -1,4 +1,4 @@
-"""The client of RocketMQ and Tianzhou: producers and consumers on asyncio, and blocking."""
+"""Client for RocketMQ and Tianzhou: asyncio producers and consumers; `sync` has blocking ones."""
 
 from tianzhou.client.connection.routes import TopicRoute
 from tianzhou.client.consumer.callbacks import Decision, Later

@@ -1,4 +1,4 @@
-"""What is started and closed, as every producer, consumer and reader is."""
+"""Base of clients that are started and closed."""
 
 from abc import ABC, abstractmethod
 from types import TracebackType
@@ -10,11 +10,11 @@ class Lifetime(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Begin to work."""
+        """Start the client."""
 
     @abstractmethod
     async def close(self) -> None:
-        """End what was begun."""
+        """Stop the client."""
 
     async def __aenter__(self) -> Self:
         await self.start()

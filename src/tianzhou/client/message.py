@@ -1,8 +1,8 @@
-"""Messages as programs see them: what they send, and what they receive.
+"""Messages of the client API.
 
-`Message` is what a program hands to a producer; it is plain data and may be sent any number of
-times. `ReceivedMessage` is a view of a record that a broker delivered; what costs time (unpacking
-the body, decoding text, reading JSON) happens when it is asked for.
+`Message` is sent by producers; it is immutable data and may be sent any number of times.
+`ReceivedMessage` is a view of a record from a broker; the body is decompressed and decoded when it
+is read.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,18 +29,18 @@ UNPACKED_BYTES_MAX = 64 * 1024 * 1024
 class Message(msgspec.Struct, frozen=True, gc=False):
     """A message to send.
 
-    At most one of `delay_level`, `delay` and `deliver_at` is given. Levels (1 to 18, the broker's
-    table) work everywhere; the other two need a broker that has timers (RocketMQ 5, Tianzhou).
+    Give at most one of `delay_level`, `delay` and `deliver_at`. Levels (1 to 18, see the broker's
+    `messageDelayLevel`) work everywhere; the other two need timers (RocketMQ 5, Tianzhou).
     """
 
     topic: str
     body: bytes | bytearray | memoryview | str
-    """Text is sent in UTF-8; see `Message.json` for anything else. `payload` is what is sent."""
+    """Text is encoded as UTF-8; `Message.json` encodes other values. `payload` has the bytes."""
     tags: str | None = None
     keys: str | tuple[str, ...] | list[str] = ()
-    """Business ids, by which the message can be found and recognised."""
+    """Business keys: tools find the message by them, consumers recognise duplicates."""
     properties: Mapping[str, str] = {}
-    """Whatever else consumers shall know; SQL filters look at them."""
+    """Further data for consumers; SQL filters use them."""
     delay_level: int = 0
     delay: float | timedelta | None = None
     """Seconds until delivery."""
@@ -48,7 +48,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     shard: str | None = None
     """Messages of one shard keep their order when they are sent with `send_ordered`."""
     wait_stored: bool = True
-    """Whether the broker answers only after flush and replication, where it does these."""
+    """Whether the broker responds after flush and replication, if these are synchronous."""
     flag: int = 0
 
     def __post_init__(self) -> None:
@@ -85,21 +85,21 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     @property
     def payload(self) -> bytes:
         """The body as bytes."""
-        # Made so by __post_init__; a cast would cost as much as all the rest.
+        # __post_init__ made it bytes; a cast would double the cost.
         return self.body  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
 
     @property
     def is_delayed(self) -> bool:
-        """Whether it is delivered later than it is sent."""
+        """Whether the message has a delay or a delivery time."""
         return bool(self.delay_level or self.delay is not None or self.deliver_at is not None)
 
     @classmethod
     def json(cls, topic: str, value: object, **options: Any) -> "Message":  # noqa: ANN401 - the fields of Message
-        """A message whose body is `value` as JSON: plain data, dataclasses, msgspec, pydantic."""
+        """A message with `value` as JSON: plain data, dataclasses, msgspec or pydantic models."""
         return cls(topic, to_json(value), **options)
 
     def wire_properties(self, namespace: str = "") -> dict[str, str]:
-        """The properties that brokers and consumers see, in Java's order: the program's first."""
+        """The properties on the wire, in Java's order: those of the program first."""
         wire = dict(self.properties)
         for name in wire:
             if name in properties.RESERVED:
@@ -131,7 +131,7 @@ def _require(name: str, value: object, kind: Any, wanted: str) -> None:  # noqa:
 
 
 class ReceivedMessage:
-    """A message that a consumer got, or the reply to a request."""
+    """A message from a consumer, or the reply to a request."""
 
     __slots__ = ("_body", "_body_limit", "_namespace", "broker_name", "stored")
 
@@ -143,7 +143,7 @@ class ReceivedMessage:
         unpacked_bytes_max: int = UNPACKED_BYTES_MAX,
     ) -> None:
         self.stored = stored
-        """The record as the broker sent it."""
+        """The decoded record."""
         self.broker_name = broker_name
         self._namespace = namespace
         self._body: bytes | None = None
@@ -155,11 +155,11 @@ class ReceivedMessage:
             f"@{self.queue_offset} id={self.msg_id} keys={self.keys}>"
         )
 
-    # -- what was said -----------------------------------------------------------------------------
+    # -- content -----------------------------------------------------------------------------------
 
     @property
     def topic(self) -> str:
-        """The topic without its namespace; a message that is tried again keeps its first topic."""
+        """The topic without namespace; for a retried message, the original topic."""
         topic = self.stored.topic
         if topic.startswith(RETRY_TOPIC_PREFIX):
             topic = self.stored.properties.get(properties.RETRY_TOPIC, topic)
@@ -167,7 +167,7 @@ class ReceivedMessage:
 
     @property
     def body(self) -> bytes:
-        """The body as it was sent. Raises BodyError if it is damaged or unpacks to too much."""
+        """The body, decompressed. Raises BodyError if it is damaged or too large."""
         if self._body is None:
             stored = self.stored
             self._body = plain_body(stored.body, stored.sys_flag, self._body_limit)
@@ -175,20 +175,20 @@ class ReceivedMessage:
 
     @property
     def text(self) -> str:
-        """The body as UTF-8. Raises BodyError if it is none."""
+        """The body decoded as UTF-8. Raises BodyError."""
         try:
             return self.body.decode()
         except UnicodeDecodeError as e:
             raise BodyError(f"message {self.msg_id} of topic {self.topic}: no UTF-8: {e}") from e
 
     def json(self) -> Any:  # noqa: ANN401 - whatever the JSON says
-        """The body read as JSON. Raises BodyError if it is none."""
+        """The body decoded as JSON. Raises BodyError."""
         return self._read(lambda body: msgspec.json.decode(body))
 
     def as_(self, kind: type[T]) -> T:
-        """The body read as JSON of a type: a dataclass, a msgspec Struct, a pydantic model.
+        """The body decoded as JSON of a type: a dataclass, a msgspec Struct, a pydantic model.
 
-        Raises BodyError if the body does not fit the type.
+        Raises BodyError if the body does not match the type.
         """
         return self._read(lambda body: from_json(body, kind))
 
@@ -224,16 +224,16 @@ class ReceivedMessage:
     def flag(self) -> int:
         return self.stored.flag
 
-    # -- who, where, when --------------------------------------------------------------------------
+    # -- ids, queue, times -------------------------------------------------------------------------
 
     @property
     def msg_id(self) -> str:
-        """The producer's id of the message; the same for every delivery of one send."""
+        """The unique id from the producer; the same for every delivery of one send."""
         return id_of(self.stored)
 
     @property
     def offset_msg_id(self) -> str:
-        """The broker's id: where the record lies."""
+        """The id from the broker: its address and the position in the log."""
         return offset_id_of(self.stored)
 
     @property
@@ -242,7 +242,7 @@ class ReceivedMessage:
 
     @property
     def queue(self) -> Queue:
-        """The queue it lies in, under the wire's name of the topic."""
+        """The queue; its topic is the name on the wire."""
         return Queue(self.stored.topic, self.broker_name, self.stored.queue_id)
 
     @property
@@ -255,17 +255,17 @@ class ReceivedMessage:
 
     @property
     def reconsume_times(self) -> int:
-        """How often it was tried before."""
+        """How often it was delivered before."""
         return self.stored.reconsume_count
 
     @property
     def born_time(self) -> datetime:
-        """When it was sent, by the producer's clock, in UTC."""
+        """When it was sent, by the producer's clock (UTC)."""
         return time_of(self.stored.born_time_ms)
 
     @property
     def store_time(self) -> datetime:
-        """When it was stored, by the broker's clock, in UTC."""
+        """When it was stored, by the broker's clock (UTC)."""
         return time_of(self.stored.store_time_ms)
 
     @property
@@ -278,7 +278,7 @@ class ReceivedMessage:
 
     @property
     def size_bytes(self) -> int:
-        """Length of the record."""
+        """Size of the record."""
         return self.stored.size_bytes
 
 
@@ -291,7 +291,7 @@ def time_of(epoch_ms: int) -> datetime:
 
 
 def duration_ms(duration: float | timedelta) -> int:
-    """Milliseconds of a duration, which is seconds unless it says otherwise."""
+    """Milliseconds of a duration: seconds, or a timedelta."""
     if isinstance(duration, timedelta):
         return round(duration / timedelta(milliseconds=1))
     return round(duration * 1000)
@@ -303,27 +303,26 @@ def ms_of(moment: datetime) -> int:
 
 
 def to_json(value: object) -> bytes:
-    """JSON of plain data, dataclasses, msgspec Structs and pydantic models, also of these in lists.
+    """JSON of plain data, dataclasses, msgspec Structs and pydantic models, also nested.
 
-    Names of a model's fields are their aliases, by which the model reads them again. Raises
-    MessageRefused for what cannot be written.
+    Fields of models are named by their aliases. Raises MessageRefused for other values.
     """
     try:
         return msgspec.json.encode(value, enc_hook=_plain_model)
     except (TypeError, ValueError, RecursionError) as e:
-        raise MessageRefused(f"a {type(value).__name__} cannot be written as JSON: {e}") from e
+        raise MessageRefused(f"a {type(value).__name__} cannot be encoded as JSON: {e}") from e
 
 
 def _plain_model(value: object) -> object:
     """A pydantic model as plain data; pydantic itself is not needed here."""
     dump = getattr(value, "model_dump", None)
     if dump is None:
-        raise TypeError(f"{type(value).__name__} is nothing that JSON can say")
+        raise TypeError(f"{type(value).__name__} cannot be encoded as JSON")
     return dump(mode="json", by_alias=True)
 
 
 def from_json(data: bytes, kind: type[T]) -> T:
-    """The value of a type that JSON holds. Raises ValueError if it is none."""
+    """Decode JSON as a type. Raises ValueError."""
     validate = getattr(kind, "model_validate_json", None)
     if validate is not None:
         model: T = validate(data)
@@ -335,7 +334,7 @@ def _model_from(kind: type, value: object) -> object:
     """A pydantic model within another type, such as a list."""
     validate = getattr(kind, "model_validate", None)
     if validate is None:
-        raise TypeError(f"nothing in JSON is a {kind.__name__}")
+        raise TypeError(f"JSON cannot be decoded as {kind.__name__}")
     return validate(value)
 
 
@@ -347,6 +346,6 @@ def _as_bytes(body: object) -> bytes:
     if isinstance(body, memoryview):
         return body.tobytes()
     raise MessageRefused(
-        f"a body is bytes or text, not {type(body).__name__}; Message.json(topic, value) takes "
-        "anything that JSON can say"
+        f"a body is bytes or text, not {type(body).__name__}; use Message.json(topic, value) for "
+        "other values"
     )

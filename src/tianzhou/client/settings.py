@@ -1,9 +1,8 @@
-"""The settings that every client of a cluster shares, and how settings are made of keywords.
+"""The settings of all clients, and how keywords become settings.
 
-Clients that reach a cluster in the same way and under the same name share one hub, that is
-connections, routes and heartbeats, whatever else they are told. Producers and consumers add
-settings of their own in classes that inherit from `ClientSettings`. Names that nobody knows are
-refused, with the nearest known one.
+Clients with equal connection settings share one hub, that is connections, routes and heartbeats.
+Producers and consumers add their own settings in subclasses of `ClientSettings`. An unknown keyword
+is an error that names the nearest known one.
 """
 
 import dataclasses
@@ -52,13 +51,13 @@ class ClientOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """What it takes to talk to a cluster."""
+    """Settings of every client: how to reach a cluster, and as whom."""
 
-    # -- where -------------------------------------------------------------------------------------
+    # -- addresses ---------------------------------------------------------------------------------
     namesrv: str = ""  # "host:port;host:port"; empty: the environment variable NAMESRV_ADDR
     vip_channel: bool = False  # send to the broker's port - 2, which serves producers only
 
-    # -- who ---------------------------------------------------------------------------------------
+    # -- identity ----------------------------------------------------------------------------------
     instance_name: str = DEFAULT_INSTANCE  # part of the client id; DEFAULT: process id and a number
     unit_name: str = ""  # further part of the client id
     unit_mode: bool = False  # the client belongs to one unit (region) of several
@@ -67,18 +66,18 @@ class ClientSettings:
     credentials: Credentials | None = None  # every request is signed with them
     tls: Tls | None = None  # None: plain connections
 
-    # -- how ---------------------------------------------------------------------------------------
-    header_encoding: HeaderEncoding = HeaderEncoding.JSON  # of requests; brokers answer in the same
-    poll_namesrv_ms: int = 30_000  # routes are asked for again
-    heartbeat_ms: int = 30_000  # brokers are told who is here
-    persist_offsets_ms: int = 5_000  # consumers' progress is saved
-    api_timeout_ms: int = 3_000  # requests that are no sends and no pulls
-    reconnect_min_ms: int = 50  # after a failed connection to an address, doubled every time
+    # -- protocol ----------------------------------------------------------------------------------
+    header_encoding: HeaderEncoding = HeaderEncoding.JSON  # of requests; responses have the same
+    poll_namesrv_ms: int = 30_000  # interval of route refreshes
+    heartbeat_ms: int = 30_000  # interval of heartbeats
+    persist_offsets_ms: int = 5_000  # interval of saving consumer offsets
+    api_timeout_ms: int = 3_000  # time-out of requests other than sends and pulls
+    reconnect_min_ms: int = 50  # back-off after a failed connection, doubled every time
     reconnect_max_ms: int = 250  # up to this
-    unpacked_bytes_max: int = 64 * 1024 * 1024  # a received body that unpacks to more is refused
+    unpacked_bytes_max: int = 64 * 1024 * 1024  # limit of a decompressed body
 
-    # -- watching ----------------------------------------------------------------------------------
-    trace: bool = False  # messages about messages, for RocketMQ's trace tools
+    # -- observation -------------------------------------------------------------------------------
+    trace: bool = False  # send trace messages, for RocketMQ's trace tools
     trace_topic: str = TRACE_TOPIC
     telemetry: bool = False  # OpenTelemetry spans and metrics; needs opentelemetry-api
 
@@ -91,16 +90,16 @@ class ClientSettings:
         "vip_channel", "unit_mode", "namespace", "persist_offsets_ms", "unpacked_bytes_max",
         "trace", "trace_topic", "telemetry",
     ))  # fmt: skip
-    """What a client heeds by itself; connections are the same with one or the other."""
+    """Settings of the single client, which do not prevent sharing a hub."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Raises ConfigError for invalid values."""
         _check_types(self)
         _addresses(self.namesrv, "namesrv")
         require_positive(self, ClientSettings._AT_LEAST_ONE)
 
     def namesrv_addresses(self) -> tuple[str, ...]:
-        """The nameservers, each once. Raises ConfigError if none is named."""
+        """The addresses of the nameservers. Raises ConfigError if there is none."""
         addresses = _addresses(self.namesrv, "namesrv") or _addresses(
             os.environ.get(NAMESRV_VARIABLE, ""), f"environment {NAMESRV_VARIABLE}"
         )
@@ -109,19 +108,19 @@ class ClientSettings:
         return addresses
 
     def shared(self) -> "ClientSettings":
-        """The part that decides which hub serves; clients with equal ones share it.
+        """The settings of the hub; clients for which they are equal share one.
 
-        Raises ConfigError if no nameserver is named.
+        Raises ConfigError if there is no nameserver.
         """
         names = {field.name for field in dataclasses.fields(ClientSettings)}
         own = {name: getattr(self, name) for name in names - ClientSettings._OF_EACH_CLIENT}
-        # In whatever order, and wherever they are named, the same nameservers are one cluster.
+        # The same nameservers in another order are the same cluster.
         own["namesrv"] = ";".join(sorted(self.namesrv_addresses()))
         return ClientSettings(**own)
 
 
 def _check_types(settings: ClientSettings) -> None:
-    """Raises ConfigError for a value of another type than its setting has."""
+    """Raises ConfigError for a value of the wrong type."""
     for field in dataclasses.fields(settings):
         value, kind = getattr(settings, field.name), field.type
         kind = int | float if kind is float else kind
@@ -131,7 +130,7 @@ def _check_types(settings: ClientSettings) -> None:
 
 def _fits(value: object, kind: object) -> bool:
     if not isinstance(kind, type | UnionType):
-        return True  # a Literal or a Callable, which its own check looks at
+        return True  # a Literal or a Callable, which is checked elsewhere
     try:
         return isinstance(value, kind)
     except TypeError:  # a union with one of those
@@ -175,9 +174,9 @@ def require_positive(settings: ClientSettings, names: tuple[str, ...]) -> None:
 
 
 def settings_from(kind: type[S], base: ClientSettings | None, options: Mapping[str, Any]) -> S:
-    """Settings of a kind: the values of `base` where it has them, then `options`.
+    """Settings of a class: the values of `base`, overridden by `options`.
 
-    Raises ConfigError for a name that the kind does not have, and for values that cannot work.
+    Raises ConfigError for unknown names and invalid values.
     """
     known = [field.name for field in dataclasses.fields(kind)]
     for name in options:

@@ -131,7 +131,7 @@ async def test_an_end_that_cannot_be_told_is_left_to_the_broker(
         done = await producer.send_in_transaction(Message("Tx", b"x"))
         monkeypatch.undo()
     assert done.state is TransactionState.COMMIT
-    assert "the broker will ask: broker broker-0 has no master" in caplog.text
+    assert "the broker will check: broker broker-0 has no master" in caplog.text
 
 
 def test_its_own_loop_cannot_wait_for_it(namesrv: str) -> None:

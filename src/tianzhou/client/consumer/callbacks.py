@@ -1,13 +1,13 @@
-"""Handlers: what a program does with messages, and what it says about the result.
+"""Handlers of messages, and the meaning of what they return.
 
 A handler gets one message, or a list of them (a batch handler). It is a function, run in a thread,
 or a coroutine function, run on the event loop. What it returns decides:
 
     None, True               done
-    False, an exception      not done: the message comes again
-    Later(...)               the same, with a wish about when, or about the rest of a batch
+    False, an exception      failed: the message is delivered again
+    Later(...)               the same, with a delay level, or for the rest of a batch
     Decision.COMMIT          ordered without auto_commit: all since the last commit are done
-    Decision.ROLLBACK        ordered without auto_commit: all since the last commit come again
+    Decision.ROLLBACK        ordered without auto_commit: all since the last commit are repeated
 """
 
 import asyncio
@@ -33,18 +33,18 @@ BatchHandler = Callable[[list[ReceivedMessage]], object]
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """The message, or what is left of a batch, shall come again."""
+    """RECONSUME_LATER: deliver the message, or the rest of a batch, again."""
 
     delay_level: int = 0
-    """0: the broker chooses, longer each time; 1 to 18: a level; -1: a dead letter at once."""
+    """0: the broker chooses, longer each time; 1 to 18: a level; -1: dead letter immediately."""
     done_count: int = 0
-    """Of a batch, so many from its beginning are done all the same."""
+    """The number of messages at the start of a batch that are done."""
     suspend_ms: int | None = None
-    """Ordered: how long the queue waits, 10 ms to 30 s; None: as the settings say."""
+    """Ordered: pause of the queue, 10 ms to 30 s; None: the setting `suspend_ms`."""
 
 
 class Decision(Enum):
-    """What a handler that commits by itself may say."""
+    """Returned by an ordered handler without auto_commit."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -52,7 +52,7 @@ class Decision(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a call."""
+    """The outcome of a call."""
 
     later: Later | None = None
     """None: done."""
@@ -65,7 +65,7 @@ DONE = Outcome()
 
 @dataclass(frozen=True, slots=True)
 class BoundHandler:
-    """A handler and what it was registered for."""
+    """A handler and its subscription."""
 
     topic: str
     call: Callable[..., object]
@@ -86,7 +86,7 @@ class BoundHandler:
 def bind(
     topic: str, call: Callable[..., object], *, takes_list: bool, batch_size: int
 ) -> BoundHandler:
-    """A handler for a topic. Raises ConfigError for what cannot be called."""
+    """Bind a handler to a topic. Raises ConfigError if it is not callable."""
     if not callable(call):
         raise ConfigError(f"topic {topic}: the handler {call!r} cannot be called")
     is_async = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(
@@ -96,21 +96,21 @@ def bind(
 
 
 class Caller:
-    """Calls handlers for a group and tells their failures, each kind once in a while."""
+    """Calls the handlers of a group and logs their failures, rate limited by kind."""
 
     def __init__(self, group: str, executor: Executor) -> None:
         self._group = group
         self._executor = executor
         self._repeats = Repeats()
         self.tracer: Tracer | None = None
-        """Set if calls shall be traced."""
+        """Set if calls are traced."""
         self.telemetry: Telemetry | None = None
-        """Set if calls shall have spans and be counted."""
+        """Set if calls have spans and metrics."""
 
     def call(
         self, handler: BoundHandler, messages: list[ReceivedMessage]
     ) -> Coroutine[Any, Any, Outcome]:
-        """Awaited, it never raises, unless the consumer cancels it."""
+        """Call a handler; never raises, unless it is cancelled."""
         if self.tracer is not None:
             return self._traced(self.tracer, handler, messages)
         return self._call(handler, messages)
@@ -122,8 +122,8 @@ class Caller:
             else:
                 with self.telemetry.processing(handler.topic, messages):
                     returned = await handler.run(messages, self._executor)
-        except Exception as error:  # noqa: BLE001 - whatever it raises, the message comes again
-            self._tell(handler, messages, error)
+        except Exception as error:  # noqa: BLE001 - any error means redelivery
+            self._log_failure(handler, messages, error)
             return Outcome(Later(), error=error)
         return outcome_of(returned)
 
@@ -132,10 +132,10 @@ class Caller:
     ) -> Outcome:
         handling = tracer.begin(messages)
         outcome = await self._call(handler, messages)
-        handling.end(_told(outcome))
+        handling.end(_traced_return(outcome))
         return outcome
 
-    def _tell(
+    def _log_failure(
         self, handler: BoundHandler, messages: list[ReceivedMessage], error: Exception
     ) -> None:
         now_s = asyncio.get_running_loop().time()
@@ -148,14 +148,14 @@ class Caller:
         )  # fmt: skip
 
 
-def _told(outcome: Outcome) -> ConsumeReturn:
+def _traced_return(outcome: Outcome) -> ConsumeReturn:
     if outcome.error is not None:
         return ConsumeReturn.EXCEPTION
     return ConsumeReturn.SUCCESS if outcome.later is None else ConsumeReturn.FAILED
 
 
 def outcome_of(returned: object) -> Outcome:
-    """What a returned value means; anything but the values above means done."""
+    """The outcome of a returned value; any other value means done."""
     if returned is None or returned is True:
         return DONE
     if returned is False:

@@ -1,10 +1,10 @@
-"""Consuming in any order: batches go to whichever handler is free, and are finished as they end.
+"""Concurrent consumption: batches go to any free worker and finish in any order.
 
-What a handler was not happy with is sent back to the broker, which delivers it again later, and in
-the end makes it a dead letter. If the broker does not take it back, a copy is sent to the retry
-topic by any broker; if that fails, too, the handler gets it again here after five seconds. Until
-one of the three has worked the message blocks the queue's progress, so a crash cannot lose it.
-Broadcasting knows no second try: a failure is told and that is all.
+A failed message is sent back to the broker, which delivers it again later and finally makes it a
+dead letter. If that fails, a copy is sent to the retry topic through any broker; if that fails,
+too, the handler is called again here after five seconds. Until one of the three succeeds the
+message blocks the progress of its queue, so a crash cannot lose it. Broadcasting has no
+redelivery: a failure is logged.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ Work = tuple[HeldQueue, Batch[ReceivedMessage]]
 
 
 def again(message: ReceivedMessage) -> ReceivedMessage:
-    """The same message, tried once more."""
+    """A copy of the message with its delivery counter increased."""
     tried = copy.copy(message)
     tried.stored = msgspec.structs.replace(
         message.stored, reconsume_count=message.stored.reconsume_count + 1
@@ -50,7 +50,7 @@ def state_of(held: HeldQueue) -> State:
 def cut_by_topic(
     state: State, messages: list[ReceivedMessage], batch_size_of: Callable[[str], int]
 ) -> list[Batch[ReceivedMessage]]:
-    """Put what a retry topic brought into its queue, in batches of one topic each."""
+    """Add messages of a retry topic to its queue, in batches of one original topic each."""
     batches: list[Batch[ReceivedMessage]] = []
     for topic, run in groupby(messages, key=lambda each: each.topic):
         batches += state.put(list(run), batch_size_of(topic))
@@ -58,7 +58,7 @@ def cut_by_topic(
 
 
 class Redelivery:
-    """The ways back for messages that were not consumed."""
+    """Redelivery of failed messages."""
 
     def __init__(self, calls: BrokerCalls, settings: PushSettings) -> None:
         self._calls = calls
@@ -66,7 +66,7 @@ class Redelivery:
         self._times_max = MAX_RECONSUME_TIMES if times == -1 else times
 
     async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
-        """Whether the message will be delivered again (or has become a dead letter)."""
+        """Send a message back; False if neither that nor the copy to the retry topic worked."""
         try:
             await self._calls.send_back(message, delay_level, self._times_max)
         except TianzhouError as error:
@@ -83,7 +83,7 @@ class Redelivery:
             )
         except TianzhouError as error:
             log.warning(
-                "group %s, message %s: neither sent back (%s) nor sent anew (%s), tried again here",
+                "group %s, message %s: not sent back (%s), not sent to the retry topic (%s)",
                 self._calls.group, message.msg_id, why, error,
             )  # fmt: skip
             return False
@@ -92,7 +92,7 @@ class Redelivery:
     async def send_back_all(
         self, messages: list[ReceivedMessage], delay_level: int
     ) -> list[ReceivedMessage]:
-        """Send all back; gives those for which nothing worked."""
+        """Send all back; returns those that failed."""
         results = await asyncio.gather(*(self.send_back(each, delay_level) for each in messages))
         return [each for each, sent in zip(messages, results, strict=True) if not sent]
 
@@ -103,9 +103,9 @@ async def apply_outcome(
     outcome: Outcome,
     redelivery: Redelivery | None,
 ) -> bool:
-    """Do with a batch what its handler said; False if something of it must be tried again here.
+    """Apply the outcome of a batch; False if a part of it must be retried here.
 
-    Without redelivery (broadcasting) what failed is given up.
+    Without redelivery (broadcasting) failed messages are dropped.
     """
     state = state_of(held)
     later = outcome.later
@@ -114,7 +114,7 @@ async def apply_outcome(
         return True
     failed = batch.messages[max(later.done_count, 0) :]
     if redelivery is None:
-        log.warning("queue %s: %d messages failed and are given up", held.queue, len(failed))
+        log.warning("queue %s: %d messages failed and are dropped", held.queue, len(failed))
         state.finish(batch, steady_ms())
         return True
     rest = await redelivery.send_back_all(failed, later.delay_level)
@@ -125,11 +125,11 @@ async def apply_outcome(
 
 
 async def send_back_overdue(held: HeldQueue, redelivery: Redelivery, timeout_ms: int) -> None:
-    """Free the queue of handlers that take too long: their messages are delivered again."""
+    """Send back the messages of handlers that run too long, which unblocks the queue."""
     state = state_of(held)
     for batch in state.overdue(steady_ms(), timeout_ms):
         log.warning(
-            "queue %s, message %s: its handler runs for over %d ms, it is sent back",
+            "queue %s, message %s: the handler runs for over %d ms, the message is sent back",
             held.queue, batch.messages[0].msg_id, timeout_ms,
         )  # fmt: skip
         outcome = Outcome(Later(_EXPIRED_DELAY_LEVEL))

@@ -1,13 +1,13 @@
-"""A member of a consumer group: its subscriptions, its share of the queues, and their pulling.
+"""A member of a consumer group: subscriptions, its share of the queues, and pulling.
 
     start -> heartbeat -> rebalance ──┬─> claim queue ─> pull, pull, pull ... ─> give up queue
                  ^                    │
        every 20 s, on a broker's notice, on a changed route
 
-Push and lite pull consumers are both built on this. It decides nothing itself: the division of
-queues is `rebalance`'s, the bookkeeping of a queue `processqueue`'s. A queue that is claimed has
-one task that pulls it, one pull at a time; a queue that is given up has none, and its offset has
-been saved. Whatever a broker does, the tasks go on until the member is closed.
+The base of push and lite pull consumers. `rebalance` decides the division of queues, and a
+`ProcessQueue` has the state of a queue. A claimed queue has one task that pulls it, one pull at a
+time; a queue that was given up has none, and its offset is saved. The tasks survive all errors
+until the member is closed.
 """
 
 import asyncio
@@ -59,13 +59,13 @@ log = logging.getLogger(__name__)
 _FIRST_ERROR_PAUSE_MS = 100
 _FLOW_CONTROL_PAUSE_MS = 20
 _REBALANCE_RETRY_MS = 500
-"""Until the next rebalance if a queue could not be claimed."""
+"""Pause until the next rebalance if a queue could not be claimed."""
 _CHECK_INTERVAL_S = 1.0
-"""A pull task that waits for room or for `resume` looks this often, which also shows it alive."""
+"""A pull task that waits for capacity or `resume` checks this often, which shows it alive."""
 
 
 class GroupMember(Membership):
-    """What push and lite pull consumers share; see the module."""
+    """The base of push and lite pull consumers; see the module."""
 
     _inline_subscription = False
 
@@ -79,7 +79,7 @@ class GroupMember(Membership):
         self._rebalance_wanted = asyncio.Event()
         self._rebalance_lock = asyncio.Lock()
         self._rebalance_retry_ms = 0
-        """Until the next rebalance if the last one could not finish, 0 if it could."""
+        """Pause until the next rebalance if the last one was incomplete, else 0."""
         self._suspended = False
         self._rates = Rates()
         self._pull_limits = PullLimits(
@@ -96,15 +96,15 @@ class GroupMember(Membership):
         state = "closed" if self._closed else "running" if self._hub else "new"
         return f"<{type(self).__name__} {self._name}, {state}, {len(self._held)} queues>"
 
-    # -- what the kinds of consumers add -----------------------------------------------------------
+    # -- overridden by consumers -------------------------------------------------------------------
 
     @abstractmethod
     def _new_state(self, queue_offset: int) -> ProcessQueue:
-        """The books of a queue that is consumed from an offset on."""
+        """The state of a queue that is consumed from an offset on."""
 
     @abstractmethod
     def _on_pulled(self, held: HeldQueue, messages: list[ReceivedMessage]) -> None:
-        """Take what was pulled; the next pull goes on behind it."""
+        """Accept pulled messages; the next pull continues after them."""
 
     async def _can_claim(self, queue: Queue) -> bool:
         del queue
@@ -115,18 +115,18 @@ class GroupMember(Membership):
         return True
 
     async def _wait_for_handler(self, held: HeldQueue) -> None:
-        """Wait for a handler that must not run beside its successor."""
+        """Wait for a running handler of an ordered queue."""
         del held
 
     async def _on_given_up(self, held: HeldQueue) -> None:
-        """The queue is another's; its offset has been saved."""
+        """The queue was released; its offset is saved."""
         del held
 
     # -- names -------------------------------------------------------------------------------------
 
     @property
     def assignment(self) -> frozenset[Queue]:
-        """The queues that are consumed now, under their names on the wire."""
+        """The queues that are consumed now; their topics are the names on the wire."""
         return frozenset(self._held)
 
     @property
@@ -149,7 +149,7 @@ class GroupMember(Membership):
         if self._base.broadcasting:
             directory = directory_from(self._base.offsets_dir)
             return LocalOffsets(directory, hub.client_id, self._wire_group)
-        # Whoever names a moment wants it; the others begin as RocketMQ's clients do.
+        # An explicit time needs the exact answer; otherwise begin as RocketMQ's clients do.
         exact = isinstance(self._base.start, datetime)
         query = partial(self._calls.committed, exact=exact)
         return RemoteOffsets(self._wire_group, query, self._commit)
@@ -158,7 +158,7 @@ class GroupMember(Membership):
         await self._commits.run(queue, lambda: self._calls.commit(queue, queue_offset))
 
     async def _stop_tasks(self) -> None:
-        """Stop rebalance, pulling and whatever else runs in the background."""
+        """Stop all background tasks."""
         tasks = [*self._tasks, *(held.task for held in self._held.values() if held.task)]
         for task in tasks:
             task.cancel()
@@ -166,7 +166,7 @@ class GroupMember(Membership):
             await asyncio.wait(tasks)
 
     async def _leave(self) -> None:
-        """Save all offsets and leave group and hub."""
+        """Save all offsets, leave the group, release the hub."""
         try:
             await self._offsets.persist(self._held)
         finally:
@@ -181,7 +181,7 @@ class GroupMember(Membership):
         self._rebalance_wanted.set()
 
     def on_request(self, connection: Connection, request: Command) -> Reply:
-        """Answer a broker."""
+        """Handle a request of a broker."""
         code = request.code
         if code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._rebalance_wanted.set()
@@ -205,7 +205,7 @@ class GroupMember(Membership):
         return None if request.is_oneway else success(b"")
 
     async def _move(self, queue: Queue, queue_offset: int) -> None:
-        """Go on at another offset; what is in flight of the queue is forgotten."""
+        """Continue at another offset; messages in flight of the queue are dropped."""
         held = self._held.get(queue)
         if held is None:
             return
@@ -217,7 +217,7 @@ class GroupMember(Membership):
             self._hold(queue, queue_offset, locked=held.state.locked)
 
     def running_info(self) -> ConsumerRunningInfo:
-        """What this consumer is doing, as `mqadmin consumerStatus` shows it."""
+        """The state of this consumer, as `mqadmin consumerStatus` shows it."""
         now_ms = steady_ms()
         return ConsumerRunningInfo(
             properties=self._info_properties(),
@@ -238,52 +238,50 @@ class GroupMember(Membership):
             self._rebalance_wanted.clear()
             try:
                 async with self._rebalance_lock:
-                    complete_division = await self._rebalance()
+                    complete_all = await self._rebalance()
             except Exception:  # the loop must go on, whatever a strategy of the user raises
                 log.exception("group %s: rebalance failed", self._name)
-                complete_division = False
+                complete_all = False
             self._rebalance_retry_ms = (
-                0
-                if complete_division
-                else max(self._rebalance_retry_ms * 3 // 2, _REBALANCE_RETRY_MS)
+                0 if complete_all else max(self._rebalance_retry_ms * 3 // 2, _REBALANCE_RETRY_MS)
             )
 
     async def _rebalance(self) -> bool:
-        """Divide all topics; whether every one of them could be."""
-        complete_division = True
+        """Rebalance all topics; returns whether all of them succeeded."""
+        complete_all = True
         for held in tuple(self._held.values()):
             if held.queue.topic not in self._subscriptions:
                 await self._give_up(held)
         changed = False
         for topic in tuple(self._subscriptions):
             if topic not in self._announced:
-                continue  # its route came before the heartbeat; `_announce` will be back
+                continue  # its route came before the heartbeat; `_announce` rebalances again
             try:
                 own, is_listed = await self._own_queues(topic)
                 did_change, complete = await self._adjust(topic, own)
             except TianzhouError as error:
-                complete_division = False
+                complete_all = False
                 if not is_logged_by_hub(error) and not topic.startswith(RETRY_TOPIC_PREFIX):
-                    self._warn(("rebalance", topic), f"topic {topic}: not divided: {error}")
+                    self._warn(("rebalance", topic), f"topic {topic}: rebalance failed: {error}")
                 continue
-            complete_division = complete_division and complete and is_listed
+            complete_all = complete_all and complete and is_listed
             if did_change and topic in self._subscriptions:
                 changed = True
                 self._subscriptions[topic] = self._subscriptions[topic].renewed(wall_ms())
         if changed:
             await self._send_heartbeat()
-        return complete_division
+        return complete_all
 
     async def _own_queues(self, topic: str) -> tuple[frozenset[Queue], bool]:
-        """The share of this member, and whether the broker knows that it is one.
+        """The queues of this member, and whether the broker lists it as a member.
 
-        Raises TianzhouError while it cannot be told.
+        Raises TianzhouError if brokers or nameservers do not respond.
         """
         try:
             queues = await self._calls.queues(topic)
         except RouteNotFound:
             if topic == self._retry_topic:
-                return frozenset(), False  # brokers make it when they hear of the group
+                return frozenset(), False  # brokers create it with the first heartbeat of the group
             raise
         if self._base.broadcasting:
             return frozenset(queues), True
@@ -291,7 +289,7 @@ class GroupMember(Membership):
         members = await self._calls.members(topic)
         client_id = self._calls.hub.client_id
         if client_id not in members:
-            # The broker has lost the connection that told it of us, and dropped us with it.
+            # The broker lost the connection of the heartbeat and removed this client with it.
             await self._send_heartbeat()
             members = await self._calls.members(topic)
         strategy = self._base.strategy()
@@ -299,7 +297,7 @@ class GroupMember(Membership):
         return own, client_id in members
 
     async def _adjust(self, topic: str, own: frozenset[Queue]) -> tuple[bool, bool]:
-        """Give up and claim queues of a topic; whether any changed, and whether all are claimed."""
+        """Release and claim queues of a topic; returns whether any changed, and all are claimed."""
         now_ms = steady_ms()
         gone = [
             held
@@ -312,7 +310,7 @@ class GroupMember(Membership):
         claimed = await asyncio.gather(*(self._claim(queue) for queue in new))
         if gone or any(claimed):
             count = sum(queue.topic == topic for queue in self._held)
-            log.info("group %s, topic %s: %d queues are ours now", self._name, topic, count)
+            log.info("group %s, topic %s: %d queues assigned", self._name, topic, count)
         return bool(gone) or any(claimed), all(claimed)
 
     async def _claim(self, queue: Queue) -> bool:
@@ -339,7 +337,7 @@ class GroupMember(Membership):
         return held
 
     async def _give_up(self, held: HeldQueue) -> None:
-        """Stop consuming a queue and save how far it is."""
+        """Stop consuming a queue and save its offset."""
         await self._stop_pulling(held)
         if self._held.get(held.queue) is held:
             del self._held[held.queue]
@@ -356,7 +354,7 @@ class GroupMember(Membership):
             await asyncio.wait((held.task,))
 
     async def _start_offset(self, queue: Queue) -> int:
-        """Where to begin: where the group is, or where it shall begin if it is nowhere."""
+        """The committed offset of the group, or that of the setting `start`."""
         kept = await self._offsets.load(queue)
         if kept is not None:
             return kept
@@ -383,7 +381,7 @@ class GroupMember(Membership):
                 pulled = await self._pull(held)
             except TianzhouError as error:
                 pause_ms = await self._pause_after(error, held, pause_ms)
-            except Exception:  # a queue must never fall silent
+            except Exception:  # a queue must never stop being pulled
                 log.exception("group %s, queue %s: pull failed", self._name, held.queue)
                 await asyncio.sleep(self._base.pull_error_pause_ms / 1000)
             else:
@@ -392,7 +390,7 @@ class GroupMember(Membership):
                     await self._handle_result(held, pulled)
 
     async def _wait_for_capacity(self, held: HeldQueue) -> bool:
-        """Whether there is room for more and nobody wants a pause; waits a while otherwise."""
+        """Whether the queue may be pulled: not paused, not full; waits a while otherwise."""
         if self._suspended or held.paused:
             held.wake.clear()
             await _wait(held.wake, _CHECK_INTERVAL_S)
@@ -401,7 +399,7 @@ class GroupMember(Membership):
         if reason is None:
             return True
         if held.full_count % 1000 == 0:
-            log.info("group %s, queue %s: pulling pauses: %s", self._name, held.queue, reason)
+            log.info("group %s, queue %s: pulling is paused: %s", self._name, held.queue, reason)
         held.full_count += 1
         held.wake.clear()
         await _wait(held.wake, _CHECK_INTERVAL_S)
@@ -436,9 +434,9 @@ class GroupMember(Membership):
         return pulled
 
     def _offset_to_report(self, held: HeldQueue) -> int | None:
-        """The offset that the next pull carries, so that little is done again after a crash.
+        """The offset that the next pull commits, so that a crash repeats few messages.
 
-        Only pulls that are answered at once carry one: commits wait for them.
+        Only pulls that return immediately carry one: commits wait for them.
         """
         if self._base.broadcasting or not held.more_waits:
             return None
@@ -462,18 +460,18 @@ class GroupMember(Membership):
             if self._base.pull_interval_ms:
                 await asyncio.sleep(self._base.pull_interval_ms / 1000)
         elif not state.message_count:
-            # What the filter skipped needs no handler and counts as consumed.
+            # Messages that the filter skipped count as consumed.
             self._offsets.update(held.queue, state.next_offset)
 
     async def _correct(self, held: HeldQueue, pulled: PullResult) -> None:
-        """Go on where the broker says: what lay here is gone, or has never been."""
+        """Continue where the broker says: the offset is out of the range of the queue."""
         log.warning(
-            "group %s, queue %s: nothing at offset %d (%d to %d), going on at %d",
+            "group %s, queue %s: offset %d is outside %d to %d, continuing at %d",
             self._name, held.queue, held.state.next_offset, pulled.min_offset, pulled.max_offset,
             pulled.next_offset,
         )  # fmt: skip
         if held.state.message_count:
-            # What is in flight ends first; the offset must not be moved under it.
+            # Messages in flight end first; the offset must not move below them.
             held.wake.clear()
             await _wait(held.wake, _CHECK_INTERVAL_S)
             return
@@ -482,11 +480,11 @@ class GroupMember(Membership):
         await self._offsets.persist((held.queue,))
 
     async def _pause_after(self, error: TianzhouError, held: HeldQueue, pause_ms: int) -> int:
-        """Sleep after a failed pull; gives the length of the next pause."""
+        """Sleep after a failed pull; returns the next pause."""
         queue = held.queue
         if not queue.topic.startswith(RETRY_TOPIC_PREFIX):
             self._warn(("pull", queue), f"queue {queue}: pull failed: {error}")
-        # A slave may be behind with topics and groups; the master is asked next.
+        # A slave may lack topics and groups; the next pull goes to the master.
         self._calls.forget(queue)
         if isinstance(error, FlowControlled):
             await asyncio.sleep(_FLOW_CONTROL_PAUSE_MS / 1000)

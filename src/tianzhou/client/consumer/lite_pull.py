@@ -1,16 +1,17 @@
-"""Consumers that are asked for messages: lite pull, and the plain reader of queues.
+"""Consumers that return messages on request: lite pull, and the reader of queues.
 
-`LitePullConsumer` fetches in the background what `poll` then hands out:
+`LitePullConsumer` prefetches messages in the background; `poll` returns them:
 
     async with LitePullConsumer("audit", namesrv="localhost:9876") as consumer:
         await consumer.subscribe("orders")            # queues are shared with the group, or
-        await consumer.assign(queues)                 # exactly these, whoever else has them
+        await consumer.assign(queues)                 # exactly these, without rebalancing
         for message in await consumer.poll():
             ...
 
-What was polled counts as consumed, and is saved every five seconds (`auto_commit`) or by `commit`.
+Polled messages count as consumed; their offsets are saved every five seconds (`auto_commit`) or by
+`commit`.
 
-`QueueReader` reads from (queue, offset) and keeps nothing: for programs that know where they are,
+`QueueReader` reads from (queue, offset) and has no state: for programs that keep their own offsets,
 such as data pipelines and tools.
 """
 
@@ -47,7 +48,7 @@ _Found = tuple[HeldQueue, Batch[ReceivedMessage]]
 
 
 class LitePullConsumer(GroupMember):
-    """A consumer that is asked for messages. Settings are those of `LitePullSettings`."""
+    """A consumer whose messages are fetched by `poll`; keywords are those of `LitePullSettings`."""
 
     consume_type = "CONSUME_ACTIVELY"
     _inline_subscription = True
@@ -79,7 +80,7 @@ class LitePullConsumer(GroupMember):
         super()._begin()
 
     async def close(self) -> None:
-        """Save what was polled (with auto_commit) and leave the group."""
+        """Save the offsets of polled messages (with auto_commit) and leave the group."""
         if self._closing:
             return
         self._closing = True
@@ -97,9 +98,9 @@ class LitePullConsumer(GroupMember):
     # -- which queues ------------------------------------------------------------------------------
 
     async def subscribe(self, topic: str, *, tags: str = "*", sql: str | None = None) -> None:
-        """Consume a topic together with the group. Raises ConfigError, BrokerError.
+        """Consume a topic, sharing its queues with the group. Raises ConfigError, BrokerError.
 
-        Returns when the first division of its queues was tried, so `assignment` may be looked at.
+        Returns after the first rebalance, so `assignment` may be read.
         """
         if self._assigned:
             raise ConfigError(f"group {self._name}: its queues are assigned, it cannot subscribe")
@@ -111,7 +112,7 @@ class LitePullConsumer(GroupMember):
                 await self._rebalance()
 
     async def unsubscribe(self, topic: str) -> None:
-        """Consume a topic no more."""
+        """Stop consuming a topic."""
         self._remove_subscription(topic)
         if self._hub is not None:
             async with self._rebalance_lock:
@@ -124,7 +125,7 @@ class LitePullConsumer(GroupMember):
     async def assign(
         self, queues: Iterable[Queue], *, tags: str = "*", sql: str | None = None
     ) -> None:
-        """Consume exactly these queues, instead of those assigned before. Raises ConfigError."""
+        """Consume exactly these queues, replacing earlier ones. Raises ConfigError."""
         if self._subscriptions and not self._assigned:
             raise ConfigError(f"group {self._name}: it subscribes, queues cannot be assigned")
         wanted = [self._wire_queue(queue) for queue in queues]
@@ -167,7 +168,7 @@ class LitePullConsumer(GroupMember):
         self._arrived.set()
 
     async def poll(self, timeout_ms: int | None = None) -> list[ReceivedMessage]:
-        """The next messages, all of one queue; an empty list if none came in time.
+        """The next messages, all of one queue; an empty list after the time-out.
 
         Raises ClientClosed.
         """
@@ -227,7 +228,7 @@ class LitePullConsumer(GroupMember):
         await super()._give_up(held)
 
     async def commit(self, offsets: dict[Queue, int] | None = None) -> None:
-        """Save the offsets of what was polled, or these. Raises RemotingError, BrokerError."""
+        """Save the offsets of polled messages, or `offsets`. Raises RemotingError, BrokerError."""
         if offsets is None:
             wanted = {
                 queue: at for queue in self._held if (at := self._offsets.read(queue)) is not None
@@ -242,22 +243,22 @@ class LitePullConsumer(GroupMember):
         await commit_all(self._commit, wanted)
 
     def commit_later(self, offsets: dict[Queue, int] | None = None) -> asyncio.Task[None]:
-        """Commit in the background; the task tells how it went, and logs a failure by itself."""
+        """Commit in the background; returns the task. A failure is logged, too."""
         return self._run(self.commit(offsets), "commit")
 
     async def committed(self, queue: Queue) -> int | None:
-        """The offset that is saved for the group, None if there is none."""
+        """The committed offset of the group, None if there is none."""
         if self._settings.broadcasting:
             return self._offsets.read(self._wire_queue(queue))
         return await self._calls.committed(self._wire_queue(queue))
 
     def position(self, queue: Queue) -> int | None:
-        """The offset of the next message that `poll` gives, None before the queue is ours."""
+        """The offset of the next message of `poll`, None if the queue is not assigned."""
         held = self._held.get(self._wire_queue(queue))
         return None if held is None else held.state.progress
 
     async def seek(self, queue: Queue, queue_offset: int) -> None:
-        """Go on at another offset. Raises ConfigError for one that the queue does not have."""
+        """Continue at another offset. Raises ConfigError if it is out of range."""
         queue = self._wire_queue(queue)
         if queue not in self._held:
             raise ConfigError(f"group {self._name}: queue {queue} is not assigned to it")
@@ -271,15 +272,15 @@ class LitePullConsumer(GroupMember):
             await self._jump(queue, queue_offset)
 
     async def seek_to_begin(self, queue: Queue) -> None:
-        """Go on with the lowest message."""
+        """Continue at the lowest offset."""
         await self.seek(queue, await self._calls.min_offset(self._wire_queue(queue)))
 
     async def seek_to_end(self, queue: Queue) -> None:
-        """Go on with the next message to come."""
+        """Continue at the end, with the next new message."""
         await self.seek(queue, await self._calls.max_offset(self._wire_queue(queue)))
 
     async def offset_for_timestamp(self, queue: Queue, moment: datetime) -> int:
-        """The offset of the first message stored at that time or later."""
+        """The offset of the first message stored at a time or later."""
         return await self._calls.search_offset(self._wire_queue(queue), ms_of(moment))
 
     async def _jump(self, queue: Queue, queue_offset: int) -> None:
@@ -294,14 +295,14 @@ class LitePullConsumer(GroupMember):
     # -- pauses ------------------------------------------------------------------------------------
 
     def pause(self, queues: Iterable[Queue]) -> None:
-        """Hand out nothing of these queues until `resume`."""
+        """Return no messages of these queues until `resume`."""
         for queue in map(self._wire_queue, queues):
             self._paused.add(queue)
             if (held := self._held.get(queue)) is not None:
                 held.paused = True
 
     def resume(self, queues: Iterable[Queue]) -> None:
-        """Hand out messages of these queues again."""
+        """Return messages of these queues again."""
         for queue in map(self._wire_queue, queues):
             self._paused.discard(queue)
             if (held := self._held.get(queue)) is not None:
@@ -319,9 +320,9 @@ def _state_of(held: HeldQueue) -> ConcurrentQueue[ReceivedMessage]:
 
 
 class QueueReader(Lifetime):
-    """Reads messages by queue and offset, and tells offsets. It joins no group.
+    """Reads messages and offsets by queue; it does not join the group.
 
-    The name of a group is needed all the same: brokers count, limit and permit by group.
+    The group is needed all the same: brokers apply statistics, limits and permissions by group.
     """
 
     def __init__(
@@ -339,7 +340,7 @@ class QueueReader(Lifetime):
         self._calls_or_none: BrokerCalls | None = None
 
     async def start(self) -> None:
-        """Connections are made when they are needed. Raises ConfigError."""
+        """Start; connections are opened when needed. Raises ConfigError."""
         if self._hub is not None:
             raise ClientClosed("a reader is started once")
         self._hub = acquire(self._settings)
@@ -347,7 +348,7 @@ class QueueReader(Lifetime):
         self._calls_or_none = BrokerCalls(self._hub, group, self._settings)
 
     async def close(self) -> None:
-        """Give up the connections."""
+        """Close the connections."""
         self._calls_or_none = None
         if self._hub is not None:
             hub, self._hub = self._hub, None
@@ -378,10 +379,10 @@ class QueueReader(Lifetime):
         wait_ms: int = 0,
         timeout_ms: int = 10_000,
     ) -> PullResult:
-        """Messages from an offset on; `next_offset` of the answer says where to read on.
+        """Messages from an offset on; continue at `next_offset` of the result.
 
-        `wait_ms` lets the broker hold the request while there is none. Raises RemotingError,
-        BrokerError, RouteNotFound, ConfigError, and RecordError for a message that came damaged.
+        `wait_ms` is how long the broker waits for a message. Raises RemotingError, BrokerError,
+        RouteNotFound, ConfigError, and RecordError for a damaged message.
         """
         wire_queue = self._wire(queue)
         limits = PullLimits(
@@ -417,9 +418,9 @@ class QueueReader(Lifetime):
         return time_of(await self._calls.earliest_store_time_ms(self._wire(queue)))
 
     async def committed(self, queue: Queue) -> int | None:
-        """How far the group is in a queue, None if nobody knows."""
+        """The committed offset of the group, None if there is none."""
         return await self._calls.committed(self._wire(queue))
 
     async def commit(self, queue: Queue, queue_offset: int) -> None:
-        """Save how far the group is in a queue."""
+        """Commit the offset of the group in a queue."""
         await self._calls.commit(self._wire(queue), queue_offset)

@@ -1,10 +1,10 @@
-"""Consuming in order: one batch of a queue at a time, by whoever holds the broker's lock.
+"""Ordered consumption: one batch of a queue at a time, by the holder of the broker's lock.
 
-The lock of a queue is taken before it is claimed, renewed every 20 s, and looked at before every
-call of a handler; one that was not renewed for 30 s counts as lost, long before the broker gives
-it to another (60 s). What a handler was not happy with is tried again here after a pause, the
-queue waits; after the last try it becomes a dead letter. A queue that is given up is unlocked when
-its running handler has ended, so the next owner begins where this one stopped.
+The lock of a queue is acquired before the queue is claimed, renewed every 20 s, and checked before
+every call of a handler; one that was not renewed for 30 s counts as lost, before the broker lets
+it expire (60 s). A failed message is retried here after a pause, while the queue waits; after the
+last retry it becomes a dead letter. A released queue is unlocked when its running handler has
+ended, so the next owner begins where this one stopped.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ def state_of(held: HeldQueue) -> State:
 
 
 def pause_ms(later: Later | None, settings: PushSettings) -> int:
-    """How long a queue waits after a failure."""
+    """The pause of a queue after a failure."""
     wanted = settings.suspend_ms
     if later is not None and later.suspend_ms is not None:
         wanted = later.suspend_ms
@@ -51,11 +51,11 @@ async def apply_outcome(
     calls: BrokerCalls,
     settings: PushSettings,
 ) -> bool:
-    """Do with the messages taken last what the handler said; whether the next may be taken."""
+    """Apply the outcome of the last messages; returns whether the next may be handled."""
     state = state_of(held)
     if outcome.later is not None:
         failed = messages[max(outcome.later.done_count, 0) :]
-        rest = await _tried_again(failed, calls, settings)
+        rest = await _to_retry(failed, calls, settings)
         state.give_back(len(failed), rest)
         if settings.auto_commit:
             state.commit()
@@ -68,10 +68,10 @@ async def apply_outcome(
     return True
 
 
-async def _tried_again(
+async def _to_retry(
     failed: list[ReceivedMessage], calls: BrokerCalls, settings: PushSettings
 ) -> list[ReceivedMessage]:
-    """Those that have tries left, counted once more; the others become dead letters."""
+    """The messages to retry, with increased counters; the others become dead letters."""
     times = settings.max_reconsume_times
     times_max = NO_LIMIT if times == -1 else times
     return [
@@ -91,10 +91,13 @@ async def _send_to_dlq(message: ReceivedMessage, calls: BrokerCalls, times_max: 
         )
     except TianzhouError as error:
         log.warning(
-            "group %s, message %s: no dead letter yet: %s", calls.group, message.msg_id, error
+            "group %s, message %s: not sent to the dead-letter queue: %s",
+            calls.group,
+            message.msg_id,
+            error,
         )
         return False
-    log.info("group %s, message %s: is a dead letter now", calls.group, message.msg_id)
+    log.info("group %s, message %s: sent to the dead-letter queue", calls.group, message.msg_id)
     return True
 
 
@@ -102,7 +105,7 @@ async def _send_to_dlq(message: ReceivedMessage, calls: BrokerCalls, times_max: 
 
 
 async def lock_one(calls: BrokerCalls, queue: Queue) -> bool:
-    """Whether the lock of a queue is ours now; False as well if nobody can tell."""
+    """Lock a queue; False if it is locked by another client, or on an error."""
     try:
         return queue in await calls.lock(queue.broker_name, (queue,))
     except TianzhouError as error:
@@ -111,7 +114,7 @@ async def lock_one(calls: BrokerCalls, queue: Queue) -> bool:
 
 
 async def renew(calls: BrokerCalls, helds: Iterable[HeldQueue]) -> None:
-    """Renew the locks of all queues; what is refused is lost at once, what fails stays a while."""
+    """Renew the locks of all queues; a refused lock is lost, one that failed expires later."""
     by_broker = _by_broker(helds)
     await asyncio.gather(*(_renew_at(calls, name, group) for name, group in by_broker.items()))
 
@@ -125,12 +128,12 @@ async def _renew_at(calls: BrokerCalls, broker_name: str, helds: list[HeldQueue]
     now_ms = steady_ms()
     for held in helds:
         if held.state.locked and held.queue not in locked:
-            log.warning("group %s, queue %s: its lock is lost", calls.group, held.queue)
+            log.warning("group %s, queue %s: lock lost", calls.group, held.queue)
         held.state.set_lock(held.queue in locked, now_ms)
 
 
 async def unlock(calls: BrokerCalls, helds: Iterable[HeldQueue]) -> None:
-    """Let others have the queues; if it fails, the locks run out by themselves."""
+    """Unlock queues; if it fails, the locks expire."""
     by_broker = _by_broker(helds)
     await asyncio.gather(*(_unlock_at(calls, name, group) for name, group in by_broker.items()))
 

@@ -1,16 +1,15 @@
-"""What a consumer holds of one queue: messages in flight, how far the work is, when to pull again.
+"""The state of one consumed queue: messages in flight, progress, when to pull again.
 
     pulled ──put──> waiting ──(handler)──> finished        progress: lowest unfinished message
 
-Both kinds say how far a queue may be committed: everything below `progress` is done, and a consumer
-that starts there again repeats what was in flight and loses nothing.
+`progress` is the offset to commit: everything below it is done, and a consumer that restarts there
+repeats the messages in flight and loses none.
 
-* `ConcurrentQueue` cuts what was pulled into batches that are finished in any order. Its unit is
-  the batch, not the message, so that a message costs nothing here when batches are large.
-* `OrderedQueue` gives messages out in order, and takes them back if the handler was not happy.
+* `ConcurrentQueue` divides pulled messages into batches that finish in any order. Its unit is the
+  batch, so a message costs nothing here when batches are large.
+* `OrderedQueue` returns messages in order, and puts failed ones back.
 
-Nothing here waits, locks or reads a clock; `now_ms`, of a steady clock, comes in where time
-matters. One event loop calls it all.
+Sans-IO: no waits, locks or clocks; `now_ms` is a monotonic time. Use it on one event loop.
 """
 
 from abc import ABC, abstractmethod
@@ -21,15 +20,15 @@ from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 PULL_SILENCE_MS = 120_000
-"""A queue that was not pulled for so long is dropped and taken up anew."""
+"""A queue that was not pulled for so long is released and claimed again."""
 LOCK_LIFE_MS = 30_000
-"""A broker's lock that was not renewed for so long does not count any more."""
+"""A lock that was not renewed for so long counts as lost."""
 
 _MIB = 1024 * 1024
 
 
 class Held(Protocol):
-    """What a process queue wants to know of a message."""
+    """The attributes of a message that a process queue uses."""
 
     @property
     def queue_offset(self) -> int: ...
@@ -42,12 +41,12 @@ M = TypeVar("M", bound=Held)
 
 @dataclass(frozen=True, slots=True)
 class FlowLimits:
-    """How much of one queue a consumer may hold before it stops pulling."""
+    """Flow control: how many messages of one queue may be in flight."""
 
     message_count: int = 1000
     size_mib: int = 100
     span: int = 2000
-    """Between the lowest and the highest message held; counts only where order does not matter."""
+    """Between the lowest and the highest offset; for concurrent consumption only."""
 
 
 def limits_per_queue(
@@ -64,7 +63,7 @@ def limits_per_queue(
 
 
 class ProcessQueue(ABC):
-    """What both kinds have: sizes, times, the lock, and where to pull next."""
+    """Common state: sizes, times, the lock, the next offset to pull."""
 
     __slots__ = (
         "dropped", "last_consume_ms", "last_lock_ms", "last_pull_ms", "locked", "max_offset",
@@ -73,13 +72,13 @@ class ProcessQueue(ABC):
 
     def __init__(self, next_offset: int, now_ms: int) -> None:
         self.next_offset = next_offset
-        """Where to pull next; everything below was seen."""
+        """The offset of the next pull."""
         self.max_offset = -1
-        """Highest message ever held, -1 if there was none."""
+        """Highest offset ever pulled, -1 if there was none."""
         self.message_count = 0
         self.size_bytes = 0
         self.dropped = False
-        """Belongs to somebody else by now: no handler may be called, nothing committed."""
+        """Released: no handler may be called, nothing committed."""
         self.locked = False
         self.last_pull_ms = self.last_consume_ms = self.last_lock_ms = now_ms
 
@@ -93,21 +92,23 @@ class ProcessQueue(ABC):
         return 0
 
     def full(self, limits: FlowLimits) -> str | None:
-        """Why nothing more may be pulled now, None if it may."""
+        """The exceeded limit, None if more may be pulled."""
         if self.message_count > limits.message_count:
-            return f"{self.message_count} messages are held, {limits.message_count} are allowed"
+            return (
+                f"{self.message_count} messages are in flight, the limit is {limits.message_count}"
+            )
         if self.size_bytes // _MIB > limits.size_mib:
-            return f"{self.size_bytes // _MIB} MiB are held, {limits.size_mib} are allowed"
+            return f"{self.size_bytes // _MIB} MiB are in flight, the limit is {limits.size_mib}"
         if self.span > limits.span:
-            return f"the messages held span {self.span} offsets, {limits.span} are allowed"
+            return f"the messages in flight span {self.span} offsets, the limit is {limits.span}"
         return None
 
     def silent(self, now_ms: int) -> bool:
-        """Whether pulling has stopped without anybody noticing."""
+        """Whether the queue was not pulled for PULL_SILENCE_MS."""
         return now_ms - self.last_pull_ms > PULL_SILENCE_MS
 
     def lock_holds(self, now_ms: int) -> bool:
-        """Whether the broker's lock is ours and fresh enough to be believed."""
+        """Whether the queue is locked, and the lock was renewed recently."""
         return self.locked and now_ms - self.last_lock_ms <= LOCK_LIFE_MS
 
     def set_lock(self, locked: bool, now_ms: int) -> None:
@@ -129,7 +130,7 @@ class ProcessQueue(ABC):
 
 
 class Batch(Generic[M]):
-    """Messages that go to a handler together, and are finished together."""
+    """Messages that one handler call gets."""
 
     __slots__ = ("finished", "first_offset", "messages", "size_bytes", "started_ms")
 
@@ -153,7 +154,7 @@ class ConcurrentQueue(ProcessQueue, Generic[M]):
         self._batches: deque[Batch[M]] = deque()
 
     def put(self, messages: list[M], batch_size: int) -> list[Batch[M]]:
-        """Take what was pulled, in rising order; gives the batches to hand out."""
+        """Add pulled messages, in ascending order; returns their batches."""
         if not messages:
             return []
         if len(messages) <= batch_size:
@@ -176,7 +177,7 @@ class ConcurrentQueue(ProcessQueue, Generic[M]):
 
     @property
     def min_offset(self) -> int:
-        """The lowest message held, -1 if there is none."""
+        """The lowest offset in flight, -1 if there is none."""
         return self._batches[0].first_offset if self._batches else -1
 
     @property
@@ -184,7 +185,7 @@ class ConcurrentQueue(ProcessQueue, Generic[M]):
         return self.max_offset - self._batches[0].first_offset if self._batches else 0
 
     def finish(self, batch: Batch[M], now_ms: int) -> None:
-        """The batch is done with: handled, sent back or given up. Doing it twice is harmless."""
+        """The batch was handled, sent back or dropped. Idempotent."""
         if batch.finished:
             return
         batch.finished = True
@@ -206,10 +207,9 @@ class ConcurrentQueue(ProcessQueue, Generic[M]):
         batch.first_offset = rest[0].queue_offset
 
     def overdue(self, now_ms: int, timeout_ms: int, limit: int = 16) -> list[Batch[M]]:
-        """The lowest batches, at most `limit`, whose handler has been at it for too long.
+        """The lowest batches, at most `limit`, whose handler has run for too long.
 
-        Only those block the progress, so only those are looked for, and the search ends at the
-        first one that is in time.
+        Only those block the progress; the search ends at the first one that is in time.
         """
         found: list[Batch[M]] = []
         for batch in islice(self._batches, limit):
@@ -221,7 +221,7 @@ class ConcurrentQueue(ProcessQueue, Generic[M]):
         return found
 
     def clear(self) -> None:
-        """Forget all messages; batches that are out count as finished."""
+        """Remove all messages; batches in flight count as finished."""
         for batch in self._batches:
             batch.finished = True
         self._batches.clear()
@@ -232,10 +232,10 @@ class ConcurrentQueue(ProcessQueue, Generic[M]):
 
 
 class OrderedQueue(ProcessQueue, Generic[M]):
-    """Messages in order, one batch at a time, with a way back.
+    """Messages in order, one batch at a time, with rollback.
 
-    `taken` are the messages that handlers have seen and that nobody committed: usually one batch,
-    more if the handler decides itself when to commit.
+    `taken` are messages that a handler got and that are not committed: usually one batch, more
+    without auto_commit.
     """
 
     __slots__ = ("_taken", "_waiting", "consuming")
@@ -245,10 +245,10 @@ class OrderedQueue(ProcessQueue, Generic[M]):
         self._waiting: deque[M] = deque()
         self._taken: list[M] = []
         self.consuming = False
-        """Whether somebody is at it already; a queue has one consumer at a time."""
+        """Whether a worker has the queue; there is one at a time."""
 
     def put(self, messages: list[M]) -> None:
-        """Take what was pulled, in rising order."""
+        """Add pulled messages, in ascending order."""
         if messages:
             self._waiting += messages
             self._add_size(messages)
@@ -273,7 +273,7 @@ class OrderedQueue(ProcessQueue, Generic[M]):
         return self._taken
 
     def take(self, count_max: int, now_ms: int) -> list[M]:
-        """The next messages, in order; an empty list if none waits."""
+        """The next messages, in order; an empty list if there is none."""
         self.last_consume_ms = now_ms
         waiting = self._waiting
         batch = [waiting.popleft() for _ in range(min(count_max, len(waiting)))]
@@ -281,19 +281,19 @@ class OrderedQueue(ProcessQueue, Generic[M]):
         return batch
 
     def commit(self) -> None:
-        """All that was taken is done."""
+        """All taken messages are done."""
         self._remove_size(len(self._taken), sum([each.size_bytes for each in self._taken]))
         self._taken.clear()
 
     def roll_back(self) -> None:
-        """All that was taken waits again, in order."""
+        """Put all taken messages back, in order."""
         self._waiting.extendleft(reversed(self._taken))
         self._taken.clear()
 
     def give_back(self, count: int, messages: list[M]) -> None:
-        """Of the `count` messages taken last, these wait again; the others are done.
+        """Of the last `count` taken messages put these back; the others are done.
 
-        They may be changed copies of what was taken, of the same size.
+        They may be modified copies of the same size.
         """
         taken = self._taken[len(self._taken) - count :]
         del self._taken[len(self._taken) - count :]
@@ -304,7 +304,7 @@ class OrderedQueue(ProcessQueue, Generic[M]):
         self._waiting.extendleft(reversed(messages))
 
     def clear(self) -> None:
-        """Forget all messages."""
+        """Remove all messages."""
         self._waiting.clear()
         self._taken.clear()
         self.message_count = self.size_bytes = 0

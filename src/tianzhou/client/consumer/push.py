@@ -1,4 +1,4 @@
-"""The push consumer: it pulls, and calls your handlers.
+"""The push consumer: pulls messages and calls your handlers.
 
     consumer = PushConsumer("billing", namesrv="localhost:9876")
 
@@ -9,13 +9,15 @@
     async with consumer:
         await consumer.wait_closed()
 
-At least once is the promise: a message is done when its handler has returned, and offsets are saved
-afterwards, so whatever was in flight at a crash comes again. After `close` has returned no handler
-runs, and none is called after it has begun. Without handlers, `async for message in consumer` gives
-the messages; one is done when the next is asked for.
+Delivery is at least once: a message is done when its handler has returned, and offsets are saved
+afterwards, so messages in flight at a crash are delivered again. `close` calls no further handler,
+and none runs after it has returned. Without handlers, `async for message in consumer` yields the
+messages; asking for the next one acknowledges the one before.
 
-How messages travel: pull task (`group`) -> work queue -> a worker, one of `consume_threads` -> the
-handler -> `concurrently.settle` or `ordered.settle`.
+Path of a message: pull task (`group_member`) -> work queue -> one of `consume_threads` workers ->
+handler -> `concurrent.apply_outcome` or `orderly.apply_outcome`.
+
+Over 500 lines: workers, ordered queues and streams share the state of running handlers.
 """
 
 import asyncio
@@ -77,11 +79,11 @@ H = TypeVar("H", bound=Handler)
 B = TypeVar("B", bound=BatchHandler)
 
 _TURN_S = 0.01
-"""A worker lets others have the event loop after so long, even if its handlers never wait."""
+"""A worker yields to the event loop after so long, even if its handlers never await."""
 _CONTINUOUSLY_S = 60.0
-"""Ordered: a queue that always has messages lets others have the worker after so long."""
+"""Ordered: a queue that always has messages releases the worker after so long."""
 _HANDLER_WAIT_S = 10.0
-"""Ordered: a reset waits so long for the handler that runs."""
+"""Ordered: an offset reset waits so long for the running handler."""
 _LOCK_AGAIN_MS = 100
 _LOCK_REFUSED_MS = 3_000
 
@@ -90,7 +92,10 @@ _Observation = tuple[tuple[Span, float] | None, Handling | None]
 
 
 class PushConsumer(GroupMember):
-    """A consumer that calls handlers. Settings are those of `PushSettings`, as keywords."""
+    """A consumer that calls handlers; keywords are the fields of `PushSettings`.
+
+    Register handlers with `handler` or `subscribe`, then use `async with`, or `start` and `close`.
+    """
 
     def __init__(
         self, group: str, *, settings: ClientSettings | None = None, **options: Unpack[PushOptions]
@@ -115,7 +120,7 @@ class PushConsumer(GroupMember):
         self._leaving: dict[Queue, HeldQueue] = {}
         self._open: dict[ReceivedMessage, tuple[HeldQueue, Batch[ReceivedMessage]]] = {}
         self._observations: dict[ReceivedMessage, _Observation] = {}
-        """What is watched of the messages that are open."""
+        """Spans and traces of the messages that a stream has yielded."""
         self._closing = False
         self._close_task: asyncio.Task[None] | None = None
         self._ended_event = asyncio.Event()
@@ -123,7 +128,7 @@ class PushConsumer(GroupMember):
     # -- handlers ----------------------------------------------------------------------------------
 
     def handler(self, topic: str, *, tags: str = "*", sql: str | None = None) -> Callable[[H], H]:
-        """Decorate a function that gets the messages of a topic one by one."""
+        """Decorator: subscribe a function to a topic; it is called with one message."""
 
         def register(call: H) -> H:
             self.subscribe(topic, call, tags=tags, sql=sql)
@@ -134,7 +139,10 @@ class PushConsumer(GroupMember):
     def batch_handler(
         self, topic: str, *, size: int | None = None, tags: str = "*", sql: str | None = None
     ) -> Callable[[B], B]:
-        """Decorate a function that gets lists of messages, of at most `size` (see batch_size)."""
+        """Decorator: subscribe a function; it is called with a list of at most `size` messages.
+
+        `size` defaults to the setting `batch_size`.
+        """
 
         def register(call: B) -> B:
             self.subscribe_batches(topic, call, size=size, tags=tags, sql=sql)
@@ -145,10 +153,10 @@ class PushConsumer(GroupMember):
     def subscribe(
         self, topic: str, handler: Handler | None = None, *, tags: str = "*", sql: str | None = None
     ) -> None:
-        """Consume a topic, also while running. Raises ConfigError.
+        """Consume a topic; may be called while running. Raises ConfigError.
 
-        `tags` is `*`, or tags joined by `||`; `sql` is a condition over properties instead. Without
-        a handler the messages are for `async for`.
+        `tags` is `*`, or tags joined by `||`; `sql` is an SQL92 condition on properties instead.
+        Without a handler, read the messages with `async for`.
         """
         if handler is not None:
             bound = bind(topic, handler, takes_list=False, batch_size=1)
@@ -184,16 +192,16 @@ class PushConsumer(GroupMember):
             self._handlers[topic] = handler
 
     def unsubscribe(self, topic: str) -> None:
-        """Consume a topic no more; its queues are given up."""
+        """Stop consuming a topic and release its queues."""
         self._remove_subscription(topic)
         self._handlers.pop(namespaces.strip(self._settings.namespace, topic), None)
 
     # -- life --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Join the group and begin. Raises ConfigError, RemotingError, BrokerError.
+        """Join the group and start consuming. Raises ConfigError, RemotingError, BrokerError.
 
-        A topic that does not exist yet is no error: its messages come when it does.
+        A topic that does not exist yet is no error: it is consumed once it is created.
         """
         if not self._subscriptions:
             raise ConfigError(f"group {self._name}: nothing is subscribed")
@@ -218,18 +226,18 @@ class PushConsumer(GroupMember):
             ]
         if self._ordered_with_locks:
             self._lock_task = self._run(self._renew_forever(), "locks")
-            # It outlives the other tasks: while a handler runs, nobody else may have its queue.
+            # It outlives the other tasks: the queue stays locked while its handler runs.
             self._tasks.discard(self._lock_task)
         if not settings.ordered and self._redelivery is not None:
             self._run(self._expire_forever(), "overdue")
         super()._begin()
 
     async def close(self) -> None:
-        """Finish what is running, save offsets, unlock queues, leave the group.
+        """Wait for running handlers, save offsets, unlock queues, leave the group.
 
-        No handler is called any more. Those that run get `close_timeout_ms`; then coroutines are
-        cancelled, and threads, which cannot be, are left to end by themselves, uncommitted. Called
-        from within a coroutine handler it returns at once, and the end comes after that handler.
+        No further handler is called. Running ones get `close_timeout_ms`; then coroutines are
+        cancelled, and threads, which cannot be, end by themselves, uncommitted. Called from a
+        coroutine handler, it returns immediately and closes after that handler.
         """
         if asyncio.current_task() in self._workers:
             self._close_task = asyncio.create_task(self.close(), name=f"close {self._name}")
@@ -256,7 +264,7 @@ class PushConsumer(GroupMember):
                 await self._quiet.wait()
         except TimeoutError:
             log.warning(
-                "group %s: %d handlers do not end, their messages will come again",
+                "group %s: %d handlers still run, their messages will be delivered again",
                 self._name, self._running_count,
             )  # fmt: skip
         for worker in self._workers:
@@ -275,15 +283,15 @@ class PushConsumer(GroupMember):
         await self._leave()
 
     async def wait_closed(self) -> None:
-        """Wait until somebody closes the consumer."""
+        """Wait until the consumer is closed."""
         await self._ended_event.wait()
 
     def suspend(self) -> None:
-        """Pull nothing more until `resume`; what was pulled is still handled."""
+        """Stop pulling until `resume`; pulled messages are still handled."""
         self._suspended = True
 
     def resume(self) -> None:
-        """Pull again."""
+        """Continue pulling."""
         self._suspended = False
         for held in self._held.values():
             held.wake.set()
@@ -353,7 +361,7 @@ class PushConsumer(GroupMember):
             self._quiet.set()
 
     async def _call(self, topic: str, messages: list[ReceivedMessage]) -> Outcome:
-        """Call the handler of a topic; a topic without one is not subscribed any more."""
+        """Call the handler of a topic; without one the topic was unsubscribed."""
         handler = self._handlers.get(topic)
         if handler is None:
             return Outcome(Later())
@@ -366,7 +374,7 @@ class PushConsumer(GroupMember):
         return outcome
 
     def _later(self, delay_ms: int, work: _Work) -> None:
-        """Put work into the queue after a while, if the consumer is still there."""
+        """Queue work after a delay, unless the consumer is closed by then."""
         asyncio.get_running_loop().call_later(delay_ms / 1000, self._put, work)
 
     def _put(self, work: _Work) -> None:
@@ -379,7 +387,7 @@ class PushConsumer(GroupMember):
         batch.started_ms = steady_ms()
         outcome = await self._call(batch.messages[0].topic, batch.messages)
         if outcome.later is None and not (held.state.dropped or batch.finished):
-            # As `_apply_outcome` does, without its awaits: most messages end here.
+            # Fast path of `_apply_outcome`, without its awaits.
             concurrent.state_of(held).finish(batch, steady_ms())
             self._offsets.update(held.queue, held.state.progress)
             held.wake.set()
@@ -390,7 +398,7 @@ class PushConsumer(GroupMember):
         self, held: HeldQueue, batch: Batch[ReceivedMessage], outcome: Outcome
     ) -> None:
         if held.state.dropped or batch.finished:
-            return  # another has the queue, or the message has been sent back for taking too long
+            return  # the queue was released, or the message was sent back for taking too long
         if not await concurrent.apply_outcome(held, batch, outcome, self._redelivery):
             self._later(self._settings.local_retry_ms, (held, batch))
         if not held.state.dropped:
@@ -411,7 +419,7 @@ class PushConsumer(GroupMember):
     # -- in order ----------------------------------------------------------------------------------
 
     async def _consume_in_order(self, held: HeldQueue) -> None:
-        """Call the handler until the queue is empty, or has to wait; then somebody else goes on."""
+        """Call the handler until the queue is empty or has to wait."""
         loop = asyncio.get_running_loop()
         state = orderly.state_of(held)
         began_s = loop.time()
@@ -431,7 +439,7 @@ class PushConsumer(GroupMember):
             held.wake.set()
 
     async def _consume_next(self, held: HeldQueue) -> bool:
-        """Call the handler with the next messages; False if nothing more can be done now."""
+        """Call the handler with the next messages; False if the queue is empty or has to wait."""
         state = orderly.state_of(held)
         first = state.take(1, steady_ms())
         if not first:
@@ -452,7 +460,7 @@ class PushConsumer(GroupMember):
         return goes_on
 
     def _next_of_topic(self, state: orderly.State, size: int, topic: str) -> list[ReceivedMessage]:
-        """At most `size` messages that go to the same handler; retry topics have mixed ones."""
+        """At most `size` messages of one topic; retry topics mix the messages of several."""
         messages = state.take(size, steady_ms())
         same = next((at for at, each in enumerate(messages) if each.topic != topic), len(messages))
         if same < len(messages):
@@ -472,7 +480,7 @@ class PushConsumer(GroupMember):
         return False
 
     async def _recover_lock(self, held: HeldQueue) -> None:
-        """Get a lost lock back, then go on with the queue."""
+        """Acquire a lost lock again, then continue with the queue."""
         while not (held.state.dropped or self._closing):
             if await orderly.lock_one(self._calls, held.queue):
                 held.state.set_lock(True, steady_ms())
@@ -507,10 +515,10 @@ class PushConsumer(GroupMember):
                     held.wake.clear()
                     await held.wake.wait()
         except TimeoutError:
-            log.warning("group %s, queue %s: its handler still runs", self._name, held.queue)
+            log.warning("group %s, queue %s: the handler still runs", self._name, held.queue)
 
     async def _unlock(self, held: HeldQueue) -> None:
-        """Save what the last handler has done and let the next owner have the queue."""
+        """Save the offset and release the queue for its next owner."""
         self._offsets.update(held.queue, held.state.progress)
         await self._offsets.persist((held.queue,))
         if held.queue not in self._held:
@@ -522,25 +530,25 @@ class PushConsumer(GroupMember):
     # -- async for ---------------------------------------------------------------------------------
 
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        """The messages, for consumers without handlers; see the module."""
+        """The messages, for a consumer without handlers; see the module."""
         if self._handlers:
             raise ConfigError(f"group {self._name}: the messages go to its handlers")
         return MessageStream(self)
 
     async def ack(self, message: ReceivedMessage) -> None:
-        """The message is done, before the next one is asked for. Doing it twice is harmless."""
+        """Acknowledge a message before asking for the next one. Idempotent."""
         if (found := self._open.pop(message, None)) is not None:
             self._end_observation(message, done=True)
             await self._apply_outcome(*found, Outcome())
 
     async def retry(self, message: ReceivedMessage, delay_level: int = 0) -> None:
-        """The message shall come again; see `Later` for the level."""
+        """Have a message delivered again; see `Later` for the delay level."""
         if (found := self._open.pop(message, None)) is not None:
             self._end_observation(message, done=False)
             await self._apply_outcome(*found, Outcome(Later(delay_level)))
 
     def _begin_observation(self, message: ReceivedMessage) -> None:
-        """Watch what a program does with a message of a stream, if it is watched."""
+        """Start span and trace of a message that a stream yields."""
         tracer, telemetry = self._caller.tracer, self._caller.telemetry
         if tracer is not None or telemetry is not None:
             self._observations[message] = (
@@ -556,7 +564,7 @@ class PushConsumer(GroupMember):
             handling.end(ConsumeReturn.SUCCESS if done else ConsumeReturn.FAILED)
 
     async def next_message(self) -> ReceivedMessage | None:
-        """The next message, open until `ack` or `retry`; None once the consumer is closed."""
+        """The next message, to be ended by `ack` or `retry`; None once the consumer is closed."""
         while not self._closing:
             if self._hub is None:
                 raise ClientClosed(f"group {self._name}: the consumer was not started")
@@ -579,7 +587,7 @@ class PushConsumer(GroupMember):
     # -- for brokers -------------------------------------------------------------------------------
 
     def on_request(self, connection: Connection, request: Command) -> Reply:
-        """Answer a broker."""
+        """Handle a request of a broker."""
         if request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
             return self._consume_directly(request)
         if request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:

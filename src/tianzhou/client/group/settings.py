@@ -1,7 +1,6 @@
-"""The settings of consumers, beside those that every client has.
+"""The settings of consumers, in addition to those of every client.
 
-Each has the name and the default of the Java client's setting, as far as those suit Python; the
-table in docs/client.md shows both names.
+Defaults are those of the Java client; the table in docs/client.md has both names.
 """
 
 from dataclasses import dataclass
@@ -13,14 +12,12 @@ from tianzhou.client.settings import ClientOptions, ClientSettings, require_posi
 from tianzhou.errors import ConfigError
 
 Start = Literal["first", "last"] | datetime
-"""Where a group begins in a queue that it never consumed.
+"""Where a group begins in a queue that it has never consumed.
 
-RocketMQ's rule comes before it: in a queue whose first message is still there and in memory, as in
-every young topic, a new group begins with the first message whatever `start` is. To begin at the
-end all the same, give the group its offsets before its first start: `tianzhou offset reset GROUP
-TOPIC --to latest`.
+A rule of RocketMQ comes first: in a queue whose first message is still in memory, as in every young
+topic, a new group begins with the first message whatever `start` is. To begin at the end, set the
+offsets before the first start: `tianzhou offset reset GROUP TOPIC --to latest`.
 """
-"""Where a group begins in a queue that it never consumed."""
 
 
 class ConsumerOptions(ClientOptions, total=False):
@@ -76,31 +73,31 @@ class SimpleOptions(ClientOptions, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings(ClientSettings):
-    """What all consumers have in common."""
+    """Settings of all consumers that pull."""
 
     # -- the group ---------------------------------------------------------------------------------
-    broadcasting: bool = False  # every consumer gets every message, and nothing is tried again
-    start: Start = "last"  # in a queue never consumed; see `Start`
+    broadcasting: bool = False  # every consumer gets every message, without retries
+    start: Start = "last"  # in a queue never consumed: first, last, a datetime; see `Start`
     allocate: str | Allocate = "averagely"  # or averagely_by_circle, consistent_hash, a function
-    rebalance_ms: int = 20_000  # the division of queues is looked at again
+    rebalance_ms: int = 20_000  # interval of rebalancing
     offsets_dir: str = ""  # offsets of broadcasting consumers; empty: ~/.rocketmq_offsets
 
     # -- pulling -----------------------------------------------------------------------------------
-    pull_batch_size: int = 32  # messages of one pull; brokers have limits of their own
-    pull_batch_bytes: int = 256 * 1024  # bytes of one pull, where the broker knows it (5.x)
+    pull_batch_size: int = 32  # messages of one pull; brokers have their own limits
+    pull_batch_bytes: int = 256 * 1024  # bytes of one pull, if the broker supports it (5.x)
     pull_interval_ms: int = 0  # pause between pulls of a queue
-    pull_suspend_ms: int = 15_000  # a broker holds a pull so long while there is no message
+    pull_suspend_ms: int = 15_000  # long polling: a broker parks an empty pull so long
     pull_timeout_ms: int = 30_000
-    pull_error_pause_ms: int = 3_000  # longest pause after a failed pull; it begins with 100 ms
+    pull_error_pause_ms: int = 3_000  # longest back-off after a failed pull; it begins with 100 ms
 
-    # -- how much is held --------------------------------------------------------------------------
+    # -- flow control ------------------------------------------------------------------------------
     queue_messages_max: int = 1000  # of one queue
     queue_mib_max: int = 100  # of one queue
     queue_span_max: int = 2000  # between the lowest and the highest offset held of a queue
     topic_messages_max: int = -1  # of all queues together; -1: no such limit
     topic_mib_max: int = -1  # of all queues together; -1: no such limit
 
-    # -- the end -----------------------------------------------------------------------------------
+    # -- closing -----------------------------------------------------------------------------------
     close_timeout_ms: int = 30_000  # for handlers that are running
 
     _CONSUMER_AT_LEAST_ONE: ClassVar[tuple[str, ...]] = (
@@ -110,7 +107,7 @@ class ConsumerSettings(ClientSettings):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Raises ConfigError for invalid values."""
         ClientSettings.__post_init__(self)
         require_positive(self, ConsumerSettings._CONSUMER_AT_LEAST_ONE)
         for name in ("topic_messages_max", "topic_mib_max"):
@@ -131,7 +128,7 @@ class ConsumerSettings(ClientSettings):
         self.strategy()
 
     def strategy(self) -> Allocate:
-        """The function that divides queues. Raises ConfigError for a name that nobody knows."""
+        """The allocation strategy. Raises ConfigError for an unknown name."""
         chosen = self.allocate
         if not isinstance(chosen, str):
             return chosen
@@ -142,19 +139,17 @@ class ConsumerSettings(ClientSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushSettings(ConsumerSettings):
-    """Settings of a consumer that calls handlers."""
+    """Settings of `PushConsumer`."""
 
-    ordered: bool = False  # one message of a queue at a time, in their order
-    consume_threads: int = 20  # handlers at the same time: threads for sync ones, tasks for async
-    batch_size: int = 1  # messages for one call of a batch handler
-    max_reconsume_times: int = -1  # then a dead letter; -1: 16 times, ordered without end
-    consume_timeout_ms: int = (
-        15 * 60 * 1000
-    )  # then the message is sent back, whatever becomes of it
+    ordered: bool = False  # one message of a queue at a time, in order
+    consume_threads: int = 20  # concurrent handlers: threads for functions, tasks for coroutines
+    batch_size: int = 1  # messages per call of a batch handler
+    max_reconsume_times: int = -1  # retries before a dead letter; -1: 16, ordered unlimited
+    consume_timeout_ms: int = 900_000  # a message whose handler runs longer is sent back
     suspend_ms: int = 1_000  # ordered: pause after a failure
-    local_retry_ms: int = 5_000  # a message that cannot even be sent back is tried again here
-    auto_commit: bool = True  # ordered: False lets handlers say commit or rollback
-    lock_ms: int = 20_000  # ordered: locks of queues are renewed
+    local_retry_ms: int = 5_000  # retry here if a message cannot be sent back
+    auto_commit: bool = True  # ordered: False lets handlers return a Decision
+    lock_ms: int = 20_000  # ordered: interval of renewing queue locks
 
     _PUSH_AT_LEAST_ONE: ClassVar[tuple[str, ...]] = (
         "consume_threads", "batch_size", "consume_timeout_ms", "suspend_ms", "local_retry_ms",
@@ -162,7 +157,7 @@ class PushSettings(ConsumerSettings):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Raises ConfigError for invalid values."""
         ConsumerSettings.__post_init__(self)
         require_positive(self, PushSettings._PUSH_AT_LEAST_ONE)
         if self.max_reconsume_times < -1:
@@ -173,25 +168,25 @@ class PushSettings(ConsumerSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LitePullSettings(ConsumerSettings):
-    """Settings of a consumer that is asked for messages."""
+    """Settings of `LitePullConsumer`."""
 
-    auto_commit: bool = True  # what was polled is saved every persist_offsets_ms
+    auto_commit: bool = True  # offsets of polled messages are saved every persist_offsets_ms
     poll_timeout_ms: int = 5_000  # `poll` waits so long for a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimpleSettings(ClientSettings):
-    """Settings of a consumer that pops."""
+    """Settings of `SimpleConsumer`."""
 
     start: Literal["first", "last"] = "last"  # in a queue never consumed; see `Start`
-    invisible_ms: int = 60_000  # what was received and not acknowledged comes again after it
+    invisible_ms: int = 60_000  # unacknowledged messages are delivered again after it
     wait_ms: int = 15_000  # `receive` waits so long for a message
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Raises ConfigError for invalid values."""
         ClientSettings.__post_init__(self)
         require_positive(self, ("invisible_ms",))
         if self.wait_ms < 0:
             raise ConfigError(f"wait_ms is {self.wait_ms}, it cannot be negative")
         if self.start not in ("first", "last"):
-            raise ConfigError(f"start is {self.start!r}; who pops begins first or last")
+            raise ConfigError(f"start is {self.start!r}; a simple consumer begins first or last")

@@ -488,7 +488,7 @@ def fail(futures: Iterable[asyncio.Future[SendResult]], error: BaseException) ->
     """Fail all futures that are not done."""
     if isinstance(error, asyncio.CancelledError):
         # The callers were not cancelled; the producer was closed.
-        error = ClientClosed("closed before the broker responded; the message may be stored")
+        error = ClientClosed("closed before the broker responded; the message may have been stored")
     for future in futures:
         if not future.done():
             future.set_exception(error)

@@ -1,12 +1,12 @@
-"""The transactional producer: a message that is delivered if, and only if, local work succeeded.
+"""The transactional producer: a message is delivered if, and only if, local work succeeds.
 
     half message sent  ->  local work  ->  commit or rollback
-                                       ->  not known yet: the broker asks again, and any producer of
-                                           the group answers by its listener's `check`
+                                       ->  unknown: the broker sends a check, and any producer of
+                                           the group answers it with its listener's `check`
 
-The half message is stored where consumers do not see it. The end of a transaction is told without
-waiting for an answer; if that is lost, or the program dies, the broker's question decides. So
-`check` must be able to say what became of the local work from what that work left behind.
+The half message is stored where consumers do not see it. The commit or rollback is sent oneway; if
+it is lost, or the program dies, the broker's check decides. So `check` must be able to derive the
+outcome of the local work from what that work left behind.
 
 The listener's methods may be `async def`, or plain functions, which run in a thread.
 """
@@ -41,12 +41,12 @@ log = logging.getLogger(__name__)
 
 
 class TransactionState(Enum):
-    """What became of the local work."""
+    """The outcome of the local work."""
 
     COMMIT = sysflag.TRANSACTION_COMMIT
     ROLLBACK = sysflag.TRANSACTION_ROLLBACK
     UNKNOWN = sysflag.TRANSACTION_NONE
-    """Not known yet: the broker asks again later."""
+    """Not known yet: the broker checks again later."""
 
 
 _JAVA_STATES = {
@@ -59,23 +59,23 @@ StateOrLater = TransactionState | Awaitable[TransactionState]
 
 
 class TransactionListener(Protocol):
-    """The program's side of transactions."""
+    """The program's part of transactions."""
 
     def execute(self, message: Message, transaction_id: str) -> StateOrLater:
-        """Do the local work, now that the half message is stored.
+        """Do the local work; the half message is stored.
 
-        An exception leaves the transaction open: `check` will be asked.
+        An exception leaves the transaction open: `check` will be called.
         """
         ...
 
     def check(self, message: ReceivedMessage) -> StateOrLater:
-        """Tell what became of the local work of a message that was sent before."""
+        """Return the outcome of the local work of a message that was sent before."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionResult:
-    """Where the half message was stored, and how its transaction ended."""
+    """Where the half message was stored, and the state of its transaction."""
 
     sent: SendResult
     state: TransactionState
@@ -83,12 +83,12 @@ class TransactionResult:
 
 @dataclass(slots=True)
 class Transaction:
-    """A transaction within `TransactionProducer.transaction`."""
+    """An open transaction, see `TransactionProducer.transaction`."""
 
     id: str
     sent: SendResult
     state: TransactionState = TransactionState.COMMIT
-    """What will be told at the end of the block, unless it raises."""
+    """Sent to the broker at the end of the block, unless it raises."""
 
 
 class TransactionProducer(Producer):
@@ -108,9 +108,9 @@ class TransactionProducer(Producer):
     async def send_in_transaction(
         self, message: Message, /, *, timeout_ms: int | None = None
     ) -> TransactionResult:
-        """Send a half message, let the listener do the local work, tell the broker how it went.
+        """Send a half message, call the listener's `execute`, then commit or roll back.
 
-        Raises what `send` raises for the half message; the local work has not begun then.
+        Raises what `send` raises for the half message; `execute` has not been called then.
         """
         sent = await self._send_half(message, timeout_ms)
         if sent.status is not SendStatus.SEND_OK:
@@ -120,7 +120,7 @@ class TransactionProducer(Producer):
             state = await _call(self._listener.execute, message, sent.msg_id)
         except Exception:
             log.exception(
-                "topic %s, group %s: the local work of transaction %s failed, the broker will ask",
+                "topic %s, group %s: local work of transaction %s failed, the broker will check",
                 message.topic, self._group, sent.msg_id,
             )  # fmt: skip
             state = TransactionState.UNKNOWN
@@ -131,10 +131,10 @@ class TransactionProducer(Producer):
     async def transaction(
         self, message: Message, /, *, timeout_ms: int | None = None
     ) -> AsyncGenerator[Transaction]:
-        """Local work as a block: its end commits the message, an exception rolls it back.
+        """The local work as an `async with` block: its end commits, an exception rolls back.
 
-        Set `state` of what it yields to decide otherwise. Raises SendError if the half message is
-        stored with a doubt; then it is rolled back before the block begins.
+        Set `state` of the yielded transaction to decide otherwise. Raises SendError if the half
+        message is stored with weaker durability; it is rolled back before the block begins.
         """
         sent = await self._send_half(message, timeout_ms)
         if sent.status is not SendStatus.SEND_OK:
@@ -162,7 +162,7 @@ class TransactionProducer(Producer):
         return await self._send(message, self._limit(timeout_ms), extra=extra)
 
     async def _end(self, message: Message, sent: SendResult, state: TransactionState) -> None:
-        """Tell the broker of the half message. A failure is logged: the broker will ask."""
+        """Commit or roll back. A failure is logged: the broker will check."""
         topic = message.topic
         _, log_offset = decode_offset_id(sent.offset_msg_id)
         wire_topic = self._wire_topic(topic)
@@ -188,7 +188,7 @@ class TransactionProducer(Producer):
             )
         except (RemotingError, RouteNotFound) as error:
             log.warning(
-                "topic %s, group %s: the end of transaction %s is not told, the broker will ask: "
+                "topic %s, group %s: transaction %s: end not sent, the broker will check: "
                 "%s", topic, self._group, sent.msg_id, error,
             )  # fmt: skip
             return
@@ -219,7 +219,7 @@ class TransactionProducer(Producer):
                 )
             )  # fmt: skip
 
-    # -- the broker's question ---------------------------------------------------------------------
+    # -- checks ------------------------------------------------------------------------------------
 
     def on_request(self, connection: Connection, request: Command) -> Reply:
         """See `hub.Member`: CHECK_TRANSACTION_STATE, answered by END_TRANSACTION."""
@@ -230,7 +230,7 @@ class TransactionProducer(Producer):
         try:
             half = decode_record(request.body)
         except RecordError as error:
-            log.warning("group %s: a half message cannot be read: %s", self._group, error)
+            log.warning("group %s: a half message cannot be decoded: %s", self._group, error)
             return
         message = ReceivedMessage(
             half,
@@ -238,7 +238,7 @@ class TransactionProducer(Producer):
             namespace=self.settings.namespace,
             unpacked_bytes_max=self.settings.unpacked_bytes_max,
         )
-        state = await self._checked(message)
+        state = await self._state_by_check(message)
         end = EndTransactionRequest(
             topic=half.topic,
             producer_group=self._group,
@@ -255,7 +255,7 @@ class TransactionProducer(Producer):
             self._sender.hub.oneway_on(connection, command)
         except RemotingError as error:
             log.warning(
-                "topic %s, group %s: transaction %s: answer not sent, the broker will ask again: "
+                "topic %s, group %s: transaction %s: state not sent, the broker will check again: "
                 "%s", message.topic, self._group, message.msg_id, error,
             )  # fmt: skip
             return
@@ -264,12 +264,12 @@ class TransactionProducer(Producer):
             connection.peer, header.transaction_id, state, from_check=True,
         )  # fmt: skip
 
-    async def _checked(self, message: ReceivedMessage) -> TransactionState:
+    async def _state_by_check(self, message: ReceivedMessage) -> TransactionState:
         try:
             return await _call(self._listener.check, message)
         except Exception:
             log.exception(
-                "topic %s, group %s: transaction %s cannot be checked, the broker will ask again",
+                "topic %s, group %s: the check of transaction %s failed, the broker will repeat it",
                 message.topic, self._group, message.msg_id,
             )  # fmt: skip
             return TransactionState.UNKNOWN

@@ -69,7 +69,7 @@ class ProducerSettings(ClientSettings):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Raises ConfigError for invalid values."""
         ClientSettings.__post_init__(self)
         require_positive(self, ProducerSettings._POSITIVE)
         for name in ("try_timeout_ms", "retry_count", "async_retry_count", "linger_ms"):
