@@ -66,7 +66,7 @@ async def serve(
     def now_ms() -> int:
         return held_ms.value or fast_ms()
 
-    broker = Broker(LiveSettings(loaded), clock=now_ms, steady=now_ms, step=watched)
+    broker = Broker(LiveSettings(loaded), clock=now_ms, steady=now_ms, crash_point=watched)
     await broker.start()
     teller.send("ready")
     await asyncio.Event().wait()

@@ -225,7 +225,7 @@ def assemble(core: Core, stops: AsyncExitStack) -> Features:
         gate=SendGate(), stats=state.stats, clock=clock, steady=steady, store_host=store_host,
         id_prefix=encode_offset_id(store_host, 0)[:-_LOG_OFFSET_DIGITS],
         topics_saved=state.save, groups=state.groups,
-        is_ordered=lambda group: queue_locks.is_locked(locks, group), step=core.crash_point,
+        is_ordered=lambda group: queue_locks.is_locked(locks, group), crash_point=core.crash_point,
     )  # fmt: skip
 
     def on_settings(before: BrokerConfig, after: BrokerConfig) -> None:
@@ -296,7 +296,7 @@ def assemble(core: Core, stops: AsyncExitStack) -> Features:
             send_back=SendBackDeps(
                 settings=settings, topics=state.topics, groups=state.groups, store=store,
                 writer=writer, durability=durability, stats=state.stats, store_host=store_host,
-                topics_saved=state.save, fair_queue=fair_queue, step=core.crash_point,
+                topics_saved=state.save, fair_queue=fair_queue, crash_point=core.crash_point,
             ),
             recall=RecallDeps(
                 settings=settings, topics=state.topics, writer=writer, durability=durability,
@@ -347,7 +347,7 @@ def _pop_deps(core: Core, store_host: Host) -> PopDeps:
         settings=core.settings, store=core.store, topics=state.topics, groups=state.groups,
         offsets=state.offsets, stats=state.stats, clock=core.clock, steady=core.steady,
         store_host=store_host, topics_saved=state.save, on_visible=polls.visible,
-        step=core.crash_point, timed_until_ms=core.scheduled.timed_until_ms,
+        crash_point=core.crash_point, timed_until_ms=core.scheduled.timed_until_ms,
         on_space=polls.visible_everywhere,
     )  # fmt: skip
     deps = PopDeps(

@@ -60,13 +60,13 @@ class Broker:
         *,
         clock: Clock = wall_ms,
         steady: Clock = steady_ms,
-        step: CrashPoint = no_crash_point,
+        crash_point: CrashPoint = no_crash_point,
     ) -> None:
         """Raises ConfigError for settings that contradict each other."""
         self.settings = settings
         self._clock = clock
         self._steady = steady
-        self._crash_point = step
+        self._crash_point = crash_point
         config = settings.config
         self._tls, self._client_tls = tls_of(config), client_tls_of(config)
         self._namesrvs = namesrv_addresses(config)

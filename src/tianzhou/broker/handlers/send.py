@@ -82,7 +82,7 @@ class SendDeps:
     groups: GroupTable
     is_ordered: Callable[[str], bool]
     """Whether consumers of a group hold queue locks now."""
-    step: CrashPoint = no_crash_point
+    crash_point: CrashPoint = no_crash_point
 
 
 def send_message(
@@ -132,7 +132,7 @@ def store_message(
             is_new = _create_dead_letters(deps, group) or is_new
             draft = _dead_letter(deps, group, draft, found)
             queue_id = draft.queue_id
-        deps.step("retry: before the message is stored")
+        deps.crash_point("retry: before the message is stored")
     is_special = not SPECIAL_PROPERTIES.isdisjoint(found)
     try:
         if is_batch:
@@ -149,7 +149,7 @@ def store_message(
         deps.stats.put_failures += 1
         raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, str(e)) from e
     if group is not None:
-        deps.step("retry: the message is stored")
+        deps.crash_point("retry: the message is stored")
     ended_ms = deps.steady()
     took_ms = ended_ms - began_ms
     if took_ms >= config.os_page_cache_busy_time_out_mills:

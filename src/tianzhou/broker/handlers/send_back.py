@@ -63,7 +63,7 @@ class SendBackDeps:
     store_host: Host
     topics_saved: Callable[[], Awaitable[bool]]
     fair_queue: FairQueue
-    step: CrashPoint = no_crash_point
+    crash_point: CrashPoint = no_crash_point
 
 
 def send_back(deps: SendBackDeps, connection: Connection, request: Command) -> Answer:
@@ -104,14 +104,14 @@ def _send_back(deps: SendBackDeps, request: Command) -> Command | Awaitable[Comm
     draft, found = retry_dlq.sent_back(
         fields, header.group, what, min(count, topic.write_queue_count), deps.store_host, wait
     )
-    deps.step("retry: before the message is stored")
+    deps.crash_point("retry: before the message is stored")
     try:
         appended = deps.writer.append(draft, found)
     except RecordError as e:
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(e)) from e
     except StoreError as e:
         raise RequestError(ResponseCode.SYSTEM_ERROR, str(e)) from e
-    deps.step("retry: the message is stored")
+    deps.crash_point("retry: the message is stored")
     _count(deps.stats, fields, header.group, dead=what.dead)
     if is_new or deps.durability.must_wait(wait_stored=True):
         return _answer_later(deps, appended.end_log_offset, is_new=is_new)

@@ -71,7 +71,7 @@ class Pops:
         store_host: Host,
         topics_saved: Callable[[], Awaitable[bool]],
         on_visible: Callable[[str], None],
-        step: CrashPoint = no_crash_point,
+        crash_point: CrashPoint = no_crash_point,
         timed_until_ms: Callable[[], int] | None = None,
         on_space: Callable[[], None] = lambda: None,
     ) -> None:
@@ -93,7 +93,7 @@ class Pops:
         self._store_host = store_host
         self._topics_saved = topics_saved
         self._on_visible = on_visible
-        self._step = step
+        self._crash_point = crash_point
         self._wake = asyncio.Event()
         self._planned_ms: int | None = None
         self._revived: list[tuple[Key, InFlight]] = []
@@ -173,14 +173,14 @@ class Pops:
     def apply(self, changes: Iterable[Change]) -> None:
         """Write changes and apply them. Raises RequestError; then nothing has changed."""
         changes = list(changes)
-        self._step("pop: before it is noted")
+        self._crash_point("pop: before it is noted")
         try:
             self._index.write(changes)
         except sqlite3.Error as e:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"the broker cannot write its pop index: {e}"
             ) from e
-        self._step("pop: it is noted")
+        self._crash_point("pop: it is noted")
         at = self._now()
         for change in changes:
             self.table.apply(change, at)
@@ -325,7 +325,7 @@ class Pops:
             if self._created_topic:
                 raise StoreError("a retry topic cannot be saved")
             await asyncio.wrap_future(self._store.flushed(end))
-            self._step("pop: the revived are on disk")
+            self._crash_point("pop: the revived are on disk")
             self.apply(self.table.dropped(self._revived))
         except TianzhouError:
             self.table.requeue(self._revived)
@@ -356,10 +356,10 @@ class Pops:
         if self._topics.get(draft.topic) is None and is_topic_name(draft.topic):
             self._topics.create_for_group(draft.topic, 1)
             self._created_topic = True
-        self._step("pop: before it is revived")
+        self._crash_point("pop: before it is revived")
         if not self._append(draft, fields, key, row):
             return False
-        self._step("pop: it is revived")
+        self._crash_point("pop: it is revived")
         self._stats.sent_back[origin, key.group] += 1
         if dead:
             self._stats.dead[origin, key.group] += 1

@@ -160,7 +160,7 @@ class DelayLevels:
         self,
         store: MessageStore,
         levels_ms: tuple[int, ...],
-        step: CrashPoint = no_crash_point,
+        crash_point: CrashPoint = no_crash_point,
         ensure_topic: EnsureTopic = ignore_topic,
         slice_s: Callable[[], float] = lambda: SLICE_S,
         delivered: Delivered = ignore_delivery,
@@ -170,7 +170,7 @@ class DelayLevels:
         self._delivered = delivered
         self._slice_s = slice_s
         self._levels_ms = levels_ms
-        self._step = step
+        self._crash_point = crash_point
         self._ensure_topic = ensure_topic
         self.offsets: dict[int, int] = {}
         """By level: the queue offset of the next message to deliver."""
@@ -187,7 +187,7 @@ class DelayLevels:
         """A `Redirect`."""
         instead = delayed(draft, props, len(self._levels_ms))
         if instead is not None:
-            self._step("delay: before the message waits")
+            self._crash_point("delay: before the message waits")
         return instead
 
     # -- delivering --------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class DelayLevels:
                 raise RecordError("the log has no valid record at the offset of its queue entry")  # noqa: TRY301 - one log line for both
             draft, props = due(fields)
             self._ensure_topic(draft.topic, draft.queue_id)
-            self._step("delay: before a due message is stored")
+            self._crash_point("delay: before a due message is stored")
             appended = self._store.append(draft, props)
         except RecordError as e:
             self._skipped_count += 1
@@ -264,7 +264,7 @@ class DelayLevels:
                     "delay level %d: message %d cannot be delivered: %s", level, queue_offset, e
                 )
             return
-        self._step("delay: a due message is stored")
+        self._crash_point("delay: a due message is stored")
         self._delivered(draft.topic, draft.queue_id, appended.size_bytes)
 
     def upcoming(self, until_ms: int, count: int) -> list[QueueRange]:

@@ -53,14 +53,14 @@ class ScheduledMessages:
         store: MessageStore,
         topics: TopicTable,
         clock: Clock,
-        step: CrashPoint = no_crash_point,
+        crash_point: CrashPoint = no_crash_point,
         delivered: Delivered = ignore_delivery,
     ) -> None:
         """Loads the progress of a former run. Raises StoreError."""
         self._settings = settings
         self._store = store
         self._clock = clock
-        self._step = step
+        self._crash_point = crash_point
         self._topics = topics
         config = settings.config
         folder = config.config_directory
@@ -68,7 +68,8 @@ class ScheduledMessages:
         self.slices = SliceScheduler(lambda: store.log.written)
         """Gives the time slices of background work."""
         self.delays = DelayLevels(
-            store, config.delay_levels_ms, step, self._ensure_topic, lambda: self.slices.slice_s,
+            store, config.delay_levels_ms, crash_point, self._ensure_topic,
+            lambda: self.slices.slice_s,
             delivered,
         )  # fmt: skip
         load_table(self._delay_path, self.delays.load)
@@ -82,7 +83,7 @@ class ScheduledMessages:
                 config.root_directory / "timer" / "index.sqlite",
                 load_checkpoint(self._check_path),
                 self._roll_after_ms,
-                step,
+                crash_point,
                 self._ensure_topic,
                 delivered,
             )
@@ -127,7 +128,7 @@ class ScheduledMessages:
                 enabled=self.timer is not None, max_delay_s=config.timer_max_delay_sec,
             )  # fmt: skip
             if instead is not None:
-                self._step("timer: before the message waits")
+                self._crash_point("timer: before the message waits")
         return instead
 
     def subscribe(self, arrivals: Arrivals) -> None:
@@ -201,7 +202,7 @@ class ScheduledMessages:
                 # A restored topic must be saved before its message counts as delivered.
                 await save()
                 await save(self._delay_path)
-                self._step("delay: the progress is saved")
+                self._crash_point("delay: the progress is saved")
 
     async def _save_timer(self, save: Save, one: Timer) -> None:
         while True:
@@ -210,7 +211,7 @@ class ScheduledMessages:
                 if one.unsaved and await self._flush_timer(one):
                     await save()
                     await save(self._check_path)
-                    self._step("timer: the progress is saved")
+                    self._crash_point("timer: the progress is saved")
                     await asyncio.to_thread(one.index.checkpoint)
                     one.index.shorten_log()
             except sqlite3.Error as e:

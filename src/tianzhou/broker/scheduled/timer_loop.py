@@ -67,14 +67,14 @@ class Timer:
         index_path: Path,
         check: tuple[TimerCheckpoint, bool] | None,
         roll_after_ms: Callable[[], int],
-        step: CrashPoint = no_crash_point,
+        crash_point: CrashPoint = no_crash_point,
         ensure_topic: EnsureTopic = ignore_topic,
         delivered: Delivered = ignore_delivery,
     ) -> None:
         """`check` is the content of `timercheck`. Raises StoreError."""
         self._store = store
         self._roll_after_ms = roll_after_ms
-        self._step = step
+        self._crash_point = crash_point
         self._ensure_topic = ensure_topic
         self._delivered = delivered
         self._index_path = index_path
@@ -216,10 +216,10 @@ class Timer:
             if perf_counter() > ends_s:
                 break
         index.log_end = self._store.end_log_offset
-        self._step("timer: before new messages are in the index")
+        self._crash_point("timer: before new messages are in the index")
         index.commit()
         self._indexed_count += index.next_queue_offset - began_at
-        self._step("timer: new messages are in the index")
+        self._crash_point("timer: new messages are in the index")
         return index.next_queue_offset < queue.next_offset
 
     def _read(self, queue_offset: int, entry: Entry) -> Waiting | Rolled | Recall | None:
@@ -273,12 +273,12 @@ class Timer:
                 raise RecordError("its record is no longer in the log")  # noqa: TRY301 - one log line for both
             draft = timer_rules.due(fields, now_ms)
             self._ensure_topic(draft.topic, draft.queue_id)
-            self._step("timer: before a due message is stored")
+            self._crash_point("timer: before a due message is stored")
             appended = self._store.append(draft)
         except RecordError as e:
             self._skip(row.queue_offset, e)
             return
-        self._step("timer: a due message is stored")
+        self._crash_point("timer: a due message is stored")
         self._delivered(draft.topic, draft.queue_id, appended.size_bytes)
 
     def _drop_delivered(self) -> None:
@@ -286,9 +286,9 @@ class Timer:
             self.unsaved = True
             self.index.remove(self._undropped)
             self.index.log_end = self._store.end_log_offset
-            self._step("timer: before delivered messages leave the index")
+            self._crash_point("timer: before delivered messages leave the index")
             self.index.commit()
-            self._step("timer: delivered messages have left the index")
+            self._crash_point("timer: delivered messages have left the index")
             self._delivered_count += len(self._undropped)
             self._undropped = []
 
@@ -309,15 +309,15 @@ class Timer:
                 elif fields[10] + roll_after_ms > now_ms:
                     break
                 else:
-                    self._step("timer: before an old message is stored again")
+                    self._crash_point("timer: before an old message is stored again")
                     self._store.append(timer_rules.rolled(fields, row.due_ms))
-                    self._step("timer: an old message is stored again")
+                    self._crash_point("timer: an old message is stored again")
                     rolled.append(row)
             self.unsaved = self.unsaved or bool(rolled)
             self.index.remove(rolled)
             self.index.log_end = self._store.end_log_offset
             self.index.commit()
-            self._step("timer: old messages have left the index")
+            self._crash_point("timer: old messages have left the index")
             any_rolled = any_rolled or bool(rolled)
             if not rolled or len(rolled) < len(rows):
                 self._next_roll_ms = now_ms + _ROLL_INTERVAL_MS

@@ -1,4 +1,4 @@
-"""Work that can wait: its slices and rests, and the turnstile that requests pass one by one."""
+"""Work that can wait: its slices and rests, and the fair queue that requests pass one by one."""
 
 import asyncio
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class Log:
 
 
 class Owner:
-    """A connection, as far as a turnstile knows it."""
+    """A connection, as far as a fair queue knows it."""
 
     def __init__(self) -> None:
         self.is_gathering = self.has_unread = False
@@ -154,7 +154,7 @@ async def test_one_slice_is_done_in_a_turn_of_the_loop() -> None:
     assert len(done) == 5
 
 
-# -- the turnstile ---------------------------------------------------------------------------------
+# -- the fair queue --------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("one_a_turn")
