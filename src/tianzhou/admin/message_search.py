@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tianzhou.admin.admin_client import Admin
 from tianzhou.admin.messages import Matches, Messages, QueueRef, body_of, matching
+from tianzhou.admin.offsets import EARLIEST_MS, Offsets
 from tianzhou.errors import BodyError, ConfigError, TargetError
 from tianzhou.message import StoredMessage
 from tianzhou.protocol.filter import SUBSCRIBE_ALL, compile_sql
@@ -68,6 +69,15 @@ def _searchable_body(message: StoredMessage) -> bytes:
         return body_of(message)
     except BodyError:
         return message.body
+
+
+async def start_offset(offsets: Offsets, queue: QueueRef, begin_ms: int | None) -> int:
+    """The offset of the first message stored at or after a time; None: the end of the queue."""
+    if begin_ms is None:
+        return await offsets.end(queue.broker, queue.topic, queue.queue_id)
+    if begin_ms <= EARLIEST_MS:
+        return await offsets.begin(queue.broker, queue.topic, queue.queue_id)
+    return await offsets.at_time(queue.broker, queue.topic, queue.queue_id, begin_ms)
 
 
 async def search_by_time(

@@ -197,6 +197,5 @@ async def _do(
     if not session.confirm(f"{what} on {', '.join(at.name for at in brokers)}"):
         return
     done = await gather(brokers, ask)
-    for warning in done.warnings:
-        session.warn(f"warning: {warning}")
+    session.warn_all(done.warnings)
     session.print(f"{what}: done on {plural(len(done.responses), 'broker')}")

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from tianzhou.admin.fanout import BrokerRef, gather
 from tianzhou.admin.rates import BrokerRates, rates_of
-from tianzhou.cli.shared.bulk_change import report_done, warn_all
+from tianzhou.cli.shared.bulk_change import report_done
 from tianzhou.cli.shared.command import Session, command
 from tianzhou.cli.shared.common_options import (
     BrokerOption,
@@ -252,7 +252,7 @@ async def _change(
     if not session.confirm(f"change {plural(len(changes), 'setting')} of {names}"):
         return
     done = await gather(now, lambda at: session.admin.brokers.change_settings(at, changes))
-    warn_all(session, done.warnings)
+    session.warn_all(done.warnings)
     session.print(f"changed on {', '.join(at.label for at in done.responses)}")
     for at, remark in done.responses.items():
         if remark:
@@ -322,7 +322,7 @@ async def clean(
     if not session.confirm(f"{action} on {names}"):
         return
     done = await gather(brokers, ask)
-    warn_all(session, done.warnings)
+    session.warn_all(done.warnings)
     session.print(f"{', '.join(at.name for at in done.responses)}: requested to {action}")
 
 

@@ -20,7 +20,7 @@ from tianzhou.admin.doctor.findings import Finding, Level
 from tianzhou.admin.fanout import BrokerRef
 from tianzhou.admin.rates import BrokerRates, GroupBacklog, Snapshot, snapshot
 from tianzhou.admin.store_latency import StoreLatencyWindow
-from tianzhou.cli.commands.doctor import BrokerHistory, ExpectOption
+from tianzhou.cli.commands.doctor import BrokerHistory, ExpectOption, WaitOption
 from tianzhou.cli.shared.command import Session, command, print_json
 from tianzhou.cli.shared.common_options import BrokerOption, ClusterOption, is_system_group, masters
 from tianzhou.cli.shared.output import (
@@ -290,16 +290,7 @@ async def watch(
     rounds: Annotated[
         int | None, typer.Option("--rounds", min=1, help="Exit after this many checks.")
     ] = None,
-    wait_s: Annotated[
-        float,
-        typer.Option(
-            "--wait",
-            metavar="SECONDS",
-            min=0,
-            max=300,
-            help="How long to observe queues with a backlog; 0 does not check for stuck queues.",
-        ),
-    ] = WATCH_S,
+    wait_s: WaitOption = WATCH_S,
     expect: ExpectOption = None,
 ) -> None:
     """Watch a cluster for faults until Ctrl-C; print each when it appears and when it is solved.

@@ -23,7 +23,16 @@ _MARKS = {
     Level.ERROR: ("ERROR", "bold red"),
 }
 
-
+WaitOption = Annotated[
+    float,
+    typer.Option(
+        "--wait",
+        metavar="SECONDS",
+        min=0,
+        max=300,
+        help="How long to observe queues with a backlog; 0 does not check for stuck queues.",
+    ),
+]
 ExpectOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -66,16 +75,7 @@ class BrokerHistory:
 )  # fmt: skip
 async def doctor(
     session: Session,
-    wait_s: Annotated[
-        float,
-        typer.Option(
-            "--wait",
-            metavar="SECONDS",
-            min=0,
-            max=300,
-            help="How long to observe queues with a backlog; 0 does not check for stuck queues.",
-        ),
-    ] = WATCH_S,
+    wait_s: WaitOption = WATCH_S,
     expect: ExpectOption = None,
     forget: Annotated[
         list[str] | None,

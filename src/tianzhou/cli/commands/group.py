@@ -32,7 +32,6 @@ from tianzhou.cli.shared.bulk_change import (
     refuse_removals,
     report_changed,
     report_done,
-    warn_all,
 )
 from tianzhou.cli.shared.command import Session, command
 from tianzhou.cli.shared.common_options import (
@@ -42,6 +41,7 @@ from tianzhou.cli.shared.common_options import (
     Pattern,
     Through,
     Topic,
+    TopicOption,
     is_system_group,
     masters,
     matching_names,
@@ -52,10 +52,6 @@ from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.bodies.queues import SetMessageRequestModeBody
 
 app = typer.Typer(name="group", no_args_is_help=True, help="Manage consumer groups.")
-
-TopicOption = Annotated[
-    str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic.")
-]
 
 
 @command(
@@ -341,7 +337,7 @@ async def update_group(
             f"there is no group {group!r}; create it with `tianzhou group create {group}`"
         )
     done = await gather(there, lambda at: groups.put(at, settings.of(there[at])))
-    warn_all(session, (*tables.warnings, *done.warnings))
+    session.warn_all((*tables.warnings, *done.warnings))
     report_changed(
         session, f"group {group}", done.responses, lambda at: group in tables.responses[at]
     )

@@ -18,8 +18,9 @@ from tianzhou.admin.message_search import (
     message_filter,
     search_by_time,
     select_queues,
+    start_offset,
 )
-from tianzhou.admin.messages import TOOLS_GROUP, QueueRef, Sent, matching
+from tianzhou.admin.messages import TOOLS_GROUP, Sent, matching
 from tianzhou.admin.redelivery import (
     CONSUMED,
     ConsumerClient,
@@ -33,8 +34,12 @@ from tianzhou.admin.trace import trace
 from tianzhou.cli.commands.message_options import (
     BrokerName,
     BrokerOfId,
+    Count,
+    MessageFields,
     MessageId,
     MessageIds,
+    QueueId,
+    QueueOffset,
     QueueOption,
     TopicOfId,
     read_bodies,
@@ -54,15 +59,15 @@ from tianzhou.cli.commands.message_output import (
     message_data,
     message_facts,
     message_line,
+    sent_table,
     time_range,
     trace_table,
 )
 from tianzhou.cli.shared.command import Session, command, print_json
-from tianzhou.cli.shared.common_options import Through, Topic, pairs_of
+from tianzhou.cli.shared.common_options import Through, Topic
 from tianzhou.cli.shared.output import CommandResult, format_time, plural, table
-from tianzhou.cli.shared.times import parse_time
 from tianzhou.errors import ConfigError, TargetError
-from tianzhou.message import Message, StoredMessage
+from tianzhou.message import StoredMessage
 from tianzhou.names import TRACE_TOPIC
 from tianzhou.remoting.address import format_address
 
@@ -93,18 +98,7 @@ async def send(
     lines: Annotated[
         bool, typer.Option("--lines", help="Send each line of the file or input as a message.")
     ] = False,
-    tag: Annotated[str | None, typer.Option("--tag", help="Tag of the message.")] = None,
-    key: Annotated[
-        list[str] | None, typer.Option("--key", help="Key for queries; may be repeated.")
-    ] = None,
-    prop: Annotated[
-        list[str] | None,
-        typer.Option("--property", metavar="KEY=VALUE", help="A property; may be repeated."),
-    ] = None,
-    delay_level: Annotated[
-        int,
-        typer.Option("--delay-level", min=0, max=18, help="1 (1 s) to 18 (2 h); 0 for no delay."),
-    ] = 0,
+    fields: MessageFields = MessageFields(),  # noqa: B008 - frozen
     count: Annotated[int, typer.Option("--count", min=1, help="Number of times to send it.")] = 1,
     queue: QueueOption = None,
     broker: BrokerName = None,
@@ -116,27 +110,22 @@ async def send(
     messages = session.admin.messages
     queues = select_queues(await messages.write_queues(topic), queue, broker)
     bodies = read_bodies(body, file, lines=lines)
-    properties = pairs_of(prop or [])
-    everything = [each for each in bodies for _ in range(count)]
+    outgoing = [message for message in fields.messages(topic, bodies) for _ in range(count)]
     sent: list[Sent] = []
     async with AsyncExitStack() as stack:
         put: Send = messages.send
         if traced:
             put = await stack.enter_async_context(traced_sender(session.client_settings()))
-        for number, content in enumerate(
-            track(everything, "sending", console=session.err, transient=True,
-                  disable=not session.err.is_terminal or len(everything) < 100)
+        for number, message in enumerate(
+            track(outgoing, "sending", console=session.err, transient=True,
+                  disable=not session.err.is_terminal or len(outgoing) < 100)
         ):  # fmt: skip
-            message = Message(
-                topic, content, tags=tag, keys=tuple(key or ()), delay_level=delay_level,
-                properties=properties,
-            )  # fmt: skip
             try:
                 sent.append(await put(message, queue=queues[number % len(queues)]))
             except BaseException:
-                if len(everything) > 1:
+                if len(outgoing) > 1:
                     session.err.print(
-                        f"{len(sent)} of {len(everything)} messages were acknowledged before the "
+                        f"{len(sent)} of {len(outgoing)} messages were acknowledged before the "
                         "error; the next one may or may not be stored"
                     )
                 raise
@@ -144,17 +133,7 @@ async def send(
     notes = [f"{plural(len(sent), 'message')} sent"] if len(sent) != 1 else []
     warnings = [f"{each.message_id}: {each.status}" for each in weak]
     return CommandResult(
-        [asdict(each) for each in sent], [_sent_table(sent[:20])], warnings, notes=notes
-    )
-
-
-def _sent_table(sent: list[Sent]) -> RenderableType:
-    return table(
-        ["!id", "broker", ">queue", ">offset", "status"],
-        (
-            (each.message_id, each.broker_name, each.queue_id, each.queue_offset, each.status)
-            for each in sent
-        ),
+        [asdict(each) for each in sent], [sent_table(sent[:20])], warnings, notes=notes
     )
 
 
@@ -200,9 +179,9 @@ async def show_at_offset(
     session: Session,
     topic: Topic,
     broker: Annotated[str, typer.Option("--broker", "-b", metavar="NAME", help="The broker.")],
-    queue: Annotated[int, typer.Option("--queue", min=0, help="The queue.")],
-    queue_offset: Annotated[int, typer.Option("--offset", min=0, help="The queue offset.")],
-    count: Annotated[int, typer.Option("--count", min=1, max=1000, help="Number of messages.")] = 1,
+    queue: QueueId,
+    queue_offset: QueueOffset,
+    count: Count = 1,
     charset: Charset = UTF_8,
     through: Through = None,
 ) -> CommandResult:
@@ -229,20 +208,13 @@ async def show_at_offset(
 async def show_entries(
     session: Session,
     topic: Topic,
-    queue: Annotated[int, typer.Option("--queue", min=0, help="The queue.")],
-    queue_offset: Annotated[int, typer.Option("--offset", min=0, help="The queue offset.")],
+    queue: QueueId,
+    queue_offset: QueueOffset,
     broker: Annotated[
         str | None,
-        typer.Option(
-            "--broker",
-            "-b",
-            metavar="NAME|ADDR",
-            help="The broker; default: the first of the topic.",
-        ),
+        typer.Option("--broker", "-b", metavar="NAME|ADDR", help="Default: the first broker."),
     ] = None,
-    count: Annotated[
-        int, typer.Option("--count", min=1, max=1000, help="Number of messages.")
-    ] = 10,
+    count: Count = 10,
     group: Annotated[
         str | None,
         typer.Option("--group", help="Also show whether the filter of this group selects them."),
@@ -297,16 +269,10 @@ async def query(
     queue: QueueOption = None,
     broker: BrokerName = None,
     queue_offset: Annotated[
-        int,
-        typer.Option(
-            "--offset", min=0, help="With --from and --queue: start at this queue offset."
-        ),
+        int, typer.Option("--offset", min=0, help="With --from and --queue: first queue offset.")
     ] = 0,
     group: Annotated[
-        str,
-        typer.Option(
-            "--group", metavar="GROUP", help="With --from: consumer group named in the requests."
-        ),
+        str, typer.Option("--group", metavar="GROUP", help="With --from: consumer group to use.")
     ] = TOOLS_GROUP,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number.")] = 64,
     through: Through = None,
@@ -361,7 +327,7 @@ async def resend_messages(
         await resend(session.admin, message_id, topic, through=through, broker=broker)
         for message_id in message_ids
     ]
-    return CommandResult([asdict(each) for each in sent], [_sent_table(sent)])
+    return CommandResult([asdict(each) for each in sent], [sent_table(sent)])
 
 
 @command(
@@ -471,7 +437,8 @@ async def tail(
     matches = message_filter(sql, grep)
     messages = session.admin.messages
     queues = select_queues(await messages.read_queues(topic), queue, broker)
-    starts = [(at, await start_of(session, at, since)) for at in queues]
+    begin_ms = None if since is None else time_range(session.now_ms, since, None)[0]
+    starts = [(at, await start_offset(session.admin.offsets, at, begin_ms)) for at in queues]
     session.err.print(
         Text(f"{topic}: {plural(len(queues), 'queue')}, Ctrl-C to stop", style="dim"),
         soft_wrap=True,
@@ -489,17 +456,6 @@ async def tail(
                 print_json(message_data(message, at.broker.name), lines=True)
             else:
                 session.out.print(message_line(message, at.broker.name), soft_wrap=True)
-
-
-async def start_of(session: Session, at: QueueRef, since: str | None) -> int:
-    """The first queue offset to read."""
-    offsets = session.admin.offsets
-    if since is None:
-        return await offsets.end(at.broker, at.topic, at.queue_id)
-    if since == "earliest":
-        return await offsets.begin(at.broker, at.topic, at.queue_id)
-    time_ms = parse_time(since, session.now_ms)
-    return await offsets.at_time(at.broker, at.topic, at.queue_id, time_ms)
 
 
 # -- trace -----------------------------------------------------------------------------------------

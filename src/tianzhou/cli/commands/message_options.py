@@ -1,12 +1,17 @@
 """Options of the message commands: which message, which queue, the bodies to send."""
 
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tianzhou.cli.shared.command import OptionGroup
+from tianzhou.cli.shared.common_options import pairs_of
 from tianzhou.errors import ConfigError
+from tianzhou.message import Message
 
 MessageId = Annotated[
     str,
@@ -41,7 +46,43 @@ QueueOption = Annotated[int | None, typer.Option("--queue", min=0, help="Only th
 BrokerName = Annotated[
     str | None, typer.Option("--broker", "-b", metavar="NAME|ADDR", help="Only this broker.")
 ]
+QueueId = Annotated[int, typer.Option("--queue", min=0, help="The queue.")]
+QueueOffset = Annotated[int, typer.Option("--offset", min=0, help="The queue offset.")]
+Count = Annotated[int, typer.Option("--count", min=1, max=1000, help="Number of messages.")]
 BODY_BYTES_MAX = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageFields(OptionGroup):
+    """The fields of the messages to send, besides topic and body."""
+
+    tag: Annotated[str | None, typer.Option("--tag", help="Tag of the message.")] = None
+    key: Annotated[
+        list[str] | None, typer.Option("--key", help="Key for queries; may be repeated.")
+    ] = None
+    prop: Annotated[
+        list[str] | None,
+        typer.Option("--property", metavar="KEY=VALUE", help="A property; may be repeated."),
+    ] = None
+    delay_level: Annotated[
+        int,
+        typer.Option("--delay-level", min=0, max=18, help="1 (1 s) to 18 (2 h); 0 for no delay."),
+    ] = 0
+
+    def messages(self, topic: str, bodies: Sequence[bytes]) -> list[Message]:
+        """One message for each body. Raises ConfigError."""
+        properties = pairs_of(self.prop or [])
+        return [
+            Message(
+                topic,
+                body,
+                tags=self.tag,
+                keys=tuple(self.key or ()),
+                delay_level=self.delay_level,
+                properties=properties,
+            )
+            for body in bodies
+        ]
 
 
 def read_bodies(body: str | None, file: Path | None, *, lines: bool) -> list[bytes]:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tianzhou.admin.messages import body_of
+from tianzhou.admin.messages import Sent, body_of
 from tianzhou.admin.trace import TraceEvent
 from tianzhou.cli.shared.command import OptionGroup
 from tianzhou.cli.shared.output import (
@@ -238,6 +238,17 @@ def list_result(
         parts.append(table(["tag", ">messages"], tags.most_common()))
         data = {"messages": data, "tags": dict(tags.most_common())}
     return CommandResult(data, parts, warnings, notes=[plural(len(found), "message")])
+
+
+def sent_table(sent: Sequence[Sent]) -> RenderableType:
+    """The results of sends."""
+    return table(
+        ["!id", "broker", ">queue", ">offset", "status"],
+        (
+            (each.message_id, each.broker_name, each.queue_id, each.queue_offset, each.status)
+            for each in sent
+        ),
+    )
 
 
 # -- traces ----------------------------------------------------------------------------------------

@@ -10,16 +10,19 @@ from tianzhou.admin.fanout import BrokerRef, gather
 from tianzhou.admin.group_overview import merge_progress, queue_progress
 from tianzhou.admin.offsets import EARLIEST_MS, LATEST_MS, Goal, Move
 from tianzhou.cli.shared.command import Session, command, print_json
-from tianzhou.cli.shared.common_options import BrokerOption, Group, Through, Topic, masters
+from tianzhou.cli.shared.common_options import (
+    BrokerOption,
+    Group,
+    Through,
+    Topic,
+    TopicOption,
+    masters,
+)
 from tianzhou.cli.shared.output import CommandResult, format_time, highlight, plural, table
 from tianzhou.cli.shared.times import parse_time
 from tianzhou.errors import ConfigError, TargetError
 
 app = typer.Typer(name="offset", no_args_is_help=True, help="Show and move consumer offsets.")
-
-TopicOption = Annotated[
-    str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic.")
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +150,7 @@ async def move(
     if not brokers:
         raise TargetError(f"topic {topic} is not on broker {broker}")
     planned = await gather(brokers, lambda at: offsets.plan(at, group, topic, goal))
-    for warning in planned.warnings:
-        session.warn(f"warning: {warning}")
+    session.warn_all(planned.warnings)
     moves = [each for few in planned.responses.values() for each in few]
     if not session.options.as_json:
         session.out.print(_moves_table(moves))
@@ -163,8 +165,7 @@ async def move(
 
     done = await gather(planned.responses, run)
     finished = [each for few in done.responses.values() for each in few]
-    for warning in done.warnings:
-        session.warn(f"warning: {warning}")
+    session.warn_all(done.warnings)
     if session.options.as_json:
         print_json([_row(each) for each in finished])
         return
@@ -238,7 +239,6 @@ async def clone(
     if not session.confirm(f"move {target} to the offsets of {source} in {topic} on {names}"):
         return
     done = await gather(brokers, lambda at: admin.offsets.clone(at, source, target, topic))
-    for warning in done.warnings:
-        session.warn(f"warning: {warning}")
+    session.warn_all(done.warnings)
     names = ", ".join(at.name for at in done.responses)
     session.print(f"group {target}: now at the offsets of {source} in {topic}, on {names}")

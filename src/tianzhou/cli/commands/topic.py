@@ -26,7 +26,6 @@ from tianzhou.cli.shared.bulk_change import (
     refuse_removals,
     report_changed,
     report_done,
-    warn_all,
 )
 from tianzhou.cli.shared.command import Session, command
 from tianzhou.cli.shared.common_options import (
@@ -349,7 +348,7 @@ async def update_topic(
         # Before the brokers: they mark every topic as ordered that the nameserver lists.
         await session.admin.namesrv.remove(ORDER_TOPIC_NAMESPACE, topic)
     done = await gather(there, lambda at: admin.topics.put(at, after[at]))
-    warn_all(session, (*found.warnings, *done.warnings))
+    session.warn_all((*found.warnings, *done.warnings))
     report_changed(
         session, f"topic {topic}", done.responses, lambda at: found.responses[at] is not None
     )

@@ -12,6 +12,7 @@ from tianzhou.broker.config import BrokerConfig, load_broker_config
 from tianzhou.broker.workers import Workers, check_workers, ends_with_parent, worker_settings
 from tianzhou.cli.serve import foreground
 from tianzhou.cli.serve import logging as logs
+from tianzhou.cli.serve.arguments import parse_pairs
 from tianzhou.cli.shared import terminal
 from tianzhou.cli.shared.arguments import Arguments
 from tianzhou.config.live import LiveSettings
@@ -101,14 +102,7 @@ def _flags(options: Namespace) -> list[Given]:
         if getattr(options, name) is not None
     ]
     # --set comes last, so it overrides the other flags.
-    return given + logs.given_by(options) + [_pair_flag(pair) for pair in options.set]
-
-
-def _pair_flag(text: str) -> Given:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise ValueError(f"--set {text}: write KEY=VALUE")
-    return Given(key.strip(), value, "flag --set", deliberate=True)
+    return given + logs.given_by(options) + parse_pairs(options.set)
 
 
 def load_settings(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tianzhou.cli.serve import foreground
 from tianzhou.cli.serve import logging as logs
+from tianzhou.cli.serve.arguments import parse_pairs
 from tianzhou.cli.shared import terminal
 from tianzhou.cli.shared.arguments import Arguments
 from tianzhou.config.live import LiveSettings
@@ -94,19 +95,12 @@ def _parser() -> Arguments:
 
 
 def _flags(options: Namespace) -> list[Given]:
-    given = [_pair_flag(pair) for pair in options.set] + logs.given_by(options)
+    given = parse_pairs(options.set) + logs.given_by(options)
     for name, key in _FLAG_KEYS.items():
         value = getattr(options, name)
         if value is not None:
             given.append(Given(key, value, f"flag --{name.replace('_', '-')}"))
     return given
-
-
-def _pair_flag(text: str) -> Given:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise ValueError(f"--set {text}: write KEY=VALUE")
-    return Given(key.strip(), value, "flag --set", deliberate=True)
 
 
 def load_settings(

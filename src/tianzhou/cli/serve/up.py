@@ -8,6 +8,7 @@ from tianzhou.broker.config import load_broker_config
 from tianzhou.broker.server import Broker
 from tianzhou.cli.demo.run import keep_running
 from tianzhou.cli.serve import foreground, logging
+from tianzhou.cli.serve.arguments import parse_pairs
 from tianzhou.cli.shared import terminal
 from tianzhou.cli.shared.arguments import Arguments
 from tianzhou.config.live import LiveSettings
@@ -98,7 +99,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
     options = _parser().parse_args(arguments)
     try:
-        more = [*logging.given_by(options), *map(_pair, options.set)]
+        more = [*logging.given_by(options), *parse_pairs(options.set)]
         level = Given("logLevel", LogLevel.WARNING, COMMAND)
         logging.set_up(load_broker_config(environ={}, defaults=[level], flags=more).config)
     except ConfigError as e:
@@ -165,10 +166,3 @@ def _parser() -> Arguments:
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the broker")
     logging.add_flags(parser, LogLevel.WARNING)
     return parser
-
-
-def _pair(text: str) -> Given:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise ConfigError(f"--set {text}: write KEY=VALUE")
-    return Given(key.strip(), value, "flag --set", deliberate=True)

@@ -77,14 +77,8 @@ def read_settings(file: Path, kind: type[list[S]]) -> list[S]:
 
 def report_done(session: Session, what: str, done: Gathered[None]) -> None:
     """Print on which brokers a change succeeded, and warn about the others."""
-    warn_all(session, done.warnings)
+    session.warn_all(done.warnings)
     session.print(f"{what} on {', '.join(at.name for at in done.responses)}")
-
-
-def warn_all(session: Session, warnings: Iterable[str]) -> None:
-    """Print warnings."""
-    for warning in warnings:
-        session.warn(f"warning: {warning}")
 
 
 def refuse_if_exists(noun: str, name: str, brokers: Iterable[BrokerRef]) -> None:
@@ -139,7 +133,7 @@ async def copy_settings(
     (origin,) = await masters(session, broker=source)
     goals = await _goals(session, origin, targets)
     planned = await gather(goals, lambda at: make_plan(origin, at))
-    warn_all(session, planned.warnings)
+    session.warn_all(planned.warnings)
     plans: dict[BrokerRef, CopyPlan] = {}
     for goal, plan in planned.responses.items():
         if plan.missing:

@@ -20,7 +20,7 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import partial
@@ -128,6 +128,11 @@ class Session:
     def warn(self, text: str) -> None:
         """Print a line on standard error."""
         self.err.print(Text(f"{self.command}: {text}", style="yellow"), soft_wrap=True)
+
+    def warn_all(self, warnings: Iterable[str]) -> None:
+        """Print warnings on standard error."""
+        for warning in warnings:
+            self.warn(f"warning: {warning}")
 
     def confirm(self, what: str) -> bool:
         """Whether to go on with a destructive change: asks, unless --yes or --dry-run is given.
@@ -392,14 +397,9 @@ def print_result(session: Session, shown: Result) -> int:
     """Print a result; returns the exit code."""
     if shown is None:
         return OK
-    for warning in shown.warnings:
-        session.warn(f"warning: {warning}")
+    session.warn_all(shown.warnings)
     if session.options.as_json:
-        sys.stdout.write(
-            json.dumps(msgspec.to_builtins(shown.data, str_keys=True), indent=2, ensure_ascii=False)
-            + "\n"
-        )
-        sys.stdout.flush()
+        print_json(shown.data)
         return shown.exit_code
     for number, part in enumerate(shown.parts):
         if number:

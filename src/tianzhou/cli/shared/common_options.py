@@ -22,6 +22,9 @@ from tianzhou.names import (
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)]
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group.", show_default=False)]
+TopicOption = Annotated[
+    str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic.")
+]
 ClusterOption = Annotated[
     str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Only this cluster.")
 ]
