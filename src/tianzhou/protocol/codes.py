@@ -221,7 +221,7 @@ class ResponseCode(IntEnum):
     Where one number has two names the second is an alias, and the comment says who means what.
     """
 
-    # -- never on the wire: a 5.x program tells its own caller that no answer came ----------------
+    # -- never on the wire: 5.x reports a missing response to its own caller ----------------------
     RPC_TIME_OUT = -1006
     RPC_SEND_TO_CHANNEL_FAILED = -1004
     RPC_ADDR_IS_NULL = -1002
@@ -267,7 +267,7 @@ class ResponseCode(IntEnum):
     CONSUME_MSG_TIMEOUT = 207
     NO_MESSAGE = 208
     # 209, 210 and 211 answer pop and broker group requests in 5.x, access control requests in 4.9
-    # and until 5.2: the code of the request tells which.
+    # and until 5.2: the request code decides which.
     POLLING_FULL = 209
     UPDATE_AND_CREATE_ACL_CONFIG_FAILED = 209
     POLLING_TIMEOUT = 210

@@ -29,10 +29,10 @@ def has_queue_entry(sys_flag: int) -> bool:
 def tags_code(
     topic: str, found: Properties, store_time_ms: int, delay_levels_ms: tuple[int, ...]
 ) -> int:
-    """What the queue entry keeps for filters: the tags' hash, or when a delayed message is due."""
+    """The tags code of a queue entry: the hash of the tags, or a delayed message's due time."""
     level = found.get(properties.DELAY_LEVEL)
     if topic == SCHEDULE_TOPIC and level and level.isascii() and level.isdecimal():
-        # Nobody has so many levels, and Python refuses to read numbers of thousands of digits.
+        # There are fewer levels, and Python refuses to parse thousands of digits.
         number = min(int(level) if len(level) < 10 else 10**9, len(delay_levels_ms))
         if number > 0:
             return store_time_ms + delay_levels_ms[number - 1]
@@ -43,7 +43,7 @@ _tags_hash = lru_cache(maxsize=4096)(properties.tags_code)
 
 
 def index_keys(found: Properties, sys_flag: int) -> list[str]:
-    """The keys under which a message is filed, its unique key first."""
+    """The keys of a message in the index, its unique key first."""
     if sys_flag & sysflag.TRANSACTION_MASK == sysflag.TRANSACTION_ROLLBACK:
         return []
     unique, keys = found.get(properties.UNIQUE_KEY), found.get(properties.KEYS)
@@ -54,7 +54,7 @@ def index_keys(found: Properties, sys_flag: int) -> list[str]:
 
 
 def is_topic_name(topic: str) -> bool:
-    """Whether a topic can be a directory; what a record says is not trusted with paths."""
+    """Whether a topic can be the name of a directory; names in records are not trusted."""
     if topic in ("", ".", "..") or "/" in topic or "\0" in topic:
         return False
     # Three bytes for each character at most, of UTF-16 surrogates, too.
@@ -84,7 +84,7 @@ def key_hash(topic: str, key: str) -> int:
         number = properties.java_hash(f"{topic}#{key}") & 0xFFFFFFFF
     if number < 0x8000_0000:
         return number
-    # The smallest int of Java has no positive twin; RocketMQ files it under 0.
+    # The smallest int of Java has no positive counterpart; RocketMQ uses 0.
     return 0 if number == 0x8000_0000 else 0x1_0000_0000 - number
 
 

@@ -1,9 +1,9 @@
-"""The one place that chooses between the compiled kernel and pure Python.
+"""Chooses between the compiled kernel and pure Python.
 
-`TIANZHOU_PURE=1` switches the compiled kernel off; where it is not installed, or was built for
-another contract, the pure-Python codecs are used. Both keep the contract written down in `pure.py`
-and `pure_record.py`, and the tests run against both. A compiled function returns None when it
-declines: then the Python version decides, and raises if there is something to raise.
+`TIANZHOU_PURE=1` switches the kernel off; if it is not installed, or was built for another
+contract, the pure-Python codecs are used. Both have the contract of `protocol/pure/`, and the tests
+run against both. A compiled function returns None when it declines: then the Python version is
+called, which may raise.
 
 The fast path (`Feed`) exists in the kernel only; without it every frame takes the handlers.
 """
@@ -19,7 +19,7 @@ from tianzhou.protocol.pure.record import RecordFields
 from tianzhou.protocol.pure.walk import Walk
 
 CONTRACT = 5
-"""Raised with every change of the contract, here and in the crate."""
+"""Incremented with every change of the contract, here and in the crate."""
 
 _import_error: str | None = None
 try:
@@ -33,7 +33,7 @@ def _why_pure() -> str | None:
     if os.environ.get("TIANZHOU_PURE", "0") not in ("", "0"):
         return "switched off by TIANZHOU_PURE"
     if native and native.CONTRACT != CONTRACT:
-        return f"the kernel keeps contract {native.CONTRACT}, this is {CONTRACT}: build it again"
+        return f"the kernel has contract {native.CONTRACT}, {CONTRACT} is needed: build it again"
     return _import_error
 
 
@@ -142,7 +142,7 @@ def encode_record(
 def decode_columns(
     buffer: Buffer, starts: bytes | None, names: list[str], check_crc: bool
 ) -> tuple[int, list[Any]] | None:
-    """How many records there are, and the buffers of each wanted column as Arrow lays them out.
+    """The number of records, and the Arrow buffers of each wanted column.
 
     None if the kernel declines; the version with numpy is `spark/columns/without_kernel.py`.
     """
@@ -150,7 +150,7 @@ def decode_columns(
 
 
 def encode_rows(parts: tuple[Any, ...], numbers: bytes, ids: bytes) -> tuple[bytes, bytes] | None:
-    """The items of a batch made of rows of Arrow columns behind each other, and where each ends.
+    """The items of a batch made of rows of Arrow columns, concatenated, and their end positions.
 
     None if the kernel declines, or is of a build before it had this; then messages are made one by
     one (`spark/sink/rows.py`).

@@ -80,7 +80,7 @@ BORN_TIMESTAMP = "BORN_TIMESTAMP"
 DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 CRC32 = "__CRC32#"
-"""CRC of the whole record, kept as its last property where 5.x is told to (appendPropCRC)."""
+"""CRC of the whole record, its last property if 5.x is configured so (appendPropCRC)."""
 TRANSIENT_PREFIX = "__RMQ.TRANSIENT."
 """Properties with this prefix are added for a reader and never stored."""
 TRANSIENT_TOPIC_CONFIG = TRANSIENT_PREFIX + "TOPIC_SYS_FLAG"
@@ -100,7 +100,7 @@ RESERVED = frozenset((
 """Names that RocketMQ forbids to programs (those of 5.x, a superset of 4.9's)."""
 
 STAMPED = frozenset((MSG_REGION, TRACE_SWITCH, CLUSTER))
-"""The names of stamps; where a producer sends one, it keeps its place and changes its value."""
+"""Properties that the broker sets; one that a producer sends keeps its position, not its value."""
 
 TIMER_REQUESTS = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
 """By which a producer asks for a time of delivery; a delay level beats them."""
@@ -251,8 +251,8 @@ def java_hash(text: str) -> int:
 
 
 def tags_code(tags: str | None) -> int:
-    """What a consume queue entry keeps of the tags; 0 without tags.
+    """The tags code of a queue entry; 0 without tags.
 
-    Delayed messages keep their delivery time there instead; that rule is the store's.
+    Delayed messages have their delivery time there instead, see `derived.tags_code`.
     """
     return java_hash(tags) if tags else 0

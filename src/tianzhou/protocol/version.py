@@ -56,7 +56,7 @@ def version_ordinal(name: str) -> int:
 V3_0_11 = version_ordinal("V3_0_11")
 """From here on a broker registers with filter servers and a body that the nameserver reads."""
 V3_1_8_SNAPSHOT = version_ordinal("V3_1_8_SNAPSHOT")
-"""From here on a consumer answers GET_CONSUMER_RUNNING_INFO."""
+"""The first version whose consumers support GET_CONSUMER_RUNNING_INFO."""
 V3_4_9 = version_ordinal("V3_4_9")
 """From here on `maxReconsumeTimes` in a request overrides that of the group."""
 V4_9_4 = version_ordinal("V4_9_4")

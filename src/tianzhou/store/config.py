@@ -1,7 +1,7 @@
 """Settings of the store, under RocketMQ's own keys.
 
-What is FIXED shapes files: a store that exists keeps the sizes it was made with, and opening it
-with others is refused (log) or leads to a rebuild of the derived files (queues, index).
+FIXED settings are sizes of files: an existing store keeps its sizes; opening it with others is
+refused (log) or rebuilds the derived files (queues, index).
 """
 # ruff: noqa: RUF009 - setting() makes a field, it does not compute a shared default
 
@@ -27,9 +27,9 @@ class FlushDiskType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """Everything a store can be told; the defaults are RocketMQ's."""
+    """All settings of a store; the defaults are RocketMQ's."""
 
-    # -- places ----------------------------------------------------------------------------------
+    # -- directories -----------------------------------------------------------------------------
     store_path_root_dir: Path = setting(
         Path("~/store"), "directory of checkpoint, lock, abort and the parts below"
     )
@@ -37,7 +37,7 @@ class StoreConfig:
     store_path_consume_queue: Path | None = setting(None, "queue files; default ROOT/consumequeue")
     store_path_index: Path | None = setting(None, "index files; default ROOT/index")
 
-    # -- shapes ----------------------------------------------------------------------------------
+    # -- file sizes ------------------------------------------------------------------------------
     mapped_file_size_commit_log: int = setting(
         1024**3, "bytes of a log file",
         change=Change.FIXED, minimum=4096, maximum=INT32_MAX, size=True,

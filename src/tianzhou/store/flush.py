@@ -91,28 +91,28 @@ class LogFlush:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        self._tell([(0, told) for _, told in self._waiters], StoreClosed("the store was closed"))
+        self._notify(self._waiters, StoreClosed("the store was closed"))
         self._waiters = []
         for handle in self._handles.values():
             handle.close()
         self._handles.clear()
 
-    def when_flushed(self, log_offset: int, told: FlushCallback) -> None:
-        """Calls `told` once the log is on the disk up to `log_offset`, at once if it is."""
+    def when_flushed(self, log_offset: int, callback: FlushCallback) -> None:
+        """Calls `callback` once the log is on disk up to `log_offset`, at once if it is."""
         with self._change:
             waits = self.failure is None and self.flushed < log_offset and not self._stopping
             if waits:
-                self._waiters.append((log_offset, told))
+                self._waiters.append((log_offset, callback))
                 self._change.notify_all()
         if not waits:
-            told(self.failure or (None if self.flushed >= log_offset else _closed()))
+            callback(self.failure or (None if self.flushed >= log_offset else _closed()))
         elif self._thread is None:
-            # Tools and tests run without the thread; the caller then does its work.
+            # Tools and tests run without the thread; the caller flushes.
             with self._flushing:
                 self._flush()
             if self.postponed is not None:
-                self._waiters.remove((log_offset, told))
-                told(self.postponed)
+                self._waiters.remove((log_offset, callback))
+                callback(self.postponed)
 
     def flush(self) -> None:
         """Flushes everything written so far. Raises StoreError."""
@@ -190,7 +190,7 @@ class LogFlush:
                     for waiter in self._waiters
                     if not self.failure and waiter[0] > self.flushed
                 ]
-        self._tell(due, self.failure)
+        self._notify(due, self.failure)
 
     def _flush_to_disk(self, time_ms: int) -> None:
         try:
@@ -244,10 +244,10 @@ class LogFlush:
         )
         log.error("log: flush failed at %d: %s", self.flushed, error)
 
-    def _tell(self, waiters: list[tuple[int, FlushCallback]], reason: StoreError | None) -> None:
-        for _, told in waiters:
+    def _notify(self, waiters: list[tuple[int, FlushCallback]], reason: StoreError | None) -> None:
+        for _, callback in waiters:
             try:
-                told(reason)
+                callback(reason)
             except Exception:
                 log.exception("log: a callback of the flush failed")
 

@@ -371,14 +371,14 @@ class MessageStore(StoreReader):
         except OSError as e:
             raise explained(e, "store a batch") from e
         log_offsets: list[int] = []
-        place = log_offset
+        at = log_offset
         for number, record in enumerate(records):
             patch_record(
-                record, 0, queue_offset=queue_offset + number, log_offset=place,
+                record, 0, queue_offset=queue_offset + number, log_offset=at,
                 store_time_ms=now_ms,
             )  # fmt: skip
-            log_offsets.append(place)
-            place += len(record)
+            log_offsets.append(at)
+            at += len(record)
         self.log.append(b"".join(records), now_ms)
         code = 0
         for record, at, one, its_keys in zip(records, log_offsets, found, keys, strict=True):

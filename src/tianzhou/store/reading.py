@@ -263,19 +263,19 @@ class StoreReader:
             ),
         )
 
-    def _are_sound(self, queue: ConsumeQueue, places: list[_RecordPosition]) -> bool:
+    def _are_sound(self, queue: ConsumeQueue, positions: list[_RecordPosition]) -> bool:
         """Whether unchecked records are all valid and match their queue entries.
 
         Checks many in one call of the kernel. False may also mean that the kernel declined.
         """
-        queue_offsets, log_offsets, sizes = zip(*places, strict=True)
+        queue_offsets, log_offsets, sizes = zip(*positions, strict=True)
         window = self.log.window(log_offsets[0])
         if window is None:
             return False
         first, stop, view = window
         if min(log_offsets) < first or max(log_offsets) >= stop:
-            inside = [place for place in places if first <= place[1] < stop]
-            others = [place for place in places if not first <= place[1] < stop]
+            inside = [each for each in positions if first <= each[1] < stop]
+            others = [each for each in positions if not first <= each[1] < stop]
             return self._are_sound(queue, inside) and self._are_sound(queue, others)
         starts = array("q", [log_offset - first for log_offset in log_offsets])
         found = kernel.decode_columns(view, starts.tobytes(), _POSITION_COLUMNS, True)
@@ -310,12 +310,12 @@ class StoreReader:
         except RecordError as e:
             self._log_damage(queue, queue_offset, str(e))
             return False
-        place = (
+        actual = (
             fields[commit_log.TOPIC], fields[commit_log.QUEUE_ID], fields[commit_log.QUEUE_OFFSET],
             fields[commit_log.LOG_OFFSET], fields[commit_log.SIZE],
         )  # fmt: skip
-        if place != (queue.topic, queue.queue_id, queue_offset, log_offset, size_bytes):
-            self._log_damage(queue, queue_offset, f"its entry leads to another record: {place}")
+        if actual != (queue.topic, queue.queue_id, queue_offset, log_offset, size_bytes):
+            self._log_damage(queue, queue_offset, f"its entry leads to another record: {actual}")
             return False
         return True
 
@@ -406,8 +406,8 @@ class StoreReader:
         examined: set[int] = set()
         wanted = limit * _QUERY_FACTOR
         while True:
-            places = self.index.find(topic, key, begin_ms, end_ms, wanted)
-            for log_offset in places:
+            log_offsets = self.index.find(topic, key, begin_ms, end_ms, wanted)
+            for log_offset in log_offsets:
                 if len(found) >= limit:
                     break
                 if log_offset in examined:
@@ -416,7 +416,7 @@ class StoreReader:
                 record = self._record_with(log_offset, topic, key, begin_ms, end_ms)
                 if record is not None:
                     found[log_offset] = record
-            if len(found) >= limit or len(places) < wanted or wanted >= _QUERY_OFFSETS_MAX:
+            if len(found) >= limit or len(log_offsets) < wanted or wanted >= _QUERY_OFFSETS_MAX:
                 break
             # Most of them only had the same hash or the same second.
             wanted *= _QUERY_FACTOR

@@ -43,7 +43,7 @@ def test_an_empty_variable_or_0_does_not(tmp_path: Path, value: str) -> None:
 
 def test_a_kernel_of_another_contract_is_not_used(tmp_path: Path) -> None:
     said = report(pretend(tmp_path, "CONTRACT = 0"))
-    assert said == f"True the kernel keeps contract 0, this is {CONTRACT}: build it again"
+    assert said == f"True the kernel has contract 0, {CONTRACT} is needed: build it again"
 
 
 def test_a_kernel_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ class PlainAccessConfig(Body, frozen=True, kw_only=True):
 
 
 class AclConfig(Body, frozen=True, kw_only=True):
-    """Answer to GET_BROKER_CLUSTER_ACL_CONFIG."""
+    """Response to GET_BROKER_CLUSTER_ACL_CONFIG."""
 
     global_white_addrs: list[str] | None = None
     accounts: list[PlainAccessConfig] | None = field(default=None, name="plainAccessConfigs")

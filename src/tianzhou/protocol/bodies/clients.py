@@ -1,4 +1,4 @@
-"""Heartbeats and connections of clients, and what clients tell about themselves."""
+"""Heartbeats, connections and status reports of clients."""
 
 from msgspec import field
 from msgspec.structs import force_setattr
@@ -84,7 +84,7 @@ class CheckClientBody(Body, frozen=True, kw_only=True):
 
 
 class ConsumerIdList(Body, frozen=True, kw_only=True):
-    """Answer to GET_CONSUMER_LIST_BY_GROUP: the client ids of a group."""
+    """Response to GET_CONSUMER_LIST_BY_GROUP: the client ids of a group."""
 
     consumer_ids: list[str] | None = field(default=None, name="consumerIdList")
 
@@ -113,7 +113,7 @@ class SubscriptionDifference(Body, frozen=True, kw_only=True):
 
 
 class ConsumerConnection(Body, frozen=True, kw_only=True):
-    """Answer to GET_CONSUMER_CONNECTION_LIST."""
+    """Response to GET_CONSUMER_CONNECTION_LIST."""
 
     connections: list[Connection] = field(default_factory=list[Connection], name="connectionSet")
     subscriptions: dict[str, SubscriptionData] = field(
@@ -126,11 +126,11 @@ class ConsumerConnection(Body, frozen=True, kw_only=True):
     differences: list[SubscriptionDifference] | None = field(
         default=None, name="subscriptionDifferences"
     )
-    """Where the members do not subscribe alike; only Tianzhou tells, and only if there are any."""
+    """Differences between the members' subscriptions, if there are any; only Tianzhou sends it."""
 
 
 class ProducerConnection(Body, frozen=True, kw_only=True):
-    """Answer to GET_PRODUCER_CONNECTION_LIST."""
+    """Response to GET_PRODUCER_CONNECTION_LIST."""
 
     connections: list[Connection] = field(default_factory=list[Connection], name="connectionSet")
 
@@ -146,12 +146,12 @@ class ProducerInfo(Body, frozen=True, kw_only=True):
 
 
 class ProducerTableInfo(Body, frozen=True, kw_only=True):
-    """Answer to GET_ALL_PRODUCER_INFO: producers by group."""
+    """Response to GET_ALL_PRODUCER_INFO: producers by group."""
 
     data: dict[str, list[ProducerInfo]] | None = None
 
 
-# -- what a consumer tells of itself ---------------------------------------------------------------
+# -- status of a consumer -------------------------------------------------------------------------
 
 
 class ProcessQueueInfo(Body, frozen=True, kw_only=True):
@@ -194,7 +194,7 @@ class ConsumeStatus(Body, frozen=True, kw_only=True):
 
 
 class ConsumerRunningInfo(Body, frozen=True, kw_only=True):
-    """A consumer's answer to GET_CONSUMER_RUNNING_INFO."""
+    """A consumer's response to GET_CONSUMER_RUNNING_INFO."""
 
     properties: dict[str, str] = field(default_factory=dict[str, str])
     subscriptions: list[SubscriptionData] = field(
@@ -215,7 +215,7 @@ class ConsumerRunningInfo(Body, frozen=True, kw_only=True):
 
 
 class ConsumeMessageDirectlyResult(Body, frozen=True, kw_only=True):
-    """A consumer's answer to CONSUME_MESSAGE_DIRECTLY."""
+    """A consumer's response to CONSUME_MESSAGE_DIRECTLY."""
 
     order: bool = False
     auto_commit: bool = True

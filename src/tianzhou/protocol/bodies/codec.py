@@ -1,9 +1,9 @@
 """From JSON bytes to a typed body and back.
 
 Most bodies are strict JSON, or would be if their integer keys had quotes, and go straight into
-their struct; the rest (object keys, references, nulls where a value is expected) take the long way
-through `fastjson.loads`. Unknown fields are ignored, missing ones take the value that RocketMQ's
-own class would have.
+their struct; the others (object keys, references, nulls where a value is expected) take the slow
+path through `fastjson.loads`. Unknown fields are ignored, missing ones have the default of
+RocketMQ's class.
 """
 
 from collections.abc import Generator
@@ -32,8 +32,8 @@ def decode(body_type: type[T], data: bytes, tolerated_max_bytes: int | None = No
     """The body that `data` holds, in either dialect of fastjson.
 
     `body_type` may also be a plain container of bodies, such as list[str]. A longer one than
-    `tolerated_max_bytes` must be strict JSON, but for integer keys: the long way is a hundred times
-    slower. Raises BodyError.
+    `tolerated_max_bytes` must be strict JSON, except for integer keys: the slow path takes
+    a hundred times longer. Raises BodyError.
     """
     steps = _decode_steps(body_type, data, tolerated_max_bytes)
     while True:
@@ -68,7 +68,7 @@ def _decode_steps(
 
 
 def decode_request(body_type: type[T], data: bytes) -> T:
-    """The body of a request, which anybody may have sent; see `LOOSE_JSON_BYTES_MAX`."""
+    """The body of a request, from an untrusted client; see `LOOSE_JSON_BYTES_MAX`."""
     return decode(body_type, data, LOOSE_JSON_BYTES_MAX)
 
 

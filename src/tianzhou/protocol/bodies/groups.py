@@ -68,7 +68,7 @@ class SubscriptionGroupConfig(Body, frozen=True, kw_only=True):
 
 
 class SubscriptionGroupTable(Body, frozen=True, kw_only=True):
-    """Answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+    """Response to GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
 
     groups: dict[str, SubscriptionGroupConfig] = field(
         default_factory=dict[str, SubscriptionGroupConfig], name="subscriptionGroupTable"
@@ -85,7 +85,7 @@ class SubscriptionGroupList(Body, frozen=True, kw_only=True):
 
 
 class GroupForbidden(Body, frozen=True, kw_only=True):
-    """Answer to UPDATE_AND_GET_GROUP_FORBIDDEN (5.x)."""
+    """Response to UPDATE_AND_GET_GROUP_FORBIDDEN (5.x)."""
 
     topic: str | None = None
     group: str | None = None
@@ -99,7 +99,7 @@ class GroupList(Body, frozen=True, kw_only=True):
 
 
 class QuerySubscriptionBody(Body, frozen=True, kw_only=True):
-    """Answer to QUERY_SUBSCRIPTION_BY_CONSUMER (5.x)."""
+    """Response to QUERY_SUBSCRIPTION_BY_CONSUMER (5.x)."""
 
     subscription_data: SubscriptionData | None = None
     group: str | None = None

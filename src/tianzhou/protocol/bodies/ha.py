@@ -32,7 +32,7 @@ class HAClientInfo(Body, frozen=True, kw_only=True):
 
 
 class HARuntimeInfo(Body, frozen=True, kw_only=True):
-    """Answer to GET_BROKER_HA_STATUS."""
+    """Response to GET_BROKER_HA_STATUS."""
 
     master: bool = False
     master_max_offset: Int64 = field(default=0, name="masterCommitLogMaxOffset")
@@ -52,7 +52,7 @@ class EpochEntry(Body, frozen=True, kw_only=True):
 
 
 class EpochEntryCache(Body, frozen=True, kw_only=True):
-    """Answer to GET_BROKER_EPOCH_CACHE."""
+    """Response to GET_BROKER_EPOCH_CACHE."""
 
     cluster_name: str | None = None
     broker_name: str | None = None
@@ -72,7 +72,7 @@ class SyncStateSet(Body, frozen=True, kw_only=True):
 
 
 class ElectMasterBody(Body, frozen=True, kw_only=True):
-    """Answer to CONTROLLER_ELECT_MASTER."""
+    """Response to CONTROLLER_ELECT_MASTER."""
 
     broker_member_group: BrokerMemberGroup | None = None
     sync_state_set: list[Int64 | str] | None = None
@@ -99,7 +99,7 @@ class ReplicasInfo(Body, frozen=True, kw_only=True):
 
 
 class BrokerReplicasInfo(Body, frozen=True, kw_only=True):
-    """Answer to CONTROLLER_GET_SYNC_STATE_DATA: replicas by broker name."""
+    """Response to CONTROLLER_GET_SYNC_STATE_DATA: replicas by broker name."""
 
     replicas: dict[str, ReplicasInfo] = field(
         default_factory=dict[str, ReplicasInfo], name="replicasInfoTable"

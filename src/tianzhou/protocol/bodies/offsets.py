@@ -9,7 +9,7 @@ from tianzhou.protocol.integers import Int32, Int64
 
 
 class ConsumerOffsetTable(Body, frozen=True, kw_only=True):
-    """Answer to GET_ALL_CONSUMER_OFFSET."""
+    """Response to GET_ALL_CONSUMER_OFFSET."""
 
     offsets: dict[str, dict[Int32, Int64]] = field(
         default_factory=dict[str, dict[Int32, Int64]], name="offsetTable"
@@ -19,7 +19,7 @@ class ConsumerOffsetTable(Body, frozen=True, kw_only=True):
 
 
 class DelayOffsetTable(Body, frozen=True, kw_only=True):
-    """Answer to GET_ALL_DELAY_OFFSET."""
+    """Response to GET_ALL_DELAY_OFFSET."""
 
     offsets: dict[Int32, Int64] = field(default_factory=dict[Int32, Int64], name="offsetTable")
     """Offsets by delay level."""
@@ -27,7 +27,7 @@ class DelayOffsetTable(Body, frozen=True, kw_only=True):
 
 
 class ResetOffsetBody(Body, frozen=True, kw_only=True):
-    """Offsets to go to: body of RESET_CONSUMER_CLIENT_OFFSET, answer to the broker's reset."""
+    """Offsets to go to: body of RESET_CONSUMER_CLIENT_OFFSET, response to the broker's reset."""
 
     offsets: dict[MessageQueue, Int64] = field(
         default_factory=dict[MessageQueue, Int64], name="offsetTable"
@@ -50,7 +50,7 @@ class ResetOffsetBodyForC(Body, frozen=True, kw_only=True):
 
 
 class ConsumerStatusBody(Body, frozen=True, kw_only=True):
-    """Answer to GET_CONSUMER_STATUS_FROM_CLIENT (one client) and to the broker's (all of them)."""
+    """Response to GET_CONSUMER_STATUS_FROM_CLIENT (one client) and to the broker's (all)."""
 
     offsets: dict[MessageQueue, Int64] = field(
         default_factory=dict[MessageQueue, Int64], name="messageQueueTable"
@@ -61,7 +61,7 @@ class ConsumerStatusBody(Body, frozen=True, kw_only=True):
 
 
 class QueryCorrectionOffsetBody(Body, frozen=True, kw_only=True):
-    """Answer to QUERY_CORRECTION_OFFSET: offsets by queue id."""
+    """Response to QUERY_CORRECTION_OFFSET: offsets by queue id."""
 
     offsets: dict[Int32, Int64] = field(
         default_factory=dict[Int32, Int64], name="correctionOffsets"

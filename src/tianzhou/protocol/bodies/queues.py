@@ -1,4 +1,4 @@
-"""Queues: their names, which serve as map keys, what is in them, and who consumes them how."""
+"""Queues: their names, which are map keys, their entries, their locks and their consumers."""
 
 from msgspec import field
 
@@ -19,7 +19,7 @@ class MessageQueue(Body, frozen=True, kw_only=True):
 
 
 class ConsumeQueueData(Body, frozen=True, kw_only=True):
-    """One entry of a queue, and what a filter makes of it."""
+    """One entry of a queue, and whether a filter accepts it."""
 
     log_offset: Int64 = field(default=0, name="physicOffset")
     size_bytes: Int32 = field(default=0, name="physicSize")
@@ -31,7 +31,7 @@ class ConsumeQueueData(Body, frozen=True, kw_only=True):
 
 
 class QueryConsumeQueueBody(Body, frozen=True, kw_only=True):
-    """Answer to QUERY_CONSUME_QUEUE."""
+    """Response to QUERY_CONSUME_QUEUE."""
 
     subscription_data: SubscriptionData | None = None
     filter_data: str | None = None
@@ -90,7 +90,7 @@ class MessageQueueAssignment(Body, frozen=True, kw_only=True):
 
 
 class QueryAssignmentResponseBody(Body, frozen=True, kw_only=True):
-    """Answer to QUERY_ASSIGNMENT."""
+    """Response to QUERY_ASSIGNMENT."""
 
     assignments: list[MessageQueueAssignment] | None = field(
         default=None, name="messageQueueAssignments"
@@ -107,7 +107,7 @@ class SetMessageRequestModeBody(Body, frozen=True, kw_only=True):
 
 
 class MessageRequestModeTable(Body, frozen=True, kw_only=True):
-    """Answer to GET_ALL_MESSAGE_REQUEST_MODE: modes by topic, then by group."""
+    """Response to GET_ALL_MESSAGE_REQUEST_MODE: modes by topic, then by group."""
 
     modes: dict[str, dict[str, SetMessageRequestModeBody]] = field(
         default_factory=dict[str, dict[str, SetMessageRequestModeBody]],

@@ -1,4 +1,4 @@
-"""What a broker tells the nameserver every 30 seconds: its topics and filter servers.
+"""Registration of a broker with the nameserver, every 30 seconds: its topics and filter servers.
 
 The body is JSON, or (header field `compressed`) a deflated stream of sections, each with its length
 in four bytes before it; counts have four bytes too:
@@ -68,8 +68,8 @@ def decode_steps(
 ) -> Generator[None, None, RegisterBrokerBody]:
     """The registration in `data`; `broker_version` is the version in the request's header.
 
-    Brokers of 5.x that compress say in the header that they do not; JSON begins otherwise than a
-    zlib stream, so the body itself tells. It pauses between topics. Raises BodyError.
+    Brokers of 5.x that compress deny it in the header, so the first byte of the body decides: JSON
+    and zlib streams begin differently. Pauses between topics. Raises BodyError.
     """
     if not compressed and not data.startswith(_ZLIB_START):
         return (yield from _decode_json(data))

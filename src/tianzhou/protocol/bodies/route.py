@@ -1,4 +1,4 @@
-"""Routes, brokers and clusters, as the nameserver answers them; mappings of static topics."""
+"""Routes, brokers and clusters of the nameserver; mappings of static topics."""
 
 from msgspec import field
 
@@ -55,7 +55,7 @@ class LogicQueueMappingItem(Body, frozen=True, kw_only=True):
 
 
 class TopicQueueMappingDetail(TopicQueueMappingInfo, frozen=True, kw_only=True):
-    """The mapping with its history, as brokers keep it (5.x)."""
+    """The mapping with its history, as brokers store it (5.x)."""
 
     hosted_queues: dict[Int32, list[LogicQueueMappingItem]] = field(
         default_factory=dict[Int32, list[LogicQueueMappingItem]]
@@ -63,7 +63,7 @@ class TopicQueueMappingDetail(TopicQueueMappingInfo, frozen=True, kw_only=True):
 
 
 class TopicRouteData(Body, frozen=True, kw_only=True):
-    """Where the queues of a topic are: the answer to GET_ROUTEINFO_BY_TOPIC."""
+    """Where the queues of a topic are: the response to GET_ROUTEINFO_BY_TOPIC."""
 
     order_conf: str | None = field(default=None, name="orderTopicConf")
     """Queue order of an ordered topic, "broker-a:4;broker-b:4"."""
@@ -80,7 +80,7 @@ class TopicRouteData(Body, frozen=True, kw_only=True):
 
 
 class ClusterInfo(Body, frozen=True, kw_only=True):
-    """All brokers and clusters: the answer to GET_BROKER_CLUSTER_INFO."""
+    """All brokers and clusters: the response to GET_BROKER_CLUSTER_INFO."""
 
     brokers: dict[str, BrokerData] = field(
         default_factory=dict[str, BrokerData], name="brokerAddrTable"
@@ -100,6 +100,6 @@ class BrokerMemberGroup(Body, frozen=True, kw_only=True):
 
 
 class GetBrokerMemberGroupBody(Body, frozen=True, kw_only=True):
-    """The answer to GET_BROKER_MEMBER_GROUP (5.x)."""
+    """The response to GET_BROKER_MEMBER_GROUP (5.x)."""
 
     broker_member_group: BrokerMemberGroup | None = None

@@ -18,7 +18,7 @@ class TopicOffset(Body, frozen=True, kw_only=True):
 
 
 class TopicStatsTable(Body, frozen=True, kw_only=True):
-    """Answer to GET_TOPIC_STATS_INFO."""
+    """Response to GET_TOPIC_STATS_INFO."""
 
     offsets: dict[MessageQueue, TopicOffset] = field(
         default_factory=dict[MessageQueue, TopicOffset], name="offsetTable"
@@ -36,7 +36,7 @@ class ConsumeOffsets(Body, frozen=True, kw_only=True):
 
 
 class ConsumeStats(Body, frozen=True, kw_only=True):
-    """Answer to GET_CONSUME_STATS."""
+    """Response to GET_CONSUME_STATS."""
 
     offsets: dict[MessageQueue, ConsumeOffsets] = field(
         default_factory=dict[MessageQueue, ConsumeOffsets], name="offsetTable"
@@ -45,7 +45,7 @@ class ConsumeStats(Body, frozen=True, kw_only=True):
 
 
 class ConsumeStatsList(Body, frozen=True, kw_only=True):
-    """Answer to GET_BROKER_CONSUME_STATS: each element maps groups to their statistics."""
+    """Response to GET_BROKER_CONSUME_STATS: each element maps groups to their statistics."""
 
     stats: list[dict[str, list[ConsumeStats]]] = field(
         default_factory=list[dict[str, list[ConsumeStats]]], name="consumeStatsList"
@@ -73,7 +73,7 @@ class QueueTimeSpan(Body, frozen=True, kw_only=True):
 
 
 class QueryConsumeTimeSpanBody(Body, frozen=True, kw_only=True):
-    """Answer to QUERY_CONSUME_TIME_SPAN."""
+    """Response to QUERY_CONSUME_TIME_SPAN."""
 
     spans: list[QueueTimeSpan] = field(
         default_factory=list[QueueTimeSpan], name="consumeTimeSpanSet"
@@ -92,7 +92,7 @@ class BrokerStatsItem(Body, frozen=True, kw_only=True):
 
 
 class BrokerStatsData(Body, frozen=True, kw_only=True):
-    """Answer to VIEW_BROKER_STATS_DATA."""
+    """Response to VIEW_BROKER_STATS_DATA."""
 
     minute: BrokerStatsItem | None = field(default=None, name="statsMinute")
     hour: BrokerStatsItem | None = field(default=None, name="statsHour")
@@ -108,7 +108,7 @@ class ColdReadAccount(Body, frozen=True, kw_only=True):
 
 
 class ColdDataFlowInfo(Body, frozen=True, kw_only=True):
-    """Answer to GET_COLD_DATA_FLOW_CTR_INFO (5.x)."""
+    """Response to GET_COLD_DATA_FLOW_CTR_INFO (5.x)."""
 
     runtime: dict[str, ColdReadAccount] = field(
         default_factory=dict[str, ColdReadAccount], name="runtimeTable"

@@ -39,7 +39,7 @@ class TopicConfig(Body, frozen=True, kw_only=True):
 
 
 class TopicConfigTable(Body, frozen=True, kw_only=True):
-    """All topics of a broker: answer to GET_ALL_TOPIC_CONFIG and part of a registration."""
+    """All topics of a broker: response to GET_ALL_TOPIC_CONFIG and part of a registration."""
 
     topics: dict[str, TopicConfig] = field(
         default_factory=dict[str, TopicConfig], name="topicConfigTable"
@@ -55,7 +55,7 @@ class TopicConfigTable(Body, frozen=True, kw_only=True):
 
 
 class TopicConfigAndMapping(TopicConfig, frozen=True, kw_only=True):
-    """Answer to GET_TOPIC_CONFIG (5.x)."""
+    """Response to GET_TOPIC_CONFIG (5.x)."""
 
     mapping_detail: TopicQueueMappingDetail | None = None
 

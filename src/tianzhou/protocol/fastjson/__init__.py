@@ -5,9 +5,9 @@ that are not strings as they are, so a body may read
 
     {"brokerAddrs":{0:"10.0.0.1:10911"}}           integer keys without quotes
     {"offsetTable":{{"topic":"t","queueId":0}:1}}  objects as keys
-    {"a":[1],"b":{"$ref":"$.a"}}                   fastjson 1: the second place of a shared object
+    {"a":[1],"b":{"$ref":"$.a"}}                   fastjson 1: the second use of a shared object
 
-`loads` reads strict JSON and all of these, and what else fastjson 1 lets pass: single quotes, keys
+`loads` reads strict JSON and all of these, and what else fastjson 1 accepts: single quotes, keys
 without quotes, superfluous commas, comments, a byte order mark, control characters in strings,
 numbers with a plus, leading zeros or one of Java's suffixes. It does not read Java expressions
 (`new Date`, `Set[...]`, `x'00'`). Time and memory are linear in the size of the input; nesting is

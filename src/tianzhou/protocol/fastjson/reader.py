@@ -91,7 +91,7 @@ _WORDS = {"true": True, "false": False, "null": None, "undefined": None, "NaN": 
 
 
 class _Reader:
-    """One pass over a text, left to right; every method leaves `at` behind what it has read."""
+    """One pass over a text, left to right; every method leaves `at` after what it has read."""
 
     def __init__(self, text: str) -> None:
         self.text = text

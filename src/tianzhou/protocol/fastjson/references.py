@@ -18,7 +18,7 @@ _STEP = re.compile(r"\.((?:\\.|[^.\[\\])*+)|\[(-?+[0-9]{1,10}+)\]", re.DOTALL)
 
 
 def resolve_references(root: Json) -> Json:
-    """Put the object meant in the place of every {"$ref": path}.
+    """Replace every {"$ref": path} by the object that it refers to.
 
     A path starts at the root ("$.a.b[0]"; a backslash stands before a special character of a key).
     One that leads nowhere is null, as fastjson has it. The short forms "$", "@" and ".." mean

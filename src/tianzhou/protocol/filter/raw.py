@@ -1,6 +1,6 @@
 r"""One property out of a record, without decoding the rest.
 
-The answers are those of `properties.decode`, by the same rules: parts end with \x02, the first \x01
+The results are those of `properties.decode`, by the same rules: parts end with \x02, the first \x01
 separates name and value, empty values do not count, and of a repeated name the last one does.
 """
 
@@ -10,7 +10,7 @@ from functools import partial
 from tianzhou.protocol.pure.record import MAGIC_V1, MAGIC_V2
 from tianzhou.protocol.sysflag import BORN_HOST_V6, STORE_HOST_V6
 
-# Places in a record, see `record.py`.
+# Positions in a record, see `records/record.py`.
 _MAGIC_LAST_AT = 7
 _SYS_FLAG_AT = 36
 _BODY_LENGTH_AT = 84

@@ -10,17 +10,17 @@ class GetBrokerConfigResponse(Header, frozen=True, kw_only=True):
 
 
 class GetConsumeStatsInBrokerRequest(Header, frozen=True, kw_only=True):
-    """GET_BROKER_CONSUME_STATS; the answer is a `ConsumeStatsList`."""
+    """GET_BROKER_CONSUME_STATS; the response is a `ConsumeStatsList`."""
 
     is_order: bool
 
 
 class ViewBrokerStatsDataRequest(Header, frozen=True, kw_only=True):
-    """VIEW_BROKER_STATS_DATA; the answer is a `BrokerStatsData`."""
+    """VIEW_BROKER_STATS_DATA; the response is a `BrokerStatsData`."""
 
     stats_name: str
     stats_key: str
 
 
 class GetAllProducerInfoRequest(Header, frozen=True, kw_only=True):
-    """GET_ALL_PRODUCER_INFO; the answer is a `ProducerTableInfo`."""
+    """GET_ALL_PRODUCER_INFO; the response is a `ProducerTableInfo`."""

@@ -64,13 +64,13 @@ class DeleteUserRequest(Header, frozen=True, kw_only=True):
 
 
 class GetUserRequest(Header, frozen=True, kw_only=True):
-    """AUTH_GET_USER; the answer is a `UserInfo`."""
+    """AUTH_GET_USER; the response is a `UserInfo`."""
 
     username: str | None = None
 
 
 class ListUsersRequest(Header, frozen=True, kw_only=True):
-    """AUTH_LIST_USER; the answer is a list of `UserInfo`."""
+    """AUTH_LIST_USER; the response is a list of `UserInfo`."""
 
     filter: str | None = None
 
@@ -96,13 +96,13 @@ class DeleteAclRequest(Header, frozen=True, kw_only=True):
 
 
 class GetAclRequest(Header, frozen=True, kw_only=True):
-    """AUTH_GET_ACL; the answer is an `AclInfo`."""
+    """AUTH_GET_ACL; the response is an `AclInfo`."""
 
     subject: str | None = None
 
 
 class ListAclsRequest(Header, frozen=True, kw_only=True):
-    """AUTH_LIST_ACL; the answer is a list of `AclInfo`."""
+    """AUTH_LIST_ACL; the response is a list of `AclInfo`."""
 
     subject_filter: str | None = None
     resource_filter: str | None = None

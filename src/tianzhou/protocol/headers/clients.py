@@ -15,7 +15,7 @@ class UnregisterClientRequest(RpcHeader, frozen=True, kw_only=True):
 
 
 class GetConsumerListByGroupRequest(RpcHeader, frozen=True, kw_only=True):
-    """GET_CONSUMER_LIST_BY_GROUP; the answer is a `ConsumerIdList`."""
+    """GET_CONSUMER_LIST_BY_GROUP; the response is a `ConsumerIdList`."""
 
     consumer_group: str
 
@@ -27,13 +27,13 @@ class NotifyConsumerIdsChangedRequest(RpcHeader, frozen=True, kw_only=True):
 
 
 class GetConsumerConnectionListRequest(RpcHeader, frozen=True, kw_only=True):
-    """GET_CONSUMER_CONNECTION_LIST; the answer is a `ConsumerConnection`."""
+    """GET_CONSUMER_CONNECTION_LIST; the response is a `ConsumerConnection`."""
 
     consumer_group: str
 
 
 class GetProducerConnectionListRequest(RpcHeader, frozen=True, kw_only=True):
-    """GET_PRODUCER_CONNECTION_LIST; the answer is a `ProducerConnection`."""
+    """GET_PRODUCER_CONNECTION_LIST; the response is a `ProducerConnection`."""
 
     producer_group: str
 

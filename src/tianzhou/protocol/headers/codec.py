@@ -1,8 +1,8 @@
 """From a map of strings to a typed header and back.
 
 A field is required where RocketMQ marks it so in every release that has it. RocketMQ itself only
-logs a missing or malformed field and goes on with null; we refuse the header, because a handler
-that guesses does harm. Fields we do not know are ignored.
+logs a missing or malformed field and continues with null; here the header is refused, because a
+handler must not guess. Unknown fields are ignored.
 """
 
 from collections.abc import Callable, Mapping
@@ -138,7 +138,7 @@ def _integers_of(header_type: type[Header]) -> tuple[str, ...]:
 
 
 def _is_nullable(kind: inspect.Type) -> bool:
-    """A string may be the word null."""
+    """A string field may hold the text null."""
     return isinstance(kind, inspect.UnionType) and not any(
         isinstance(member, inspect.StrType) for member in kind.types
     )

@@ -15,7 +15,7 @@ class DeleteSubscriptionGroupRequest(RpcHeader, frozen=True, kw_only=True):
 
 
 class GetSubscriptionGroupConfigRequest(RpcHeader, frozen=True, kw_only=True):
-    """GET_SUBSCRIPTIONGROUP_CONFIG (5.x); the answer is a `SubscriptionGroupConfig`."""
+    """GET_SUBSCRIPTIONGROUP_CONFIG (5.x); the response is a `SubscriptionGroupConfig`."""
 
     group: str
 
@@ -29,7 +29,7 @@ class GetAllSubscriptionGroupRequest(Header, frozen=True, kw_only=True):
 
 
 class UpdateGroupForbiddenRequest(TopicHeader, frozen=True, kw_only=True):
-    """UPDATE_AND_GET_GROUP_FORBIDDEN (5.x); the answer is a `GroupForbidden`."""
+    """UPDATE_AND_GET_GROUP_FORBIDDEN (5.x); the response is a `GroupForbidden`."""
 
     group: str
     topic: str
@@ -37,7 +37,7 @@ class UpdateGroupForbiddenRequest(TopicHeader, frozen=True, kw_only=True):
 
 
 class GetConsumeStatsRequest(TopicHeader, frozen=True, kw_only=True):
-    """GET_CONSUME_STATS; the answer is a `ConsumeStats`."""
+    """GET_CONSUME_STATS; the response is a `ConsumeStats`."""
 
     consumer_group: str
     topic: str | None = None

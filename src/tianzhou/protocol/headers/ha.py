@@ -42,7 +42,7 @@ class NotifyBrokerRoleChangedRequest(Header, frozen=True, kw_only=True):
     sync_state_set_epoch: Int32 | None = None
     master_broker_id: Int64 | None = None
     broker_id: Int64 | None = None
-    """Until 5.1.0: the id given to the broker that is told."""
+    """Until 5.1.0: the id of the receiving broker."""
 
 
 class ElectMasterRequest(Header, frozen=True, kw_only=True):

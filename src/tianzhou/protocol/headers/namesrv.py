@@ -75,7 +75,7 @@ class QueryDataVersionResponse(Header, frozen=True, kw_only=True):
 
 
 class GetBrokerMemberGroupRequest(Header, frozen=True, kw_only=True):
-    """GET_BROKER_MEMBER_GROUP (5.x); the answer is a `BrokerMemberGroup`."""
+    """GET_BROKER_MEMBER_GROUP (5.x); the response is a `BrokerMemberGroup`."""
 
     cluster_name: str
     broker_name: str
@@ -105,7 +105,7 @@ class AddWritePermResponse(Header, frozen=True, kw_only=True):
 
 
 class GetRouteInfoRequest(TopicHeader, frozen=True, kw_only=True):
-    """GET_ROUTEINFO_BY_TOPIC; the answer is a `TopicRouteData`."""
+    """GET_ROUTEINFO_BY_TOPIC; the response is a `TopicRouteData`."""
 
     topic: str
     accept_standard_json_only: bool | None = None
@@ -163,6 +163,6 @@ class DeleteKVConfigRequest(Header, frozen=True, kw_only=True):
 
 
 class GetKVListRequest(Header, frozen=True, kw_only=True):
-    """GET_KVLIST_BY_NAMESPACE; the answer is a `KVTable`."""
+    """GET_KVLIST_BY_NAMESPACE; the response is a `KVTable`."""
 
     namespace: str

@@ -40,7 +40,7 @@ class CloneGroupOffsetRequest(RpcHeader, frozen=True, kw_only=True):
 
 
 class QueryCorrectionOffsetRequest(TopicHeader, frozen=True, kw_only=True):
-    """QUERY_CORRECTION_OFFSET; the answer is a `QueryCorrectionOffsetBody`."""
+    """QUERY_CORRECTION_OFFSET; the response is a `QueryCorrectionOffsetBody`."""
 
     filter_groups: str | None = None
     compare_group: str

@@ -25,7 +25,7 @@ class PopMessageRequest(TopicHeader, frozen=True, kw_only=True):
 
 
 class PopMessageResponse(Header, frozen=True, kw_only=True):
-    """Answer to POP_MESSAGE and PEEK_MESSAGE; the records are the body."""
+    """Response to POP_MESSAGE and PEEK_MESSAGE; the records are the body."""
 
     pop_time_ms: Int64 = field(name="popTime")
     invisible_time_ms: Int64 = field(name="invisibleTime")
@@ -67,7 +67,7 @@ class ChangeInvisibleTimeResponse(Header, frozen=True, kw_only=True):
 
 
 class PeekMessageRequest(TopicHeader, frozen=True, kw_only=True):
-    """PEEK_MESSAGE: look without hiding."""
+    """PEEK_MESSAGE: reads without hiding the messages."""
 
     consumer_group: str
     topic: str

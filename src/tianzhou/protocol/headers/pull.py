@@ -92,7 +92,7 @@ class PullMessageResponse(Header, frozen=True, kw_only=True):
 
 
 class QueryMessageRequest(TopicHeader, frozen=True, kw_only=True):
-    """QUERY_MESSAGE: messages by key; the answer's body holds their records."""
+    """QUERY_MESSAGE: messages by key; the body of the response holds their records."""
 
     topic: str
     key: str
@@ -111,7 +111,7 @@ class QueryMessageResponse(Header, frozen=True, kw_only=True):
 
 
 class ViewMessageRequest(Header, frozen=True, kw_only=True):
-    """VIEW_MESSAGE_BY_ID: the record at one place of the log."""
+    """VIEW_MESSAGE_BY_ID: the record at one log offset."""
 
     topic: str | None = None
     log_offset: Int64 = field(name="offset")

@@ -45,7 +45,7 @@ class SendMessageRequestV2(TopicHeader, frozen=True, kw_only=True):
 
 
 class SendMessageResponse(Header, frozen=True, kw_only=True):
-    """The message is stored, or (by response code) stored with a doubt."""
+    """The message is stored; the response code reports weaker durability."""
 
     msg_id: str
     """Store host and log offset: what RocketMQ calls the offset message id."""
@@ -78,7 +78,7 @@ class PushReplyMessageRequest(TopicHeader, frozen=True, kw_only=True):
 
 
 class ConsumerSendMsgBackRequest(RpcHeader, frozen=True, kw_only=True):
-    """CONSUMER_SEND_MSG_BACK: deliver the message at this place of the log again, later."""
+    """CONSUMER_SEND_MSG_BACK: deliver the message at this log offset again, later."""
 
     log_offset: Int64 = field(name="offset")
     group: str
@@ -98,7 +98,7 @@ class EndTransactionRequest(RpcHeader, frozen=True, kw_only=True):
     topic: str | None = None
     producer_group: str
     queue_offset: Int64 = field(name="tranStateTableOffset")
-    """Place of the half message in its queue."""
+    """Queue offset of the half message."""
     log_offset: Int64 = field(name="commitLogOffset")
     commit_or_rollback: Int32
     """The transaction bits of a sys flag: 8 commit, 12 roll back, 0 not known yet."""
@@ -119,7 +119,7 @@ class CheckTransactionStateRequest(RpcHeader, frozen=True, kw_only=True):
 
 
 class ResumeCheckHalfMessageRequest(Header, frozen=True, kw_only=True):
-    """RESUME_CHECK_HALF_MESSAGE: check a half message again that was given up."""
+    """RESUME_CHECK_HALF_MESSAGE: check a half message again whose checks had ended."""
 
     topic: str | None = None
     msg_id: str | None = None
@@ -129,7 +129,7 @@ class ResumeCheckHalfMessageRequest(Header, frozen=True, kw_only=True):
 
 
 class RecallMessageRequest(TopicHeader, frozen=True, kw_only=True):
-    """RECALL_MESSAGE: take back a delayed message."""
+    """RECALL_MESSAGE: recall a delayed message."""
 
     producer_group: str | None = None
     topic: str

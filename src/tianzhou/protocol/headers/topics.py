@@ -33,7 +33,7 @@ class DeleteTopicRequest(TopicHeader, frozen=True, kw_only=True):
 
 
 class GetTopicConfigRequest(TopicHeader, frozen=True, kw_only=True):
-    """GET_TOPIC_CONFIG (5.x); the answer is a `TopicConfigAndMapping`."""
+    """GET_TOPIC_CONFIG (5.x); the response is a `TopicConfigAndMapping`."""
 
     topic: str
 
@@ -48,32 +48,32 @@ class GetAllTopicConfigRequest(Header, frozen=True, kw_only=True):
 
 
 class GetTopicStatsInfoRequest(TopicHeader, frozen=True, kw_only=True):
-    """GET_TOPIC_STATS_INFO; the answer is a `TopicStatsTable`."""
+    """GET_TOPIC_STATS_INFO; the response is a `TopicStatsTable`."""
 
     topic: str
 
 
 class QueryTopicConsumeByWhoRequest(TopicHeader, frozen=True, kw_only=True):
-    """QUERY_TOPIC_CONSUME_BY_WHO; the answer is a `GroupList`."""
+    """QUERY_TOPIC_CONSUME_BY_WHO; the response is a `GroupList`."""
 
     topic: str
 
 
 class QueryTopicsByConsumerRequest(RpcHeader, frozen=True, kw_only=True):
-    """QUERY_TOPICS_BY_CONSUMER (5.x); the answer is a `TopicList`."""
+    """QUERY_TOPICS_BY_CONSUMER (5.x); the response is a `TopicList`."""
 
     group: str
 
 
 class QuerySubscriptionByConsumerRequest(TopicHeader, frozen=True, kw_only=True):
-    """QUERY_SUBSCRIPTION_BY_CONSUMER (5.x); the answer is a `QuerySubscriptionBody`."""
+    """QUERY_SUBSCRIPTION_BY_CONSUMER (5.x); the response is a `QuerySubscriptionBody`."""
 
     group: str
     topic: str | None = None
 
 
 class QueryConsumeTimeSpanRequest(TopicHeader, frozen=True, kw_only=True):
-    """QUERY_CONSUME_TIME_SPAN; the answer is a `QueryConsumeTimeSpanBody`."""
+    """QUERY_CONSUME_TIME_SPAN; the response is a `QueryConsumeTimeSpanBody`."""
 
     topic: str
     group: str

@@ -1,8 +1,8 @@
-"""The pure twin of the compiled kernel, and the contract of both.
+"""Frames and headers in pure Python, and the contract of the kernel.
 
-The kernel works on whole buffers and never raises on what it reads: where bytes are odd or broken
-it declines, and the twin decides, so there is one place for every error text. The twin is the
-reference in tests and serves alone where nothing can be compiled.
+The kernel works on whole buffers and never raises on their content: it declines unusual and damaged
+input, and the Python version handles it, so every error text is written once. The Python version is
+the reference in tests, and is used alone where the kernel is not installed.
 
 Binary header (encoding 1), all big-endian:
 
@@ -75,8 +75,8 @@ _encode = msgspec.json.Encoder().encode
 def split_frames(buffer: Buffer, limit_bytes: int) -> tuple[list[tuple[int, int]], int]:
     """(start, stop) of every complete frame, and the index of the first byte beyond them.
 
-    An impossible length raises when it is the first thing in the buffer. Behind complete frames it
-    ends the search: those frames are as good as if they had come alone.
+    An impossible length at the start of the buffer raises. After complete frames it ends the
+    search, because those frames are valid.
     """
     frames: list[tuple[int, int]] = []
     start, stop = 0, len(buffer)
@@ -217,7 +217,7 @@ def _encode_json(
     code = index(code)
     if not type(version) is type(opaque) is type(flag) is int:
         version, opaque, flag = index(version), index(opaque), index(flag)
-    # One look tells that all are within bounds, if none is negative.
+    # One test for all bounds, if none is negative.
     if (code | version | opaque | flag) >> 31:
         for number in (code, version, opaque, flag):
             if not _INT32_MIN <= number <= _INT32_MAX:

@@ -1,6 +1,6 @@
-"""The record codec of the pure twin; the layout is drawn in `record.py`.
+"""The record codec in pure Python; the layout is drawn in `records/record.py`.
 
-As in `pure.py`, the compiled kernel keeps the same contract but declines whatever raises here.
+As in `frames.py`, the kernel has the same contract but declines input for which this code raises.
 Fields travel as tuples in the order of `StoredMessage`, hosts packed as in `host.py` on the way in.
 """
 
@@ -67,15 +67,15 @@ def decode_record(buffer: Buffer, start: int, check_crc: bool, read_body: bool) 
     (sys_flag,) = _INT.unpack_from(buffer, start + SYS_FLAG_AT)
     head = _HEADS[sys_flag & HOSTS_V6]
     topic_length = _SHORT if magic == MAGIC_V2 else _BYTE
-    # What is left for body, topic and properties once every fixed field has its place.
-    room = size - head.size - topic_length.size - 2
-    if room < 0:
+    # Bytes left for body, topic and properties after the fixed fields.
+    rest_bytes = size - head.size - topic_length.size - 2
+    if rest_bytes < 0:
         raise RecordError(f"record at {start}: {size} bytes are too few for its addresses")
     (
         _size, _magic, crc, queue_id, flag, queue_offset, log_offset, _sys_flag, born_time_ms,
         born_host, store_time_ms, store_host, reconsume_count, prepared_log_offset, body_length,
     ) = head.unpack_from(buffer, start)  # fmt: skip
-    if not 0 <= body_length <= room:
+    if not 0 <= body_length <= rest_bytes:
         raise RecordError(f"record at {start}: a body of {body_length} bytes in {size}")
     view = memoryview(buffer)
     at = start + head.size
@@ -83,7 +83,7 @@ def decode_record(buffer: Buffer, start: int, check_crc: bool, read_body: bool) 
     if check_crc and body_length and body_crc(body_view) != crc:
         raise RecordError(f"record at {start}: the body does not match its CRC {crc:#010x}")
     topic_at = at + body_length
-    topic, properties_at = _text(view, topic_at, topic_length, room - body_length, "a topic")
+    topic, properties_at = _text(view, topic_at, topic_length, rest_bytes - body_length, "a topic")
     left = start + size - properties_at - 2
     text, end = _text(view, properties_at, _SHORT, left, "properties")
     if end != start + size:
@@ -146,7 +146,7 @@ def encode_record(
 
 @lru_cache(maxsize=4096)
 def encode_topic(topic: str) -> tuple[int, bytes]:
-    """The magic number of a record of a topic, and the topic behind its length."""
+    """The magic number of a record of a topic, and the topic after its length."""
     encoded = topic.encode()
     if len(encoded) > TOPIC_V1_BYTES_MAX:
         return MAGIC_V2, _SHORT.pack(len(encoded)) + encoded
@@ -171,15 +171,17 @@ def _checked_start(buffer: Buffer, start: int) -> tuple[int, int]:
 
 
 def _text(
-    view: memoryview, at: int, length_form: struct.Struct, room: int, what: str
+    view: memoryview, at: int, length_form: struct.Struct, rest_bytes: int, what: str
 ) -> tuple[str, int]:
-    """A text after its length, and the index behind it.
+    """A text after its length, and the index after it.
 
     Bytes that are not UTF-8 are replaced as Java does: a message with a broken name in it is still
     the user's message.
     """
     (length,) = length_form.unpack_from(view, at)
-    if not 0 <= length <= room:
-        raise RecordError(f"record text at {at}: {what} of {length} bytes where {room} are left")
+    if not 0 <= length <= rest_bytes:
+        raise RecordError(
+            f"record text at {at}: {what} of {length} bytes where {rest_bytes} are left"
+        )
     first = at + length_form.size
     return str(view[first : first + length], "utf-8", "replace"), first + length

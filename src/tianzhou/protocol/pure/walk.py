@@ -1,10 +1,10 @@
-"""Many records of a log file in one call, and what queues and index need of them.
+"""Derives queue entries and index items from many records of a log file in one call.
 
-The pure twin of the kernel's `walk_records` and `put_index_items`; both keep this contract, and
-here the kernel declines only arguments of the wrong type. A walk takes *plain* records only. It
-stops in front of anything else (a damaged record, the filler, the unused end, a text that is not
-UTF-8, a topic that cannot be a directory, numbers that no writer gives) and says where; the caller
-then looks at that one place by itself.
+The pure-Python version of the kernel's `walk_records` and `put_index_items`; both have this
+contract, and the kernel declines only arguments of the wrong type. A walk passes *plain* records
+only. It stops before anything else (a damaged record, the filler, the unused end, a text that is
+not UTF-8, a topic that cannot be a directory, numbers that no writer gives) and returns the
+position; the caller then handles that record alone.
 """
 
 import struct
@@ -50,8 +50,8 @@ def walk_records(
 ) -> Walk:
     """Walks the log file that begins at log offset `first` from position `start` on.
 
-    No record that begins at or behind position `stop` is passed. Entries are given for records from
-    log offset `queues_from` on, items from `index_from` on and at most `keys_max` of a record. With
+    Stops before records that begin at position `stop` or later. Derives entries of records from log
+    offset `queues_from` on, items from `index_from` on and at most `keys_max` of a record. With
     `torn` a record whose text lost a sector is not plain.
     """
     view = memoryview(buffer)
@@ -66,7 +66,7 @@ def walk_records(
             break
         topic, _, found, queue_id, queue_offset, log_offset, _, sys_flag = fields[:8]
         store_time, size = fields[10], fields[15]
-        # A file always keeps room for the filler behind its last record.
+        # A file always has space for the filler after its last record.
         if log_offset != first + position or position + size + 8 > len(view):
             break
         if queue_id < 0 or queue_offset < 0 or not derived.is_topic_name(topic):
@@ -129,9 +129,9 @@ def _is_sound_text(
 def put_index_items(
     file: memoryview, slot_count: int, number: int, begin_time_ms: int, items: bytes
 ) -> int:
-    """Adds loose items to an index file from item `number` on; the header is the caller's.
+    """Writes items to an index file from item `number` on; the caller writes the header.
 
-    Answers how many slots came into use.
+    Returns how many slots came into use.
     """
     slots_used = 0
     items_at = _INDEX_HEADER_BYTES + slot_count * _SLOT.size

@@ -48,7 +48,7 @@ def encode_item(body: bytes, properties_text: str = "", flag: int = 0) -> bytes:
 
 
 def encode_around(body_bytes: int, properties_text: str, flag: int = 0) -> tuple[bytes, bytes]:
-    """What stands before and behind a body of so many bytes, for callers that join it themselves.
+    """The bytes before and after a body of `body_bytes`, for callers that join them.
 
     Raises RecordError if it does not fit its lengths.
     """

@@ -90,7 +90,7 @@ def plain_body(body: bytes, sys_flag: int, limit_bytes: int) -> bytes:
     return decompress(body, type_of(sys_flag), limit_bytes)
 
 
-# Each gives at most so many bytes, and whether the stream ended exactly where the body does.
+# Each returns at most the given number of bytes, and whether the stream ends with the body.
 
 
 def _unpack_zlib(body: bytes, most: int) -> tuple[bytes, bool]:

@@ -60,7 +60,7 @@ def decode_offset_id(text: str) -> tuple[Host, int]:
 
 
 def encode_unique_id(parts: UniqueId) -> str:
-    """Numbers too large for their place keep their low bits, as in Java; a wrong address raises."""
+    """Numbers too large for their field keep their low bits, as in Java; a wrong address raises."""
     try:
         address = host.pack((parts.address, 0))[:-4]
     except RecordError as e:
@@ -89,7 +89,7 @@ def span_ms(now_ms: int, zone: tzinfo = UTC) -> int:
 def made_at_ms(parts: UniqueId, now_ms: int, zone: tzinfo = UTC) -> int:
     """The latest time before `now_ms` at which the id can have been made by a producer in `zone`.
 
-    An id older than a month reads as a younger one: its form does not tell them apart.
+    An id older than a month is read as a newer one: its format does not distinguish them.
     """
     made_ms = _month_start_ms(now_ms, zone, months_back=0) + parts.span_ms
     if made_ms >= now_ms:

@@ -1,9 +1,9 @@
-"""Recall handles: what a producer needs to take back a message that waits for its time.
+"""Recall handles, by which a producer recalls a timed message before its delivery.
 
     base64 of "v1 topic broker time id"
 
-RocketMQ 5.x gives them out with the answer to a timed send. Whoever has the properties of the
-waiting message can make one as well.
+RocketMQ 5.x returns one with the response to a timed send. It can also be made from the properties
+of the message.
 """
 
 import base64

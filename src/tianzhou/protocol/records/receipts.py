@@ -6,8 +6,8 @@
     msgOffsetInfo     topicMark queueId offset,offset,...;...
     orderCountInfo    topicMark qo<queueId>%<offset> times;...;topicMark queueId timesOfAll;...
 
-Fields are separated by single spaces. The mark tells the topic itself (0) from its retry topics: 1
-is %RETRY%group_topic, 2 is %RETRY%group+topic. Messages of an ordered pop have revive queue 999.
+Fields are separated by single spaces. Topic marks: 0 is the topic itself, 1 is
+%RETRY%group_topic, 2 is %RETRY%group+topic. Messages of an ordered pop have revive queue 999.
 
 Handles of the first 5.x clients end before the queue offset, those of others before the log offset,
 which Apache's proxy appends. Further fields are ignored, as RocketMQ ignores them.

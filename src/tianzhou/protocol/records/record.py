@@ -25,7 +25,7 @@ A filler has only size and magic; the rest is arbitrary. Version 2 is written fo
 127 bytes and for no others, as 5.x does. The size must equal the sum of the parts, every length is
 checked before it is used, and RecordError says what is wrong and where.
 
-A record may be built before its place is known; `patch_record` then writes the three values that
+A record may be built before its position is known; `patch_record` then writes the three values that
 depend on it: 16 bytes at 20 (queue offset, log offset) and 8 at 56 or 68 (store time). The body CRC
 does not cover them; the property CRC of 5.x does, it covers all before itself.
 """
@@ -115,7 +115,7 @@ def scan_records(
 ) -> Iterator[tuple[int, int, int]]:
     """(start, size, magic) of each record, fillers included, without looking inside.
 
-    Raises RecordError at the first place where no whole record begins.
+    Raises RecordError at the first position without a complete record.
     """
     end = len(buffer) if stop is None else min(stop, len(buffer))
     while start < end:
@@ -168,8 +168,8 @@ def encode_record(
 ) -> bytes:
     """One record. The address bits of `sys_flag` are set by the hosts, whatever was given.
 
-    Raises RecordError for what has no room: a topic or properties over 32,767 bytes, numbers beyond
-    their field.
+    Raises RecordError for values that do not fit: a topic or properties over 32,767 bytes, numbers
+    beyond their field.
     """
     return kernel.encode_record(
         topic, body, properties_text, queue_id, queue_offset, log_offset, flag, sys_flag,
@@ -211,7 +211,7 @@ def patch_record(
     log_offset: int,
     store_time_ms: int,
 ) -> None:
-    """Write the place and time of storing into the record that begins at `start`."""
+    """Write position and store time into the record at `start`."""
     (sys_flag,) = _FLAG.unpack_from(buffer, start + SYS_FLAG_AT)
     _OFFSETS.pack_into(buffer, start + QUEUE_OFFSET_AT, queue_offset, log_offset)
     _TIME.pack_into(buffer, start + store_time_at(sys_flag), store_time_ms)

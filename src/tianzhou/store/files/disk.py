@@ -121,13 +121,13 @@ class Disk(Protocol):
         ...
 
     def is_cached(self, view: memoryview, start: int, stop: int) -> bool:
-        """Whether no page of a mapped range must come from the disk; True if nobody can tell."""
+        """Whether all pages of a mapped range are in memory; True if that is unknown."""
         ...
 
     def release(self, view: memoryview, start: int, stop: int) -> None:
-        """Takes the pages of a mapped range out of this process's memory; nothing is lost.
+        """Releases the resident pages of a mapped range; nothing is lost.
 
-        Whoever touches them again finds them where the operating system keeps them.
+        They stay in the page cache, and are mapped again when touched.
         """
         ...
 
@@ -155,7 +155,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def explained(error: OSError, doing: str) -> StoreError:
-    """The error in words that say what to do. `doing` completes "could not ..."."""
+    """The error with advice for the operator. `doing` completes "could not ..."."""
     where = f" ({error.filename})" if error.filename else ""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return StoreError(

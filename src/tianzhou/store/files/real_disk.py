@@ -26,7 +26,7 @@ _RELEASE_SLICE_BYTES = 1024 * PAGE_BYTES
 
 
 def _find_syncfs() -> Callable[[int], int] | None:
-    """Linux has it, and Python does not; before Linux 5.8 it kept errors to itself."""
+    """Python has no syncfs; before Linux 5.8 it did not report errors."""
     release = platform.release().split(".")
     if sys.platform != "linux" or [int(part) for part in release[:2] if part.isdecimal()] < [5, 8]:
         return None
@@ -42,7 +42,7 @@ _syncfs = _find_syncfs()
 
 
 def _find_madvise() -> Callable[[int, int, int], int] | None:
-    """Python's own keeps the interpreter lock all the while, this one lets others work."""
+    """Unlike `mmap.madvise` this call releases the interpreter lock."""
     if sys.platform != "linux":
         return None
     call = ctypes.CDLL(None, use_errno=True).madvise
@@ -69,7 +69,7 @@ _mincore = _find_mincore()
 _FLOCK = struct.Struct("@hhqqi4x")
 """The C structure `flock` of Linux: type, whence, start, length, process."""
 _ODD = bytes(range(1, 256, 2))
-"""What `mincore` says of a page that is in memory; its other bits mean nothing."""
+"""Results of `mincore` for a page in memory; the other bits have no meaning."""
 
 
 class RealFile:

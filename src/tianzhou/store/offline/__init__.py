@@ -1,1 +1,1 @@
-"""Looking into and repairing a store directory without a broker."""
+"""Inspection, verification and repair of a store directory without a broker."""

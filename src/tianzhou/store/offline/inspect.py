@@ -1,7 +1,7 @@
-"""A store directory looked at from outside: nothing is locked, nothing is written.
+"""Reads a store directory without a broker: nothing is locked, nothing is written.
 
-The sizes of files are taken from the files themselves. While a broker works in the directory the
-end of the log moves on, and so do the answers. Verification then ends at a consistent point: the
+The sizes of files are taken from the files themselves. While a broker uses the directory the end of
+the log advances, and the results change. Verification then ends at a consistent point: the
 broker's last checkpoint, before which everything was derived and written.
 """
 
@@ -27,7 +27,7 @@ from tianzhou.store.index_file import HEADER, IndexFile
 Progress = Callable[[int, int], None]
 _FINDINGS_MAX = 1000
 _INDEX_RATIO = 4
-"""Items for each slot, where nobody chose otherwise."""
+"""Items per slot by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Verdict:
     log_bytes: int = 0
     end_log_offset: int = 0
     running: bool = False
-    """A program has the store open; what it wrote after its last checkpoint was not looked at."""
+    """A program has the store open; what it wrote after its last checkpoint was not checked."""
     findings: list[str] = field(default_factory=list[str])
 
     def found(self, text: str) -> None:
@@ -98,7 +98,7 @@ class StoreDirectory:
             max_index_num=items,
         )
 
-    # -- shapes ---------------------------------------------------------------------------------
+    # -- sizes ----------------------------------------------------------------------------------
 
     def _queue_file_bytes(self) -> int:
         for topic in self.disk.names(self.config.queue_directory):
@@ -208,12 +208,12 @@ class StoreDirectory:
         *,
         stop: int = 2**63 - 1,
     ) -> Iterator[tuple[memoryview, RecordFields]]:
-        """Every sound record of the log with its bytes; `found` is told of each unsound place.
+        """Every valid record of the log with its bytes; calls `found` for each invalid position.
 
-        Nothing from log offset `stop` on is looked at.
+        Reads nothing from log offset `stop` on.
 
-        An unused end is sound if no record follows in any file: behind the last message there may
-        be files that were prepared ahead.
+        An unused end is valid if no record follows in any file: after the last message there may be
+        preallocated files.
         """
         hole: str | None = None
         files = [
@@ -244,11 +244,11 @@ class StoreDirectory:
                     if not end.unused or file.has_data(end.position):
                         following = find_record(view, file.first, position + 1, file.size_bytes)
                     if following is None:
-                        place = f"log {file.first + end.position}: {end.why}"
+                        finding = f"log {file.first + end.position}: {end.why}"
                         if end.unused:
-                            hole = hole or place
+                            hole = hole or finding
                         else:
-                            found(place)
+                            found(finding)
                         break
                     found(f"log {file.first + end.position} to {file.first + following}: {end.why}")
                     position = following
@@ -256,7 +256,7 @@ class StoreDirectory:
             progress((number + 1) * self.log_file_bytes, total)
 
     def messages(self, from_log_offset: int = 0) -> Iterator[StoredMessage]:
-        """Every sound message of the log, bodies included."""
+        """Every valid message of the log, with bodies."""
         for record, _ in self.records(lambda done, total: None, lambda text: None, from_log_offset):
             try:
                 yield decode_record(record)

@@ -1,4 +1,4 @@
-"""Changes to a store that only a person may order."""
+"""Changes to a store that only an operator requests."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from tianzhou.store.recovery_plan import Report
 def truncate_log(
     config: StoreConfig, log_offset: int, progress: Progress, disk: Disk | None = None
 ) -> Report:
-    """Ends the log at a log offset and makes queues and index again. Raises StoreError."""
+    """Truncates the log at a log offset and rebuilds queues and index. Raises StoreError."""
     disk = disk or RealDisk()
     root: Path = config.root_directory
     try:

@@ -1,9 +1,8 @@
-"""Checks a store: every record, that each is in its queue and filed under its keys, nothing else.
+"""Verifies a store: every record, its queue entry and index items, and that there are no others.
 
-What is derived from the log (queues, index) is complete up to the checkpoint of a store that is
-open, or was not closed; what lies behind it is still being derived, or will be at the next start,
-and is not looked at. While a program works in the directory, files come and go between two looks.
-So a finding counts only if a second look finds it again.
+In a store that is open or was not closed, queues and index are complete up to the checkpoint; what
+follows is derived later and not checked. While a program uses the directory, files are added and
+removed between two reads. So a finding counts only if a second pass finds it again.
 """
 
 from dataclasses import dataclass, field
@@ -14,16 +13,16 @@ from tianzhou.store.files.checkpoint import Checkpoint, read_checkpoint
 from tianzhou.store.index_file import IndexFile
 from tianzhou.store.offline.inspect import Progress, StoreDirectory, Verdict
 
-_LOOKS_MAX = 5
+_PASSES_MAX = 5
 _ENDLESS = 2**63 - 1
 
 Queue = tuple[str, int]
-Place = tuple[int, int]
+Position = tuple[int, int]
 """Log offset and size of a record."""
 
 
 @dataclass(slots=True)
-class _Look:
+class _Pass:
     """One verification of a directory, up to one point of its log."""
 
     directory: StoreDirectory
@@ -32,8 +31,10 @@ class _Look:
     clean: bool
     verdict: Verdict = field(default_factory=Verdict)
     keys: dict[str, str] = field(default_factory=dict[str, str])
-    """What is wrong, in words that stay the same from look to look, with the finding."""
-    expected: dict[Queue, dict[int, Place]] = field(default_factory=dict[Queue, dict[int, Place]])
+    """Findings by a key that stays the same from pass to pass."""
+    expected: dict[Queue, dict[int, Position]] = field(
+        default_factory=dict[Queue, dict[int, Position]]
+    )
     filed: dict[int, tuple[int, set[int]]] = field(default_factory=dict[int, tuple[int, set[int]]])
     """By log offset, the store time of a message and the hashes of its keys."""
     stop: int = _ENDLESS
@@ -46,128 +47,132 @@ class _Look:
 
 def verify(directory: StoreDirectory, progress: Progress) -> Verdict:
     """Checks a store, which may be in use. Raises OSError, StoreError."""
-    before: _Look | None = None
-    for _ in range(_LOOKS_MAX):
+    before: _Pass | None = None
+    for _ in range(_PASSES_MAX):
         running = directory.is_running()
         try:
-            look = _look(directory, progress, running=running)
+            this_pass = _run_pass(directory, progress, running=running)
         except FileNotFoundError:
             # Expired, or deleted with its topic.
             if not running:
                 raise
         else:
-            if not running or not look.keys:
-                return look.verdict
+            if not running or not this_pass.keys:
+                return this_pass.verdict
             if before is not None:
-                look.verdict.findings = [
-                    text for key, text in look.keys.items() if key in before.keys
+                this_pass.verdict.findings = [
+                    text for key, text in this_pass.keys.items() if key in before.keys
                 ]
-                return look.verdict
-            before = look
+                return this_pass.verdict
+            before = this_pass
         directory = StoreDirectory(directory.root, directory.disk)
     raise FileNotFoundError(
         2, "files vanish while they are looked at; try again", str(directory.root)
     )
 
 
-def _look(directory: StoreDirectory, progress: Progress, *, running: bool) -> _Look:
+def _run_pass(directory: StoreDirectory, progress: Progress, *, running: bool) -> _Pass:
     disk, root = directory.disk, directory.root
     clean = not running and not disk.exists(root / "abort")
-    look = _Look(directory, read_checkpoint(disk, root / "checkpoint"), running, clean)
-    look.verdict.running = running
-    own = look.checkpoint.derived
+    this_pass = _Pass(directory, read_checkpoint(disk, root / "checkpoint"), running, clean)
+    this_pass.verdict.running = running
+    own = this_pass.checkpoint.derived
     if not clean and own is not None:
-        look.stop = own.log_offset
-    _verify_files(look)
-    _verify_log(look, progress)
-    _verify_queues(look)
-    _verify_index(look)
-    return look
+        this_pass.stop = own.log_offset
+    _verify_files(this_pass)
+    _verify_log(this_pass, progress)
+    _verify_queues(this_pass)
+    _verify_index(this_pass)
+    return this_pass
 
 
-def _verify_files(look: _Look) -> None:
-    directory = look.directory
+def _verify_files(this_pass: _Pass) -> None:
+    directory = this_pass.directory
     size_bytes, sizes = directory.log_file_bytes, directory.found.sizes
     gap = directory.found.gap(size_bytes)
     if gap is not None:
-        look.found(f"log: the file that begins at {gap} is missing")
+        this_pass.found(f"log: the file that begins at {gap} is missing")
     for first, size in sorted(sizes.items()):
         # The last one may be being made.
-        is_new = look.running and first == max(sizes) and first >= look.stop
+        is_new = this_pass.running and first == max(sizes) and first >= this_pass.stop
         if size != size_bytes and not is_new:
-            look.found(f"log: file {first} has {size} bytes, not {size_bytes}")
+            this_pass.found(f"log: file {first} has {size} bytes, not {size_bytes}")
 
 
-def _verify_log(look: _Look, progress: Progress) -> None:
-    verdict = look.verdict
+def _verify_log(this_pass: _Pass, progress: Progress) -> None:
+    verdict = this_pass.verdict
     limit_ms = None
-    if look.running and look.checkpoint.derived is None:
+    if this_pass.running and this_pass.checkpoint.derived is None:
         # RocketMQ has it open, whose checkpoint only has times.
-        limit_ms = look.checkpoint.safe_time_ms
-    stop = look.stop if look.running else _ENDLESS
-    for record, fields in look.directory.records(progress, look.found, stop=stop):
+        limit_ms = this_pass.checkpoint.safe_time_ms
+    stop = this_pass.stop if this_pass.running else _ENDLESS
+    for record, fields in this_pass.directory.records(progress, this_pass.found, stop=stop):
         log_offset, size_bytes = fields[commit_log.LOG_OFFSET], fields[commit_log.SIZE]
         if limit_ms is not None and fields[commit_log.STORE_TIME] > limit_ms:
-            look.stop = log_offset
+            this_pass.stop = log_offset
             break
         verdict.messages += 1
         verdict.log_bytes += len(record)
         verdict.end_log_offset = log_offset + size_bytes
-        if log_offset >= look.stop:
+        if log_offset >= this_pass.stop:
             continue
         topic, sys_flag = fields[commit_log.TOPIC], fields[commit_log.SYS_FLAG]
         if dispatch.has_queue_entry(sys_flag):
-            queue = look.expected.setdefault((topic, fields[commit_log.QUEUE_ID]), {})
+            queue = this_pass.expected.setdefault((topic, fields[commit_log.QUEUE_ID]), {})
             queue[fields[commit_log.QUEUE_OFFSET]] = (log_offset, size_bytes)
         keys = dispatch.index_keys(fields[commit_log.PROPERTIES], sys_flag)
         if keys:
             hashes = {dispatch.key_hash(topic, key) for key in keys}
-            look.filed[log_offset] = (fields[commit_log.STORE_TIME], hashes)
+            this_pass.filed[log_offset] = (fields[commit_log.STORE_TIME], hashes)
 
 
 # -- queues --------------------------------------------------------------------------------------
 
 
-def _verify_queues(look: _Look) -> None:
-    there = set(look.directory.queue_names())
+def _verify_queues(this_pass: _Pass) -> None:
+    there = set(this_pass.directory.queue_names())
     gone: list[tuple[str, int]] = []
     """Queues without a file, and how many of their messages the log has."""
     queue_count = entry_count = 0
-    for topic, queue_id in sorted(there | look.expected.keys()):
-        wanted = look.expected.get((topic, queue_id), {})
+    for topic, queue_id in sorted(there | this_pass.expected.keys()):
+        wanted = this_pass.expected.get((topic, queue_id), {})
         where = f"queue {topic}/{queue_id}"
-        first, end = _verify_entries(look, topic, queue_id, wanted)
+        first, end = _verify_entries(this_pass, topic, queue_id, wanted)
         queue_count += end > 0
         entry_count += end
-        if first is None and not look.directory.has_queue_files(topic, queue_id):
+        if first is None and not this_pass.directory.has_queue_files(topic, queue_id):
             gone += [(where, len(wanted))] if wanted else []
             continue
         # What lies before the first entry belongs to a queue of that name that was deleted.
-        missing = [at for at, (place, _) in wanted.items() if first is None or place >= first]
+        missing = [
+            at for at, (log_offset, _) in wanted.items() if first is None or log_offset >= first
+        ]
         if missing:
-            look.found(
+            this_pass.found(
                 f"{where}: {len(missing)} messages of the log have no entry, the first is "
                 f"{min(missing)}",
                 f"{where}: missing",
             )
-    own = look.checkpoint.derived
+    own = this_pass.checkpoint.derived
     counted = own and (queue_count, entry_count) == (own.queue_count, own.entry_count)
-    if look.running or counted:
+    if this_pass.running or counted:
         return  # they were deleted: all entries that there should be are there
     for where, count in gone:
-        look.found(f"{where}: no file, and {count} messages in the log; a deleted topic looks so")
+        this_pass.found(
+            f"{where}: no file, and {count} messages in the log; a deleted topic looks so"
+        )
 
 
 def _verify_entries(
-    look: _Look, topic: str, queue_id: int, wanted: dict[int, Place]
+    this_pass: _Pass, topic: str, queue_id: int, wanted: dict[int, Position]
 ) -> tuple[int | None, int]:
     """Takes what has an entry out of `wanted`; the log offset of the first, and where they end."""
-    first_log_offset = min(look.directory.found.sizes, default=0)
+    first_log_offset = min(this_pass.directory.found.sizes, default=0)
     where, first, end, late = f"queue {topic}/{queue_id}", None, 0, list[int]()
-    for queue_offset, (log_offset, size_bytes, _) in look.directory.entries(topic, queue_id):
+    for queue_offset, (log_offset, size_bytes, _) in this_pass.directory.entries(topic, queue_id):
         if first is None and size_bytes != BLANK_SIZE:
             first = log_offset
-        if log_offset >= look.stop:
+        if log_offset >= this_pass.stop:
             # Written after the stop, unless an older one follows.
             late.append(queue_offset)
             continue
@@ -181,7 +186,7 @@ def _verify_entries(
         )
         for each in wrong:
             wanted.pop(each, None)
-            look.found(f"{where}: entry {each} leads to no message of this queue")
+            this_pass.found(f"{where}: entry {each} leads to no message of this queue")
         late.clear()
     return first, end
 
@@ -189,70 +194,70 @@ def _verify_entries(
 # -- index ---------------------------------------------------------------------------------------
 
 
-def _verify_index(look: _Look) -> None:
-    directory = look.directory
+def _verify_index(this_pass: _Pass) -> None:
+    directory = this_pass.directory
     files = directory.index_files()
     known = {file.path.name for file in files}
     for name in directory.disk.names(directory.config.index_directory):
         if name not in known:
-            look.found(f"index: file {name} has a size of its own")
-    seen: set[Place] = set()
-    bounds: list[Place] = []
+            this_pass.found(f"index: file {name} has a size of its own")
+    seen: set[Position] = set()
+    bounds: list[Position] = []
     for file in files:
         if not file.plausible:
-            look.found(f"index: file {file.path.name} has an impossible header")
+            this_pass.found(f"index: file {file.path.name} has an impossible header")
             return
         try:
-            _verify_items(look, file, seen)
+            _verify_items(this_pass, file, seen)
         finally:
             file.unmap()
         if file.count > 1:
             bounds.append((file.begin_log_offset, file.end_log_offset))
-    # Behind the last item the index may lag, for it is derived; before the first it was off.
+    # The index may lag behind the log; before its first item it was switched off.
     missing = [
         log_offset
-        for log_offset, (_, hashes) in look.filed.items()
+        for log_offset, (_, hashes) in this_pass.filed.items()
         if bounds
         and bounds[0][0] <= log_offset <= bounds[-1][1]
         and any((log_offset, hashed) not in seen for hashed in hashes)
     ]
     if missing:
-        look.found(
+        this_pass.found(
             f"index: keys of {len(missing)} messages are not filed, the first lies at log "
             f"offset {min(missing)}",
             "index: missing",
         )
 
 
-def _verify_items(look: _Look, file: IndexFile, seen: set[Place]) -> None:
+def _verify_items(this_pass: _Pass, file: IndexFile, seen: set[Position]) -> None:
     """Each item must name a message with such a key and time, and be on its slot's chain."""
-    first_log_offset = min(look.directory.found.sizes, default=0)
+    first_log_offset = min(this_pass.directory.found.sizes, default=0)
     newest: dict[int, int] = {}
     late = list[int]()
     for number, (hashed, log_offset, seconds, previous) in file.items():
-        if log_offset >= look.stop:
+        if log_offset >= this_pass.stop:
             late.append(number)
             continue
         where = f"index: item {number} of file {file.path.name}"
         for each in late:
-            look.found(f"index: item {each} of file {file.path.name} is behind a newer one")
+            this_pass.found(f"index: item {each} of file {file.path.name} is behind a newer one")
         late.clear()
         slot = hashed % file.slot_count
         if previous != newest.get(slot, 0):
-            look.found(f"{where} is not on the chain of its slot")
+            this_pass.found(f"{where} is not on the chain of its slot")
         newest[slot] = number
         if log_offset < first_log_offset:
             continue
-        store_time_ms, hashes = look.filed.get(log_offset, (0, set[int]()))
+        store_time_ms, hashes = this_pass.filed.get(log_offset, (0, set[int]()))
         if hashed not in hashes:
-            look.found(f"{where} leads to {log_offset}, where no message has such a key")
+            this_pass.found(f"{where} leads to {log_offset}, where no message has such a key")
         elif number > 1 and seconds != max((store_time_ms - file.begin_time_ms) // 1000, 0):
             # RocketMQ reckons the first item of a file from the end of the file before it.
-            look.found(f"{where} has not the time of its message at {log_offset}")
+            this_pass.found(f"{where} has not the time of its message at {log_offset}")
         seen.add((log_offset, hashed))
     for slot, number in newest.items():
         if _newest_below(file, slot, number) != number:
-            look.found(f"index: slot {slot} of file {file.path.name} is not at its newest")
+            this_pass.found(f"index: slot {slot} of file {file.path.name} is not at its newest")
 
 
 def _newest_below(file: IndexFile, slot: int, number: int) -> int:
