@@ -1,4 +1,4 @@
-"""Parked pulls: woken by queue, by time, by the end of their connection."""
+"""Parked pulls: woken by queue, by time, by a closed connection."""
 
 from tianzhou.broker.longpoll.parked_pulls import SLOT_MS, ParkedPulls
 
@@ -31,7 +31,7 @@ def test_time_runs_out_at_the_deadline_and_not_before() -> None:
     assert len(pulls) == 0
 
 
-def test_the_end_of_a_connection_ends_its_pulls() -> None:
+def test_a_closed_connection_removes_its_pulls() -> None:
     pulls = ParkedPulls[str, str]()
     for queue in (QUEUE, OTHER):
         pulls.park("gone", queue, 0, 1000, "r")
@@ -43,7 +43,7 @@ def test_the_end_of_a_connection_ends_its_pulls() -> None:
     assert len(pulls) == 1
 
 
-def test_the_sweep_finds_queues_that_have_what_is_waited_for() -> None:
+def test_the_sweep_finds_queues_with_messages_for_parked_pulls() -> None:
     pulls = ParkedPulls[str, str]()
     pulls.park("c", QUEUE, 5, 1000, "r")
     pulls.park("c", QUEUE, 3, 1000, "r")
@@ -52,7 +52,7 @@ def test_the_sweep_finds_queues_that_have_what_is_waited_for() -> None:
     assert pulls.overdue_queues(ends.__getitem__) == [QUEUE]
 
 
-def test_at_the_stop_everyone_is_let_go() -> None:
+def test_all_pulls_are_removed_at_the_stop() -> None:
     pulls = ParkedPulls[str, int]()
     for number in range(5):
         pulls.park("c", ("t", number % 2), 0, 1000 * number, number)

@@ -51,18 +51,18 @@ def point(**changes: object) -> Checkpoint:
         ({"n": 2}, (100, 101)),
     ],
 )
-def test_a_checkpoint_names_what_is_open(
+def test_a_checkpoint_has_its_unacknowledged_messages(
     changes: dict[str, object], queue_offsets: tuple[int, ...]
 ) -> None:
     assert point(**changes) == Checkpoint(POPPED, 1000, queue_offsets)
 
 
-def test_its_messages_are_in_flight_as_ours_are() -> None:
+def test_its_messages_become_in_flight_rows() -> None:
     assert point(n=1).rows() == [InFlight(100, 5000, 1000)]
     assert point().visible_ms == 6000
 
 
-def test_acknowledgements_of_all_forms() -> None:
+def test_acknowledgements_of_all_formats() -> None:
     assert ack("ack", ao=101) == Acks(POPPED, (101,))
     assert ack("bAck", aol=[100, 105], ao=0) == Acks(POPPED, (100, 105))
     spelled_out = {
@@ -80,12 +80,12 @@ def test_other_messages_are_no_checkpoint_records() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{", b"{}", checkpoint(n=300), checkpoint(c=""), checkpoint(so="x")]
 )
-def test_a_record_that_makes_no_sense_is_refused(body: bytes) -> None:
+def test_an_invalid_record_is_rejected(body: bytes) -> None:
     with pytest.raises(BodyError):
         parse_checkpoint_record("ck", body)
 
 
-def test_what_nobody_acknowledged_is_named_once_after_its_time() -> None:
+def test_unacknowledged_messages_are_returned_once_after_their_time() -> None:
     queue = CheckpointQueue(0)
     queue.add(0, point())
     queue.add(1, ack("ack", ao=101))
@@ -95,7 +95,7 @@ def test_what_nobody_acknowledged_is_named_once_after_its_time() -> None:
     assert queue.take_due(10**12) == []
 
 
-def test_an_acknowledged_pop_leaves_nothing_open() -> None:
+def test_an_acknowledged_pop_has_no_messages_left() -> None:
     queue = CheckpointQueue(0)
     queue.add(0, point())
     queue.add(1, ack("bAck", aol=[100, 101, 105]))
@@ -103,7 +103,7 @@ def test_an_acknowledged_pop_leaves_nothing_open() -> None:
     assert done.queue_offsets == ()
 
 
-def test_records_are_done_with_up_to_the_first_open_one() -> None:
+def test_records_are_processed_up_to_the_first_pending_one() -> None:
     queue = CheckpointQueue(7)
     assert queue.done_offset == 6
     queue.add(7, point(it=90_000))

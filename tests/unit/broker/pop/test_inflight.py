@@ -1,4 +1,4 @@
-"""What is in flight: the table, and the file that remembers it."""
+"""The in-flight table, and its file."""
 
 import sqlite3
 from pathlib import Path
@@ -18,7 +18,7 @@ def popped(count: int, at_ms: int = 0, wait_ms: int = 10, first: int = 0) -> Cha
     return Change(KEY, first + count, put=rows)
 
 
-def test_times_of_acknowledged_messages_do_not_pile_up() -> None:
+def test_heap_entries_of_acknowledged_messages_are_removed() -> None:
     table = PopTable()
     for at in range(10_000):
         table.apply(popped(1, wait_ms=60_000, first=at), START)
@@ -31,7 +31,7 @@ def test_times_of_acknowledged_messages_do_not_pile_up() -> None:
     assert table.take_due(1, 10) == [(KEY, InFlight(10_000, 0, 1))]
 
 
-def test_a_message_is_due_once_though_its_time_was_set_twice_to_the_same() -> None:
+def test_a_message_whose_time_is_set_twice_is_due_once() -> None:
     table = PopTable()
     table.apply(popped(1), START)
     same = table.prolonged(KEY, InFlight(0, 0, 10), START, 10)
@@ -42,7 +42,7 @@ def test_a_message_is_due_once_though_its_time_was_set_twice_to_the_same() -> No
     assert table.take_due(10, 10) == [(KEY, InFlight(0, 0, 10))]
 
 
-def test_what_is_acknowledged_while_it_is_revived_is_dropped_once() -> None:
+def test_a_message_acknowledged_while_it_is_revived_is_dropped_once() -> None:
     table = PopTable()
     table.apply(popped(2), START)
     due = table.take_due(10, 10)
@@ -52,7 +52,7 @@ def test_what_is_acknowledged_while_it_is_revived_is_dropped_once() -> None:
     assert table.dropped(due) == [Change(KEY, 2, drop=(1,))]
 
 
-def test_a_place_that_is_gone_is_as_new() -> None:
+def test_a_removed_queue_starts_empty() -> None:
     table = PopTable()
     table.apply(popped(3), START)
     table.apply(Change(KEY, 0, gone=True), START)
@@ -62,7 +62,7 @@ def test_a_place_that_is_gone_is_as_new() -> None:
     assert table.take_due(10**6, 10) == []
 
 
-def test_the_file_remembers_and_forgets(tmp_path: Path) -> None:
+def test_changes_survive_reopening_the_file(tmp_path: Path) -> None:
     path = tmp_path / "i.sqlite"
     index, table = PopIndex.open(path), PopTable()
     batch = table.next_batch(Key("g", "t", 1), [4, 5], "try-1", 100, 50)
@@ -102,7 +102,7 @@ def test_a_write_that_fails_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense" * 500, b"SQLite format 3\0" + bytes(100)])
-def test_a_file_that_cannot_be_read_is_begun_anew(tmp_path: Path, content: bytes) -> None:
+def test_an_unreadable_file_is_replaced(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "i.sqlite"
     path.write_bytes(content)
     index = PopIndex.open(path)
@@ -111,7 +111,7 @@ def test_a_file_that_cannot_be_read_is_begun_anew(tmp_path: Path, content: bytes
     index.close()
 
 
-def test_a_file_of_another_version_or_with_an_odd_batch_is_begun_anew(tmp_path: Path) -> None:
+def test_a_file_of_another_version_or_with_an_invalid_batch_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "i.sqlite"
     for damage in ("PRAGMA user_version = 9", "UPDATE places SET batch = 'odd'"):
         index = PopIndex.open(path)

@@ -1,4 +1,4 @@
-"""Popped messages at work: what a start makes of its files, and reviving when things go wrong."""
+"""Popped messages: loading the index at a start, and reviving despite failures."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ SETTINGS: dict[str, object] = {
 
 @dataclass
 class Bench:
-    """The parts around `Pops`, without a broker."""
+    """The dependencies of `Pops`, without a broker."""
 
     root: Path
     store: MessageStore
@@ -82,7 +82,7 @@ class Bench:
         )  # fmt: skip
 
     def noted(self, *changes: Change) -> None:
-        """Have the index hold something when it is opened next."""
+        """Write to the index before it is opened next."""
         index = PopIndex.open(self.root / "pop" / "inflight.sqlite")
         index.write(changes)
         index.close()
@@ -116,7 +116,7 @@ async def running(pops: Pops) -> AsyncGenerator[None]:
 
 
 async def until(look: Callable[[], object]) -> None:
-    """Look until something true is seen."""
+    """Poll until the condition holds."""
     deadline_s = time.monotonic() + DEADLINE_S
     while True:
         seen = look()
@@ -129,8 +129,8 @@ async def until(look: Callable[[], object]) -> None:
 # -- what a start makes of its files ---------------------------------------------------------------
 
 
-async def test_nothing_behind_the_end_of_the_log_counts_as_popped(bench: Bench) -> None:
-    """A power cut took the end of the log."""
+async def test_messages_beyond_the_end_of_the_log_are_not_popped(bench: Bench) -> None:
+    """A power cut truncated the log."""
     bench.send(b"a", b"b", b"c")
     rows = tuple(InFlight(at, NOW_MS, 1000) for at in (1, 2, 7))
     bench.noted(Change(KEY, 9, put=rows))
@@ -144,8 +144,8 @@ async def test_nothing_behind_the_end_of_the_log_counts_as_popped(bench: Bench) 
     await pops.stop()
 
 
-async def test_what_is_committed_is_not_popped_again(bench: Bench) -> None:
-    """The index is older than the offsets: a power cut, or another broker had the store."""
+async def test_committed_messages_are_not_popped_again(bench: Bench) -> None:
+    """The index is older than the offsets: a power cut, or another broker used the store."""
     bench.send(b"a", b"b", b"c", b"d")
     bench.noted(Change(KEY, 2, put=(InFlight(0, NOW_MS, 1), InFlight(1, NOW_MS, 1))))
     bench.offsets.commit(*KEY, 3)
@@ -186,7 +186,7 @@ def ack_of(start_offset: int, queue_offset: int, pop_time_ms: int) -> bytes:
     return json.dumps(note).encode()
 
 
-async def test_what_rocketmq_handed_out_and_nobody_acknowledged_comes_again(bench: Bench) -> None:
+async def test_unacknowledged_messages_of_rocketmq_are_redelivered(bench: Bench) -> None:
     bench.send(b"a", b"b", b"c", b"d")
     bench.offsets.commit(*KEY, 3)
     long_ago_ms = NOW_MS - 60_000
@@ -208,7 +208,7 @@ async def test_what_rocketmq_handed_out_and_nobody_acknowledged_comes_again(benc
     assert bench.bodies(RETRY)[2] == b"c", "what the group has not come to is popped anyway"
 
 
-async def test_notes_wait_for_acknowledgements_that_the_timer_has_not_delivered(
+async def test_checkpoints_wait_for_acknowledgements_in_the_timer(
     bench: Bench,
 ) -> None:
     bench.send(b"a", b"b")
@@ -227,7 +227,7 @@ async def test_notes_wait_for_acknowledgements_that_the_timer_has_not_delivered(
 
 
 async def test_messages_that_were_popped_here_meanwhile_keep_their_order(bench: Bench) -> None:
-    """The group is done up to the first message that anybody has."""
+    """The committed offset is the first message in flight."""
     bench.send(*(b"%d" % number for number in range(6)))
     bench.offsets.commit(*KEY, 4)
     bench.send(check_point(1, 2, NOW_MS - 60_000, 1000), topic=NOTES, text="TAGS\x01ck\x02")
@@ -243,7 +243,7 @@ async def test_messages_that_were_popped_here_meanwhile_keep_their_order(bench: 
 # -- reviving --------------------------------------------------------------------------------------
 
 
-async def test_what_is_due_is_stored_again_once(bench: Bench) -> None:
+async def test_a_due_message_is_stored_again_once(bench: Bench) -> None:
     bench.send(b"a", b"b")
     pops = bench.pops()
     pops.apply([Change(KEY, 2, put=(InFlight(0, NOW_MS, 0), InFlight(1, NOW_MS, 60_000)))])
@@ -258,7 +258,7 @@ async def test_what_is_due_is_stored_again_once(bench: Bench) -> None:
     assert bench.bodies(RETRY) == [b"a"], "it is not revived by the next run"
 
 
-async def test_a_message_that_the_log_has_lost_is_let_go(
+async def test_a_message_that_the_log_has_deleted_is_dropped(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.send(b"a")
@@ -271,7 +271,7 @@ async def test_a_message_that_the_log_has_lost_is_let_go(
     assert "1 were not acknowledged and cannot be redelivered" in caplog.text
 
 
-async def test_a_store_that_refuses_is_tried_again_and_nothing_is_lost(
+async def test_a_refused_append_is_retried_and_no_message_is_lost(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.send(b"a", b"b", b"c")
@@ -309,7 +309,7 @@ async def test_rows_stay_until_the_retry_topic_is_saved(bench: Bench) -> None:
     assert set(bench.bodies(RETRY)) == {b"a"}
 
 
-async def test_properties_without_room_for_more_are_kept_as_they_are(bench: Bench) -> None:
+async def test_properties_without_space_for_more_are_stored_unchanged(bench: Bench) -> None:
     text = properties.encode({"k": "v" * 32_700})
     bench.send(b"a", text=text)
     pops = bench.pops()

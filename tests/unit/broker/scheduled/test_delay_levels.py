@@ -1,4 +1,4 @@
-"""Delay levels: what is redirected, when it is due, what it looks like then, and its file."""
+"""Delay levels: redirects, due times, deliveries and the file."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def redirected(found: dict[str, str], sys_flag: int = 0) -> Draft | None:
     return delayed(draft(found, sys_flag), found, len(LEVELS_MS))
 
 
-def test_a_delayed_message_waits_in_the_queue_of_its_level() -> None:
+def test_a_delayed_message_is_stored_in_the_queue_of_its_level() -> None:
     instead = redirected({"DELAY": "2", "TAGS": "a", "TIMER_DELAY_SEC": "9"})
     assert instead is not None
     assert (instead.topic, instead.queue_id) == (SCHEDULE_TOPIC, 1)
@@ -41,7 +41,7 @@ def test_a_delayed_message_waits_in_the_queue_of_its_level() -> None:
 
 
 @pytest.mark.parametrize("state", [sysflag.TRANSACTION_PREPARED, sysflag.TRANSACTION_ROLLBACK])
-def test_what_is_not_delivered_is_not_delayed(state: int) -> None:
+def test_undeliverable_messages_are_not_delayed(state: int) -> None:
     assert redirected({"DELAY": "1"}, sys_flag=state) is None
 
 
@@ -55,17 +55,17 @@ def test_without_a_level_nothing_changes(found: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "1.5", "٣", "9" * 30, "--1"])
-def test_a_level_that_is_no_number_is_refused(text: str) -> None:
+def test_a_level_that_is_no_number_is_rejected(text: str) -> None:
     with pytest.raises(RequestError, match="not a number"):
         level_of({"DELAY": text})
 
 
-def test_without_any_levels_delays_are_refused() -> None:
+def test_without_levels_delays_are_rejected() -> None:
     with pytest.raises(RequestError, match="messageDelayLevel"):
         delayed(draft({"DELAY": "1"}), {"DELAY": "1"}, 0)
 
 
-def test_a_clock_that_was_set_back_does_not_hold_messages_for_ever() -> None:
+def test_messages_are_due_after_a_clock_was_set_back() -> None:
     assert due_time_ms(6000, now_ms=5500, delay_ms=1000) == 6000
     assert due_time_ms(6500, now_ms=5500, delay_ms=1000) == 6500
     assert due_time_ms(6501, now_ms=5500, delay_ms=1000) == 5500
@@ -79,13 +79,13 @@ def test_a_clock_that_was_set_back_does_not_hold_messages_for_ever() -> None:
         {"REAL_TOPIC": "RMQ_SYS_TRANS_HALF_TOPIC", "REAL_QID": "0"},
     ],
 )  # fmt: skip
-def test_a_message_for_nowhere_is_no_message(found: dict[str, str]) -> None:
+def test_a_message_without_a_real_queue_is_invalid(found: dict[str, str]) -> None:
     with pytest.raises(RecordError):
         delay_levels.real_queue(found)
 
 
 class Refusing(MessageStore):
-    """A store that takes nothing for some topic while it is told to."""
+    """A store that can refuse appends to a topic."""
 
     refused_topic = ""
 
@@ -107,7 +107,7 @@ def store(tmp_path: Path) -> Refusing:
 
 
 def rest(delays: DelayLevels) -> None:
-    """Turns until nothing is left to do; one does as much as fits its time."""
+    """Run slices until nothing is left to do."""
     for _ in range(100):
         if delays.run_slice(11_000) is None:
             return
@@ -119,7 +119,7 @@ def bodies(store: MessageStore, topic: str = "t", queue_id: int = 3) -> list[byt
     return [decode_record(record).body for record in read.records]
 
 
-def test_a_refused_delivery_is_tried_again_and_nothing_is_lost(store: Refusing) -> None:
+def test_a_refused_delivery_is_retried_and_no_message_is_lost(store: Refusing) -> None:
     delays = DelayLevels(store, LEVELS_MS)
     for _ in range(3):
         instead = redirected({"DELAY": "1"})
@@ -151,7 +151,7 @@ def test_a_record_that_cannot_be_delivered_does_not_stop_the_level(
     store.close()
 
 
-def test_a_turn_ends_with_its_time_and_the_levels_take_turns(store: Refusing) -> None:
+def test_a_slice_ends_in_time_and_levels_alternate(store: Refusing) -> None:
     delays = DelayLevels(store, LEVELS_MS, slice_s=lambda: -1.0)
     for level in ("1", "1", "2", "2"):
         instead = redirected({"DELAY": level})
@@ -164,7 +164,7 @@ def test_a_turn_ends_with_its_time_and_the_levels_take_turns(store: Refusing) ->
     store.close()
 
 
-def test_messages_of_a_level_that_is_gone_from_the_settings_still_come(store: Refusing) -> None:
+def test_messages_of_a_removed_level_are_delivered(store: Refusing) -> None:
     instead = redirected({"DELAY": "2"})
     assert instead is not None
     store.append(instead)
@@ -177,7 +177,7 @@ def test_messages_of_a_level_that_is_gone_from_the_settings_still_come(store: Re
 
 
 @pytest.mark.parametrize("at", [-5, 99])
-def test_progress_outside_its_queue_is_brought_back(
+def test_an_offset_outside_its_queue_is_corrected(
     store: Refusing, at: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     delays = DelayLevels(store, LEVELS_MS)
@@ -191,7 +191,7 @@ def test_progress_outside_its_queue_is_brought_back(
     store.close()
 
 
-def test_the_file_of_both_versions_is_read_and_others_parts_are_kept(
+def test_files_of_both_versions_are_read_and_unknown_keys_are_preserved(
     store: Refusing, tmp_path: Path
 ) -> None:
     path = tmp_path / "delayOffset.json"
@@ -217,7 +217,7 @@ def test_the_file_of_both_versions_is_read_and_others_parts_are_kept(
     store.close()
 
 
-def test_a_file_of_something_else_is_refused(store: Refusing) -> None:
+def test_a_file_with_other_content_is_rejected(store: Refusing) -> None:
     with pytest.raises(BodyError):
         DelayLevels(store, LEVELS_MS).load({"offsetTable": {"one": "two"}})
     store.close()

@@ -1,4 +1,4 @@
-"""The timer: rules of its properties, and what it does when index, log or store are in trouble."""
+"""The timer: its properties, and failures of index, log and store."""
 
 import base64
 import sqlite3
@@ -53,7 +53,7 @@ def redirected(found: dict[str, str], sys_flag: int = 0) -> Draft | None:
         ({"TIMER_DELIVER_MS": "1", "TIMER_DELAY_MS": "7", "TIMER_DELAY_SEC": "1"}, NOW_MS + 999),
     ],
 )
-def test_a_timed_message_waits_in_the_timer_topic(found: dict[str, str], out_ms: int) -> None:
+def test_a_timed_message_is_stored_in_the_timer_topic(found: dict[str, str], out_ms: int) -> None:
     instead = redirected(found)
     assert instead is not None
     assert (instead.topic, instead.queue_id) == (TIMER_TOPIC, 0)
@@ -70,7 +70,7 @@ def test_a_timed_message_waits_in_the_timer_topic(found: dict[str, str], out_ms:
         {"TIMER_DELAY_SEC": "9", "TIMER_OUT_MS": "5"},
     ],
 )  # fmt: skip
-def test_what_need_not_wait_stays_as_it_is(found: dict[str, str]) -> None:
+def test_a_message_without_a_delay_is_unchanged(found: dict[str, str]) -> None:
     before = dict(found)
     assert redirected(found) is None
     assert found == before
@@ -81,24 +81,24 @@ def test_a_half_message_is_not_timed() -> None:
 
 
 @pytest.mark.parametrize("text", ["soon", "1e3", str(2**63), "9" * 40])
-def test_a_time_that_is_no_number_is_refused(text: str) -> None:
+def test_a_time_that_is_no_number_is_rejected(text: str) -> None:
     with pytest.raises(RequestError, match="not a number"):
         redirected({"TIMER_DELAY_MS": text})
 
 
-def test_a_delay_of_exactly_the_most_is_taken() -> None:
+def test_the_maximum_delay_is_accepted() -> None:
     assert redirected({"TIMER_DELAY_SEC": "3600"}) is not None
     with pytest.raises(RequestError, match="timerMaxDelaySec"):
         redirected({"TIMER_DELAY_MS": "3600001"})
 
 
-def test_properties_leave_room_for_what_is_added_later() -> None:
+def test_properties_leave_space_for_later_additions() -> None:
     fits = 32_767 - len("a\x01\x02")
     with pytest.raises(RequestError, match="properties"):
         redirected({"a": "x" * (fits - 120), "TIMER_DELAY_SEC": "9"})
 
 
-def test_a_handle_names_topic_broker_time_and_key() -> None:
+def test_a_handle_contains_topic_broker_time_and_key() -> None:
     found = {"TIMER_DELAY_MS": "100", "UNIQ_KEY": "u"}
     assert redirected(found) is not None
     text = handle_of(found, "broker-a")
@@ -115,7 +115,7 @@ def test_without_a_key_there_is_no_handle(missing: str) -> None:
     assert handle_of(found, "b") is None
 
 
-def test_a_record_without_a_time_is_no_waiting_message() -> None:
+def test_a_record_without_a_time_is_not_indexed() -> None:
     with pytest.raises(RecordError):
         timer_rules.due_ms({}, 5)
 
@@ -124,7 +124,7 @@ def test_a_record_without_a_time_is_no_waiting_message() -> None:
 
 
 class Bench:
-    """A timer on a store, with a clock of its own."""
+    """A timer on a store, with its own clock."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -153,7 +153,7 @@ class Bench:
         self.store.append(instead)
 
     def rest(self) -> int | None:
-        """Turns until there is nothing to do now; when the next is wanted."""
+        """Run slices until nothing is left to do; returns when the next is needed."""
         for _ in range(100):
             wanted = self.timer.run_slice(self.now_ms)
             if wanted is None or wanted > self.now_ms:
@@ -173,7 +173,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     it.store.close()
 
 
-def test_it_wants_its_next_turn_when_the_first_is_due(bench: Bench) -> None:
+def test_the_next_slice_is_needed_when_the_first_message_is_due(bench: Bench) -> None:
     bench.send(b"b", 500)
     bench.send(b"a", 300)
     assert bench.rest() == NOW_MS + 300
@@ -221,9 +221,7 @@ def test_when_the_index_cannot_be_written_nothing_is_delivered_again(bench: Benc
     assert index.count() == index.waiting_count == 0
 
 
-def test_an_index_that_turns_out_damaged_is_made_again(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_index_is_rebuilt(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.send(b"a", 10)
     bench.rest()
 
@@ -239,8 +237,8 @@ def test_an_index_that_turns_out_damaged_is_made_again(
     assert "malformed" in caplog.text
 
 
-def test_an_index_that_knew_more_than_the_log_is_made_again(bench: Bench) -> None:
-    """A power cut took the end of the log, and with it what had been delivered."""
+def test_an_index_newer_than_the_log_is_rebuilt(bench: Bench) -> None:
+    """A power cut truncated the log, and with it what had been delivered."""
     bench.send(b"a", 10)
     bench.rest()
     saved = encode_checkpoint(bench.timer.progress(bench.now_ms))
@@ -262,7 +260,7 @@ def test_an_index_that_knew_more_than_the_log_is_made_again(bench: Bench) -> Non
     assert bench.bodies() == [b"a"]
 
 
-def test_after_rocketmq_had_the_store_its_own_progress_counts(bench: Bench) -> None:
+def test_after_rocketmq_used_the_store_its_progress_counts(bench: Bench) -> None:
     for number, delay_ms in enumerate((10, 20, 90_000)):
         bench.send(b"%d" % number, delay_ms)
     bench.rest()
@@ -277,7 +275,7 @@ def test_after_rocketmq_had_the_store_its_own_progress_counts(bench: Bench) -> N
     assert bench.bodies() == [b"2"]
 
 
-def test_records_of_the_topic_that_are_no_messages_are_left_out(
+def test_invalid_records_of_the_topic_are_left_out(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.store.append(Draft(TIMER_TOPIC, 0, b"?", "a\x01b\x02", 0, HOST, HOST))
@@ -288,7 +286,7 @@ def test_records_of_the_topic_that_are_no_messages_are_left_out(
     assert "message 0 cannot be delivered" in caplog.text
 
 
-def test_only_what_waits_long_is_stored_anew(bench: Bench) -> None:
+def test_only_messages_pending_for_long_are_rolled(bench: Bench) -> None:
     bench.send(b"old", 10 * DAY_MS)
     bench.now_ms += DAY_MS // 2
     bench.send(b"young", 10 * DAY_MS)
@@ -300,7 +298,7 @@ def test_only_what_waits_long_is_stored_anew(bench: Bench) -> None:
     assert bench.timer.index.first_due_ms() == NOW_MS + 10 * DAY_MS
 
 
-def test_recalls_find_their_message_among_many(tmp_path: Path) -> None:
+def test_a_recall_finds_its_message_among_many(tmp_path: Path) -> None:
     index = TimerIndex.open(tmp_path / "i.sqlite")
     index.add(Waiting(1000 + n % 5, n, n * 100, timer_rules.key_hash(f"t+{n}")) for n in range(50))
     assert index.recall(Recall(1003, timer_rules.key_hash("t+33"))) == 1
@@ -312,7 +310,7 @@ def test_recalls_find_their_message_among_many(tmp_path: Path) -> None:
     index.close()
 
 
-def test_an_index_of_another_version_is_begun_anew(tmp_path: Path) -> None:
+def test_an_index_of_another_version_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "i.sqlite"
     first = TimerIndex.open(path)
     first.add([Waiting(1, 2, 3, 4)])
@@ -325,13 +323,13 @@ def test_an_index_of_another_version_is_begun_anew(tmp_path: Path) -> None:
     again.close()
 
 
-def test_an_index_that_cannot_be_made_says_so(tmp_path: Path) -> None:
+def test_an_index_that_cannot_be_created_raises(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="timer index"):
         TimerIndex.open(tmp_path / "file" / "i.sqlite")
 
 
-def test_a_timercheck_of_too_few_bytes_is_none() -> None:
+def test_a_short_timercheck_is_ignored() -> None:
     assert decode_checkpoint(b"short") is None
     assert len(encode_checkpoint(TimerCheckpoint())) == 4096
 
@@ -339,7 +337,7 @@ def test_a_timercheck_of_too_few_bytes_is_none() -> None:
 # -- figures ---------------------------------------------------------------------------------------
 
 
-def test_figures_tell_how_far_the_timer_is(bench: Bench) -> None:
+def test_statistics_of_the_timer(bench: Bench) -> None:
     for number in range(4):
         bench.send(b"%d" % number, 10_000)
     bench.send(b"later", DAY_MS)
@@ -360,7 +358,7 @@ def test_figures_tell_how_far_the_timer_is(bench: Bench) -> None:
     }  # fmt: skip
 
 
-def test_the_count_of_waiting_messages_survives_a_restart(tmp_path: Path) -> None:
+def test_the_count_of_pending_messages_survives_a_restart(tmp_path: Path) -> None:
     index = TimerIndex.open(tmp_path / "i.sqlite")
     index.add([Waiting(1, 2, 3, 4), Waiting(1, 2, 3, 4), Waiting(5, 6, 7, 8)])
     assert index.waiting_count == 2
@@ -374,7 +372,7 @@ def test_the_count_of_waiting_messages_survives_a_restart(tmp_path: Path) -> Non
     again.close()
 
 
-def test_a_pace_is_that_of_the_last_seconds() -> None:
+def test_a_rate_covers_the_last_seconds() -> None:
     pace = RateMeter()
     assert pace.rate(0, 0) == 0.0
     for second in range(1, 31):

@@ -1,4 +1,4 @@
-"""Statistics over time: counters and moments in, sums and rates out."""
+"""Statistics over time: counters and times in, sums and rates out."""
 
 from datetime import datetime
 
@@ -25,7 +25,7 @@ def started(now_ms: int = NOON_MS, *, detailed: bool = True) -> tuple[Stats, His
 # -- series ----------------------------------------------------------------------------------------
 
 
-def test_a_series_keeps_a_minute_an_hour_and_a_day() -> None:
+def test_a_series_covers_a_minute_an_hour_and_a_day() -> None:
     series = Series(NOON_MS)
     for hour in range(30):
         series.add(Amount(10, 1000, 2), steps_at(NOON_MS + hour * HOUR_MS))
@@ -130,7 +130,7 @@ def test_rates_are_over_ten_seconds_a_minute_and_ten_minutes() -> None:
     assert rates.transferred == pytest.approx((0.0, 2.5, 4.75))
 
 
-def test_a_young_broker_tells_its_rate_since_the_start() -> None:
+def test_a_new_broker_reports_its_rate_since_the_start() -> None:
     stats, history = started()
     stats.stored("t", 100, 0, 0)
     assert history.rates(NOON_MS + 5 * SECOND_MS).put == (20.0, 20.0, 20.0)
@@ -184,7 +184,7 @@ def test_a_deleted_topic_leaves_its_share_of_the_totals_only() -> None:
     assert found[MINUTE].sum == 3
 
 
-def test_thousands_of_counters_are_looked_at_in_turns() -> None:
+def test_thousands_of_counters_are_read_in_slices() -> None:
     stats, history = started()
     for number in range(30_000):
         stats.stored("t", 1, 1, 0, queue_id=number)
@@ -230,7 +230,7 @@ def test_totals_leave_out_system_topics_and_groups() -> None:
     assert (history.totals.put, history.totals.got) == (5, 3)
 
 
-def test_mornings_are_taken_at_local_midnight() -> None:
+def test_a_day_starts_at_local_midnight() -> None:
     stats, history = started()
     midnight_ms = next_midnight_ms(NOON_MS)
     assert midnight_ms == NOON_MS + 12 * HOUR_MS
@@ -246,7 +246,7 @@ def test_mornings_are_taken_at_local_midnight() -> None:
     assert history.totals.day == day_of(midnight_ms + 24 * HOUR_MS)
 
 
-def test_totals_go_on_after_a_restart() -> None:
+def test_totals_continue_after_a_restart() -> None:
     stats, history = started()
     stats.stored("t", 5, 5, 0)
     history.collect(NOON_MS)
@@ -272,7 +272,7 @@ def test_totals_that_cannot_be_read_change_nothing(found: dict[str, object]) -> 
     assert history.totals == before
 
 
-def test_news_of_the_totals_are_told_once_a_minute_and_at_midnight() -> None:
+def test_changes_of_the_totals_are_reported_once_a_minute_and_at_midnight() -> None:
     told: list[Totals] = []
     stats = Stats(started_ms=NOON_MS)
     history = History(stats, NOON_MS, cluster="C", on_totals=lambda: told.append(history.totals))

@@ -1,4 +1,4 @@
-"""Fetching what the loop will look at: from the files, in a thread, before it is looked at."""
+"""Prefetching: messages are read from disk in a thread before the event loop reads them."""
 
 import asyncio
 import os
@@ -45,7 +45,7 @@ def test_entries_and_records_are_read_from_their_files() -> None:
         assert disk.calls["read"] - before == 5
 
 
-def test_what_is_not_there_is_left_out() -> None:
+def test_missing_messages_are_left_out() -> None:
     disk = SimulatedDisk()
     with open_store(small_config(), disk) as store:
         store.append(Draft("t", 0, b"x", "", NOON_MS, BORN, HERE))
@@ -66,7 +66,7 @@ def test_what_is_not_there_is_left_out() -> None:
         assert disk.calls["read"] == before
 
 
-def test_whoever_reads_ahead_does_not_read_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefetching_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = SimulatedDisk()
     with open_store(small_config(), disk) as store:
         for _ in range(9):
@@ -127,7 +127,7 @@ def test_a_real_disk_knows_what_is_cached(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("hot_bytes", [0, 1 << 20])
-def test_old_messages_that_fall_due_soon_are_named(
+def test_old_messages_that_are_due_next_are_listed(
     hot_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tianzhou.broker.storing.disk_prefetch.HOT_BYTES", hot_bytes)
@@ -157,7 +157,7 @@ def test_old_messages_that_fall_due_soon_are_named(
         ]  # fmt: skip
 
 
-async def test_halves_are_fetched_by_a_thread_before_they_are_checked(
+async def test_halves_are_prefetched_by_a_thread_before_they_are_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = {

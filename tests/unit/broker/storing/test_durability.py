@@ -1,4 +1,4 @@
-"""Acknowledging: after the disk where that is promised, refused where it cannot keep up."""
+"""Responses to sends: after the flush where promised, rejections under overload."""
 
 import asyncio
 from pathlib import Path
@@ -28,7 +28,7 @@ def small_store(folder: Path) -> MessageStore:
     return MessageStore.open(config)
 
 
-async def test_whoever_waits_is_told_once_the_log_is_on_disk(tmp_path: Path) -> None:
+async def test_a_wait_ends_when_the_log_is_on_disk(tmp_path: Path) -> None:
     with small_store(tmp_path) as store:
         durability = Durability(store, FlushDiskType.SYNC_FLUSH, BrokerRole.ASYNC_MASTER, 10_000)
         assert durability.must_wait(wait_stored=True)
@@ -55,14 +55,14 @@ async def test_a_sync_master_has_no_slave_in_this_version(tmp_path: Path) -> Non
         assert durability.code_at_once(wait_stored=False) == ResponseCode.SUCCESS
 
 
-async def test_a_disk_that_takes_too_long_is_told_as_such(tmp_path: Path) -> None:
+async def test_a_slow_disk_gives_flush_disk_timeout(tmp_path: Path) -> None:
     with small_store(tmp_path) as store:
         durability = Durability(store, FlushDiskType.SYNC_FLUSH, BrokerRole.ASYNC_MASTER, 1)
         beyond = store.end_log_offset + 1_000_000
         assert await durability.stored(beyond) == ResponseCode.FLUSH_DISK_TIMEOUT
 
 
-async def test_a_store_that_closes_refuses_those_who_wait(tmp_path: Path) -> None:
+async def test_a_closing_store_fails_waiting_sends(tmp_path: Path) -> None:
     store = small_store(tmp_path)
     durability = Durability(store, FlushDiskType.SYNC_FLUSH, BrokerRole.ASYNC_MASTER, 10_000)
     waiting = asyncio.create_task(durability.stored(store.end_log_offset + 1_000_000))
@@ -96,7 +96,7 @@ def told(stream: bytes) -> list[Command]:
 
 
 @pytest.mark.parametrize("encoding", HeaderEncoding)
-async def test_held_answers_leave_once_the_log_is_on_disk(
+async def test_held_responses_are_sent_when_the_log_is_on_disk(
     tmp_path: Path, encoding: HeaderEncoding
 ) -> None:
     connection, transport, _ = made()
@@ -112,7 +112,7 @@ async def test_held_answers_leave_once_the_log_is_on_disk(
     connection.connection_lost(None)
 
 
-async def test_held_answers_tell_of_a_disk_that_takes_too_long(tmp_path: Path) -> None:
+async def test_held_responses_report_a_slow_disk(tmp_path: Path) -> None:
     connection, transport, _ = made()
     with small_store(tmp_path) as store:
         durability = Durability(store, FlushDiskType.SYNC_FLUSH, BrokerRole.ASYNC_MASTER, 1)
@@ -127,7 +127,7 @@ async def test_held_answers_tell_of_a_disk_that_takes_too_long(tmp_path: Path) -
     connection.connection_lost(None)
 
 
-async def test_held_answers_tell_of_a_store_that_closes(tmp_path: Path) -> None:
+async def test_held_responses_report_a_closing_store(tmp_path: Path) -> None:
     connection, transport, _ = made()
     store = small_store(tmp_path)
     durability = Durability(store, FlushDiskType.SYNC_FLUSH, BrokerRole.ASYNC_MASTER, 10_000)
@@ -147,7 +147,7 @@ async def test_held_answers_tell_of_a_store_that_closes(tmp_path: Path) -> None:
     connection.connection_lost(None)
 
 
-async def test_who_comes_late_with_an_early_place_is_let_go_too(tmp_path: Path) -> None:
+async def test_a_late_wait_for_an_early_log_offset_ends_too(tmp_path: Path) -> None:
     with small_store(tmp_path) as store:
         durability = Durability(store, FlushDiskType.SYNC_FLUSH, BrokerRole.ASYNC_MASTER, 10_000)
         ends = [store.append(DRAFT).end_log_offset for _ in range(3)]
@@ -160,7 +160,7 @@ async def test_who_comes_late_with_an_early_place_is_let_go_too(tmp_path: Path) 
 CONFIG = BrokerConfig(send_thread_pool_queue_capacity=10, os_page_cache_busy_time_out_mills=1000)
 
 
-def test_too_many_waiting_sends_are_refused_with_the_figures() -> None:
+def test_too_many_waiting_sends_are_rejected_with_the_values() -> None:
     gate = SendGate()
     gate.check(CONFIG, 0, 9)
     with pytest.raises(RequestError, match=r"10 sends wait for the disk.*Capacity is 10") as caught:
@@ -169,7 +169,7 @@ def test_too_many_waiting_sends_are_refused_with_the_figures() -> None:
     assert gate.refused_count == 1
 
 
-def test_a_stalled_append_refuses_what_queued_behind_it_and_then_no_more() -> None:
+def test_a_blocked_append_rejects_requests_queued_behind_it_only() -> None:
     gate = SendGate()
     gate.note_append(CONFIG, 5000, 5999)
     gate.check(CONFIG, 5999, 0)
@@ -180,7 +180,7 @@ def test_a_stalled_append_refuses_what_queued_behind_it_and_then_no_more() -> No
     gate.check(CONFIG, 7700, 0)
 
 
-def test_the_room_for_sends_is_what_the_check_would_let_in() -> None:
+def test_the_capacity_for_sends_agrees_with_the_check() -> None:
     gate = SendGate()
     assert gate.capacity(CONFIG, 0, 3) == 7
     assert gate.capacity(CONFIG, 0, 12) == 0

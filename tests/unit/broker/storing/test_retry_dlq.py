@@ -1,4 +1,4 @@
-"""What becomes of a message that was not handled."""
+"""Retries of failed messages, and the dead-letter queue."""
 
 import pytest
 
@@ -56,7 +56,7 @@ def test_policies(policy: GroupRetryPolicy, delays_ms: list[int | None]) -> None
     assert [policy_delay_ms(group, times) for times in range(4)] == delays_ms
 
 
-def test_a_policy_never_runs_away() -> None:
+def test_the_delay_of_a_policy_is_limited() -> None:
     group = with_policy(
         GroupRetryPolicy(kind="EXPONENTIAL", exponential=ExponentialRetryPolicy(multiplier=1000))
     )
@@ -75,10 +75,10 @@ def test_a_policy_never_runs_away() -> None:
         (Fate(dead=False, level=4, delay_ms=40_000), 39_999, {"DELAY": "4"}),
     ],
 )
-def test_how_it_waits(what: Fate, timer_max_ms: int, expected: dict[str, str]) -> None:
+def test_properties_of_the_delay(what: Fate, timer_max_ms: int, expected: dict[str, str]) -> None:
     assert wait_of(what, LEVELS_MS, timer_max_ms) == expected
 
 
-def test_the_nearest_level_is_never_shorter_if_one_is_long_enough() -> None:
+def test_the_nearest_level_is_long_enough_if_there_is_one() -> None:
     assert retry_dlq.nearest_level(2000, (9000, 3000, 1000)) == 2
     assert retry_dlq.nearest_level(99_000, (9000, 3000, 1000)) == 3

@@ -83,7 +83,7 @@ def test_a_topic_that_a_stored_message_names_is_restored() -> None:
     assert table.topics["%RETRY%g"].write_queue_count == 1
 
 
-def test_where_sending_makes_no_topics_only_those_of_groups_are_restored() -> None:
+def test_without_automatic_creation_only_topics_of_groups_are_restored() -> None:
     config = BrokerConfig(broker_name="b", auto_create_topic_enable=False)
     table = topic_table(config)
     assert not table.restore("t", 0, config)
@@ -91,7 +91,7 @@ def test_where_sending_makes_no_topics_only_those_of_groups_are_restored() -> No
     assert table.get("t") is None
 
 
-def test_a_change_moves_the_version_and_is_told_and_no_change_is_not() -> None:
+def test_only_a_change_increments_the_version_and_is_reported() -> None:
     told: list[int] = []
     table = TopicTable([], lambda: 1000, lambda: told.append(1))
     topic = TopicConfig(topic_name="t", read_queue_count=2, write_queue_count=2)
@@ -108,7 +108,7 @@ def test_a_change_moves_the_version_and_is_told_and_no_change_is_not() -> None:
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
-def test_the_topics_of_an_apache_broker_are_taken_over_and_kept(version: str) -> None:
+def test_the_topics_of_an_apache_broker_are_loaded_and_saved(version: str) -> None:
     table = topic_table(BrokerConfig(broker_name="broker-a", default_topic_queue_nums=2))
     found = load_table(APACHE / f"topics-{version}.json", lambda found: found)
     assert found is not None
@@ -127,14 +127,14 @@ def test_the_topics_of_an_apache_broker_are_taken_over_and_kept(version: str) ->
     assert set(expected) <= set(written)
 
 
-def test_what_only_another_version_knows_stays_in_the_file() -> None:
+def test_unknown_keys_are_preserved_in_the_file() -> None:
     table = topic_table()
     table.load({"dataVersion": {"counter": 5}, "topicConfigTable": {}, "future": {"a": [1]}})
     assert table.as_file()["future"] == {"a": [1]}
     assert table.data_version.counter == 5
 
 
-def test_a_wrong_table_changes_nothing() -> None:
+def test_an_invalid_table_changes_nothing() -> None:
     table = topic_table()
     before = dict(table.topics)
     with pytest.raises(BodyError, match="topics cannot be read"):
@@ -143,7 +143,7 @@ def test_a_wrong_table_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("counts", [(0, 1), (1, 0), (65_537, 1), (1, -4)])
-def test_impossible_queue_counts_are_refused(counts: tuple[int, int]) -> None:
+def test_invalid_queue_counts_are_rejected(counts: tuple[int, int]) -> None:
     with pytest.raises(RequestError, match="it must be 1 to 2048"):
         check_queue_counts(*counts)
 
@@ -152,7 +152,7 @@ def test_impossible_queue_counts_are_refused(counts: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
-def test_the_groups_of_an_apache_broker_are_taken_over_and_kept(version: str) -> None:
+def test_the_groups_of_an_apache_broker_are_loaded_and_saved(version: str) -> None:
     table = GroupTable(lambda: 1000)
     found = load_table(APACHE / f"subscriptionGroup-{version}.json", lambda found: found)
     assert found is not None
@@ -167,7 +167,7 @@ def test_the_groups_of_an_apache_broker_are_taken_over_and_kept(version: str) ->
     assert again.get("forbiddenTable") == found.get("forbiddenTable")
 
 
-def test_groups_are_made_when_they_may_be() -> None:
+def test_groups_are_created_when_allowed() -> None:
     told: list[int] = []
     table = GroupTable(lambda: 1000, lambda: told.append(1))
     assert table.find("new", auto_create=False) is None
@@ -188,7 +188,7 @@ def test_groups_are_made_when_they_may_be() -> None:
 # -- offsets ---------------------------------------------------------------------------------------
 
 
-def test_offsets_are_kept_by_topic_group_and_queue() -> None:
+def test_offsets_are_by_topic_group_and_queue() -> None:
     table = OffsetTable()
     assert table.find("g", "t", 0) == NOT_FOUND
     assert table.commit("g", "t", 0, 5) is None
@@ -200,14 +200,14 @@ def test_offsets_are_kept_by_topic_group_and_queue() -> None:
     assert at_once(table.groups_of("t")) == {"g", "h"}
 
 
-def test_going_back_is_allowed_and_told() -> None:
+def test_going_back_is_allowed_and_reported() -> None:
     table = OffsetTable()
     table.commit("g", "t", 0, 5)
     assert table.commit("g", "t", 0, 3) == 5
     assert table.find("g", "t", 0) == 3
 
 
-def test_groups_and_topics_can_be_forgotten_and_copied() -> None:
+def test_groups_and_topics_can_be_removed_and_copied() -> None:
     told: list[int] = []
     table = OffsetTable(lambda: told.append(1))
     table.commit("g", "t", 0, 5)
@@ -225,7 +225,7 @@ def test_groups_and_topics_can_be_forgotten_and_copied() -> None:
     assert len(told) == count
 
 
-def test_the_offsets_of_apache_brokers_are_taken_over() -> None:
+def test_the_offsets_of_apache_brokers_are_loaded() -> None:
     table = OffsetTable()
     found = load_table(APACHE / "consumerOffset-4.9.7.json", lambda found: found)
     assert found is not None
@@ -275,7 +275,7 @@ def test_groups_have_names_like_topics() -> None:
             validation.check_group_name(group)
 
 
-def test_the_brokers_own_topics_take_no_messages() -> None:
+def test_clients_cannot_send_to_the_brokers_own_topics() -> None:
     with pytest.raises(RequestError, match="SCHEDULE_TOPIC_XXXX is the broker's own") as caught:
         validation.check_sendable("SCHEDULE_TOPIC_XXXX")
     assert caught.value.code == ResponseCode.NO_PERMISSION
@@ -305,7 +305,7 @@ def test_permissions_are_shown_as_letters() -> None:
 # -- resets ----------------------------------------------------------------------------------------
 
 
-def test_commits_do_not_undo_a_reset_until_it_was_told() -> None:
+def test_commits_are_ignored_until_a_reset_is_received() -> None:
     changes: list[int] = []
     offsets = OffsetTable(lambda: changes.append(1))
     offsets.commit("g", "t", 0, 7)

@@ -30,7 +30,7 @@ def tags(topic: str, expression: str = "*", version: int = 1) -> Subscription:
 # -- subscriptions ---------------------------------------------------------------------------------
 
 
-def test_a_subscription_is_compiled_once_and_a_bad_one_keeps_its_problem() -> None:
+def test_a_subscription_is_compiled_once_and_an_invalid_one_has_a_problem() -> None:
     by_tags = make_subscription("t", "a || b", None, 5)
     assert (by_tags.expression_type, by_tags.is_by_tags, by_tags.version) == ("TAG", True, 5)
     assert by_tags.tags.tags == ("a", "b")
@@ -51,7 +51,7 @@ def test_a_subscription_is_compiled_once_and_a_bad_one_keeps_its_problem() -> No
 # -- consumers -------------------------------------------------------------------------------------
 
 
-def test_members_join_once_and_everyone_is_to_be_told() -> None:
+def test_members_join_once_and_all_are_notified() -> None:
     table = ConsumerTable[str]()
     first = table.heartbeat("channel 1", client("c1"), told("g", tags("t")))
     assert first is not None
@@ -67,7 +67,7 @@ def test_members_join_once_and_everyone_is_to_be_told() -> None:
     assert table.groups_of_topic("t") == {"g"}
 
 
-def test_the_newest_subscription_counts_and_topics_that_are_left_out_go() -> None:
+def test_the_newest_subscriptions_replace_the_old() -> None:
     table = ConsumerTable[str]()
     table.heartbeat("1", client("c1"), told("g", tags("t", "a", 1), tags("u")))
     assert table.heartbeat("1", client("c1"), told("g", tags("t", "b", 1), tags("u"))) is None
@@ -82,7 +82,7 @@ def test_the_newest_subscription_counts_and_topics_that_are_left_out_go() -> Non
     assert found.expression == "b"
 
 
-def test_the_last_one_to_leave_takes_the_group_along() -> None:
+def test_a_group_is_removed_with_its_last_member() -> None:
     table = ConsumerTable[str]()
     for number in (1, 2):
         table.heartbeat(f"channel {number}", client(f"c{number}"), told("g", tags("t")))
@@ -100,7 +100,7 @@ def test_the_last_one_to_leave_takes_the_group_along() -> None:
     assert table.groups == {}
 
 
-def test_silent_members_are_found_by_the_time_of_their_last_heartbeat() -> None:
+def test_members_expire_by_the_time_of_their_last_heartbeat() -> None:
     table = ConsumerTable[str]()
     table.heartbeat("old", client("c1", 1000), told("g", tags("t")))
     table.heartbeat("new", client("c2", 2000), told("g", tags("t")))
@@ -108,7 +108,7 @@ def test_silent_members_are_found_by_the_time_of_their_last_heartbeat() -> None:
     assert table.expired(3001, 2000) == ["old"]
 
 
-def test_a_broadcasting_group_has_nobody_to_tell() -> None:
+def test_a_broadcasting_group_is_not_notified() -> None:
     table = ConsumerTable[str]()
     change = table.heartbeat("1", client("c1"), told("g", tags("t"), model="BROADCASTING"))
     assert change is not None
@@ -146,7 +146,7 @@ def test_versions_alone_are_no_difference() -> None:
 # -- producers -------------------------------------------------------------------------------------
 
 
-def test_producers_come_and_go() -> None:
+def test_producers_register_and_leave() -> None:
     table = ProducerTable[str]()
     assert table.heartbeat("1", client("p1", 1000), "g")
     assert not table.heartbeat("1", client("p1", 2000), "g")

@@ -1,4 +1,4 @@
-"""Locks of queues, with values and a clock of the test's own."""
+"""Queue locks."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +19,7 @@ def test_a_queue_has_one_owner_in_a_group() -> None:
     assert locks.lock("g", "b", [ONE, TWO], 2, LIVE_MS) == [ONE]
 
 
-def test_a_lock_that_is_not_renewed_runs_out() -> None:
+def test_a_lock_that_is_not_renewed_expires() -> None:
     locks = QueueLocks()
     locks.lock("g", "a", [ONE, TWO], 0, LIVE_MS)
     assert locks.lock("g", "a", [ONE], 50_000, LIVE_MS) == [ONE]
@@ -29,7 +29,7 @@ def test_a_lock_that_is_not_renewed_runs_out() -> None:
     assert locks.owner("g", ONE, 110_001, LIVE_MS) is None
 
 
-def test_what_has_run_out_is_forgotten() -> None:
+def test_expired_locks_are_removed() -> None:
     locks = QueueLocks()
     locks.lock("g", "a", [ONE, TWO], 0, LIVE_MS)
     locks.lock("g", "a", [TWO], 30_000, LIVE_MS)

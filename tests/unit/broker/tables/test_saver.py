@@ -1,4 +1,4 @@
-"""Tables on disk: saved whole, kept twice, read from either file."""
+"""Tables on disk: atomic saves, backups, loading."""
 
 import asyncio
 from functools import partial
@@ -16,7 +16,7 @@ def read(path: Path) -> dict[str, object] | None:
     return load_table(path, lambda found: found)
 
 
-def test_a_table_comes_back_and_the_one_before_is_its_backup(tmp_path: Path) -> None:
+def test_a_saved_table_is_loaded_and_the_previous_one_is_its_backup(tmp_path: Path) -> None:
     path = tmp_path / "config" / "topics.json"
     assert read(path) is None
     save_table(path, encode_table({"a": 1}))
@@ -26,7 +26,7 @@ def test_a_table_comes_back_and_the_one_before_is_its_backup(tmp_path: Path) -> 
     assert sorted(each.name for each in path.parent.iterdir()) == ["topics.json", "topics.json.bak"]
 
 
-def test_a_damaged_table_is_set_aside_and_its_backup_is_used(tmp_path: Path) -> None:
+def test_a_damaged_table_is_renamed_and_its_backup_is_used(tmp_path: Path) -> None:
     path = tmp_path / "topics.json"
     save_table(path, b'{"a":1}')
     save_table(path, b'{"a":2}')
@@ -53,7 +53,7 @@ def test_two_damaged_files_stop_the_start(tmp_path: Path) -> None:
         read(path)
 
 
-def test_a_table_that_its_owner_cannot_read_counts_as_damaged(tmp_path: Path) -> None:
+def test_a_table_that_cannot_be_decoded_counts_as_damaged(tmp_path: Path) -> None:
     path = tmp_path / "consumerOffset.json"
     path.write_bytes(b'{"offsetTable":{"t@g":{"zero":1}}}')
     path.with_name("consumerOffset.json.bak").write_bytes(b'{"offsetTable":{"t@g":{0:7}}}')
@@ -67,7 +67,7 @@ def test_a_table_that_its_owner_cannot_read_counts_as_damaged(tmp_path: Path) ->
     assert table.find("g", "t", 0) == 7
 
 
-def test_loading_something_else_says_so() -> None:
+def test_loading_other_content_raises() -> None:
     with pytest.raises(BodyError, match="offsets cannot be read"):
         OffsetTable().load({"offsetTable": 5})
 
@@ -87,7 +87,7 @@ async def test_the_saver_writes_what_is_marked_and_nothing_else(tmp_path: Path) 
     assert second.read_bytes() == b'{"b":1}'
 
 
-async def test_a_table_that_cannot_be_saved_is_tried_again(tmp_path: Path) -> None:
+async def test_a_table_that_cannot_be_saved_is_retried(tmp_path: Path) -> None:
     folder = tmp_path / "config"
     folder.write_bytes(b"in the way")
     path = folder / "a.json"
@@ -99,7 +99,7 @@ async def test_a_table_that_cannot_be_saved_is_tried_again(tmp_path: Path) -> No
     await saver.close()
 
 
-async def test_changes_that_wait_together_share_one_save(tmp_path: Path) -> None:
+async def test_pending_changes_share_one_save(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     encoded: list[int] = []
 

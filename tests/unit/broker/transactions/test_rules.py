@@ -36,7 +36,7 @@ def half_with(**changed: str) -> StoredMessage:
     return msgspec.structs.replace(HALF, properties=HALF.properties | changed)
 
 
-def test_a_half_remembers_where_it_belongs() -> None:
+def test_a_half_has_its_real_queue_in_its_properties() -> None:
     found = {"TRAN_MSG": "true", "PGROUP": "p", "UNIQ_KEY": "u"}
     half = rules.as_half(draft(properties.encode(found)), found)
     assert (half.topic, half.queue_id) == (HALF_TOPIC, 0)
@@ -63,14 +63,14 @@ def test_which_messages_are_halves(
     assert rules.is_half(draft("", reconsume_count=reconsume_count), found) is is_half
 
 
-def test_a_half_has_room_for_what_checks_add() -> None:
+def test_a_half_has_space_for_properties_of_checks() -> None:
     found = {"TRAN_MSG": "true", "PGROUP": "p", "mine": "v" * 32_650}
     with pytest.raises(RequestError) as refused:
         rules.as_half(draft(properties.encode(found)), found)
     assert refused.value.code == ResponseCode.MESSAGE_ILLEGAL
 
 
-def test_what_is_made_of_a_half() -> None:
+def test_messages_made_of_a_half() -> None:
     done = rules.committed(HALF, "Orders", 2, HOST)
     assert (done.topic, done.queue_id, done.flag, done.prepared_log_offset) == ("Orders", 2, 3, 700)
     assert done.sys_flag == sysflag.COMPRESSED | sysflag.TRANSACTION_COMMIT
@@ -92,7 +92,7 @@ def test_what_is_made_of_a_half() -> None:
         ({"REAL_TOPIC": ""}, None),
     ],
 )
-def test_where_a_half_belongs(changed: dict[str, str], place: tuple[str, int] | None) -> None:
+def test_real_queue_of_a_half(changed: dict[str, str], place: tuple[str, int] | None) -> None:
     assert rules.real_queue(half_with(**changed)) == place
 
 
@@ -150,9 +150,7 @@ def test_ends_share_records_as_far_as_their_size_allows() -> None:
         ({"CHECK_IMMUNITY_TIME_IN_SECONDS": "soon"}, 6000, Verdict.WAIT),
     ],
 )
-def test_what_becomes_of_an_open_half(
-    changed: dict[str, str], age_ms: int, verdict: Verdict
-) -> None:
+def test_verdicts_on_open_halves(changed: dict[str, str], age_ms: int, verdict: Verdict) -> None:
     assert rules.judge(half_with(**changed), age_ms, RULES) is verdict
 
 
