@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.brokers import cluster
+from tests.support.brokers import cluster, running_broker
 
 from tianzhou.config.log_settings import LogLevel
+from tianzhou.protocol import kernel
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 
 PROGRAM = {
@@ -20,6 +21,16 @@ PROGRAM = {
     "namesrv": ["namesrv", "--kv-config", "kv.json", "--listen", "127.0.0.1"],
     "up": ["up", "--data", "data", "--namesrv-port", "0"],
 }
+
+
+async def test_the_first_line_says_which_implementation_runs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="tianzhou.broker")
+    async with running_broker(tmp_path):
+        first = next(each for each in caplog.records if each.name.startswith("tianzhou.broker"))
+    name = "the compiled kernel" if kernel.WHY_PURE is None else "pure-Python codecs ("
+    assert first.getMessage().startswith(f"broker broker-a: starting, with {name}")
 
 
 async def test_slow_requests_are_told_and_the_threshold_is_live(
