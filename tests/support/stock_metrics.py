@@ -85,11 +85,11 @@ _NAMES_OF_5X = """
 """
 OF_5X = frozenset(_NAMES_OF_5X.split())
 
-_ONLY_CONSUMERS = "only consumers know it"
+_ONLY_CONSUMERS = "known only to consumers"
 _HISTOGRAM = "no histograms are kept"
-_REVIVE = "popped messages come back without a revive topic"
-_POOLS = "requests do not wait in pools of threads"
-_WHEEL = "timed messages are kept in an index, not in a wheel of slots"
+_REVIVE = "there is no revive topic"
+_POOLS = "there are no thread pools"
+_WHEEL = "timed messages are in an index, not in a timer wheel"
 ABSENT: dict[str, str] = {
     **{name: _ONLY_CONSUMERS for name in EXPORTER if name.startswith("rocketmq_client_")},
     **dict.fromkeys(
@@ -104,4 +104,4 @@ ABSENT: dict[str, str] = {
     "rocketmq_processor_watermark": _POOLS,
     "rocketmq_timer_message_snapshot": _WHEEL,
 }  # fmt: skip
-"""What a broker of ours does not tell, and why; docs/admin.md says the same."""
+"""Metrics that a Tianzhou broker does not export, and why; docs/admin.md says the same."""
