@@ -42,7 +42,7 @@ from tianzhou.broker.handlers.send import SendDeps
 from tianzhou.broker.handlers.send_back import SendBackDeps
 from tianzhou.broker.handlers.transaction import TransactionDeps
 from tianzhou.broker.longpoll.parked_pops import ParkedPops, PopParked
-from tianzhou.broker.longpoll.parked_pulls import ParkedPulls
+from tianzhou.broker.longpoll.parked_pulls import Parked, ParkedPulls
 from tianzhou.broker.longpoll.pull_waker import PullWaker
 from tianzhou.broker.pop.reviver import Pops
 from tianzhou.broker.quota.control import Quotas
@@ -205,11 +205,14 @@ def assemble(core: Core, stops: AsyncExitStack) -> Features:
         settings=settings, topics=state.topics, groups=state.groups, limits=state.limits,
         locks=QueueLocks(), strays=QueueLocks(), steady=steady,
     )  # fmt: skip
+
     # The two need each other; neither calls the other before both exist.
+    def serve(parked: Parked[Connection, Waiting]) -> None:
+        pull.wake(pulls, parked)
+
     waker = PullWaker[Connection, Waiting](
-        core.parked, steady,
-        lambda parked: pull.wake(pulls, parked), lambda now_ms: pull.answer_due(pulls, now_ms),
-    )  # fmt: skip
+        core.parked, steady, serve, lambda now_ms: pull.answer_due(pulls, now_ms)
+    )
     pulls = PullDeps(
         settings=settings, topics=state.topics, groups=state.groups, consumers=state.consumers,
         offsets=state.offsets, store=store, parked=core.parked, stats=state.stats, steady=steady,

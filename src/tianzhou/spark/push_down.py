@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from py4j.protocol import (  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs] - it has no types
     Py4JError,
@@ -99,9 +99,9 @@ def is_safe_in(spark: SparkSession) -> bool:
     """
     if not hasattr(spark, "_jsparkSession"):
         return False
-    jvm = spark.sparkContext._jvm  # pyright: ignore[reportPrivateUsage] - PySpark offers no other access
+    jvm: Any = spark.sparkContext._jvm  # pyright: ignore[reportPrivateUsage] - PySpark offers no other access
     try:
-        class_for = jvm.java.lang.Class.forName  # type: ignore[union-attr]  # a driver has one
+        class_for = jvm.java.lang.Class.forName
         shared = class_for(f"{_PACKAGE}.{_SHARED}")
         # Without this class Spark has changed too much for the check below.
         class_for(f"{_PACKAGE}.{_PLANNED_READ}")
