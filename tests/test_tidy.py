@@ -165,7 +165,7 @@ def test_every_file_with_tests_outside_the_gate_has_its_reason() -> None:
 
 FOLDER_FILES_MAX = 20
 FILE_LINES_ALLOWED = 500
-FOLDERS_ALLOWED = {"src/tianzhou/cli/commands": 21}
+FOLDERS_ALLOWED: dict[str, int] = {}
 """Folders with more files, and how many; entries may only go."""
 FILES_WITHOUT_REASON_MAX = 12
 """Files over the limit whose head does not say why; may only fall."""
