@@ -167,7 +167,7 @@ FOLDER_FILES_MAX = 20
 FILE_LINES_ALLOWED = 500
 FOLDERS_ALLOWED: dict[str, int] = {}
 """Folders with more files, and how many; entries may only go."""
-FILES_WITHOUT_REASON_MAX = 12
+FILES_WITHOUT_REASON_MAX = 7
 """Files over the limit whose head does not say why; may only fall."""
 
 
@@ -195,11 +195,11 @@ def test_a_long_file_says_why_in_its_head() -> None:
 # -- words -----------------------------------------------------------------------------------------
 
 ALLOWED_WORDS: dict[str, int] = {
-    "whoever": 34, "whom": 4, "nobody": 49, "somebody": 12, "someone": 3, "anybody": 5,
-    "everybody": 10, "him": 0, "told": 232, "twin": 13, "vouch": 1, "vain": 3, "let_go": 6,
+    "whoever": 23, "whom": 2, "nobody": 28, "somebody": 8, "someone": 1, "anybody": 2,
+    "everybody": 7, "him": 0, "told": 125, "twin": 1, "vouch": 1, "vain": 1, "let_go": 6,
     "courier": 0, "turnstile": 0, "vigil": 0, "lookout": 0, "betterment": 0, "hotpath": 0,
-    "intake": 0, "lending": 0, "switchboard": 17, "pile": 1, "piles": 0, "pump": 0, "doubt": 3,
-    "doubts": 0, "odd": 18, "door": 1, "room": 170, "mend": 1, "soon": 42,
+    "intake": 0, "lending": 0, "switchboard": 17, "pile": 1, "piles": 0, "pump": 0, "doubt": 1,
+    "doubts": 0, "odd": 3, "door": 1, "room": 98, "mend": 1, "soon": 40,
 }  # fmt: skip
 """Words that hide more than they say, and how often each may stand in source and pages.
 
