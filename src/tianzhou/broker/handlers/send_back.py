@@ -97,7 +97,7 @@ def _send_back(deps: SendBackDeps, request: Command) -> Command | Awaitable[Comm
     times_max = header.max_reconsume_times
     if times_max is None:
         times_max = group.retry_max_times
-    what = retry_dlq.fate(group, fields[12], times_max, header.delay_level)
+    what = retry_dlq.decide_retry(group, fields[12], times_max, header.delay_level)
     is_new, topic = _topic(deps, group, what, unit_mode=header.unit_mode)
     wait = retry_dlq.wait_of(what, config.delay_levels_ms, timer_max_ms(config))
     count = retry_dlq.DLQ_QUEUE_COUNT if what.dead else group.retry_queue_count
@@ -162,7 +162,11 @@ def _message(store: MessageStore, log_offset: int) -> RecordFields:
 
 
 def _topic(
-    deps: SendBackDeps, group: SubscriptionGroupConfig, what: retry_dlq.Fate, *, unit_mode: bool
+    deps: SendBackDeps,
+    group: SubscriptionGroupConfig,
+    what: retry_dlq.RetryDecision,
+    *,
+    unit_mode: bool,
 ) -> tuple[bool, TopicConfig]:
     """The retry or dead-letter topic, and whether it was created now. Raises RequestError."""
     assert group.group_name is not None, "a group in the table has a name"

@@ -346,7 +346,7 @@ class Pops:
         if not topic.startswith(RETRY_TOPIC_PREFIX):
             topic = receipts.retry_topic(key.group, topic, v2=config.enable_retry_topic_v2)
         # RocketMQ may have served a group whose retry topic is no valid folder name here.
-        dead = retry_dlq.fate(group, fields[12], group.retry_max_times, 0).dead or (
+        dead = retry_dlq.decide_retry(group, fields[12], group.retry_max_times, 0).dead or (
             not is_topic_name(topic)
         )
         if dead:
@@ -438,4 +438,6 @@ def dead_letter(fields: RecordFields, group: str, origin: str, store_host: Host)
     """A message that was redelivered too often without an acknowledgement."""
     props = {properties.RETRY_TOPIC: origin} | fields[2]
     named: RecordFields = (fields[0], fields[1], props, *fields[3:])
-    return retry_dlq.sent_back(named, group, retry_dlq.Fate(dead=True), 1, store_host, {})[0]
+    return retry_dlq.sent_back(named, group, retry_dlq.RetryDecision(dead=True), 1, store_host, {})[
+        0
+    ]

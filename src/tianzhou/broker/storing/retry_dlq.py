@@ -30,7 +30,7 @@ _EXPONENT_MAX = 32
 """RocketMQ's limit for the exponent of a policy."""
 
 
-class Fate(NamedTuple):
+class RetryDecision(NamedTuple):
     """Where a failed message goes."""
 
     dead: bool
@@ -39,17 +39,19 @@ class Fate(NamedTuple):
     delay_ms: int | None = None
 
 
-def fate(group: SubscriptionGroupConfig, times: int, times_max: int, asked_level: int) -> Fate:
+def decide_retry(
+    group: SubscriptionGroupConfig, times: int, times_max: int, asked_level: int
+) -> RetryDecision:
     """Where a message goes that was redelivered `times` times.
 
     `asked_level` is set by the consumer: below 0 it gives up, 0 leaves the delay to the broker.
     """
     if asked_level < 0 or times >= times_max:
-        return Fate(dead=True)
+        return RetryDecision(dead=True)
     if asked_level > 0:
-        return Fate(dead=False, level=asked_level)
+        return RetryDecision(dead=False, level=asked_level)
     delay_ms = policy_delay_ms(group, times)
-    return Fate(dead=False, level=_FIRST_LEVEL + times, delay_ms=delay_ms)
+    return RetryDecision(dead=False, level=_FIRST_LEVEL + times, delay_ms=delay_ms)
 
 
 def policy_delay_ms(group: SubscriptionGroupConfig, times: int) -> int | None:
@@ -76,7 +78,7 @@ def topic_of(group: str, *, dead: bool) -> str:
 def sent_back(
     fields: RecordFields,
     group: str,
-    what: Fate,
+    what: RetryDecision,
     queue_count: int,
     store_host: Host,
     wait: dict[str, str],
@@ -103,7 +105,7 @@ def sent_back(
     return draft, props
 
 
-def wait_of(what: Fate, levels_ms: tuple[int, ...], timer_max_ms: int) -> dict[str, str]:
+def wait_of(what: RetryDecision, levels_ms: tuple[int, ...], timer_max_ms: int) -> dict[str, str]:
     """The properties of a delay; `timer_max_ms` is 0 without a timer."""
     if what.dead:
         return {}

@@ -3,7 +3,7 @@
 import pytest
 
 from tianzhou.broker.storing import retry_dlq
-from tianzhou.broker.storing.retry_dlq import Fate, fate, policy_delay_ms, wait_of
+from tianzhou.broker.storing.retry_dlq import RetryDecision, decide_retry, policy_delay_ms, wait_of
 from tianzhou.protocol.bodies.groups import (
     CustomizedRetryPolicy,
     ExponentialRetryPolicy,
@@ -22,18 +22,20 @@ def with_policy(policy: GroupRetryPolicy) -> SubscriptionGroupConfig:
 @pytest.mark.parametrize(
     ("times", "times_max", "asked_level", "expected"),
     [
-        (0, 16, 0, Fate(dead=False, level=3)),
-        (4, 16, 0, Fate(dead=False, level=7)),
-        (4, 16, 2, Fate(dead=False, level=2)),
-        (15, 16, 0, Fate(dead=False, level=18)),
-        (16, 16, 0, Fate(dead=True)),
-        (17, 16, 5, Fate(dead=True)),
-        (0, 16, -1, Fate(dead=True)),
-        (0, 0, 0, Fate(dead=True)),
+        (0, 16, 0, RetryDecision(dead=False, level=3)),
+        (4, 16, 0, RetryDecision(dead=False, level=7)),
+        (4, 16, 2, RetryDecision(dead=False, level=2)),
+        (15, 16, 0, RetryDecision(dead=False, level=18)),
+        (16, 16, 0, RetryDecision(dead=True)),
+        (17, 16, 5, RetryDecision(dead=True)),
+        (0, 16, -1, RetryDecision(dead=True)),
+        (0, 0, 0, RetryDecision(dead=True)),
     ],
 )
-def test_fate(times: int, times_max: int, asked_level: int, expected: Fate) -> None:
-    assert fate(PLAIN, times, times_max, asked_level) == expected
+def test_retry_decisions(
+    times: int, times_max: int, asked_level: int, expected: RetryDecision
+) -> None:
+    assert decide_retry(PLAIN, times, times_max, asked_level) == expected
 
 
 @pytest.mark.parametrize(
@@ -67,15 +69,17 @@ def test_the_delay_of_a_policy_is_limited() -> None:
 @pytest.mark.parametrize(
     ("what", "timer_max_ms", "expected"),
     [
-        (Fate(dead=True), 10**9, {}),
-        (Fate(dead=False, level=4), 10**9, {"DELAY": "4"}),
-        (Fate(dead=False, level=4, delay_ms=1000), 10**9, {"DELAY": "1"}),
-        (Fate(dead=False, level=4, delay_ms=1001), 10**9, {"TIMER_DELAY_MS": "1001"}),
-        (Fate(dead=False, level=4, delay_ms=1001), 0, {"DELAY": "2"}),
-        (Fate(dead=False, level=4, delay_ms=40_000), 39_999, {"DELAY": "4"}),
+        (RetryDecision(dead=True), 10**9, {}),
+        (RetryDecision(dead=False, level=4), 10**9, {"DELAY": "4"}),
+        (RetryDecision(dead=False, level=4, delay_ms=1000), 10**9, {"DELAY": "1"}),
+        (RetryDecision(dead=False, level=4, delay_ms=1001), 10**9, {"TIMER_DELAY_MS": "1001"}),
+        (RetryDecision(dead=False, level=4, delay_ms=1001), 0, {"DELAY": "2"}),
+        (RetryDecision(dead=False, level=4, delay_ms=40_000), 39_999, {"DELAY": "4"}),
     ],
 )
-def test_properties_of_the_delay(what: Fate, timer_max_ms: int, expected: dict[str, str]) -> None:
+def test_properties_of_the_delay(
+    what: RetryDecision, timer_max_ms: int, expected: dict[str, str]
+) -> None:
     assert wait_of(what, LEVELS_MS, timer_max_ms) == expected
 
 
