@@ -313,7 +313,7 @@ def measure(plan: Plan = FULL) -> Results:
                 works = plan.works(name)
                 for settings in dict.fromkeys(work.settings for work in works):
                     chosen = [work for work in works if work.settings == settings]
-                    memory.settle()
+                    memory.rebalance()
                     with started(memory.adopt, **dict(settings)) as server:
                         _measure_server(programs, server, chosen, results, plan, progress)
             if plan.wants_workers:
@@ -509,7 +509,7 @@ def _workers_sample(
     programs: Programs, memory: WarmMemory, plan: Plan
 ) -> tuple[WorkersSample, float]:
     """A round, and the cores that the host stole meanwhile."""
-    memory.settle()
+    memory.rebalance()
     with broker_servers.two_workers(memory.adopt) as (one, other):
         for worker in (one, other):
             broker_servers.create_topic(worker.port, "BenchSend", QUEUES)
@@ -546,7 +546,7 @@ def run_load(program: Path, server: Measured, arguments: Arguments, *more: str) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="short rounds, for a first look")
+    parser.add_argument("--quick", action="store_true", help="short rounds, for a quick check")
     names = [*(work.name for work in WORKS), WORKERS]
     parser.add_argument("--work", choices=names, action="append", help="only this; repeatable")
     parser.add_argument("--server", choices=SERVERS, help="one server only")

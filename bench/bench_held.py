@@ -195,8 +195,8 @@ def _write_accounts(file: Path, *, is_open: bool) -> None:
 
 def _is_done(answer: bytes) -> bool:
     (size,) = struct.unpack_from(">I", answer)
-    told = json.loads(answer[4 : 4 + (size & 0xFFFFFF)])
-    return bool(told["code"] == 0)
+    response = json.loads(answer[4 : 4 + (size & 0xFFFFFF)])
+    return bool(response["code"] == 0)
 
 
 def account_figures(*, quick: bool) -> list[Figure]:

@@ -122,17 +122,17 @@ def delays(directory: Path | None, count: int) -> Iterator[Figure]:
         took_s = time.thread_time() - started
         yield Figure("delayed messages stored", "messages/CPU s", count / took_s)
         now_ms[0] += DAY_MS
-        turns: list[float] = []
+        iterations: list[float] = []
         started = time.thread_time()
         while True:
-            turn_started = time.thread_time()
+            iteration_started = time.thread_time()
             wanted = levels.run_slice(now_ms[0])
-            turns.append(time.thread_time() - turn_started)
+            iterations.append(time.thread_time() - iteration_started)
             if wanted is None:
                 break
         took_s = time.thread_time() - started
         yield Figure("delayed messages delivered", "messages/CPU s", count / took_s)
-        yield Figure("turn of the loop for it, p99", "ms", percentile(turns, 99) * 1000)
+        yield Figure("turn of the loop for it, p99", "ms", percentile(iterations, 99) * 1000)
 
 
 # -- the timer -------------------------------------------------------------------------------------
@@ -176,11 +176,11 @@ def timers(directory: Path | None, count: int) -> Iterator[Figure]:
         roll_after_ms[0] = 100 * DAY_MS
         now_ms[0] += 31 * DAY_MS
         started = time.thread_time()
-        turns = run_dry(one, now_ms[0])
+        iterations = run_dry(one, now_ms[0])
         took_s = time.thread_time() - started
         assert one.index.count() == 0
         yield Figure("timed messages delivered", "messages/CPU s", count / took_s)
-        yield Figure("turn of the loop for it, p99", "ms", percentile(turns, 99) * 1000)
+        yield Figure("turn of the loop for it, p99", "ms", percentile(iterations, 99) * 1000)
         one.close()
 
 
@@ -411,14 +411,14 @@ def transacting(directory: Path | None, count: int) -> Iterator[Figure]:
             writer.append(half)
         before_mib = own_mib()
         checks.begin_round()
-        turns: list[float] = []
+        iterations: list[float] = []
         goes_on = True
         while goes_on:
-            turn_started = time.thread_time()
+            iteration_started = time.thread_time()
             goes_on = checks.step()
-            turns.append(time.thread_time() - turn_started)
-        yield Figure(f"round over {count:,} open halves", "halves/CPU s", count / sum(turns))
-        yield Figure("step of it, p99", "ms", percentile(turns, 99) * 1000)
+            iterations.append(time.thread_time() - iteration_started)
+        yield Figure(f"round over {count:,} open halves", "halves/CPU s", count / sum(iterations))
+        yield Figure("step of it, p99", "ms", percentile(iterations, 99) * 1000)
         yield Figure("memory it takes", "MiB", own_mib() - before_mib)
 
 
@@ -483,8 +483,8 @@ async def _lateness(
 async def _send_delayed(peer: Peer, topic: str, number: int) -> int:
     level = number % len(SERVED_LEVELS_S)
     sent = await _send_served(peer, topic, b"%d" % number, DELAY=str(level + 1))
-    place = {"offset": str(int(sent.fields["msgId"][-16:], 16))}
-    waiting = decode_record((await peer.expect(RequestCode.VIEW_MESSAGE_BY_ID, place)).body)
+    fields = {"offset": str(int(sent.fields["msgId"][-16:], 16))}
+    waiting = decode_record((await peer.expect(RequestCode.VIEW_MESSAGE_BY_ID, fields)).body)
     return waiting.store_time_ms + SERVED_LEVELS_S[level] * 1000
 
 
@@ -525,10 +525,10 @@ async def _per_second(count: int, work: Callable[[], Awaitable[object]]) -> floa
 
 
 async def _arrived(peer: Peer, topic: str, count: int) -> None:
-    place = {"topic": topic, "queueId": "0"}
+    fields = {"topic": topic, "queueId": "0"}
     deadline_s = time.monotonic() + ARRIVAL_S_MAX
     while True:
-        answer = await peer.expect(RequestCode.GET_MAX_OFFSET, place)
+        answer = await peer.expect(RequestCode.GET_MAX_OFFSET, fields)
         if int(answer.fields["offset"]) >= count:
             return
         if time.monotonic() > deadline_s:

@@ -198,7 +198,7 @@ def measure(*, quick: bool) -> list[Figure]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="short rounds, for a first look")
+    parser.add_argument("--quick", action="store_true", help="short rounds, for a quick check")
     parser.add_argument("--json", action="store_true", help="one JSON line per figure")
     options = parser.parse_args()
     for figure in measure(quick=options.quick):

@@ -261,7 +261,7 @@ def figures(spark: SparkSession, folder: Path, bench: Bench) -> Iterator[Figure]
 # -- the page --------------------------------------------------------------------------------------
 
 
-def told(measured: list[Figure]) -> str:
+def summary(measured: list[Figure]) -> str:
     """The table of the page, and what follows from it."""
     from bench.run import table
 
@@ -314,7 +314,7 @@ def write_page(measured: list[Figure], count: int) -> None:
     cpu_us = {each.what: each.cpu_us_row for each in measured}
     shown = "\n\n".join(draw(rates, cpu_us, PLOTS))
     where = f"{conditions(quick=False)} {count:,} messages."
-    write_part("spark", f"{where}\n\n{told(measured)}\n\n{shown}")
+    write_part("spark", f"{where}\n\n{summary(measured)}\n\n{shown}")
 
 
 def main() -> None:

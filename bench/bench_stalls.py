@@ -61,16 +61,20 @@ def measure(*, quick: bool) -> list[Stall]:
 
 def _measure_one(server: str) -> list[Stall]:
     with tempfile.TemporaryDirectory() as folder:
-        told = Path(folder) / "requests"
+        requests_file = Path(folder) / "requests"
         process = subprocess.Popen(
             [sys.executable, "-m", "bench.bench_stalls", "serve", server, folder],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:
             deadline_s = time.monotonic() + 120
-            while not told.exists() and time.monotonic() < deadline_s and process.poll() is None:
+            while (
+                not requests_file.exists()
+                and time.monotonic() < deadline_s
+                and process.poll() is None
+            ):
                 time.sleep(0.1)
-            address, requests = pickle.loads(told.read_bytes())  # noqa: S301 - our own process wrote it
+            address, requests = pickle.loads(requests_file.read_bytes())  # noqa: S301 - our own process wrote it
             return asyncio.run(_stalls(server, address, requests))
         finally:
             process.terminate()
@@ -144,7 +148,7 @@ async def _serve(server: str, folder: Path) -> None:
         written.write_bytes(pickle.dumps((address, requests)))
         written.rename(folder / "requests")
         parent = os.getppid()
-        while os.getppid() == parent:  # noqa: ASYNC110 - nothing tells of its end
+        while os.getppid() == parent:  # noqa: ASYNC110 - nothing signals its end
             await asyncio.sleep(1)
 
 

@@ -84,10 +84,10 @@ def reads(store: MessageStore, body_bytes: int, count: int) -> Iterator[Figure]:
     spent = time.perf_counter() - start
     yield Figure(f"read {body_bytes} B, 32 at a time", "messages/s", found / spent)
     dice, rounds = random.Random(1), min(count, 20_000)
-    places = [dice.randrange(store.max_offset("TopicBench", 1)) for _ in range(rounds)]
+    queue_offsets = [dice.randrange(store.max_offset("TopicBench", 1)) for _ in range(rounds)]
     start = time.perf_counter()
-    for place in places:
-        store.read("TopicBench", 1, place, 1)
+    for queue_offset in queue_offsets:
+        store.read("TopicBench", 1, queue_offset, 1)
     spent = time.perf_counter() - start
     yield Figure(f"read {body_bytes} B at random, one at a time", "messages/s", rounds / spent)
 
@@ -127,12 +127,12 @@ def _commit(store: MessageStore, waiters: int, seconds: float) -> Iterator[Figur
     def send() -> Appended:
         done, start = store.append(message), time.perf_counter()
 
-        def told(reason: StoreError | None) -> None:
+        def flushed(reason: StoreError | None) -> None:
             if reason is None:
                 latencies.append(time.perf_counter() - start)
             free.release()
 
-        store.when_flushed(done.end_log_offset, told)
+        store.when_flushed(done.end_log_offset, flushed)
         return done
 
     start = time.perf_counter()
@@ -240,8 +240,10 @@ def large(directory: Path | None, log_bytes: int, queue_count: int) -> Iterator[
         start = time.perf_counter()
         for _ in range(rounds):
             queue = dice.randrange(queue_count)
-            place = (f"T{queue // 8}", queue % 8)
-            (record,) = store.read(*place, dice.randrange(store.max_offset(*place)), 1).records
+            queue_key = (f"T{queue // 8}", queue % 8)
+            (record,) = store.read(
+                *queue_key, dice.randrange(store.max_offset(*queue_key)), 1
+            ).records
             assert len(record) > len(body)
         spent = time.perf_counter() - start
         yield Figure("large: reads at random, one at a time", "messages/s", rounds / spent)

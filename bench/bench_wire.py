@@ -58,7 +58,7 @@ class Case:
 
     what: str
     name: str
-    twin: ModuleType
+    pure: ModuleType
     arguments: tuple[object, ...]
     per_call: int = 1
 
@@ -86,7 +86,7 @@ def cases() -> list[Case]:
 
 def measure(case: Case, repeats: int, budget_ms: int) -> list[Figure]:
     """Medians over repeats of about `budget_ms` each."""
-    calls: dict[str, Callable[..., object]] = {"pure": getattr(case.twin, case.name)}
+    calls: dict[str, Callable[..., object]] = {"pure": getattr(case.pure, case.name)}
     if kernel.WHY_PURE is None:
         calls = {"kernel": getattr(import_module("tianzhou_kernel"), case.name), **calls}
     samples: dict[str, list[float]] = {by: [] for by in calls}
@@ -141,10 +141,10 @@ def figures(*, quick: bool = False) -> list[Figure]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON line per figure")
-    parser.add_argument("--quick", action="store_true", help="short repeats, for a first look")
+    parser.add_argument("--quick", action="store_true", help="short repeats, for a quick check")
     options = parser.parse_args()
     if kernel.WHY_PURE is not None:
-        print(f"pure twin only: {kernel.WHY_PURE}", file=sys.stderr)
+        print(f"pure Python only: {kernel.WHY_PURE}", file=sys.stderr)
     found = figures(quick=options.quick)
     if options.json:
         for figure in found:

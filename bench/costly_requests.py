@@ -156,11 +156,11 @@ def _fill_clients(broker: Broker) -> None:
             client = ClientEntry(f"client-{number}", 0, CURRENT_VERSION, now_ms)
             broker.producers.heartbeat(gone, client, f"p{each}")  # type: ignore[arg-type]
         client = ClientEntry(f"client-{number}", 0, CURRENT_VERSION, now_ms)
-        told = ConsumerHeartbeat(
+        heartbeat = ConsumerHeartbeat(
             group="g1", consume_type="CONSUME_PASSIVELY", message_model="CLUSTERING",
             consume_from="CONSUME_FROM_LAST_OFFSET", subscriptions=wanted,
         )  # fmt: skip
-        broker.consumers.heartbeat(gone, client, told)  # type: ignore[arg-type]
+        broker.consumers.heartbeat(gone, client, heartbeat)  # type: ignore[arg-type]
 
 
 async def _fill_store(peer: Peer) -> World:
@@ -311,11 +311,11 @@ def _pops(world: World) -> Iterator[Costly]:
     yield Costly(RequestCode.POP_MESSAGE, "longest filter", deep, answers=_OR_NOTHING)
     yield Costly(RequestCode.POP_MESSAGE, "most messages", pop | {"topic": "deep"})
     handle = f"0 {now} 60000 0 0 broker-a 0 0"
-    place = {"consumerGroup": "g2", "topic": "deep", "queueId": "0", "offset": "0"}
-    yield Costly(RequestCode.ACK_MESSAGE, "a message", place | {"extraInfo": handle})
+    fields = {"consumerGroup": "g2", "topic": "deep", "queueId": "0", "offset": "0"}
+    yield Costly(RequestCode.ACK_MESSAGE, "a message", fields | {"extraInfo": handle})
     yield Costly(
         RequestCode.CHANGE_MESSAGE_INVISIBLETIME, "a message",
-        place | {"extraInfo": handle, "invisibleTime": "1000"}, answers=_ANY,
+        fields | {"extraInfo": handle, "invisibleTime": "1000"}, answers=_ANY,
     )  # fmt: skip
     yield from _batch_acks()
     yield Costly(
@@ -391,15 +391,15 @@ def _queues(world: World) -> Iterator[Costly]:
 
 def _offsets(world: World) -> Iterator[Costly]:
     del world
-    place = {"consumerGroup": "g0", "topic": "deep", "queueId": "0"}
-    yield Costly(RequestCode.QUERY_CONSUMER_OFFSET, "a queue", place)
-    yield Costly(RequestCode.UPDATE_CONSUMER_OFFSET, "a queue", place | {"commitOffset": "5"})
+    fields = {"consumerGroup": "g0", "topic": "deep", "queueId": "0"}
+    yield Costly(RequestCode.QUERY_CONSUMER_OFFSET, "a queue", fields)
+    yield Costly(RequestCode.UPDATE_CONSUMER_OFFSET, "a queue", fields | {"commitOffset": "5"})
     for code in (
         RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET,
         RequestCode.GET_EARLIEST_MSG_STORETIME,
     ):  # fmt: skip
-        yield Costly(code, "a queue", place)
-    yield Costly(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, "a queue", place | {"timestamp": "5"})
+        yield Costly(code, "a queue", fields)
+    yield Costly(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, "a queue", fields | {"timestamp": "5"})
     yield Costly(
         RequestCode.CLONE_GROUP_OFFSET, "all topics", {"srcGroup": "g0", "destGroup": "cloned"}
     )
@@ -561,11 +561,11 @@ def _statistics(world: World) -> Iterator[Costly]:
         RequestCode.QUERY_CONSUME_QUEUE, "most entries",
         {"topic": "deep", "queueId": "0", "index": "0", "count": "100000", "consumerGroup": "g1"},
     )  # fmt: skip
-    told = {"consumerGroup": "g0", "clientId": "nobody"}
-    yield Costly(RequestCode.GET_CONSUMER_RUNNING_INFO, "of nobody", told, answers=_ANY)
+    fields = {"consumerGroup": "g0", "clientId": "nobody"}
+    yield Costly(RequestCode.GET_CONSUMER_RUNNING_INFO, "of nobody", fields, answers=_ANY)
     yield Costly(
         RequestCode.CONSUME_MESSAGE_DIRECTLY, "by nobody",
-        told | {"msgId": world.message_id, "topic": "deep", "offset": at}, answers=_ANY,
+        fields | {"msgId": world.message_id, "topic": "deep", "offset": at}, answers=_ANY,
     )  # fmt: skip
     group_of_topic = {"group": "g1", "topic": "wide"}
     yield Costly(

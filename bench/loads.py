@@ -56,7 +56,7 @@ def built() -> Generator[Programs]:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if not mqload_source.is_file() or compiler is None:
         raise SystemExit(
-            f"bench: the load generator needs a C compiler and its source, looked for at "
+            f"bench: the load generator needs a C compiler and its source, expected at "
             f"{mqload_source}; name it with MQLOAD_SOURCE"
         )
     with tempfile.TemporaryDirectory(prefix="mqload-") as directory:
@@ -107,13 +107,13 @@ def _told(server: Measured, started: subprocess.Popen[str], *, strict: bool = Tr
             raise
     if started.returncode:
         raise RuntimeError(f"the load failed on {server.name}: {complaints[-500:]} {out}")
-    told: Load = json.loads(out)
+    result: Load = json.loads(out)
     # A pull at the end of its queue starts over, and one whose filter let nothing through goes on;
     # everything else that is not a success is a fault.
-    faults = {code: count for code, count in told["errors"].items() if code not in ("19", "20")}
-    if strict and (faults or told["bad_frames"] or told["conns_lost"] or told["offset_gaps"]):
+    faults = {code: count for code, count in result["errors"].items() if code not in ("19", "20")}
+    if strict and (faults or result["bad_frames"] or result["conns_lost"] or result["offset_gaps"]):
         raise RuntimeError(f"{server.name}: the load met errors: {out}")
-    return told
+    return result
 
 
 # -- preparing -------------------------------------------------------------------------------------
@@ -200,13 +200,13 @@ def device_messages_per_s(waiting: int, duration_s: float) -> tuple[float, float
         handle = file.fileno()
         os.posix_fallocate(handle, 0, DEVICE_FILE_BYTES)
         os.fsync(handle)
-        place = sync_count = 0
+        offset = sync_count = 0
         started = time.perf_counter()
         while (spent_s := time.perf_counter() - started) < duration_s:
-            if place + len(group) > DEVICE_FILE_BYTES:
-                place = 0
-            os.pwrite(handle, group, place)
+            if offset + len(group) > DEVICE_FILE_BYTES:
+                offset = 0
+            os.pwrite(handle, group, offset)
             os.fdatasync(handle)
-            place += len(group)
+            offset += len(group)
             sync_count += 1
     return sync_count * waiting / spent_s, sync_count / spent_s

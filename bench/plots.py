@@ -48,17 +48,19 @@ def panels(
     figure, grid = plt.subplots(
         1, len(parts), sharey=True, squeeze=False, figsize=(width, 0.42 * row_count + 1.4)
     )
-    places = range(row_count)
+    positions = range(row_count)
     for axes, (unit, rows) in zip(grid[0], parts, strict=True):
         for shift, column, color, name in ((-0.2, 1, _OURS, names[0]), (0.2, 2, _THEIRS, names[1])):
             values = [float(row[column]) for row in rows]
-            axes.barh([place + shift for place in places], values, 0.38, color=color, label=name)
+            axes.barh(
+                [position + shift for position in positions], values, 0.38, color=color, label=name
+            )
         axes.set_xscale("log")
         axes.set_xlabel(unit)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
     first = grid[0][0]
-    first.set_yticks(list(places), [row[0] for row in parts[0][1]])
+    first.set_yticks(list(positions), [row[0] for row in parts[0][1]])
     first.invert_yaxis()
     first.set_title(title, loc="left", pad=22)
     # Beside the bars, which may reach into every corner.
@@ -75,20 +77,20 @@ def marked(path: Path, title: str, unit: str, groups: Sequence[Group], form: str
     colors = dict(zip(series, _SHADES, strict=False)) | {series[-1]: _THEIRS}
     bar_count = sum(len(bars) for _, bars in groups)
     figure, axes = plt.subplots(figsize=(8.0, 0.26 * bar_count + 0.2 * len(groups) + 1.5))
-    place, labels = 0.0, list[tuple[float, str]]()
+    position, labels = 0.0, list[tuple[float, str]]()
     for label, bars in groups:
-        labels.append((place + (len(bars) - 1) / 2, label))
+        labels.append((position + (len(bars) - 1) / 2, label))
         for bar in bars:
-            axes.barh(place, bar.value, 0.9, color=colors[bar.series])
+            axes.barh(position, bar.value, 0.9, color=colors[bar.series])
             # In a separate column: the mark may be at the end of the bar.
             axes.text(
-                1.1, place, form.format(bar.value), ha="right", va="center", fontsize=8,
+                1.1, position, form.format(bar.value), ha="right", va="center", fontsize=8,
                 transform=axes.get_yaxis_transform(),
             )  # fmt: skip
             if bar.aim is not None:
-                axes.plot([bar.aim, bar.aim], [place - 0.5, place + 0.5], color="black", lw=2)
-            place += 1
-        place += 0.8
+                axes.plot([bar.aim, bar.aim], [position - 0.5, position + 0.5], color="black", lw=2)
+            position += 1
+        position += 0.8
     for name, color in colors.items():
         axes.barh(0, 0, color=color, label=name)
     axes.plot([], [], color="black", lw=2, label="aim")

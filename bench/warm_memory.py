@@ -63,8 +63,8 @@ class Cache:
     def take(self) -> None:
         """Read one more piece, which is a hole, so nothing comes from the disk."""
         start = self._sparse_bytes
-        for place in range(start, start + PIECE_BYTES, _READ_BYTES):
-            self._mapped[place : place + _READ_BYTES : mmap.PAGESIZE]
+        for offset in range(start, start + PIECE_BYTES, _READ_BYTES):
+            self._mapped[offset : offset + _READ_BYTES : mmap.PAGESIZE]
         self._sparse_bytes += PIECE_BYTES
 
     def give_up(self) -> None:
@@ -122,7 +122,7 @@ class WarmMemory:
                 self._settled.set()
                 self._ending.wait(LOOK_S)
 
-    def settle(self) -> None:
+    def rebalance(self) -> None:
         """Wait until nothing more has to be taken."""
         self._settled.clear()
         self._settled.wait()
@@ -146,7 +146,7 @@ def kept(held_max_bytes: int = HELD_MAX_BYTES) -> Generator[WarmMemory]:
         try:
             if held_max_bytes:
                 say("filling the page cache, so that free memory costs every server the same")
-            memory.settle()
+            memory.rebalance()
             yield memory
         finally:
             memory.close()

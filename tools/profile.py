@@ -8,7 +8,7 @@
     pull.svg     pulls of 32 x 1 KiB
     pure.svg     1 KiB sends without the kernel
 
-The load is the benchmarks' generator (`bench/bench_broker.py` says where its source is looked for).
+The load is the benchmarks' generator (`bench/bench_broker.py` says where its source is expected).
 py-spy is installed into the virtual environment when it is missing. It shows native frames where it
 can; where it cannot (it says so) the kernel is one block, the call of `Feed.feed`.
 """
@@ -70,9 +70,9 @@ def record(spy: str, program: Path, name: str, seconds: int) -> Path:
         ) as spying:
             times = ("--warmup", "1", "--duration", str(seconds))
             figures = bench_broker.run_load(program, server, LOADS[name], *times)
-            _, told = spying.communicate()
+            _, errors = spying.communicate()
         if spying.returncode:
-            raise SystemExit(f"profile: py-spy failed: {told[-500:]}")
+            raise SystemExit(f"profile: py-spy failed: {errors[-500:]}")
     rate = figures["msgs_per_s"]
     progress.say(f"{name}: {rate:,.0f} messages/s while watched, {picture.relative_to(ROOT)}")
     return picture

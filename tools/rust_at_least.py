@@ -11,10 +11,10 @@ def parts(version: str) -> tuple[int, ...]:
 
 def main() -> int:
     try:
-        told = subprocess.run(["rustc", "--version"], capture_output=True, text=True, check=True)  # noqa: S607 - rustc is wherever the user put it
+        result = subprocess.run(["rustc", "--version"], capture_output=True, text=True, check=True)  # noqa: S607 - rustc is wherever the user put it
     except (OSError, subprocess.CalledProcessError):
         return 1
-    return 0 if parts(told.stdout) >= parts(sys.argv[1]) else 1
+    return 0 if parts(result.stdout) >= parts(sys.argv[1]) else 1
 
 
 if __name__ == "__main__":

@@ -66,14 +66,14 @@ def ask(options: ClusterOptions, work: Callable[[Admin], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-def complete(told: Gathered[T]) -> Gathered[T]:
-    """Answers of all that were asked. Raises what kept one from answering.
+def complete(gathered: Gathered[T]) -> Gathered[T]:
+    """The responses of all brokers. Raises the error of any that failed.
 
-    Half of the answers would look like groups that are gone.
+    With a part of the responses, groups would seem to be gone.
     """
-    for error in told.failures.values():
+    for error in gathered.failures.values():
         raise error
-    return told
+    return gathered
 
 
 def topics(options: ClusterOptions, *, with_retries: bool = False) -> list[str]:
@@ -106,11 +106,11 @@ def committed_offsets(options: ClusterOptions) -> list[Committed]:
 
     async def read(admin: Admin) -> list[Committed]:
         masters = await admin.clusters.brokers(masters=True)
-        told = complete(await gather(masters, admin.offsets.all_committed))
+        committed = complete(await gather(masters, admin.offsets.all_committed))
         found: list[Committed] = []
-        for at, table in told.responses.items():
-            for place, queues in table.items():
-                topic, _, group = place.partition("@")
+        for at, table in committed.responses.items():
+            for key, queues in table.items():
+                topic, _, group = key.partition("@")
                 found += [
                     Committed(topic, at.name, *each[:1], group, each[1]) for each in queues.items()
                 ]
@@ -125,20 +125,20 @@ def members_online(options: ClusterOptions) -> dict[str, Members]:
     async def read(admin: Admin) -> dict[str, Members]:
         masters = await admin.clusters.brokers(masters=True)
         configs = complete(await gather(masters, admin.groups.all_configs))
-        turns = asyncio.Semaphore(_AT_ONCE_MAX)
+        slots = asyncio.Semaphore(_AT_ONCE_MAX)
 
         async def one(at: BrokerRef, group: str) -> tuple[str, ConsumerConnection | None]:
-            async with turns:
+            async with slots:
                 return group, await admin.groups.connection(at, group)
 
         asked = [one(at, group) for at, groups in configs.responses.items() for group in groups]
         found: dict[str, Members] = {}
-        for group, told in await asyncio.gather(*asked):
-            if told is not None:
+        for group, connection in await asyncio.gather(*asked):
+            if connection is not None:
                 # Consumers that are starting or stopping are known to some brokers only.
                 before = found.get(group, _NO_MEMBERS)
-                topics = before.topics | frozenset(told.subscriptions)
-                found[group] = Members(topics, told.message_model == BROADCASTING)
+                topics = before.topics | frozenset(connection.subscriptions)
+                found[group] = Members(topics, connection.message_model == BROADCASTING)
         return found
 
     return ask(options, read)
@@ -148,10 +148,10 @@ def extents_of(options: ClusterOptions, names: list[str]) -> list[Extent]:
     """The bounds of the queues of topics; topics deleted meanwhile are skipped."""
 
     async def read(admin: Admin) -> list[Extent]:
-        turns = asyncio.Semaphore(_AT_ONCE_MAX)
+        slots = asyncio.Semaphore(_AT_ONCE_MAX)
 
         async def one(topic: str) -> list[Extent]:
-            async with turns:
+            async with slots:
                 try:
                     stats = complete(await admin.topics.stats(topic))
                 except TargetError:

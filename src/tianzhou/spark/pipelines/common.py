@@ -213,5 +213,5 @@ def require_topics(topics: Iterable[str], what: str) -> list[str]:
     """Raises ConfigError if there are none."""
     found = sorted(topics)
     if not found:
-        raise ConfigError(f"{what}: there is no topic to look at")
+        raise ConfigError(f"{what}: no topics")
     return found

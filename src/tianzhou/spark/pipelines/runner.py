@@ -115,7 +115,7 @@ def _session(
     if given is not None:
         yield given
         return
-    is_running = SparkContext._active_spark_context is not None  # pyright: ignore[reportPrivateUsage] - PySpark tells it nowhere else
+    is_running = SparkContext._active_spark_context is not None  # pyright: ignore[reportPrivateUsage] - PySpark offers no other access
     if not is_running:
         on_progress("starting Spark")
     # Spark's warnings (interrupted threads, late batches) are noise here.

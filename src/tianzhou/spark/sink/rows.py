@@ -139,7 +139,7 @@ def messages_of(batch: RecordBatch, topic: str) -> Iterator[Message]:
     Raises MessageRefused for an invalid row.
     """
     columns: dict[str, list[Any]] = {
-        name: batch.column(place).to_pylist() for place, name in enumerate(batch.schema.names)
+        name: batch.column(index).to_pylist() for index, name in enumerate(batch.schema.names)
     }
     nothing: list[Any] = [None] * batch.num_rows
     topics = columns.get("topic", nothing)
