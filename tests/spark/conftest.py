@@ -1,7 +1,4 @@
-"""One Spark session and one cluster for all tests of pipelines.
-
-A session takes seconds to start, so tests share it; each works on topics of its own.
-"""
+"""One Spark session and one cluster shared by all tests; each test uses its own topics."""
 
 import uuid
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""Source, sink and `topic-stats` on a Spark cluster, whose machines get Tianzhou by spark-submit.
+"""Source, sink and `topic-stats` on a Spark cluster that gets Tianzhou by spark-submit.
 
-The Python of the cluster is a bare one: what it imports is what was shipped, and for the zip the
-distributions that docs/spark-cluster.md says the machines need.
+The cluster's Python has only what was shipped, and for the zip the distributions that
+docs/spark-cluster.md lists.
 """
 
 import json
@@ -58,7 +58,7 @@ def bare_python(folder: Path, distributions: tuple[str, ...] = ()) -> str:
 
 
 def told_by(ran: subprocess.CompletedProcess[str]) -> str:
-    """What a program said, without what Spark says of itself."""
+    """The output of a program without Spark's own lines."""
     lines = (ran.stdout + ran.stderr).splitlines()
     return "\n".join(line for line in lines if " INFO " not in line)[-6000:]
 

@@ -27,7 +27,7 @@ def told(
     store_folder: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, Any]:
-    """What the program printed; Spark takes long to start, so it does once."""
+    """The output of the program, run once because Spark starts slowly."""
     cluster.create_topic("found", 2)
     for number in range(6):
         producer.send("found", f"{number}", tags="wanted" if number % 2 else "other")

@@ -1,4 +1,4 @@
-"""Alarms of backlogs and dead letters: they fire once, recover, and are not told twice."""
+"""Alarms of backlogs and dead letters: they open once, recover, and are not notified twice."""
 
 import asyncio
 import threading

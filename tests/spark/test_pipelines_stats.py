@@ -115,7 +115,7 @@ def test_statistics_equal_the_counters_of_the_brokers(
 
 
 def test_progress_is_told_while_spark_works(spark: SparkSession, tmp_path: Path) -> None:
-    """Tasks end only after the first line was told, so there must be one."""
+    """Tasks end only after the first progress line, so there must be one."""
     told = tmp_path / "told"
     lines: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Pipelines that are stopped end in good order, say so, and go on exactly with the next run."""
+"""Stopped pipelines end cleanly, record the stop, and resume exactly with the next run."""
 
 import os
 import signal
@@ -25,11 +25,11 @@ from tianzhou.testing import Cluster
 ROUNDS = 3
 """Rounds that a run has done, at least, when it is stopped."""
 ROWS, BATCH = 600, 10
-"""Work for far longer than it takes to notice that a run is to stop."""
+"""Far more work than fits between a stop and its effect."""
 
 
 def quick_spark(folder: Path) -> Path:
-    """A folder of configuration for programs whose Spark is not started by the test."""
+    """A configuration folder for programs that start Spark themselves."""
     lines = (f"{key} {value}\n" for key, value in QUICK.items())
     (folder / "spark-defaults.conf").write_text("".join(lines))
     return folder
@@ -87,7 +87,7 @@ def stopped_by(
     url: str,
     log: Path,
 ) -> tuple[int, str]:
-    """Run the command line, stop it after some rounds; gives its exit code and what it said."""
+    """Run the command line and stop it after some rounds; returns exit code and output."""
     wanted = len(rows(url, tables.batches)) + ROUNDS
     with log.open("wb") as output:
         program = subprocess.Popen(
@@ -154,7 +154,7 @@ def test_a_replay_that_is_stopped_is_cancelled_and_says_so(
         target=stop_when, args=(stop, lambda: bool(stored(cluster, "slowly-again")))
     )
     watcher.start()
-    # Ten minutes of work, which nobody waits for.
+    # Ten minutes of work, which the stop cuts short.
     slow = given | {"toTopic": "slowly-again", "rate": "1"}
     with pytest.raises(PipelineError, match=r"^stopped before its end$"):
         runner.run("replay", slow, spark=spark, stop=stop)

@@ -1,4 +1,4 @@
-"""Keys and TLS: source and sink in Spark on a broker that answers nobody without both."""
+"""Access keys and TLS: source and sink of Spark on a broker that requires both."""
 
 import re
 from collections.abc import AsyncGenerator, Iterator
@@ -25,7 +25,7 @@ COUNT = 2_000
 
 @asynccontextmanager
 async def secured(folder: Path) -> AsyncGenerator[str]:
-    """A broker that takes TLS and signed requests only; gives the nameserver's address."""
+    """A broker that accepts only TLS and signed requests; yields the nameserver's address."""
     assert make_certificates(folder / "tls", ["127.0.0.1"]) == 0
     papers = {
         "tlsServerCertPath": folder / "tls" / "server.pem",

@@ -1,4 +1,4 @@
-"""Exactly once without Spark: every place where a driver, a task or a broker can die.
+"""Exactly once without Spark: crashes of driver, task or broker at every step.
 
 On SQLite and on PostgreSQL alike.
 """
@@ -161,7 +161,7 @@ def test_an_end_that_was_obeyed_without_an_answer_is_not_obeyed_twice(
 
 
 def test_of_many_that_decide_at_once_one_does(database_url: str) -> None:
-    """Drivers that all believe to run the query: the halves of one of them are kept, and whole."""
+    """Several drivers run the same query: all half messages of exactly one are committed."""
     count = 6
     gate = threading.Barrier(count)
 

@@ -119,7 +119,7 @@ def test_limits_restarts_and_growth_lose_and_repeat_nothing(
 
 @dataclass
 class Running:
-    """A query that goes on, and what it has read so far."""
+    """A running query, and what it has read so far."""
 
     writer: "DataStreamWriter"
     into: Batches

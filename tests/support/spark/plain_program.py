@@ -1,8 +1,8 @@
-"""A program of somebody who has a Spark of his own: Tianzhou is installed, and never imported.
+"""A program with its own Spark session: Tianzhou is installed and never imported.
 
     plain_program.py NAMESRV STORE TOPIC
 
-Prints as JSON what every way of reading the topic gave: the bodies, or what Spark said instead.
+Prints as JSON the result of every way of reading the topic: the bodies, or Spark's error.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What tests of sinks and pipelines look at: the messages of a topic, the rows of a table."""
+"""For tests of sinks and pipelines: the messages of a topic, the rows of a table."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Runs of `sink_driver`: started, held amid a batch, killed, and looked at when all is done."""
+"""Runs of `sink_driver`: started, paused within a batch, killed, and checked at the end."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ _DEADLINE_S = 900.0
 
 
 def half_count(broker_address: str) -> int:
-    """How many halves of transactions a broker has taken."""
+    """The number of half messages that a broker has stored."""
     fields = {"topic": HALF_TOPIC, "queueId": "0"}
     return int(ask_server(broker_address, RequestCode.GET_MAX_OFFSET, fields).fields["offset"])
 

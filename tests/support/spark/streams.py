@@ -9,7 +9,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 Batches = dict[int, list[str]]
 TOO_BUSY = "Python worker failed to connect back"
-"""What Spark says when a process of Python did not start within ten seconds."""
+"""Spark's error when a Python process did not start within ten seconds."""
 
 
 def stream(

@@ -1,4 +1,4 @@
-"""The page cache that the benchmark holds: what it takes and gives up, and the files it adopts."""
+"""The page cache of the benchmark: allocation, release, and adopted files."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Places on paper: what users write, and what is refused."""
+"""Offsets in options: valid forms, and errors."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Push-down: what the source takes over, what is left to Spark."""
+"""Push-down: which filters the source evaluates, and which remain for Spark."""
 
 from datetime import UTC, datetime
 
@@ -55,7 +55,7 @@ def test_push_down_is_safe_only_where_the_shared_class_cannot_keep_a_planned_rea
     assert keeps_read_with_scan(fields, methods) is is_safe
 
 
-def test_places_are_taken_over_whole() -> None:
+def test_conditions_on_positions_are_pushed_completely() -> None:
     filters: list[Filter] = [
         IsNotNull(("topic",)), EqualTo(("topic",), "a"), In(("queueId",), (1, 2, None)),
         EqualNullSafe(("brokerName",), "b"), GreaterThan(("queueOffset",), 10),

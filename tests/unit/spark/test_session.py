@@ -1,4 +1,4 @@
-"""The session: Java is found, or the lack of it is told."""
+"""The session: Java is found, or an error lists the candidates."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Batches: rows and sizes, compressed bodies, columns that are made of others."""
+"""Batches: rows and sizes, compressed bodies, computed columns."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Notices reach a log, a web server and a mail server; failures are told as such."""
+"""Notices reach a log, a web server and a mail server; failures raise NoticeError."""
 
 import json
 import logging

@@ -15,7 +15,7 @@ MINUTE = 60_000
 
 
 def told(values: list[int], rule: Rule = RULE, step_ms: int = MINUTE) -> list[tuple[int, str]]:
-    """What is told of a series of values, with the minute."""
+    """The events of a series of values, with the minute."""
     alarm: Alarm | None = None
     events: list[tuple[int, str]] = []
     for number, value in enumerate(values):

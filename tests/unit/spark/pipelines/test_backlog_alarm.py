@@ -1,4 +1,4 @@
-"""Which groups are taken to read which topics."""
+"""Which groups count as consumers of which topics."""
 
 from tianzhou.spark.pipelines.backlog_alarm import Subscription, subscriptions_of
 from tianzhou.spark.pipelines.cluster import Committed, Members
@@ -13,7 +13,7 @@ def test_groups_read_what_they_committed_or_subscribe_to_now() -> None:
     ]
     online = {
         "moved": Members(frozenset({"mails"}), is_broadcast=False),
-        # Nobody knows what consumers read that subscribe to nothing, but for what they commit.
+        # Of consumers without subscriptions only the committed offsets show the topics.
         "assigned": Members(frozenset(), is_broadcast=False),
         "new": Members(frozenset({"orders", "%RETRY%new"}), is_broadcast=False),
         "everybody": Members(frozenset({"orders"}), is_broadcast=True),

@@ -1,4 +1,4 @@
-"""Runs of pulls against a plain model: what they keep, and where they end, whatever is answered."""
+"""Pipelines of pulls against a simple model: their records and end, for any responses."""
 
 import asyncio
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def record(queue_offset: int) -> bytes:
 def run_of(
     answers: Sequence[Answer], *, filtered: bool = False
 ) -> tuple[int, list[tuple[bytes, int]], list[int]]:
-    """Where a run ends that is answered so, what it kept, and what it asked for."""
+    """The end, the records and the requests of a pipeline that gets these responses."""
     asked: list[int] = []
 
     async def walk() -> tuple[int, list[tuple[bytes, int]], list[int]]:
