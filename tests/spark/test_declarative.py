@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = ROOT / "examples" / "declarative"
 CACHE = ROOT / ".cache" / "declarative"
 NEEDED = ("grpcio", "grpcio-status", "googleapis-common-protos", "zstandard", "pandas<3", "pyyaml")
-"""What `pyspark[pipelines]` asks for beside what the extra `spark` has."""
+"""The requirements of `pyspark[pipelines]` beyond those of the extra `spark`."""
 INSTALL_TIMEOUT_S = 240
 RUN_TIMEOUT_S = 500
 COUNT = 100
