@@ -13,7 +13,7 @@ import typer.core
 from tests.support.command_reference import commands
 
 SHARED = ("namesrv", "context", "access_key", "secret_key", "timeout_s")
-"""Every verb gets these from one place, so they need not be tried with each of them."""
+"""Every command gets these from one place, so they need not be tried with each of them."""
 
 
 class Tried(NamedTuple):

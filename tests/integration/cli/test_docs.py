@@ -45,7 +45,7 @@ def test_every_command_and_option_is_tried() -> None:
 
 
 def is_tried_elsewhere(each: Tried) -> bool:
-    """Whether the one file that has all tests of a noun spells a command and its option."""
+    """Whether the test file of a command group contains a command and its option."""
     noun, *verb = each.words.split()
     if noun not in ELSEWHERE:
         return False

@@ -117,7 +117,7 @@ async def test_offsets_move_while_consumers_are_online() -> None:
 
 @asynccontextmanager
 async def ghost(namesrv: str) -> AsyncGenerator[None]:
-    """A broker that is registered with an address where nobody listens."""
+    """A broker that is registered with an address on which nothing listens."""
     async with asking(namesrv) as asker:
         answer = await RegisteredBroker(name="ghost", addr="127.0.0.1:1").register(asker)
         assert answer.code == ResponseCode.SUCCESS, answer

@@ -36,7 +36,7 @@ def cli(cluster: Cluster) -> Cli:
 
 @pytest.fixture(scope="module")
 def filled(cluster: Cluster) -> Cli:
-    """Messages, a group that lags behind them, and dead letters, for those who only look."""
+    """Messages, a group that lags behind them, and dead letters, for tests that only read."""
     cli = Cli(cluster.namesrv_address)
     for number in range(4):
         place = ("--queue", str(number % 2), "--broker", BOTH[number // 2])

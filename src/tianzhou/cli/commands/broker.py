@@ -96,7 +96,7 @@ async def show_broker(session: Session, broker: Broker) -> CommandResult:
     gathered = await gather(brokers, session.admin.brokers.runtime)
     rates = await gather(brokers, lambda at: rates_of(session.admin.brokers, at))
     data = [asdict(each) for each in rates.responses.values()]
-    parts = [
+    sections = [
         key_values(
             [
                 ("address", each.address),
@@ -117,7 +117,7 @@ async def show_broker(session: Session, broker: Broker) -> CommandResult:
         )
         for at, each in rates.responses.items() if at in gathered.responses
     ]  # fmt: skip
-    return CommandResult(data, parts, rates.warnings)
+    return CommandResult(data, sections, rates.warnings)
 
 
 def _uptime(rates: BrokerRates, now_ms: int) -> str | None:
@@ -150,10 +150,10 @@ async def show_runtime(
         at.label: {name: figures[name] for name in matching_names(figures, pattern)}
         for at, figures in gathered.responses.items()
     }
-    parts = [
+    sections = [
         key_values(figures.items(), title=f"Broker {name}") for name, figures in chosen.items()
     ]
-    return CommandResult(chosen, parts, gathered.warnings)
+    return CommandResult(chosen, sections, gathered.warnings)
 
 
 @command(
@@ -228,8 +228,8 @@ async def config(
     }
     if not any(chosen.values()):
         raise TargetError(f"{broker} has no setting that matches {pattern!r}")
-    parts = [key_values(pairs.items(), title=f"Broker {name}") for name, pairs in chosen.items()]
-    return CommandResult(chosen, parts, gathered.warnings)
+    sections = [key_values(pairs.items(), title=f"Broker {name}") for name, pairs in chosen.items()]
+    return CommandResult(chosen, sections, gathered.warnings)
 
 
 def _hide(key: str, value: str) -> str:

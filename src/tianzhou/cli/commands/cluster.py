@@ -83,11 +83,11 @@ async def show_cluster(session: Session, cluster: ClusterOption = None) -> Comma
         admin.brokers, admin.groups, admin.clusters, cluster=cluster, backlog=False
     )
     names = dict.fromkeys(each.cluster for each in result.brokers)
-    parts = [
+    sections = [
         _cluster_table(name, [each for each in result.brokers if each.cluster == name], session)
         for name in names
     ]
-    return CommandResult([asdict(each) for each in result.brokers], parts, result.warnings)
+    return CommandResult([asdict(each) for each in result.brokers], sections, result.warnings)
 
 
 def _cluster_table(name: str, brokers: list[BrokerRates], session: Session) -> RenderableType:
@@ -148,10 +148,10 @@ async def top(
         "brokers": [asdict(each) for each in result.brokers],
         "groups": [asdict(each) for each in groups[:count]],
     }
-    parts: list[RenderableType] = [head, _top_brokers(result)]
+    sections: list[RenderableType] = [head, _top_brokers(result)]
     if groups and count:
-        parts.append(_top_groups(groups[:count]))
-    return CommandResult(data, parts, result.warnings)
+        sections.append(_top_groups(groups[:count]))
+    return CommandResult(data, sections, result.warnings)
 
 
 def _top_brokers(result: Snapshot) -> RenderableType:

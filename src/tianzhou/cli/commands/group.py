@@ -124,13 +124,13 @@ async def show_group(
         f"members have different subscriptions to {each.describe()}" for each in overview.conflicts
     ]
     warnings = [*overview.warnings, *conflicts]
-    parts = [head(overview)]
+    sections = [head(overview)]
     if overview.members:
-        parts.append(members_table(overview))
+        sections.append(members_table(overview))
     if overview.queues:
-        parts.append(lag_table(overview.queues, session.now_ms))
+        sections.append(lag_table(overview.queues, session.now_ms))
     notes = [] if overview.members else ["no member is online"]
-    return CommandResult(overview_data(overview), parts, warnings, notes=notes)
+    return CommandResult(overview_data(overview), sections, warnings, notes=notes)
 
 
 @command(
@@ -162,7 +162,7 @@ async def show_members(
     if not through:
         member = f"member {client_id}" if client_id else "no member"
         raise TargetError(f"{member} of {group} is {'not ' if client_id else ''}online")
-    parts: list[RenderableType] = []
+    sections: list[RenderableType] = []
     data: list[object] = []
     warnings = list(online.warnings)
     for name, at in sorted(through.items()):
@@ -172,10 +172,10 @@ async def show_members(
             warnings.append(f"{name}: {e}")
             continue
         data.append(running_data(name, info))
-        parts += running_tables(name, info)
+        sections += running_tables(name, info)
         if info.jstack:
-            parts.append(Text(info.jstack))
-    return CommandResult(data, parts, warnings)
+            sections.append(Text(info.jstack))
+    return CommandResult(data, sections, warnings)
 
 
 @command(

@@ -158,17 +158,17 @@ async def show_message(
     """Show messages, and which groups have consumed them."""
     by_id = partial(session.admin.messages.by_any_id, through=through, broker=broker)
     data: list[dict[str, object]] = []
-    parts: list[RenderableType] = []
+    sections: list[RenderableType] = []
     for message_id in message_ids:
         message = await by_id(message_id, topic)
         tracks = await consumption(session.admin, message, through)
-        parts += message_facts(message, charset)
+        sections += message_facts(message, charset)
         if tracks:
             rows = ((each.group, each.state, each.committed) for each in tracks)
-            parts.append(table(["group", "state", ">committed"], rows, title="Consumed by"))
+            sections.append(table(["group", "state", ">committed"], rows, title="Consumed by"))
         groups = [asdict(each) for each in tracks]
         data.append(message_data(message, charset=charset) | {"groups": groups})
-    return CommandResult(data[0] if len(data) == 1 else data, parts)
+    return CommandResult(data[0] if len(data) == 1 else data, sections)
 
 
 @command(

@@ -217,10 +217,10 @@ def list_result(
 ) -> CommandResult:
     """The result of a search: messages with their brokers, oldest first."""
     found.sort(key=lambda pair: pair[1].store_time_ms)
-    parts: list[RenderableType] = []
+    sections: list[RenderableType] = []
     if listing.listed and found:
         # One group: separate sections would have blank lines between them.
-        parts.append(
+        sections.append(
             Group(
                 *(
                     message_line(message, name, listing.charset, with_body=listing.bodies)
@@ -235,9 +235,9 @@ def list_result(
     ]
     if listing.count_tags:
         tags = Counter(message.tags for _, message in found if message.tags)
-        parts.append(table(["tag", ">messages"], tags.most_common()))
+        sections.append(table(["tag", ">messages"], tags.most_common()))
         data = {"messages": data, "tags": dict(tags.most_common())}
-    return CommandResult(data, parts, warnings, notes=[plural(len(found), "message")])
+    return CommandResult(data, sections, warnings, notes=[plural(len(found), "message")])
 
 
 def sent_table(sent: Sequence[Sent]) -> RenderableType:

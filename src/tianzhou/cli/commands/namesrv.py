@@ -74,8 +74,10 @@ async def config(
         data[address] = {key: settings[key] for key in matching_names(settings, pattern)}
     if not data:
         raise TargetError(f"no nameserver responds: {'; '.join(warnings)}")
-    parts = [key_values(pairs.items(), title=f"Nameserver {name}") for name, pairs in data.items()]
-    return CommandResult(data, parts, warnings)
+    sections = [
+        key_values(pairs.items(), title=f"Nameserver {name}") for name, pairs in data.items()
+    ]
+    return CommandResult(data, sections, warnings)
 
 
 @command(

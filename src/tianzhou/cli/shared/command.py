@@ -401,7 +401,7 @@ def print_result(session: Session, shown: Result) -> int:
     if session.options.as_json:
         print_json(shown.data)
         return shown.exit_code
-    for number, part in enumerate(shown.parts):
+    for number, part in enumerate(shown.sections):
         if number:
             session.out.print()
         session.out.print(part)
@@ -445,8 +445,8 @@ def _screen(session: Session, shown: Result) -> Group:
     if shown is None:
         return Group(head)
     warnings = (Text(f"warning: {each}", style="yellow") for each in shown.warnings)
-    parts = (each for part in shown.parts for each in (Text(), part))
-    return Group(head, *parts, *(Text(note) for note in shown.notes), *warnings)
+    sections = (each for part in shown.sections for each in (Text(), part))
+    return Group(head, *sections, *(Text(note) for note in shown.notes), *warnings)
 
 
 def hint(error: TianzhouError) -> str:

@@ -28,7 +28,7 @@ class CommandResult:
 
     data: object
     """What --json prints."""
-    parts: Sequence[RenderableType] = ()
+    sections: Sequence[RenderableType] = ()
     """Tables and texts for the terminal."""
     warnings: Sequence[str] = ()
     """One line each, for standard error."""

@@ -1,4 +1,4 @@
-"""What is told when a cluster is watched."""
+"""Changes of faults while a cluster is watched."""
 
 from tianzhou.admin.doctor.changes import CAME, GONE, WATCH, Change, changes, with_unseen
 from tianzhou.admin.doctor.findings import Finding, Level

@@ -1,4 +1,4 @@
-"""What the doctor makes of what it is told."""
+"""The checks of the doctor, from plain values."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The command line as words: help, mistakes, what is loaded when."""
+"""Command lines: help, usage errors, lazy imports."""
 
 import os
 import subprocess
@@ -42,7 +42,7 @@ def test_help_names_every_noun(capsys: Screen) -> None:
 
 
 @pytest.mark.parametrize("noun", [*COMMAND_GROUPS, "broker", "namesrv"])
-def test_every_noun_has_help(noun: str, capsys: Screen) -> None:
+def test_every_command_group_has_help(noun: str, capsys: Screen) -> None:
     words = (
         [noun, "--help"] if noun in COMMAND_GROUPS else [noun, SERVER_COMMANDS[noun][0], "--help"]
     )
@@ -52,7 +52,7 @@ def test_every_noun_has_help(noun: str, capsys: Screen) -> None:
     assert len(capsys.readouterr().out) > 200
 
 
-def test_help_of_a_verb_teaches_with_examples(capsys: Screen) -> None:
+def test_help_of_a_command_has_examples(capsys: Screen) -> None:
     assert main(["offset", "reset", "--help"]) == 0
     shown = capsys.readouterr().out
     assert "Examples" in shown
@@ -80,7 +80,9 @@ def test_help_of_a_verb_teaches_with_examples(capsys: Screen) -> None:
         (["message", "tail", "t", "--sql", "a >", "-n", "a:1"], "a >"),
     ],
 )
-def test_a_mistake_is_one_line_and_code_2(words: list[str], told: str, capsys: Screen) -> None:
+def test_a_usage_error_is_one_line_and_exit_code_2(
+    words: list[str], told: str, capsys: Screen
+) -> None:
     assert main(words) == 2
     out, error = capsys.readouterr()
     assert out == ""
@@ -88,7 +90,7 @@ def test_a_mistake_is_one_line_and_code_2(words: list[str], told: str, capsys: S
     assert error.count("\n") == 1, error
 
 
-def test_a_noun_alone_shows_its_verbs(capsys: Screen) -> None:
+def test_a_command_group_alone_shows_its_commands(capsys: Screen) -> None:
     assert main(["topic"]) == 2
     assert "create" in "".join(capsys.readouterr())
 
