@@ -137,6 +137,18 @@ def test_every_file_named_in_a_page_exists() -> None:
     assert not missing
 
 
+def test_every_lock_named_in_threads_md_exists() -> None:
+    named = re.findall(r"`([A-Z]\w+)\.(_\w+)`", (ROOT / "docs" / "threads.md").read_text())
+    assert named
+    texts = [path.read_text() for path in SOURCES]
+    missing = [
+        f"{owner}.{lock}"
+        for owner, lock in named
+        if not any(f"class {owner}" in text and re.search(rf"\b{lock}\b", text) for text in texts)
+    ]
+    assert not missing
+
+
 def test_a_request_is_followed_through_at_most_eight_files() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
