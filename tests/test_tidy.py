@@ -210,8 +210,8 @@ ALLOWED_WORDS: dict[str, int] = {
     "whoever": 23, "whom": 2, "nobody": 28, "somebody": 8, "someone": 1, "anybody": 2,
     "everybody": 7, "him": 0, "told": 125, "twin": 1, "vouch": 1, "vain": 1, "let_go": 6,
     "courier": 0, "turnstile": 0, "vigil": 0, "lookout": 0, "betterment": 0, "hotpath": 0,
-    "intake": 0, "lending": 0, "switchboard": 17, "pile": 1, "piles": 0, "pump": 0, "doubt": 1,
-    "doubts": 0, "odd": 3, "door": 1, "room": 98, "mend": 1, "soon": 40,
+    "intake": 0, "lending": 0, "switchboard": 16, "pile": 1, "piles": 0, "pump": 0, "doubt": 1,
+    "doubts": 0, "odd": 3, "door": 1, "room": 98, "mend": 1, "soon": 39,
 }  # fmt: skip
 """Words that hide more than they say, and how often each may stand in source and pages.
 
