@@ -84,21 +84,9 @@ class CommitLog:
     """Appends to and reads of the log."""
 
     __slots__ = (
-        "_changing",
-        "_committed",
-        "_committing",
-        "_file",
-        "_handle",
-        "_notify_at",
-        "_pool",
-        "_position",
-        "_reserved_end",
-        "_staged",
-        "_supply",
-        "_tail",
-        "last_store_time_ms",
-        "segments",
-        "written",
+        "_changing", "_committed", "_committing", "_file", "_handle", "_notify_at", "_pool",
+        "_position", "_reserved_end", "_staged", "_supply", "_tail", "last_store_time_ms",
+        "segments", "written",
     )  # fmt: skip
 
     def __init__(

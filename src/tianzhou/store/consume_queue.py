@@ -55,19 +55,8 @@ class ConsumeQueue:
     """The entries of one queue of one topic."""
 
     __slots__ = (
-        "_limit",
-        "_min",
-        "_reserved",
-        "_tail_is_zero",
-        "end_log_offset",
-        "ext",
-        "flushed_offset",
-        "low_offset",
-        "next_offset",
-        "queue_id",
-        "segments",
-        "topic",
-        "writes_ext",
+        "_limit", "_min", "_reserved", "_tail_is_zero", "end_log_offset", "ext", "flushed_offset",
+        "low_offset", "next_offset", "queue_id", "segments", "topic", "writes_ext",
     )  # fmt: skip
 
     def __init__(

@@ -36,18 +36,8 @@ class KernelMemory:
     """The grants of one feed."""
 
     __slots__ = (
-        "_admits",
-        "_changed",
-        "_feed",
-        "_files",
-        "_granted",
-        "_index",
-        "_limit",
-        "_log",
-        "_log_files",
-        "settle",
-        "stage",
-        "stale",
+        "_admits", "_changed", "_feed", "_files", "_granted", "_index", "_limit", "_log",
+        "_log_files", "settle", "stage", "stale",
     )  # fmt: skip
 
     def __init__(
