@@ -50,7 +50,7 @@ from tianzhou.protocol.records import batch
 from tianzhou.protocol.records.message_id import encode_offset_id
 from tianzhou.remoting.connection import Connection, Handler
 from tianzhou.remoting.limits import Limits
-from tianzhou.remoting.shared_state import Switchboard
+from tianzhou.remoting.shared_state import SharedState
 from tianzhou.store.config import ENTRY_BYTES, FlushDiskType
 from tianzhou.store.consume_queue import Entry
 from tianzhou.store.message_store import Draft, MessageStore
@@ -178,7 +178,7 @@ class Side:
         self.hot = (
             FastPath(feed, self.deps, self.pulls, FRAME_MAX_BYTES) if feed is not None else None
         )
-        self._board: Switchboard[Connection] = Switchboard(
+        self._board: SharedState[Connection] = SharedState(
             Limits(frame_bytes=FRAME_MAX_BYTES, receive_bytes=4096), serves=True
         )
         self._board.start()

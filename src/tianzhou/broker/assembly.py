@@ -13,7 +13,7 @@ from functools import partial
 
 from tianzhou.broker import advertised_address
 from tianzhou.broker.acl.control import AccessControl
-from tianzhou.broker.acl.places import place_at
+from tianzhou.broker.acl.message_topics import topic_at
 from tianzhou.broker.acl.rights import Rights
 from tianzhou.broker.background.arrivals import Arrivals
 from tianzhou.broker.background.crash_points import CrashPoint
@@ -161,7 +161,7 @@ def access_control(
     return AccessControl(
         file=home / config.acl_file,
         folder=home / config.acl_folder,
-        place_at=lambda log_offset: place_at(store, log_offset),
+        topic_at=lambda log_offset: topic_at(store, log_offset),
         clock=clock,
         rights=Rights(
             lambda topic: state.topics.get(topic) is not None,

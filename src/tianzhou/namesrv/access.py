@@ -23,7 +23,7 @@ from tianzhou.errors import ConfigError, RequestError
 from tianzhou.protocol import acl
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
-from tianzhou.remoting.log_rate_limit import LineLimit
+from tianzhou.remoting.log_rate_limit import LogRateLimit
 from tianzhou.remoting.quota.addresses import Matches, parse_host, parse_pattern
 
 log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class Access:
         self._path = path
         self._state = _state_of(path)
         self._rules = read_rules(path)
-        self._lines = LineLimit()
+        self._lines = LogRateLimit()
         log.info("access: %s", _summary(self._rules))
 
     def look(self) -> None:

@@ -45,7 +45,7 @@ from tianzhou.protocol.headers import namesrv as wire
 from tianzhou.protocol.version import V3_0_11, V4_9_4
 from tianzhou.remoting import slices
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.log_rate_limit import LineLimit
+from tianzhou.remoting.log_rate_limit import LogRateLimit
 from tianzhou.remoting.slices import Steps, sliced
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Parts:
     """Keys that no request may change."""
     has_accounts: bool
     """Whether requests that change something are checked for an administrator (accessFile)."""
-    warnings: LineLimit
+    warnings: LogRateLimit
     """Limits the log lines about doubtful registrations, which any host can send."""
     registry: Registry
     routes: RouteCache

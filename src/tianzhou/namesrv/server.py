@@ -35,7 +35,7 @@ from tianzhou.protocol.command import Command
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.http import Page, WebServer
 from tianzhou.remoting.limits import Limits
-from tianzhou.remoting.log_rate_limit import LineLimit
+from tianzhou.remoting.log_rate_limit import LogRateLimit
 from tianzhou.remoting.quota.bodies import check_body
 from tianzhou.remoting.quota.tables import TableLimits
 from tianzhou.remoting.server import Server
@@ -84,7 +84,7 @@ class NameServer:
             settings_lock=asyncio.Lock(),
             fixed_keys=fixed_keys(config),
             has_accounts=self._access is not None,
-            warnings=LineLimit(),
+            warnings=LogRateLimit(),
             registry=self._registry,
             routes=self._routes,
             kv=KVConfig(config.kv_config_path, self._check_kv),

@@ -21,8 +21,8 @@ from typing import TypeVar
 from tianzhou.descriptors import descriptor_limit, reserved_descriptors
 from tianzhou.remoting.address import format_address
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.over_limit import Turnaway
-from tianzhou.remoting.shared_state import Switchboard
+from tianzhou.remoting.over_limit import OverLimitConnection
+from tianzhou.remoting.shared_state import SharedState
 from tianzhou.remoting.sockets import set_options
 from tianzhou.remoting.tls.contexts import TLS_GOODBYE_S, TlsMode
 
@@ -44,14 +44,14 @@ class Acceptor:
 
     def __init__(
         self,
-        board: Switchboard[Connection],
+        shared: SharedState[Connection],
         make_connection: Callable[[], Connection],
         mode: TlsMode,
         context: ssl.SSLContext | None,
     ) -> None:
         self.context = context
         """The TLS context of connections to come; may be replaced."""
-        self._board = board
+        self._shared = shared
         self._make_connection = make_connection
         self._mode = mode
         self._listening: list[socket.socket] = []
@@ -63,20 +63,20 @@ class Acceptor:
         self._coming: dict[str, set[Connection]] = {}
         # Of those that are not to be connections: the reason by socket, until each is told it.
         self._turned: dict[socket.socket, str] = {}
-        self._telling: set[Turnaway] = set()
+        self._telling: set[OverLimitConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def listen(self, listening: socket.socket) -> None:
         """Begin to accept on a socket, which is the acceptor's from now on."""
         self._listening.append(listening)
-        self._board.loop.add_reader(listening.fileno(), self._accept, listening)
+        self._shared.loop.add_reader(listening.fileno(), self._accept, listening)
 
     async def close(self) -> None:
         """Accept no more and drop whoever is not a connection yet."""
         for listening in self._listening:
             if (retry := self._retries.pop(listening, None)) is not None:
                 retry.cancel()
-            self._board.loop.remove_reader(listening.fileno())
+            self._shared.loop.remove_reader(listening.fileno())
             listening.close()
         self._listening.clear()
         for sock in tuple(self._unclassified):
@@ -108,31 +108,31 @@ class Acceptor:
 
     def _count_of(self, host: str) -> int:
         """How many connections an address has, those on their way included."""
-        established = self._board.connections
+        established = self._shared.connections
         coming = sum(each not in established for each in self._coming.get(host, ()))
-        return self._board.hosts[host] + len(self._silent.get(host, ())) + coming
+        return self._shared.hosts[host] + len(self._silent.get(host, ())) + coming
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
         """Stop accepting for a moment: the loop would spin, as the socket stays readable."""
-        self._board.complain(
+        self._shared.log_failure(
             "accepting failed",
             f"no more connections can be accepted: {error.strerror}; "
-            f"{len(self._board.connections)} are open, trying again every {_RETRY_S} s",
+            f"{len(self._shared.connections)} are open, trying again every {_RETRY_S} s",
             logging.ERROR,
         )
-        loop = self._board.loop
+        loop = self._shared.loop
         loop.remove_reader(listening.fileno())
         self._retries[listening] = loop.call_later(_RETRY_S, self._resume, listening)
 
     def _resume(self, listening: socket.socket) -> None:
         del self._retries[listening]
-        self._board.loop.add_reader(listening.fileno(), self._accept, listening)
+        self._shared.loop.add_reader(listening.fileno(), self._accept, listening)
 
     def _admit(self, sock: socket.socket, peer: str) -> None:
-        limits = self._board.limits
+        limits = self._shared.limits
         if not self._may_stay(sock, peer) and (
             len(self._turned) + len(self._telling)
-            > min(limits.turned_away, reserved_descriptors() // _TOLD_SHARE)
+            > min(limits.over_limit, reserved_descriptors() // _TOLD_SHARE)
         ):
             self._drop(sock)
             return
@@ -150,9 +150,9 @@ class Acceptor:
 
     def _may_stay(self, sock: socket.socket, peer: str) -> bool:
         """Whether there is room for a connection; if not, it is noted to be turned away."""
-        limits, host = self._board.limits, peer.rpartition(":")[0]
+        limits, host = self._shared.limits, peer.rpartition(":")[0]
         on_the_way = len(self._unclassified) + len(self._opening) - len(self._turned)
-        count = len(self._board.connections) + on_the_way
+        count = len(self._shared.connections) + on_the_way
         if count >= limits.connections:
             kind, told = "limit", f"{count} connections are open, the limit"
             text = f"connection {peer}: refused, {count} are open, the limit"
@@ -178,8 +178,8 @@ class Acceptor:
         self._drop(sock)
 
     def _note_refusal(self, kind: str, text: str) -> None:
-        self._board.counts.refused_connections += 1
-        self._board.complain(f"refused: {kind}", text)
+        self._shared.counts.refused_connections += 1
+        self._shared.log_failure(f"refused: {kind}", text)
 
     def _drop(self, sock: socket.socket) -> None:
         self._turned.pop(sock, None)
@@ -188,10 +188,10 @@ class Acceptor:
     # -- telling TLS from plain --------------------------------------------------------------------
 
     def _wait_for_first_byte(self, sock: socket.socket, peer: str) -> None:
-        limits = self._board.limits
+        limits = self._shared.limits
         if len(self._unclassified) >= limits.unclassified:
             self._give_up(next(iter(self._unclassified)), "too many others wait")
-        loop = self._board.loop
+        loop = self._shared.loop
         host = peer.rpartition(":")[0]
         timer = loop.call_later(
             limits.handshake_ms / 1000, self._give_up, sock, f"silent for {limits.handshake_ms} ms"
@@ -209,7 +209,7 @@ class Acceptor:
         timer, host = self._unclassified.pop(sock)
         timer.cancel()
         _take_out(self._silent, host, sock)
-        self._board.loop.remove_reader(sock.fileno())
+        self._shared.loop.remove_reader(sock.fileno())
 
     def _peek(self, sock: socket.socket, peer: str) -> None:
         try:
@@ -239,7 +239,7 @@ class Acceptor:
             return
         connection, host = self._make_connection(), peer.rpartition(":")[0]
         self._coming.setdefault(host, set()).add(connection)
-        task = self._board.loop.create_task(self._connect(connection, sock, peer, context))
+        task = self._shared.loop.create_task(self._connect(connection, sock, peer, context))
         self._opening.add(task)
 
         def opened(ended: asyncio.Task[None]) -> None:
@@ -255,10 +255,10 @@ class Acceptor:
             sock.close()
 
     def _turn_away(self, sock: socket.socket, peer: str, context: ssl.SSLContext | None) -> None:
-        wait_s = self._board.limits.turn_away_ms / 1000
-        telling = Turnaway(self._turned.pop(sock), wait_s, self._telling.discard)
+        wait_s = self._shared.limits.over_limit_ms / 1000
+        telling = OverLimitConnection(self._turned.pop(sock), wait_s, self._telling.discard)
         self._telling.add(telling)
-        task = self._board.loop.create_task(self._tell(telling, sock, peer, context))
+        task = self._shared.loop.create_task(self._notify(telling, sock, peer, context))
         self._tasks.add(task)
 
         def told(ended: asyncio.Task[None]) -> None:
@@ -268,8 +268,12 @@ class Acceptor:
 
         task.add_done_callback(told)
 
-    async def _tell(
-        self, telling: Turnaway, sock: socket.socket, peer: str, context: ssl.SSLContext | None
+    async def _notify(
+        self,
+        telling: OverLimitConnection,
+        sock: socket.socket,
+        peer: str,
+        context: ssl.SSLContext | None,
     ) -> None:
         try:
             await self._make_transport(telling, sock, context)
@@ -284,8 +288,8 @@ class Acceptor:
     async def _make_transport(
         self, protocol: asyncio.BaseProtocol, sock: socket.socket, context: ssl.SSLContext | None
     ) -> None:
-        handshake_s = self._board.limits.handshake_ms / 1000 if context else None
-        await self._board.loop.connect_accepted_socket(
+        handshake_s = self._shared.limits.handshake_ms / 1000 if context else None
+        await self._shared.loop.connect_accepted_socket(
             lambda: protocol,
             sock,
             ssl=context,

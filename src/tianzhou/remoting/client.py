@@ -17,7 +17,7 @@ from tianzhou.remoting import error_responses, sockets
 from tianzhou.remoting.address import parse_address
 from tianzhou.remoting.connection import Connection, Handler, Listener
 from tianzhou.remoting.limits import Limits
-from tianzhou.remoting.shared_state import Counts, Switchboard
+from tianzhou.remoting.shared_state import Counts, SharedState
 from tianzhou.remoting.tls.contexts import TLS_GOODBYE_S, Tls
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Client:
         self._context = tls.client_context() if tls else None
         self._handle = handle or _refuse
         self._on_closed = on_closed
-        self._board: Switchboard[Connection] = Switchboard(limits, serves=False)
+        self._shared: SharedState[Connection] = SharedState(limits, serves=False)
         self._connections: dict[str, Connection] = {}
         self._dials: dict[str, asyncio.Task[Connection]] = {}
         self._closed = False
@@ -51,7 +51,7 @@ class Client:
     @property
     def counts(self) -> Counts:
         """What happened since the start, for statistics."""
-        return self._board.counts
+        return self._shared.counts
 
     @property
     def speaks_tls(self) -> bool:
@@ -123,23 +123,23 @@ class Client:
             dial.cancel()
         if self._dials:
             await asyncio.wait(tuple(self._dials.values()))
-        for connection in tuple(self._board.connections):
+        for connection in tuple(self._shared.connections):
             connection.close("the client is closed")
-        for task in tuple(self._board.tasks):
+        for task in tuple(self._shared.tasks):
             task.cancel()
         try:
             async with asyncio.timeout(_GOODBYE_S):
-                await self._board.emptied()
+                await self._shared.emptied()
         except TimeoutError:
-            log.info("stopping: %d connections are cut", len(self._board.connections))
+            log.info("stopping: %d connections are cut", len(self._shared.connections))
         finally:
-            await self._board.cut_rest("the client is closed")
+            await self._shared.cut_rest("the client is closed")
 
     # -- dialling ----------------------------------------------------------------------------------
 
     def _start_dial(self, address: str) -> asyncio.Task[Connection]:
-        self._board.start()
-        dial = self._board.loop.create_task(self._dial(address))
+        self._shared.start()
+        dial = self._shared.loop.create_task(self._dial(address))
         self._dials[address] = dial
         dial.add_done_callback(lambda done: self._dialled(address, done))
         return dial
@@ -150,11 +150,11 @@ class Client:
             dial.exception()  # looked at, even if everyone who waited has gone
 
     async def _dial(self, address: str) -> Connection:
-        connect_ms = self._board.limits.connect_ms
+        connect_ms = self._shared.limits.connect_ms
         host, port = parse_address(address)
         try:
             async with asyncio.timeout(connect_ms / 1000):
-                sock = await sockets.connected(host, port, connect_ms / 1000, self._board.limits)
+                sock = await sockets.connected(host, port, connect_ms / 1000, self._shared.limits)
                 connection = await self._open(address, host, sock)
         except TimeoutError as error:
             raise ConnectError(f"no connection to {address} within {connect_ms} ms") from error
@@ -166,17 +166,17 @@ class Client:
 
     async def _open(self, address: str, host: str, sock: socket.socket) -> Connection:
         """Make a connection of a connected socket; whatever happens, the socket is the loop's."""
-        board, tls = self._board, self._tls
+        shared, tls = self._shared, self._tls
         connection = Connection(
-            board, self._handle, on_closed=lambda lost: self._lost(address, lost)
+            shared, self._handle, on_closed=lambda lost: self._lost(address, lost)
         )
         try:
-            await board.loop.create_connection(
+            await shared.loop.create_connection(
                 lambda: connection,
                 sock=sock,
                 ssl=self._context,
                 server_hostname=(tls.server_name or host) if tls else None,
-                ssl_handshake_timeout=board.limits.connect_ms / 1000 if tls else None,
+                ssl_handshake_timeout=shared.limits.connect_ms / 1000 if tls else None,
                 ssl_shutdown_timeout=TLS_GOODBYE_S if tls else None,
             )
         except BaseException:

@@ -40,9 +40,9 @@ from tianzhou.protocol.framing import split
 from tianzhou.remoting import error_responses
 from tianzhou.remoting.address import address_of
 from tianzhou.remoting.partial_frame import PartialFrame
-from tianzhou.remoting.pending_requests import NEVER_S, Pending, Waiter
-from tianzhou.remoting.shared_state import Switchboard
-from tianzhou.remoting.write_buffer import Outlet
+from tianzhou.remoting.pending_requests import NEVER_S, PendingRequests, Waiter
+from tianzhou.remoting.shared_state import SharedState
+from tianzhou.remoting.write_buffer import WriteBuffer
 
 
 class Deferral(Enum):
@@ -60,17 +60,17 @@ Answer = Command | Awaitable[Command | Deferral | None] | Deferral | None
 Handler = Callable[["Connection", Command], Answer]
 """Answers a request."""
 
-TakeUp = Callable[[Callable[[], Answer]], None]
+Resume = Callable[[Callable[[], Answer]], None]
 """Takes up a request that was put off: does the work and sends what it answers."""
 
 Listener = Callable[["Connection"], None]
 
 Feed = Callable[["Connection", memoryview, int], tuple[int, int] | None]
-"""Handles what it can of a buffer from a position on, and answers with `send_frames`, or later: it
-sets `owed_by`, since there will be answers, and gives them with `pay` in the same turn of the loop.
+"""The fast path: handles the frames it can in a buffer, from a position on.
 
-Returns where the next frame begins and ends, which is the handler's. Both are equal if no whole
-frame is left; the end is -1 if the feed wants to be asked again from there. None: it takes
+It answers with `send_frames`; or it sets `deferred_by` and answers with `pay` in the same loop
+iteration. Returns the start and end of the next frame, which is for the handler. Both are equal if
+no whole frame is left; the end is -1 if the feed is to be called again from there. None: it handles
 nothing.
 """
 
@@ -90,11 +90,11 @@ _Origin = tuple[int, HeaderEncoding]
 """Opaque and encoding of a request, kept apart: a handler may pass the request on, changed."""
 
 
-class Connection(Outlet):
+class Connection(WriteBuffer):
     """A connection, made by `Server` or `Client`."""
 
     __slots__ = (
-        "_board", "_closed_s", "_draining", "_feed", "_frame_bytes", "_gate_shut", "_handle",
+        "_closed_s", "_draining", "_feed", "_frame_bytes", "_gate_shut", "_handle",
         "_held", "_moved_bytes", "_moved_s", "_on_closed", "_on_opened", "_partial", "_pending",
         "_running_count", "_writable", "account", "kept_bytes", "local", "peer", "reason",
         "received_bytes",
@@ -102,14 +102,13 @@ class Connection(Outlet):
 
     def __init__(
         self,
-        board: "Switchboard[Connection]",
+        shared: "SharedState[Connection]",
         handle: Handler,
         on_opened: Listener | None = None,
         on_closed: Listener | None = None,
         feed: Feed | None = None,
     ) -> None:
-        super().__init__(board)
-        self._board = board
+        super().__init__(shared)
         self._handle = handle
         self._feed = feed
         self._on_opened = on_opened
@@ -121,10 +120,10 @@ class Connection(Outlet):
         """Why the connection was closed, for messages to people."""
         self.kept_bytes = 0
         """Bytes received that wait: for the rest of their frame, or for the gate to open."""
-        self._frame_bytes = board.limits.frame_bytes
+        self._frame_bytes = shared.limits.frame_bytes
         self._partial = PartialFrame(self._frame_bytes)
         self._held: memoryview | None = None
-        self._pending = Pending()
+        self._pending = PendingRequests()
         self._gate_shut = self._draining = False
         self._writable: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         self._running_count = 0
@@ -153,7 +152,7 @@ class Connection(Outlet):
     def hold(self, count: int) -> None:
         """So many requests are under way without a handler; `release` ends them."""
         self._running_count += count
-        if not self._has_room(self._board.limits.requests_in_flight_per_connection - 1):
+        if not self._is_below(self._shared.limits.requests_in_flight_per_connection - 1):
             self._shut_gate()
 
     def release(self, count: int, frames: bytes) -> None:
@@ -162,9 +161,9 @@ class Connection(Outlet):
         self.send_frames(frames)
         self._open_gate()
         if self._draining and not self._running_count:
-            self._end_politely()
+            self._half_close()
 
-    def put_off(self, request: Command) -> TakeUp:
+    def defer(self, request: Command) -> Resume:
         """Let a request wait without a task: it counts as running until it is taken up.
 
         For a handler that returns None. What is returned is called once, with the work that the
@@ -172,7 +171,7 @@ class Connection(Outlet):
         """
         origin = None if request.flag & FLAG_ONEWAY else (request.opaque, request.encoding)
         self.hold(1)
-        return partial(self._take_up, request.code, origin)
+        return partial(self._resume_deferred, request.code, origin)
 
     def oneway(self, command: Command) -> None:
         """Send a request that wants no answer.
@@ -196,14 +195,14 @@ class Connection(Outlet):
         `Limits.requests_pending` requests wait already, after the time-out when the peer does not
         even read.
         """
-        loop = self._board.loop
+        loop = self._shared.loop
         if deadline_s is None:
             deadline_s = loop.time() + timeout_ms / 1000
         if self._writing_paused:
             await self.writable(deadline_s)
         self._check_open()
         pending = self._pending
-        if len(pending) >= self._board.limits.requests_pending:
+        if len(pending) >= self._shared.limits.requests_pending:
             raise RemoteBusy(f"{self.peer} owes {len(pending)} answers, request not sent")
         future: asyncio.Future[Command] = loop.create_future()
         opaque = pending.add(future, command.code, timeout_ms, deadline_s)
@@ -211,7 +210,7 @@ class Connection(Outlet):
             command.flag &= _OTHER_FLAGS
             command.opaque = opaque
             self._put(self._encode(command))
-            self._board.wake_by(pending.next_deadline_s)
+            self._shared.wake_by(pending.next_deadline_s)
             if self._gate_shut:
                 self._open_gate()
             return await future
@@ -224,7 +223,7 @@ class Connection(Outlet):
         False, and nothing is sent, where `request` would have to wait or to raise. The waiter is
         called while frames are read, so it must be quick.
         """
-        pending, limits = self._pending, self._board.limits
+        pending, limits = self._pending, self._shared.limits
         if self.closed or self._writing_paused or len(pending) >= limits.requests_pending:
             return False
         opaque = pending.add(waiter, command.code, timeout_ms, deadline_s)
@@ -236,7 +235,7 @@ class Connection(Outlet):
             pending.forget(opaque)
             raise
         self._put(frame)
-        self._board.wake_by(pending.next_deadline_s)
+        self._shared.wake_by(pending.next_deadline_s)
         if self._gate_shut:
             self._open_gate()
         return True
@@ -248,7 +247,7 @@ class Connection(Outlet):
         """
         self._check_open()
         while self._writing_paused:
-            waiter: asyncio.Future[None] = self._board.loop.create_future()
+            waiter: asyncio.Future[None] = self._shared.loop.create_future()
             self._writable[waiter] = None
             try:
                 async with asyncio.timeout_at(deadline_s):
@@ -263,8 +262,8 @@ class Connection(Outlet):
         """Close; what has been sent still leaves, within `Limits.goodbye_ms`."""
         if self.closed:
             return
-        if self.owed_by is not None:
-            self.owed_by()
+        if self.deferred_by is not None:
+            self.deferred_by()
         self._flush()
         if not self.closed:  # flushing may have cut it
             self._set_closed(reason)
@@ -272,9 +271,9 @@ class Connection(Outlet):
 
     def cut(self, reason: str) -> None:
         """Close at once and drop what is unsent, because the peer misbehaves; logged."""
-        self._board.counts.cut_peers += 1
+        self._shared.counts.cut_peers += 1
         host = self.peer.rpartition(":")[0]
-        self._board.complain(f"cut {host}", f"connection {self.peer}: cut, {reason}")
+        self._shared.log_failure(f"cut {host}", f"connection {self.peer}: cut, {reason}")
         self.abort(reason)
 
     def abort(self, reason: str) -> None:
@@ -291,17 +290,17 @@ class Connection(Outlet):
         if self.closed or self._draining:
             return
         self._draining = True
-        if self.owed_by is not None:
-            self.owed_by()
+        if self.deferred_by is not None:
+            self.deferred_by()
         if self._running_count:
             return
         self._flush()
         if self.unsent_bytes:
-            self._end_politely()
+            self._half_close()
         else:
             self.close("the server stops")
 
-    def _end_politely(self) -> None:
+    def _half_close(self) -> None:
         """Send the end of the stream and go on reading until the peer's own end comes.
 
         Closing a socket with unread bytes in it makes the kernel drop the replies that have not
@@ -326,7 +325,7 @@ class Connection(Outlet):
 
     def sweep(self, now_s: float) -> None:
         """Close what is idle, cut what is stalled, drop what does not end."""
-        limits = self._board.limits
+        limits = self._shared.limits
         if self.closed:
             if now_s - self._closed_s >= limits.goodbye_ms / 1000:
                 self._transport.abort()
@@ -339,7 +338,7 @@ class Connection(Outlet):
         if self._writing_paused and still_ms >= limits.write_stall_ms:
             self.cut(f"{self.unsent_bytes} bytes are unsent, none was read for {still_ms:.0f} ms")
         elif still_ms >= limits.idle_ms:
-            self._board.counts.idle_peers += 1
+            self._shared.counts.idle_peers += 1
             log.info("connection %s: closed, idle for %.0f ms", self.peer, still_ms)
             self.close("idle")
 
@@ -348,16 +347,16 @@ class Connection(Outlet):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A socket's transport reads and writes; the base class is for pipes and datagrams, too.
         self._transport = cast("asyncio.Transport", transport)
-        limits = self._board.limits
+        limits = self._shared.limits
         self._transport.set_write_buffer_limits(limits.unsent_high_bytes, limits.unsent_low_bytes)
         self.peer = address_of(transport.get_extra_info("peername"))
         self.local = address_of(transport.get_extra_info("sockname"))
         self.secure = transport.get_extra_info("ssl_object") is not None
         self.closed = False
-        self._moved_s = self._board.loop.time()
+        self._moved_s = self._shared.loop.time()
         log.debug("connection %s: opened", self.peer)
-        self._board.add(self)
-        self._tell(self._on_opened)
+        self._shared.add(self)
+        self._notify(self._on_opened)
 
     def eof_received(self) -> None:
         self.close("closed by the peer")
@@ -368,27 +367,27 @@ class Connection(Outlet):
         uvloop closes such a transport without telling its protocol, even if that was told before
         that the connection is made.
         """
-        if self not in self._board.connections:
+        if self not in self._shared.connections:
             return
         if not self.closed:
             self._set_closed(f"lost: {exc}" if exc else "closed by the peer")
         log.debug("connection %s: %s", self.peer, self.reason)
         self._forget_unsent()
-        self._tell(self._on_closed)
-        self._board.remove(self)
+        self._notify(self._on_closed)
+        self._shared.remove(self)
 
     def _set_closed(self, reason: str) -> None:
         self.closed, self.reason = True, reason
-        self._closed_s = self._board.loop.time()
+        self._closed_s = self._shared.loop.time()
         self._outgoing, self._outgoing_bytes = [], 0
         self._partial = PartialFrame(self._frame_bytes)
         self._held = None
-        self._board.kept_bytes -= self.kept_bytes
+        self._shared.kept_bytes -= self.kept_bytes
         self.kept_bytes = 0
         self._pending.fail_all(ConnectionClosed(f"connection to {self.peer}: {reason}"))
         self._wake_writers()
 
-    def _tell(self, listener: Listener | None) -> None:
+    def _notify(self, listener: Listener | None) -> None:
         if listener is None:
             return
         try:
@@ -403,15 +402,15 @@ class Connection(Outlet):
     # -- bytes in ----------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return _DISCARDED if self.closed else self._board.receive
+        return _DISCARDED if self.closed else self._shared.receive
 
     def buffer_updated(self, nbytes: int) -> None:
         self.received_bytes += nbytes
         if self._gate_shut:
             # Reading is paused, but the transport had these already.
-            self._hold(self._board.receive[:nbytes])
+            self._hold(self._shared.receive[:nbytes])
         elif not self.closed:
-            self._read(self._board.receive[:nbytes])
+            self._read(self._shared.receive[:nbytes])
 
     def _read(self, view: memoryview) -> None:
         """Handle the whole frames in `view`, keep the rest; replies leave together at the end."""
@@ -420,7 +419,7 @@ class Connection(Outlet):
             # Mostly nothing was kept, and nothing is left to keep.
             if self.kept_bytes:
                 self._read_frames(view)
-            elif (rest := self._take_frames(view)) < len(view):
+            elif (rest := self._handle_frames(view)) < len(view):
                 self._keep(view[rest:])
         except (FrameError, HeaderError) as error:
             self._refuse_peer(error, view)
@@ -434,8 +433,8 @@ class Connection(Outlet):
             if not partial.complete:
                 self._account()
                 return
-            self._take_frames(partial.take())
-        rest = self._take_frames(view)
+            self._handle_frames(partial.take())
+        rest = self._handle_frames(view)
         if rest < len(view):
             self._keep(view[rest:])
         else:
@@ -448,7 +447,7 @@ class Connection(Outlet):
         self._partial.add(view)
         self._account()
 
-    def _take_frames(self, view: memoryview) -> int:
+    def _handle_frames(self, view: memoryview) -> int:
         """Handle whole frames while the gate is open; returns where the rest begins."""
         at, ends_s = 0, 0.0
         if self._feed is not None and not self._draining:
@@ -467,7 +466,7 @@ class Connection(Outlet):
                     self._on_frame(view[at:stop])
                     at = stop
                     if perf_counter() > ends_s:
-                        self._let_others()
+                        self._yield_to_others()
             view = view[at:]
         frames, rest = split(view, self._frame_bytes)
         ends_s = ends_s or perf_counter() + _SHARE_S
@@ -477,17 +476,17 @@ class Connection(Outlet):
                 return at + start
             on_frame(view[start:stop])
             if perf_counter() > ends_s:
-                self._let_others()
+                self._yield_to_others()
         return at + rest
 
     def _on_frame(self, frame: memoryview) -> None:
-        is_long = len(frame) > HEADER_BYTES_MAX and self._board.serves
+        is_long = len(frame) > HEADER_BYTES_MAX and self._shared.serves
         if is_long and error_responses.refuse_header(frame, self._reply):
             return
         command = decode(frame)
         if command.flag & FLAG_RESPONSE:
             if not self._pending.answer(command):
-                self._board.counts.late_responses += 1
+                self._shared.counts.late_responses += 1
         elif not self._draining:
             self._on_request(command)
 
@@ -502,18 +501,18 @@ class Connection(Outlet):
             return
         if self._held is not None:
             view = memoryview(b"".join((self._held, view)))
-        elif view.obj is self._board.receive.obj:
+        elif view.obj is self._shared.receive.obj:
             view = memoryview(bytes(view))
         self._held = view
         self._account()
 
     def _account(self) -> None:
-        board = self._board
+        shared = self._shared
         kept_bytes = len(self._partial) + (len(self._held) if self._held is not None else 0)
-        board.kept_bytes += kept_bytes - self.kept_bytes
+        shared.kept_bytes += kept_bytes - self.kept_bytes
         self.kept_bytes = kept_bytes
-        if board.kept_bytes > board.limits.kept_bytes:
-            board.relieve()
+        if shared.kept_bytes > shared.limits.kept_bytes:
+            shared.cut_largest_kept()
 
     def _refuse_peer(self, error: ProtocolError, view: memoryview) -> None:
         """Close for bytes that make no sense, as RocketMQ does; what follows cannot be trusted."""
@@ -522,9 +521,11 @@ class Connection(Outlet):
         text = str(error)
         if self.received_bytes == len(view) and view[0] == _TLS_FIRST_BYTE and not self.secure:
             text = "the peer speaks TLS, which this port does not"
-        self._board.counts.broken_peers += 1
+        self._shared.counts.broken_peers += 1
         host = self.peer.rpartition(":")[0]
-        self._board.complain(f"broken bytes from {host}", f"connection {self.peer}: closed, {text}")
+        self._shared.log_failure(
+            f"broken bytes from {host}", f"connection {self.peer}: closed, {text}"
+        )
         self.close(text)
 
     # -- requests ----------------------------------------------------------------------------------
@@ -533,10 +534,10 @@ class Connection(Outlet):
         oneway = request.flag & FLAG_ONEWAY
         origin = None if oneway else (request.opaque, request.encoding)
         code = request.code
-        board = self._board
-        if board.handled_bytes > board.limits.handled_bytes:
+        shared = self._shared
+        if shared.handled_bytes > shared.limits.handled_bytes:
             self._reply(
-                origin, error_responses.full(board.handled_bytes, board.limits.handled_bytes)
+                origin, error_responses.full(shared.handled_bytes, shared.limits.handled_bytes)
             )
             return
         try:
@@ -548,7 +549,9 @@ class Connection(Outlet):
         elif answer is not PARKED and answer is not None:
             self._run(code, origin, answer, len(request.body))
 
-    def _take_up(self, code: int, origin: _Origin | None, work: Callable[[], Answer]) -> None:
+    def _resume_deferred(
+        self, code: int, origin: _Origin | None, work: Callable[[], Answer]
+    ) -> None:
         """Do what was put off; a lost connection does not keep it from being done."""
         self._running_count -= 1
         try:
@@ -561,7 +564,7 @@ class Connection(Outlet):
             self._run(code, origin, answer, 0)
         self._open_gate()
         if self._draining and not self._running_count:
-            self._end_politely()
+            self._half_close()
 
     def _reply(self, origin: _Origin | None, answer: Command) -> None:
         """Send an answer to where the request came from; None means that it wanted no answer."""
@@ -580,7 +583,7 @@ class Connection(Outlet):
 
     def _refusal(self, code: int, error: Exception) -> Command:
         if error_responses.is_bug(error):
-            self._board.complain(
+            self._shared.log_failure(
                 f"request {code} failed with {type(error).__name__}",
                 f"request {code} from {self.peer} failed",
                 logging.ERROR,
@@ -595,16 +598,16 @@ class Connection(Outlet):
         work: Awaitable[Command | Deferral | None],
         body_bytes: int,
     ) -> None:
-        board = self._board
-        if len(board.tasks) >= board.limits.requests_in_flight:
+        shared = self._shared
+        if len(shared.tasks) >= shared.limits.requests_in_flight:
             error_responses.take_back(work)
-            self._reply(origin, error_responses.busy(len(board.tasks)))
+            self._reply(origin, error_responses.busy(len(shared.tasks)))
             return
         self._running_count += 1
-        if not self._has_room(board.limits.requests_in_flight_per_connection - 1):
+        if not self._is_below(shared.limits.requests_in_flight_per_connection - 1):
             self._shut_gate()
-        board.handled_bytes += body_bytes
-        board.run(self._finish(code, origin, work, body_bytes))
+        shared.handled_bytes += body_bytes
+        shared.run(self._finish(code, origin, work, body_bytes))
 
     async def _finish(
         self,
@@ -630,12 +633,12 @@ class Connection(Outlet):
             answer = self._refusal(code, error)
         finally:
             self._running_count -= 1
-            self._board.handled_bytes -= body_bytes
+            self._shared.handled_bytes -= body_bytes
         if isinstance(answer, Command):
             self._reply(origin, answer)
         self._open_gate()
         if self._draining and not self._running_count:
-            self._end_politely()
+            self._half_close()
 
     # -- the gate ----------------------------------------------------------------------------------
 
@@ -647,37 +650,37 @@ class Connection(Outlet):
     def _open_gate(self) -> None:
         if self._gate_shut and self._is_free():
             # Not at once: this is called while handlers finish, and more frames may follow.
-            self._board.loop.call_soon(self._go_on)
+            self._shared.loop.call_soon(self._resume_if_free)
 
-    def _let_others(self) -> None:
+    def _yield_to_others(self) -> None:
         """The rest of what a client sent comes with the next turn of the loop."""
-        if self._board.serves and not self._gate_shut and not self.closed:
+        if self._shared.serves and not self._gate_shut and not self.closed:
             self._shut_gate()
-            self._board.loop.call_soon(self._come_back)
+            self._shared.loop.call_soon(self._resume_after_yield)
 
     def _is_free(self) -> bool:
-        limit_count = self._board.limits.requests_in_flight_per_connection
+        limit_count = self._shared.limits.requests_in_flight_per_connection
         return self._may_go_on(limit_count * 3 // 4)  # not stopped and started for each request
 
     def _may_go_on(self, running_count_max: int) -> bool:
-        return self._has_room(running_count_max) and not (
-            self._writing_paused and self._board.serves
+        return self._is_below(running_count_max) and not (
+            self._writing_paused and self._shared.serves
         )
 
-    def _has_room(self, running_count_max: int) -> bool:
+    def _is_below(self, running_count_max: int) -> bool:
         # Handlers may be waiting for answers from this very peer: those must get through.
         return self._running_count <= running_count_max or len(self._pending) > 0
 
-    def _come_back(self) -> None:
+    def _resume_after_yield(self) -> None:
         """Others have had their turn: go on up to the limit, which was not the reason to stop."""
-        if self._may_go_on(self._board.limits.requests_in_flight_per_connection - 1):
-            self._pass_gate()
+        if self._may_go_on(self._shared.limits.requests_in_flight_per_connection - 1):
+            self._reopen_gate()
 
-    def _go_on(self) -> None:
+    def _resume_if_free(self) -> None:
         if self._is_free():
-            self._pass_gate()
+            self._reopen_gate()
 
-    def _pass_gate(self) -> None:
+    def _reopen_gate(self) -> None:
         if self.closed or not self._gate_shut:
             return
         self._gate_shut = False
@@ -699,7 +702,7 @@ class Connection(Outlet):
 
     def pause_writing(self) -> None:
         self._writing_paused = True
-        if self._board.serves:
+        if self._shared.serves:
             self._shut_gate()
 
     def resume_writing(self) -> None:
@@ -716,4 +719,4 @@ class Connection(Outlet):
             if not waiter.done():
                 waiter.set_result(None)
         if self._writable:
-            self._board.loop.call_soon(self._wake_writers)
+            self._shared.loop.call_soon(self._wake_writers)

@@ -60,7 +60,7 @@ def refuse_header(
     return True
 
 
-def turned_away(why: str) -> Command:
+def over_limit(why: str) -> Command:
     """The response of a server that takes no more connections."""
     return _response(ResponseCode.SYSTEM_BUSY, f"system busy: {why}, try another server or later")
 

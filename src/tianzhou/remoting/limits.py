@@ -30,7 +30,7 @@ class Limits:
     # -- counts ------------------------------------------------------------------------------------
     connections: int = 65_536  # open connections of a server, newcomers above it are turned away
     connections_per_address: int = 65_536  # of them, those of one peer address
-    turned_away: int = 64  # newcomers above it that are told so at a time; more are just closed
+    over_limit: int = 64  # newcomers above it that are told so at a time; more are just closed
     unclassified: int = 1_024  # of them, those that may be TLS or not and have sent no byte yet
     backlog: int = 1_024  # connections that the kernel may hold ready to be accepted
     requests_in_flight_per_connection: int = 1_024  # running handlers; above it reading pauses
@@ -43,7 +43,7 @@ class Limits:
     vanished_ms: int = 60_000  # TCP's own patience with a peer that acknowledges nothing
     connect_ms: int = 3_000  # longest attempt to connect, TLS handshake included
     handshake_ms: int = 10_000  # a newcomer's time for its first byte, and again for its handshake
-    turn_away_ms: int = 3_000  # what telling one of them may take, handshake apart
+    over_limit_ms: int = 3_000  # what telling one of them may take, handshake apart
     goodbye_ms: int = 5_000  # a closed connection's time to take what it was sent, then it is cut
 
     def __post_init__(self) -> None:

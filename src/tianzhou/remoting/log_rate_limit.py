@@ -6,7 +6,7 @@ from collections.abc import Callable
 LINES_A_SECOND = 20
 
 
-class LineLimit:
+class LogRateLimit:
     """At most so many lines a second; those left out are counted, and the next line tells."""
 
     __slots__ = ("_left_count", "_left_out_count", "_now_s", "_second")

@@ -23,14 +23,16 @@ HEAD_MAX_BYTES = 64 * 1024
 """A head that is longer is not waited for."""
 
 
-class Turnaway(asyncio.Protocol):
+class OverLimitConnection(asyncio.Protocol):
     """One connection that is not to be; `on_gone` is told when it has ended."""
 
     __slots__ = ("_head", "_on_gone", "_remark", "_timer", "_transport", "_wait_s")
 
     _transport: asyncio.Transport
 
-    def __init__(self, remark: str, wait_s: float, on_gone: "Callable[[Turnaway], None]") -> None:
+    def __init__(
+        self, remark: str, wait_s: float, on_gone: "Callable[[OverLimitConnection], None]"
+    ) -> None:
         self._remark = remark
         self._wait_s = wait_s
         self._on_gone = on_gone
@@ -73,7 +75,7 @@ class Turnaway(asyncio.Protocol):
         if request.flag & (FLAG_ONEWAY | FLAG_RESPONSE):
             self.cut()
             return
-        answer = error_responses.turned_away(self._remark)
+        answer = error_responses.over_limit(self._remark)
         answer.opaque, answer.encoding, answer.flag = (
             request.opaque,
             request.encoding,

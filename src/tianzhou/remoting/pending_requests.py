@@ -31,7 +31,7 @@ class _Waiting:
     code: int
 
 
-class Pending:
+class PendingRequests:
     """Requests without an answer, by opaque."""
 
     __slots__ = ("_opaque", "_opaque_max", "_waiting", "next_deadline_s")

@@ -12,7 +12,7 @@ _QUIET_S = 60.0
 _KINDS_MAX = 1_024
 
 
-class Repeats:
+class RepeatedFailures:
     """Remembers what was told and when. Times are seconds of any clock that only goes forward."""
 
     __slots__ = ("_told",)
@@ -22,15 +22,15 @@ class Repeats:
 
     def note(self, kind: Hashable, now_s: float) -> int | None:
         """None: say nothing this time. A number: tell it, and that so many went untold before."""
-        told_s, untold_count = self._told.get(kind, (None, 0))
+        told_s, unlogged_count = self._told.get(kind, (None, 0))
         if told_s is not None and now_s - told_s < _QUIET_S:
-            self._told[kind] = (told_s, untold_count + 1)
+            self._told[kind] = (told_s, unlogged_count + 1)
             return None
         self._told[kind] = (now_s, 0)
         self._told.move_to_end(kind)
         if len(self._told) > _KINDS_MAX:
             self._told.popitem(last=False)
-        return untold_count
+        return unlogged_count
 
     def untold(self) -> list[tuple[Hashable, int]]:
         """Kinds with a count that nobody has been told, and the counts; they start anew."""
@@ -39,6 +39,6 @@ class Repeats:
         return rest
 
 
-def and_more(untold_count: int) -> str:
+def and_more(unlogged_count: int) -> str:
     """The end of a log line: how many like it went before without a line of their own."""
-    return f" ({untold_count} more like it since the last such line)" if untold_count else ""
+    return f" ({unlogged_count} more like it since the last such line)" if unlogged_count else ""

@@ -24,7 +24,7 @@ from tianzhou.remoting.acceptor import Acceptor
 from tianzhou.remoting.address import format_address
 from tianzhou.remoting.connection import Connection, Feed, Handler, Listener
 from tianzhou.remoting.limits import Limits
-from tianzhou.remoting.shared_state import Counts, Switchboard
+from tianzhou.remoting.shared_state import Counts, SharedState
 from tianzhou.remoting.tls.contexts import Tls, TlsMode
 
 __all__ = ["Handler", "Server"]
@@ -48,10 +48,10 @@ class Server:
         """Raises ConfigError if the certificates cannot be loaded."""
         self._tls = tls or Tls(mode=TlsMode.OFF)
         self._closed = False
-        self._board: Switchboard[Connection] = Switchboard(limits, serves=True)
+        self._shared: SharedState[Connection] = SharedState(limits, serves=True)
         self._acceptor = Acceptor(
-            self._board,
-            lambda: Connection(self._board, handle, on_opened, on_closed, feed),
+            self._shared,
+            lambda: Connection(self._shared, handle, on_opened, on_closed, feed),
             self._tls.mode,
             self._tls.server_context(),
         )
@@ -59,12 +59,12 @@ class Server:
     @property
     def connections(self) -> AbstractSet[Connection]:
         """The connections there are now, closing ones included."""
-        return self._board.connections
+        return self._shared.connections
 
     @property
     def counts(self) -> Counts:
         """What happened since the start, for statistics."""
-        return self._board.counts
+        return self._shared.counts
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Listen, too, on a host's addresses; returns the first address that was bound.
@@ -74,8 +74,8 @@ class Server:
         """
         if self._closed:
             raise ConnectionClosed("the server is closed")
-        self._board.start()
-        bound = await sockets.listening(host, port, self._board.limits.backlog)
+        self._shared.start()
+        bound = await sockets.listening(host, port, self._shared.limits.backlog)
         for sock in bound:
             self._acceptor.listen(sock)
         address: tuple[str, int] = bound[0].getsockname()[:2]
@@ -94,12 +94,12 @@ class Server:
 
         The length of frames and the receive buffer are those of the start.
         """
-        self._board.limits = limits
+        self._shared.limits = limits
 
     @property
     def limits(self) -> Limits:
         """What is in force now."""
-        return self._board.limits
+        return self._shared.limits
 
     async def close(self, drain_s: float = 5.0) -> None:
         """Stop: accept no more, let running requests end and replies leave, then cut what is left.
@@ -108,18 +108,18 @@ class Server:
         (a handler that returned None) should answer them before.
         """
         self._closed = True
-        if not hasattr(self._board, "loop"):
+        if not hasattr(self._shared, "loop"):
             return  # it never listened
         try:
             await self._acceptor.close()
-            for connection in tuple(self._board.connections):
+            for connection in tuple(self._shared.connections):
                 connection.drain()
             async with asyncio.timeout(drain_s):
-                await self._board.emptied()
+                await self._shared.emptied()
         except TimeoutError:
             log.warning(
                 "stopping: %d requests and %d connections are cut after %s s",
-                len(self._board.tasks), len(self._board.connections), drain_s,
+                len(self._shared.tasks), len(self._shared.connections), drain_s,
             )  # fmt: skip
         finally:
-            await self._board.cut_rest("the server stops")
+            await self._shared.cut_rest("the server stops")

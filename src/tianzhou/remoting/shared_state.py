@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 from tianzhou.remoting.limits import Limits
 from tianzhou.remoting.pending_requests import NEVER_S
-from tianzhou.remoting.repeated_failures import Repeats, and_more
+from tianzhou.remoting.repeated_failures import RepeatedFailures, and_more
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _GRAIN_S = 0.01
 _CANCELLED_S = 1.0
 
 
-class Line(Protocol):
+class ManagedConnection(Protocol):
     """What a switchboard knows of a connection."""
 
     kept_bytes: int
@@ -41,7 +41,7 @@ class Line(Protocol):
     def expire(self, now_s: float) -> float: ...
 
 
-LineT = TypeVar("LineT", bound=Line)
+ConnectionT = TypeVar("ConnectionT", bound=ManagedConnection)
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class Counts:
     idle_peers: int = 0  # closed because nothing came or went for long
 
 
-class Switchboard(Generic[LineT]):
+class SharedState(Generic[ConnectionT]):
     """The shared state. Everything happens on the event loop that `start` was called on."""
 
     __slots__ = (
@@ -72,7 +72,7 @@ class Switchboard(Generic[LineT]):
         self.limits = limits
         self.serves = serves
         """True for a server, False for a client."""
-        self.connections: set[LineT] = set()
+        self.connections: set[ConnectionT] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.hosts: Counter[str] = Counter()
         """How many connections each address has."""
@@ -82,7 +82,7 @@ class Switchboard(Generic[LineT]):
         self.handled_bytes = 0
         """Bodies of the requests that tasks are at work on."""
         self.counts = Counts()
-        self._repeats = Repeats()
+        self._repeats = RepeatedFailures()
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._next_sweep_s = NEVER_S
@@ -102,7 +102,7 @@ class Switchboard(Generic[LineT]):
 
     # -- connections and tasks ---------------------------------------------------------------------
 
-    def add(self, connection: LineT) -> None:
+    def add(self, connection: ConnectionT) -> None:
         self.connections.add(connection)
         self.hosts[connection.host] += 1
         self.counts.opened += 1
@@ -110,7 +110,7 @@ class Switchboard(Generic[LineT]):
             self._next_sweep_s = self.loop.time() + self._sweep_s
             self.wake_by(self._next_sweep_s)
 
-    def remove(self, connection: LineT) -> None:
+    def remove(self, connection: ConnectionT) -> None:
         if connection in self.connections:
             self.connections.discard(connection)
             self.hosts[connection.host] -= 1
@@ -154,11 +154,11 @@ class Switchboard(Generic[LineT]):
                 await self.emptied()
         except TimeoutError:
             log.error("%s: %d handlers do not end, though cancelled", reason, len(self.tasks))  # noqa: TRY400 - the time-out has nothing to add
-        self._complain_about_rest()
+        self._log_unlogged()
 
     # -- memory ------------------------------------------------------------------------------------
 
-    def relieve(self) -> None:
+    def cut_largest_kept(self) -> None:
         """Cut the connections that keep most until all together keep no more than allowed."""
         while self.kept_bytes > self.limits.kept_bytes:
             greediest = max(self.connections, key=lambda each: each.kept_bytes, default=None)
@@ -169,7 +169,7 @@ class Switchboard(Generic[LineT]):
                 f"{self.kept_bytes} in all; {self.limits.kept_bytes} are allowed"
             )
 
-    def relieve_unsent(self) -> None:
+    def cut_largest_unsent(self) -> None:
         """The same for what peers do not read."""
         for connection in self.connections:
             connection.count_unsent()
@@ -189,14 +189,14 @@ class Switchboard(Generic[LineT]):
         if deadline_s < self.wakes_s:
             self._stop_timer()
             self.wakes_s = deadline_s
-            self._timer = self.loop.call_at(deadline_s + _GRAIN_S, self._ring)
+            self._timer = self.loop.call_at(deadline_s + _GRAIN_S, self._on_timer)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self.wakes_s = None, NEVER_S
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._timer, self.wakes_s = None, NEVER_S
         now_s = self.loop.time()
         sweep_is_due = now_s >= self._next_sweep_s
@@ -208,13 +208,13 @@ class Switchboard(Generic[LineT]):
                 connection.sweep(now_s)
             next_s = min(next_s, connection.expire(now_s))
         if sweep_is_due:
-            self.relieve_unsent()
+            self.cut_largest_unsent()
         if self.connections:
             self.wake_by(next_s)
 
     # -- telling -----------------------------------------------------------------------------------
 
-    def complain(
+    def log_failure(
         self,
         kind: Hashable,
         text: str,
@@ -222,11 +222,11 @@ class Switchboard(Generic[LineT]):
         error: Exception | None = None,
     ) -> None:
         """Log a failure; if one of its kind was logged within the last minute, count it only."""
-        untold_count = self._repeats.note(kind, self.loop.time())
-        if untold_count is not None:
-            log.log(level, "%s%s", text, and_more(untold_count), exc_info=error)
+        unlogged_count = self._repeats.note(kind, self.loop.time())
+        if unlogged_count is not None:
+            log.log(level, "%s%s", text, and_more(unlogged_count), exc_info=error)
 
-    def _complain_about_rest(self) -> None:
+    def _log_unlogged(self) -> None:
         """Log the counts that have not been told yet."""
         for kind, count in self._repeats.untold():
             log.warning("%s: %d more since the last such line", kind, count)

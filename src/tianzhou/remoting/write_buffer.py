@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from tianzhou.remoting.shared_state import Switchboard
+from tianzhou.remoting.shared_state import SharedState
 
 # Small replies are joined, since a system call costs more than copying them; large ones are not
 # copied.
@@ -16,18 +16,18 @@ NO_SOCKET = -1
 _NOT_BEGUN = -2
 
 
-class Outlet(asyncio.BufferedProtocol, ABC):
+class WriteBuffer(asyncio.BufferedProtocol, ABC):
     """The sending side of a connection."""
 
     __slots__ = (
         "_gathering", "_in_turn", "_outgoing", "_outgoing_bytes", "_shared", "_socket",
-        "_transport", "_writing_paused", "_written_bytes", "closed", "counted_bytes", "owed_by",
+        "_transport", "_writing_paused", "_written_bytes", "closed", "counted_bytes", "deferred_by",
         "secure",
     )  # fmt: skip
 
     _transport: asyncio.Transport
 
-    def __init__(self, shared: Switchboard[Any]) -> None:
+    def __init__(self, shared: SharedState[Any]) -> None:
         self._shared = shared
         self.closed = True  # until there is a transport
         self.secure = False
@@ -35,7 +35,7 @@ class Outlet(asyncio.BufferedProtocol, ABC):
         self._socket = _NOT_BEGUN
         self.counted_bytes = 0
         """Unsent bytes, as they were counted last for the limit of all connections."""
-        self.owed_by: Callable[[], None] | None = None
+        self.deferred_by: Callable[[], None] | None = None
         """Set while the feed has yet to `pay` its answers; a call of it makes it do so."""
         self._outgoing: list[bytes] = []
         self._outgoing_bytes = self._written_bytes = 0
@@ -78,7 +78,7 @@ class Outlet(asyncio.BufferedProtocol, ABC):
         if (
             self._socket < 0
             or self._outgoing
-            or self.owed_by is not None
+            or self.deferred_by is not None
             or self.closed
             # The socket of a broken connection may be closed, and its number be another's, before
             # we are told.
@@ -94,7 +94,7 @@ class Outlet(asyncio.BufferedProtocol, ABC):
 
     def pay(self, frames: bytes) -> None:
         """Give the answers that were owed."""
-        self.owed_by = None
+        self.deferred_by = None
         if self.closed or not frames:
             return
         if self._in_turn and not self._gathering:
@@ -108,7 +108,7 @@ class Outlet(asyncio.BufferedProtocol, ABC):
         self._written_bytes += size_bytes
         self._transport.write(frames)
         if size_bytes >= _COUNTED_BYTES or self._writing_paused:
-            self._look_at_unsent()
+            self._check_unsent()
 
     def gather(self) -> None:
         """Let frames wait for `let_go`, or for answers to sends that leave before."""
@@ -150,9 +150,9 @@ class Outlet(asyncio.BufferedProtocol, ABC):
             self._transport.write(last)
         if size_bytes >= _COUNTED_BYTES or self._writing_paused:
             # Small ones are counted by the next sweep; the question costs as much as they do.
-            self._look_at_unsent()
+            self._check_unsent()
 
-    def _look_at_unsent(self) -> None:
+    def _check_unsent(self) -> None:
         """Cut a peer that does not read, and others if all together do not read enough."""
         if self._writing_paused:
             unsent_bytes = self.unsent_bytes
@@ -161,10 +161,10 @@ class Outlet(asyncio.BufferedProtocol, ABC):
                 return
         self.count_unsent()
         if self._shared.unsent_bytes > self._shared.limits.unsent_bytes:
-            self._shared.relieve_unsent()
+            self._shared.cut_largest_unsent()
 
     def count_unsent(self) -> None:
-        """Bring the share of this connection in `Switchboard.unsent_bytes` up to date."""
+        """Bring the share of this connection in `SharedState.unsent_bytes` up to date."""
         if self.closed:
             return  # what it had when it was closed counts until it is gone, or was cut
         unsent_bytes = self._transport.get_write_buffer_size()

@@ -33,9 +33,9 @@ async def test_an_address_that_asks_too_much_is_refused_and_brokers_stay(tmp_pat
 
         await eventually(is_free, "the changed file")
         async with peer_of(namesrv) as second:
-            turned_away = await second.ask(CLUSTERS)
-        assert turned_away.code == ResponseCode.SYSTEM_BUSY
-        assert "the limit" in (turned_away.remark or "")
+            over_limit = await second.ask(CLUSTERS)
+        assert over_limit.code == ResponseCode.SYSTEM_BUSY
+        assert "the limit" in (over_limit.remark or "")
 
 
 async def test_a_file_that_says_nonsense_stops_the_start(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ async def test_whoever_is_turned_away_is_told_whatever_he_sends(tmp_path: Path) 
 
 @on_each_loop
 async def test_few_are_told_at_a_time_and_not_for_long() -> None:
-    limits = Limits(connections=1, turned_away=2, turn_away_ms=300)
+    limits = Limits(connections=1, over_limit=2, over_limit_ms=300)
     async with serving(limits=limits) as (server, address), AsyncExitStack() as stack:
         await stack.enter_async_context(raw_peer(address))
         await eventually(lambda: len(server.connections) == 1, lambda: server.connections)

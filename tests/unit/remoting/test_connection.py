@@ -10,9 +10,9 @@ import pytest
 from tianzhou.errors import RequestError
 from tianzhou.protocol.command import FLAG_ONEWAY, Command, decode, encode
 from tianzhou.protocol.framing import split
-from tianzhou.remoting.connection import Connection, Feed, Handler, TakeUp
+from tianzhou.remoting.connection import Connection, Feed, Handler, Resume
 from tianzhou.remoting.limits import Limits
-from tianzhou.remoting.shared_state import Switchboard
+from tianzhou.remoting.shared_state import SharedState
 
 
 @pytest.fixture(autouse=True)
@@ -84,9 +84,9 @@ def made(
     handle: Handler = answer_at_once, limits: Limits | None = None, feed: Feed | None = None
 ) -> tuple[Connection, RecordedTransport, Callable[[bytes], None]]:
     """A connection, its transport, and a function that lets bytes arrive."""
-    board: Switchboard[Connection] = Switchboard(limits or Limits(), serves=True)
-    board.start()
-    connection = Connection(board, handle, feed=feed)
+    shared: SharedState[Connection] = SharedState(limits or Limits(), serves=True)
+    shared.start()
+    connection = Connection(shared, handle, feed=feed)
     transport = RecordedTransport(connection)
     connection.connection_made(transport)
 
@@ -203,9 +203,9 @@ async def test_an_impossible_length_ends_the_connection_after_the_frames_before_
 
 async def test_the_end_is_told_once_whoever_tells_it() -> None:
     ended: list[Connection] = []
-    board: Switchboard[Connection] = Switchboard(Limits(), serves=True)
-    board.start()
-    connection = Connection(board, answer_at_once, on_closed=ended.append)
+    shared: SharedState[Connection] = SharedState(Limits(), serves=True)
+    shared.start()
+    connection = Connection(shared, answer_at_once, on_closed=ended.append)
     connection.connection_lost(None)
     assert not ended  # it never began
     connection.connection_made(RecordedTransport(connection))
@@ -213,7 +213,7 @@ async def test_the_end_is_told_once_whoever_tells_it() -> None:
     connection.connection_lost(None)
     assert ended == [connection]
     assert connection.reason == "lost: cable cut"
-    assert not board.connections
+    assert not shared.connections
 
 
 @pytest.mark.parametrize("cut", [1, 3, 4, 5, 20])
@@ -286,7 +286,7 @@ def owing_feed(owed: list[tuple[Connection, bytes]]) -> Feed:
     def take(connection: Connection, view: memoryview, at: int) -> tuple[int, int]:
         _, rest = split(view[at:])
         owed.append((connection, bytes(view[at : at + rest])))
-        connection.owed_by = pay_all
+        connection.deferred_by = pay_all
         return at + rest, at + rest
 
     return take
@@ -301,7 +301,7 @@ async def test_owed_answers_leave_when_they_are_paid_and_behind_what_was_sent_be
     connection.send_frames(frames(1, first=7))
     for each, answers in owed:
         each.pay(answers)
-    assert connection.owed_by is None
+    assert connection.deferred_by is None
     await asyncio.sleep(0)
     assert opaques(transport.written) == [7, 0, 1]
     owed.clear()
@@ -358,15 +358,15 @@ async def test_held_requests_shut_the_gate_and_released_ones_open_it() -> None:
 # -- requests that are put off ---------------------------------------------------------------------
 
 
-def putting_off(kept: list[TakeUp]) -> Handler:
+def putting_off(kept: list[Resume]) -> Handler:
     def handle(connection: Connection, request: Command) -> None:
-        kept.append(connection.put_off(request))
+        kept.append(connection.defer(request))
 
     return handle
 
 
 async def test_requests_that_were_put_off_are_answered_when_they_are_taken_up() -> None:
-    kept: list[TakeUp] = []
+    kept: list[Resume] = []
     connection, transport, arrive = made(putting_off(kept))
     oneway = encode(Command(code=1, opaque=9, flag=FLAG_ONEWAY))
     arrive(frames(2) + oneway + frames(2, first=2))
@@ -392,7 +392,7 @@ async def test_requests_that_were_put_off_are_answered_when_they_are_taken_up() 
 
 
 async def test_requests_that_were_put_off_shut_the_gate_until_they_are_taken_up() -> None:
-    kept: list[TakeUp] = []
+    kept: list[Resume] = []
     limits = Limits(requests_in_flight_per_connection=4)
     connection, transport, arrive = made(putting_off(kept), limits)
     arrive(frames(6))
@@ -408,7 +408,7 @@ async def test_requests_that_were_put_off_shut_the_gate_until_they_are_taken_up(
 
 
 async def test_what_was_put_off_is_done_even_if_the_peer_is_gone() -> None:
-    kept: list[TakeUp] = []
+    kept: list[Resume] = []
     done: list[str] = []
     connection, transport, arrive = made(putting_off(kept))
     arrive(frames(1))
@@ -424,7 +424,7 @@ async def test_what_was_put_off_is_done_even_if_the_peer_is_gone() -> None:
 
 
 async def test_a_drain_waits_for_what_was_put_off() -> None:
-    kept: list[TakeUp] = []
+    kept: list[Resume] = []
     connection, transport, arrive = made(putting_off(kept))
     arrive(frames(2))
     connection.drain()
@@ -437,7 +437,7 @@ async def test_a_drain_waits_for_what_was_put_off() -> None:
 
 
 async def test_gathered_answers_leave_together() -> None:
-    kept: list[TakeUp] = []
+    kept: list[Resume] = []
     connection, transport, arrive = made(putting_off(kept))
     arrive(frames(3))
     for take_up in kept:
@@ -452,12 +452,12 @@ async def test_gathered_answers_leave_together() -> None:
 
 
 async def test_gathered_answers_leave_with_those_to_sends() -> None:
-    kept: list[TakeUp] = []
+    kept: list[Resume] = []
 
     def handle(connection: Connection, request: Command) -> Command | None:
         if request.opaque:
             return Command(code=0)
-        kept.append(connection.put_off(request))
+        kept.append(connection.defer(request))
         return None
 
     connection, transport, arrive = made(handle)

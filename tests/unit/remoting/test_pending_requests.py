@@ -6,7 +6,7 @@ import pytest
 
 from tianzhou.errors import ConnectionClosed, RequestTimeout
 from tianzhou.protocol.command import Command
-from tianzhou.remoting.pending_requests import NEVER_S, Pending
+from tianzhou.remoting.pending_requests import NEVER_S, PendingRequests
 
 
 def _future() -> asyncio.Future[Command]:
@@ -14,7 +14,7 @@ def _future() -> asyncio.Future[Command]:
 
 
 async def test_an_answer_finds_its_request_once() -> None:
-    pending = Pending()
+    pending = PendingRequests()
     first, second = _future(), _future()
     one = pending.add(first, 1, 100, 1.0)
     two = pending.add(second, 1, 100, 1.0)
@@ -28,7 +28,7 @@ async def test_an_answer_finds_its_request_once() -> None:
 
 
 async def test_numbers_go_round_and_skip_those_in_use() -> None:
-    pending = Pending(opaque_max=5)
+    pending = PendingRequests(opaque_max=5)
     assert [pending.add(_future(), 1, 100, 1.0) for _ in range(3)] == [0, 1, 2]
     assert [pending.next_opaque() for _ in range(3)] == [3, 4, 5]
     assert [pending.next_opaque() for _ in range(3)] == [3, 4, 5]
@@ -37,7 +37,7 @@ async def test_numbers_go_round_and_skip_those_in_use() -> None:
 
 
 async def test_only_what_is_late_expires() -> None:
-    pending = Pending()
+    pending = PendingRequests()
     late, early = _future(), _future()
     pending.add(early, 105, 500, 0.5)
     pending.add(late, 105, 2000, 2.0)
@@ -56,7 +56,7 @@ async def test_only_what_is_late_expires() -> None:
 
 
 async def test_the_next_deadline_is_never_after_the_true_one() -> None:
-    pending = Pending()
+    pending = PendingRequests()
     deadlines = [5.0, 3.0, 4.0, 2.0, 6.0]
     numbers = [pending.add(_future(), 1, 1, deadline) for deadline in deadlines]
     pending.forget(numbers[3])
@@ -67,7 +67,7 @@ async def test_the_next_deadline_is_never_after_the_true_one() -> None:
 
 
 async def test_a_lost_connection_fails_all_with_errors_of_their_own() -> None:
-    pending = Pending()
+    pending = PendingRequests()
     futures = [_future() for _ in range(3)]
     for future in futures:
         pending.add(future, 1, 100, 1.0)
@@ -81,7 +81,7 @@ async def test_a_lost_connection_fails_all_with_errors_of_their_own() -> None:
 
 
 async def test_nobody_is_told_twice() -> None:
-    pending = Pending()
+    pending = PendingRequests()
     future = _future()
     opaque = pending.add(future, 1, 100, 1.0)
     future.cancel()

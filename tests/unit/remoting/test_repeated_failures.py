@@ -1,10 +1,10 @@
 """Failures told once and counted: nothing is lost, nothing floods."""
 
-from tianzhou.remoting.repeated_failures import Repeats, and_more
+from tianzhou.remoting.repeated_failures import RepeatedFailures, and_more
 
 
 def test_the_first_is_told_and_the_rest_of_the_minute_counted() -> None:
-    repeats = Repeats()
+    repeats = RepeatedFailures()
     assert repeats.note("a", 0.0) == 0
     assert [repeats.note("a", second) for second in (1.0, 30.0, 59.9)] == [None] * 3
     assert repeats.note("b", 2.0) == 0
@@ -16,7 +16,7 @@ def test_the_first_is_told_and_the_rest_of_the_minute_counted() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    repeats = Repeats()
+    repeats = RepeatedFailures()
     for number in range(5_000):
         assert repeats.note(number, 0.0) == 0
     assert repeats.note(4_999, 1.0) is None

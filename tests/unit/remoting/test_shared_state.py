@@ -9,14 +9,14 @@ import pytest
 
 from tianzhou.remoting.limits import Limits
 from tianzhou.remoting.pending_requests import NEVER_S
-from tianzhou.remoting.shared_state import Switchboard
+from tianzhou.remoting.shared_state import SharedState
 
 
 @dataclass(eq=False)
-class Line:
+class ManagedConnection:
     """A connection that notes what is asked of it."""
 
-    board: "Switchboard[Line]"
+    shared: "SharedState[ManagedConnection]"
     kept_bytes: int = 0
     counted_bytes: int = 0
     unsent_bytes: int = 0
@@ -27,17 +27,17 @@ class Line:
 
     def cut(self, reason: str) -> None:
         self.cuts.append(reason)
-        self.board.kept_bytes -= self.kept_bytes
-        self.board.unsent_bytes -= self.counted_bytes
+        self.shared.kept_bytes -= self.kept_bytes
+        self.shared.unsent_bytes -= self.counted_bytes
         self.kept_bytes = self.counted_bytes = 0
 
     def count_unsent(self) -> None:
-        self.board.unsent_bytes += self.unsent_bytes - self.counted_bytes
+        self.shared.unsent_bytes += self.unsent_bytes - self.counted_bytes
         self.counted_bytes = self.unsent_bytes
 
     def abort(self, reason: str) -> None:
         self.cuts.append(reason)
-        self.board.remove(self)
+        self.shared.remove(self)
 
     def sweep(self, now_s: float) -> None:
         self.sweeps_s.append(now_s)
@@ -48,13 +48,13 @@ class Line:
         return self.deadline_s
 
 
-def _board(limits: Limits | None = None) -> Switchboard[Line]:
-    board: Switchboard[Line] = Switchboard(limits or Limits(), serves=True)
-    board.start()
-    return board
+def _board(limits: Limits | None = None) -> SharedState[ManagedConnection]:
+    shared: SharedState[ManagedConnection] = SharedState(limits or Limits(), serves=True)
+    shared.start()
+    return shared
 
 
-async def _until(line: Line, sweep_count: int) -> None:
+async def _until(line: ManagedConnection, sweep_count: int) -> None:
     deadline_s = time.monotonic() + 60
     while len(line.sweeps_s) < sweep_count:
         assert time.monotonic() < deadline_s, line
@@ -62,86 +62,86 @@ async def _until(line: Line, sweep_count: int) -> None:
 
 
 async def test_the_timer_runs_only_while_there_are_connections() -> None:
-    board = _board(Limits(idle_ms=40))
-    assert board.wakes_s == NEVER_S
-    line = Line(board)
-    board.add(line)
-    assert board.wakes_s < asyncio.get_running_loop().time() + 0.1
+    shared = _board(Limits(idle_ms=40))
+    assert shared.wakes_s == NEVER_S
+    line = ManagedConnection(shared)
+    shared.add(line)
+    assert shared.wakes_s < asyncio.get_running_loop().time() + 0.1
     await _until(line, 3)
-    board.remove(line)
-    assert board.wakes_s == NEVER_S
+    shared.remove(line)
+    assert shared.wakes_s == NEVER_S
     seen = len(line.sweeps_s)
-    other = Line(board)
-    board.add(other)
+    other = ManagedConnection(shared)
+    shared.add(other)
     await _until(other, 1)
     assert len(line.sweeps_s) == seen
-    board.remove(other)
+    shared.remove(other)
 
 
 async def test_a_nearer_deadline_moves_the_timer_and_a_farther_one_does_not() -> None:
-    board = _board()
+    shared = _board()
     loop = asyncio.get_running_loop()
-    line = Line(board)
-    board.add(line)
-    first_sweep_s = board.wakes_s
+    line = ManagedConnection(shared)
+    shared.add(line)
+    first_sweep_s = shared.wakes_s
     line.deadline_s = loop.time() + 0.03
-    board.wake_by(line.deadline_s)
-    assert board.wakes_s == line.deadline_s
-    board.wake_by(loop.time() + 3600)
-    assert board.wakes_s == line.deadline_s
+    shared.wake_by(line.deadline_s)
+    assert shared.wakes_s == line.deadline_s
+    shared.wake_by(loop.time() + 3600)
+    assert shared.wakes_s == line.deadline_s
     deadline_s = time.monotonic() + 60
     while line.deadline_s != NEVER_S:
         assert time.monotonic() < deadline_s
         await asyncio.sleep(0.005)
-    assert board.wakes_s == first_sweep_s
+    assert shared.wakes_s == first_sweep_s
     assert not line.sweeps_s
-    board.remove(line)
+    shared.remove(line)
 
 
 async def test_the_greediest_are_cut_until_the_rest_fits() -> None:
-    board = _board(Limits(kept_bytes=100))
-    lines = [Line(board, kept_bytes=size) for size in (10, 60, 70, 20)]
+    shared = _board(Limits(kept_bytes=100))
+    lines = [ManagedConnection(shared, kept_bytes=size) for size in (10, 60, 70, 20)]
     for line in lines:
-        board.add(line)
-        board.kept_bytes += line.kept_bytes
-    board.relieve()
+        shared.add(line)
+        shared.kept_bytes += line.kept_bytes
+    shared.cut_largest_kept()
     assert [bool(line.cuts) for line in lines] == [False, False, True, False]
-    assert board.kept_bytes == 90
+    assert shared.kept_bytes == 90
     (reason,) = lines[2].cuts
     assert reason.startswith("keeps 70 bytes of unfinished frames, most of 160 in all; 100 are")
-    await board.cut_rest("over")
-    assert not board.connections
+    await shared.cut_rest("over")
+    assert not shared.connections
 
 
 async def test_a_task_that_fails_is_logged_and_forgotten(caplog: pytest.LogCaptureFixture) -> None:
-    board = _board()
+    shared = _board()
 
     async def fail() -> None:
         raise ValueError("a bug")
 
-    board.run(fail())
-    await board.emptied()
-    assert not board.tasks
+    shared.run(fail())
+    await shared.emptied()
+    assert not shared.tasks
     assert caplog.messages == ["a handler's task failed"]
 
 
 async def test_complaints_are_told_once_a_minute_and_the_rest_at_the_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    board = _board()
+    shared = _board()
     for _ in range(5):
-        board.complain("kind", "something happened", logging.ERROR)
+        shared.log_failure("kind", "something happened", logging.ERROR)
     assert caplog.messages == ["something happened"]
-    await board.cut_rest("over")
+    await shared.cut_rest("over")
     assert caplog.messages[1:] == ["kind: 4 more since the last such line"]
 
 
 def test_it_belongs_to_one_loop() -> None:
-    board: Switchboard[Line] = Switchboard(Limits(), serves=True)
+    shared: SharedState[ManagedConnection] = SharedState(Limits(), serves=True)
 
     async def start() -> None:
-        board.start()
-        board.start()
+        shared.start()
+        shared.start()
 
     asyncio.run(start())
     with pytest.raises(RuntimeError, match="this is another"):
@@ -149,40 +149,40 @@ def test_it_belongs_to_one_loop() -> None:
 
 
 async def test_those_that_read_least_are_cut_until_the_rest_fits() -> None:
-    board = _board(Limits(unsent_bytes=100))
-    lines = [Line(board, unsent_bytes=size) for size in (10, 60, 70, 20)]
+    shared = _board(Limits(unsent_bytes=100))
+    lines = [ManagedConnection(shared, unsent_bytes=size) for size in (10, 60, 70, 20)]
     for line in lines:
-        board.add(line)
-    board.relieve_unsent()
+        shared.add(line)
+    shared.cut_largest_unsent()
     assert [len(line.cuts) for line in lines] == [0, 0, 1, 0]
     assert "70 bytes are unsent, most of 160 in all; 100 are allowed" in lines[2].cuts[0]
-    assert board.unsent_bytes == 90
+    assert shared.unsent_bytes == 90
     # What has left since counts no more.
     lines[1].unsent_bytes = lines[2].unsent_bytes = 0
-    board.relieve_unsent()
-    assert board.unsent_bytes == 30
+    shared.cut_largest_unsent()
+    assert shared.unsent_bytes == 30
     for line in lines:
-        board.remove(line)
+        shared.remove(line)
 
 
 async def test_what_nobody_counted_is_counted_by_the_sweep() -> None:
-    board = _board(Limits(unsent_bytes=100, idle_ms=40))
-    line = Line(board, unsent_bytes=500)
-    board.add(line)
+    shared = _board(Limits(unsent_bytes=100, idle_ms=40))
+    line = ManagedConnection(shared, unsent_bytes=500)
+    shared.add(line)
     await _until(line, 1)
     assert len(line.cuts) == 1
-    board.remove(line)
+    shared.remove(line)
 
 
 async def test_addresses_are_counted_while_they_have_connections() -> None:
-    board = _board()
-    lines = [Line(board, host=host) for host in ("a", "a", "b")]
+    shared = _board()
+    lines = [ManagedConnection(shared, host=host) for host in ("a", "a", "b")]
     for line in lines:
-        board.add(line)
-    assert board.hosts == {"a": 2, "b": 1}
+        shared.add(line)
+    assert shared.hosts == {"a": 2, "b": 1}
     for line in lines[:1] * 2:
-        board.remove(line)
-    assert board.hosts == {"a": 1, "b": 1}, "nobody leaves twice"
+        shared.remove(line)
+    assert shared.hosts == {"a": 1, "b": 1}, "nobody leaves twice"
     for line in lines[1:]:
-        board.remove(line)
-    assert not board.hosts
+        shared.remove(line)
+    assert not shared.hosts

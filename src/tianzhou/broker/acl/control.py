@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tianzhou.broker.acl.files import AclFiles
-from tianzhou.broker.acl.guard import Guard, Lack
-from tianzhou.broker.acl.needs import PlaceAt
+from tianzhou.broker.acl.guard import DenialReason, Guard
+from tianzhou.broker.acl.needs import TopicAt
 from tianzhou.broker.acl.rights import Rights
 from tianzhou.clock import Clock
 from tianzhou.errors import ConfigError
@@ -21,7 +21,7 @@ class AccessControl:
     """Checks requests by files that may change at any time."""
 
     def __init__(
-        self, file: Path, folder: Path, place_at: PlaceAt, clock: Clock, rights: Rights
+        self, file: Path, folder: Path, topic_at: TopicAt, clock: Clock, rights: Rights
     ) -> None:
         """Raises ConfigError if the files cannot be used."""
         self.files = AclFiles(file, folder, clock)
@@ -32,11 +32,11 @@ class AccessControl:
                 "create one with the first accounts"
             )
         self.files.load()
-        self._guard = Guard(lambda: self.files.rules, place_at, rights)
+        self._guard = Guard(lambda: self.files.rules, topic_at, rights)
         self.check = self._guard.check
         self.may_publish = self._guard.may_publish
         self.may_consume = self._guard.may_consume
-        self.refused: Mapping[Lack, int] = self._guard.refused
+        self.refused: Mapping[DenialReason, int] = self._guard.refused
         """Refused requests, by what they lacked."""
 
     def look(self) -> None:

@@ -22,7 +22,7 @@ from tianzhou.broker.acl.needs import (
     SUB,
     Kind,
     Need,
-    PlaceAt,
+    TopicAt,
     group_need,
     needs_of,
     topic_need,
@@ -32,7 +32,7 @@ from tianzhou.errors import HeaderError, ProtocolError, RequestError
 from tianzhou.protocol import acl
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
-from tianzhou.remoting.log_rate_limit import LineLimit
+from tianzhou.remoting.log_rate_limit import LogRateLimit
 from tianzhou.remoting.quota.addresses import Address, parse_host
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ _SUBJECTS = {
 }
 
 
-class Lack(StrEnum):
+class DenialReason(StrEnum):
     """What a refused request had not."""
 
     SIGNATURE = "signature"
@@ -57,7 +57,7 @@ class Lack(StrEnum):
 
 
 class _Refusal(NamedTuple):
-    lack: Lack
+    lack: DenialReason
     why: str
     """For the log."""
     remark: str
@@ -68,13 +68,13 @@ class Guard:
     """Checks requests against the rules that are in force at that moment."""
 
     def __init__(
-        self, rules: Callable[[], Rules], place_at: PlaceAt, rights: Rights | None = None
+        self, rules: Callable[[], Rules], topic_at: TopicAt, rights: Rights | None = None
     ) -> None:
         self._rules = rules
-        self._place_at = place_at
+        self._place_at = topic_at
         self._has = (rights or Rights()).has
-        self._lines = LineLimit()
-        self.refused: Counter[Lack] = Counter()
+        self._lines = LogRateLimit()
+        self.refused: Counter[DenialReason] = Counter()
 
     def check(self, peer: str, request: Command) -> str | None:
         """The access key of the account that makes the request; None from a white-listed address.
@@ -122,7 +122,7 @@ class Guard:
         key = request.fields.get(acl.ACCESS_KEY)
         if key is None:
             remark = "access control is on and the request is not signed"
-            return _Refusal(Lack.SIGNATURE, "it is not signed", remark)
+            return _Refusal(DenialReason.SIGNATURE, "it is not signed", remark)
         account = rules.accounts.get(key)
         is_white = account is not None and address is not None and account.white(address)
         if is_white and not self._is_administration(request):
@@ -132,7 +132,7 @@ class Guard:
             if is_white:
                 why += " (whiteRemoteAddress does not replace the one of an administrator)"
             remark = f"access denied: account {_shown(key)} or its signature is not right"
-            return _Refusal(Lack.RIGHT_SIGNATURE, why, remark)
+            return _Refusal(DenialReason.RIGHT_SIGNATURE, why, remark)
         assert account is not None
         return self._lacking(request, account)
 
@@ -150,10 +150,10 @@ class Guard:
         except HeaderError as e:
             why = f"its header cannot be read: {e}"
             remark = f"the header of the request cannot be read: {e}"
-            return _Refusal(Lack.READABLE_HEADER, why, remark)
+            return _Refusal(DenialReason.READABLE_HEADER, why, remark)
         except ProtocolError as e:
             remark = "the body of the request cannot be read"
-            return _Refusal(Lack.READABLE_BODY, f"its body cannot be read: {e}", remark)
+            return _Refusal(DenialReason.READABLE_BODY, f"its body cannot be read: {e}", remark)
         if needs is None:
             return None if account.is_admin else _not_for(account, request.code)
         lacking = next((need for need in needs if not self._has(account, need)), None)
@@ -163,7 +163,7 @@ class Guard:
 def _not_for(account: Account, code: int) -> _Refusal:
     why = f"{_code_name(code)} needs an administrator"
     remark = f"access denied: {why}, and account {_shown(account.access_key)} is none"
-    return _Refusal(Lack.ADMINISTRATOR, why, remark)
+    return _Refusal(DenialReason.ADMINISTRATOR, why, remark)
 
 
 def _no_permission(need: Need) -> _Refusal:
@@ -176,8 +176,8 @@ def _no_permission(need: Need) -> _Refusal:
     if need.is_looked_up:
         # One text for a message of a topic of others, and for none at all.
         hidden = f"no message begins there, or {permission} the topic of this message"
-        return _Refusal(Lack.PERMISSION, why, f"access denied: {hidden}")
-    return _Refusal(Lack.PERMISSION, why, f"access denied: {why}")
+        return _Refusal(DenialReason.PERMISSION, why, f"access denied: {hidden}")
+    return _Refusal(DenialReason.PERMISSION, why, f"access denied: {why}")
 
 
 def _wanted(need: Need) -> str:

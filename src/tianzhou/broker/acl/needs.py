@@ -100,7 +100,7 @@ def group_need(group: str) -> Need:
 # -- messages named by their place in the log ------------------------------------------------------
 
 
-class Place(NamedTuple):
+class MessageTopic(NamedTuple):
     """The topic of a message that a request names by its log offset."""
 
     topic: str
@@ -108,11 +108,11 @@ class Place(NamedTuple):
     """Of the half of a transaction, the topic that it is for; else the same."""
 
 
-PlaceAt = Callable[[int], Place | None]
+TopicAt = Callable[[int], MessageTopic | None]
 """What is at a log offset; None if no message begins there."""
 
 
-def _place_need(topic: str | None, log_offset: int, permission: Permission) -> Need:
+def _message_need(topic: str | None, log_offset: int, permission: Permission) -> Need:
     """Of the topic of a message.
 
     Where there is none, a message may be stored there before a request that has to wait is handled,
@@ -124,24 +124,24 @@ def _place_need(topic: str | None, log_offset: int, permission: Permission) -> N
     return topic_need(topic, permission)._replace(is_looked_up=True)
 
 
-def _send_back(header: send_headers.ConsumerSendMsgBackRequest, place_at: PlaceAt) -> list[Need]:
+def _send_back(header: send_headers.ConsumerSendMsgBackRequest, topic_at: TopicAt) -> list[Need]:
     # Without the second, a group could read any topic by sending its messages back.
     retries = topic_need(RETRY_TOPIC_PREFIX + header.group, SUB)
-    return [retries, _read_need(header.log_offset, place_at)]
+    return [retries, _read_need(header.log_offset, topic_at)]
 
 
-def _view(header: pull_headers.ViewMessageRequest, place_at: PlaceAt) -> list[Need]:
-    return [_read_need(header.log_offset, place_at)]
+def _view(header: pull_headers.ViewMessageRequest, topic_at: TopicAt) -> list[Need]:
+    return [_read_need(header.log_offset, topic_at)]
 
 
-def _read_need(log_offset: int, place_at: PlaceAt) -> Need:
-    place = place_at(log_offset)
-    return _place_need(None if place is None else place.topic, log_offset, SUB)
+def _read_need(log_offset: int, topic_at: TopicAt) -> Need:
+    place = topic_at(log_offset)
+    return _message_need(None if place is None else place.topic, log_offset, SUB)
 
 
-def _end_transaction(header: send_headers.EndTransactionRequest, place_at: PlaceAt) -> list[Need]:
-    place = place_at(header.log_offset)
-    return [_place_need(None if place is None else place.real_topic, header.log_offset, PUB)]
+def _end_transaction(header: send_headers.EndTransactionRequest, topic_at: TopicAt) -> list[Need]:
+    place = topic_at(header.log_offset)
+    return [_message_need(None if place is None else place.real_topic, header.log_offset, PUB)]
 
 
 # -- headers and bodies ----------------------------------------------------------------------------
@@ -239,15 +239,15 @@ def _assignment(body: QueryAssignmentRequestBody) -> Iterable[Need]:
 
 H = TypeVar("H", bound=Header)
 B = TypeVar("B", bound=bodies.Body)
-NeedsOf = Callable[[Command, PlaceAt], Iterable[Need]]
+NeedsOf = Callable[[Command, TopicAt], Iterable[Need]]
 
 
 def _header(kind: type[H], needs: Callable[[H], Iterable[Need]]) -> NeedsOf:
     return lambda request, _: needs(headers.decode(kind, request.fields))
 
 
-def _place(kind: type[H], needs: Callable[[H, PlaceAt], Iterable[Need]]) -> NeedsOf:
-    return lambda request, place_at: needs(headers.decode(kind, request.fields), place_at)
+def _by_offset(kind: type[H], needs: Callable[[H, TopicAt], Iterable[Need]]) -> NeedsOf:
+    return lambda request, topic_at: needs(headers.decode(kind, request.fields), topic_at)
 
 
 def _body(kind: type[B], needs: Callable[[B], Iterable[Need]]) -> NeedsOf:
@@ -261,9 +261,11 @@ _TABLE: dict[int, NeedsOf] = {
     RequestCode.SEND_REPLY_MESSAGE: _header(send_headers.SendMessageRequest, _publishing),
     RequestCode.SEND_REPLY_MESSAGE_V2: _header(send_headers.SendMessageRequestV2, _publishing),
     RequestCode.RECALL_MESSAGE: _header(send_headers.RecallMessageRequest, _publishing),
-    RequestCode.END_TRANSACTION: _place(send_headers.EndTransactionRequest, _end_transaction),
-    RequestCode.CONSUMER_SEND_MSG_BACK: _place(send_headers.ConsumerSendMsgBackRequest, _send_back),
-    RequestCode.VIEW_MESSAGE_BY_ID: _place(pull_headers.ViewMessageRequest, _view),
+    RequestCode.END_TRANSACTION: _by_offset(send_headers.EndTransactionRequest, _end_transaction),
+    RequestCode.CONSUMER_SEND_MSG_BACK: _by_offset(
+        send_headers.ConsumerSendMsgBackRequest, _send_back
+    ),
+    RequestCode.VIEW_MESSAGE_BY_ID: _by_offset(pull_headers.ViewMessageRequest, _view),
     RequestCode.QUERY_MESSAGE: _header(pull_headers.QueryMessageRequest, _reading),
     RequestCode.PULL_MESSAGE: _header(pull_headers.PullMessageRequest, _consuming),
     RequestCode.LITE_PULL_MESSAGE: _header(pull_headers.PullMessageRequest, _consuming),
@@ -309,10 +311,10 @@ OPEN_CODES = frozenset(_TABLE)
 """Requests that do not need an administrator."""
 
 
-def needs_of(request: Command, place_at: PlaceAt) -> list[Need] | None:
+def needs_of(request: Command, topic_at: TopicAt) -> list[Need] | None:
     """What the request needs; None if only an administrator may make it.
 
     Raises ProtocolError for a header or a body that cannot be read.
     """
     needs = _TABLE.get(request.code)
-    return None if needs is None else list(needs(request, place_at))
+    return None if needs is None else list(needs(request, topic_at))

@@ -81,7 +81,7 @@ def send_back(deps: SendBackDeps, connection: Connection, request: Command) -> A
             f"system busy: {fair_queue.waiting_count} messages sent back are queued already",
         )
     fair_queue.wait(
-        connection, partial(connection.put_off(request), partial(_send_back, deps, request))
+        connection, partial(connection.defer(request), partial(_send_back, deps, request))
     )
     return PARKED
 

@@ -15,7 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tianzhou.broker.acl.guard import Lack
+from tianzhou.broker.acl.guard import DenialReason
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.metrics.backlog import BacklogDeps, backlog_metrics
 from tianzhou.broker.metrics.legacy_exporter import YIELD_EVERY, ExporterDeps, exporter_metrics
@@ -48,7 +48,7 @@ class MetricDeps:
     """How many requests each kind of limit of the quota file rejected."""
     table_refusals: Mapping[str, int]
     """How many additions to full tables were rejected, by setting."""
-    acl_refusals: Callable[[], Mapping[Lack, int]]
+    acl_refusals: Callable[[], Mapping[DenialReason, int]]
     """How many requests access control denied, by the missing permission."""
     waiting: BacklogDeps
     """What the metrics of halves, timed and popped messages are read from."""

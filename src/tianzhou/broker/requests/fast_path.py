@@ -131,9 +131,9 @@ class FastPath:
             return None
         if send_count:
             self._unsent.append((connection, answers, send_count))
-            connection.owed_by = self.commit_sends
+            connection.deferred_by = self.commit_sends
         elif answers:
-            if connection.owed_by is not None and not self._waits:
+            if connection.deferred_by is not None and not self._waits:
                 self._unsent.append((connection, answers, 0))  # so that responses keep their order
             else:
                 connection.send_frames(answers)

@@ -15,7 +15,7 @@ from tianzhou.broker.handlers import Answer
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.connection import PARKED, Deferral
-from tianzhou.remoting.log_rate_limit import LineLimit
+from tianzhou.remoting.log_rate_limit import LogRateLimit
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class SlowLog:
     __slots__ = ("_lines",)
 
     def __init__(self) -> None:
-        self._lines = LineLimit()
+        self._lines = LogRateLimit()
 
     def watch(self, peer: str, request: Command, answer: Answer, started_s: float,
               threshold_ms: int) -> Answer:  # fmt: skip

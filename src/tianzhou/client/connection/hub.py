@@ -52,7 +52,7 @@ from tianzhou.remoting import error_responses
 from tianzhou.remoting.client import Client
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.pending_requests import Waiter
-from tianzhou.remoting.repeated_failures import Repeats, and_more
+from tianzhou.remoting.repeated_failures import RepeatedFailures, and_more
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ class Hub:
         self.reserved_groups: set[str] = set()
         """Groups whose consumer holds this hub."""
         self._dead_connections = DeadConnectionDetector()
-        self._repeats = Repeats()
+        self._repeats = RepeatedFailures()
         self._closed = False
         self._tasks = (
             self.loop.create_task(self._poll_routes(), name=f"routes {self.client_id}"),
@@ -476,9 +476,9 @@ class Hub:
             )
 
     def _warn(self, kind: tuple[str, str], text: str) -> None:
-        untold_count = self._repeats.note(kind, self.loop.time())
-        if untold_count is not None:
-            log.warning("%s%s", text, and_more(untold_count))
+        unlogged_count = self._repeats.note(kind, self.loop.time())
+        if unlogged_count is not None:
+            log.warning("%s%s", text, and_more(unlogged_count))
 
 
 def is_logged_by_hub(error: TianzhouError) -> bool:

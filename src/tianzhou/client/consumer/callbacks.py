@@ -23,7 +23,7 @@ from tianzhou.client.message import ReceivedMessage
 from tianzhou.client.observe.telemetry import Telemetry
 from tianzhou.client.observe.trace import ConsumeReturn, Tracer
 from tianzhou.errors import ConfigError
-from tianzhou.remoting.repeated_failures import Repeats, and_more
+from tianzhou.remoting.repeated_failures import RepeatedFailures, and_more
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class Caller:
     def __init__(self, group: str, executor: Executor) -> None:
         self._group = group
         self._executor = executor
-        self._repeats = Repeats()
+        self._repeats = RepeatedFailures()
         self.tracer: Tracer | None = None
         """Set if calls are traced."""
         self.telemetry: Telemetry | None = None

@@ -29,7 +29,7 @@ from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting import error_responses
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.repeated_failures import Repeats, and_more
+from tianzhou.remoting.repeated_failures import RepeatedFailures, and_more
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Membership(Lifetime):
         self._hub: Hub | None = None
         self._calls_or_none: BrokerCalls | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._repeats = Repeats()
+        self._repeats = RepeatedFailures()
         self._closed = False
         self._started_ms = 0
 

@@ -39,7 +39,7 @@ from tianzhou.protocol.command import Command
 from tianzhou.protocol.sysflag import TRANSACTION_PREPARED
 from tianzhou.remoting import error_responses
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.repeated_failures import Repeats, and_more
+from tianzhou.remoting.repeated_failures import RepeatedFailures, and_more
 
 log = logging.getLogger(__name__)
 
@@ -284,7 +284,7 @@ class Tracer:
         self._sender = RetryingSender(self._group, self._settings)
         self._waiting: deque[TraceEntry] = deque()
         self._wanted = asyncio.Event()
-        self._repeats = Repeats()
+        self._repeats = RepeatedFailures()
         self._task: asyncio.Task[None] | None = None
         self._closing = False
         self.dropped_count = 0

@@ -19,7 +19,7 @@ from tianzhou.protocol.command import Command
 from tianzhou.remoting.limits import Limits
 from tianzhou.remoting.quota.buckets import Buckets, Rate
 from tianzhou.remoting.quota.files import ServerRules
-from tianzhou.remoting.repeated_failures import Repeats, and_more
+from tianzhou.remoting.repeated_failures import RepeatedFailures, and_more
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class ClientQuotas(Generic[RulesT]):
         self.refused: dict[str, int] = {}
         """How many requests were refused, by the name of the limit."""
         self._clients = Buckets(BUCKETS_MAX)
-        self._repeats = Repeats()
+        self._repeats = RepeatedFailures()
         log.info("quotas: %d limits in force from %s", self.rules.count, path)
 
     def look(self) -> None:
@@ -118,10 +118,10 @@ class ClientQuotas(Generic[RulesT]):
 
     def _refuse(self, limit: str, subject: str, rate: Rate, now_ms: int) -> NoReturn:
         self.refused[limit] = self.refused.get(limit, 0) + 1
-        untold_count = self._repeats.note((limit, subject), now_ms / 1000)
+        unlogged_count = self._repeats.note((limit, subject), now_ms / 1000)
         text = f"{limit} of {subject} is {rate.per_second:g}"
-        if untold_count is not None:
-            log.warning("quotas: requests are refused, %s%s", text, and_more(untold_count))
+        if unlogged_count is not None:
+            log.warning("quotas: requests are refused, %s%s", text, and_more(unlogged_count))
         raise RequestError(ResponseCode.SYSTEM_BUSY, f"{self._who} busy: {text}")
 
 

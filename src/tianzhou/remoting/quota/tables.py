@@ -10,7 +10,7 @@ from collections.abc import Callable
 from tianzhou.clock import Clock, steady_ms
 from tianzhou.errors import RequestError
 from tianzhou.protocol.codes import ResponseCode
-from tianzhou.remoting.repeated_failures import Repeats, and_more
+from tianzhou.remoting.repeated_failures import RepeatedFailures, and_more
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ class TableLimits:
 
     def __init__(self, steady: Clock = steady_ms) -> None:
         self._steady = steady
-        self._repeats = Repeats()
+        self._repeats = RepeatedFailures()
         self.refused: dict[str, int] = {}
         """How many additions were refused, by the name of the limit."""
 
@@ -32,9 +32,9 @@ class TableLimits:
         if count < limit:
             return False
         self.refused[name] = self.refused.get(name, 0) + 1
-        untold_count = self._repeats.note(name, self._steady() / 1000)
-        if untold_count is not None:
-            log.warning("%s%s", _refusal(name, limit, count, what), and_more(untold_count))
+        unlogged_count = self._repeats.note(name, self._steady() / 1000)
+        if unlogged_count is not None:
+            log.warning("%s%s", _refusal(name, limit, count, what), and_more(unlogged_count))
         return True
 
     def checker(self, name: str, limit: Callable[[], int]) -> Callable[[int, str], None]:

@@ -17,8 +17,8 @@ from tests.unit.broker.acl.attacks import (
 )
 
 from tianzhou.broker.acl.accounts import Rules, make_rules
-from tianzhou.broker.acl.guard import Guard, Lack
-from tianzhou.broker.acl.needs import Place
+from tianzhou.broker.acl.guard import DenialReason, Guard
+from tianzhou.broker.acl.needs import MessageTopic
 from tianzhou.broker.acl.rights import Rights
 from tianzhou.errors import RequestError
 from tianzhou.limits import LOOSE_JSON_BYTES_MAX
@@ -29,7 +29,7 @@ from tianzhou.remoting.log_rate_limit import LINES_A_SECOND
 
 PEER = "203.0.113.5:4711"
 PLACES = {"granted": 7, "secret": 8, "published": 9, "%RETRY%secret": 10}
-TOPICS = {place: Place(topic, topic) for topic, place in PLACES.items()}
+TOPICS = {place: MessageTopic(topic, topic) for topic, place in PLACES.items()}
 
 
 ATTACKS = attacks(PLACES.__getitem__)
@@ -167,7 +167,7 @@ READS = (
 
 @pytest.mark.parametrize("topic", INTERNAL)
 def test_a_permission_for_all_topics_opens_none_of_the_brokers_own(topic: str) -> None:
-    guard = Guard(rules, {7: Place(topic, "granted")}.get, Rights(trace_topic="my_traces"))
+    guard = Guard(rules, {7: MessageTopic(topic, "granted")}.get, Rights(trace_topic="my_traces"))
 
     def passes(command: Command) -> bool:
         try:
@@ -193,7 +193,7 @@ def test_a_permission_for_all_topics_opens_none_of_the_brokers_own(topic: str) -
 
 
 def test_a_half_is_ended_by_the_permission_for_its_real_topic() -> None:
-    guard = Guard(rules, {7: Place("RMQ_SYS_TRANS_HALF_TOPIC", "published")}.get)
+    guard = Guard(rules, {7: MessageTopic("RMQ_SYS_TRANS_HALF_TOPIC", "published")}.get)
     assert guard.check(PEER, request(RequestCode.END_TRANSACTION, commitLogOffset=7))
     with pytest.raises(RequestError):
         guard.check(PEER, request(RequestCode.VIEW_MESSAGE_BY_ID, offset=7))
@@ -240,5 +240,5 @@ def test_a_flood_of_refusals_does_not_flood_the_log(caplog: pytest.LogCaptureFix
         for _ in range(50 * LINES_A_SECOND):
             with pytest.raises(RequestError):
                 guard.check(PEER, unsigned)
-    assert guard.refused == {Lack.SIGNATURE: 50 * LINES_A_SECOND}
+    assert guard.refused == {DenialReason.SIGNATURE: 50 * LINES_A_SECOND}
     assert len(caplog.records) < 50 * LINES_A_SECOND

@@ -4,7 +4,7 @@ import pytest
 from tests.unit.broker.acl.attacks import request
 
 from tianzhou.broker.acl.accounts import Account, make_account
-from tianzhou.broker.acl.needs import SUB, Kind, Need, Place, needs_of, topic_need
+from tianzhou.broker.acl.needs import SUB, Kind, MessageTopic, Need, needs_of, topic_need
 from tianzhou.broker.acl.rights import Rights
 from tianzhou.protocol.bodies.auth import PlainAccessConfig
 from tianzhou.protocol.codes import RequestCode
@@ -50,7 +50,7 @@ def test_a_group_that_is_listed_has_its_retries_whatever_else_they_may_mean() ->
 
 def test_nothing_is_sent_back_into_the_pop_retries_of_a_denied_group() -> None:
     back = request(RequestCode.CONSUMER_SEND_MSG_BACK, group="order_svc_bills", offset=7)
-    needs = needs_of(back, lambda _: Place("plain", "plain"))
+    needs = needs_of(back, lambda _: MessageTopic("plain", "plain"))
     assert needs is not None
     of = account(groups=["order_svc=DENY"], topics=[])
     assert [has(of, need) for need in needs] == [False, True]

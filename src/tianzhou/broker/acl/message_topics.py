@@ -1,6 +1,6 @@
 """The topic of a message that a request names by its place in the log."""
 
-from tianzhou.broker.acl.needs import Place
+from tianzhou.broker.acl.needs import MessageTopic
 from tianzhou.errors import TianzhouError
 from tianzhou.names import HALF_TOPIC
 from tianzhou.protocol import properties
@@ -8,7 +8,7 @@ from tianzhou.protocol.records.record import decode_record
 from tianzhou.store.message_store import MessageStore
 
 
-def place_at(store: MessageStore, log_offset: int) -> Place | None:
+def topic_at(store: MessageStore, log_offset: int) -> MessageTopic | None:
     """None if no message that can be read begins there."""
     try:
         record = store.record_at(log_offset)
@@ -19,5 +19,5 @@ def place_at(store: MessageStore, log_offset: int) -> Place | None:
         return None
     topic = message.topic
     if topic == HALF_TOPIC:
-        return Place(topic, message.properties.get(properties.REAL_TOPIC, topic))
-    return Place(topic, topic)
+        return MessageTopic(topic, message.properties.get(properties.REAL_TOPIC, topic))
+    return MessageTopic(topic, topic)
