@@ -25,6 +25,7 @@ from tianzhou.limits import (
     BATCH_MESSAGES_MAX,
     BODY_BYTES_MAX,
     CLIENT_BODY_BYTES_MAX,
+    HEADER_BYTES_MAX,
     LIST_BODY_BYTES_MAX,
     LOOSE_JSON_BYTES_MAX,
     PROPERTIES_BYTES_MAX,
@@ -460,6 +461,16 @@ def _clients(world: World) -> Iterator[Costly]:
     )
     body = b'{"clientID":"costly","consumerDataSet":[%s]}' % _consumer(b"wide", one)
     yield Costly(code, "one group with most subscriptions", None, body, _ANY)
+    retries = _json_list(
+        b"", lambda n: _subscription(b"%%RETRY%%%d%s" % (n, b"_" * 500), b"*", b"TAG"), b"",
+        CLIENT_BODY_BYTES_MAX - 500,
+    )  # fmt: skip
+    body = b'{"clientID":"costly","consumerDataSet":[%s]}' % _consumer(b"wide", retries)
+    yield Costly(code, "names that can be split in many ways", None, body, _ANY)
+    long = b'{"clientID":"costly","consumerDataSet":[%s]}' % _consumer(
+        b"wide", _subscription(b"%RETRY%" + b"_" * (CLIENT_BODY_BYTES_MAX - 1_000), b"*", b"TAG")
+    )
+    yield Costly(code, "the longest name", None, long, _ANY)
     producers = _heartbeat(lambda n: b'{"groupName":"q%d"}' % n, "producer")
     yield Costly(code, "most producer groups", None, producers, _ANY)
     yield Costly(code, "the same again", None, producers, _ANY)
@@ -549,6 +560,8 @@ def _statistics(world: World) -> Iterator[Costly]:
     yield Costly(code, "a group of all topics", {"consumerGroup": "g0"}, answers=_ANY)
     repeated = {"consumerGroup": "g0", "topicList": "wide;" * 10_000}
     yield Costly(code, "one topic many times", repeated, answers=_ANY)
+    most = {"consumerGroup": "g0", "topicList": "x;" * (HEADER_BYTES_MAX // 2 - 500)}
+    yield Costly(code, "most topics", most, answers=_ANY)
     yield Costly(RequestCode.GET_BROKER_CONSUME_STATS, "all", {"isOrder": "false"}, answers=_ANY)
     yield Costly(
         RequestCode.QUERY_CONSUME_TIME_SPAN, "the widest topic", {"topic": "wide", "group": "g0"}

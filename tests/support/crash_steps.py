@@ -24,7 +24,7 @@ from tianzhou.broker.server import Broker
 from tianzhou.broker.tables import saver
 from tianzhou.config.live import LiveSettings
 from tianzhou.config.settings import Given
-from tianzhou.store.message_store import Appended, Draft, MessageStore
+from tianzhou.store.message_store import Appended, Draft, MessageStore, PreparedBatch
 
 STARTED = b"started\n"
 
@@ -120,9 +120,10 @@ def wrap_all(steps: Steps) -> None:
         steps.happened(f"append {draft.topic}")
         return appended
 
-    def appending_batch(self: MessageStore, drafts: list[Draft]) -> Appended:
-        appended = append_batch(self, drafts)
-        steps.happened(f"append {drafts[0].topic}")
+    def appending_batch(self: MessageStore, batch: PreparedBatch | list[Draft]) -> Appended:
+        appended = append_batch(self, batch)
+        first = batch[0] if isinstance(batch, list) else batch
+        steps.happened(f"append {first.topic}")
         return appended
 
     def saving(path: Path, data: bytes) -> None:

@@ -2,7 +2,7 @@
 
 The keys are those of BrokerConfig, MessageStoreConfig and NettyServerConfig in RocketMQ 4.9 and
 5.x, which a stock file mixes freely, so the store's settings are part of this class. Settings that
-only Tianzhou has are marked. Keys without effect are listed in `ignored_settings.py`.
+only Tianzhou has are marked. Keys that are not implemented are in `ignored_settings.py`.
 
 Over 500 lines: one table of all settings.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from tianzhou.broker.ignored_settings import INERT
+from tianzhou.broker.ignored_settings import IGNORED, REFUSED
 from tianzhou.config.files import in_home
 from tianzhou.config.log_settings import LogSettings
 from tianzhou.config.settings import (
@@ -498,9 +498,23 @@ def load_broker_config(
     if address := environment.get(NAMESRV_ENVIRONMENT):
         sources.append(Given("namesrvAddr", address, f"environment {NAMESRV_ENVIRONMENT}"))
     sources += from_environment(BrokerConfig, environment, ENVIRONMENT_PREFIX)
-    loaded = load(BrokerConfig, [*sources, *flags], INERT)
+    sources += flags
+    _check_promises(sources)
+    ignored = {**dict.fromkeys(REFUSED, "this value asks for nothing"), **IGNORED}
+    loaded = load(BrokerConfig, sources, ignored)
     check_config(loaded)
     return loaded
+
+
+def _check_promises(sources: Iterable[Given]) -> None:
+    """Raises ConfigError for a value that promises what this broker does not do."""
+    for given in {given.key: given for given in sources}.values():
+        refused = REFUSED.get(given.key)
+        if refused is not None and given.text.strip().lower() not in refused.accepted:
+            raise ConfigError(
+                f"{given.origin}: {given.key}={given.text}: {refused.why}; remove the key, or set "
+                f"it to {' or '.join(refused.accepted) or 'nothing'}"
+            )
 
 
 def namesrv_addresses(config: BrokerConfig) -> list[str]:

@@ -1,12 +1,14 @@
-"""Keys of stock RocketMQ files that this broker knows and that change nothing here, with the
-reason.
+"""Keys of stock RocketMQ files that this broker does not implement, with the reason.
 
 They are the fields of BrokerConfig, MessageStoreConfig, NettyServerConfig and NettyClientConfig of
-RocketMQ 4.9 and 5.x that `config.py` does not have. A file may hold them without a warning;
-`--print-config` tells why they do nothing.
+RocketMQ 4.9 and 5.x that `config.py` does not have. `IGNORED` keys have no effect: one warning at
+the start counts them, `tianzhou broker --ignored-settings` lists them. `REFUSED` keys promise
+replicas, durability or data that this broker does not have: a value that asks for it stops the
+start.
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 _ONE_LOOP = "one event loop serves every request"
 _OWN_POP = "what is popped is kept in an index of Tianzhou's own, without tuning"
@@ -26,7 +28,39 @@ _NO_CLIENT = "the broker's own connections need no tuning"
 _KERNEL_SIZES = "the operating system sizes socket buffers"
 _OWN_DELAY = "delayed messages are delivered in one way, without tuning"
 
-INERT: Mapping[str, str] = {
+
+class Refused(NamedTuple):
+    """A key of which only some values are accepted."""
+
+    accepted: tuple[str, ...]
+    """In lower case; they ask for nothing."""
+    why: str
+
+
+_ONE_REPLICA = "this version keeps one replica, so no more than one can acknowledge a message"
+_ROCKSDB = "topics and offsets that RocketMQ keeps in RocksDB would not be read"
+
+REFUSED: Mapping[str, Refused] = {
+    "allAckInSyncStateSet": Refused(("false",), _ONE_REPLICA),
+    "duplicationEnable": Refused(("false",), _NO_REPLICATION),
+    "enableRemoteEscape": Refused(("false",), _NO_REPLICATION),
+    "enableSlaveActingMaster": Refused(("false",), _NO_REPLICATION),
+    "enabledAppendPropCRC": Refused(("false",), "records have a checksum of their body only"),
+    "forceVerifyPropCRC": Refused(("false",), "records have a checksum of their body only"),
+    "inSyncReplicas": Refused(("0", "1"), _ONE_REPLICA),
+    "messageStorePlugIn": Refused(("",), "the store loads no plug-ins, tiered storage included"),
+    "minInSyncReplicas": Refused(("0", "1"), _ONE_REPLICA),
+    "readOnlyCommitLogStorePaths": Refused(
+        ("",), "the log is in one folder, so messages in these folders would not be read"
+    ),
+    "storeType": Refused(("default",), _ROCKSDB),
+    "totalReplicas": Refused(("0", "1"), _ONE_REPLICA),
+    "wakeFlushWhenPutMessage": Refused(
+        ("false",), "set flushDiskType=SYNC_FLUSH, or a shorter flushIntervalCommitLog"
+    ),
+}
+
+IGNORED: Mapping[str, str] = {
     "abortFile": "it lies in storePathRootDir",
     "autoMessageVersionOnTopicLen": "long topics are always stored in the second form",
     "checkTransactionMessageEnable": "open transactions are always checked",
@@ -41,8 +75,6 @@ INERT: Mapping[str, str] = {
     "forceRegister": "every registration is sent",
     "highSpeedMode": "there is one speed",
     "maxTopicLength": "topic names have at most 127 characters",
-    "messageStorePlugIn": "the store takes no plug-ins",
-    "readOnlyCommitLogStorePaths": "the log has one folder",
     "realTimeNotifyConsumerChange": "changes are always told at once",
     "storeCheckpoint": "it lies in storePathRootDir",
     "tls.config.file": "TLS settings belong into the configuration file itself",
@@ -95,17 +127,17 @@ INERT: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "allAckInSyncStateSet", "brokerElectionPriority", "brokerHeartbeatInterval",
+            "brokerElectionPriority", "brokerHeartbeatInterval",
             "brokerNotActiveTimeoutMillis", "checkSyncStateSetPeriod",
             "compatibleWithOldNameSrv", "controllerAddr", "controllerHeartBeatTimeoutMills",
             "dLegerGroup", "dLegerPeers", "dLegerSelfId", "enableAutoInSyncReplicas",
-            "enableRemoteEscape", "enableSlaveActingMaster", "fetchControllerAddrByDnsLookup",
-            "forwardTimeout", "haMaxGapNotInSync", "inSyncReplicas", "isBrokerContainer",
-            "isInBrokerContainer", "minInSyncReplicas", "preferredLeaderId",
+            "fetchControllerAddrByDnsLookup",
+            "forwardTimeout", "haMaxGapNotInSync", "isBrokerContainer",
+            "isInBrokerContainer", "preferredLeaderId",
             "replicasPerDiskPartition", "sendHeartbeatTimeoutMillis", "skipPreOnline",
             "storePathBrokerIdentity", "storePathDLedgerCommitLog", "storePathEpochFile",
             "syncBrokerMemberGroupPeriod", "syncBrokerMetadataPeriod",
-            "syncControllerMetadataPeriod", "totalReplicas",
+            "syncControllerMetadataPeriod",
         ),
         _NO_CONTROLLER,
     ),
@@ -136,7 +168,7 @@ INERT: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "asyncLearner", "duplicationEnable", "haFlowControlEnable",
+            "asyncLearner", "haFlowControlEnable",
             "haHousekeepingInterval", "haMasterAddress", "haMaxTimeSlaveNotCatchup",
             "haSendHeartbeatInterval", "haSlaveFallbehindMax", "haTransferBatchSize",
             "maxChecksumRange", "maxHaTransferByteInSecond", "maxSlaveResendLength",
@@ -163,7 +195,7 @@ INERT: Mapping[str, str] = {
             "enableRocksDBLog", "maxOffsetMapSize", "memTableFlushIntervalMs",
             "realTimePersistRocksDBConfig", "rocksdbCQDoubleWriteEnable",
             "rocksdbCompressionType", "rocksdbFlushWalFrequency",
-            "rocksdbWalFileRollingThreshold", "statRocksDBCQIntervalSec", "storeType",
+            "rocksdbWalFileRollingThreshold", "statRocksDBCQIntervalSec",
         ),
         _OTHER_STORE,
     ),
@@ -188,8 +220,8 @@ INERT: Mapping[str, str] = {
             "dispatchFromSenderThread", "enableAcceleratedRecovery", "enableAsyncReput",
             "enableBatchPush", "enableBuildConsumeQueueConcurrently",
             "enableLogConsumeQueueRepeatedlyBuildWhenRecover", "enableRunningFlagsInFlush",
-            "enabledAppendPropCRC", "flushCommitLogTimed", "flushLeastPagesWhenWarmMapedFile",
-            "forceVerifyPropCRC", "isEnableBatchPush", "logicQueueForceSwapMapInterval",
+            "flushCommitLogTimed", "flushLeastPagesWhenWarmMapedFile",
+            "isEnableBatchPush", "logicQueueForceSwapMapInterval",
             "logicQueueSwapMapInterval", "logicQueueSwapMapReserveFileNum",
             "logicalDiskSpaceCleanForciblyThreshold", "mappedFileSwapEnable",
             "mapperFileSizeBatchConsumeQueue", "maxBatchDeleteFilesNum", "maxConsumeQueueScan",
@@ -197,7 +229,7 @@ INERT: Mapping[str, str] = {
             "putMessageTimeout", "putMsgIndexHightWater", "readUnCommitted",
             "recheckReputOffsetFromCq", "recoverConcurrently", "redeleteHangedFileInterval",
             "searchBcqByCacheEnable", "travelCqFileNumWhenGetMessage",
-            "wakeCommitWhenPutMessage", "wakeFlushWhenPutMessage", "warmMapedFileEnable",
+            "wakeCommitWhenPutMessage", "warmMapedFileEnable",
         ),
         _OWN_STORE,
     ),

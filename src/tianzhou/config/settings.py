@@ -326,14 +326,14 @@ class Loaded(Generic[C]):
 
 
 def load(
-    configuration: type[C], sources: Iterable[Given], inert: Mapping[str, str] | None = None
+    configuration: type[C], sources: Iterable[Given], ignored: Mapping[str, str] | None = None
 ) -> Loaded[C]:
     """Fill a configuration; of values for one key the last source's counts.
 
-    `inert` names keys that are accepted without effect, and why. Raises ConfigError for a value
+    `ignored` are keys that are accepted without effect, and why. Raises ConfigError for a value
     that cannot be what the setting expects.
     """
-    inert = inert or {}
+    ignored = ignored or {}
     by_key = {key: declared for declared in settings_of(configuration) for key in declared.keys}
     values: dict[str, Any] = {}
     origins = {declared.name: DEFAULT_ORIGIN for declared in settings_of(configuration)}
@@ -345,9 +345,9 @@ def load(
         if declared is not None:
             values[declared.name] = _value_given(declared, given)
             origins[declared.name] = given.origin
-        elif given.key in inert:
+        elif given.key in ignored:
             others[given.key] = given.text
-            notes.append(f"{given.origin}: {given.key} has no effect: {inert[given.key]}")
+            notes.append(f"{given.origin}: {given.key} has no effect: {ignored[given.key]}")
         else:
             text = _unknown_key(given, list(by_key))
             if given.deliberate:

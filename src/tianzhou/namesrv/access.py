@@ -25,6 +25,7 @@ from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.log_rate_limit import LogRateLimit
 from tianzhou.remoting.quota.addresses import Matches, parse_host, parse_pattern
+from tianzhou.remoting.slices import Steps
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +129,8 @@ class Access:
         self._state = _state_of(path)
         self._rules = read_rules(path)
         self._lines = LogRateLimit()
+        self.refused_count = 0
+        """Requests that were refused."""
         log.info("access: %s", _summary(self._rules))
 
     def look(self) -> None:
@@ -144,13 +147,16 @@ class Access:
         else:
             log.info("access: %s", _summary(self._rules))
 
-    def check(self, peer: str, request: Command) -> None:
-        """Raises RequestError NO_PERMISSION."""
+    def check(self, peer: str, request: Command) -> Steps[None]:
+        """The signature of a long request takes a slice. Raises RequestError NO_PERMISSION."""
         if request.code in OPEN:
             return
         why = self._refusal(peer, request)
         if why is None:
+            if len(request.body) > acl.SIGNED_AT_ONCE_BYTES:
+                yield
             return
+        self.refused_count += 1
         key = request.fields.get(acl.ACCESS_KEY)
         if (ending := self._lines.ending()) is not None:
             log.warning(

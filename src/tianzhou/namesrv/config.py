@@ -1,7 +1,7 @@
 """Settings of the nameserver, under RocketMQ's own names.
 
 The keys are those of NamesrvConfig and NettyServerConfig in RocketMQ 5.x and of its TLS properties;
-what only Tianzhou has is said to be so. `INERT` are keys of stock files that mean nothing here.
+what only Tianzhou has is said to be so. `IGNORED` are keys of stock files that mean nothing here.
 """
 # ruff: noqa: RUF009 - setting() makes a field, it does not compute a shared default
 
@@ -130,10 +130,10 @@ class NamesrvConfig(TlsSettings, LogSettings):
         key="maxKVBytes",
     )
 
-    # -- health -----------------------------------------------------------------------------------
-    health_enable: bool = setting(False, "serve /health over HTTP (Tianzhou's)")
-    health_host: str = setting("", "address of that page; bindAddress if empty (Tianzhou's)")
-    health_port: int = setting(5558, "its port; 0 takes a free one (Tianzhou's)", maximum=65535)
+    # -- health and metrics ------------------------------------------------------------------------
+    health_enable: bool = setting(False, "serve /health and /metrics over HTTP (Tianzhou's)")
+    health_host: str = setting("", "address of these pages; bindAddress if empty (Tianzhou's)")
+    health_port: int = setting(5558, "their port; 0 takes a free one (Tianzhou's)", maximum=65535)
 
     # -- administration ---------------------------------------------------------------------------
     config_black_list: str = setting(
@@ -146,7 +146,7 @@ _ONE_LOOP = "one event loop serves every request"
 _NO_CLIENT = "the nameserver has no client of its own to tune"
 _KERNEL_SIZES = "the operating system sizes socket buffers"
 
-INERT: Mapping[str, str] = {
+IGNORED: Mapping[str, str] = {
     "rocketmqHome": "no installation folder is needed",
     "productEnvName": "there is no test cluster mode",
     "clusterTest": "there is no test cluster mode",

@@ -157,7 +157,7 @@ class _Topic:
 
 
 class Sizes(NamedTuple):
-    """How large tables of a registry would become; 0 for those that would not grow."""
+    """How large tables of a registry are, or would become; 0 for those that would not grow."""
 
     topics: int = 0
     routes: int = 0
@@ -186,6 +186,13 @@ class Registry:
         self._clusters: dict[str, dict[str, None]] = {}
         self._brokers: dict[Address, _Broker] = {}
         self._by_connection: dict[Hashable, set[Address]] = {}
+
+    @property
+    def sizes(self) -> Sizes:
+        """Of the tables now."""
+        return Sizes(
+            topics=len(self._topics), routes=self._route_count, brokers=len(self._brokers)
+        )  # fmt: skip
 
     # -- registering ------------------------------------------------------------------------------
 

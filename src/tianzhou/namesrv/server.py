@@ -32,13 +32,14 @@ from tianzhou.namesrv.route_cache import RouteCache
 from tianzhou.protocol.bodies.route import TopicRouteData
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
-from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.connection import Answer, Connection
 from tianzhou.remoting.http import Page, WebServer
 from tianzhou.remoting.limits import Limits
 from tianzhou.remoting.log_rate_limit import LogRateLimit
 from tianzhou.remoting.quota.bodies import check_body
 from tianzhou.remoting.quota.tables import TableLimits
 from tianzhou.remoting.server import Server
+from tianzhou.remoting.sliced_requests import Response, handle_in_order
 from tianzhou.remoting.slices import Steps
 from tianzhou.remoting.tls.renewal import Renewal
 from tianzhou.remoting.tls.settings import client_tls_of, tls_files_of, tls_of
@@ -106,7 +107,7 @@ class NameServer:
         self._background: list[asyncio.Task[None]] = []
         self._web: WebServer | None = None
         self.web_port = 0
-        """Where /health is, if it is served."""
+        """Of /health and /metrics, if they are served."""
 
     async def start(self) -> tuple[str, int]:
         """Listen; returns the address. Raises RemotingError if it cannot be had."""
@@ -114,7 +115,7 @@ class NameServer:
         address = await self._server.listen(config.bind_address, config.listen_port)
         self._background = [asyncio.create_task(self._scan_regularly())]
         if config.health_enable:
-            await self._serve_health(config)
+            await self._serve_pages(config)
         if self._quotas is not None:
             look = self._look_at(self._quotas.look, QUOTA_LOOK_S)
             self._background.append(asyncio.create_task(look))
@@ -123,14 +124,25 @@ class NameServer:
             self._background.append(asyncio.create_task(look))
         return address
 
-    async def _serve_health(self, config: NamesrvConfig) -> None:
-        self._web = WebServer({"/health": self._health})
+    async def _serve_pages(self, config: NamesrvConfig) -> None:
+        # Only a nameserver that serves it needs the library.
+        from tianzhou.namesrv.metrics import metrics_page
+
+        def metrics() -> Page:
+            return metrics_page(
+                self._registry.sizes,
+                self._table_limits.refused,
+                self._quotas.refused if self._quotas else {},
+                self._access.refused_count if self._access else 0,
+            )
+
+        self._web = WebServer({"/health": self._health, "/metrics": metrics})
         try:
             host = config.health_host or config.bind_address
             self.web_port = await self._web.listen(host, config.health_port)
         except RemotingError as e:
             raise RemotingError(f"/health cannot be served (healthHost, healthPort): {e}") from e
-        log.info("serving /health on port %d", self.web_port)
+        log.info("serving /health and /metrics on port %d", self.web_port)
 
     def _health(self) -> Page:
         if is_in_service(self._parts):
@@ -150,12 +162,20 @@ class NameServer:
 
     # -- what the parts call ----------------------------------------------------------------------
 
-    def _handle(self, connection: Connection, request: Command) -> dispatch.Answer:
+    def _handle(self, connection: Connection, request: Command) -> Answer:
         check_body(request, LONGER)
         if self._quotas is not None:
             self._quotas.check_client(connection.peer, request)
-        if self._access is not None:
-            self._access.check(connection.peer, request)
+        if self._access is None:
+            return dispatch.answer(self._parts, connection, request)
+        return handle_in_order(
+            connection, self._check_and_handle(self._access, connection, request)
+        )
+
+    def _check_and_handle(
+        self, access: "Access", connection: Connection, request: Command
+    ) -> Steps[Response]:
+        yield from access.check(connection.peer, request)
         return dispatch.answer(self._parts, connection, request)
 
     def _closed(self, connection: Connection) -> None:

@@ -21,6 +21,8 @@ SECURITY_TOKEN = "SecurityToken"  # noqa: S105 - the name of a field
 SIGNATURE = "Signature"
 UNSIGNED_FIELD = "_UNIQUE_KEY_QUERY"
 """Some clients add it after they have signed."""
+SIGNED_AT_ONCE_BYTES = 256 * 1024
+"""The signature of a longer body takes so long that a server pauses after it."""
 _NO_SECRET = "no account has this secret"  # noqa: S105 - compared with nothing
 
 

@@ -95,9 +95,9 @@ class Connection(WriteBuffer):
 
     __slots__ = (
         "_closed_s", "_draining", "_feed", "_frame_bytes", "_gate_shut", "_handle",
-        "_held", "_moved_bytes", "_moved_s", "_on_closed", "_on_opened", "_partial", "_pending",
-        "_running_count", "_writable", "account", "kept_bytes", "local", "peer", "reason",
-        "received_bytes",
+        "_held", "_moved_bytes", "_moved_s", "_on_closed", "_on_opened", "_partial",
+        "_paused_count", "_pending", "_running_count", "_writable", "account", "kept_bytes",
+        "local", "peer", "reason", "received_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -126,7 +126,7 @@ class Connection(WriteBuffer):
         self._pending = PendingRequests()
         self._gate_shut = self._draining = False
         self._writable: OrderedDict[asyncio.Future[None], None] = OrderedDict()
-        self._running_count = 0
+        self._running_count = self._paused_count = 0
         self.received_bytes = 0
         self._moved_bytes = 0
         self._moved_s = self._closed_s = 0.0
@@ -162,6 +162,16 @@ class Connection(WriteBuffer):
         self._open_gate()
         if self._draining and not self._running_count:
             self._half_close()
+
+    def pause(self) -> None:
+        """Handle no further request until `resume`; each needs its own."""
+        self._paused_count += 1
+        self._shut_gate()
+
+    def resume(self) -> None:
+        """End a `pause`."""
+        self._paused_count -= 1
+        self._open_gate()
 
     def defer(self, request: Command) -> Resume:
         """Let a request wait without a task: it counts as running until it is taken up.
@@ -663,8 +673,10 @@ class Connection(WriteBuffer):
         return self._may_go_on(limit_count * 3 // 4)  # not stopped and started for each request
 
     def _may_go_on(self, running_count_max: int) -> bool:
-        return self._is_below(running_count_max) and not (
-            self._writing_paused and self._shared.serves
+        return (
+            not self._paused_count
+            and self._is_below(running_count_max)
+            and not (self._writing_paused and self._shared.serves)
         )
 
     def _is_below(self, running_count_max: int) -> bool:

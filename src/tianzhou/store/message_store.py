@@ -14,9 +14,10 @@ that it imports.
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from itertools import repeat
+from dataclasses import dataclass
+from itertools import chain, repeat
 from types import TracebackType
 from typing import Self
 
@@ -24,17 +25,19 @@ import msgspec
 
 from tianzhou.clock import Clock, steady_ms, wall_ms
 from tianzhou.errors import QueueNameInvalid, RecordError, StoreClosed, StoreCorrupt, StoreError
-from tianzhou.limits import TOPIC_NAME_BYTES_MAX
+from tianzhou.limits import BATCH_KEYS_MAX, TOPIC_NAME_BYTES_MAX
 from tianzhou.message import Host
+from tianzhou.names import SCHEDULE_TOPIC
 from tianzhou.protocol import host, kernel, properties
 from tianzhou.protocol.derived import key_hash
 from tianzhou.protocol.kernel import Feed
+from tianzhou.protocol.pure.walk import LOOSE_ITEM
 from tianzhou.protocol.records.record import patch_record
 from tianzhou.protocol.sysflag import TRANSACTION_MASK
 from tianzhou.store import dispatch
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.config import StoreConfig
-from tianzhou.store.consume_queue import ConsumeQueue
+from tianzhou.store.consume_queue import ENTRY, ConsumeQueue
 from tianzhou.store.files import lock
 from tianzhou.store.files.checkpoint import Checkpoint, read_checkpoint
 from tianzhou.store.files.disk import Disk, DiskFile, explained
@@ -89,6 +92,26 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     def end_log_offset(self) -> int:
         """The log offset to pass to `when_flushed`."""
         return self.log_offset + self.size_bytes
+
+
+_PREPARED_TOGETHER = 128
+"""Messages and keys of a batch between two pauses."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedBatch:
+    """The messages of a batch, encoded but for their offsets and their store time."""
+
+    topic: str
+    queue_id: int
+    records: bytearray
+    sizes: list[int]
+    """Of the records in bytes."""
+    codes: list[int]
+    """The tags codes of their queue entries."""
+    hashes: list[list[int]]
+    """Of the keys of each."""
+    key_count: int
 
 
 class MessageStore(StoreReader):
@@ -339,62 +362,103 @@ class MessageStore(StoreReader):
                 self._on_arrival(topic, queue_id, queue_offset, code, now_ms)
         return Appended(log_offset, size_bytes, queue_offset, now_ms, 1, (log_offset,))
 
-    def append_batch(self, drafts: list[Draft]) -> Appended:
-        """Stores messages of one queue as consecutive records. Raises as `append` does."""
-        self._check_writable()
+    def prepare_batch(self, drafts: list[Draft]) -> Generator[None, None, PreparedBatch]:
+        """Encodes messages of one queue, with pauses for other work; stores nothing.
+
+        Raises RecordError, and StoreError for messages that make no batch.
+        """
         if not drafts:
             raise StoreError("a batch holds at least one message")
-        first = drafts[0]
+        topic, queue_id = drafts[0].topic, drafts[0].queue_id
+        if topic == SCHEDULE_TOPIC:
+            raise StoreError("a batch holds no delayed messages")
+        records, sizes, codes = bytearray(), list[int](), list[int]()
+        hashes: list[list[int]] = []
+        key_count = unpaused_count = 0
         for draft in drafts:
-            if (draft.topic, draft.queue_id) != (first.topic, first.queue_id):
+            if (draft.topic, draft.queue_id) != (topic, queue_id):
                 raise StoreError("the messages of a batch belong to one queue")
             if not dispatch.has_queue_entry(draft.sys_flag):
                 raise StoreError("a batch holds no transactional messages")
-        topic = first.topic
-        queue = self.queues.get(topic, first.queue_id) or self._new_queue(topic, first.queue_id)
-        found = [properties.decode(draft.properties_text) for draft in drafts]
-        keys = [self._keys(one, draft.sys_flag) for one, draft in zip(found, drafts, strict=True)]
-        key_count = sum(map(len, keys))
+            found = properties.decode(draft.properties_text)
+            keys = self._keys(found, draft.sys_flag)
+            hashes.append([key_hash(topic, key) for key in keys])
+            codes.append(dispatch.tags_code(topic, found, 0, self._delay_levels_ms))
+            record = self._encode(draft, 0, 0, 0)
+            sizes.append(len(record))
+            records += record
+            key_count += len(keys)
+            if key_count > BATCH_KEYS_MAX:
+                raise RecordError(
+                    f"the messages of the batch have more than {BATCH_KEYS_MAX} keys together"
+                )
+            unpaused_count += 1 + len(keys)
+            if unpaused_count >= _PREPARED_TOGETHER:
+                unpaused_count = 0
+                yield
         if key_count >= self.index.item_max:
             raise StoreError(f"a batch of {key_count} keys does not fit an index file")
-        now_ms, queue_offset = self._clock(), queue.next_offset
-        records: list[bytearray] = []
-        for number, draft in enumerate(drafts):
-            records.append(bytearray(self._encode(draft, queue_offset + number, 0, now_ms)))
-        size_bytes = sum(map(len, records))
+        return PreparedBatch(topic, queue_id, records, sizes, codes, hashes, key_count)
+
+    def append_batch(self, batch: PreparedBatch | list[Draft]) -> Appended:
+        """Stores messages of one queue next to each other: all of them, or none if it raises.
+
+        Raises as `append` does.
+        """
+        if isinstance(batch, list):
+            batch = _at_once(self.prepare_batch(batch))
+        self._check_writable()
+        topic, queue_id, records = batch.topic, batch.queue_id, batch.records
+        queue = self.queues.get(topic, queue_id) or self._new_queue(topic, queue_id)
+        now_ms, queue_offset, count = self._clock(), queue.next_offset, len(batch.sizes)
         try:
-            queue.ensure_space(len(drafts))
-            if key_count:
-                hashes = (key_hash(topic, key) for its_keys in keys for key in its_keys)
-                self.index.ensure_space(key_count, hashes)
-            log_offset = self.log.place(size_bytes)
+            queue.ensure_space(count)
+            if batch.key_count:
+                self.index.ensure_space(batch.key_count, chain.from_iterable(batch.hashes))
+            log_offset = self.log.place(len(records))
         except OSError as e:
             raise explained(e, "store a batch") from e
         log_offsets: list[int] = []
-        at = log_offset
-        for number, record in enumerate(records):
+        position = 0
+        for number, size_bytes in enumerate(batch.sizes):
             patch_record(
-                record, 0, queue_offset=queue_offset + number, log_offset=at,
-                store_time_ms=now_ms,
+                records, position, queue_offset=queue_offset + number,
+                log_offset=log_offset + position, store_time_ms=now_ms,
             )  # fmt: skip
-            log_offsets.append(at)
-            at += len(record)
-        self.log.append(b"".join(records), now_ms)
-        code = 0
-        for record, at, one, its_keys in zip(records, log_offsets, found, keys, strict=True):
-            code = dispatch.tags_code(topic, one, now_ms, self._delay_levels_ms)
-            self._put_entry(queue, at, len(record), code)
-            if its_keys:
-                self.index.put(topic, its_keys, at, now_ms)
-        self._index_count += key_count
+            log_offsets.append(log_offset + position)
+            position += size_bytes
+        self.log.append(records, now_ms)
+        self._put_entries(queue, log_offsets, batch)
+        if batch.key_count:
+            item = LOOSE_ITEM.pack
+            self.index.put_many(
+                b"".join(
+                    item(hashed, at, now_ms)
+                    for at, hashes in zip(log_offsets, batch.hashes, strict=True)
+                    for hashed in hashes
+                )
+            )
+            self._index_count += batch.key_count
         self._publish()
         if self._kernel_memory is not None:
             self._kernel_memory.note(queue)
         if self._on_arrival is not None:
-            self._on_arrival(topic, first.queue_id, queue.next_offset - 1, code, now_ms)
+            self._on_arrival(topic, queue_id, queue.next_offset - 1, batch.codes[-1], now_ms)
         return Appended(
-            log_offset, size_bytes, queue_offset, now_ms, len(drafts), tuple(log_offsets)
-        )
+            log_offset, len(records), queue_offset, now_ms, count, tuple(log_offsets)
+        )  # fmt: skip
+
+    def _put_entries(
+        self, queue: ConsumeQueue, log_offsets: list[int], batch: PreparedBatch
+    ) -> None:
+        if queue.writes_ext:
+            for at, size_bytes, code in zip(log_offsets, batch.sizes, batch.codes, strict=True):
+                self._put_entry(queue, at, size_bytes, code)
+            return
+        if not queue.next_offset:
+            self._queue_count += 1
+        queue.put_many(b"".join(map(ENTRY.pack, log_offsets, batch.sizes, batch.codes)))
+        self._entry_count += len(log_offsets)
 
     def _encode(self, draft: Draft, queue_offset: int, log_offset: int, now_ms: int) -> bytes:
         body_bytes_max = self.config.max_message_size
@@ -596,3 +660,12 @@ def _warn_of_low_space(disk: Disk, config: StoreConfig, segments: Segments) -> N
             "when the disk is full every message is refused (free some space)",
             config.root_directory, free_bytes, segments.size_bytes,
         )  # fmt: skip
+
+
+def _at_once(steps: Generator[None, None, PreparedBatch]) -> PreparedBatch:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            prepared: PreparedBatch = end.value
+            return prepared

@@ -13,6 +13,7 @@ from tianzhou.broker.acl.needs import OPEN_CODES, needs_of
 from tianzhou.errors import ProtocolError
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
+from tianzhou.remoting.slices import at_once
 
 _UNREADABLE_BODY = b"[1]"
 
@@ -22,7 +23,7 @@ async def test_every_request_is_read_into_the_same_type_by_both(tmp_path: Path) 
         for code in sorted(OPEN_CODES):
             request = Command(code=code, ext_fields={}, body=_UNREADABLE_BODY)
             with pytest.raises(ProtocolError) as refused:
-                needs_of(request, lambda _: None)
+                at_once(needs_of(request, lambda _: None))
             answer = await it.peer.ask(code, {}, _UNREADABLE_BODY)
             seen = f"{RequestCode(code).name}: {refused.value}, but {answer.remark}"
             assert str(refused.value) in (answer.remark or ""), seen

@@ -24,8 +24,10 @@ from tests.support.brokers import (
 )
 from tests.support.ports import free_port
 
+from tianzhou.broker.config import load_broker_config
 from tianzhou.cli.serve import broker as command
 from tianzhou.cli.serve.up import Up
+from tianzhou.config.settings import Given
 from tianzhou.errors import TianzhouError
 from tianzhou.protocol.codes import ResponseCode
 
@@ -58,6 +60,26 @@ def test_the_configuration_is_printed_with_origins(tmp_path: Path) -> None:
     assert "did you mean brokerName?" in told["warnings"][0]
     table = run("-c", str(path), "--print-config").stdout
     assert "accepted, no effect:" in table
+
+
+def test_keys_without_effect_are_listed_with_the_reason(tmp_path: Path) -> None:
+    path = tmp_path / "broker.properties"
+    path.write_text("listenPort=10921\nsendMessageThreadPoolNums=4\ninSyncReplicas=1\n")
+    shown = run("-c", str(path), "--ignored-settings")
+    assert shown.returncode == 0, shown.stderr
+    threads, replicas = shown.stdout.splitlines()
+    assert threads.startswith(f"{path}:2: sendMessageThreadPoolNums has no effect: one event loop")
+    assert replicas.startswith(f"{path}:3: inSyncReplicas has no effect")
+    assert len(json.loads(run("-c", str(path), "--ignored-settings", "--json").stdout)) == 2
+
+
+def test_one_warning_counts_the_keys_without_effect(caplog: pytest.LogCaptureFixture) -> None:
+    given = [Given(key, "1", "test") for key in ("sendMessageThreadPoolNums", "inSyncReplicas")]
+    command.log_notes(load_broker_config(environ={}, flags=given))
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "2 configuration keys" in record.getMessage()
+    assert "--ignored-settings" in record.getMessage()
 
 
 def test_wrong_settings_end_with_one_line(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Sending over real sockets: every form of the request, and what the store keeps of it."""
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,14 @@ from tests.support.brokers import (
     cluster,
     eventually,
     messages_in,
+    peer_of,
+    running_broker,
     send_fields,
 )
 
+from tianzhou.limits import BATCH_MESSAGES_MAX
 from tianzhou.protocol import sysflag
+from tianzhou.protocol.acl import Credentials
 from tianzhou.protocol.bodies import decode
 from tianzhou.protocol.bodies.route import TopicRouteData
 from tianzhou.protocol.codes import RequestCode, ResponseCode
@@ -22,6 +27,7 @@ from tianzhou.protocol.command import Command, HeaderEncoding
 from tianzhou.protocol.records import batch
 from tianzhou.protocol.records.batch import BatchItem
 from tianzhou.protocol.records.message_id import decode_offset_id
+from tianzhou.store.commit_log import CommitLog
 
 LONG_NAMES = {
     "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums",
@@ -111,6 +117,74 @@ async def test_a_batch_is_stored_message_by_message(tmp_path: Path) -> None:
             (b"one", 1, "a"), (b"two", 2, "b"),
         ]  # fmt: skip
         assert [each.queue_offset for each in pulled] == [0, 1]
+
+
+LARGE_BATCH = batch.encode(
+    [BatchItem(b"batch", f"UNIQ_KEY\x01{number:024}\x02KEYS\x01a b c\x02", 0)
+     for number in range(BATCH_MESSAGES_MAX)]
+)  # fmt: skip
+
+
+async def test_a_message_sent_after_a_large_batch_is_stored_after_it(tmp_path: Path) -> None:
+    # Access control keeps requests from the fast path, and has the batch checked first.
+    accounts = tmp_path / "accounts.yml"
+    accounts.write_text(
+        "accounts:\n- {accessKey: administrator, secretKey: secret-of-admin, admin: true}\n"
+    )
+    credentials = Credentials("administrator", "secret-of-admin")
+    async with (
+        running_broker(
+            tmp_path / "store", aclEnable="true", aclFile=accounts, maxIndexNum=200_000
+        ) as broker,
+        peer_of(broker.address, credentials=credentials) as peer,
+    ):
+        await peer.send("t", b"first", queue_id=0)
+        fields = send_fields("t", queue_id=0, batch=True)
+        large = asyncio.create_task(
+            peer.expect(RequestCode.SEND_BATCH_MESSAGE, fields, LARGE_BATCH)
+        )
+        await asyncio.sleep(0)
+        single = await peer.send("t", b"last", queue_id=0)
+        stored = await large
+        assert stored.fields["queueOffset"] == "1"
+        assert single.fields["queueOffset"] == str(1 + BATCH_MESSAGES_MAX)
+        offsets = [decode_offset_id(each)[1] for each in stored.fields["msgId"].split(",")]
+        assert len(offsets) == BATCH_MESSAGES_MAX
+        assert offsets == sorted(offsets)
+        (last,) = messages_in(await peer.pull("g", "t", 0, BATCH_MESSAGES_MAX + 1))
+        assert last.body == b"last"
+        middle = messages_in(await peer.pull("g", "t", 0, BATCH_MESSAGES_MAX // 2, count=1))
+        assert middle[0].log_offset == offsets[BATCH_MESSAGES_MAX // 2 - 1]
+
+
+async def test_a_batch_that_the_disk_refuses_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accounts = tmp_path / "accounts.yml"
+    accounts.write_text(
+        "accounts:\n- {accessKey: administrator, secretKey: secret-of-admin, admin: true}\n"
+    )
+    credentials = Credentials("administrator", "secret-of-admin")
+    async with (
+        running_broker(
+            tmp_path / "store", aclEnable="true", aclFile=accounts, maxIndexNum=200_000
+        ) as broker,
+        peer_of(broker.address, credentials=credentials) as peer,
+    ):
+        await peer.send("t", b"first", queue_id=0)
+
+        def full(*_: object) -> int:
+            raise OSError(errno.ENOSPC, "no space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(CommitLog, "place", full)
+            fields = send_fields("t", queue_id=0, batch=True)
+            refused = await peer.ask(RequestCode.SEND_BATCH_MESSAGE, fields, LARGE_BATCH)
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        await peer.send("t", b"next", queue_id=0)
+        first, following = messages_in(await peer.pull("g", "t", 0, 0))
+        assert (first.body, following.body) == (b"first", b"next")
+        assert following.log_offset - first.log_offset < 1_000, "nothing lies between them"
 
 
 async def test_a_negative_queue_id_leaves_the_choice_to_the_broker(tmp_path: Path) -> None:

@@ -1,17 +1,18 @@
-"""/health of a nameserver: it serves, or lets clients wait for brokers."""
+"""/health of a nameserver: it serves, or lets clients wait for brokers; and /metrics."""
 
 import asyncio
 from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
-from tests.support.brokers import LOOPBACK
+from tests.support.brokers import LOOPBACK, peer_of
 
 from tianzhou.config.live import LiveSettings
 from tianzhou.config.settings import Given, load
 from tianzhou.errors import RemotingError
 from tianzhou.namesrv.config import NamesrvConfig
 from tianzhou.namesrv.server import NameServer
+from tianzhou.protocol.codes import RequestCode, ResponseCode
 
 
 def made(folder: Path, now_ms: list[int], **settings: object) -> NameServer:
@@ -23,11 +24,11 @@ def made(folder: Path, now_ms: list[int], **settings: object) -> NameServer:
     return NameServer(LiveSettings(load(NamesrvConfig, given)), clock=lambda: now_ms[0])
 
 
-async def health(server: NameServer) -> tuple[int, str]:
+async def health(server: NameServer, page: str = "/health") -> tuple[int, str]:
     def ask() -> tuple[int, str]:
         connection = HTTPConnection(LOOPBACK, server.web_port, timeout=60)
         try:
-            connection.request("GET", "/health")
+            connection.request("GET", page)
             response = connection.getresponse()
             return response.status, response.read().decode()
         finally:
@@ -61,3 +62,20 @@ async def test_a_port_in_use_stops_the_start_in_words(tmp_path: Path) -> None:
     finally:
         await second.stop()
         await first.stop()
+
+
+async def test_metrics_count_tables_and_what_was_refused(tmp_path: Path) -> None:
+    server = made(tmp_path, [0], maxKVBytes=100)
+    host, port = await server.start()
+    try:
+        async with peer_of(f"{host}:{port}") as peer:
+            pair = {"namespace": "n", "key": "k", "value": "v" * 200}
+            refused = await peer.ask(RequestCode.PUT_KV_CONFIG, pair)
+            assert refused.code == ResponseCode.SYSTEM_ERROR
+        status, text = await health(server, "/metrics")
+        assert status == 200
+        counted = 'tianzhou_table_refusals_total{limit="maxKVBytes",node_type="nameserver"} 1.0'
+        assert counted in text
+        assert 'tianzhou_namesrv_brokers{node_type="nameserver"} 0.0' in text
+    finally:
+        await server.stop()

@@ -1,13 +1,16 @@
 """No request costs the event loop of a server more than 50 ms, whatever it asks for.
 
 The most expensive legal request of every code is sent to servers with large tables, and so are
-requests that the limits refuse (`bench/costly_requests.py`). What is bounded is the CPU time of the
-longest iteration of the loop, so a busy machine does not decide.
+requests that the limits refuse (`bench/costly_requests.py`), with access control and without it.
+What is bounded is the CPU time of the longest iteration of the loop, so a busy machine does not
+decide.
 """
 
+import asyncio
 import gc
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,9 +19,11 @@ from bench.costly_requests import Costly
 from tests.support.brokers import Peer, peer_of, running_broker, running_namesrv
 from tests.support.measured_server import Measured, measured
 
+from tianzhou.broker.acl.needs import OPEN_CODES
 from tianzhou.broker.server import Broker
 from tianzhou.limits import REGISTERED_TOPICS_MAX
 from tianzhou.namesrv.dispatch import HANDLERS
+from tianzhou.protocol.acl import Credentials, sign
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.event_loop import spare_collections
@@ -37,24 +42,46 @@ def as_a_server() -> Iterator[None]:
     gc.unfreeze()
 
 
+ADMIN = Credentials("administrator", "secret-of-admin")
+USER = Credentials("user-account", "secret-of-user")
+ACCOUNTS = """\
+accounts:
+- {accessKey: administrator, secretKey: secret-of-admin, admin: true}
+- {accessKey: user-account, secretKey: secret-of-user, defaultTopicPerm: PUB|SUB,
+   defaultGroupPerm: SUB}
+"""
+NAMESRV_ACCESS = """\
+administrators:
+- {accessKey: administrator, secretKey: secret-of-admin}
+"""
+
+
 async def cost_of(
-    server: Measured[Broker] | Measured[str], peer: Peer, costly: Costly
+    server: Measured[Broker] | Measured[str], peer: Peer, costly: Costly, *, has_accounts: bool
 ) -> tuple[Command, float]:
     """The answer to a request, and the longest iteration of the loop until then."""
     command = costly.command()
+    if has_accounts:
+        # Permissions of an administrator are checked more cheaply.
+        sign(command, USER if costly.code in OPEN_CODES else ADMIN)
     return await server.longest_of(lambda: peer.client.request(peer.address, command, TIMEOUT_MS))
 
 
 async def too_expensive(
-    server: Measured[Broker] | Measured[str], peer: Peer, requests: list[Costly]
+    server: Measured[Broker] | Measured[str],
+    peer: Peer,
+    requests: list[Costly],
+    *,
+    has_accounts: bool,
 ) -> list[str]:
     """Which requests cost too much, or were answered otherwise than expected."""
     wrong: list[str] = []
     for costly in requests:
-        answer, longest_s = await cost_of(server, peer, costly)
+        cost = partial(cost_of, server, peer, costly, has_accounts=has_accounts)
+        answer, longest_s = await cost()
         # A core that is shared makes the same work dearer; what is much too expensive stays so.
         if LONGEST_S < longest_s < 2 * LONGEST_S:
-            longest_s = min([(await cost_of(server, peer, costly))[1] for _ in range(2)])
+            longest_s = min([(await cost())[1] for _ in range(2)])
         name = f"{RequestCode(costly.code).name}, {costly.what}"
         if longest_s > LONGEST_S:
             wrong.append(f"{name}: {longest_s * 1000:.1f} ms")
@@ -63,44 +90,103 @@ async def too_expensive(
     return wrong
 
 
+def broker_settings(folder: Path, *, has_accounts: bool) -> dict[str, object]:
+    """With its accounts, if there are some."""
+    if not has_accounts:
+        return costly_requests.SETTINGS
+    accounts = folder / "accounts.yml"
+    accounts.write_text(ACCOUNTS)
+    return costly_requests.SETTINGS | {"aclEnable": "true", "aclFile": accounts}
+
+
 @asynccontextmanager
 async def large_broker(
-    folder: Path,
+    folder: Path, settings: dict[str, object], credentials: Credentials | None = None
 ) -> AsyncGenerator[tuple[Measured[Broker], Peer, costly_requests.World]]:
     async with (
-        measured(lambda: running_broker(folder, **costly_requests.SETTINGS)) as server,
+        measured(lambda: running_broker(folder, **settings)) as server,
         peer_of(server.server.address) as peer,
     ):
 
         async def fill() -> costly_requests.World:
-            async with peer_of(server.server.address) as filling:
+            async with peer_of(server.server.address, credentials=credentials) as filling:
                 return await costly_requests.fill(server.server, filling)
 
         yield server, peer, await server.run(fill)
+
+
+with_and_without_accounts = pytest.mark.parametrize(
+    "has_accounts", [False, True], ids=["open", "accounts"]
+)
 
 
 def codes_of(requests: list[Costly]) -> set[int]:
     return {int(costly.code) for costly in requests}
 
 
-async def test_no_request_to_a_broker_costs_the_loop_more_than_50_ms(tmp_path: Path) -> None:
-    async with large_broker(tmp_path / "store") as (server, peer, world):
+@with_and_without_accounts
+async def test_no_request_to_a_broker_costs_the_loop_more_than_50_ms(
+    tmp_path: Path, has_accounts: bool
+) -> None:
+    settings = broker_settings(tmp_path, has_accounts=has_accounts)
+    credentials = ADMIN if has_accounts else None
+    async with large_broker(tmp_path / "store", settings, credentials) as (server, peer, world):
         requests = costly_requests.broker_requests(world)
         assert codes_of(requests) == set(map(int, server.server.request_codes)), (
             "each code that a broker serves needs its most expensive request"
         )
-        assert not await too_expensive(server, peer, requests)
+        assert not await too_expensive(server, peer, requests, has_accounts=has_accounts)
 
 
-async def test_no_refused_request_costs_a_broker_more_than_50_ms(tmp_path: Path) -> None:
+async def test_a_page_of_metrics_does_not_cost_a_broker_more_than_50_ms(tmp_path: Path) -> None:
+    settings = costly_requests.SETTINGS | {
+        "metricsExporterType": "PROM", "metricsPromExporterPort": 0
+    }  # fmt: skip
+    async with large_broker(tmp_path / "store", settings) as (server, _, _):
+        stats = server.server.stats
+
+        async def count_everything() -> None:
+            for number in range(costly_requests.TOPICS):
+                name, group = costly_requests.topic(number), costly_requests.group(number)
+                for queue_id in range(4):
+                    stats.stored_by(name, queue_id, 1, 100, 1)
+                    stats.delivered_by(name, group, queue_id, 1, 100, 1)
+
+        await server.run(count_everything)
+        for _ in range(2):
+            page, longest_s = await server.longest_of(partial(http_get, server.server.web_port))
+            assert page.startswith(b"HTTP/1.1 200")
+            assert page.count(b"rocketmq_producer_tps{") == costly_requests.TOPICS
+            assert longest_s <= LONGEST_S, f"{longest_s * 1000:.1f} ms"
+
+
+async def http_get(port: int) -> bytes:
+    """/metrics, with its head."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n")
+    page = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return page
+
+
+@with_and_without_accounts
+async def test_no_refused_request_costs_a_broker_more_than_50_ms(
+    tmp_path: Path, has_accounts: bool
+) -> None:
+    settings = broker_settings(tmp_path, has_accounts=has_accounts)
+    credentials = ADMIN if has_accounts else None
+    attacks = costly_requests.attacks_on_a_broker()
     async with (
-        measured(lambda: running_broker(tmp_path, **costly_requests.SETTINGS)) as server,
+        measured(lambda: running_broker(tmp_path / "store", **settings)) as server,
+        peer_of(server.server.address, credentials=credentials) as filling,
         peer_of(server.server.address) as peer,
     ):
-        await peer.send("deep", b"x")
-        assert not await too_expensive(server, peer, costly_requests.attacks_on_a_broker())
+        await filling.send("deep", b"x")
+        assert not await too_expensive(server, peer, attacks, has_accounts=has_accounts)
 
 
+@with_and_without_accounts
 @pytest.mark.parametrize(
     "requests",
     [
@@ -110,13 +196,17 @@ async def test_no_refused_request_costs_a_broker_more_than_50_ms(tmp_path: Path)
     ids=["legal", "refused"],
 )
 async def test_no_request_to_a_nameserver_costs_the_loop_more_than_50_ms(
-    tmp_path: Path, requests: Callable[[], list[Costly]]
+    tmp_path: Path, requests: Callable[[], list[Costly]], has_accounts: bool
 ) -> None:
+    settings: dict[str, object] = {}
+    if has_accounts:
+        settings["accessFile"] = tmp_path / "access.yml"
+        (tmp_path / "access.yml").write_text(NAMESRV_ACCESS)
     async with (
-        measured(lambda: running_namesrv(tmp_path)) as server,
+        measured(lambda: running_namesrv(tmp_path, **settings)) as server,
         peer_of(server.server) as peer,
     ):
-        assert not await too_expensive(server, peer, requests())
+        assert not await too_expensive(server, peer, requests(), has_accounts=has_accounts)
 
 
 def test_each_code_of_a_nameserver_has_its_most_expensive_request() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tianzhou.broker.config import BrokerConfig, BrokerRole, load_broker_config
-from tianzhou.broker.ignored_settings import INERT
+from tianzhou.broker.ignored_settings import IGNORED, REFUSED
 from tianzhou.broker.workers import check_workers, worker_settings
 from tianzhou.config.settings import Given, load, settings_of
 from tianzhou.errors import ConfigError
@@ -71,6 +71,16 @@ def test_flags_beat_the_environment_beats_the_file(tmp_path: Path) -> None:
         ("enableDLegerCommitLog=true", "no DLedger"),
         ("enableControllerMode=true", "controller"),
         ("brokerRole=SLAVE", "cannot replicate"),
+        ("totalReplicas=3", "one replica"),
+        ("inSyncReplicas=2", "one replica"),
+        ("minInSyncReplicas=2", "one replica"),
+        ("allAckInSyncStateSet=TRUE", "one replica"),
+        ("enableSlaveActingMaster=true", "replication"),
+        ("enabledAppendPropCRC=true", "checksum"),
+        ("wakeFlushWhenPutMessage=true", "SYNC_FLUSH"),
+        ("storeType=defaultRocksDB", "RocksDB"),
+        ("messageStorePlugIn=org.apache.rocketmq.tieredstore.TieredMessageStore", "plug-ins"),
+        ("readOnlyCommitLogStorePaths=/old", "would not be read"),
         ("brokerId=1", "a master has brokerId 0"),
         ("brokerName=", "brokerName is empty"),
         ("listenPort=eleven", "'eleven' is not a whole number"),
@@ -102,11 +112,27 @@ def test_a_typing_error_names_the_nearest_key(tmp_path: Path) -> None:
     assert "did you mean brokerName?" in warning
 
 
+def test_values_that_promise_nothing_are_accepted() -> None:
+    flags = [Given(key, value, "test") for key, each in REFUSED.items() for value in each.accepted]
+    loaded = load_broker_config(environ={}, flags=flags)
+    assert len(loaded.notes) == len(flags)
+    assert loaded.warnings == ()
+
+
+def test_the_last_value_of_a_key_decides_whether_it_is_refused() -> None:
+    given = [Given("inSyncReplicas", "2", "file"), Given("inSyncReplicas", "1", "flag")]
+    load_broker_config(environ={}, flags=given)
+    with pytest.raises(ConfigError, match="file: inSyncReplicas=2"):
+        load_broker_config(environ={}, flags=given[::-1])
+
+
 def test_no_key_is_both_used_and_without_effect() -> None:
     used = {key for declared in settings_of(BrokerConfig) for key in declared.keys}
-    assert used.isdisjoint(INERT)
+    assert used.isdisjoint(IGNORED)
+    assert used.isdisjoint(REFUSED)
+    assert REFUSED.keys().isdisjoint(IGNORED)
     assert len(used) > 80
-    assert len(INERT) > 350
+    assert len(IGNORED) > 340
 
 
 def test_defaults_are_rocketmqs() -> None:

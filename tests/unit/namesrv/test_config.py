@@ -6,7 +6,7 @@ import pytest
 
 from tianzhou.config.settings import Given, load, settings_of
 from tianzhou.errors import ConfigError
-from tianzhou.namesrv.config import INERT, NamesrvConfig
+from tianzhou.namesrv.config import IGNORED, NamesrvConfig
 from tianzhou.namesrv.config_requests import fixed_keys
 from tianzhou.remoting.tls.contexts import ClientCertificates, TlsMode
 from tianzhou.remoting.tls.settings import tls_of
@@ -50,7 +50,7 @@ def test_every_setting_has_a_meaning_and_a_key_of_its_own() -> None:
     settings = settings_of(NamesrvConfig)
     keys = [key for declared in settings for key in declared.keys]
     assert len(keys) == len(set(keys))
-    assert not set(keys) & set(INERT)
+    assert not set(keys) & set(IGNORED)
     assert all(declared.meaning for declared in settings)
 
 

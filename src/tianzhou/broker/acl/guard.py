@@ -34,10 +34,12 @@ from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.log_rate_limit import LogRateLimit
 from tianzhou.remoting.quota.addresses import Address, parse_host
+from tianzhou.remoting.slices import Steps
 
 log = logging.getLogger(__name__)
 
 _NAME_SHOWN = 80
+_NEEDS_PER_STEP = 32
 _SUBJECTS = {
     Kind.GROUP: "group",
     Kind.RETRIES: "group",
@@ -76,16 +78,17 @@ class Guard:
         self._lines = LogRateLimit()
         self.refused: Counter[DenialReason] = Counter()
 
-    def check(self, peer: str, request: Command) -> str | None:
+    def check(self, peer: str, request: Command) -> Steps[str | None]:
         """The access key of the account that makes the request; None from a white-listed address.
 
-        Raises RequestError NO_PERMISSION.
+        A request with many topics or groups is checked in slices. Raises RequestError
+        NO_PERMISSION.
         """
         rules = self._rules()
         address = parse_host(peer.rpartition(":")[0])
         if address is not None and rules.is_white(address):
             return None
-        refusal = self._refusal(rules, address, request)
+        refusal = yield from self._refusal(rules, address, request)
         key = request.fields.get(acl.ACCESS_KEY)
         if refusal is None:
             return key
@@ -117,15 +120,17 @@ class Guard:
             return True
         return all(self._has(account, need) for need in needs)
 
-    def _refusal(self, rules: Rules, address: Address | None, request: Command) -> _Refusal | None:
-        """Why not; None if it may."""
+    def _refusal(
+        self, rules: Rules, address: Address | None, request: Command
+    ) -> Steps[_Refusal | None]:
+        """Why the request is refused; None if it is allowed."""
         key = request.fields.get(acl.ACCESS_KEY)
         if key is None:
             remark = "access control is on and the request is not signed"
             return _Refusal(DenialReason.SIGNATURE, "it is not signed", remark)
         account = rules.accounts.get(key)
         is_white = account is not None and address is not None and account.white(address)
-        if is_white and not self._is_administration(request):
+        if is_white and not (yield from self._is_administration(request)):
             return None
         if not acl.is_signed_with(request, account.secret_key if account else None):
             why = "no such account" if account is None else "the signature is wrong"
@@ -134,19 +139,35 @@ class Guard:
             remark = f"access denied: account {_shown(key)} or its signature is not right"
             return _Refusal(DenialReason.RIGHT_SIGNATURE, why, remark)
         assert account is not None
-        return self._lacking(request, account)
+        if len(request.body) > acl.SIGNED_AT_ONCE_BYTES:
+            yield
+        return (yield from self._lacking(request, account))
 
-    def _is_administration(self, request: Command) -> bool:
-        """Whether only an administrator may make the request, or it cannot be told."""
+    def _is_administration(self, request: Command) -> Steps[bool]:
+        """Whether only an administrator may make the request; yes if it cannot be read."""
         try:
-            needs = needs_of(request, self._place_at)
+            needs = yield from needs_of(request, self._place_at)
+            if needs is None:
+                return True
+            for number, need in enumerate(needs, 1):
+                if need.kind is Kind.ADMINISTRATOR:
+                    return True
+                if not number % _NEEDS_PER_STEP:
+                    yield
         except ProtocolError:
             return True
-        return needs is None or any(need.kind is Kind.ADMINISTRATOR for need in needs)
+        return False
 
-    def _lacking(self, request: Command, account: Account) -> _Refusal | None:
+    def _lacking(self, request: Command, account: Account) -> Steps[_Refusal | None]:
         try:
-            needs = needs_of(request, self._place_at)
+            needs = yield from needs_of(request, self._place_at)
+            if needs is None:
+                return None if account.is_admin else _not_for(account, request.code)
+            for number, need in enumerate(needs, 1):
+                if not self._has(account, need):
+                    return _no_permission(need)
+                if not number % _NEEDS_PER_STEP:
+                    yield
         except HeaderError as e:
             why = f"its header cannot be read: {e}"
             remark = f"the header of the request cannot be read: {e}"
@@ -154,10 +175,7 @@ class Guard:
         except ProtocolError as e:
             remark = "the body of the request cannot be read"
             return _Refusal(DenialReason.READABLE_BODY, f"its body cannot be read: {e}", remark)
-        if needs is None:
-            return None if account.is_admin else _not_for(account, request.code)
-        lacking = next((need for need in needs if not self._has(account, need)), None)
-        return None if lacking is None else _no_permission(lacking)
+        return None
 
 
 def _not_for(account: Account, code: int) -> _Refusal:

@@ -43,6 +43,7 @@ from tianzhou.protocol.headers import pull as pull_headers
 from tianzhou.protocol.headers import send as send_headers
 from tianzhou.protocol.headers import topics as topic_headers
 from tianzhou.protocol.records.receipts import origin_topic
+from tianzhou.remoting.slices import Steps
 
 PUB, SUB, ANY = Permission.PUB, Permission.SUB, Permission.PUB | Permission.SUB
 
@@ -196,10 +197,13 @@ def _popped_from(topic: str, group: str) -> list[Need]:
     return [topic_need(origin_topic(group, topic), SUB), group_need(group)]
 
 
-def _progress(header: group_headers.GetConsumeStatsRequest) -> list[Need]:
+def _progress(header: group_headers.GetConsumeStatsRequest) -> Iterable[Need]:
     """Topics that it names may be others than those of the group."""
-    topics = [*header.listed_topics, *([header.topic] if header.topic else [])]
-    return [group_need(header.consumer_group), *(topic_need(topic, ANY) for topic in topics)]
+    yield group_need(header.consumer_group)
+    for topic in header.listed_topics:
+        yield topic_need(topic, ANY)
+    if header.topic:
+        yield topic_need(header.topic, ANY)
 
 
 def _unregister(header: client_headers.UnregisterClientRequest) -> list[Need]:
@@ -250,11 +254,18 @@ def _by_offset(kind: type[H], needs: Callable[[H, TopicAt], Iterable[Need]]) -> 
     return lambda request, topic_at: needs(headers.decode(kind, request.fields), topic_at)
 
 
-def _body(kind: type[B], needs: Callable[[B], Iterable[Need]]) -> NeedsOf:
-    return lambda request, _: needs(bodies.decode_request(kind, request.body))
+def _body(
+    kind: type[B], needs: Callable[[B], Iterable[Need]]
+) -> Callable[[bytes], Steps[Iterable[Need]]]:
+    def steps(data: bytes) -> Steps[Iterable[Need]]:
+        body = yield from bodies.decode_request_steps(kind, data)
+        yield
+        return needs(body)
+
+    return steps
 
 
-_TABLE: dict[int, NeedsOf] = {
+_BY_HEADER: dict[int, NeedsOf] = {
     RequestCode.SEND_MESSAGE: _header(send_headers.SendMessageRequest, _publishing),
     RequestCode.SEND_MESSAGE_V2: _header(send_headers.SendMessageRequestV2, _publishing),
     RequestCode.SEND_BATCH_MESSAGE: _header(send_headers.SendMessageRequestV2, _publishing),
@@ -277,7 +288,6 @@ _TABLE: dict[int, NeedsOf] = {
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _header(
         pop_headers.ChangeInvisibleTimeRequest, _popped
     ),
-    RequestCode.BATCH_ACK_MESSAGE: _body(BatchAckMessageBody, _batch_ack),
     RequestCode.UPDATE_CONSUMER_OFFSET: _header(
         offset_headers.UpdateConsumerOffsetRequest, _consuming
     ),
@@ -292,9 +302,7 @@ _TABLE: dict[int, NeedsOf] = {
     ),
     RequestCode.GET_TOPIC_STATS_INFO: _header(topic_headers.GetTopicStatsInfoRequest, _asking),
     RequestCode.GET_TOPIC_CONFIG: _header(topic_headers.GetTopicConfigRequest, _asking),
-    RequestCode.HEART_BEAT: _body(HeartbeatData, _heartbeat),
     RequestCode.UNREGISTER_CLIENT: _header(client_headers.UnregisterClientRequest, _unregister),
-    RequestCode.CHECK_CLIENT_CONFIG: _body(CheckClientBody, _check_client),
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: _header(
         client_headers.GetConsumerListByGroupRequest, _of_group
     ),
@@ -302,19 +310,27 @@ _TABLE: dict[int, NeedsOf] = {
         client_headers.GetConsumerConnectionListRequest, _of_group
     ),
     RequestCode.GET_CONSUME_STATS: _header(group_headers.GetConsumeStatsRequest, _progress),
+}
+_BY_BODY: dict[int, Callable[[bytes], Steps[Iterable[Need]]]] = {
+    RequestCode.BATCH_ACK_MESSAGE: _body(BatchAckMessageBody, _batch_ack),
+    RequestCode.HEART_BEAT: _body(HeartbeatData, _heartbeat),
+    RequestCode.CHECK_CLIENT_CONFIG: _body(CheckClientBody, _check_client),
     RequestCode.QUERY_ASSIGNMENT: _body(QueryAssignmentRequestBody, _assignment),
     RequestCode.LOCK_BATCH_MQ: _body(LockBatchRequestBody, _locks),
     RequestCode.UNLOCK_BATCH_MQ: _body(UnlockBatchRequestBody, _locks),
 }
 
-OPEN_CODES = frozenset(_TABLE)
+OPEN_CODES = frozenset((*_BY_HEADER, *_BY_BODY))
 """Requests that do not need an administrator."""
 
 
-def needs_of(request: Command, topic_at: TopicAt) -> list[Need] | None:
+def needs_of(request: Command, topic_at: TopicAt) -> Steps[Iterable[Need] | None]:
     """What the request needs; None if only an administrator may make it.
 
     Raises ProtocolError for a header or a body that cannot be read.
     """
-    needs = _TABLE.get(request.code)
-    return None if needs is None else list(needs(request, topic_at))
+    needs = _BY_HEADER.get(request.code)
+    if needs is not None:
+        return needs(request, topic_at)
+    decode = _BY_BODY.get(request.code)
+    return None if decode is None else (yield from decode(request.body))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 from tianzhou.broker.acl.accounts import Account
 from tianzhou.broker.acl.needs import PUB, SUB, Kind, Need, topic_need
+from tianzhou.limits import TOPIC_NAME_BYTES_MAX
 from tianzhou.names import TRACE_TOPIC
 
 IsKnown = Callable[[str], bool]
@@ -78,9 +79,10 @@ class Rights:
 
     def _meanings(self, name: str) -> Iterator[tuple[str, str]]:
         """Groups and topics whose names, joined, are this one."""
-        at = name.find("_")
+        # Only the end of a long name can be a topic: trying all splits would be quadratic.
+        at = name.find("_", max(len(name) - TOPIC_NAME_BYTES_MAX - 1, 0))
         while at >= 0:
-            group, topic = name[:at], name[at + 1 :]
-            if group and topic and self._is_topic(topic) and self._is_group(group):
-                yield group, topic
+            topic = name[at + 1 :]
+            if at and topic and self._is_topic(topic) and self._is_group(name[:at]):
+                yield name[:at], topic
             at = name.find("_", at + 1)

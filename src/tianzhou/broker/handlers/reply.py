@@ -27,7 +27,7 @@ from tianzhou.protocol.headers.send import (
     SendMessageRequestV2,
 )
 from tianzhou.remoting.address import format_address
-from tianzhou.remoting.connection import Connection
+from tianzhou.remoting.connection import Connection, Deferral
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +148,8 @@ async def _store(
         return None
     try:
         answer = send.store_message(deps.send, connection, request, header)
-        return answer if isinstance(answer, Command) else await answer
+        kept = answer if isinstance(answer, Command | Deferral) else await answer
+        return kept if isinstance(kept, Command) else None
     except RequestError as e:
         log.warning("reply to topic %s: not stored: %s", validation.shorten(header.topic), e.remark)
         return None

@@ -20,6 +20,7 @@ import msgspec
 from tianzhou.broker import validation
 from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.handlers import Answer
 from tianzhou.broker.handlers.send_back import find_group
 from tianzhou.broker.scheduled import timer_rules
 from tianzhou.broker.scheduled.delay_levels import level_of
@@ -51,10 +52,11 @@ from tianzhou.protocol.headers import decode
 from tianzhou.protocol.headers.send import SendMessageRequest, SendMessageRequestV2
 from tianzhou.protocol.records import batch
 from tianzhou.protocol.records.recall import handle_of
-from tianzhou.remoting import slices
 from tianzhou.remoting.address import parse_address
 from tianzhou.remoting.connection import Connection
-from tianzhou.store.message_store import Appended, Draft, MessageStore
+from tianzhou.remoting.sliced_requests import handle_in_order
+from tianzhou.remoting.slices import Steps
+from tianzhou.store.message_store import Appended, Draft, MessageStore, PreparedBatch
 
 SendHeader = SendMessageRequest | SendMessageRequestV2
 
@@ -85,16 +87,12 @@ class SendDeps:
     crash_point: CrashPoint = no_crash_point
 
 
-def send_message(
-    deps: SendDeps, connection: Connection, request: Command
-) -> Command | Awaitable[Command]:
+def send_message(deps: SendDeps, connection: Connection, request: Command) -> Answer:
     """SEND_MESSAGE."""
     return store_message(deps, connection, request, decode(SendMessageRequest, request.fields))
 
 
-def send_message_v2(
-    deps: SendDeps, connection: Connection, request: Command
-) -> Command | Awaitable[Command]:
+def send_message_v2(deps: SendDeps, connection: Connection, request: Command) -> Answer:
     """SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
     header = decode(SendMessageRequestV2, request.ext_fields or {})
     return store_message(deps, connection, request, header)
@@ -102,13 +100,9 @@ def send_message_v2(
 
 def store_message(
     deps: SendDeps, connection: Connection, request: Command, header: SendHeader
-) -> Command | Awaitable[Command]:
+) -> Answer:
     """Store the message or batch of a request in any form. Raises RequestError."""
     config, began_ms = deps.settings.config, deps.steady()
-    if len(request.body) > _PIECE_BYTES_MIN and _is_batch(request, header):
-        pieces = _pieces_of(config, request.body)
-        if len(pieces) > 1:
-            return _store_pieces(deps, connection, request, header, pieces)
     deps.gate.check(config, began_ms, deps.durability.waiting_count)
     if deps.clock() < config.start_accept_send_request_time_stamp:
         raise _too_early(config, deps.clock())
@@ -133,11 +127,11 @@ def store_message(
             draft = _dead_letter(deps, group, draft, found)
             queue_id = draft.queue_id
         deps.crash_point("retry: before the message is stored")
+    if is_batch:
+        return handle_in_order(connection, _send_batch(deps, draft, found, is_new=is_new))
     is_special = not SPECIAL_PROPERTIES.isdisjoint(found)
     try:
-        if is_batch:
-            appended = _store_batch(deps, draft)
-        elif is_special:
+        if is_special:
             draft, appended = deps.writer.put(draft, found)
         else:
             # The writer would not redirect it: it has none of the special properties.
@@ -150,21 +144,35 @@ def store_message(
         raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, str(e)) from e
     if group is not None:
         deps.crash_point("retry: the message is stored")
-    ended_ms = deps.steady()
-    took_ms = ended_ms - began_ms
-    if took_ms >= config.os_page_cache_busy_time_out_mills:
-        deps.gate.note_append(config, began_ms, ended_ms)
-    counted: tuple[str, int] = (name, queue_id)
     extra_fields: dict[str, str] | None = None
     if is_special:
-        # It is counted for its own topic when it is committed or due, as in RocketMQ.
-        counted = (draft.topic, draft.queue_id)
         if draft.topic == HALF_TOPIC and (unique := found.get(properties.UNIQUE_KEY)):
             extra_fields = {"transactionId": unique}
         if properties.TIMER_OUT_MS in found:
             handle = handle_of(found, config.broker_name)
             if handle is not None:
                 extra_fields = {**(extra_fields or {}), "recallHandle": handle}
+    # It counts for its own topic when it is committed or due, as in RocketMQ.
+    counted = (draft.topic, draft.queue_id) if is_special else (name, queue_id)
+    return _stored(deps, counted, found, appended, began_ms, queue_id, extra_fields, is_new=is_new)
+
+
+def _stored(
+    deps: SendDeps,
+    counted: tuple[str, int],
+    found: dict[str, str],
+    appended: Appended,
+    began_ms: int,
+    queue_id: int,
+    extra_fields: dict[str, str] | None = None,
+    *,
+    is_new: bool,
+) -> Command | Awaitable[Command]:
+    """Count what was stored for a topic and queue, and answer: at once, or when it is durable."""
+    config, ended_ms = deps.settings.config, deps.steady()
+    took_ms = ended_ms - began_ms
+    if took_ms >= config.os_page_cache_busy_time_out_mills:
+        deps.gate.note_append(config, began_ms, ended_ms)
     if took_ms > 0:
         deps.stats.stored(counted[0], appended.count, appended.size_bytes, took_ms, counted[1])
     else:
@@ -367,6 +375,7 @@ def _dead_letter(
 # -- batches ---------------------------------------------------------------------------------------
 
 
+_DRAFTED_TOGETHER = 64
 _NAMED_IN_BATCH = re.compile(
     "|".join(re.escape(name + "\x01") for name in sorted(SPECIAL_PROPERTIES | properties.STAMPED))
 )
@@ -382,67 +391,33 @@ def _text_in_batch(text: str, stamps: dict[str, str]) -> str:
     return text if kept == found else properties.encode(kept)
 
 
-_PIECE_BYTES_MIN = 16 * 1024
-"""A shorter batch is stored at once."""
-_PIECE_MESSAGES, _PIECE_KEYS = 1_000, 2_000
-
-
 def _is_batch(request: Command, header: SendHeader) -> bool:
     return request.code == RequestCode.SEND_BATCH_MESSAGE or bool(header.batch)
 
 
-def _pieces_of(config: BrokerConfig, body: bytes) -> list[bytes]:
-    """Split a batch into pieces that take some milliseconds each to store. Raises RequestError."""
-    validation.check_body_size(len(body), config.max_message_size)
-    try:
-        items = batch.decode(body)
-    except RecordError as e:
-        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(e)) from e
-    _check_items(items)
-    pieces: list[bytes] = []
-    start = stop = count = keys = 0
-    for item in items:
-        # Keys are separated by blanks, so blanks and messages together bound their number.
-        blanks = item.properties_text.count(properties.KEY_SEPARATOR)
-        if count and (count >= _PIECE_MESSAGES or keys + blanks > _PIECE_KEYS):
-            pieces.append(body[start:stop])
-            start, count, keys = stop, 0, 0
-        stop += int.from_bytes(body[stop : stop + 4], "big")
-        count, keys = count + 1, keys + blanks
-    pieces.append(body[start:])
-    return pieces
+def _send_batch(
+    deps: SendDeps, draft: Draft, found: dict[str, str], *, is_new: bool
+) -> Steps[Answer]:
+    """Store a batch, all of it or nothing, and answer.
 
-
-async def _store_pieces(
-    deps: SendDeps,
-    connection: Connection,
-    request: Command,
-    header: SendHeader,
-    pieces: list[bytes],
-) -> Command:
-    """Store a large batch piece by piece; the loop serves other requests in between.
-
-    All of it was checked before. If a piece cannot be written, the pieces before it stay: the
-    producer sends the batch again, as it does when a response is lost.
+    Its messages are encoded in slices, and appended in one. Raises RequestError.
     """
-    answer: Command | None = None
-    message_ids: list[str] = []
-    for piece in pieces:
-        part = msgspec.structs.replace(request, body=piece)
-        stored = store_message(deps, connection, part, header)
-        response = stored if isinstance(stored, Command) else await stored
-        fields = response.ext_fields or {}
-        message_ids.append(fields.get("msgId", ""))
-        if answer is None:
-            answer = response
-            # All pieces go to the queue that was chosen for the first.
-            header = msgspec.structs.replace(header, queue_id=int(fields["queueId"]))
-        elif answer.code == ResponseCode.SUCCESS:
-            answer.code = response.code
-        await slices.turn()
-    assert answer is not None, "a batch has a piece"
-    answer.ext_fields = (answer.ext_fields or {}) | {"msgId": ",".join(message_ids)}
-    return answer
+    try:
+        prepared = yield from _prepare_batch(deps, draft)
+        if deps.topics.get(draft.topic) is None:
+            raise RequestError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic {draft.topic} was deleted meanwhile"
+            )
+        began_ms = deps.steady()
+        appended = deps.store.append_batch(prepared)
+    except RecordError as e:
+        deps.stats.put_failures += 1
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(e)) from e
+    except StoreError as e:
+        deps.stats.put_failures += 1
+        raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, str(e)) from e
+    queue = (draft.topic, draft.queue_id)
+    return _stored(deps, queue, found, appended, began_ms, draft.queue_id, is_new=is_new)
 
 
 def _check_items(items: list[batch.BatchItem]) -> None:
@@ -454,22 +429,18 @@ def _check_items(items: list[batch.BatchItem]) -> None:
             ResponseCode.MESSAGE_ILLEGAL,
             f"the batch holds {len(items)} messages, at most {BATCH_MESSAGES_MAX} are taken",
         )
-    for item in items:
-        text = item.properties_text
-        # Few messages have a property that is special or broker-only, so few have to be decoded.
-        if _NAMED_IN_BATCH.search(text) is not None:
-            _refuse_in_batch(properties.decode(text))
 
 
-def _store_batch(deps: SendDeps, outer: Draft) -> Appended:
-    """Store each message of a batch with its own body, flag and properties."""
+def _prepare_batch(deps: SendDeps, outer: Draft) -> Steps[PreparedBatch]:
+    """Each message of a batch with its own body, flag and properties."""
     stamps = _stamps(deps.settings.config)
     _refuse_in_batch(properties.decode(outer.properties_text))
     items = batch.decode(outer.body)
     _check_items(items)
     drafts: list[Draft] = []
-    for item in items:
+    for number, item in enumerate(items, 1):
         text = item.properties_text
+        # Nearly none names a property that has no place here, so nearly none has to be decoded.
         if _NAMED_IN_BATCH.search(text) is not None:
             text = _text_in_batch(text, stamps)
         drafts.append(
@@ -486,7 +457,9 @@ def _store_batch(deps: SendDeps, outer: Draft) -> Appended:
                 reconsume_count=outer.reconsume_count,
             )
         )
-    return deps.store.append_batch(drafts)
+        if not number % _DRAFTED_TOGETHER:
+            yield
+    return (yield from deps.store.prepare_batch(drafts))
 
 
 @lru_cache(maxsize=65_536)

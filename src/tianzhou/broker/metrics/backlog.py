@@ -4,11 +4,12 @@ Open halves and timed messages are not counted by topic, so each is one number. 
 messages of a group are known only if it pops.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from tianzhou.broker.metrics.legacy_exporter import YIELD_EVERY
 from tianzhou.broker.pop.inflight import PopTable
 from tianzhou.broker.scheduled.timer_stats import TimerStats
 from tianzhou.broker.statistics.counters import Stats
@@ -40,8 +41,8 @@ class _PopGroup:
 
 def backlog_metrics(
     deps: BacklogDeps, labels: list[str], node: list[str], now_ms: int
-) -> Iterator[Metric]:
-    """All metrics, for a node with these labels."""
+) -> Iterator[Metric | None]:
+    """All of them, for a node with these labels; None where other work may run."""
     yield from _transactions(deps, labels, node)
     yield from _timed(deps, labels, node)
     yield from _popped(deps, [*labels, "topic", "consumer_group"], node, now_ms)
@@ -83,7 +84,9 @@ def _timed(deps: BacklogDeps, labels: list[str], node: list[str]) -> Iterator[Me
         yield counter
 
 
-def _popped(deps: BacklogDeps, labels: list[str], node: list[str], now_ms: int) -> Iterator[Metric]:
+def _popped(
+    deps: BacklogDeps, labels: list[str], node: list[str], now_ms: int
+) -> Iterator[Metric | None]:
     in_flight, ready, queueing = (
         GaugeMetricFamily(
             f"rocketmq_consumer_{name}", f"{meaning}, of groups that pop", labels=labels
@@ -94,7 +97,10 @@ def _popped(deps: BacklogDeps, labels: list[str], node: list[str], now_ms: int) 
             ("queueing_latency", "Age in ms of the oldest message not popped yet"),
         )
     )
-    for (topic, group), state in _pops(deps).items():
+    by_group = yield from _pops(deps)
+    for number, ((topic, group), state) in enumerate(by_group.items(), 1):
+        if not number % YIELD_EVERY:
+            yield None
         label_values = [*node, topic, group]
         in_flight.add_metric(label_values, state.in_flight_count)
         ready.add_metric(label_values, state.ready_count)
@@ -103,10 +109,12 @@ def _popped(deps: BacklogDeps, labels: list[str], node: list[str], now_ms: int) 
     yield from (in_flight, ready, queueing)
 
 
-def _pops(deps: BacklogDeps) -> dict[tuple[str, str], _PopGroup]:
+def _pops(deps: BacklogDeps) -> Generator[None, None, dict[tuple[str, str], _PopGroup]]:
     table, store = deps.pops, deps.store
     groups: dict[tuple[str, str], _PopGroup] = {}
     for number, key in enumerate(table.keys()):
+        if not number % YIELD_EVERY:
+            yield None
         each = groups.setdefault((key.topic, key.group), _PopGroup())
         each.in_flight_count += table.count(key)
         next_offset = table.next_offset(key) or 0

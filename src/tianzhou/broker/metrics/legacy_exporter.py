@@ -106,7 +106,9 @@ def _rates(deps: ExporterDeps) -> Iterator[Metric | None]:
         is_whole = statistic.startswith("BROKER")
         labels = _AT_BROKER if is_whole else _TOPIC if statistic.startswith("TOPIC") else _GROUP
         family = _gauge(name, f"{meaning}, over the last minute", labels)
-        for key, stats in of(statistic):
+        for number, (key, stats) in enumerate(of(statistic), 1):
+            if not number % YIELD_EVERY:
+                yield None
             label_values = _at_node(deps) if is_whole else [*node, *key.split(SEPARATOR)]
             family.add_metric(label_values, stats.sum if name in _SUMS else stats.per_second)
         yield family
@@ -114,7 +116,9 @@ def _rates(deps: ExporterDeps) -> Iterator[Metric | None]:
     latency = _gauge(
         "rocketmq_group_get_latency", "Mean ms of reading, over the last minute", _GROUP
     )
-    for key, stats in of("GROUP_GET_LATENCY"):
+    for number, (key, stats) in enumerate(of("GROUP_GET_LATENCY"), 1):
+        if not number % YIELD_EVERY:
+            yield None
         latency.add_metric([*node, *key.split(SEPARATOR)], stats.per_call)
     yield latency
 
@@ -141,18 +145,22 @@ def _ends(deps: ExporterDeps) -> Iterator[Metric | None]:
     yield from (ends, retries, dead)
 
 
-def _online(deps: ExporterDeps) -> Iterator[Metric]:
+def _online(deps: ExporterDeps) -> Iterator[Metric | None]:
     """Connected clients, and the lag of slaves, which is empty: there is no replication."""
     node = _node(deps)
     members = _gauge(
         "rocketmq_group_count", "Consumers that are connected", ["caddr", "localaddr", "group"]
     )
-    for name, online in deps.consumers.groups.items():
+    for number, (name, online) in enumerate(list(deps.consumers.groups.items()), 1):
+        if not number % YIELD_EVERY:
+            yield None
         addresses = ",".join(channel.peer for channel in online.members)
         clients = ",".join(client.client_id for client in online.members.values())
         members.add_metric([addresses, clients, name], len(online.members))
     senders = _gauge("rocketmq_producer_count", "Producers that are connected", [*_BROKER, "group"])
-    for name, channels in deps.producers.groups.items():
+    for number, (name, channels) in enumerate(list(deps.producers.groups.items()), 1):
+        if not number % YIELD_EVERY:
+            yield None
         senders.add_metric([*node, name], len(channels))
     behind = _gauge("rocketmq_broker_commitlog_diff", "Bytes a slave is behind", _AT_BROKER)
     yield from (members, senders, behind)
@@ -211,7 +219,9 @@ def _groups(deps: ExporterDeps) -> Iterator[Metric | None]:
             age_5x.add_metric(
                 [node[0], "broker", node[1], topic, group], max(now_ms - oldest_ms, 0)
             )
-    for topic in deps.topics.topics:
+    for number, topic in enumerate(list(deps.topics.topics), 1):
+        if not number % YIELD_EVERY:
+            yield None
         if topic.startswith(DLQ_TOPIC_PREFIX):
             count = deps.store.max_offset(topic, 0)
             add_diff(DLQ_TOPIC_PREFIX, topic.removeprefix(DLQ_TOPIC_PREFIX), topic, count)

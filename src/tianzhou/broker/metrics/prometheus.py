@@ -120,27 +120,35 @@ def _labels(config: BrokerConfig) -> list[str]:
 _NODE = ["cluster", "node_type", "node_id"]
 
 
-def _throughput(deps: MetricDeps) -> Iterator[Metric]:
+def _throughput(deps: MetricDeps) -> Iterator[Metric | None]:
     node = _labels(deps.settings.config)
     topic, group = [*_NODE, "topic"], [*_NODE, "topic", "consumer_group"]
     came: dict[str, Counts] = {}
-    for (name, _), counts in deps.stats.by_queue.items():
+    for number, ((name, _), counts) in enumerate(list(deps.stats.by_queue.items()), 1):
+        if not number % YIELD_EVERY:
+            yield None
         _add(came.setdefault(name, Counts()), counts)
     went: dict[tuple[str, str], Counts] = {}
-    for (name, _, reader), counts in deps.stats.by_group.items():
+    for number, ((name, _, reader), counts) in enumerate(list(deps.stats.by_group.items()), 1):
+        if not number % YIELD_EVERY:
+            yield None
         _add(went.setdefault((name, reader), Counts()), counts)
     messages_in = CounterMetricFamily("rocketmq_messages_in", "Messages stored", labels=topic)
     bytes_in = CounterMetricFamily("rocketmq_throughput_in", "Bytes stored", labels=topic)
-    for name, counts in came.items():
+    for number, (name, counts) in enumerate(came.items(), 1):
+        if not number % YIELD_EVERY:
+            yield None
         messages_in.add_metric([*node, name], counts.messages)
         bytes_in.add_metric([*node, name], counts.size_bytes)
     messages_out = CounterMetricFamily("rocketmq_messages_out", "Messages delivered", labels=group)
     bytes_out = CounterMetricFamily("rocketmq_throughput_out", "Bytes delivered", labels=group)
-    for (name, reader), counts in went.items():
+    for number, ((name, reader), counts) in enumerate(went.items(), 1):
+        if not number % YIELD_EVERY:
+            yield None
         messages_out.add_metric([*node, name, reader], counts.messages)
         bytes_out.add_metric([*node, name, reader], counts.size_bytes)
     dead = CounterMetricFamily("rocketmq_send_to_dlq_messages", "Dead letters", labels=group)
-    for (name, reader), count in deps.stats.dead.items():
+    for (name, reader), count in list(deps.stats.dead.items()):
         dead.add_metric([*node, name, reader], count)
     refused = CounterMetricFamily(
         "tianzhou_messages_refused", "Messages that could not be stored", labels=_NODE

@@ -29,6 +29,8 @@ from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers.pull import PullMessageRequest
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.quota.bodies import check_body
+from tianzhou.remoting.sliced_requests import handle_in_order
+from tianzhou.remoting.slices import Steps
 
 OnClosed = Callable[[Connection], None]
 
@@ -71,19 +73,30 @@ class RequestPipeline:
     def handle(self, connection: Connection, request: Command) -> Answer:
         """Check a request and hand it to its handler. Raises RequestError."""
         check_body(request, LONGER)
-        peer, quotas = connection.peer, self._quotas
-        if quotas is not None:
-            quotas.check_client(peer, request)
-        if self._access is not None:
-            connection.account = self._access.check(peer, request)
-        if quotas is not None:
-            quotas.check_work(request)
+        if self._quotas is not None:
+            self._quotas.check_client(connection.peer, request)
+        if self._access is None:
+            return self._handle_timed(connection, request)
+        return handle_in_order(
+            connection, self._check_and_handle(self._access, connection, request)
+        )  # fmt: skip
+
+    def _check_and_handle(
+        self, access: AccessControl, connection: Connection, request: Command
+    ) -> Steps[Answer]:
+        account = yield from access.check(connection.peer, request)
+        connection.account = account
+        return self._handle_timed(connection, request)
+
+    def _handle_timed(self, connection: Connection, request: Command) -> Answer:
+        if self._quotas is not None:
+            self._quotas.check_work(request)
         threshold_ms = self._settings.config.slow_request_threshold_mills
         if not threshold_ms:
             return self._handle(connection, request)
         started_s = time.perf_counter()
         answer = self._handle(connection, request)
-        return self._slow.watch(peer, request, answer, started_s, threshold_ms)
+        return self._slow.watch(connection.peer, request, answer, started_s, threshold_ms)
 
     def feed(self, connection: Connection, view: memoryview, at: int) -> tuple[int, int] | None:
         """Offer a receive buffer to the fast path; see `remoting.connection.Feed`."""

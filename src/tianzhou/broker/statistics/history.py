@@ -429,7 +429,7 @@ class History:
     ) -> Iterator[tuple[str, WindowStats]]:
         """A statistic over one window for all keys; call `refresh` first."""
         statistic = STATISTICS[name]
-        for key, series in self._tables[statistic.table].items():
+        for key, series in list(self._tables[statistic.table].items()):
             yield key, series.over(window, statistic.field, now_ms)
 
     def per_second(self, name: str, key: str, now_ms: int) -> float:

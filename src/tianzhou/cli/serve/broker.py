@@ -60,6 +60,9 @@ def main(arguments: Sequence[str]) -> int:
     except (ConfigError, ValueError) as e:
         terminal.print_error(COMMAND, e)
         return terminal.USAGE_ERROR
+    if options.ignored_settings:
+        terminal.print_line(ignored_settings(loaded, as_json=options.json))
+        return terminal.OK
     if options.print_config:
         terminal.print_line(as_json(loaded) if options.json else as_table(loaded))
         return terminal.OK
@@ -90,7 +93,9 @@ def _parser() -> Arguments:
     # Passed by the parent of workers only.
     add("--as-worker", action="store_true", help=SUPPRESS)
     add("-p", "--print-config", action="store_true", help="print all settings and exit")
-    add("--json", action="store_true", help="with --print-config: print JSON")
+    add("--ignored-settings", action="store_true",
+        help="print the given keys that have no effect, with the reason, and exit")  # fmt: skip
+    add("--json", action="store_true", help="print JSON")
     logs.add_flags(parser)
     return parser
 
@@ -138,6 +143,13 @@ def as_json(loaded: Loaded[BrokerConfig]) -> str:
     return json.dumps(data, indent=2, ensure_ascii=False)
 
 
+def ignored_settings(loaded: Loaded[BrokerConfig], *, as_json: bool) -> str:
+    """The keys that were given and have no effect, with the reason."""
+    if as_json:
+        return json.dumps(list(loaded.notes), indent=2, ensure_ascii=False)
+    return "\n".join(loaded.notes) or "every key that was given has an effect"
+
+
 # -- serving ---------------------------------------------------------------------------------------
 
 
@@ -182,8 +194,12 @@ def log_notes(loaded: Loaded[BrokerConfig]) -> None:
     """Log warnings and notes about the settings."""
     for warning in loaded.warnings:
         log.warning("%s", warning)
-    for note in loaded.notes:
-        log.info("%s", note)
+    if loaded.notes:
+        log.warning(
+            "%d configuration keys of RocketMQ have no effect in Tianzhou; "
+            "`%s --ignored-settings` with the same options lists them with the reason",
+            len(loaded.notes), COMMAND,
+        )  # fmt: skip
 
 
 def boot_line(config: BrokerConfig, address: str) -> str:

@@ -24,7 +24,7 @@ from tianzhou.config.settings import (
     show,
 )
 from tianzhou.errors import ConfigError
-from tianzhou.namesrv.config import ENVIRONMENT_PREFIX, INERT, NamesrvConfig
+from tianzhou.namesrv.config import ENVIRONMENT_PREFIX, IGNORED, NamesrvConfig
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ def load_settings(
         sources.append(Given("configStorePath", str(config_file.absolute()), str(config_file)))
     sources += from_environment(NamesrvConfig, environ, ENVIRONMENT_PREFIX)
     sources += flags
-    return load(NamesrvConfig, sources, INERT)
+    return load(NamesrvConfig, sources, IGNORED)
 
 
 def as_properties(loaded: Loaded[NamesrvConfig]) -> str:

@@ -26,6 +26,7 @@ from tianzhou.protocol.acl import UNSIGNED_FIELD
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.log_rate_limit import LINES_A_SECOND
+from tianzhou.remoting.slices import at_once
 
 PEER = "203.0.113.5:4711"
 PLACES = {"granted": 7, "secret": 8, "published": 9, "%RETRY%secret": 10}
@@ -43,7 +44,7 @@ def why_refused(command: Command, peer: str = PEER) -> str | None:
     guard = Guard(rules, TOPICS.get)
     refusal: RequestError | None = None
     try:
-        guard.check(peer, command)
+        at_once(guard.check(peer, command))
     except RequestError as e:
         refusal = e
     assert guard.refused.total() == (refusal is not None)
@@ -171,7 +172,7 @@ def test_a_permission_for_all_topics_opens_none_of_the_brokers_own(topic: str) -
 
     def passes(command: Command) -> bool:
         try:
-            guard.check(PEER, command)
+            at_once(guard.check(PEER, command))
         except RequestError:
             return False
         return True
@@ -194,9 +195,9 @@ def test_a_permission_for_all_topics_opens_none_of_the_brokers_own(topic: str) -
 
 def test_a_half_is_ended_by_the_permission_for_its_real_topic() -> None:
     guard = Guard(rules, {7: MessageTopic("RMQ_SYS_TRANS_HALF_TOPIC", "published")}.get)
-    assert guard.check(PEER, request(RequestCode.END_TRANSACTION, commitLogOffset=7))
+    assert at_once(guard.check(PEER, request(RequestCode.END_TRANSACTION, commitLogOffset=7)))
     with pytest.raises(RequestError):
-        guard.check(PEER, request(RequestCode.VIEW_MESSAGE_BY_ID, offset=7))
+        at_once(guard.check(PEER, request(RequestCode.VIEW_MESSAGE_BY_ID, offset=7)))
 
 
 def test_a_long_body_in_a_loose_dialect_is_refused_before_it_is_read(
@@ -239,6 +240,6 @@ def test_a_flood_of_refusals_does_not_flood_the_log(caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.WARNING):
         for _ in range(50 * LINES_A_SECOND):
             with pytest.raises(RequestError):
-                guard.check(PEER, unsigned)
+                at_once(guard.check(PEER, unsigned))
     assert guard.refused == {DenialReason.SIGNATURE: 50 * LINES_A_SECOND}
     assert len(caplog.records) < 50 * LINES_A_SECOND

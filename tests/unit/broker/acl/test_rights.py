@@ -8,6 +8,7 @@ from tianzhou.broker.acl.needs import SUB, Kind, MessageTopic, Need, needs_of, t
 from tianzhou.broker.acl.rights import Rights
 from tianzhou.protocol.bodies.auth import PlainAccessConfig
 from tianzhou.protocol.codes import RequestCode
+from tianzhou.remoting.slices import at_once
 
 TOPICS = {"bills", "svc_bills", "plain", "svc"}
 GROUPS = {"order_svc", "order", "own", "order_svc_bills"}
@@ -50,7 +51,7 @@ def test_a_group_that_is_listed_has_its_retries_whatever_else_they_may_mean() ->
 
 def test_nothing_is_sent_back_into_the_pop_retries_of_a_denied_group() -> None:
     back = request(RequestCode.CONSUMER_SEND_MSG_BACK, group="order_svc_bills", offset=7)
-    needs = needs_of(back, lambda _: MessageTopic("plain", "plain"))
+    needs = at_once(needs_of(back, lambda _: MessageTopic("plain", "plain")))
     assert needs is not None
     of = account(groups=["order_svc=DENY"], topics=[])
     assert [has(of, need) for need in needs] == [False, True]
