@@ -1,32 +1,33 @@
 """One TCP connection that carries frames in both directions; servers and clients use the same.
 
     bytes in  -> whole frames straight from the shared receive buffer, the rest into `PartialFrame`
-              -> the feed, where there is one, takes what it can of them at once
-              -> responses to whoever waits for them, requests to the handler
-    bytes out <- replies of one turn of the event loop, joined into one write (`outlet.py`)
+              -> the feed, where there is one, handles those it can
+              -> responses to the requests that wait for them (`outgoing_requests.py`),
+                 requests to the handler
+    bytes out <- responses of one loop iteration, joined into one write (`write_buffer.py`)
 
-The gate stands before the handler. It is shut while the peer of a server owes us reading (unsent
-bytes above the high water mark), while too many handlers of the connection run, and until the next
-turn of the loop once its requests have had their share of this one. Then the socket
-is not read, and frames already received are held until the gate opens; so a peer can make us keep
-one receive buffer, one partial frame and the unsent bytes, never more. Two things keep it open, or
-both sides could wait for each other for ever: a client reads even if it cannot write, and handlers
-that wait for answers from their own peer (there are pending requests) do not count.
+The gate is before the handler. It is shut while the peer of a server does not read (unsent bytes
+above the high water mark), while too many handlers of the connection run, while a handler has
+paused the connection, and until the next loop iteration once its requests have used their share of
+this one. While it is shut the socket is not read, and frames already received are held. So a peer
+can make this process keep one receive buffer, one partial frame and the unsent bytes, never more.
+Two exceptions prevent a deadlock of both sides: a client reads even if it cannot write, and
+handlers that wait for responses of their own peer (there are pending requests) do not count.
 
 A connection is open, then closed (nothing is read or answered any more, what was sent may still
 leave), then gone (`on_closed` has been called). All of it happens on one event loop, without locks.
+Reading, the gate and the handlers share their state on every request, hence one file.
 """
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from functools import partial
 from time import perf_counter
 from typing import cast
 
-from tianzhou.errors import ConnectionClosed, FrameError, HeaderError, ProtocolError, RemoteBusy
+from tianzhou.errors import ConnectionClosed, FrameError, HeaderError, ProtocolError
 from tianzhou.limits import HEADER_BYTES_MAX
 from tianzhou.protocol.command import (
     FLAG_ONEWAY,
@@ -39,10 +40,10 @@ from tianzhou.protocol.command import (
 from tianzhou.protocol.framing import split
 from tianzhou.remoting import error_responses
 from tianzhou.remoting.address import address_of
+from tianzhou.remoting.outgoing_requests import OTHER_FLAGS, OutgoingRequests
 from tianzhou.remoting.partial_frame import PartialFrame
-from tianzhou.remoting.pending_requests import NEVER_S, PendingRequests, Waiter
+from tianzhou.remoting.pending_requests import NEVER_S
 from tianzhou.remoting.shared_state import SharedState
-from tianzhou.remoting.write_buffer import WriteBuffer
 
 
 class Deferral(Enum):
@@ -76,11 +77,9 @@ nothing.
 
 log = logging.getLogger(__name__)
 
-_WOKEN_PER_TURN = 32
 _SHARE_S = 0.0001
 """How long handlers may work for one connection before others have their turn."""
 _TLS_FIRST_BYTE = 0x16
-_OTHER_FLAGS = ~(FLAG_RESPONSE | FLAG_ONEWAY)
 
 # A closed connection may still be handed bytes, by asyncio's TLS even in the middle of another
 # one's turn with the shared buffer. They go here and are not looked at.
@@ -90,14 +89,13 @@ _Origin = tuple[int, HeaderEncoding]
 """Opaque and encoding of a request, kept apart: a handler may pass the request on, changed."""
 
 
-class Connection(WriteBuffer):
+class Connection(OutgoingRequests):
     """A connection, made by `Server` or `Client`."""
 
     __slots__ = (
-        "_closed_s", "_draining", "_feed", "_frame_bytes", "_gate_shut", "_handle",
-        "_held", "_moved_bytes", "_moved_s", "_on_closed", "_on_opened", "_partial",
-        "_paused_count", "_pending", "_running_count", "_writable", "account", "kept_bytes",
-        "local", "peer", "reason", "received_bytes",
+        "_closed_s", "_draining", "_feed", "_handle", "_held", "_moved_bytes",
+        "_moved_s", "_on_closed", "_on_opened", "_partial", "_paused_count", "_running_count",
+        "account", "kept_bytes", "local", "received_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -113,19 +111,14 @@ class Connection(WriteBuffer):
         self._feed = feed
         self._on_opened = on_opened
         self._on_closed = on_closed
-        self.peer = self.local = "?"
+        self.local = "?"
         self.account: str | None = None
         """Whose request is being handled, where the server knows its clients by accounts."""
-        self.reason = "not connected"
-        """Why the connection was closed, for messages to people."""
         self.kept_bytes = 0
         """Bytes received that wait: for the rest of their frame, or for the gate to open."""
-        self._frame_bytes = shared.limits.frame_bytes
         self._partial = PartialFrame(self._frame_bytes)
         self._held: memoryview | None = None
-        self._pending = PendingRequests()
-        self._gate_shut = self._draining = False
-        self._writable: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        self._draining = False
         self._running_count = self._paused_count = 0
         self.received_bytes = 0
         self._moved_bytes = 0
@@ -182,91 +175,6 @@ class Connection(WriteBuffer):
         origin = None if request.flag & FLAG_ONEWAY else (request.opaque, request.encoding)
         self.hold(1)
         return partial(self._resume_deferred, request.code, origin)
-
-    def oneway(self, command: Command) -> None:
-        """Send a request that wants no answer.
-
-        Raises ConnectionClosed, and RemoteBusy while the peer is behind with reading.
-        """
-        self._check_open()
-        if self._writing_paused:
-            raise RemoteBusy(f"{self.peer} reads too slowly, request {command.code} is not sent")
-        command.flag = command.flag & _OTHER_FLAGS | FLAG_ONEWAY
-        command.opaque = self._pending.next_opaque()
-        self._put(self._encode(command))
-
-    async def request(
-        self, command: Command, timeout_ms: int, deadline_s: float | None = None
-    ) -> Command:
-        """Send a request and wait for the answer, whatever its code; sets the request's opaque.
-
-        The deadline, in the loop's time, is for callers that have spent some of the time already.
-        Raises ConnectionClosed, RequestTimeout, and RemoteBusy: at once when
-        `Limits.requests_pending` requests wait already, after the time-out when the peer does not
-        even read.
-        """
-        loop = self._shared.loop
-        if deadline_s is None:
-            deadline_s = loop.time() + timeout_ms / 1000
-        if self._writing_paused:
-            await self.writable(deadline_s)
-        self._check_open()
-        pending = self._pending
-        if len(pending) >= self._shared.limits.requests_pending:
-            raise RemoteBusy(f"{self.peer} owes {len(pending)} answers, request not sent")
-        future: asyncio.Future[Command] = loop.create_future()
-        opaque = pending.add(future, command.code, timeout_ms, deadline_s)
-        try:
-            command.flag &= _OTHER_FLAGS
-            command.opaque = opaque
-            self._put(self._encode(command))
-            self._shared.wake_by(pending.next_deadline_s)
-            if self._gate_shut:
-                self._open_gate()
-            return await future
-        finally:
-            pending.forget(opaque)
-
-    def post(self, command: Command, waiter: Waiter, timeout_ms: int, deadline_s: float) -> bool:
-        """Send a request whose answer `waiter` gets, without a task and a future for it.
-
-        False, and nothing is sent, where `request` would have to wait or to raise. The waiter is
-        called while frames are read, so it must be quick.
-        """
-        pending, limits = self._pending, self._shared.limits
-        if self.closed or self._writing_paused or len(pending) >= limits.requests_pending:
-            return False
-        opaque = pending.add(waiter, command.code, timeout_ms, deadline_s)
-        command.flag &= _OTHER_FLAGS
-        command.opaque = opaque
-        try:
-            frame = self._encode(command)
-        except ProtocolError:
-            pending.forget(opaque)
-            raise
-        self._put(frame)
-        self._shared.wake_by(pending.next_deadline_s)
-        if self._gate_shut:
-            self._open_gate()
-        return True
-
-    async def writable(self, deadline_s: float) -> None:
-        """Wait until the peer has read what it was sent, or nearly; the time is the loop's.
-
-        Raises RemoteBusy at the deadline, and ConnectionClosed.
-        """
-        self._check_open()
-        while self._writing_paused:
-            waiter: asyncio.Future[None] = self._shared.loop.create_future()
-            self._writable[waiter] = None
-            try:
-                async with asyncio.timeout_at(deadline_s):
-                    await waiter
-            except TimeoutError:
-                raise RemoteBusy(f"{self.peer} reads too slowly, nothing more is sent") from None
-            finally:
-                self._writable.pop(waiter, None)
-            self._check_open()
 
     def close(self, reason: str) -> None:
         """Close; what has been sent still leaves, within `Limits.goodbye_ms`."""
@@ -325,13 +233,7 @@ class Connection(WriteBuffer):
             self._transport.write_eof()
             self._transport.resume_reading()
 
-    # -- for the switchboard's timer ---------------------------------------------------------------
-
-    def expire(self, now_s: float) -> float:
-        """Fail requests that have run out of time; returns when the next one may."""
-        if self._pending.next_deadline_s <= now_s:
-            self._pending.expire(now_s, self.peer)
-        return self._pending.next_deadline_s
+    # -- for the timer of the shared state ---------------------------------------------------------
 
     def sweep(self, now_s: float) -> None:
         """Close what is idle, cut what is stalled, drop what does not end."""
@@ -404,10 +306,6 @@ class Connection(WriteBuffer):
             listener(self)
         except Exception:  # whatever the listener does, the connection's own state stays right
             log.exception("connection %s: the listener of opened and closed failed", self.peer)
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise ConnectionClosed(f"connection to {self.peer}: {self.reason}")
 
     # -- bytes in ----------------------------------------------------------------------------------
 
@@ -581,7 +479,7 @@ class Connection(WriteBuffer):
         if origin is None or self.closed:
             return
         answer.opaque, answer.encoding = origin
-        answer.flag = answer.flag & _OTHER_FLAGS | FLAG_RESPONSE
+        answer.flag = answer.flag & OTHER_FLAGS | FLAG_RESPONSE
         try:
             frame = self._encode(answer)
         except ProtocolError as error:
@@ -704,14 +602,6 @@ class Connection(WriteBuffer):
 
     # -- bytes out ---------------------------------------------------------------------------------
 
-    def _encode(self, command: Command) -> bytes:
-        frame = encode(command)
-        if len(frame) > self._frame_bytes:
-            raise FrameError(
-                f"command {command.code} has {len(frame)} bytes, over {self._frame_bytes}"
-            )
-        return frame
-
     def pause_writing(self) -> None:
         self._writing_paused = True
         if self._shared.serves:
@@ -721,14 +611,3 @@ class Connection(WriteBuffer):
         self._writing_paused = False
         self._wake_writers()
         self._open_gate()
-
-    def _wake_writers(self) -> None:
-        """Wake those who wait for `writable`, a few per turn: all would fill the buffer at once."""
-        if self._writing_paused and not self.closed:
-            return
-        for _ in range(min(len(self._writable), _WOKEN_PER_TURN)):
-            waiter, _ = self._writable.popitem(last=False)
-            if not waiter.done():
-                waiter.set_result(None)
-        if self._writable:
-            self._shared.loop.call_soon(self._wake_writers)
