@@ -266,7 +266,7 @@ def format_value(value: object) -> str:
 
 
 class Given(NamedTuple):
-    """A value that someone gave, and where: `file.properties:3`, `environment NAME`, `flag --port`.
+    """A value and its origin: `file.properties:3`, `environment NAME`, `flag --port`.
 
     A `deliberate` one was typed for this program, so a key that does not exist is an error there; a
     file may be shared with other programs, so there it is a warning.
@@ -314,8 +314,8 @@ class Loaded(Generic[C]):
     """A configuration, the origin of each field, and what its sources said besides.
 
     `others` are pairs that no field answers to. They are kept because RocketMQ keeps them: its
-    tools show them, and a file may be meant for a newer version. `warnings` are about keys nobody
-    knows, `notes` about those that are known and do nothing here.
+    tools show them, and a file may be meant for a newer version. `warnings` are about unknown
+    keys, `notes` about known ones without effect.
     """
 
     config: C

@@ -18,7 +18,7 @@ _DEPTH_MAX = 20
 def read_text(path: Path, max_bytes: int) -> str:
     """The text of an ordinary file. Raises ConfigError that names it."""
     try:
-        # Without blocking, or opening a pipe that nobody writes to would take for ever.
+        # Without blocking, or opening a pipe without a writer would block for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             found = os.fstat(descriptor)

@@ -114,7 +114,7 @@ def get_route(parts: Parts, _: Connection, request: Command) -> Command:
 
 def _route_in_zone(parts: Parts, topic: str, zone_name: str) -> bytes | None:
     route = parts.routes.route(topic)
-    # RocketMQ writes filtered routes in the old dialect, whoever asks.
+    # RocketMQ writes filtered routes in the old dialect for every client.
     return None if route is None else bodies.encode(only_zone(route, zone_name))
 
 

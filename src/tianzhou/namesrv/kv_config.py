@@ -2,7 +2,7 @@
 
     {"configTable":{"ORDER_TOPIC_CONFIG":{"orders":"broker-a:4;broker-b:4"}}}
 
-A change is first on disk and then in force, so what a caller was told holds after a crash. Files
+A change is first on disk and then in force, so an acknowledged change survives a crash. Files
 are written in a thread: a slow disk must not keep clients from their routes.
 """
 

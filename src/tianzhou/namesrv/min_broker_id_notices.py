@@ -46,7 +46,9 @@ class Notices:
         )  # fmt: skip
         for target in notice.targets:
             if len(self._tasks) >= NOTICES_MAX:
-                log.warning("broker %s: not told, %d notices are under way", target, NOTICES_MAX)
+                log.warning(
+                    "broker %s: not notified, %d notices are in flight", target, NOTICES_MAX
+                )
                 return
             task = asyncio.create_task(self._send(target, headers.encode(header)))
             self._tasks.add(task)
@@ -57,7 +59,7 @@ class Notices:
         try:
             await self._client.oneway(target, request, SEND_TIMEOUT_MS)
         except RemotingError as e:
-            log.warning("broker %s: not told about the lowest broker id: %s", target, e)
+            log.warning("broker %s: not notified of the lowest broker id: %s", target, e)
 
     async def close(self) -> None:
         """Drop what has not been sent."""

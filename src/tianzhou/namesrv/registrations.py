@@ -45,7 +45,7 @@ class BrokerTopics:
 
 
 class MinIdNotice(NamedTuple):
-    """The lowest id of a group has changed; `targets` are the addresses to tell."""
+    """The lowest id of a group has changed; `targets` are the addresses to notify."""
 
     min_id: int
     min_addr: str

@@ -1,4 +1,4 @@
-"""What the nameserver knows: brokers, their topics, and the routes that follow from them.
+"""The tables of a nameserver: brokers, their topics, and the routes that follow from them.
 
 Plain data and no clock: callers pass `now_ms`. Nothing here is written to disk; a nameserver that
 starts knows nothing and learns from the brokers, which register every 30 seconds.
@@ -14,6 +14,9 @@ Rules that are RocketMQ's and easy to miss:
   so a permission that was wiped stays wiped until the broker's own topic table changes.
 - A registration that lists a single topic is an addition to an earlier one, never a first one.
 - If two brokers claim one id, the one with the lower state version is ignored.
+
+One file over 500 lines: every change touches brokers, groups, topics and clusters together, and
+these methods keep the four tables consistent.
 """
 
 from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator, Mapping
@@ -501,7 +504,7 @@ class Registry:
     # -- leaving ----------------------------------------------------------------------------------
 
     def unregister(self, name: str, addr: str) -> Steps[list[Dropped]]:
-        """Forget a broker that says goodbye."""
+        """Forget a broker that unregisters."""
         leaving = [
             broker
             for broker in self._brokers.values()

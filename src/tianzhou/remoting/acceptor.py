@@ -1,4 +1,4 @@
-"""The door of a server: accepts sockets, tells TLS from plain ones and makes connections of them.
+"""Accepts sockets of a server, distinguishes TLS from plain text, and makes connections of them.
 
     accepted -> (too many: its first request is answered SYSTEM_BUSY, see `turnaway`)
              -> TLS off: a connection at once
@@ -28,7 +28,7 @@ from tianzhou.remoting.tls.contexts import TLS_GOODBYE_S, TlsMode
 
 log = logging.getLogger(__name__)
 
-# Sockets accepted in one turn of the event loop; more have to wait for those already connected.
+# Sockets accepted in one loop iteration; more have to wait for those already connected.
 _ACCEPTS_PER_TURN = 64
 _TLS_FIRST_BYTE = b"\x16"
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -61,7 +61,7 @@ class Acceptor:
         # By address: sockets that have not said a byte yet, and connections being made.
         self._silent: dict[str, set[socket.socket]] = {}
         self._coming: dict[str, set[Connection]] = {}
-        # Of those that are not to be connections: the reason by socket, until each is told it.
+        # Refused sockets, with the reason until it is sent.
         self._turned: dict[socket.socket, str] = {}
         self._telling: set[OverLimitConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -72,7 +72,7 @@ class Acceptor:
         self._shared.loop.add_reader(listening.fileno(), self._accept, listening)
 
     async def close(self) -> None:
-        """Accept no more and drop whoever is not a connection yet."""
+        """Accept no more and close sockets that are no connections yet."""
         for listening in self._listening:
             if (retry := self._retries.pop(listening, None)) is not None:
                 retry.cancel()
@@ -251,7 +251,7 @@ class Acceptor:
     def _opened(self, task: asyncio.Task[None], sock: socket.socket) -> None:
         self._opening.discard(task)
         if task.cancelled():
-            # Perhaps before it began, and then nobody else knows the socket.
+            # Perhaps before it began, and then nothing else closes the socket.
             sock.close()
 
     def _turn_away(self, sock: socket.socket, peer: str, context: ssl.SSLContext | None) -> None:
@@ -278,7 +278,7 @@ class Acceptor:
         try:
             await self._make_transport(telling, sock, context)
         except OSError as error:  # ssl.SSLError is one
-            log.debug("connection %s: could not be told that there are too many: %s", peer, error)
+            log.debug("connection %s: SYSTEM_BUSY could not be sent: %s", peer, error)
             self._telling.discard(telling)
             sock.close()
         except BaseException:

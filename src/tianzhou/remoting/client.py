@@ -94,7 +94,7 @@ class Client:
         return None if connection is None or connection.closed else connection
 
     async def connect(self, address: str, timeout_ms: int = 3000) -> Connection:
-        """The connection to an address; whoever asks while it is being dialled shares the attempt.
+        """The connection to an address; concurrent callers share one attempt to connect.
 
         Raises ConnectError, and ConnectionClosed if the client is closed.
         """

@@ -78,11 +78,11 @@ nothing.
 log = logging.getLogger(__name__)
 
 _SHARE_S = 0.0001
-"""How long handlers may work for one connection before others have their turn."""
+"""How long handlers may work for one connection in one loop iteration."""
 _TLS_FIRST_BYTE = 0x16
 
-# A closed connection may still be handed bytes, by asyncio's TLS even in the middle of another
-# one's turn with the shared buffer. They go here and are not looked at.
+# A closed connection may still receive bytes, with asyncio's TLS even while another one uses the
+# shared buffer. They go here and are ignored.
 _DISCARDED = memoryview(bytearray(64 * 1024))
 
 _Origin = tuple[int, HeaderEncoding]
@@ -167,7 +167,7 @@ class Connection(OutgoingRequests):
         self._open_gate()
 
     def defer(self, request: Command) -> Resume:
-        """Let a request wait without a task: it counts as running until it is taken up.
+        """Let a request wait without a task: it counts as running until it is resumed.
 
         For a handler that returns None. What is returned is called once, with the work that the
         handler would have done.
@@ -274,10 +274,9 @@ class Connection(OutgoingRequests):
         self.close("closed by the peer")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """May be called again, and by whoever opens connections when the opening is cancelled.
+        """May be called again, also by the code that opens connections when that is cancelled.
 
-        uvloop closes such a transport without telling its protocol, even if that was told before
-        that the connection is made.
+        uvloop closes such a transport without calling its protocol, even after `connection_made`.
         """
         if self not in self._shared.connections:
             return
@@ -460,7 +459,7 @@ class Connection(OutgoingRequests):
     def _resume_deferred(
         self, code: int, origin: _Origin | None, work: Callable[[], Answer]
     ) -> None:
-        """Do what was put off; a lost connection does not keep it from being done."""
+        """Do deferred work, even if the connection is lost."""
         self._running_count -= 1
         try:
             answer = work()
@@ -561,7 +560,7 @@ class Connection(OutgoingRequests):
             self._shared.loop.call_soon(self._resume_if_free)
 
     def _yield_to_others(self) -> None:
-        """The rest of what a client sent comes with the next turn of the loop."""
+        """Handle the rest of what a client sent in the next loop iteration."""
         if self._shared.serves and not self._gate_shut and not self.closed:
             self._shut_gate()
             self._shared.loop.call_soon(self._resume_after_yield)
@@ -582,7 +581,7 @@ class Connection(OutgoingRequests):
         return self._running_count <= running_count_max or len(self._pending) > 0
 
     def _resume_after_yield(self) -> None:
-        """Others have had their turn: go on up to the limit, which was not the reason to stop."""
+        """Other connections were served: go on up to the limit, as that did not stop reading."""
         if self._may_go_on(self._shared.limits.requests_in_flight_per_connection - 1):
             self._reopen_gate()
 

@@ -17,7 +17,7 @@ _REMARK_CHARACTERS_MAX = 1_000
 
 
 def refusal(error: Exception) -> Command:
-    """The response that tells the peer about `error`."""
+    """The response to a request that failed with `error`."""
     if isinstance(error, RequestError):
         return _response(error.code, error.remark)
     if isinstance(error, ProtocolError):
@@ -26,7 +26,7 @@ def refusal(error: Exception) -> Command:
 
 
 def is_bug(error: Exception) -> bool:
-    """True if nobody raised this on purpose to answer a request."""
+    """True unless it was raised on purpose to answer a request."""
     return not isinstance(error, RequestError | ProtocolError)
 
 
@@ -70,7 +70,7 @@ def take_back(work: Awaitable[object]) -> None:
     if isinstance(work, asyncio.Future):
         work.cancel()
     elif (close := getattr(work, "close", None)) is not None:
-        close()  # a coroutine has it, and so may whoever wraps one
+        close()  # a coroutine has it, and so may a wrapper of one
 
 
 def not_supported(request: Command) -> Command:

@@ -1,9 +1,9 @@
-"""A few pages over HTTP, for monitors: GET and HEAD, one answer, the connection closed.
+"""A few pages over HTTP, for monitoring: GET and HEAD, one response, then the connection is closed.
 
-Made for being asked every few seconds by Prometheus or a load balancer, beside the real work of the
-loop. It takes no bodies and keeps nothing open. A peer has `WEB_TIMEOUT_MS` in all, to ask and to
-read the answer. If too many are connected, the oldest that has not asked yet makes room: slow and
-idle peers cannot keep a monitor from being answered.
+Made for Prometheus and load balancers, which ask every few seconds, beside the other work of the
+loop. Requests have no body. A peer has `WEB_TIMEOUT_MS` in all, to send its request and to read the
+response. Above the limit of connections the oldest without a request is closed, so slow and idle
+peers cannot block monitoring.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 _HEAD_MAX_BYTES = 8192
 _BACKLOG = WEB_CONNECTIONS_MAX // 4
-"""So many connect in one turn of the loop; a request is read and answered within four."""
+"""So many connect in one loop iteration; a request is read and answered within four."""
 
 
 class Page(NamedTuple):

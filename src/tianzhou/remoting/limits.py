@@ -28,9 +28,9 @@ class Limits:
     handled_bytes: int = 512 * _MIB  # bodies of requests under way; above it SYSTEM_BUSY
 
     # -- counts ------------------------------------------------------------------------------------
-    connections: int = 65_536  # open connections of a server, newcomers above it are turned away
+    connections: int = 65_536  # open connections of a server, new ones above it are refused
     connections_per_address: int = 65_536  # of them, those of one peer address
-    over_limit: int = 64  # newcomers above it that are told so at a time; more are just closed
+    over_limit: int = 64  # connections above it that get a SYSTEM_BUSY at a time; more are closed
     unclassified: int = 1_024  # of them, those that may be TLS or not and have sent no byte yet
     backlog: int = 1_024  # connections that the kernel may hold ready to be accepted
     requests_in_flight_per_connection: int = 1_024  # running handlers; above it reading pauses
@@ -42,7 +42,9 @@ class Limits:
     write_stall_ms: int = 30_000  # a peer above unsent_high_bytes that takes no byte is cut
     vanished_ms: int = 60_000  # TCP's own patience with a peer that acknowledges nothing
     connect_ms: int = 3_000  # longest attempt to connect, TLS handshake included
-    handshake_ms: int = 10_000  # a newcomer's time for its first byte, and again for its handshake
+    handshake_ms: int = (
+        10_000  # for the first byte of a new connection, and again for its handshake
+    )
     over_limit_ms: int = 3_000  # what telling one of them may take, handshake apart
     goodbye_ms: int = 5_000  # a closed connection's time to take what it was sent, then it is cut
 

@@ -7,7 +7,7 @@ LINES_A_SECOND = 20
 
 
 class LogRateLimit:
-    """At most so many lines a second; those left out are counted, and the next line tells."""
+    """At most so many lines a second; the next line counts those left out."""
 
     __slots__ = ("_left_count", "_left_out_count", "_now_s", "_second")
 

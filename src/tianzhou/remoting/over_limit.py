@@ -1,10 +1,10 @@
-"""A newcomer above the limit of connections is told so: its first request is answered SYSTEM_BUSY.
+"""Answers the first request of a connection above the limit with SYSTEM_BUSY.
 
-Clients take that for a reason to try another server, or the same one later, where a connection that
-is closed without a word looks like a fault of the network. It costs little: only the head of the
-first frame is kept, whatever body it announces; the rest of what comes is thrown away. The end of
-the stream follows the answer, and the connection is cut when the peer has ended it, too, or its
-time is up: closing at once, with bytes unread, would make the kernel drop the answer.
+Clients then try another server, or the same one later; a connection that is just closed looks like
+a network failure. Only the head of the first frame is kept, whatever body it announces; the rest is
+discarded. The end of the stream follows the response, and the connection is cut when the peer has
+ended it, too, or at the time-out: closing at once, with bytes unread, would make the kernel drop
+the response.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ HEAD_MAX_BYTES = 64 * 1024
 
 
 class OverLimitConnection(asyncio.Protocol):
-    """One connection that is not to be; `on_gone` is told when it has ended."""
+    """One connection above the limit; `on_gone` is called when it has ended."""
 
     __slots__ = ("_head", "_on_gone", "_remark", "_timer", "_transport", "_wait_s")
 
@@ -85,7 +85,7 @@ class OverLimitConnection(asyncio.Protocol):
         if self._transport.can_write_eof():
             self._transport.write_eof()
         else:
-            self._transport.close()  # TLS says goodbye by itself
+            self._transport.close()  # TLS ends the stream itself
 
 
 def read_head(received: bytes | bytearray) -> Command | None:

@@ -62,7 +62,7 @@ class PendingRequests:
         return opaque
 
     def answer(self, response: Command) -> bool:
-        """Hand a response to its request; False if nobody waits for it (any more)."""
+        """Hand a response to its request; False if no request waits for it (any more)."""
         waiting = self._waiting.pop(response.opaque, None)
         if waiting is None or waiting.future.done():
             return False

@@ -1,8 +1,8 @@
-"""Failures that may come a thousand times a second, told once and counted afterwards.
+"""Failures that may come a thousand times a second: logged once and counted afterwards.
 
-The first of its kind is told at once. What follows within a minute is counted; the next one after
-that minute is told together with the count. At most `_KINDS_MAX` kinds are remembered: a flood from
-ever new addresses cannot fill the memory, it only makes the oldest kinds be told again.
+The first of its kind is logged at once. What follows within a minute is counted; the next one after
+that minute is logged with the count. At most `_KINDS_MAX` kinds are remembered: a flood from ever
+new addresses cannot fill the memory, it only makes the oldest kinds be logged again.
 """
 
 from collections import OrderedDict
@@ -13,7 +13,7 @@ _KINDS_MAX = 1_024
 
 
 class RepeatedFailures:
-    """Remembers what was told and when. Times are seconds of any clock that only goes forward."""
+    """Remembers what was logged and when. Times are seconds of any clock that only goes forward."""
 
     __slots__ = ("_told",)
 
@@ -21,7 +21,7 @@ class RepeatedFailures:
         self._told: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
 
     def note(self, kind: Hashable, now_s: float) -> int | None:
-        """None: say nothing this time. A number: tell it, and that so many went untold before."""
+        """None: do not log it. A number: log it, and that so many were not logged before."""
         told_s, unlogged_count = self._told.get(kind, (None, 0))
         if told_s is not None and now_s - told_s < _QUIET_S:
             self._told[kind] = (told_s, unlogged_count + 1)
@@ -33,7 +33,7 @@ class RepeatedFailures:
         return unlogged_count
 
     def untold(self) -> list[tuple[Hashable, int]]:
-        """Kinds with a count that nobody has been told, and the counts; they start anew."""
+        """Kinds with failures that were not logged, and their counts; they start anew."""
         rest = [(kind, count) for kind, (_, count) in self._told.items() if count]
         self._told.clear()
         return rest

@@ -90,7 +90,7 @@ class Server:
         self._acceptor.context = self._tls.server_context()
 
     def adopt(self, limits: Limits) -> None:
-        """Go on with other limits; whoever is connected stays so.
+        """Use other limits from now on; open connections stay open.
 
         The length of frames and the receive buffer are those of the start.
         """

@@ -49,7 +49,7 @@ class Counts:
     """What happened since the start."""
 
     opened: int = 0
-    late_responses: int = 0  # answers that nobody waited for any more
+    late_responses: int = 0  # responses after the time-out of their request
     refused_connections: int = 0  # above the limit, or not what the port speaks
     broken_peers: int = 0  # closed for bytes that are no frames
     cut_peers: int = 0  # closed for not reading, or for holding too much memory
@@ -212,7 +212,7 @@ class SharedState(Generic[ConnectionT]):
         if self.connections:
             self.wake_by(next_s)
 
-    # -- telling -----------------------------------------------------------------------------------
+    # -- logging -----------------------------------------------------------------------------------
 
     def log_failure(
         self,
@@ -227,6 +227,6 @@ class SharedState(Generic[ConnectionT]):
             log.log(level, "%s%s", text, and_more(unlogged_count), exc_info=error)
 
     def _log_unlogged(self) -> None:
-        """Log the counts that have not been told yet."""
+        """Log the counts that have not been logged yet."""
         for kind, count in self._repeats.untold():
             log.warning("%s: %d more since the last such line", kind, count)

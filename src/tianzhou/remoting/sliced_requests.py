@@ -1,7 +1,7 @@
 """Handles a request in slices while later requests of its connection wait.
 
 For handlers whose successors must see their effect: a batch is stored before the message that was
-sent after it, a heartbeat is handled before the goodbye that follows it.
+sent after it, a heartbeat is handled before the unregistration that follows it.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ def handle_in_order(connection: Connection, steps: Steps[Response]) -> Response:
 
 
 class _Handled(NamedTuple):
-    """Tells a response that is a future from the future of a response."""
+    """Distinguishes a response that is a future from the future of a response."""
 
     response: Response
 

@@ -159,7 +159,7 @@ class _Queue:
                 _run_slice(steps)
             except StopIteration as end:
                 future.set_result(end.value)
-            except Exception as e:  # noqa: BLE001 - whoever awaits the future gets it
+            except Exception as e:  # noqa: BLE001 - the awaiting caller gets it
                 future.set_exception(e)
             else:
                 self._waiting.append((steps, future))

@@ -1,4 +1,4 @@
-"""The way out of a connection: frames of one turn leave together, and what is unsent is counted."""
+"""The sending side of a connection: joins frames of one loop iteration, and counts unsent bytes."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -39,8 +39,8 @@ class WriteBuffer(asyncio.BufferedProtocol, ABC):
         """Set while the feed has yet to `pay` its answers; a call of it makes it do so."""
         self._outgoing: list[bytes] = []
         self._outgoing_bytes = self._written_bytes = 0
-        self._in_turn = False  # a flush is sure to come, at the end of this turn
-        self._gathering = False  # somebody will call `let_go` soon
+        self._in_turn = False  # a flush will follow at the end of this loop iteration
+        self._gathering = False  # the feed will call `let_go` soon
         self._writing_paused = False
 
     @abstractmethod
@@ -72,16 +72,16 @@ class WriteBuffer(asyncio.BufferedProtocol, ABC):
     def socket(self) -> int:
         """The descriptor of the socket if frames may be written there now, else NO_SOCKET.
 
-        They may once `begin_direct` was called, while nothing waits to leave before them. Whoever
-        writes tells with `wrote`, and gives what the socket did not take to `send_frames`.
+        They may once `begin_direct` was called, while no earlier bytes are unsent. The writer
+        reports with `wrote`, and passes what the socket did not accept to `send_frames`.
         """
         if (
             self._socket < 0
             or self._outgoing
             or self.deferred_by is not None
             or self.closed
-            # The socket of a broken connection may be closed, and its number be another's, before
-            # we are told.
+            # The socket of a broken connection may be closed, and its number be reused, before
+            # `connection_lost` is called.
             or self._transport.is_closing()
             or self._transport.get_write_buffer_size()
         ):
@@ -129,7 +129,7 @@ class WriteBuffer(asyncio.BufferedProtocol, ABC):
             self._shared.loop.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
-        """What was put since the turn began leaves, unless more is gathered."""
+        """Send what was put in this loop iteration, unless more is gathered."""
         self._in_turn = False
         if self._outgoing and not self._gathering:
             self._flush()

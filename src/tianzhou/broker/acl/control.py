@@ -1,4 +1,4 @@
-"""Access control of one broker: the files, the check, and the look for changes."""
+"""Access control of one broker: its files, the check of requests, and reloading changed files."""
 
 import logging
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ class AccessControl:
         """Refused requests, by what they lacked."""
 
     def look(self) -> None:
-        """Take changed files; one that cannot be used leaves the rules as they are."""
+        """Load changed files; an invalid one leaves the rules as they are."""
         state = self.files.state()
         if state == self._state:
             return
@@ -49,6 +49,6 @@ class AccessControl:
             self.files.load()
         except ConfigError as e:
             text = "access control: the last good rules stay in force: %s"
-            log.error(text, e)  # noqa: TRY400 - whoever wrote the file needs no trace of ours
+            log.error(text, e)  # noqa: TRY400 - the text names file and mistake; a trace adds nothing
         else:
             log.info("access control: %d accounts in force", len(self.files.rules.accounts))

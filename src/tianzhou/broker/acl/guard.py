@@ -1,9 +1,9 @@
-"""May this request be made? The check that every request passes before its handler sees it.
+"""Access control of requests: checked before the handler is called.
 
     from a white-listed address                          yes
     in the name of an account whose white list has it    yes, except for administration
     signed, and the account has what the request needs   yes
-    else no, and the log says who, what and why
+    otherwise no: NO_PERMISSION, and a log line with account, request and reason
 
 Only the address of the socket counts, never one that a header names. An unknown account and a wrong
 signature are refused in the same words and after the same work. Nor does a refusal show the topic
@@ -48,7 +48,7 @@ _SUBJECTS = {
 
 
 class DenialReason(StrEnum):
-    """What a refused request had not."""
+    """What a refused request lacked."""
 
     SIGNATURE = "signature"
     RIGHT_SIGNATURE = "right_signature"

@@ -47,7 +47,7 @@ class Quotas(ClientQuotas[Rules]):
     """Checks requests by a file that may change at any time."""
 
     def __init__(self, path: Path, steady: Clock, on_change: Callable[[Rules], None]) -> None:
-        """`on_change` is told of new rules, not of the first. Raises ConfigError."""
+        """`on_change` is called with new rules, not with the first. Raises ConfigError."""
         self._groups = Buckets(BUCKETS_MAX)
         self._messages, self._bytes = Buckets(BUCKETS_MAX), Buckets(BUCKETS_MAX)
         super().__init__(path, steady, read_rules, on_change, _KEEPS_ALIVE, "broker")

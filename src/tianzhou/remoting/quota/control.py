@@ -1,9 +1,9 @@
-"""The check of each request's address against a quota file, and the look for changes of it.
+"""Checks the address of each request against a quota file, and reloads the file when it changes.
 
 A request that finds its bucket empty is answered SYSTEM_BUSY with the limit and its figure: clients
-take that for a reason to try again, another server first. A request that wants no answer is
-dropped. What keeps clients alive may go into debt by as much as the bucket holds before it is
-refused, too: a client that asks too much must not lose what it has for it.
+try again, another server first. A oneway request is dropped. Requests that keep clients alive may
+overdraw the bucket by its capacity before they are refused, too: a client above its rate must not
+lose its queues for it.
 """
 
 import logging
@@ -44,7 +44,7 @@ class ClientQuotas(Generic[RulesT]):
         keeps_alive: Container[int],
         who: str,
     ) -> None:
-        """`on_change` is told of new rules, not of the first. Raises ConfigError.
+        """`on_change` is called with new rules, not with the first. Raises ConfigError.
 
         `keeps_alive` are the codes of requests that may go into debt, `who` is busy in remarks.
         """
@@ -72,7 +72,7 @@ class ClientQuotas(Generic[RulesT]):
             self.rules = self._read(self._path)
         except ConfigError as e:
             text = "quotas: the last good rules stay in force: %s"
-            log.error(text, e)  # noqa: TRY400 - whoever wrote the file needs no trace of ours
+            log.error(text, e)  # noqa: TRY400 - the text names file and mistake; a trace adds nothing
             return
         # Tokens were counted by the old rates.
         self.clear()

@@ -14,7 +14,7 @@ from pathlib import Path
 from tianzhou.errors import ConfigError
 
 TLS_GOODBYE_S = 2.0
-"""How long a closing connection waits for the peer's own goodbye."""
+"""How long a closing connection waits for the peer's close_notify."""
 
 
 class TlsMode(StrEnum):
@@ -105,6 +105,6 @@ class Tls:
 
 
 def _check_ordinary(path: Path | None) -> None:
-    """OpenSSL would wait for ever for somebody to write into a pipe."""
+    """OpenSSL would wait for ever for a writer of a pipe."""
     if path is not None and path.exists() and not path.is_file():
         raise ConfigError(f"{path}: is no ordinary file")
