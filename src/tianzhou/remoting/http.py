@@ -19,6 +19,7 @@ from tianzhou.remoting import sockets
 log = logging.getLogger(__name__)
 
 _HEAD_MAX_BYTES = 8192
+_PIECE_BYTES = 256 * 1024
 _BACKLOG = WEB_CONNECTIONS_MAX // 4
 """So many connect in one loop iteration; a request is read and answered within four."""
 
@@ -105,7 +106,12 @@ class WebServer:
                 del self._silent[writer]
                 self._asked[writer] = None
             page, method = await self._page(head)
-        writer.write(_encode(page, with_body=method != "HEAD"))
+        writer.write(_head(page))
+        if method != "HEAD":
+            # In pieces: a transport moves all of its unsent bytes each time the socket takes some.
+            for start in range(0, len(page.body), _PIECE_BYTES):
+                writer.write(page.body[start : start + _PIECE_BYTES])
+                await writer.drain()
         await writer.drain()
 
     async def _page(self, head: bytes) -> tuple[Page, str]:
@@ -133,11 +139,11 @@ def _error(status: HTTPStatus) -> Page:
     return Page(f"{status.phrase}\n".encode(), status=status)
 
 
-def _encode(page: Page, *, with_body: bool) -> bytes:
+def _head(page: Page) -> bytes:
     head = (
         f"HTTP/1.1 {page.status} {page.status.phrase}\r\n"
         f"Content-Type: {page.content_type}\r\n"
         f"Content-Length: {len(page.body)}\r\n"
         "Connection: close\r\n\r\n"
     )
-    return head.encode() + (page.body if with_body else b"")
+    return head.encode()

@@ -59,7 +59,7 @@ class ExporterDeps:
 
 def exporter_metrics(deps: ExporterDeps) -> Iterator[Metric | None]:
     """Every metric that a broker knows; None where the event loop should run other work."""
-    deps.history.refresh(deps.clock())
+    yield from deps.history.refresh_in_steps(deps.clock())
     for some in (_rates(deps), _ends(deps), _online(deps), _groups(deps), _runtime(deps)):
         yield from some
         yield None

@@ -45,6 +45,8 @@ RATE_WINDOWS_S = (10, 60, 600)
 _TICKS_PER_ROUND = 10
 _SAVE_MS = 60_000
 _UPDATES_PER_TICK = 2000
+_COUNTERS_PER_STEP = 1000
+"""Counters of each kind that `refresh_in_steps` reads between two pauses."""
 _FEW_COUNTERS = 1000
 """So many are read by every query and every tick."""
 
@@ -181,7 +183,7 @@ class History:
             self.collect(now_ms)
             self._begin_day(now_ms)
         else:
-            self._track()
+            self._track(_UPDATES_PER_TICK)
             self._put_at, self._got_at = self._add_growth(
                 _some(len(self._put), self._put_at),
                 _some(len(self._got), self._got_at),
@@ -212,10 +214,30 @@ class History:
             self._on_totals()
 
     def refresh(self, now_ms: int) -> None:
-        """Collect for a query, unless there are many counters and they were just collected."""
-        is_old = not 0 <= now_ms - self._collected_ms < SPAN_MS_MIN
-        if is_old or len(self._put) + len(self._got) < _FEW_COUNTERS:
+        """Be up to date for a reader, unless that was a moment ago and is much work."""
+        if self._is_outdated(now_ms):
             self.collect(now_ms)
+
+    def refresh_in_steps(self, now_ms: int) -> Iterator[None]:
+        """`refresh` with pauses: tens of thousands of counters take more than 50 ms."""
+        if not self._is_outdated(now_ms):
+            return
+        self._collected_ms = now_ms
+        while self._track(_COUNTERS_PER_STEP):
+            yield
+        start = 0
+        # Counters may be removed in a pause.
+        while start < max(len(self._put), len(self._got)):
+            some = slice(start, start + _COUNTERS_PER_STEP)
+            put_indexes = range(len(self._put))[some]
+            got_indexes = range(len(self._got))[some]
+            self._add_growth(put_indexes, got_indexes, 2 * _COUNTERS_PER_STEP, now_ms)
+            start += _COUNTERS_PER_STEP
+            yield
+
+    def _is_outdated(self, now_ms: int) -> bool:
+        is_old = not 0 <= now_ms - self._collected_ms < SPAN_MS_MIN
+        return is_old or len(self._put) + len(self._got) < _FEW_COUNTERS
 
     def collect(self, now_ms: int) -> None:
         """Add to the series and totals what all counters counted since they were read."""
@@ -311,18 +333,23 @@ class History:
 
     # -- counters and series -----------------------------------------------------------------------
 
-    def _track(self) -> None:
-        """Track new counters."""
+    def _track(self, limit: int | None = None) -> bool:
+        """Track new counters, at most so many of each kind; whether there are more."""
         if self._detailed != self._is_detailed():
             self._detailed = not self._detailed
             self._detach_series()
         by_queue, by_group = self._stats.by_queue, self._stats.by_group
-        for put_key, counts in islice(by_queue.items(), len(self._put), None):
+        for put_key, counts in islice(
+            by_queue.items(), len(self._put), _stop(len(self._put), limit)
+        ):
             is_counted = not is_system_topic(put_key[0])
             self._put.append(TrackedCounter(put_key, counts, is_counted=is_counted))
-        for got_key, counts in islice(by_group.items(), len(self._got), None):
+        for got_key, counts in islice(
+            by_group.items(), len(self._got), _stop(len(self._got), limit)
+        ):
             is_counted = not (is_system_topic(got_key[0]) or is_system_group(got_key[2]))
             self._got.append(TrackedCounter(got_key, counts, is_counted=is_counted))
+        return len(self._put) < len(by_queue) or len(self._got) < len(by_group)
 
     def _put_series(self, key: tuple[str, int], now_ms: int) -> tuple[Series, ...]:
         topic, queue_id = key
@@ -454,3 +481,7 @@ class History:
 def _some(count: int, first: int) -> range:
     """The indexes of the counters of one tick."""
     return range(first, min(first + max(count // _TICKS_PER_ROUND, _FEW_COUNTERS), count))
+
+
+def _stop(start: int, limit: int | None) -> int | None:
+    return None if limit is None else start + limit
