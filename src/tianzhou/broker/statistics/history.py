@@ -183,7 +183,7 @@ class History:
             self.collect(now_ms)
             self._begin_day(now_ms)
         else:
-            self._track(_UPDATES_PER_TICK)
+            self._track()
             self._put_at, self._got_at = self._add_growth(
                 _some(len(self._put), self._put_at),
                 _some(len(self._got), self._got_at),
