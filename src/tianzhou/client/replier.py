@@ -9,10 +9,10 @@
     async with replier:
         await replier.wait_closed()
 
-Bytes or text that a handler returns go to the client that asked. Every other value means what it
-means to a push consumer: None is done without a reply, False or an exception is not done, and the
-request comes again. A reply that reaches nobody any more, because the time of the request is over
-or its sender has gone, is logged and dropped: to handle the request once more would not help.
+Bytes or text that a handler returns are sent to the requester. Other values mean what they mean to
+a push consumer: None is done without a reply; after False or an exception the request is delivered
+again. A reply whose requester does not wait any more is logged and dropped: handling the request
+again would not help.
 """
 
 import logging
@@ -31,20 +31,20 @@ log = logging.getLogger(__name__)
 
 
 class Replier(PushConsumer):
-    """A push consumer that answers requests. Settings are those of `PushSettings`."""
+    """A push consumer whose handlers return replies; keywords are those of `PushSettings`."""
 
     def __init__(
         self, group: str, *, settings: ClientSettings | None = None, **options: Unpack[PushOptions]
     ) -> None:
         """Nothing is connected yet. Raises ConfigError."""
         super().__init__(group, settings=settings, **options)
-        # The settings that all clients have; a producer takes those, and defaults for its own.
+        # The producer gets the settings of all clients, and defaults for its own.
         self._producer = Producer(group, settings=self._settings)
 
     def subscribe(
         self, topic: str, handler: Handler | None = None, *, tags: str = "*", sql: str | None = None
     ) -> None:
-        """Answer the requests of a topic; see `PushConsumer.subscribe`. Raises ConfigError."""
+        """Reply to the requests of a topic; see `PushConsumer.subscribe`. Raises ConfigError."""
         if handler is None:
             raise ConfigError(f"topic {topic}: a replier needs a handler, which returns the reply")
         bound = bind(topic, handler, takes_list=False, batch_size=1)
@@ -63,9 +63,9 @@ class Replier(PushConsumer):
         tags: str = "*",
         sql: str | None = None,
     ) -> None:
-        """A batch has no reply of its own. Raises ConfigError."""
+        """Not supported: raises ConfigError."""
         del handler, size, tags, sql
-        raise ConfigError(f"topic {topic}: requests are answered one by one, not in batches")
+        raise ConfigError(f"topic {topic}: requests are handled one by one, not in batches")
 
     async def start(self) -> None:
         """Join the group and begin; see `PushConsumer.start`."""
@@ -88,7 +88,7 @@ class Replier(PushConsumer):
             return returned
         if not is_request(message):
             log.warning(
-                "group %s, topic %s: message %s is no request, so its reply goes nowhere",
+                "group %s, topic %s: message %s is no request, its reply is dropped",
                 self._name, message.topic, message.msg_id,
             )  # fmt: skip
             return None

@@ -1,17 +1,17 @@
-"""A real cluster inside a test: nameserver and broker on free ports, store in a temporary folder.
+"""A real cluster for tests: nameserver and brokers on free ports, stores in a temporary folder.
 
     from tianzhou.testing import Cluster
 
     with Cluster(topics={"orders": 4}) as cluster:
         use(cluster.namesrv_address)
-        cluster.advance(seconds=10)         # what is delayed by 10 s is due now
+        cluster.advance(seconds=10)         # messages delayed by 10 s are due now
 
 For pytest there are fixtures, see `tianzhou.testing.plugin`.
 """
 
 from typing import TYPE_CHECKING
 
-# The package is imported along with the pytest plugin, so the servers are imported when asked for.
+# pytest imports this package with the plugin, so the servers are imported lazily.
 if TYPE_CHECKING:
     from tianzhou.testing.cluster import Cluster
     from tianzhou.testing.moving_clock import MovingClock

@@ -1,7 +1,7 @@
-"""The cluster for tests: real servers in this process, on a loop and a thread of their own.
+"""The cluster for tests: real servers in this process, on their own event loop and thread.
 
-Because the servers do not share the loop of the test, blocking and asynchronous tests use a cluster
-in the same way, and a test that stops its loop with a message in flight does no harm to them.
+The servers do not share the loop of the test, so blocking and asynchronous tests use a cluster in
+the same way, and a test that stops its loop with a message in flight does not affect them.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ SMALL: dict[str, object] = {
     "osPageCacheBusyTimeOutMills": 60_000,
     "shutdownWaitTimeSeconds": 1,
 }
-"""Settings of a broker that takes little room; all others have RocketMQ's defaults."""
+"""Settings of a broker with small files; all others have RocketMQ's defaults."""
 
 T = TypeVar("T")
 
@@ -57,8 +57,8 @@ T = TypeVar("T")
 class Cluster:
     """One nameserver and some brokers, running from `start` or `with` until `stop`.
 
-    `topics` are created with so many queues on each broker. `settings` are of the brokers, under
-    RocketMQ's own keys. `folder` keeps the stores; without one they go with the cluster.
+    `topics` maps topics to their number of queues on each broker. `settings` are settings of the
+    brokers, by RocketMQ's keys. `folder` is for the stores; by default they are deleted at the end.
     """
 
     def __init__(
@@ -69,12 +69,12 @@ class Cluster:
         folder: Path | None = None,
         **settings: object,
     ) -> None:
-        """Raises ConfigError for settings that cannot be."""
+        """Raises ConfigError for invalid settings."""
         if brokers < 1:
             raise ValueError(f"a cluster has at least one broker, not {brokers}")
         self.clock = MovingClock()
         self.namesrv_address = ""
-        """What clients are given, once started."""
+        """The address of the nameserver, once started."""
         self._broker_count = brokers
         self._topics = dict(topics or {})
         self._settings = settings
@@ -90,7 +90,7 @@ class Cluster:
     # -- life --------------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Start everything; returns when messages can be sent. Raises TianzhouError."""
+        """Start all servers; returns when messages can be sent. Raises TianzhouError."""
         if self._thread is not None:
             raise TianzhouError("this cluster runs already")
         if self._given_folder is None:
@@ -108,7 +108,7 @@ class Cluster:
         return self
 
     def stop(self) -> None:
-        """Stop everything in good order; safe to repeat and after a failed start."""
+        """Stop all servers; idempotent, also after a failed start."""
         thread, self._thread = self._thread, None
         if thread is not None and self._loop is not None:
             try:
@@ -143,16 +143,16 @@ class Cluster:
     ) -> None:
         await asyncio.to_thread(self.stop)
 
-    # -- what tests do with it ---------------------------------------------------------------------
+    # -- for tests ---------------------------------------------------------------------------------
 
     @property
     def broker_names(self) -> list[str]:
-        """All brokers, those that are stopped too."""
+        """All brokers, stopped ones included."""
         return [f"broker-{number}" for number in range(self._broker_count)]
 
     @property
     def broker_addresses(self) -> dict[str, str]:
-        """The brokers that run now."""
+        """The addresses of running brokers, by name."""
         return {name: broker.address for name, broker in self._brokers.items()}
 
     def create_topic(self, topic: str, queues: int = 4, *, ordered: bool = False) -> None:
@@ -161,13 +161,13 @@ class Cluster:
         self._on_loop(lambda: self._create_topics({topic: queues}, ordered=ordered))
 
     def advance(self, *, seconds: float = 0, ms: int = 0) -> None:
-        """Let time pass on all servers; what became due is delivered at once."""
+        """Advance the clocks of all servers; messages that become due are delivered immediately."""
         self._move(self.clock.advance, round(seconds * 1000) + ms)
 
     def jump(self, *, seconds: float = 0, ms: int = 0) -> None:
-        """Set the time of day of all servers forward or back, as an operator or NTP does.
+        """Set the wall clock of all servers forward or back, as an operator or NTP does.
 
-        No time passes: what lasts for a duration (leases, locks, time-outs) is not over.
+        Monotonic clocks do not move: leases, locks and time-outs do not end.
         """
         self._move(self.clock.jump, round(seconds * 1000) + ms)
 
@@ -181,19 +181,19 @@ class Cluster:
         self._on_loop(tell)
 
     def stop_broker(self, name: str = "broker-0") -> None:
-        """Stop one broker cleanly; its store stays. Raises KeyError if it does not run."""
+        """Stop one broker cleanly; its store stays. Raises KeyError if it is not running."""
         broker = self._brokers.pop(name)
         self._on_loop(broker.stop)
 
     def start_broker(self, name: str = "broker-0") -> None:
-        """Start a stopped broker again, on another port, with what it had stored."""
+        """Start a stopped broker again with its store, on another port."""
         if name in self._brokers:
             raise TianzhouError(f"{name} runs already")
         if name not in self.broker_names:
             raise TianzhouError(f"there is no {name}, only {', '.join(self.broker_names)}")
         self._on_loop(lambda: self._start_broker(name))
 
-    # -- on the thread of the servers --------------------------------------------------------------
+    # -- server thread -----------------------------------------------------------------------------
 
     def _run(self, ready: threading.Event) -> None:
         loop = asyncio.new_event_loop()

@@ -1,10 +1,10 @@
-"""Clocks that run like the real ones, and that a test can move."""
+"""Clocks that run like the real ones and that a test can move."""
 
 from tianzhou.clock import Clock, steady_ms, wall_ms
 
 
 class MovingClock:
-    """Milliseconds since the epoch, plus all that was advanced; `steady` is its monotonic clock."""
+    """A wall clock in milliseconds that can be moved; `steady` is its monotonic clock."""
 
     def __init__(self, real: Clock = wall_ms, real_steady: Clock = steady_ms) -> None:
         self._real = real
@@ -20,11 +20,11 @@ class MovingClock:
         return self._real_steady() + self._passed_ms
 
     def advance(self, by_ms: int) -> None:
-        """Let time pass on both clocks. Raises ValueError for a step back: time never does that."""
+        """Advance both clocks. Raises ValueError for a negative step."""
         if by_ms < 0:
             raise ValueError(f"a clock is advanced by 0 ms or more, not by {by_ms}")
         self._passed_ms += by_ms
 
     def jump(self, by_ms: int) -> None:
-        """Set the time of day forward or back, as an operator or NTP does; no time passes."""
+        """Set the wall clock forward or back, as an operator or NTP does."""
         self._set_ms += by_ms

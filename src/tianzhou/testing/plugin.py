@@ -4,9 +4,9 @@
         rocketmq.create_topic("orders")
         ...
 
-A mark changes the cluster of one test: `@pytest.mark.rocketmq(brokers=2, topics={"orders": 4})`
-takes what `Cluster` takes. The shared one has a folder for the whole run and default settings; use
-names of topics and groups that no other test uses.
+A mark configures the cluster of one test: `@pytest.mark.rocketmq(brokers=2, topics={"orders": 4})`
+has the arguments of `Cluster`. The shared cluster has default settings; use names of topics and
+groups that no other test uses.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-# pytest loads this module wherever Tianzhou is installed; only a test that uses a fixture pays for
-# the servers.
+# pytest loads this module wherever Tianzhou is installed; the servers are imported by the fixtures.
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -26,7 +25,7 @@ MARK = "rocketmq"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark known."""
+    """Register the mark."""
     config.addinivalue_line(
         "markers", f"{MARK}(brokers, topics, folder, **settings): the cluster of the fixture"
     )

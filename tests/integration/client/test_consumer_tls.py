@@ -117,7 +117,7 @@ async def test_consumers_that_the_broker_does_not_let_in(
             got: list[ReceivedMessage] = []
             consumer.subscribe(TOPIC, got.append)
             async with consumer:
-                await eventually(lambda: "no heartbeat" in caplog.text, "a complaint")
+                await eventually(lambda: "heartbeat failed" in caplog.text, "a complaint")
                 assert consumer.assignment == frozenset()
                 assert got == []
             async with QueueReader("strangers", settings=stranger) as reader:

@@ -1,1 +1,1 @@
-"""Connections to nameservers and brokers, shared by all clients of a process; routes."""
+"""Connections to nameservers and brokers, shared by all clients of a process; routes; retries."""

@@ -1,12 +1,11 @@
-"""Which connections are given up when requests on them get no answer.
+"""Detects dead connections after request time-outs.
 
-A request that times out says little: the broker may be slow with this one. A connection on which
-not one byte came meanwhile, not even the answer to a heartbeat, has nobody at its other end. One on
-which bytes came but no whole frame, for several time-outs, is of no use either: a length that was
-damaged on the way makes one frame of everything that follows. A large answer on a slow line is
-neither, as long as it ends.
+A time-out alone proves little: the broker may be slow with one request. A connection on which not
+one byte arrived meanwhile, not even the response to a heartbeat, is dead. One on which bytes but no
+complete frame arrived for several time-outs is useless, too: a damaged length makes one frame of
+everything that follows. A large response on a slow network is neither, as long as it completes.
 
-Values in, values out; `now_s` comes in.
+Sans-IO: `now_s` is an argument.
 """
 
 from typing import Protocol
@@ -18,15 +17,15 @@ _STUCK_TIMEOUTS = 4
 
 
 class WatchedConnection(Protocol):
-    """What is looked at of a connection."""
+    """The attributes of a connection that are checked."""
 
     received_bytes: int
     kept_bytes: int
-    """Received, and waiting for the rest of their frame."""
+    """Received bytes of an incomplete frame."""
 
 
 class DeadConnectionDetector:
-    """What is known of the connections of one hub, by address."""
+    """Decides which connections of a hub to close."""
 
     __slots__ = ("_since",)
 
@@ -41,9 +40,9 @@ class DeadConnectionDetector:
         timeout_ms: int,
         now_s: float,
     ) -> str | None:
-        """Why, if it is to be given up; a request has timed out on it.
+        """The reason to close a connection on which a request timed out, None to keep it.
 
-        `received_bytes` is what had been received when the request was sent.
+        `received_bytes` is the counter of the connection when the request was sent.
         """
         if timeout_ms < _SILENCE_MS:
             return None

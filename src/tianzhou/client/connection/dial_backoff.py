@@ -1,7 +1,7 @@
-"""Addresses that refused connections, and when they may be dialled again.
+"""Back-off of failed connections, by address.
 
-The pause doubles with every failure, up to a bound, and is forgotten some time after its end. No
-clock here: times are seconds of any clock that only goes forward.
+The pause doubles with every failure, up to a limit, and resets some time after its end. Sans-IO:
+times are seconds of a monotonic clock.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class _Pause:
 
 
 class DialBackoff:
-    """Remembers failures by address."""
+    """Failed connections and their pauses, by address."""
 
     __slots__ = ("_max_ms", "_min_ms", "_pauses")
 
@@ -30,18 +30,18 @@ class DialBackoff:
         self._pauses: dict[str, _Pause] = {}
 
     def check(self, address: str, now_s: float) -> None:
-        """Raises ConnectError while an address is left alone."""
+        """Raises ConnectError during the pause of an address."""
         pause = self._pauses.get(address) if self._pauses else None
         if pause is not None and now_s < pause.until_s:
             raise ConnectError(f"{pause.reason} (the next attempt: after {pause.pause_ms} ms)")
 
     def remaining_s(self, address: str, now_s: float) -> float:
-        """How long an address is still left alone."""
+        """The rest of the pause of an address."""
         pause = self._pauses.get(address)
         return max(pause.until_s - now_s, 0.0) if pause is not None else 0.0
 
     def failed(self, address: str, now_s: float, error: ConnectError) -> None:
-        """A connection could not be made; callers who shared the attempt may all say so."""
+        """A connection failed; all callers that shared the attempt may report it."""
         pause = self._pauses.get(address)
         if pause is not None and now_s < pause.until_s:
             return

@@ -1,16 +1,14 @@
-"""The hub: what all clients of one cluster share within one process and one event loop.
+"""The hub: what all clients of one cluster share within one process and event loop.
 
-    connections   one per broker and nameserver, dialled when needed, given up with backoff
-    routes        cached, asked for again every 30 s, on request, and by whoever meets an error
-    heartbeats    every 30 s to all brokers of the routes, and at once when a member joins, a broker
-                  appears or a connection is lost
-    requests      of brokers (transaction checks, rebalance notices, resets, replies), handed to the
-                  member they are meant for
+    connections   one per broker and nameserver, opened when needed, with back-off
+    routes        cached (`route_cache`), refreshed every 30 s, on request and after errors
+    heartbeats    every 30 s to all brokers of the routes, and immediately when a member joins, a
+                  broker appears or a connection is lost
+    requests      of brokers (transaction checks, rebalance notices, offset resets, replies), passed
+                  to the member of the group
 
-`acquire` gives the hub for some settings and counts its users; the last `release` stops it, and
-nothing is left: no task, no socket. A forked child never sees the hubs of its parent.
-
-Names of topics and groups here are those on the wire, with their namespace.
+`shared_hubs.acquire` returns the hub for some settings. Names of topics and groups are those on the
+wire, with their namespace.
 """
 
 import asyncio
@@ -71,11 +69,11 @@ class Member(Protocol):
         ...
 
     def heartbeat(self) -> ProducerData | ConsumerData:
-        """What brokers are told about this member."""
+        """The entry of this member in the heartbeat."""
         ...
 
     def topics(self) -> Iterable[str]:
-        """Topics whose routes it needs, now; they are asked for again and again."""
+        """Topics whose routes it needs; they are refreshed periodically."""
         ...
 
     def on_route(self, route: TopicRoute) -> None:
@@ -83,13 +81,13 @@ class Member(Protocol):
         ...
 
     def on_request(self, connection: Connection, request: Command) -> Reply:
-        """Answer a broker's request to the group; what it raises is answered as an error."""
+        """Handle a broker's request to the group; an exception becomes an error response."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatFailure:
-    """A broker that did not take a heartbeat."""
+    """A broker that did not accept a heartbeat."""
 
     broker_name: str
     address: str
@@ -105,9 +103,9 @@ class Hub:
         self.settings = settings
         self.client_id = new_client_id(settings)
         self.broker_versions: dict[str, int] = {}
-        """Version ordinals of brokers by address, from their answers to heartbeats."""
+        """Version ordinals of brokers by address, from their responses to heartbeats."""
         self.replies: dict[str, asyncio.Future[Command]] = {}
-        """Who waits for PUSH_REPLY_MESSAGE_TO_CLIENT, by correlation id."""
+        """Requests that wait for PUSH_REPLY_MESSAGE_TO_CLIENT, by correlation id."""
         self._pid = os.getpid()
         self.loop = asyncio.get_running_loop()
         self._heartbeat_wanted = asyncio.Event()
@@ -126,9 +124,9 @@ class Hub:
         self._producers: list[Member] = []
         self._consumers: dict[str, Member] = {}
         self.user_count = 0
-        """How many hold this hub; kept by `acquire` and `release`."""
+        """The number of users, maintained by `acquire` and `release`."""
         self.reserved_groups: set[str] = set()
-        """Groups whose consumer holds this hub."""
+        """Groups whose consumer uses this hub."""
         self._dead_connections = DeadConnectionDetector()
         self._repeats = RepeatedFailures()
         self._closed = False
@@ -143,9 +141,9 @@ class Hub:
     # -- requests ----------------------------------------------------------------------------------
 
     async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
-        """Send a signed request and wait for the answer, whatever its code. Raises RemotingError.
+        """Send a signed request; returns the response, whatever its code. Raises RemotingError.
 
-        An address that refused connections lately is not dialled again at once: ConnectError.
+        During the back-off after a failed connection it raises ConnectError.
         """
         self._backoff.check(address, self.loop.time())
         self._prepare(command)
@@ -170,9 +168,9 @@ class Hub:
     async def call(
         self, address: str, command: Command, timeout_ms: int | None = None, *, subject: str = ""
     ) -> Command:
-        """The answer to a request that must succeed. Raises RemotingError and BrokerError.
+        """The response to a request that must succeed. Raises RemotingError and BrokerError.
 
-        `subject` says in the error's text what the request was about.
+        `subject` names the request in the text of the error.
         """
         answer = await self.request(address, command, timeout_ms or self.settings.api_timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
@@ -182,7 +180,7 @@ class Hub:
     async def retry_unsent(
         self, attempt: Callable[[], Awaitable[R]], topic: str, deadline_s: float
     ) -> R:
-        """What `attempt` gives, called again until the time is up while it sends nothing.
+        """The result of `attempt`, retried until the deadline while nothing was sent.
 
         For requests to the broker of one queue of a topic, which may restart.
         """
@@ -202,7 +200,7 @@ class Hub:
                 await asyncio.sleep(min(pauses.after_failure(1), left_s))
 
     async def oneway(self, address: str, command: Command, timeout_ms: int | None = None) -> None:
-        """Send a signed request that wants no answer. Raises RemotingError."""
+        """Send a signed request without a response. Raises RemotingError."""
         self._backoff.check(address, self.loop.time())
         self._prepare(command)
         try:
@@ -212,7 +210,7 @@ class Hub:
             raise
 
     def oneway_on(self, connection: Connection, command: Command) -> None:
-        """Send a signed request that wants no answer back to where one came from.
+        """Send a signed request without a response on the connection of another request.
 
         Raises RemotingError.
         """
@@ -230,12 +228,12 @@ class Hub:
         return connection.post(command, waiter, timeout_ms, deadline_s)
 
     def probe(self, address: str) -> None:
-        """A request without a task got no answer: find out soon whether the broker lives."""
+        """A posted request timed out: send a heartbeat to check the connection."""
         if self._client.opened(address) is not None:
             self._heartbeat_wanted.set()
 
     def dial_pause_s(self, broker_name: str) -> float:
-        """How long the master of a broker is not dialled, because it refused connections."""
+        """The remaining back-off of a broker's master."""
         address = self.routes.master_address(broker_name)
         return self._backoff.remaining_s(address, self.loop.time()) if address else 0.0
 
@@ -273,7 +271,7 @@ class Hub:
     # -- members -----------------------------------------------------------------------------------
 
     def join(self, member: Member) -> None:
-        """Tell brokers about a member from now on, and hand it their requests.
+        """Include a member in heartbeats, and pass requests of brokers to it.
 
         Raises ConfigError for a second consumer of one group.
         """
@@ -290,7 +288,7 @@ class Hub:
         self._heartbeat_wanted.set()
 
     async def leave(self, member: Member) -> None:
-        """Tell all brokers that a member is gone. Failures are logged: it will expire there."""
+        """Unregister a member from all brokers. Failures are logged: it will expire there."""
         if member in self._producers:
             self._producers.remove(member)
             if any(other.group == member.group for other in self._producers):
@@ -310,7 +308,7 @@ class Hub:
         )
 
     def _registered_brokers(self) -> list[str]:
-        """Brokers that took a heartbeat of ours."""
+        """Brokers that accepted a heartbeat."""
         return [each for each in self.routes.all_addresses() if each in self.broker_versions]
 
     async def _unregister(self, address: str, fields: dict[str, str], group: str) -> None:
@@ -318,12 +316,12 @@ class Hub:
         try:
             await self.call(address, command)
         except TianzhouError as error:
-            log.info("group %s: broker %s not told that it leaves: %s", group, address, error)
+            log.info("group %s: not unregistered from broker %s: %s", group, address, error)
 
     # -- heartbeats --------------------------------------------------------------------------------
 
     async def heartbeat(self) -> list[HeartbeatFailure]:
-        """Tell all brokers of the routes who is here, now; slaves only if there are consumers."""
+        """Send heartbeats to all brokers of the routes; to slaves only for consumers."""
         data = HeartbeatData(
             client_id=self.client_id,
             producers=self._producer_data(),
@@ -346,7 +344,7 @@ class Hub:
         return [result for result in results if result is not None]
 
     async def ensure_registered(self, topic: str) -> None:
-        """See that the brokers of a topic have heard of the members of this hub."""
+        """Send a heartbeat unless all brokers of a topic have accepted one."""
         if not all(each in self.broker_versions for each in self.routes.topic_addresses(topic)):
             await self.heartbeat()
 
@@ -362,13 +360,13 @@ class Hub:
             answer = await self.call(address, command, subject=f"heartbeat to {name} ({address})")
         except TianzhouError as error:
             self.broker_versions.pop(address, None)
-            self._warn(("heartbeat", address), f"broker {name}: no heartbeat: {error}")
+            self._warn(("heartbeat", address), f"broker {name}: heartbeat failed: {error}")
             return HeartbeatFailure(name, address, error)
         self.broker_versions[address] = answer.version
         return None
 
     async def _heartbeat_loop(self) -> None:
-        """Send heartbeats for ever: regularly, when wanted, and sooner again after a failure."""
+        """Send heartbeats: periodically, on request, and with back-off after a failure."""
         pause_ms = self.settings.heartbeat_ms
         while True:
             try:
@@ -386,7 +384,7 @@ class Hub:
                 pause_ms = min(pause_ms * 2, self.settings.heartbeat_ms)
 
     def _on_closed(self, connection: Connection) -> None:
-        # A broker forgets the members of a connection that ends; it must hear of them again.
+        # A broker removes the members of a closed connection; it needs a new heartbeat.
         if not self._closed:
             log.info("connection to %s: %s", connection.peer, connection.reason)
             self._heartbeat_wanted.set()
@@ -416,7 +414,7 @@ class Hub:
         waiter = self.replies.get(found.get(properties.CORRELATION_ID, ""))
         if waiter is None or waiter.done():
             log.info(
-                "the reply %s is dropped: it came after the time of its request",
+                "the reply %s is dropped: it arrived after the time-out of its request",
                 found.get(properties.CORRELATION_ID, "without a correlation id"),
             )
         else:
@@ -428,14 +426,14 @@ class Hub:
             half = decode_record(request.body, read_body=False)
         except RecordError as error:
             log.warning(
-                "broker %s: its transaction check cannot be read: %s", connection.peer, error
+                "broker %s: its transaction check cannot be decoded: %s", connection.peer, error
             )
             return None
         group = half.properties.get(properties.PRODUCER_GROUP, "")
         for member in self._producers:
             if member.group == group:
                 return member.on_request(connection, request)
-        log.info("group %s: asked for a transaction, but no producer is here", group)
+        log.info("group %s: transaction check, but there is no producer", group)
         return None
 
     # -- life --------------------------------------------------------------------------------------
@@ -445,7 +443,7 @@ class Hub:
         return self._closed
 
     async def release(self, consumer_group: str | None = None) -> None:
-        """Give up one use of the hub; the last one stops it. Pass what `acquire` was given."""
+        """Release the hub; the last release stops it. Pass the group given to `acquire`."""
         if consumer_group is not None:
             self.reserved_groups.discard(consumer_group)
         self.user_count -= 1
@@ -462,7 +460,7 @@ class Hub:
             waiter.cancel()
         await self._client.close()
         for (_, subject), count in self._suppressed():
-            log.info("%s: %d more complaints went untold", subject, count)
+            log.info("%s: %d more warnings were suppressed", subject, count)
 
     def _suppressed(self) -> list[tuple[tuple[str, str], int]]:
         return [(kind, count) for kind, count in self._repeats.untold() if isinstance(kind, tuple)]
@@ -482,7 +480,7 @@ class Hub:
 
 
 def is_logged_by_hub(error: TianzhouError) -> bool:
-    """Whether `refresh_routes` logs such an error, so that nobody else needs to."""
+    """Whether `RouteCache.refresh` has logged such an error."""
     return isinstance(error, RouteNotFound | NameserverUnavailable | NotANameserver)
 
 
@@ -493,4 +491,4 @@ _GROUP_FIELDS: dict[int, str] = {
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET: "group",
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: "group",
 }
-"""Where requests to a consumer name its group."""
+"""The header field with the group, by request code."""

@@ -1,8 +1,8 @@
-"""The nameservers of a cluster, asked one after the other until one answers.
+"""Requests to the nameservers of a cluster, with failover.
 
-The one that answered is asked again; after a failure the next one of the list has its turn. What
-their answers mean for a topic is decided here, too: its route, that it does not exist, that no
-broker is there, or that the address is not a nameserver's.
+The one that responded is used until it fails; then the next one of the list. The meaning of a
+response for a topic is decided here, too: its route, that it does not exist, that no broker is
+registered, or that the address is not a nameserver's.
 """
 
 import random
@@ -29,7 +29,7 @@ Warn = Callable[[tuple[str, str], str], None]
 
 
 class Nameservers:
-    """Asks the nameservers of one hub."""
+    """The nameservers of one hub."""
 
     __slots__ = ("_addresses", "_current", "_request", "_timeout_ms", "_warn")
 
@@ -47,9 +47,9 @@ class Nameservers:
         return ";".join(self._addresses)
 
     async def request(self, command: Command, timeout_ms: int | None = None) -> Command:
-        """The answer of a nameserver, whatever its code: the current one's, else the next one's.
+        """The response of the current nameserver, or of the next one that responds.
 
-        Raises RemotingError when none of them answers.
+        Raises RemotingError if none responds.
         """
         for left in reversed(range(len(self._addresses))):
             address = self._addresses[self._current]
@@ -91,7 +91,7 @@ class Nameservers:
         return bodies.decode(TopicRouteData, answer.body)
 
     async def template_route(self, topic: str, template: str) -> TopicRouteData:
-        """The route of the template that a topic will be made from; raises as `route` does."""
+        """The route of the template that a topic will be created from; raises as `route` does."""
         try:
             return await self.route(template)
         except RouteNotFound:
@@ -102,7 +102,7 @@ class Nameservers:
             ) from None
 
     async def _check_brokers(self, topic: str) -> None:
-        """Raises BrokersUnavailable if no broker is registered; then no topic is."""
+        """Raises BrokersUnavailable if no broker is registered."""
         answer = await self.request(Command(code=RequestCode.GET_BROKER_CLUSTER_INFO))
         if answer.code != ResponseCode.SUCCESS or not answer.body:
             return

@@ -1,6 +1,6 @@
-"""From the nameserver's answer to queues: what a producer may write to and a consumer read from.
+"""Decodes a route: the queues that a producer may write to and a consumer may read from.
 
-Pure functions of values. Queues to write lie on masters that may be written to, sorted by broker
+Sans-IO. Queues to write lie on masters that may be written to, sorted by broker
 name and queue id; a topic with an order configuration ("broker-a:4;broker-b:4") has exactly the
 queues that it names. Queues to read lie on brokers that may be read from, whether or not a master
 is there: slaves serve reads.
@@ -16,7 +16,7 @@ from tianzhou.names import MASTER_ID, PERM_READ, PERM_WRITE
 from tianzhou.protocol.bodies.route import QueueData, TopicRouteData
 
 _QUEUES_MAX = 65_536
-"""Queues of a topic on one broker; a route that claims more is cut, not believed."""
+"""Limit of the queues of a topic on one broker; a route with more is cut."""
 
 Addresses = dict[int, str]
 """Addresses of one broker name by broker id."""
@@ -29,26 +29,26 @@ class TopicRoute:
     topic: str
     data: TopicRouteData
     writable: tuple[Queue, ...]
-    """Queues for producers, in the order in which they take turns."""
+    """Queues for producers, in round-robin order."""
     readable: tuple[Queue, ...]
     """Queues for consumers, sorted by broker name and queue id."""
     is_ordered: bool = False
-    """True if an order configuration names the queues."""
+    """True if the queues come from an order configuration."""
     is_template: bool = False
     """True if the topic does not exist yet and these are the queues it would have."""
 
 
 def route_of(topic: str, data: TopicRouteData, *, is_template: bool = False) -> TopicRoute:
-    """The route that a nameserver's answer describes.
+    """The route in the response of a nameserver.
 
-    Raises RouteNotFound if it is nonsense, MessageRefused if nothing can be sent or read there.
+    Raises RouteNotFound if it is invalid, MessageRefused if the topic is not supported.
     """
     if data.mappings:
-        # Its queues are not those of the brokers: what is written to them directly would get lost.
-        # Not RouteNotFound, after which a producer would have the topic made from a template.
+        # Its queues are not those of the brokers: messages written to them would be lost. Not
+        # RouteNotFound, after which a producer would create the topic from a template.
         raise MessageRefused(
-            f"topic {topic}: it is a static topic, whose queues are mapped to those of brokers, "
-            "and this client does not know mappings"
+            f"topic {topic}: it is a static topic, whose queues are mapped to those of brokers; "
+            "this client does not support mappings"
         )
     order_conf = data.order_conf
     return TopicRoute(

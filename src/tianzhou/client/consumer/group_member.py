@@ -13,6 +13,7 @@ until the member is closed.
 import asyncio
 import logging
 from abc import abstractmethod
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 
@@ -44,12 +45,8 @@ from tianzhou.errors import (
 )
 from tianzhou.names import RETRY_TOPIC_PREFIX
 from tianzhou.protocol import bodies
-from tianzhou.protocol.bodies.clients import (
-    ConsumerRunningInfo,
-)
-from tianzhou.protocol.bodies.offsets import (
-    ConsumerStatusBody,
-)
+from tianzhou.protocol.bodies.clients import ConsumerRunningInfo
+from tianzhou.protocol.bodies.offsets import ConsumerStatusBody
 from tianzhou.protocol.codes import RequestCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.connection import Connection
@@ -107,20 +104,16 @@ class GroupMember(Membership):
         """Accept pulled messages; the next pull continues after them."""
 
     async def _can_claim(self, queue: Queue) -> bool:
-        del queue
         return True
 
     async def _can_pull(self, held: HeldQueue) -> bool:
-        del held
         return True
 
     async def _wait_for_handler(self, held: HeldQueue) -> None:
         """Wait for a running handler of an ordered queue."""
-        del held
 
     async def _on_given_up(self, held: HeldQueue) -> None:
         """The queue was released; its offset is saved."""
-        del held
 
     # -- names -------------------------------------------------------------------------------------
 
@@ -332,8 +325,7 @@ class GroupMember(Membership):
         state.locked = locked
         held = HeldQueue(queue, state)
         self._held[queue] = held
-        name = f"pull {self._name} {queue}"
-        held.task = asyncio.get_running_loop().create_task(self._pull_forever(held), name=name)
+        held.task = asyncio.create_task(self._pull_forever(held), name=f"pull {self._name} {queue}")
         return held
 
     async def _give_up(self, held: HeldQueue) -> None:
@@ -496,8 +488,6 @@ class GroupMember(Membership):
         await asyncio.sleep(pause_ms / 1000)
         return min(pause_ms * 2, self._base.pull_error_pause_ms)
 
-    # -- offsets -----------------------------------------------------------------------------------
-
     async def _persist_forever(self) -> None:
         while True:
             await asyncio.sleep(self._base.persist_offsets_ms / 1000)
@@ -505,8 +495,6 @@ class GroupMember(Membership):
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await event.wait()
-    except TimeoutError:
-        pass

@@ -1,8 +1,8 @@
-"""What consumers ask of brokers, one method each: messages, offsets, members, locks, redelivery.
+"""The requests of consumers to brokers: messages, offsets, members, locks, redelivery.
 
 Names of topics and groups are those on the wire. Every method finds the broker by the name in the
-queue, asks the nameserver once more if it does not know that name, and raises RemotingError,
-BrokerError or RouteNotFound when it cannot be done.
+queue, refreshes the route if the name is unknown, and raises RemotingError, BrokerError or
+RouteNotFound.
 """
 
 import asyncio
@@ -55,14 +55,14 @@ _ROUTE_TRIES, _ROUTE_PAUSE_S = 20, 0.1
 
 
 class PullStatus(Enum):
-    """What came of a pull."""
+    """The outcome of a pull."""
 
     FOUND = ResponseCode.SUCCESS
     NO_NEW = ResponseCode.PULL_NOT_FOUND
     NO_MATCH = ResponseCode.PULL_RETRY_IMMEDIATELY
-    """There are messages, but none that passes the filter; `next_offset` is behind them."""
+    """There are messages, but none matches the filter; `next_offset` is after them."""
     OFFSET_ILLEGAL = ResponseCode.PULL_OFFSET_MOVED
-    """There is nothing at that offset; `next_offset` is the nearest that makes sense."""
+    """The offset is out of range; `next_offset` is the nearest valid one."""
 
 
 _STATUSES = {int(status.value): status for status in PullStatus}
@@ -70,7 +70,7 @@ _STATUSES = {int(status.value): status for status in PullStatus}
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """The answer to a pull."""
+    """The messages of a pull, and where to continue (`next_offset`)."""
 
     status: PullStatus
     messages: list[ReceivedMessage]
@@ -82,17 +82,17 @@ class PullResult:
 
 @dataclass(frozen=True, slots=True)
 class PullLimits:
-    """How much a pull may bring, and how long the broker may hold it while there is nothing."""
+    """The limits of a pull, and how long the broker may park it while there is no message."""
 
     message_count: int = 32
     size_bytes: int = 256 * 1024
-    """Known to 5.x; 4.9 has limits of its own."""
+    """Supported by 5.x; 4.9 has its own limits."""
     suspend_ms: int = 15_000
     timeout_ms: int = 30_000
 
 
 class BrokerCalls:
-    """Requests in the name of one consumer group."""
+    """Requests of one consumer group."""
 
     def __init__(self, hub: Hub, group: str, settings: ClientSettings) -> None:
         self.hub = hub
@@ -101,7 +101,7 @@ class BrokerCalls:
         self._read_from: dict[Queue, int] = {}
         """Broker ids that brokers suggested for the next pull."""
         self._damages: dict[Queue, Damage] = {}
-        """The damage that was seen last, by queue."""
+        """The last damaged record, by queue."""
 
     # -- addresses ---------------------------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class BrokerCalls:
         commit_offset: int | None = None,
         leave_out_damaged: bool = True,
     ) -> PullResult:
-        """Messages of a queue from an offset on, as many as the broker likes to give.
+        """Messages of a queue from an offset on.
 
         The broker knows the subscription from heartbeats unless it is `inline`. `commit_offset`
         saves the group's progress on the way. Raises RecordError if the answer is damaged; a record
@@ -218,11 +218,11 @@ class BrokerCalls:
         )
 
     def _note_damage(self, queue: Queue, reading: Reading, next_offset: int) -> int:
-        """Remember, tell or forget a damage; gives where to read on. Raises RecordError."""
+        """Track a damaged record; returns where to continue. Raises RecordError."""
         known = self._damages.pop(queue, None)
         if reading.left_out:
             log.error(
-                "group %s, queue %s: %s; it came like that twice and is left out",
+                "group %s, queue %s: %s; it arrived damaged twice and is skipped",
                 self.group, queue, known,
             )  # fmt: skip
         if reading.damage is None:
@@ -324,7 +324,7 @@ class BrokerCalls:
         return found if found >= 0 else None
 
     async def commit(self, queue: Queue, queue_offset: int) -> None:
-        """Keep the group's offset in a queue."""
+        """Commit the group's offset in a queue."""
         header = offsets.UpdateConsumerOffsetRequest(
             consumer_group=self.group,
             topic=queue.topic,
@@ -420,7 +420,7 @@ class BrokerCalls:
         return {from_wire(each) for each in locked}
 
     async def unlock(self, broker_name: str, queues: Iterable[Queue]) -> None:
-        """Let others lock queues of one broker."""
+        """Unlock queues of one broker."""
         wanted = list(queues)
         body = UnlockBatchRequestBody(
             consumer_group=self.group,
@@ -448,7 +448,7 @@ class BrokerCalls:
     async def _request(
         self, queue: Queue, broker_id: int, address: str, command: Command, timeout_ms: int
     ) -> Command:
-        """Ask a broker of a queue; where it is gone, whoever the nameserver names instead."""
+        """Send a request; after a failed connection, to the address of a refreshed route."""
         try:
             return await self.hub.request(address, command, timeout_ms)
         except ConnectError:
@@ -459,5 +459,5 @@ class BrokerCalls:
             return await self.hub.request(found[0], command, timeout_ms)
 
     def forget(self, queue: Queue) -> None:
-        """The queue is not pulled any more, or not from where it was."""
+        """Forget the suggested broker of a queue."""
         self._read_from.pop(queue, None)

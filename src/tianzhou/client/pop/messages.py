@@ -1,11 +1,11 @@
-"""Messages that were popped, and how they are read from a broker's answer.
+"""Popped messages, and how they are decoded from a response.
 
-A popped message has a handle (POP_CK), by which it is acknowledged or kept for longer. It is made
-as the Java client makes it: of the target where the pop began in the message's queue, the times of
-the pop, and the message's own target. Messages that came back lie in a retry topic of their group;
-the broker shows them under the topic they were sent to, with the handle among their properties, or
-(popResponseReturnActualRetryTopic) under the retry topic's name. Programs see the topic that they
-subscribed to in either case.
+A popped message has a receipt handle (POP_CK), with which it is acknowledged or its invisible time
+changed. It is built as in the Java client: from the start offset of the pop in the message's queue,
+the times of the pop, and the message's own offset. Redelivered messages lie in a retry topic of the
+group; the broker returns them under their original topic, with the handle among their properties,
+or (popResponseReturnActualRetryTopic) under the retry topic. Programs see the subscribed topic in
+both cases.
 """
 
 import time
@@ -24,7 +24,7 @@ from tianzhou.protocol.records.record import body_crc, decode_records
 
 
 class PoppedMessage(ReceivedMessage):
-    """A message that is this consumer's until its invisible time is over."""
+    """A received message that is invisible to other consumers for its invisible time."""
 
     __slots__ = ("_expires_s", "_receipt", "_subscribed")
 
@@ -60,26 +60,26 @@ class PoppedMessage(ReceivedMessage):
 
     @property
     def handle(self) -> str:
-        """By which the message is acknowledged; another one after each change of its time."""
+        """The receipt handle, for acknowledgement; it changes with the invisible time."""
         return str(self._receipt)
 
     @property
     def receipt(self) -> Receipt:
-        """The handle, taken apart."""
+        """The decoded handle."""
         return self._receipt
 
     @property
     def visible_at(self) -> datetime:
-        """When others get the message unless it is acknowledged, by the broker's clock, in UTC."""
+        """When the invisible time ends, by the broker's clock (UTC)."""
         return time_of(self._receipt.pop_time_ms + self._receipt.invisible_time_ms)
 
     @property
     def is_expired(self) -> bool:
-        """Whether the invisible time is over, as far as can be told without the broker."""
+        """Whether the invisible time is over, by the local clock."""
         return time.monotonic() >= self._expires_s
 
     def renew(self, told: ChangeInvisibleTimeResponse) -> None:
-        """The broker has given the message another time, and with it another handle."""
+        """The broker has changed the invisible time, and with it the handle."""
         self._set_receipt(
             replace(
                 self._receipt,
@@ -93,15 +93,15 @@ class PoppedMessage(ReceivedMessage):
 
     @property
     def handle_offset(self) -> int:
-        """The queue offset that the handle is about."""
+        """The queue offset in the handle."""
         at = self._receipt.queue_offset
         return self.stored.queue_offset if at is None else at
 
 
 def sound_records(body: bytes) -> tuple[list[StoredMessage], list[StoredMessage]]:
-    """The records of an answer: those whose bodies are what was stored, and the others.
+    """The records of a response: those with a correct CRC, and the damaged ones.
 
-    Raises RecordError if they cannot be told apart.
+    Raises RecordError if the body cannot be decoded.
     """
     try:
         return decode_records(body, check_crc=True), []
@@ -124,7 +124,7 @@ def receipt_of(
     starts: dict[tuple[str, int], int],
     broker_name: str,
 ) -> Receipt:
-    """The handle of a message. Raises RecordError if the answer does not speak of its queue."""
+    """The receipt of a message. Raises RecordError if the response lacks its queue."""
     given = _receipt_in(stored)
     # Any other was in the message when it was sent, and belongs to the message it was made from.
     if given is not None and given.pop_time_ms == told.pop_time_ms:

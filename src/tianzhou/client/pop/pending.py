@@ -1,8 +1,8 @@
-"""Pops under way, and what becomes of messages that nobody waits for any more.
+"""Pending pops, and the release of messages whose receiver was cancelled.
 
-A pop cannot be called off: its messages are hidden from everybody else from the moment the broker
-answers. So a pop runs on when its receiver is cancelled, and when the consumer is being closed;
-whatever it brings then is given back, for others to have at once.
+A pop cannot be cancelled: its messages are invisible to other consumers once the broker responds.
+So a pop continues when its receiver is cancelled or the consumer is closed; its messages are then
+released, and others get them immediately.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ _Pop = asyncio.Task[list[PoppedMessage]]
 
 
 class PendingPops:
-    """The pops of one consumer."""
+    """The pending pops of one consumer."""
 
     def __init__(self, calls: PopCalls, name: str) -> None:
         self._calls = calls
         self._name = name
         self._pops: set[_Pop] = set()
         self._abandoned: set[_Pop] = set()
-        """Those whose receivers have gone."""
+        """Pops whose receivers were cancelled."""
         self._cleanups: set[asyncio.Task[None]] = set()
         self._closing = False
 
@@ -48,7 +48,7 @@ class PendingPops:
             raise
 
     async def close(self) -> None:
-        """Wait for what is under way; no pop takes longer than its time-out."""
+        """Wait for all pending pops; none takes longer than its time-out."""
         self._closing = True
         for tasks in (self._pops, self._cleanups):
             if tasks:
@@ -61,7 +61,7 @@ class PendingPops:
         if found and (self._closing or asyncio.current_task() in self._abandoned):
             await self._release(found)
             return []
-        # Brokers compare hashes of tags; what only has the same hash is nobody's in this group.
+        # Brokers compare hashes of tags; messages with another tag of the same hash are acked.
         unmatched = [each for each in found if not subscription.passes(each.stored)]
         if not unmatched:
             return found
@@ -73,22 +73,22 @@ class PendingPops:
             self._abandoned.add(pop)
             pop.add_done_callback(self._abandoned_ended)
         elif not pop.cancelled() and pop.exception() is None and pop.result():
-            # It has ended in the same turn of the loop in which its receiver was cancelled.
+            # It ended in the same loop iteration in which its receiver was cancelled.
             self._run(self._release(pop.result()))
 
     def _abandoned_ended(self, pop: _Pop) -> None:
         self._abandoned.discard(pop)
         if not pop.cancelled() and (error := pop.exception()) is not None:
-            log.info("group %s: a pop that nobody waited for failed: %s", self._name, error)
+            log.info("group %s: a pop without a receiver failed: %s", self._name, error)
 
     async def _release(self, messages: list[PoppedMessage]) -> None:
-        """Let others have messages at once; where that fails they come when their time is up."""
-        told = await asyncio.gather(
+        """Make messages visible; if that fails, their invisible time ends later."""
+        results = await asyncio.gather(
             *(self._calls.change_invisible(each, 0) for each in messages), return_exceptions=True
         )
-        done_count = sum(each is None for each in told)
+        done_count = sum(each is None for each in results)
         log.info(
-            "group %s: nobody waited for %d messages any more, %d are given back",
+            "group %s: %d messages had no receiver any more, %d are released",
             self._name, len(messages), done_count,
         )  # fmt: skip
 
@@ -96,7 +96,7 @@ class PendingPops:
         failures = [each for each in await self._calls.ack_many(unmatched) if each is not None]
         if failures:
             log.info(
-                "group %s: %d messages of other tags will come again: %s",
+                "group %s: %d messages of other tags will be delivered again: %s",
                 self._name, len(failures), failures[0],
             )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The simple consumer: it pops, and any number of them share a queue.
+"""The simple consumer: it pops messages, and any number of consumers share a queue.
 
     async with SimpleConsumer("billing", namesrv="localhost:9876") as consumer:
         await consumer.subscribe("orders", tags="paid")
@@ -6,9 +6,9 @@
             ...
             await consumer.ack(message)
 
-What is received is hidden from the others of the group for the invisible time. What is not
-acknowledged within it comes again, to any of them, with a higher `reconsume_times`. The broker
-keeps all offsets; no queue belongs to anybody, so nothing is divided and nothing handed over.
+Received messages are invisible to the rest of the group for the invisible time. Those that are not
+acknowledged in time are delivered again, to any consumer, with a higher `reconsume_times`. The
+broker keeps all offsets; queues are not assigned to consumers, so there is no rebalancing.
 
 Path of a message: `PollScheduler` names a target that may have messages -> `PendingPops` pops there
 through `PopCalls` -> `receive` returns it.
@@ -49,17 +49,17 @@ from tianzhou.remoting.connection import Connection
 log = logging.getLogger(__name__)
 
 _LISTEN_MS = 5_000
-"""Then the target is asked all the same: what a broker tells listeners is a hint, not a promise."""
+"""Then the target is polled all the same: a notification is only a hint."""
 _ROUTE_LOOK_S = 1.0
-"""How often a receiver looks whether a topic has a broker by now."""
+"""How often a receiver checks whether a topic has a broker."""
 
 _Errors = dict[Queue, TianzhouError]
 
 
 class SimpleConsumer(Membership):
-    """A consumer that pops. Settings are those of `SimpleSettings`, as keywords.
+    """A consumer that pops messages; keywords are the fields of `SimpleSettings`.
 
-    Brokers are told what Java's pop clients tell them: a consumer that is served passively.
+    It registers as Java's pop clients do: CONSUME_PASSIVELY.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class SimpleConsumer(Membership):
         self._on_subscriptions()
 
     async def close(self) -> None:
-        """Leave the group. Who waits in `receive` gets ClientClosed, and what is on its way to them
-        is given back to the broker. Messages that were received should be acknowledged before.
+        """Leave the group. Pending calls of `receive` raise ClientClosed, and messages that arrive
+        for them are released. Acknowledge received messages before.
         """
         if self._closing:
             await self._ended_event.wait()
@@ -137,9 +137,9 @@ class SimpleConsumer(Membership):
     # -- subscriptions -----------------------------------------------------------------------------
 
     async def subscribe(self, topic: str, *, tags: str = "*", sql: str | None = None) -> None:
-        """Receive the messages of a topic, too. Raises ConfigError, BrokerError.
+        """Subscribe to a topic. Raises ConfigError, BrokerError.
 
-        `tags` is `*`, or tags joined by `||`; `sql` is a condition over properties instead.
+        `tags` is `*`, or tags joined by `||`; `sql` is an SQL92 condition on properties instead.
         """
         subscription = self._add_subscription(topic, tags, sql)
         if self._hub is not None:
@@ -148,7 +148,7 @@ class SimpleConsumer(Membership):
             self._scheduler.renew(subscription.topic)
 
     async def unsubscribe(self, topic: str) -> None:
-        """Receive the messages of a topic no more."""
+        """Unsubscribe from a topic."""
         self._remove_subscription(topic)
         self._on_subscriptions()
 
@@ -177,12 +177,12 @@ class SimpleConsumer(Membership):
         invisible: float | timedelta | None = None,
         wait: float | timedelta | None = None,
     ) -> list[PoppedMessage]:
-        """The next messages, all of one topic and broker; an empty list if none came in time.
+        """The next messages, all of one topic and broker; an empty list after the time-out.
 
-        They are hidden from others for `invisible` (seconds, or a timedelta; else `invisible_ms`).
-        `wait` (else `wait_ms`) is how long to wait for the first one; 0 asks every broker once.
-        Raises ConfigError, ClientClosed, BrokerError if a broker refuses, and RemotingError if none
-        could be asked until the end.
+        They are invisible to others for `invisible` (seconds or a timedelta; default
+        `invisible_ms`). `wait` (default `wait_ms`) is how long to wait for the first one; 0 polls
+        every broker once. Raises ConfigError, ClientClosed, BrokerError for an error response, and
+        RemotingError if no broker responded.
         """
         limits = self._limits(max_count, invisible)
         wait_ms = self._settings.wait_ms if wait is None else duration_ms(wait)
@@ -215,7 +215,7 @@ class SimpleConsumer(Membership):
         for target in self._scheduler.targets:
             if messages := await self._try(target, limits, errors):
                 return messages
-        self._tell(errors)
+        self._raise_if_all_failed(errors)
         return []
 
     async def _receive_within(self, limits: PopLimits, wait_s: float) -> list[PoppedMessage]:
@@ -229,11 +229,11 @@ class SimpleConsumer(Membership):
             )
             if target is not None and (messages := await self._try(target, limits, errors)):
                 return messages
-        self._tell(errors)
+        self._raise_if_all_failed(errors)
         return []
 
     def _find_routes(self) -> bool:
-        """Whether every topic has a broker; the routes of others are asked for."""
+        """Whether every topic has a broker; missing routes are fetched."""
         hub = self._pops.hub
         missing = [each for each in self._subscriptions if not self._broker_names(hub, each)]
         for topic in missing:
@@ -243,9 +243,9 @@ class SimpleConsumer(Membership):
     async def _try(
         self, target: Queue, limits: PopLimits, errors: _Errors
     ) -> list[PoppedMessage] | None:
-        """What a target has; an error that may pass is noted. Raises those that will not."""
+        """Pop at a target; a retriable error is collected. Raises the others."""
         try:
-            messages = await self._ask(target, limits)
+            messages = await self._pop_at(target, limits)
         except TianzhouError as error:
             self._scheduler.on_failure(target)
             if not error.retriable:
@@ -258,14 +258,14 @@ class SimpleConsumer(Membership):
         errors.pop(target, None)
         return messages
 
-    def _tell(self, errors: _Errors) -> None:
-        """Raise the error of a target if there is no target without one."""
+    def _raise_if_all_failed(self, errors: _Errors) -> None:
+        """Raise an error if all targets failed."""
         _ = self._pops
         if errors and all(target in errors for target in self._scheduler.targets):
             raise next(iter(errors.values()))
 
-    async def _ask(self, target: Queue, limits: PopLimits) -> list[PoppedMessage]:
-        """Pop at a target, and let the scheduler know how it was."""
+    async def _pop_at(self, target: Queue, limits: PopLimits) -> list[PoppedMessage]:
+        """Pop at a target and report the result to the scheduler."""
         pending, subscription = self._pending, self._subscriptions.get(target.topic)
         messages = await pending.pop(target, subscription, limits) if subscription else []
         if messages:
@@ -280,17 +280,17 @@ class SimpleConsumer(Membership):
             target, subscription, _LISTEN_MS
         )
 
-    # -- what becomes of them ----------------------------------------------------------------------
+    # -- acknowledgement ---------------------------------------------------------------------------
 
     async def ack(self, message: PoppedMessage) -> None:
-        """The message is done and does not come again; saying so twice does no harm.
+        """Acknowledge a message: it is not delivered again. Idempotent.
 
         Raises HandleExpired if its invisible time is over, RemotingError, BrokerError.
         """
         await self._pops.ack(message)
 
     async def ack_many(self, messages: Iterable[PoppedMessage]) -> None:
-        """The messages are done. Each broker gets one request, if it knows such (RocketMQ 5.1).
+        """Acknowledge messages, in one request per broker if it supports that (RocketMQ 5.1).
 
         Raises AckManyError if some could not be acknowledged; the others are.
         """
@@ -305,10 +305,10 @@ class SimpleConsumer(Membership):
             ) from failures[0]
 
     async def change_invisible(self, message: PoppedMessage, duration: float | timedelta) -> str:
-        """The message shall come again so long after now (seconds, or a timedelta), not as said.
+        """Set the invisible time of a message, from now on (seconds or a timedelta).
 
-        0 gives it back at once. The message keeps the new handle, which is returned; the old one is
-        worth nothing any more. Raises HandleExpired, ConfigError, RemotingError, BrokerError.
+        0 makes it visible immediately. Returns the new handle, which the message keeps; the old one
+        is invalid. Raises HandleExpired, ConfigError, RemotingError, BrokerError.
         """
         invisible_ms = duration_ms(duration)
         if invisible_ms < 0:
@@ -319,9 +319,9 @@ class SimpleConsumer(Membership):
     # -- a stream ----------------------------------------------------------------------------------
 
     async def __aiter__(self) -> AsyncGenerator[PoppedMessage]:
-        """The messages one by one; each is acknowledged when the next one is asked for.
+        """The messages one by one; asking for the next one acknowledges the one before.
 
-        A loop that is left keeps its last message open, and it comes again. The end is `close`.
+        A loop that is left does not acknowledge its last message. `close` ends the stream.
         """
         while not self._closing:
             for message in await self._receive_for_stream():
@@ -339,18 +339,18 @@ class SimpleConsumer(Membership):
         except TianzhouError as error:
             if not error.retriable:
                 raise
-            return []  # `receive` has logged it, and taken its time
+            return []  # `receive` has logged it and waited
 
     async def _end_observation(self, message: PoppedMessage) -> None:
         try:
             await self.ack(message)
         except HandleExpired as error:
-            self._warn(("expired", message.topic), f"it took too long: {error}")
+            self._warn(("expired", message.topic), f"acknowledged too late: {error}")
 
     # -- for the hub -------------------------------------------------------------------------------
 
     def on_request(self, connection: Connection, request: Command) -> Reply:
-        """Answer a broker; that others join or leave the group matters to nobody here."""
+        """Handle a request of a broker; changes of the group do not matter here."""
         if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             return None
         return super().on_request(connection, request)

@@ -20,7 +20,7 @@ P = TypeVar("P", bound=producer.Producer)
 
 
 class BlockingProducer(BlockingClient[P]):
-    """What all producers can do."""
+    """The methods of both producers."""
 
     @property
     def settings(self) -> ProducerSettings:
@@ -61,7 +61,12 @@ class BlockingProducer(BlockingClient[P]):
         timeout_ms: int | None = None,
         **options: Unpack[MessageOptions],
     ) -> SendResult:
-        """Send a message and wait until the broker has it; see the asynchronous producer."""
+        """Send a message and wait until the broker has stored it.
+
+        Give a `Message`, or a topic and a body with the fields of `Message` as keywords. `queue` or
+        `select` choose the queue; such a send is not retried on another one. Raises MessageRefused,
+        RouteNotFound, BrokerError, SendError and SendTimeout.
+        """
         ready = producer.message_of(message, body, options)
         return self._run(
             self._here().send(ready, queue=queue, select=select, timeout_ms=timeout_ms)
@@ -70,7 +75,7 @@ class BlockingProducer(BlockingClient[P]):
     def send_ordered(
         self, message: Message, /, *, select: Selector = by_shard, timeout_ms: int | None = None
     ) -> SendResult:
-        """Send a message to the queue of its shard, once."""
+        """Send a message to the queue of its shard, without retries."""
         return self._run(self._here().send_ordered(message, select=select, timeout_ms=timeout_ms))
 
     def submit(
@@ -83,9 +88,10 @@ class BlockingProducer(BlockingClient[P]):
         on_done: OnDone | None = None,
         timeout_ms: int | None = None,
     ) -> Future[SendResult]:
-        """Put a message on its way; waits only while too much is on its way already.
+        """Send a message without waiting for the response; the future gives the result.
 
-        `on_done` is called on the client's thread and must not block.
+        Waits only while too many messages are in flight, or for the route. `on_done` is called on
+        the loop thread and must not block.
         """
         client = self._here()
         result: Future[SendResult] = Future()
@@ -109,7 +115,7 @@ class BlockingProducer(BlockingClient[P]):
         select: Selector | None = None,
         timeout_ms: int | None = None,
     ) -> None:
-        """Send a message without asking what became of it."""
+        """Send a message without a response: the broker does not confirm that it is stored."""
         self._run(self._here().oneway(message, queue=queue, select=select, timeout_ms=timeout_ms))
 
     def send_many(
@@ -121,7 +127,7 @@ class BlockingProducer(BlockingClient[P]):
         select: Selector | None = None,
         timeout_ms: int | None = None,
     ) -> list[SendResult]:
-        """Send messages in as few requests as their sizes allow; results in their order."""
+        """Send messages in as few requests as their sizes allow; results are in the same order."""
         return self._run(
             self._here().send_many(messages, queue=queue, select=select, timeout_ms=timeout_ms)
         )
@@ -135,7 +141,7 @@ class BlockingProducer(BlockingClient[P]):
         select: Selector | None = None,
         timeout_ms: int | None = None,
     ) -> ReceivedMessage:
-        """Send a request and wait for the reply of whoever consumes it."""
+        """Send a request and wait for the reply of its consumer. Raises ReplyTimeout."""
         return self._run(
             self._here().request(message, queue=queue, select=select, timeout_ms=timeout_ms)
         )
@@ -149,11 +155,11 @@ class BlockingProducer(BlockingClient[P]):
         timeout_ms: int | None = None,
         **options: Unpack[MessageOptions],
     ) -> SendResult | None:
-        """Answer a request that was consumed."""
+        """Reply to a request that was consumed; None if its sender stopped waiting."""
         return self._run(self._here().reply(to, body, timeout_ms=timeout_ms, **options))
 
     def recall(self, topic: str, recall_handle: str) -> str:
-        """Take back a message that waits for its time; returns its id."""
+        """Cancel a delayed message before its delivery; returns its id."""
         return self._run(self._here().recall(topic, recall_handle))
 
     def queues(self, topic: str) -> tuple[Queue, ...]:
@@ -162,7 +168,10 @@ class BlockingProducer(BlockingClient[P]):
 
 
 class Producer(BlockingProducer[producer.Producer]):
-    """Sends messages. Make it, start it (or `with`), close it; from any thread."""
+    """Sends messages; use it as `with Producer(group, namesrv=...)`, from any thread.
+
+    Keywords are the fields of `ProducerSettings`.
+    """
 
     def __init__(
         self,
@@ -192,14 +201,14 @@ class TransactionProducer(BlockingProducer[transaction.TransactionProducer]):
     def send_in_transaction(
         self, message: Message, /, *, timeout_ms: int | None = None
     ) -> TransactionResult:
-        """Send a half message, let the listener do the local work, tell the broker how it went."""
+        """Send a half message, call the listener's `execute`, then commit or roll back."""
         return self._run(self._here().send_in_transaction(message, timeout_ms=timeout_ms))
 
     @contextmanager
     def transaction(
         self, message: Message, /, *, timeout_ms: int | None = None
     ) -> Generator[Transaction]:
-        """Local work as a block: its end commits the message, an exception rolls it back."""
+        """The local work as a `with` block: its end commits, an exception rolls back."""
         block = self._here().transaction(message, timeout_ms=timeout_ms)
         begun = self._run(block.__aenter__())
         try:

@@ -18,7 +18,7 @@ from tianzhou.protocol.bodies.clients import ConsumerRunningInfo
 
 
 class LitePullConsumer(BlockingClient[pull.LitePullConsumer]):
-    """A consumer that is asked for messages."""
+    """A consumer whose messages are fetched by `poll`; keywords are those of `LitePullSettings`."""
 
     def __init__(
         self,
@@ -40,15 +40,15 @@ class LitePullConsumer(BlockingClient[pull.LitePullConsumer]):
         return self._here().client_id
 
     def running_info(self) -> ConsumerRunningInfo:
-        """What this consumer is doing, as `mqadmin consumerStatus` shows it."""
+        """The state of this consumer, as `mqadmin consumerStatus` shows it."""
         return self._run(call_on_loop(pull.LitePullConsumer.running_info, self._here()))
 
     def subscribe(self, topic: str, *, tags: str = "*", sql: str | None = None) -> None:
-        """Consume a topic together with the group."""
+        """Consume a topic, sharing its queues with the group."""
         self._run(self._here().subscribe(topic, tags=tags, sql=sql))
 
     def unsubscribe(self, topic: str) -> None:
-        """Consume a topic no more."""
+        """Stop consuming a topic."""
         self._run(self._here().unsubscribe(topic))
 
     def queues(self, topic: str) -> list[Queue]:
@@ -60,15 +60,15 @@ class LitePullConsumer(BlockingClient[pull.LitePullConsumer]):
         self._run(self._here().assign(queues, tags=tags, sql=sql))
 
     def poll(self, timeout_ms: int | None = None) -> list[ReceivedMessage]:
-        """The next messages, all of one queue; an empty list if none came in time."""
+        """The next messages, all of one queue; an empty list after the time-out."""
         return self._run(self._here().poll(timeout_ms))
 
     def commit(self, offsets: dict[Queue, int] | None = None) -> None:
-        """Save the offsets of what was polled, or these."""
+        """Save the offsets of polled messages, or `offsets`."""
         self._run(self._here().commit(offsets))
 
     def commit_later(self, offsets: dict[Queue, int] | None = None) -> Future[None]:
-        """Commit in the background; the future tells how it went, and a failure is logged."""
+        """Commit in the background; returns a future. A failure is logged, too."""
         client = self._here()
         result: Future[None] = Future()
         result.set_running_or_notify_cancel()  # from here on it cannot be cancelled
@@ -81,42 +81,45 @@ class LitePullConsumer(BlockingClient[pull.LitePullConsumer]):
         return result
 
     def committed(self, queue: Queue) -> int | None:
-        """The offset that is saved for the group."""
+        """The committed offset of the group, None if there is none."""
         return self._run(self._here().committed(queue))
 
     def position(self, queue: Queue) -> int | None:
-        """The offset of the next message that `poll` gives."""
+        """The offset of the next message of `poll`, None if the queue is not assigned."""
         return self._here().position(queue)
 
     def seek(self, queue: Queue, queue_offset: int) -> None:
-        """Go on at another offset."""
+        """Continue at another offset. Raises ConfigError if it is out of range."""
         self._run(self._here().seek(queue, queue_offset))
 
     def seek_to_begin(self, queue: Queue) -> None:
-        """Go on with the lowest message."""
+        """Continue at the lowest offset."""
         self._run(self._here().seek_to_begin(queue))
 
     def seek_to_end(self, queue: Queue) -> None:
-        """Go on with the next message to come."""
+        """Continue at the end, with the next new message."""
         self._run(self._here().seek_to_end(queue))
 
     def offset_for_timestamp(self, queue: Queue, moment: datetime) -> int:
-        """The offset of the first message stored at that time or later."""
+        """The offset of the first message stored at a time or later."""
         return self._run(self._here().offset_for_timestamp(queue, moment))
 
     def pause(self, queues: Iterable[Queue]) -> None:
-        """Hand out nothing of these queues until `resume`."""
+        """Return no messages of these queues until `resume`."""
         wanted = tuple(queues)
         self._run(call_on_loop(lambda client: client.pause(wanted), self._here()))
 
     def resume(self, queues: Iterable[Queue]) -> None:
-        """Hand out messages of these queues again."""
+        """Return messages of these queues again."""
         wanted = tuple(queues)
         self._run(call_on_loop(lambda client: client.resume(wanted), self._here()))
 
 
 class SimpleConsumer(BlockingClient[simple.SimpleConsumer]):
-    """A consumer that pops; `for message in consumer` gives the messages one by one."""
+    """A consumer that pops messages; `for message in consumer` yields them one by one.
+
+    Keywords are the fields of `SimpleSettings`.
+    """
 
     def __init__(
         self,
@@ -141,16 +144,16 @@ class SimpleConsumer(BlockingClient[simple.SimpleConsumer]):
         return self._here().client_id
 
     def running_info(self) -> ConsumerRunningInfo:
-        """What this consumer is doing, as `mqadmin consumerStatus` shows it."""
+        """The state of this consumer, as `mqadmin consumerStatus` shows it."""
         return self._run(call_on_loop(simple.SimpleConsumer.running_info, self._here()))
 
     def subscribe(self, topic: str, *, tags: str = "*", sql: str | None = None) -> None:
-        """Receive the messages of a topic, too."""
+        """Subscribe to a topic."""
         self._run(self._here().subscribe(topic, tags=tags, sql=sql))
         self._subscribed[topic] = (tags, sql)
 
     def unsubscribe(self, topic: str) -> None:
-        """Receive the messages of a topic no more."""
+        """Unsubscribe from a topic."""
         self._run(self._here().unsubscribe(topic))
         self._subscribed.pop(topic, None)
 
@@ -161,23 +164,23 @@ class SimpleConsumer(BlockingClient[simple.SimpleConsumer]):
         invisible: float | timedelta | None = None,
         wait: float | timedelta | None = None,
     ) -> list[PoppedMessage]:
-        """The next messages, hidden from others for a while; an empty list if none came in time."""
+        """The next messages, invisible to others for a while; an empty list after the time-out."""
         return self._run(self._here().receive(max_count, invisible=invisible, wait=wait))
 
     def ack(self, message: PoppedMessage) -> None:
-        """The message is done and does not come again."""
+        """Acknowledge a message: it is not delivered again."""
         self._run(self._here().ack(message))
 
     def ack_many(self, messages: Iterable[PoppedMessage]) -> None:
-        """The messages are done, in one request for each broker."""
+        """Acknowledge messages, in one request for each broker."""
         self._run(self._here().ack_many(messages))
 
     def change_invisible(self, message: PoppedMessage, duration: float | timedelta) -> str:
-        """The message shall come again so long after now; returns its new handle."""
+        """Set the invisible time of a message, from now on; returns its new handle."""
         return self._run(self._here().change_invisible(message, duration))
 
     def __iter__(self) -> Iterator[PoppedMessage]:
-        """The messages one by one; each is acknowledged when the next one is asked for."""
+        """The messages one by one; asking for the next one acknowledges the one before."""
         stream = aiter(self._here())
         try:
             while (message := self._run(next_or_none(stream))) is not None:
@@ -187,7 +190,7 @@ class SimpleConsumer(BlockingClient[simple.SimpleConsumer]):
 
 
 class QueueReader(BlockingClient[pull.QueueReader]):
-    """Reads messages by queue and offset, and tells offsets."""
+    """Reads messages and offsets by queue; it does not join the group."""
 
     def __init__(
         self,
@@ -213,7 +216,7 @@ class QueueReader(BlockingClient[pull.QueueReader]):
         wait_ms: int = 0,
         timeout_ms: int = 10_000,
     ) -> PullResult:
-        """Messages from an offset on."""
+        """Messages from an offset on; continue at `next_offset` of the result."""
         work = self._here().pull(
             queue,
             queue_offset,
@@ -234,7 +237,7 @@ class QueueReader(BlockingClient[pull.QueueReader]):
         return self._run(self._here().max_offset(queue))
 
     def search_offset(self, queue: Queue, moment: datetime) -> int:
-        """The offset of the first message stored at that time or later."""
+        """The offset of the first message stored at a time or later."""
         return self._run(self._here().search_offset(queue, moment))
 
     def earliest_store_time(self, queue: Queue) -> datetime:
@@ -242,9 +245,9 @@ class QueueReader(BlockingClient[pull.QueueReader]):
         return self._run(self._here().earliest_store_time(queue))
 
     def committed(self, queue: Queue) -> int | None:
-        """How far the group is in a queue."""
+        """The committed offset of the group, None if there is none."""
         return self._run(self._here().committed(queue))
 
     def commit(self, queue: Queue, queue_offset: int) -> None:
-        """Save how far the group is in a queue."""
+        """Commit the offset of the group in a queue."""
         self._run(self._here().commit(queue, queue_offset))

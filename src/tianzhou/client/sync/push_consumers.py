@@ -19,9 +19,10 @@ B = TypeVar("B", bound=BatchHandler)
 
 
 class PushConsumer(BlockingClient[push.PushConsumer]):
-    """Calls handlers: functions in threads, coroutine functions on the client's own loop.
+    """Calls handlers: functions in threads, coroutine functions on the loop thread.
 
-    Without handlers, `for message in consumer` gives the messages.
+    Without handlers, `for message in consumer` yields the messages. Keywords are the fields of
+    `PushSettings`.
     """
 
     _kind: ClassVar[type[push.PushConsumer]] = push.PushConsumer
@@ -40,7 +41,7 @@ class PushConsumer(BlockingClient[push.PushConsumer]):
         super().__init__(make)
 
     def handler(self, topic: str, *, tags: str = "*", sql: str | None = None) -> Callable[[H], H]:
-        """Decorate a function that gets the messages of a topic one by one."""
+        """Decorator: subscribe a function to a topic; it is called with one message."""
 
         def register(call: H) -> H:
             self.subscribe(topic, call, tags=tags, sql=sql)
@@ -51,7 +52,7 @@ class PushConsumer(BlockingClient[push.PushConsumer]):
     def batch_handler(
         self, topic: str, *, size: int | None = None, tags: str = "*", sql: str | None = None
     ) -> Callable[[B], B]:
-        """Decorate a function that gets lists of messages, of at most `size`."""
+        """Decorator: subscribe a function; it is called with a list of at most `size` messages."""
 
         def register(call: B) -> B:
             self.subscribe_batches(topic, call, size=size, tags=tags, sql=sql)
@@ -62,7 +63,10 @@ class PushConsumer(BlockingClient[push.PushConsumer]):
     def subscribe(
         self, topic: str, handler: Handler | None = None, *, tags: str = "*", sql: str | None = None
     ) -> None:
-        """Consume a topic; see the asynchronous consumer."""
+        """Consume a topic; may be called while running. Raises ConfigError.
+
+        `tags` is `*`, or tags joined by `||`; `sql` is an SQL92 condition on properties instead.
+        """
         self._apply(lambda client: client.subscribe(topic, handler, tags=tags, sql=sql))
 
     def subscribe_batches(
@@ -80,24 +84,24 @@ class PushConsumer(BlockingClient[push.PushConsumer]):
         )
 
     def unsubscribe(self, topic: str) -> None:
-        """Consume a topic no more."""
+        """Stop consuming a topic and release its queues."""
         self._apply(lambda client: client.unsubscribe(topic))
 
     def _apply(self, change: Callable[[push.PushConsumer], None]) -> None:
         client = self._here()
         self._run(call_on_loop(change, client))
-        self._subscribed.append(change)  # a forked child does the same
+        self._subscribed.append(change)  # repeated in a forked child
 
     def suspend(self) -> None:
-        """Pull nothing more until `resume`."""
+        """Stop pulling until `resume`; pulled messages are still handled."""
         self._run(call_on_loop(push.PushConsumer.suspend, self._here()))
 
     def resume(self) -> None:
-        """Pull again."""
+        """Continue pulling."""
         self._run(call_on_loop(push.PushConsumer.resume, self._here()))
 
     def wait_closed(self, timeout_s: float | None = None) -> bool:
-        """Wait until somebody closes the consumer; False if nobody did in time."""
+        """Wait until the consumer is closed; False after the time-out."""
 
         async def wait() -> bool:
             try:
@@ -120,25 +124,25 @@ class PushConsumer(BlockingClient[push.PushConsumer]):
         return self._here().client_id
 
     def running_info(self) -> ConsumerRunningInfo:
-        """What this consumer is doing, as `mqadmin consumerStatus` shows it."""
+        """The state of this consumer, as `mqadmin consumerStatus` shows it."""
         return self._run(call_on_loop(push.PushConsumer.running_info, self._here()))
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        """The messages; one is done when the next is asked for."""
+        """The messages; asking for the next one acknowledges the one before."""
         while (message := self.next_message()) is not None:
             yield message
             self.ack(message)
 
     def next_message(self) -> ReceivedMessage | None:
-        """The next message, open until `ack` or `retry`; None once the consumer is closed."""
+        """The next message, to be ended by `ack` or `retry`; None once the consumer is closed."""
         return self._run(self._here().next_message())
 
     def ack(self, message: ReceivedMessage) -> None:
-        """The message is done."""
+        """Acknowledge a message."""
         self._run(self._here().ack(message))
 
     def retry(self, message: ReceivedMessage, delay_level: int = 0) -> None:
-        """The message shall come again."""
+        """Have a message delivered again; see `Later` for the delay level."""
         self._run(self._here().retry(message, delay_level))
 
 

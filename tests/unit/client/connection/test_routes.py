@@ -122,5 +122,5 @@ def test_static_topics_are_refused_with_the_reason() -> None:
         route_of("t", data)
     text = str(refused.value)
     assert "topic t: it is a static topic" in text
-    assert "this client does not know mappings" in text
+    assert "this client does not support mappings" in text
     assert not refused.value.retriable

@@ -199,7 +199,7 @@ async def test_a_pop_that_fails_with_nobody_there_is_only_logged(
     await asyncio.gather(receiver, return_exceptions=True)
     broker.answer.set_exception(TianzhouError("no"))
     await pending.close()
-    await eventually(lambda: "nobody waited for failed: no" in caplog.text, "a line in the log")
+    await eventually(lambda: "without a receiver failed: no" in caplog.text, "a line in the log")
 
 
 async def test_messages_of_another_tag_with_the_same_hash_are_acknowledged() -> None:
