@@ -3,7 +3,7 @@
     orders            in namespace shop  ->  shop%orders
     %RETRY%billing    in namespace shop  ->  %RETRY%shop%billing
 
-Reserved names belong to everybody and stay as they are. A name that carries the namespace already
+Reserved names have no namespace. A name that carries the namespace already
 is left alone, so wrapping twice does no harm.
 """
 

@@ -51,7 +51,7 @@ class ClientOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """Settings of every client: how to reach a cluster, and as whom."""
+    """Settings of every client: addresses, identity, security, intervals."""
 
     # -- addresses ---------------------------------------------------------------------------------
     namesrv: str = ""  # "host:port;host:port"; empty: the environment variable NAMESRV_ADDR

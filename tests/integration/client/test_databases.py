@@ -402,7 +402,7 @@ def test_redis_as_cache_answers_for_all_processes_and_may_be_away(
     assert not other.run(message(), lambda _: None)
     away = redis.Redis(port=1, retry=Retry(NoBackoff(), 0))
     assert not Once("clerks", begin, cache=RedisTokens(away)).run(message(), lambda _: None)
-    assert "Redis cannot be asked" in caplog.text
+    assert "Redis read failed" in caplog.text
 
 
 # -- the outbox ------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ class Hub:
     """Connections, routes and heartbeats of the clients of one cluster."""
 
     def __init__(self, settings: ClientSettings, on_stopped: "Callable[[Hub], None]") -> None:
-        """Use `shared_hubs.acquire`, which is told when the hub stops. Raises ConfigError."""
+        """Use `shared_hubs.acquire`. The last release calls `on_stopped`. Raises ConfigError."""
         self._on_stopped = on_stopped
         self.settings = settings
         self.client_id = new_client_id(settings)
@@ -326,9 +326,9 @@ class Hub:
             client_id=self.client_id,
             producers=self._producer_data(),
             consumers=[
-                told
-                for told in (member.heartbeat() for member in self._consumers.values())
-                if isinstance(told, ConsumerData)
+                entry
+                for entry in (member.heartbeat() for member in self._consumers.values())
+                if isinstance(entry, ConsumerData)
             ],
         )
         if not data.producers and not data.consumers:

@@ -1,4 +1,4 @@
-"""How far a consumer is in each queue: in memory, and where it is kept.
+"""The offsets of a consumer: in memory, and where they are saved.
 
 A group that shares its queues keeps its offsets at the brokers (`RemoteOffsets`). A broadcasting
 consumer has every queue to itself and keeps them in a file (`LocalOffsets`), in the place and form
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 FILE_NAME = "offsets.json"
 _PATIENCE_S = 3.0
-"""A request that saves an offset is waited for so long before the next is sent all the same."""
+"""After this time without a response the next commit is sent all the same."""
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class Offsets:
             self._table[queue] = queue_offset
 
     def forget(self, queue: Queue) -> None:
-        """The queue is somebody else's now."""
+        """The queue was released."""
         self._table.pop(queue, None)
 
     def of_topic(self, topic: str) -> dict[Queue, int]:
@@ -65,11 +65,11 @@ class OffsetStore(Protocol):
     def of_topic(self, topic: str) -> dict[Queue, int]: ...
 
     async def load(self, queue: Queue) -> int | None:
-        """The offset kept, None if there is none. Raises TianzhouError if nobody can tell."""
+        """The saved offset, None if there is none. Raises TianzhouError on failure."""
         ...
 
     async def persist(self, queues: Iterable[Queue]) -> None:
-        """Keep the offsets of these queues; what fails is logged and tried the next time."""
+        """Save the offsets of these queues; a failure is logged and retried next time."""
         ...
 
 
@@ -81,7 +81,7 @@ class SerializedCommits:
 
     Apache's brokers serve requests in many threads: of two that are under way at the same time, the
     older may count last and set a group back. So the next waits for the answer to the one before,
-    also where nobody waits for that any more because the consumer stops.
+    also if its caller was cancelled because the consumer stops.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class SerializedCommits:
         if self._under_way.get(queue) is request:
             del self._under_way[queue]
         if not request.cancelled():
-            request.exception()  # whoever waited for it may be gone
+            request.exception()  # marked as retrieved; its caller may have been cancelled
 
 
 class RemoteOffsets(Offsets):

@@ -16,8 +16,8 @@ the database answers for the duplicates that come soon, which is most of them.
     row is there       -> nothing to do, and the cache learns it
     row is new         -> the work, the commit, then the cache learns it
 
-The cache is told only after the commit: a token that it knew too early would lose the message if
-the commit failed. For work without a database there is `RedisOnce`, which can promise less.
+The cache is updated after the commit: a token cached too early would lose the message if the
+commit failed. For work without a database there is `RedisOnce`, which can promise less.
 """
 
 import logging
@@ -98,14 +98,14 @@ class RedisTokens:
         try:
             return bool(self._client.exists(self._prefix + token))
         except Exception as e:  # noqa: BLE001 - whatever is wrong with a cache, the database knows
-            log.warning("cache of tokens: Redis cannot be asked: %s", e)
+            log.warning("cache of tokens: Redis read failed: %s", e)
             return False
 
     def add(self, token: str) -> None:
         try:
             self._client.set(self._prefix + token, b"1", px=self._keep_ms)
         except Exception as e:  # noqa: BLE001 - as above
-            log.warning("cache of tokens: Redis cannot be told: %s", e)
+            log.warning("cache of tokens: Redis write failed: %s", e)
 
 
 # -- the table -------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ def transaction(begin: Callable[[], AbstractContextManager[C]]) -> Generator[C]:
     """One transaction of a program's `begin`, committed at its end, rolled back on an exception.
 
     A connection of sqlite3 or psycopg2 may be its own context manager, again and again. It has one
-    transaction then, whoever uses it: a commit of one thread would commit the half of another's
+    transaction then, for all its users: a commit of one thread would commit the half of another's
     work. So it is lent to one thread at a time, and not at all while a transaction is open that was
     begun elsewhere: ConfigError. (Connections of psycopg end with their block.)
     """
@@ -122,8 +122,8 @@ def transaction(begin: Callable[[], AbstractContextManager[C]]) -> Generator[C]:
     with _exclusive(scope):
         if _is_in_transaction(scope):
             raise ConfigError(
-                "the connection is in a transaction that somebody else began; give one that nobody "
-                "else uses, or one for each transaction"
+                "the connection is in a transaction that was begun elsewhere; use a separate "
+                "connection, or one for each transaction"
             )
         with scope as connection:
             _refuse_autocommit(connection)

@@ -1,4 +1,4 @@
-"""Membership of a consumer group: its names, its subscriptions, its heartbeats, its start.
+"""Membership of a consumer group: names, subscriptions, heartbeats, start.
 
 Every consumer that joins a group is built on this: those that divide the queues among themselves
 and pull (`group`), and those that share them and pop (`simple`). What brokers have heard of a
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class Membership(Lifetime):
-    """What all members of consumer groups share; see the module."""
+    """The base of all consumers that join a group; see the module."""
 
     consume_type = "CONSUME_PASSIVELY"
 
@@ -62,7 +62,7 @@ class Membership(Lifetime):
     # -- what the kinds of consumers add -----------------------------------------------------------
 
     def _prepare(self, hub: Hub) -> None:
-        """Get ready, before anybody hears of the member. Raises ConfigError."""
+        """Prepare, before the first heartbeat. Raises ConfigError."""
         del hub
 
     def _begin(self) -> None:
@@ -80,7 +80,7 @@ class Membership(Lifetime):
 
     @property
     def client_id(self) -> str:
-        """The id under which brokers know this consumer. Raises ClientClosed before the start."""
+        """The client id of this consumer. Raises ClientClosed before the start."""
         return self._calls.hub.client_id
 
     def _wire_topic(self, topic: str) -> str:
@@ -163,7 +163,7 @@ class Membership(Lifetime):
             self._run(self._announce(None), "announce")
 
     async def _announce(self, topic: str | None) -> None:
-        """Tell the brokers that the subscriptions have changed, then act on it."""
+        """Send the changed subscriptions to the brokers, then apply them."""
         hub = self._calls.hub
         if topic is not None:
             await hub.routes.refresh([topic])
@@ -171,15 +171,15 @@ class Membership(Lifetime):
         self._on_subscriptions()
 
     async def _send_heartbeat(self) -> list[HeartbeatFailure]:
-        told = dict(self._subscriptions)
+        sent = dict(self._subscriptions)
         failures = await self._calls.hub.heartbeat()
-        self._announced = told
+        self._announced = sent
         return failures
 
     # -- for the hub -------------------------------------------------------------------------------
 
     def heartbeat(self) -> ConsumerData:
-        """What brokers are told about this member."""
+        """The entry of this member in the heartbeat."""
         start = self._start_from
         where = "TIMESTAMP" if isinstance(start, datetime) else f"{start.upper()}_OFFSET"
         return ConsumerData(
@@ -201,14 +201,14 @@ class Membership(Lifetime):
             self._on_subscriptions()
 
     def on_request(self, connection: Connection, request: Command) -> Reply:
-        """Answer a broker."""
+        """Handle a request of a broker."""
         del connection
         if request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
             return success(bodies.encode(self.running_info()))
         return error_responses.not_supported(request)
 
     def running_info(self) -> ConsumerRunningInfo:
-        """What this consumer is doing, as `mqadmin consumerStatus` shows it."""
+        """The state of this consumer, as `mqadmin consumerStatus` shows it."""
         return ConsumerRunningInfo(
             properties=self._info_properties(),
             subscriptions=[each.to_wire() for each in self._subscriptions.values()],

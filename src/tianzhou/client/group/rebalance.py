@@ -111,7 +111,7 @@ def _java_name(queue: Queue) -> str:
 
 
 def by_config(queues_of_this_client: Iterable[Queue]) -> Allocate:
-    """Always these queues, whoever else is there: dividing them up is the operator's business.
+    """Always these queues, independent of other members: the operator divides them.
 
     Queues that do not exist are left out. Of a topic that is not mentioned this client gets none.
     """

@@ -125,7 +125,7 @@ def check_places(
 def unwrapped(found: list[StoredMessage], unpacked_bytes_max: int) -> list[StoredMessage]:
     """The same with every batch that lies in one record taken apart.
 
-    What cannot be taken apart stays as it is: the handler sees it, and it blocks nobody.
+    A batch that cannot be decoded stays as it is: the handler gets it, and the queue goes on.
     """
     if not any(each.sys_flag & _WRAPPED == _WRAPPED for each in found):
         return found

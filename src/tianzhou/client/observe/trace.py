@@ -130,7 +130,7 @@ def transaction_ended(
     now_ms: int,
     region_id: str = DEFAULT_REGION,
 ) -> TraceEntry:
-    """The end of a transaction was told to the broker; `state` is Java's name of it."""
+    """A transaction was committed or rolled back; `state` is Java's name."""
     return _entry(
         (
             "EndTransaction", now_ms, region_id, group, topic, msg_id, tags, keys, store_host,
@@ -307,7 +307,7 @@ class Tracer:
             self._wanted.set()
 
     def begin(self, messages: Sequence[ReceivedMessage]) -> "Handling":
-        """A program begins with messages; the result is told when it has ended with them."""
+        """Handling of messages begins; call `end` of the result when it has ended."""
         request_id = unique_ids.next()
         self.add(
             *consuming(messages, group=self.plain_group, request_id=request_id, now_ms=wall_ms())

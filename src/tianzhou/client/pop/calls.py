@@ -1,8 +1,8 @@
-"""What consumers that pop ask of brokers: messages, whether there are any, what becomes of them.
+"""The requests of consumers that pop: messages, notifications, acknowledgements.
 
-A pop never waits. Waiting is done by NOTIFICATION, which takes nothing: a pop that waits cannot be
-called off, and what it finds after its program has gone would be hidden from everybody for the
-invisible time. Names of topics and groups are those on the wire.
+A pop never waits; NOTIFICATION does, which takes no messages: a parked pop cannot be cancelled, and
+messages that it finds after its program has ended would be invisible for the invisible time. Names
+of topics and groups are those on the wire.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 ANY_QUEUE = -1
 POP_COUNT_MAX = 32
-"""Brokers refuse to give more at a time."""
+"""Brokers refuse a higher number."""
 
 _FROM_FIRST, _FROM_LAST = 0, 1
 _ACKS_IN_A_REQUEST = 1_024
@@ -56,7 +56,7 @@ _NOTHING_THERE = frozenset((
 
 @dataclass(frozen=True, slots=True)
 class PopLimits:
-    """How much a pop may bring, and for how long that is hidden from others."""
+    """The number of messages of a pop, and their invisible time."""
 
     message_count: int
     invisible_ms: int
@@ -79,9 +79,9 @@ class PopCalls(BrokerCalls):
     async def pop(
         self, target: Queue, subscription: Subscription, limits: PopLimits
     ) -> list[PoppedMessage]:
-        """What a broker has for the group now, messages that come again included.
+        """Messages for the group, redelivered ones included.
 
-        A damaged message is left out; it comes again by itself. Raises RecordError.
+        A damaged message is skipped; it is delivered again. Raises RecordError.
         """
         header = PopMessageRequest(
             consumer_group=self.group,
@@ -104,8 +104,8 @@ class PopCalls(BrokerCalls):
         return self._popped(target, answer)
 
     def _popped(self, target: Queue, answer: Command) -> list[PoppedMessage]:
-        told = headers.decode(PopMessageResponse, answer.fields)
-        starts = receipts.parse_start_offsets(told.start_offset_info or "")
+        response = headers.decode(PopMessageResponse, answer.fields)
+        starts = receipts.parse_start_offsets(response.start_offset_info or "")
         sound, damaged = sound_records(answer.body)
         for each in damaged:
             log.error(
@@ -116,14 +116,14 @@ class PopCalls(BrokerCalls):
         namespace, limit = self._settings.namespace, self._settings.unpacked_bytes_max
         return [
             PoppedMessage(
-                each, receipt_of(each, told, starts, target.broker_name), target.topic,
+                each, receipt_of(each, response, starts, target.broker_name), target.topic,
                 target.broker_name, namespace, limit,
             )
             for each in unwrapped(sound, limit)
         ]  # fmt: skip
 
     async def listen(self, target: Queue, subscription: Subscription, wait_ms: int) -> bool:
-        """Wait until there is something to pop; False if nothing came, or too many wait already."""
+        """Wait for a message to pop; False after the time-out, or if too many are parked."""
         header = NotificationRequest(
             consumer_group=self.group,
             topic=target.topic,
@@ -141,7 +141,7 @@ class PopCalls(BrokerCalls):
     # -- what becomes of them ----------------------------------------------------------------------
 
     async def ack(self, message: PoppedMessage) -> None:
-        """The message is done. Raises HandleExpired."""
+        """Acknowledge a message. Raises HandleExpired."""
         _check_time(message)
         target, receipt = _target_of(message), message.receipt
         header = AckMessageRequest(
@@ -155,7 +155,7 @@ class PopCalls(BrokerCalls):
         self._check_answer(answer, message, "acknowledgement")
 
     async def change_invisible(self, message: PoppedMessage, invisible_ms: int) -> None:
-        """The message shall come again so long after now; it gets another handle.
+        """Set the invisible time of a message, from now on; its handle changes.
 
         Raises HandleExpired.
         """
@@ -174,7 +174,7 @@ class PopCalls(BrokerCalls):
         message.renew(headers.decode(ChangeInvisibleTimeResponse, answer.fields))
 
     async def ack_many(self, messages: Sequence[PoppedMessage]) -> list[TianzhouError | None]:
-        """Acknowledge all that can be; tells what went wrong with each message."""
+        """Acknowledge messages; returns an error or None for each."""
         outcomes: list[TianzhouError | None] = [None] * len(messages)
         by_broker: dict[str, list[int]] = {}
         for at, message in enumerate(messages):
@@ -182,21 +182,21 @@ class PopCalls(BrokerCalls):
                 outcomes[at] = _expired(message)
             else:
                 by_broker.setdefault(message.broker_name, []).append(at)
-        parts = [
+        chunks = [
             indexes[start : start + _ACKS_IN_A_REQUEST]
             for indexes in by_broker.values()
             for start in range(0, len(indexes), _ACKS_IN_A_REQUEST)
         ]
-        told = await asyncio.gather(
-            *(self._ack_broker([messages[at] for at in indexes]) for indexes in parts)
+        results = await asyncio.gather(
+            *(self._ack_broker([messages[at] for at in indexes]) for indexes in chunks)
         )
-        for indexes, errors in zip(parts, told, strict=True):
+        for indexes, errors in zip(chunks, results, strict=True):
             for at, error in zip(indexes, errors, strict=True):
                 outcomes[at] = error
         return outcomes
 
     async def _ack_broker(self, messages: list[PoppedMessage]) -> list[TianzhouError | None]:
-        """Acknowledge messages of one broker, in one request where it knows that."""
+        """Acknowledge messages of one broker, in one request if it supports that."""
         broker_name = messages[0].broker_name
         may_share = broker_name not in self._one_by_one and all(map(_fits_bits, messages))
         if len(messages) > 1 and may_share:
@@ -211,7 +211,7 @@ class PopCalls(BrokerCalls):
         return list(await asyncio.gather(*(self._ack_error(each) for each in messages)))
 
     async def _ack_together(self, messages: list[PoppedMessage]) -> bool:
-        """False if the broker does not know such requests."""
+        """False if the broker does not support batch acknowledgement."""
         target = _target_of(messages[0])
         body = BatchAckMessageBody(
             broker_name=target.broker_name, acks=batch_acks(self.group, messages)
@@ -246,7 +246,7 @@ class PopCalls(BrokerCalls):
         )
 
     async def _retry_command(self, target: Queue, command: Command) -> Command:
-        """The answer of a broker that may be restarting; the time-out covers all tries."""
+        """Retry while the broker restarts; the time-out covers all attempts."""
         deadline_s = self.hub.loop.time() + self.hub.settings.api_timeout_ms / 1000
         return await self.hub.retry_unsent(
             lambda: self._send(target, command), target.topic, deadline_s
@@ -266,7 +266,7 @@ class PopCalls(BrokerCalls):
     def _response_error(self, answer: Command, target: Queue, what: str) -> BrokerError:
         subject = f"group {self.group}, topic {target.topic}, broker {target.broker_name}: {what}"
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            subject += ": it cannot be popped from; RocketMQ 5.0 and newer can, and Tianzhou"
+            subject += ": it does not support pop; RocketMQ 5.0 and newer do, and Tianzhou"
         return broker_error(answer, subject)
 
 
@@ -296,12 +296,12 @@ def batch_acks(group: str, messages: Iterable[PoppedMessage]) -> list[BatchAck]:
 
 
 def _fits_bits(message: PoppedMessage) -> bool:
-    """A filter may have passed over very many messages before this one of its pop."""
+    """Whether the bit set of the pop reaches this message; a filter may have skipped many."""
     return 0 <= message.handle_offset - message.receipt.start_offset < _BITS_MAX
 
 
 def _target_of(message: PoppedMessage) -> Queue:
-    """Where its handle is known. The topic is the subscribed one: that has a route."""
+    """The target of its acknowledgement. The topic is the subscribed one, which has a route."""
     return Queue(message.wire_topic, message.broker_name, ANY_QUEUE)
 
 

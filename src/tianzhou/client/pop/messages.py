@@ -78,15 +78,15 @@ class PoppedMessage(ReceivedMessage):
         """Whether the invisible time is over, by the local clock."""
         return time.monotonic() >= self._expires_s
 
-    def renew(self, told: ChangeInvisibleTimeResponse) -> None:
+    def renew(self, response: ChangeInvisibleTimeResponse) -> None:
         """The broker has changed the invisible time, and with it the handle."""
         self._set_receipt(
             replace(
                 self._receipt,
                 start_offset=self.handle_offset,
-                pop_time_ms=told.pop_time_ms,
-                invisible_time_ms=told.invisible_time_ms,
-                revive_queue_id=told.revive_queue_id,
+                pop_time_ms=response.pop_time_ms,
+                invisible_time_ms=response.invisible_time_ms,
+                revive_queue_id=response.revive_queue_id,
                 queue_offset=self.handle_offset,
             )
         )
@@ -120,14 +120,14 @@ def _receipt_in(stored: StoredMessage) -> Receipt | None:
 
 def receipt_of(
     stored: StoredMessage,
-    told: PopMessageResponse,
+    response: PopMessageResponse,
     starts: dict[tuple[str, int], int],
     broker_name: str,
 ) -> Receipt:
     """The receipt of a message. Raises RecordError if the response lacks its queue."""
     given = _receipt_in(stored)
     # Any other was in the message when it was sent, and belongs to the message it was made from.
-    if given is not None and given.pop_time_ms == told.pop_time_ms:
+    if given is not None and given.pop_time_ms == response.pop_time_ms:
         return given
     mark = receipts.mark_of(stored.topic)
     # Brokers of the first 5.x name no starts; then each message is its own.
@@ -138,6 +138,6 @@ def receipt_of(
             "pop says nothing"
         )
     return Receipt(
-        start, told.pop_time_ms, told.invisible_time_ms, told.revive_queue_id, mark, broker_name,
-        stored.queue_id, stored.queue_offset,
+        start, response.pop_time_ms, response.invisible_time_ms, response.revive_queue_id, mark,
+        broker_name, stored.queue_id, stored.queue_offset,
     )  # fmt: skip

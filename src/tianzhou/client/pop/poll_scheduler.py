@@ -1,15 +1,14 @@
-"""Where there may be something to pop: indexes that are ready, and a listener at each that is not.
+"""Schedules the polling of targets: ready ones in turn, empty ones when they have messages again.
 
-          ┌────────── asked, and it had something ──────────┐
+          ┌──────────── polled, had messages ───────────────┐
           v                                                 │
-        ready ── asked in turn, by whoever receives ────────┤
+        ready ── polled in turn, by the receivers ──────────┤
           ^                                                 │
-          └── listened: there is something, or  <── empty ──┘
-              nobody knows after a while
+          └── notified, or after a time-out  <── empty ─────┘
 
-A target is a topic on a broker. Ready indexes are asked in turn, so that a busy one does not starve
-the others; a listener takes nothing, so one that nobody waits for any more does no harm. Receivers
-that find no ready target queue up, and each piece of news wakes one of them, not all.
+A target is a topic on a broker. Ready targets are polled in turn, so that a busy one does not
+starve the others; a listener takes no messages, so it does no harm without a receiver. Receivers
+that find no ready target queue up, and each target that becomes ready wakes one of them.
 """
 
 import asyncio
@@ -21,10 +20,10 @@ from tianzhou.client.queues import Queue
 from tianzhou.errors import TianzhouError
 
 Listen = Callable[[Queue], Awaitable[bool]]
-"""Waits for a message at a target for a while; whether there is one."""
+"""Waits for a message at a target; returns whether there is one."""
 
 _EMPTY_PAUSE_S, _EMPTY_PAUSE_S_MAX = 0.005, 1.0
-"""Others were quicker, or what the broker has is not for us: it must not be asked without end."""
+"""After notifications without messages: other consumers were faster, or the filter differs."""
 _ERROR_PAUSE_S, _ERROR_PAUSE_S_MAX = 0.1, 3.0
 
 
@@ -37,13 +36,13 @@ class PollScheduler:
         self._ready: dict[Queue, None] = {}
         self._listeners: dict[Queue, asyncio.Task[None]] = {}
         self._pauses_s: dict[Queue, float] = {}
-        """How long a target is left alone next time, if it was asked in vain or failed."""
+        """The next pause of a target that was empty or failed."""
         self._receivers: deque[asyncio.Future[None]] = deque()
         self._closed = False
 
     @property
     def targets(self) -> list[Queue]:
-        """All of them, beginning with those whose turn is next."""
+        """All targets, the next ones first."""
         return [*self._ready, *self._listeners]
 
     def update(self, known: Iterable[Queue]) -> None:
@@ -69,10 +68,10 @@ class PollScheduler:
         if (listener := self._listeners.pop(target, None)) is not None:
             listener.cancel()
 
-    # -- for those who receive ---------------------------------------------------------------------
+    # -- for receivers -----------------------------------------------------------------------------
 
     async def next_target(self, timeout_s: float) -> Queue | None:
-        """The target to ask next; None if there is none in time, or the scheduler is closed."""
+        """The target to poll next; None after the time-out, or once the scheduler is closed."""
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + timeout_s
         while not self._ready:
@@ -84,7 +83,7 @@ class PollScheduler:
         return target
 
     async def _wait_ready(self, timeout_s: float) -> bool:
-        """Wait for news; False if there are none in time."""
+        """Wait for a wake-up; False after the time-out."""
         receiver = asyncio.get_running_loop().create_future()
         self._receivers.append(receiver)
         try:
@@ -94,7 +93,7 @@ class PollScheduler:
             return receiver.done() and not receiver.cancelled()
         except asyncio.CancelledError:
             if receiver.done() and not receiver.cancelled():
-                self._wake_one()  # the news are for somebody else, then
+                self._wake_one()  # pass the wake-up on to another receiver
             raise
         finally:
             if receiver in self._receivers:
@@ -102,22 +101,22 @@ class PollScheduler:
         return True
 
     def on_messages(self, target: Queue) -> None:
-        """A target had something, and may have more."""
+        """A target had messages, and may have more."""
         self._pauses_s.pop(target, None)
         if target in self._ready:
             self._wake_one()
 
     def on_empty(self, target: Queue) -> None:
-        """A target had nothing; the scheduler listens there until it has."""
+        """A target was empty; listen until it has messages."""
         self._suspend(target, self._pauses_s.get(target, 0), listens=True)
 
     def on_failure(self, target: Queue) -> None:
-        """A target could not be asked; it is left alone for a while."""
+        """Polling a target failed; it is suspended for a while."""
         pause_s = self._increase_pause(target, _ERROR_PAUSE_S, _ERROR_PAUSE_S_MAX)
         self._suspend(target, pause_s, listens=False)
 
     def close(self) -> list[asyncio.Task[None]]:
-        """Listen no more and let everybody go; gives the tasks that are about to end."""
+        """Stop listening and wake all receivers; returns the cancelled tasks."""
         self._closed = True
         self._ready.clear()
         listeners = list(self._listeners.values())
@@ -132,7 +131,7 @@ class PollScheduler:
 
     def _suspend(self, target: Queue, pause_s: float, *, listens: bool) -> None:
         if target not in self._ready or self._closed:
-            return  # another receiver has said so already
+            return  # another receiver has reported it
         del self._ready[target]
         self._listeners[target] = asyncio.get_running_loop().create_task(
             self._watch(target, pause_s, listens),
@@ -151,7 +150,7 @@ class PollScheduler:
         try:
             has_message = await self._listen(target)
         except TianzhouError:
-            has_message = True  # whoever asks the target next meets the same error, and tells it
+            has_message = True  # the next poll meets the same error and reports it
         if has_message:
             self._increase_pause(target, _EMPTY_PAUSE_S, _EMPTY_PAUSE_S_MAX)
         else:
