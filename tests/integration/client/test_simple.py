@@ -348,7 +348,7 @@ async def test_a_broker_that_cannot_pop_says_so(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(pop, "pop_message", not_known)
     async with Cluster(topics={TOPIC: 1}) as cluster, consuming(cluster) as consumer:
         for wait_s in (0, FOREVER_S):
-            with pytest.raises(BrokerError, match=r"broker broker-0.*cannot be popped") as told:
+            with pytest.raises(BrokerError, match=r"broker broker-0.*does not support pop") as told:
                 await consumer.receive(wait=wait_s)
             assert not told.value.retriable
 
