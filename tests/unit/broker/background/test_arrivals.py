@@ -10,8 +10,10 @@ async def test_subscribers_learn_of_all_topics_or_of_theirs() -> None:
     of_all: list[tuple[str, int, int]] = []
     of_one: list[tuple[str, int, int]] = []
     arrivals.notify("early", 0, 0, 0, 0)
-    arrivals.subscribe(lambda *arrival: of_all.append(arrival))
-    arrivals.subscribe_topics(["a"], lambda *arrival: of_one.append(arrival))
+    arrivals.subscribe(lambda topic, queue_id, code: of_all.append((topic, queue_id, code)))
+    arrivals.subscribe_topics(
+        ["a"], lambda topic, queue_id, code: of_one.append((topic, queue_id, code))
+    )
     arrivals.notify("a", 1, 20, 300, 4000)
     arrivals.notify("b", 2, 0, 0, 0)
     assert of_all == [("a", 1, 300), ("b", 2, 0)]
