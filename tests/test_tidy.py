@@ -179,7 +179,7 @@ FOLDER_FILES_MAX = 20
 FILE_LINES_ALLOWED = 500
 FOLDERS_ALLOWED: dict[str, int] = {}
 """Folders with more files, and how many; entries may only go."""
-FILES_WITHOUT_REASON_MAX = 7
+FILES_WITHOUT_REASON_MAX = 6
 """Files over the limit whose head does not say why; may only fall."""
 
 
@@ -207,11 +207,11 @@ def test_a_long_file_says_why_in_its_head() -> None:
 # -- words -----------------------------------------------------------------------------------------
 
 ALLOWED_WORDS: dict[str, int] = {
-    "whoever": 23, "whom": 2, "nobody": 28, "somebody": 8, "someone": 1, "anybody": 2,
-    "everybody": 7, "him": 0, "told": 125, "twin": 1, "vouch": 1, "vain": 1, "let_go": 6,
+    "whoever": 12, "whom": 2, "nobody": 21, "somebody": 6, "someone": 0, "anybody": 2,
+    "everybody": 7, "him": 0, "told": 96, "twin": 1, "vouch": 1, "vain": 1, "let_go": 6,
     "courier": 0, "turnstile": 0, "vigil": 0, "lookout": 0, "betterment": 0, "hotpath": 0,
-    "intake": 0, "lending": 0, "switchboard": 16, "pile": 1, "piles": 0, "pump": 0, "doubt": 1,
-    "doubts": 0, "odd": 3, "door": 1, "room": 98, "mend": 1, "soon": 39,
+    "intake": 0, "lending": 0, "switchboard": 1, "pile": 1, "piles": 0, "pump": 0, "doubt": 1,
+    "doubts": 0, "odd": 3, "door": 0, "room": 93, "mend": 1, "soon": 39,
 }  # fmt: skip
 """Words that hide more than they say, and how often each may stand in source and pages.
 
