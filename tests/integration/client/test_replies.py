@@ -78,7 +78,9 @@ async def test_a_reply_after_the_time_is_dropped_and_the_request_is_done(
             await producer.request(Message("late", b"?"), timeout_ms=400)
         await eventually(lambda: calls, "the request")
         timed_out.set()
-        await eventually(lambda: "it came after the time of its request" in caplog.text, "a line")
+        await eventually(
+            lambda: "it arrived after the time-out of its request" in caplog.text, "a line"
+        )
         await eventually(lambda: consumed(cluster, "slow", "late"), "progress")
     assert calls == [0]
     assert await sent_back_count(cluster) == 0
