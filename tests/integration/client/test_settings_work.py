@@ -300,10 +300,10 @@ class Stuck:
     ("options", "body_bytes", "reason"),
     [
         # The topic has one queue and the group's retry topic another; each gets its half.
-        ({"topic_messages_max": 4}, 10, "3 messages are held, 2 are allowed"),
-        ({"topic_mib_max": 2}, 700_000, "2 MiB are held, 1 are allowed"),
-        ({"queue_mib_max": 1}, 700_000, "2 MiB are held, 1 are allowed"),
-        ({"queue_span_max": 5}, 10, "the messages held span 6 offsets, 5 are allowed"),
+        ({"topic_messages_max": 4}, 10, "3 messages are in flight, the limit is 2"),
+        ({"topic_mib_max": 2}, 700_000, "2 MiB are in flight, the limit is 1"),
+        ({"queue_mib_max": 1}, 700_000, "2 MiB are in flight, the limit is 1"),
+        ({"queue_span_max": 5}, 10, "the messages in flight span 6 offsets, the limit is 5"),
     ],
     ids=["topic_messages_max", "topic_mib_max", "queue_mib_max", "queue_span_max"],
 )
@@ -328,7 +328,7 @@ async def test_pulling_pauses_when_enough_is_held(
         for _ in range(12):
             await producer.send(topic, b"x" * body_bytes)
         await eventually(
-            lambda: re.search(f"group {group}, queue .* pauses: {reason}", caplog.text),
+            lambda: re.search(f"group {group}, queue .* is paused: {reason}", caplog.text),
             f"a pause because {reason}",
         )
         stuck.go_on.set()
