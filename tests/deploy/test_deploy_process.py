@@ -40,7 +40,7 @@ class Service:
     def port(self) -> int:
         """Where it serves /health, once it does."""
         deadline_s = time.monotonic() + PATIENCE_S
-        while not (found := re.search(r"/health on port (\d+)", self.log.read_text())):
+        while not (found := re.search(r"/health\b.* on port (\d+)", self.log.read_text())):
             is_running = self.process.poll() is None and time.monotonic() < deadline_s
             assert is_running, self.log.read_text()
             time.sleep(0.02)

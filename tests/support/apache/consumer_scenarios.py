@@ -461,7 +461,7 @@ def _pauses(topic: str) -> bool:
     (pull,) = (task for task in asyncio.all_tasks() if f" {topic}@" in task.get_name())
     inner: object = pull.get_coro()
     while isinstance(inner, CoroutineType):
-        if inner.__name__ == "_wait_for_room":
+        if inner.__name__ == "_wait_for_capacity":
             return True
         inner = inner.cr_await
     return False
