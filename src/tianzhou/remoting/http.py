@@ -1,9 +1,10 @@
 """A few pages over HTTP, for monitoring: GET and HEAD, one response, then the connection is closed.
 
 Made for Prometheus and load balancers, which ask every few seconds, beside the other work of the
-loop. Requests have no body. A peer has `WEB_TIMEOUT_MS` in all, to send its request and to read the
-response. Above the limit of connections the oldest without a request is closed, so slow and idle
-peers cannot block monitoring.
+loop. Requests have no body. A peer has `WEB_TIMEOUT_MS` to send its request, and as much to read
+the response; the time that a page takes to make does not count. Peers that ask for the same page
+meanwhile share it. Above the limit of connections the oldest without a request is closed, so slow
+and idle peers cannot block monitoring.
 """
 
 import asyncio
@@ -47,6 +48,8 @@ class WebServer:
         """Connections without a whole request so far, oldest first."""
         self._asked: dict[StreamWriter, None] = {}
         """Connections whose request is being answered, oldest first."""
+        self._making: dict[str, asyncio.Future[Page]] = {}
+        """Pages that take their time, by path."""
 
     async def listen(self, host: str, port: int) -> int:
         """Listen as a server of frames does; returns the port, which the system chooses for 0.
@@ -70,6 +73,8 @@ class WebServer:
             server.close()
         for writer in (*self._silent, *self._asked):
             writer.transport.abort()
+        for making in self._making.values():
+            making.cancel()
         for server in servers:
             await server.wait_closed()
 
@@ -77,8 +82,8 @@ class WebServer:
         self._make_room()
         self._silent[writer] = None
         try:
-            async with asyncio.timeout(self._timeout_s):
-                await self._answer(reader, writer)
+            async with asyncio.timeout(self._timeout_s) as limit:
+                await self._answer(reader, writer, limit)
                 writer.close()
                 # A peer that does not read would keep what is left to send for ever.
                 await writer.wait_closed()
@@ -96,7 +101,9 @@ class WebServer:
             del table[oldest]
             oldest.transport.abort()
 
-    async def _answer(self, reader: StreamReader, writer: StreamWriter) -> None:
+    async def _answer(
+        self, reader: StreamReader, writer: StreamWriter, limit: asyncio.Timeout
+    ) -> None:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
@@ -105,7 +112,9 @@ class WebServer:
             if writer in self._silent:
                 del self._silent[writer]
                 self._asked[writer] = None
+            limit.reschedule(None)
             page, method = await self._page(head)
+            limit.reschedule(asyncio.get_running_loop().time() + self._timeout_s)
         writer.write(_head(page))
         if method != "HEAD":
             # In pieces: a transport moves all of its unsent bytes each time the socket takes some.
@@ -118,21 +127,30 @@ class WebServer:
         parts = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
             return _error(HTTPStatus.BAD_REQUEST), "GET"
-        method, target, _ = parts
+        method, path = parts[0], parts[1].partition("?")[0]
         if method not in ("GET", "HEAD"):
             return _error(HTTPStatus.METHOD_NOT_ALLOWED), method
-        make = self._pages.get(target.partition("?")[0])
-        if make is None:
+        if path not in self._pages:
             known = " ".join(self._pages)
             return Page(
                 f"no such page, there are {known}\n".encode(), status=HTTPStatus.NOT_FOUND
             ), method
         try:
-            page = make()
-            return page if isinstance(page, Page) else await page, method
+            return await self._made(path), method
         except Exception:  # a bug in a page must not end the server
-            log.exception("page %s failed", target)
+            log.exception("page %s failed", path)
             return _error(HTTPStatus.INTERNAL_SERVER_ERROR), method
+
+    async def _made(self, path: str) -> Page:
+        making = self._making.get(path)
+        if making is None:
+            page = self._pages[path]()
+            if isinstance(page, Page):
+                return page
+            making = self._making[path] = asyncio.ensure_future(page)
+            making.add_done_callback(lambda _: self._making.pop(path))
+        # A peer that is closed meanwhile does not end the page of the others.
+        return await asyncio.shield(making)
 
 
 def _error(status: HTTPStatus) -> Page:

@@ -123,3 +123,27 @@ async def test_a_peer_that_sends_nothing_is_cut() -> None:
             assert await is_cut(peer)
     finally:
         await server.close()
+
+
+async def test_the_time_to_make_a_page_is_not_the_peers_and_two_peers_share_it() -> None:
+    calls: list[None] = []
+    ready = asyncio.Event()
+
+    async def slow() -> Page:
+        calls.append(None)
+        await ready.wait()
+        return Page(b"page")
+
+    server = WebServer({"/slow": slow}, timeout_ms=100)
+    port = await server.listen(LOOPBACK, 0)
+    try:
+        asking = [asyncio.create_task(ask(port, "/slow")) for _ in range(2)]
+        await eventually(lambda: len(server._asked) == 2, "both requests")  # pyright: ignore[reportPrivateUsage]
+        await asyncio.sleep(0.3)
+        ready.set()
+        assert [(await each).endswith(b"page") for each in asking] == [True, True]
+        assert len(calls) == 1
+        assert (await ask(port, "/slow")).endswith(b"page")
+        assert len(calls) == 2
+    finally:
+        await server.close()
