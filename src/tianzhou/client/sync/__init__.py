@@ -10,9 +10,14 @@ clients may be used from any thread. A forked child that uses a client of its pa
 started at that moment.
 """
 
+from tianzhou.client.sync.consumers import (
+    LitePullConsumer,
+    PushConsumer,
+    QueueReader,
+    Replier,
+    SimpleConsumer,
+)
 from tianzhou.client.sync.producers import Producer, TransactionProducer
-from tianzhou.client.sync.pull_consumers import LitePullConsumer, QueueReader, SimpleConsumer
-from tianzhou.client.sync.push_consumers import PushConsumer, Replier
 
 __all__ = [
     "LitePullConsumer",
