@@ -12,7 +12,7 @@ from tests.support.brokers import eventually, peer_of
 from tianzhou.client import ClientSettings, Message, PushConsumer, ReceivedMessage
 from tianzhou.client.connection import shared_hubs
 from tianzhou.client.sending import send_request
-from tianzhou.client.sending.send_request import Packing
+from tianzhou.client.sending.settings import ProducerSettings
 from tianzhou.clock import wall_ms
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.sysflag import INNER_BATCH
@@ -68,7 +68,7 @@ async def send_as_one(namesrv: str, topic: str, texts: list[str]) -> None:
     items = [
         send_request.batch_item(Message(topic, text), f"{at:032}") for at, text in enumerate(texts)
     ]
-    out = send_request.outgoing_batch(topic, items, texts, Packing(), wait_stored=True)
+    out = send_request.outgoing_batch(topic, items, texts, ProducerSettings(), wait_stored=True)
     named = replace(out, properties_text=f"UNIQ_KEY\x01{'F' * 32}\x02{out.properties_text}")
     own = shared_hubs.acquire(ClientSettings(namesrv=namesrv))
     try:

@@ -96,7 +96,7 @@ async def test_spans_and_metrics(watched: Watched) -> None:
 def test_a_handler_belongs_to_the_send(watched: Watched) -> None:
     telemetry = Telemetry("g")
     carriers: list[dict[str, str]] = [{}, {}]
-    sends = [telemetry.begin_send("T", 1, carrier) for carrier in carriers]
+    sends = [telemetry.begin_send(Message("T", b"x"), carrier) for carrier in carriers]
     messages = [ReceivedMessage(stored(properties=carrier)) for carrier in carriers]
     with telemetry.processing("T", messages[:1]):
         pass

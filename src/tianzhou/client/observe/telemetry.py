@@ -1,13 +1,12 @@
-"""OpenTelemetry, for programs that have it and ask for it (`telemetry=True`).
+"""OpenTelemetry spans and metrics, switched on by `telemetry=True`.
 
-Only `opentelemetry-api` is needed here; where spans and metrics go is the program's set-up. Names
-follow OpenTelemetry's conventions for messaging.
+Only `opentelemetry-api` is needed here; the program configures the exporters. Names follow
+OpenTelemetry's conventions for messaging.
 
-    spans    "send TOPIC" for a message, and "process TOPIC" for the call of a handler or the turn
-             of a stream, tied together by `traceparent` among the message's properties; where
-             several travel together, each message has a span "create TOPIC", and the "send TOPIC"
-             of the batch is linked to them; "receive TOPIC" for messages that were asked for
-             (`poll`, `pull`, `receive`), linked to their sends
+    spans    "send TOPIC" for a message, and "process TOPIC" for the call of a handler or a message
+             of a stream, linked by the property `traceparent` of the message; in a batch each
+             message has a span "create TOPIC", and the "send TOPIC" of the batch is linked to them;
+             "receive TOPIC" for the results of `poll`, `pull` and `receive`, linked to their sends
     metrics  messaging.client.sent.messages, messaging.client.consumed.messages,
              messaging.client.operation.duration (seconds)
 """
@@ -15,8 +14,8 @@ follow OpenTelemetry's conventions for messaging.
 import asyncio
 import importlib
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import msgspec
@@ -28,6 +27,7 @@ from tianzhou.errors import ConfigError
 
 _NAME = "tianzhou.client"
 _SYSTEM = "rocketmq"
+_BATCH_COUNT = "messaging.batch.message_count"
 
 Span = Any
 """A span of OpenTelemetry, whose types are not ours to require."""
@@ -60,97 +60,69 @@ class Telemetry:
 
     # -- sending -----------------------------------------------------------------------------------
 
-    def begin_send(self, topic: str, size_bytes: int, carrier: dict[str, str]) -> Span:
-        """A span for a message; what ties the consumer's span to it goes into `carrier`."""
-        span = self._tracer.start_span(
-            f"send {topic}",
-            kind=self._trace.SpanKind.PRODUCER,
-            attributes={
-                **self._attributes(topic, "send"),
-                "messaging.message.body.size": size_bytes,
-            },
-        )
+    def begin_send(
+        self, message: Message, carrier: dict[str, str], operation: str = "send"
+    ) -> Span:
+        """The span of a message; `carrier` gets the properties that link consumers to it."""
+        span = self._start_span(
+            operation, message.topic, self._trace.SpanKind.PRODUCER,
+            {"messaging.message.body.size": len(message.payload)},
+        )  # fmt: skip
         self._propagate.inject(carrier, context=self._trace.set_span_in_context(span))
         return span
 
     def end_send(
         self, span: Span, topic: str, began_s: float, done: asyncio.Future[SendResult]
     ) -> None:
-        """The send has ended, well or not."""
+        """The send has succeeded or failed."""
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
-        attributes = self._attributes(topic, "send")
         if error is None:
             result = done.result()
             span.set_attribute("messaging.message.id", result.msg_id)
             span.set_attribute("messaging.destination.partition.id", str(result.queue.queue_id))
-        else:
-            attributes["error.type"] = type(error).__name__
-            self._failed(span, error)
-        span.end()
-        self._sent.add(1, attributes)
-        self._duration.record(time.monotonic() - began_s, attributes)
-
-    @contextmanager
-    def sending_oneway(
-        self, topic: str, size_bytes: int, carrier: dict[str, str]
-    ) -> Generator[Span]:
-        """A span around a send that gets no answer."""
-        span = self.begin_send(topic, size_bytes, carrier)
-        with self._measured(span, topic, "send", self._sent, 1):
-            yield span
+        self._end_send(span, topic, began_s, error)
 
     def created(self, message: Message) -> Message:
-        """A message that shares a batch, with what ties its consumer to the span it gets here."""
-        topic, carrier = message.topic, dict[str, str]()
-        span = self._tracer.start_span(
-            f"create {topic}",
-            kind=self._trace.SpanKind.PRODUCER,
-            attributes={
-                **self._attributes(topic, "create"),
-                "messaging.message.body.size": len(message.payload),
-            },
-        )
-        self._propagate.inject(carrier, context=self._trace.set_span_in_context(span))
-        span.end()
+        """A message of a batch with a span of its own, and the properties that link to it."""
+        carrier: dict[str, str] = {}
+        self.begin_send(message, carrier, "create").end()
         return msgspec.structs.replace(message, properties={**message.properties, **carrier})
 
-    @contextmanager
-    def sending_batch(self, messages: Sequence[Message]) -> Generator[Span]:
+    def sending_oneway(
+        self, message: Message, carrier: dict[str, str]
+    ) -> AbstractContextManager[None]:
+        """A span around a send without a response."""
+        return self._sending(self.begin_send(message, carrier), message.topic, 1)
+
+    def sending_batch(self, messages: Sequence[Message]) -> AbstractContextManager[None]:
         """A span around the request that carries messages."""
-        topic, number = messages[0].topic, len(messages)
-        _, links = self._origins(message.properties for message in messages)
-        span = self._tracer.start_span(
-            f"send {topic}",
-            kind=self._trace.SpanKind.CLIENT,
-            links=links,
-            attributes={
-                **self._attributes(topic, "send"), "messaging.batch.message_count": number
-            },
+        topic, count = messages[0].topic, len(messages)
+        span = self._start_span(
+            "send", topic, self._trace.SpanKind.CLIENT, {_BATCH_COUNT: count},
+            links=self._origins(messages)[1],
         )  # fmt: skip
-        with self._measured(span, topic, "send", self._sent, number):
-            yield span
+        return self._sending(span, topic, count)
 
     @contextmanager
-    def _measured(
-        self, span: Span, topic: str, operation: str, counter: Counter, number: int
-    ) -> Generator[None]:
-        """Ends a span with what becomes of the block, counts it and takes its time."""
-        attributes = self._attributes(topic, operation)
+    def _sending(self, span: Span, topic: str, count: int) -> Generator[None]:
         began_s = time.monotonic()
         try:
             yield
         except BaseException as error:
-            attributes["error.type"] = type(error).__name__
-            self._failed(span, error)
+            self._end_send(span, topic, began_s, error, count)
             raise
-        finally:
-            span.end()
-            counter.add(number, attributes)
-            self._duration.record(time.monotonic() - began_s, attributes)
+        self._end_send(span, topic, began_s, None, count)
 
-    def _failed(self, span: Span, error: BaseException) -> None:
-        span.record_exception(error)
-        span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, str(error)))
+    def _end_send(
+        self, span: Span, topic: str, began_s: float, error: BaseException | None, count: int = 1
+    ) -> None:
+        attributes = self._attributes(topic, "send")
+        if error is not None:
+            attributes["error.type"] = type(error).__name__
+            span.record_exception(error)
+            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, str(error)))
+        span.end()
+        self._record(self._sent, count, attributes, began_s)
 
     # -- consuming ---------------------------------------------------------------------------------
 
@@ -160,7 +132,7 @@ class Telemetry:
 
         One message's span is the child of its send; those of several are linked to it.
         """
-        contexts, links = self._origins(message.properties for message in messages)
+        contexts, links = self._origins(messages)
         attributes = self._attributes(topic, "process")
         began_s = time.monotonic()
         with self._tracer.start_as_current_span(
@@ -168,55 +140,67 @@ class Telemetry:
             context=contexts[0] if len(contexts) == 1 else None,
             kind=self._trace.SpanKind.CONSUMER,
             links=links if len(contexts) > 1 else None,
-            attributes={**attributes, "messaging.batch.message_count": len(messages)},
+            attributes={**attributes, _BATCH_COUNT: len(messages)},
         ) as span:
             try:
                 yield span
             finally:
-                self._consumed.add(len(messages), attributes)
-                self._duration.record(time.monotonic() - began_s, attributes)
+                self._record(self._consumed, len(messages), attributes, began_s)
 
     def begin_processing(self, message: ReceivedMessage) -> tuple[Span, float]:
-        """A message of a stream was given out; `end_processing` gets what this returns."""
-        contexts, _ = self._origins((message.properties,))
-        span = self._tracer.start_span(
-            f"process {message.topic}",
-            context=contexts[0],
-            kind=self._trace.SpanKind.CONSUMER,
-            attributes=self._attributes(message.topic, "process"),
+        """A stream has yielded a message; `end_processing` gets what this returns."""
+        contexts, _ = self._origins((message,))
+        span = self._start_span(
+            "process", message.topic, self._trace.SpanKind.CONSUMER, context=contexts[0]
         )
         return span, time.monotonic()
 
-    def end_processing(self, turn: tuple[Span, float], topic: str, *, done: bool) -> None:
-        """The program is done with the message, or wants it again."""
-        span, began_s = turn
+    def end_processing(self, begun: tuple[Span, float], topic: str, *, done: bool) -> None:
+        """The program has acknowledged the message, or asked for its redelivery."""
+        span, began_s = begun
         attributes = self._attributes(topic, "process")
         if not done:
             attributes["error.type"] = "retry"
             span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, "wanted again"))
         span.end()
-        self._consumed.add(1, attributes)
-        self._duration.record(time.monotonic() - began_s, attributes)
+        self._record(self._consumed, 1, attributes, began_s)
 
     def received(self, messages: Sequence[ReceivedMessage], began_s: float) -> None:
-        """Messages came that were asked for at a moment of the monotonic clock."""
+        """Messages have arrived that were requested at a time of the monotonic clock."""
+        topic, count = messages[0].topic, len(messages)
         took_s = time.monotonic() - began_s
-        topic = messages[0].topic
-        _, links = self._origins(message.properties for message in messages)
-        attributes = self._attributes(topic, "receive")
-        self._tracer.start_span(
-            f"receive {topic}",
-            kind=self._trace.SpanKind.CONSUMER,
-            links=links,
-            start_time=time.time_ns() - round(took_s * 1e9),
-            attributes={**attributes, "messaging.batch.message_count": len(messages)},
-        ).end()
-        self._consumed.add(len(messages), attributes)
-        self._duration.record(took_s, attributes)
+        self._start_span(
+            "receive", topic, self._trace.SpanKind.CONSUMER, {_BATCH_COUNT: count},
+            links=self._origins(messages)[1], start_time=time.time_ns() - round(took_s * 1e9),
+        ).end()  # fmt: skip
+        self._record(self._consumed, count, self._attributes(topic, "receive"), began_s)
 
-    def _origins(self, carriers: Iterable[Mapping[str, str]]) -> tuple[list[Context], list[Link]]:
-        """The contexts that messages were sent in, and links to those that there are."""
-        contexts = [self._propagate.extract(carrier) for carrier in carriers]
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _start_span(
+        self,
+        operation: str,
+        topic: str,
+        kind: Any,  # noqa: ANN401 - a SpanKind
+        extra: Mapping[str, object] = {},
+        **options: Any,  # noqa: ANN401 - those of OpenTelemetry
+    ) -> Span:
+        attributes = {**self._attributes(topic, operation), **extra}
+        return self._tracer.start_span(
+            f"{operation} {topic}", kind=kind, attributes=attributes, **options
+        )
+
+    def _record(
+        self, counter: Counter, count: int, attributes: dict[str, str], began_s: float
+    ) -> None:
+        counter.add(count, attributes)
+        self._duration.record(time.monotonic() - began_s, attributes)
+
+    def _origins(
+        self, messages: Sequence[Message | ReceivedMessage]
+    ) -> tuple[list[Context], list[Link]]:
+        """The contexts that messages were sent in, and links to those that are valid."""
+        contexts = [self._propagate.extract(message.properties) for message in messages]
         origins = [self._trace.get_current_span(each).get_span_context() for each in contexts]
         return contexts, [self._trace.Link(each) for each in origins if each.is_valid]
 

@@ -21,24 +21,19 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from tianzhou.client import namespaces
-from tianzhou.client.connection.hub import Hub, Reply
+from tianzhou.client.connection.hub import Hub
 from tianzhou.client.connection.retry_policy import RetryRule
-from tianzhou.client.connection.routes import TopicRoute
 from tianzhou.client.identity import unique_ids
 from tianzhou.client.message import Message, ReceivedMessage
 from tianzhou.client.sending import send_request
-from tianzhou.client.sending.retrying import RetryingSender
-from tianzhou.client.sending.send_request import Outgoing, SendResult, SendStatus
+from tianzhou.client.sending.retrying import RetryingSender, TimeLimit
+from tianzhou.client.sending.send_request import SendResult, SendStatus
 from tianzhou.client.sending.settings import ProducerSettings
 from tianzhou.client.settings import ClientSettings, settings_from
 from tianzhou.clock import steady_ms, wall_ms
 from tianzhou.errors import TianzhouError
 from tianzhou.protocol import properties
-from tianzhou.protocol.bodies.clients import ProducerData
-from tianzhou.protocol.command import Command
 from tianzhou.protocol.sysflag import TRANSACTION_PREPARED
-from tianzhou.remoting import error_responses
-from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.repeated_failures import RepeatedFailures, and_more
 
 log = logging.getLogger(__name__)
@@ -280,8 +275,8 @@ class Tracer:
         own = {"trace": False, "vip_channel": False, "send_timeout_ms": _TIMEOUT_MS}
         self._settings = settings_from(ProducerSettings, settings, own)
         self._topic = settings.trace_topic
-        self._group = f"{_GROUP_PREFIX}-{self.plain_group}-{kind}-{unique_ids.next()[-12:]}"
-        self._sender = RetryingSender(self._group, self._settings)
+        group = f"{_GROUP_PREFIX}-{self.plain_group}-{kind}-{unique_ids.next()[-12:]}"
+        self._sender = RetryingSender(group, self._settings)
         self._waiting: deque[TraceEntry] = deque()
         self._wanted = asyncio.Event()
         self._repeats = RepeatedFailures()
@@ -292,7 +287,6 @@ class Tracer:
 
     def start(self, hub: Hub) -> None:
         """Begin to send; the hub must be held for as long."""
-        hub.join(self)
         self._sender.start(hub)
         self._task = hub.loop.create_task(self._send_on(), name=f"trace of {self.plain_group}")
 
@@ -319,7 +313,6 @@ class Tracer:
         task, self._task = self._task, None
         if task is None:
             return
-        hub = self._sender.hub
         self._closing = True
         self._wanted.set()
         _, late = await asyncio.wait((task,), timeout=_CLOSE_S)
@@ -331,8 +324,8 @@ class Tracer:
                 "group %s: %d trace entries were dropped",
                 self.plain_group, self.dropped_count + len(self._waiting),
             )  # fmt: skip
-        self._sender.stop()
-        await hub.leave(self)
+        hub = self._sender.stop()
+        await hub.leave(self._sender)
 
     async def _send_on(self) -> None:
         while True:
@@ -353,42 +346,13 @@ class Tracer:
 
     async def _send(self, message: Message) -> None:
         loop = self._sender.hub.loop
+        limit = TimeLimit(_TIMEOUT_MS, loop.time() + _TIMEOUT_MS / 1000)
         try:
-            out = self._outgoing(message)
-            await self._sender.send(
-                out, RetryRule(self._settings.async_retry_count), timeout_ms=_TIMEOUT_MS,
-                deadline_s=loop.time() + _TIMEOUT_MS / 1000,
-            )  # fmt: skip
+            out = send_request.outgoing(message, self._topic, unique_ids.next(), self._settings)
+            await self._sender.send(out, RetryRule(self._settings.async_retry_count), limit)
         except TianzhouError as error:
             untold = self._repeats.note(type(error).__name__, loop.time())
             if untold is not None:
                 log.warning(
                     "group %s: trace not sent: %s%s", self.plain_group, error, and_more(untold)
                 )
-
-    def _outgoing(self, message: Message) -> Outgoing:
-        return send_request.outgoing(
-            message, self._topic, unique_ids.next(), self._settings.packing()
-        )
-
-    # -- for the hub -------------------------------------------------------------------------------
-
-    @property
-    def group(self) -> str:
-        """The group under which traces are sent."""
-        return self._group
-
-    def heartbeat(self) -> ProducerData:
-        """See `hub.Member`."""
-        return ProducerData(group_name=self._group)
-
-    def topics(self) -> Iterable[str]:
-        """See `hub.Member`."""
-        return self._sender.topics
-
-    def on_route(self, route: TopicRoute) -> None:
-        """See `hub.Member`. Nothing is to do."""
-
-    def on_request(self, connection: Connection, request: Command) -> Reply:
-        """See `hub.Member`. Traces know no transactions."""
-        return error_responses.not_supported(request)

@@ -13,7 +13,8 @@ from tianzhou.client.identity import unique_ids
 from tianzhou.client.message import Message
 from tianzhou.client.queues import Queue
 from tianzhou.client.sending import send_request
-from tianzhou.client.sending.send_request import Outgoing, Packing, SendResult
+from tianzhou.client.sending.send_request import Outgoing, SendResult
+from tianzhou.client.sending.settings import ProducerSettings
 from tianzhou.errors import SendManyError, TianzhouError
 
 
@@ -37,11 +38,7 @@ _Kind = tuple[str, bool, Queue | None]
 def split_into_requests(
     messages: Sequence[Message],
     wire_topic: Callable[[str], str],
-    packing: Packing,
-    *,
-    namespace: str,
-    batch_bytes: int,
-    batch_count: int,
+    settings: ProducerSettings,
     queues: Sequence[Queue] | None = None,
 ) -> list[SplitRequest]:
     """The requests for messages; `queues` has the chosen queue of each. Raises MessageRefused."""
@@ -51,11 +48,11 @@ def split_into_requests(
         topic = wire_topic(name)
         ids = unique_ids.take(len(indexes))
         items = [
-            send_request.item_pieces(messages[at], unique_id, namespace)
+            send_request.item_pieces(messages[at], unique_id, settings.namespace)
             for at, unique_id in zip(indexes, ids, strict=True)
         ]
         sizes_bytes = [len(head) + len(body) + len(tail) for head, body, tail in items]
-        for stretch in send_request.split(sizes_bytes, batch_bytes, batch_count):
+        for stretch in send_request.split(sizes_bytes, settings.batch_bytes, settings.batch_count):
             own = slice(stretch.start, stretch.stop)
             if len(stretch) == 1:
                 requests.append(
@@ -63,7 +60,7 @@ def split_into_requests(
                 )  # sent alone it may be compressed
                 continue
             batch = send_request.outgoing_batch(
-                topic, chain.from_iterable(items[own]), ids[own], packing, wait_stored=wait_stored
+                topic, chain.from_iterable(items[own]), ids[own], settings, wait_stored=wait_stored
             )
             requests.append(SplitRequest(indexes[own], batch, queue))
     return requests

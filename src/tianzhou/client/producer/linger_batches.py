@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from tianzhou.client.message import Message
 from tianzhou.client.sending.send_request import SendResult
+from tianzhou.client.sending.settings import ProducerSettings
 
 
 @dataclass(slots=True)
@@ -58,18 +59,11 @@ class LingerBatches:
 
     __slots__ = ("_batch_bytes", "_batch_count", "_batches", "_linger_s", "_send")
 
-    def __init__(
-        self,
-        send: Callable[[LingerBatch], None],
-        *,
-        linger_ms: float,
-        batch_bytes: int,
-        batch_count: int,
-    ) -> None:
+    def __init__(self, send: Callable[[LingerBatch], None], settings: ProducerSettings) -> None:
         self._send = send
-        self._linger_s = linger_ms / 1000
-        self._batch_bytes = batch_bytes
-        self._batch_count = batch_count
+        self._linger_s = settings.linger_ms / 1000
+        self._batch_bytes = settings.batch_bytes
+        self._batch_count = settings.batch_count
         self._batches: dict[tuple[str, bool], LingerBatch] = {}
 
     def add(

@@ -1,7 +1,8 @@
 """The send pipeline of a producer: start and close, and the way of a message to the broker.
 
     capacity   wait while too many messages are in flight (`in_flight_limit`)
-    post       first attempt, without a task (`in_flight`)
+    post       first attempt, without a task: its `InFlightSend` is registered with the pending
+               requests of the connection, and is called when it ends
     retry      further attempts, in a task (`sending.retrying`)
     finish     decode the response, release the capacity, set the result, trace
 
@@ -11,26 +12,24 @@ With `linger_ms` messages are collected in batches first (`linger_batches`).
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any, Unpack
 
 from tianzhou.client import namespaces
-from tianzhou.client.connection.hub import Reply
 from tianzhou.client.connection.retry_policy import NO_RETRY, RetryRule
-from tianzhou.client.connection.routes import TopicRoute
 from tianzhou.client.connection.shared_hubs import acquire
 from tianzhou.client.identity import unique_ids
 from tianzhou.client.lifetime import Lifetime
 from tianzhou.client.message import Message
 from tianzhou.client.observe import trace
-from tianzhou.client.observe.telemetry import Telemetry, telemetry_of
+from tianzhou.client.observe.telemetry import telemetry_of
 from tianzhou.client.observe.trace import Tracer
-from tianzhou.client.producer.in_flight import InFlightSend
 from tianzhou.client.producer.in_flight_limit import InFlightLimit
 from tianzhou.client.producer.linger_batches import LingerBatch, LingerBatches
 from tianzhou.client.queues import Queue
 from tianzhou.client.sending import send_request
-from tianzhou.client.sending.retrying import FirstAttempt, RetryingSender, StoredResponse, TimeLimit
+from tianzhou.client.sending.retrying import FirstAttempt, RetryingSender, TimeLimit
 from tianzhou.client.sending.send_request import STATUSES, Outgoing, SendResult
 from tianzhou.client.sending.settings import ProducerOptions, ProducerSettings
 from tianzhou.client.settings import ClientSettings, settings_from
@@ -38,21 +37,23 @@ from tianzhou.clock import wall_ms
 from tianzhou.errors import (
     ClientClosed,
     ConfigError,
+    QueueNotFound,
     RemoteBusy,
+    RemotingError,
     RequestTimeout,
     SendTimeout,
     TianzhouError,
 )
-from tianzhou.protocol.bodies.clients import ProducerData
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
-from tianzhou.remoting import error_responses
-from tianzhou.remoting.connection import Connection
 
 log = logging.getLogger(__name__)
 
 _GRAIN_S = 0.001
 """Messages of a batch whose deadlines are so close to each other time out together."""
+
+Reselect = Callable[[QueueNotFound], Awaitable[Queue]]
+"""Calls the program's selector again after a broker has responded that its queue does not exist."""
 
 
 class SendPipeline(Lifetime):
@@ -73,12 +74,15 @@ class SendPipeline(Lifetime):
         send_request.check_group(group)
         self._namespace = self.settings.namespace
         self._group = namespaces.wrap(self._namespace, group)
-        self._packing = self.settings.packing()
         self._sender = RetryingSender(self._group, self.settings)
         self._in_flight = InFlightLimit(
             self.settings.in_flight_count, self.settings.in_flight_bytes
         )
-        self._batches = self._new_linger_batches() if self.settings.linger_ms else None
+        self._batches = (
+            LingerBatches(lambda batch: self._run(self._send_linger_batch(batch)), self.settings)
+            if self.settings.linger_ms
+            else None
+        )
         self._awaited_rule = RetryRule(
             self.settings.retry_count,
             on_error_response=True,
@@ -95,6 +99,11 @@ class SendPipeline(Lifetime):
         self._tasks: set[asyncio.Task[None]] = set()
         self._running = False
 
+    @property
+    def group(self) -> str:
+        """The group as brokers know it, with its namespace."""
+        return self._group
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._group}{'' if self._running else ', not running'}>"
 
@@ -105,7 +114,6 @@ class SendPipeline(Lifetime):
         if self._running:
             raise ClientClosed(f"group {self._group}: the producer is already started")
         hub = acquire(self.settings)
-        hub.join(self)
         self._sender.start(hub)
         if self._tracer is not None:
             self._tracer.start(hub)
@@ -122,15 +130,14 @@ class SendPipeline(Lifetime):
             log.warning(
                 "group %s: closed with %d sends in flight", self._group, self._in_flight.count
             )
-        hub = self._sender.hub
-        self._sender.stop()
+        hub = self._sender.stop()
         if self._tracer is not None:
             await self._tracer.close()
         for task in tuple(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(tuple(self._tasks))
-        await hub.leave(self)
+        await hub.leave(self._sender)
         await hub.release()
 
     # -- one message -------------------------------------------------------------------------------
@@ -143,40 +150,33 @@ class SendPipeline(Lifetime):
         extra: dict[str, str] | None = None,
     ) -> SendResult:
         """An awaited send."""
-        tries = self._awaited_rule if queue is None else NO_RETRY
-        return await (await self._start_send(message, tries, limit, queue, extra))
+        rule = self._awaited_rule if queue is None else NO_RETRY
+        return await (await self._start_send(message, rule, limit, queue, extra))
 
     async def _start_send(
         self,
         message: Message,
-        tries: RetryRule,
+        rule: RetryRule,
         limit: TimeLimit,
         queue: Queue | None = None,
         extra: dict[str, str] | None = None,
+        reselect: Reselect | None = None,
     ) -> asyncio.Future[SendResult]:
-        """Wait for capacity and send the message; the future gives its result."""
-        self._check_running()
-        if self._telemetry is not None:
-            return await self._observed(self._telemetry, message, tries, limit, queue, extra)
-        out = self._outgoing(message, extra)
-        return await self._post_first(message, out, tries, limit, queue)
+        """Wait for capacity and send the message; the future gives its result.
 
-    async def _observed(
-        self,
-        telemetry: Telemetry,
-        message: Message,
-        tries: RetryRule,
-        limit: TimeLimit,
-        queue: Queue | None,
-        extra: dict[str, str] | None,
-    ) -> asyncio.Future[SendResult]:
-        """The same within a span, whose context the message carries."""
+        With telemetry this is done within a span, whose context the message carries.
+        """
+        self._check_running()
+        telemetry = self._telemetry
+        if telemetry is None:
+            out = self._outgoing(message, extra)
+            return await self._post_first(message, out, rule, limit, queue, reselect)
         carrier: dict[str, str] = {}
         topic, began_s = message.topic, time.monotonic()
-        span = telemetry.begin_send(topic, len(message.payload), carrier)
+        span = telemetry.begin_send(message, carrier)
         try:
             out = self._outgoing(message, carrier | (extra or {}))
-            future = await self._post_first(message, out, tries, limit, queue)
+            future = await self._post_first(message, out, rule, limit, queue, reselect)
         except BaseException:
             span.end()
             raise
@@ -187,16 +187,16 @@ class SendPipeline(Lifetime):
         self,
         message: Message,
         out: Outgoing,
-        tries: RetryRule,
+        rule: RetryRule,
         limit: TimeLimit,
         queue: Queue | None,
+        reselect: Reselect | None,
     ) -> asyncio.Future[SendResult]:
         size_bytes = len(out.body)
-        timeout_ms, deadline_s = limit
         await self._acquire_capacity(size_bytes, limit)
-        pending = InFlightSend(self, message, out, tries, timeout_ms, deadline_s, queue)
+        pending = InFlightSend(self, message, out, rule, limit, queue, reselect)
         try:
-            pending.queue = self._sender.post(out, queue, pending, timeout_ms, deadline_s)
+            pending.queue = self._sender.post(out, queue, pending, limit)
         except TianzhouError as error:
             self._in_flight.remove(size_bytes)
             pending.future.set_exception(error)
@@ -205,24 +205,22 @@ class SendPipeline(Lifetime):
             self._run(self._send_in_task(pending, None))
         return pending.future
 
-    def on_first_response(self, pending: InFlightSend, answer: Command) -> None:
+    def on_first_response(self, pending: "InFlightSend", answer: Command) -> None:
         """The first attempt got a response."""
         queue = pending.queue
         assert queue is not None
-        tries = pending.tries
+        rule = pending.rule
         if answer.code not in STATUSES:
             self.on_first_failure(pending, self._sender.response_error(answer, queue))
-        elif not self._sender.is_running:
-            self._finish(pending, answer, queue)
-        elif tries.until_ok and answer.code != ResponseCode.SUCCESS and tries.retry_count:
-            late = StoredResponse(answer, queue)
-            self._run(
-                self._send_in_task(pending, FirstAttempt(queue.broker_name, stored_weakly=late))
-            )
+        elif (
+            rule.until_ok and answer.code != ResponseCode.SUCCESS and rule.retry_count
+            and self._sender.is_running
+        ):  # fmt: skip
+            self._run(self._send_in_task(pending, FirstAttempt(queue, answer)))
         else:
             self._finish(pending, answer, queue)
 
-    def on_first_failure(self, pending: InFlightSend, error: TianzhouError) -> None:
+    def on_first_failure(self, pending: "InFlightSend", error: TianzhouError) -> None:
         """The first attempt failed."""
         queue = pending.queue
         assert queue is not None
@@ -232,24 +230,29 @@ class SendPipeline(Lifetime):
             return
         if isinstance(error, RequestTimeout):
             self._sender.probe(queue)
-        self._run(self._send_in_task(pending, FirstAttempt(queue.broker_name, error)))
+        self._run(self._send_in_task(pending, FirstAttempt(queue, error)))
 
-    async def _send_in_task(self, pending: InFlightSend, first: FirstAttempt | None) -> None:
+    async def _send_in_task(self, pending: "InFlightSend", first: FirstAttempt | None) -> None:
         """All attempts, or those after the first."""
+        out, rule, limit = pending.out, pending.rule, pending.limit
         try:
-            delivery = await self._sender.send(
-                pending.out, pending.tries, timeout_ms=pending.timeout_ms,
-                deadline_s=pending.deadline_s, queue=pending.chosen, first=first,
-            )  # fmt: skip
+            try:
+                stored = await self._sender.send(out, rule, limit, pending.chosen, first)
+            except QueueNotFound as refused:
+                if pending.reselect is None:
+                    raise
+                # The selector used an outdated route.
+                chosen = await pending.reselect(refused)
+                stored = await self._sender.send(out, rule, limit, chosen)
         except BaseException as error:
             self._in_flight.remove(len(pending.out.body))
             fail((pending.future,), error)
             if not isinstance(error, TianzhouError):
                 raise
         else:
-            self._finish(pending, delivery.answer, delivery.queue)
+            self._finish(pending, stored.answer, stored.queue)
 
-    def _finish(self, pending: InFlightSend, answer: Command, queue: Queue) -> None:
+    def _finish(self, pending: "InFlightSend", answer: Command, queue: Queue) -> None:
         """A broker has stored the message."""
         out, future = pending.out, pending.future
         self._in_flight.remove(len(out.body))
@@ -262,9 +265,7 @@ class SendPipeline(Lifetime):
             return
         future.set_result(result)
         if self._tracer is not None and self._sender.is_running:
-            took_ms = (
-                pending.timeout_ms - (pending.deadline_s - self._sender.hub.loop.time()) * 1000
-            )
+            took_ms = pending.limit.timeout_ms - pending.limit.left_ms(self._sender.hub.loop.time())
             self._trace(self._tracer, (pending.message,), (result,), int(took_ms), out.sys_flag)
 
     def _trace(
@@ -289,7 +290,7 @@ class SendPipeline(Lifetime):
 
     def _outgoing(self, message: Message, extra: dict[str, str] | None = None) -> Outgoing:
         return send_request.outgoing(
-            message, self._wire_topic(message.topic), unique_ids.next(), self._packing,
+            message, self._wire_topic(message.topic), unique_ids.next(), self.settings,
             namespace=self._namespace, extra=extra,
         )  # fmt: skip
 
@@ -310,21 +311,13 @@ class SendPipeline(Lifetime):
         limit: TimeLimit,
         queue: Queue | None = None,
     ) -> list[SendResult]:
-        if self._telemetry is not None:
-            with self._telemetry.sending_batch(messages):
-                return await self._send_batch_request(batch, messages, limit, queue)
-        return await self._send_batch_request(batch, messages, limit, queue)
-
-    async def _send_batch_request(
-        self, batch: Outgoing, messages: Sequence[Message], limit: TimeLimit, queue: Queue | None
-    ) -> list[SendResult]:
         began_s = time.monotonic()
-        tries = self._awaited_rule if queue is None else NO_RETRY
-        delivery = await self._sender.send(
-            batch, tries, timeout_ms=limit.timeout_ms, deadline_s=limit.deadline_s, queue=queue
-        )
-        name = messages[0].topic
-        results = send_request.results_of(delivery.answer, batch, name, delivery.queue.broker_name)
+        rule = self._awaited_rule if queue is None else NO_RETRY
+        with self._telemetry.sending_batch(messages) if self._telemetry else nullcontext():
+            stored = await self._sender.send(batch, rule, limit, queue)
+            results = send_request.results_of(
+                stored.answer, batch, messages[0].topic, stored.queue.broker_name
+            )
         if self._tracer is not None:
             took_ms = int((time.monotonic() - began_s) * 1000)
             self._trace(self._tracer, messages, results, took_ms)
@@ -332,17 +325,8 @@ class SendPipeline(Lifetime):
 
     # -- linger ------------------------------------------------------------------------------------
 
-    def _new_linger_batches(self) -> LingerBatches:
-        settings = self.settings
-        return LingerBatches(
-            self._start_linger_batch,
-            linger_ms=settings.linger_ms,
-            batch_bytes=settings.batch_bytes,
-            batch_count=settings.batch_count,
-        )
-
     def _add_to_batch_now(
-        self, batches: LingerBatches, message: Message, timeout_ms: int
+        self, batches: LingerBatches, message: Message, limit: TimeLimit
     ) -> asyncio.Future[SendResult] | None:
         """Add a message to its batch; None if that needs to wait or to be observed."""
         in_flight = self._in_flight
@@ -358,8 +342,7 @@ class SendPipeline(Lifetime):
         if size_bytes > self.settings.batch_bytes:
             return None
         in_flight.add(size_bytes)
-        deadline_s = self._sender.hub.loop.time() + timeout_ms / 1000
-        return batches.add(topic, message, pieces, size_bytes, unique_id, deadline_s)
+        return batches.add(topic, message, pieces, size_bytes, unique_id, limit.deadline_s)
 
     async def _add_to_batch(
         self, batches: LingerBatches, message: Message, limit: TimeLimit
@@ -378,9 +361,6 @@ class SendPipeline(Lifetime):
         await self._acquire_capacity(size_bytes, limit)
         return batches.add(topic, message, pieces, size_bytes, unique_id, limit.deadline_s)
 
-    def _start_linger_batch(self, batch: LingerBatch) -> None:
-        self._run(self._send_linger_batch(batch))
-
     async def _send_linger_batch(self, batch: LingerBatch) -> None:
         """Send until the last deadline; a message whose own deadline passes fails before."""
         last_s = batch.last_deadline_s
@@ -388,7 +368,7 @@ class SendPipeline(Lifetime):
         self._watch_deadlines(batch)
         try:
             out = send_request.outgoing_batch(
-                batch.topic, batch.pieces, batch.unique_ids, self._packing,
+                batch.topic, batch.pieces, batch.unique_ids, self.settings,
                 wait_stored=batch.wait_stored,
             )  # fmt: skip
             limit = TimeLimit(left_ms, last_s)
@@ -460,28 +440,47 @@ class SendPipeline(Lifetime):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # -- for the hub -------------------------------------------------------------------------------
 
-    @property
-    def group(self) -> str:
-        """The group as brokers know it, with its namespace."""
-        return self._group
+class InFlightSend:
+    """A message in flight, without a response yet: the `Waiter` of its first attempt."""
 
-    def heartbeat(self) -> ProducerData:
-        """See `hub.Member`."""
-        return ProducerData(group_name=self._group)
+    __slots__ = (
+        "_pipeline", "chosen", "future", "limit", "message", "out", "queue", "reselect", "rule",
+    )  # fmt: skip
 
-    def topics(self) -> Iterable[str]:
-        """See `hub.Member`."""
-        return self._sender.topics
+    def __init__(
+        self,
+        pipeline: SendPipeline,
+        message: Message,
+        out: Outgoing,
+        rule: RetryRule,
+        limit: TimeLimit,
+        chosen: Queue | None,
+        reselect: Reselect | None,
+    ) -> None:
+        self._pipeline = pipeline
+        self.message = message
+        self.out = out
+        self.rule = rule
+        self.limit = limit
+        self.chosen = chosen
+        """The queue that the program chose; every attempt goes there."""
+        self.reselect = reselect
+        self.queue: Queue | None = None
+        """The queue of the first attempt."""
+        self.future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
 
-    def on_route(self, route: TopicRoute) -> None:
-        """See `hub.Member`. Every send looks up the route itself."""
+    def done(self) -> bool:
+        """A response is always processed, even if the program has cancelled its future."""
+        return False
 
-    def on_request(self, connection: Connection, request: Command) -> Reply:
-        """See `hub.Member`. A producer without transactions cannot answer a check."""
-        log.info("group %s: asked about a transaction by %s", self._group, connection.peer)
-        return error_responses.not_supported(request)
+    def set_result(self, result: Command, /) -> None:
+        """The first attempt got a response."""
+        self._pipeline.on_first_response(self, result)
+
+    def set_exception(self, exception: RemotingError, /) -> None:
+        """The first attempt failed."""
+        self._pipeline.on_first_failure(self, exception)
 
 
 def fail(futures: Iterable[asyncio.Future[SendResult]], error: BaseException) -> None:

@@ -21,11 +21,13 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import TypedDict, Unpack, overload
 
 from tianzhou.client.connection.hub import Hub
+from tianzhou.client.connection.retry_policy import NO_RETRY, RetryRule
 from tianzhou.client.message import Message, ReceivedMessage
 from tianzhou.client.observe import trace
 from tianzhou.client.producer import request_reply as request
@@ -36,7 +38,7 @@ from tianzhou.client.producer.batch_split import (
     request_sequences,
     split_into_requests,
 )
-from tianzhou.client.producer.pipeline import SendPipeline, fail
+from tianzhou.client.producer.pipeline import SendPipeline
 from tianzhou.client.producer.selectors import Selector, by_shard
 from tianzhou.client.queues import Queue
 from tianzhou.client.sending import send_request
@@ -44,12 +46,10 @@ from tianzhou.client.sending.retrying import TimeLimit
 from tianzhou.client.sending.send_request import SendResult
 from tianzhou.clock import wall_ms
 from tianzhou.errors import (
-    BrokerError,
     MessageRefused,
     QueueNotFound,
     ReplyTimeout,
     ReplyUndeliverable,
-    TianzhouError,
 )
 from tianzhou.protocol import headers
 from tianzhou.protocol.codes import RequestCode
@@ -133,16 +133,9 @@ class Producer(SendPipeline):
         """
         ready = message_of(message, body, options)
         limit = self._limit(timeout_ms)
-        if select is not None and queue is None:
-            return await self._send_selected(ready, select, limit)
-        if queue is not None:
-            return await self._send(ready, limit, await self._chosen(ready, queue, None, limit))
-        if self._batches is not None and send_request.may_batch(ready):
-            return await (
-                self._add_to_batch_now(self._batches, ready, limit.timeout_ms)
-                or await self._add_to_batch(self._batches, ready, limit)
-            )
-        return await self._send(ready, limit)
+        if queue is not None or select is not None:
+            return await (await self._start_chosen(ready, NO_RETRY, queue, select, limit))
+        return await (await self._start(ready, self._awaited_rule, limit))
 
     async def send_ordered(
         self, message: Message, /, *, select: Selector = by_shard, timeout_ms: int | None = None
@@ -165,10 +158,11 @@ class Producer(SendPipeline):
         Waits only while too many messages are in flight, or for the route. `queue` and `select` are
         as for `send`. `on_done` is called on the event loop with the result or the error.
         """
+        limit, rule = self._limit(timeout_ms), self._submitted_rule
         if queue is not None or select is not None:
-            future = await self._submit_chosen(message, queue, select, self._limit(timeout_ms))
+            future = await self._start_chosen(message, rule, queue, select, limit)
         else:
-            future = await self._submit(message, timeout_ms or self.settings.send_timeout_ms)
+            future = await self._start(message, rule, limit)
         if on_done is not None:
             future.add_done_callback(lambda done: self._call_on_done(on_done, done))
         return future
@@ -191,11 +185,8 @@ class Producer(SendPipeline):
         limit = self._limit(timeout_ms)
         if queue is not None or select is not None:
             queue = await self._chosen(message, queue, select, limit)
-        if self._telemetry is None:
-            await self._sender.oneway(self._outgoing(message), limit, queue)
-            return
         carrier: dict[str, str] = {}
-        with self._telemetry.sending_oneway(message.topic, len(message.payload), carrier):
+        with self._telemetry.sending_oneway(message, carrier) if self._telemetry else nullcontext():
             await self._sender.oneway(self._outgoing(message, carrier), limit, queue)
 
     async def send_many(
@@ -224,12 +215,8 @@ class Producer(SendPipeline):
             ]
         chosen = None
         if queue is not None or select is not None:
-            limit = self._limit(timeout_ms)
-            chosen = await self._all_chosen(ready, queue, select, limit)
-        requests = split_into_requests(
-            ready, self._wire_topic, self._packing, namespace=self._namespace, queues=chosen,
-            batch_bytes=self.settings.batch_bytes, batch_count=self.settings.batch_count,
-        )  # fmt: skip
+            chosen = await self._all_chosen(ready, queue, select, self._limit(timeout_ms))
+        requests = split_into_requests(ready, self._wire_topic, self.settings, chosen)
         slots = asyncio.Semaphore(_BATCHES_AT_ONCE)
         again = select if queue is None else None
         outcomes: list[list[SendOutcome]] = [[] for _ in requests]
@@ -417,73 +404,40 @@ class Producer(SendPipeline):
             )
         return queue._replace(topic=topic)
 
-    async def _send_selected(
-        self, message: Message, select: Selector, limit: TimeLimit
-    ) -> SendResult:
-        """Send to the selected queue; the selector is called again if that queue does not exist."""
-        chosen = await self._chosen(message, None, select, limit)
-        try:
-            return await self._send(message, limit, chosen)
-        except QueueNotFound as refused:
-            return await self._reselect_and_send(message, select, limit, chosen, refused)
+    async def _start(
+        self, message: Message, rule: RetryRule, limit: TimeLimit
+    ) -> asyncio.Future[SendResult]:
+        """Add a message to its batch, or send it to any queue; the future gives its result."""
+        batches = self._batches
+        if batches is not None:
+            future = self._add_to_batch_now(batches, message, limit)
+            if future is not None:
+                return future
+            if send_request.may_batch(message):
+                return await self._add_to_batch(batches, message, limit)
+        return await self._start_send(message, rule, limit)
 
-    async def _reselect_and_send(
+    async def _start_chosen(
         self,
         message: Message,
-        select: Selector,
+        rule: RetryRule,
+        queue: Queue | None,
+        select: Selector | None,
         limit: TimeLimit,
-        chosen: Queue,
-        refused: BrokerError,
-    ) -> SendResult:
-        """The selector used an outdated route; call it with a new one."""
-        await self._sender.refresh_route(chosen.topic, limit.deadline_s)
-        again = await self._chosen(message, None, select, limit)
-        if again == chosen or limit.left_ms(asyncio.get_running_loop().time()) <= 0:
-            raise refused
-        return await self._send(message, limit, again)
-
-    async def _submit(self, message: Message, timeout_ms: int) -> asyncio.Future[SendResult]:
-        batches = self._batches
-        future = None if batches is None else self._add_to_batch_now(batches, message, timeout_ms)
-        if future is not None:
-            return future
-        limit = self._limit(timeout_ms)
-        if batches is not None and send_request.may_batch(message):
-            return await self._add_to_batch(batches, message, limit)
-        return await self._start_send(message, self._submitted_rule, limit)
-
-    async def _submit_chosen(
-        self, message: Message, queue: Queue | None, select: Selector | None, limit: TimeLimit
     ) -> asyncio.Future[SendResult]:
-        """Submit a message to a queue; a selector may be called twice, as in `send`."""
+        """Send to a chosen queue; the selector is called again if that queue does not exist."""
         chosen = await self._chosen(message, queue, select, limit)
-        first = await self._start_send(message, self._submitted_rule, limit, chosen)
-        if select is None or queue is not None:
-            return first
-        result: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
 
-        async def choose_again(refused: BrokerError) -> None:
-            try:
-                found = await self._reselect_and_send(message, select, limit, chosen, refused)
-            except BaseException as error:
-                fail((result,), error)
-                if not isinstance(error, TianzhouError):
-                    raise
-            else:
-                if not result.done():
-                    result.set_result(found)
+        async def reselect(refused: QueueNotFound) -> Queue:
+            await self._sender.refresh_route(chosen.topic, limit.deadline_s)
+            again = await self._chosen(message, None, select, limit)
+            if again == chosen or limit.left_ms(asyncio.get_running_loop().time()) <= 0:
+                raise refused
+            return again
 
-        def copy_outcome(done: asyncio.Future[SendResult]) -> None:
-            error = done.exception()
-            if isinstance(error, QueueNotFound) and self._running:
-                self._run(choose_again(error))
-            elif error is not None:
-                fail((result,), error)
-            elif not result.done():
-                result.set_result(done.result())
-
-        first.add_done_callback(copy_outcome)
-        return result
+        return await self._start_send(
+            message, rule, limit, chosen, reselect=reselect if queue is None else None
+        )
 
     async def _outcomes_of(
         self,

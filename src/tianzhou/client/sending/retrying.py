@@ -14,13 +14,15 @@ and the send gets one more attempt, whatever its rule.
 """
 
 import asyncio
+import logging
 import random
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tianzhou.client.connection.broker_error import broker_error
-from tianzhou.client.connection.hub import Hub
+from tianzhou.client.connection.hub import Hub, Reply
 from tianzhou.client.connection.retry_policy import (
     NO_RETRY,
     FailureKind,
@@ -48,9 +50,14 @@ from tianzhou.errors import (
     SendTimeout,
     TianzhouError,
 )
+from tianzhou.protocol.bodies.clients import ProducerData
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
+from tianzhou.remoting import error_responses
+from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.pending_requests import Waiter
+
+log = logging.getLogger(__name__)
 
 _TEMPLATES_MAX = 65_536
 
@@ -65,45 +72,49 @@ class TimeLimit(NamedTuple):
         return (self.deadline_s - now_s) * 1000
 
 
-@dataclass(frozen=True, slots=True)
-class FirstAttempt:
-    """A first attempt that is retried: it failed, or stored with weaker durability."""
-
-    broker_name: str
-    error: TianzhouError | None = None
-    stored_weakly: "StoredResponse | None" = None
-
-
-@dataclass(frozen=True, slots=True)
-class StoredResponse:
+class StoredResponse(NamedTuple):
     """The response to a message that a broker stored."""
 
     answer: Command
     queue: Queue
 
 
-class _SendProgress:
+class FirstAttempt(NamedTuple):
+    """A first attempt that is retried."""
+
+    queue: Queue
+    outcome: TianzhouError | Command
+    """The error, or the response of a broker that stored the message with weaker durability."""
+
+
+@dataclass(slots=True)
+class _Send:
     """The state of one send between its attempts."""
 
-    __slots__ = ("last_broker", "maybe_stored_count", "pauses", "route_refreshed", "try_count")
-
-    def __init__(self, first: FirstAttempt | None) -> None:
-        self.try_count = 1 if first else 0
-        self.last_broker = first.broker_name if first else None
-        self.maybe_stored_count = 1 if first is not None and first.stored_weakly is not None else 0
-        """Attempts after which the message may be stored."""
-        self.route_refreshed = False
-        """Whether the route was refreshed because a queue does not exist."""
-        self.pauses = RetryPauses()
+    out: Outgoing
+    rule: RetryRule
+    limit: TimeLimit
+    queue: Queue | None
+    """The queue that the program chose."""
+    try_count: int = 0
+    last_broker: str | None = None
+    maybe_stored_count: int = 0
+    """Attempts after which the message may be stored."""
+    route_refreshed: bool = False
+    """Whether the route was refreshed because a queue does not exist."""
+    pauses: RetryPauses = field(default_factory=RetryPauses)
 
 
 class RetryingSender:
-    """Sends the messages of one producer."""
+    """Sends the messages of one producer, and represents it in the hub (`hub.Member`)."""
 
-    __slots__ = ("_group", "_headers", "_hub", "_picker", "_settings", "_topics")
+    __slots__ = ("_headers", "_hub", "_picker", "_settings", "_topics", "group", "on_check")
 
     def __init__(self, group: str, settings: ProducerSettings) -> None:
-        self._group = group
+        self.group = group
+        """The group on the wire."""
+        self.on_check: Callable[[Connection, Command], Reply] | None = None
+        """Handles transaction checks; None for producers without transactions."""
         self._settings = settings
         self._hub: Hub | None = None
         self._picker = Picker(
@@ -119,7 +130,7 @@ class RetryingSender:
     def hub(self) -> Hub:
         """Raises ClientClosed while the producer is not running."""
         if self._hub is None:
-            raise ClientClosed(f"group {self._group}: the producer is not started, or closed")
+            raise ClientClosed(f"group {self.group}: the producer is not started, or closed")
         return self._hub
 
     @property
@@ -127,20 +138,39 @@ class RetryingSender:
         return self._hub is not None
 
     def start(self, hub: Hub) -> None:
+        """Join a hub, which must be held until `Hub.leave`."""
+        hub.join(self)
         self._hub = hub
 
-    def stop(self) -> None:
-        self._hub = None
+    def stop(self) -> Hub:
+        """Send nothing more; returns the hub, for the caller to leave."""
+        hub, self._hub = self.hub, None
+        return hub
 
-    @property
-    def topics(self) -> tuple[str, ...]:
+    # -- for the hub -------------------------------------------------------------------------------
+
+    def heartbeat(self) -> ProducerData:
+        """See `hub.Member`."""
+        return ProducerData(group_name=self.group)
+
+    def topics(self) -> Iterable[str]:
         """The topics that messages were sent to."""
         return tuple(self._topics)
+
+    def on_route(self, route: TopicRoute) -> None:
+        """See `hub.Member`. Every send looks up the route itself."""
+
+    def on_request(self, connection: Connection, request: Command) -> Reply:
+        """See `hub.Member`: a transaction check."""
+        if self.on_check is not None:
+            return self.on_check(connection, request)
+        log.info("group %s: asked about a transaction by %s", self.group, connection.peer)
+        return error_responses.not_supported(request)
 
     # -- sending -----------------------------------------------------------------------------------
 
     def post(
-        self, out: Outgoing, queue: Queue | None, waiter: Waiter, timeout_ms: int, deadline_s: float
+        self, out: Outgoing, queue: Queue | None, waiter: Waiter, limit: TimeLimit
     ) -> Queue | None:
         """Make the first attempt without a task; returns its queue.
 
@@ -148,7 +178,10 @@ class RetryingSender:
         """
         hub, settings = self.hub, self._settings
         route = hub.routes.cached(out.topic)
-        if route is None or route.is_template or not route.writable or self._picker.faults:
+        if (
+            route is None or route.is_template or not route.writable
+            or self._picker.faults or settings.try_timeout_ms
+        ):  # fmt: skip
             return None
         if out.topic not in self._topics:
             self._topics[out.topic] = None
@@ -158,18 +191,14 @@ class RetryingSender:
             return None
         if settings.vip_channel:
             address = vip_address(address)
-        if settings.try_timeout_ms:
-            return None
         command = self._command(out, chosen)
-        return chosen if hub.post(address, command, waiter, timeout_ms, deadline_s) else None
+        return chosen if hub.post(address, command, waiter, *limit) else None
 
     async def send(
         self,
         out: Outgoing,
         rule: RetryRule,
-        *,
-        timeout_ms: int,
-        deadline_s: float,
+        limit: TimeLimit,
         queue: Queue | None = None,
         first: FirstAttempt | None = None,
     ) -> StoredResponse:
@@ -178,159 +207,125 @@ class RetryingSender:
         Raises RouteNotFound, BrokerError for an error response that is not retried, SendTimeout
         after the deadline, SendError when the retries are used up.
         """
-        limit = TimeLimit(timeout_ms, deadline_s)
-        progress = _SendProgress(first)
-        error = first.error if first else None
-        stored_weakly = first.stored_weakly if first else None
-        if error is not None and not await self._continue_after(
-            progress, out, queue, rule, error, limit
-        ):
-            raise self._failure(out.topic, error, progress, limit)
+        send = _Send(out, rule, limit, queue)
+        error: TianzhouError | None = None
+        stored_weakly: StoredResponse | None = None
+        if first is not None:
+            send.try_count, send.last_broker = 1, first.queue.broker_name
+            if isinstance(first.outcome, Command):
+                send.maybe_stored_count = 1
+                stored_weakly = StoredResponse(first.outcome, first.queue)
+            else:
+                error = first.outcome
+                if not await self._continue_after(send, error):
+                    raise self._failure(send, error)
         route = await self.route_within(out.topic, limit)
         while (left_ms := limit.left_ms(self.hub.loop.time())) > 0:
-            route = self._newest_route(route)
-            chosen = queue or self._picker.pick(
-                out.topic, route.writable, steady_ms(), progress.last_broker
-            )
-            progress.try_count += 1
-            attempt_ms = self._attempt_ms(
-                left_ms, last=progress.maybe_stored_count >= rule.retry_count
-            )
+            chosen = self._next_queue(send, route)
+            if self._settings.try_timeout_ms and send.maybe_stored_count < rule.retry_count:
+                left_ms = min(left_ms, self._settings.try_timeout_ms)
             try:
-                stored = await self._attempt(self.hub, out, chosen, attempt_ms)
+                stored = await self._attempt(out, chosen, max(int(left_ms), 1))
             except (RemotingError, RouteNotFound, BrokerError) as failure:
                 error = failure
-                progress.last_broker = chosen.broker_name
-                if not await self._continue_after(progress, out, queue, rule, failure, limit):
+                if not await self._continue_after(send, failure):
                     break
             else:
                 if stored.answer.code == ResponseCode.SUCCESS or not rule.until_ok:
                     return stored
                 stored_weakly = stored
-                progress.last_broker = chosen.broker_name
-                progress.maybe_stored_count += 1
-                if progress.maybe_stored_count > rule.retry_count:
+                send.maybe_stored_count += 1
+                if send.maybe_stored_count > rule.retry_count:
                     break
         if stored_weakly is not None:
             return stored_weakly
-        raise self._failure(out.topic, error, progress, limit)
+        raise self._failure(send, error)
 
-    def _newest_route(self, route: TopicRoute) -> TopicRoute:
-        """The cached route if it has writable queues, else the older one."""
+    def _next_queue(self, send: _Send, route: TopicRoute) -> Queue:
+        """The queue of the next attempt: of the cached route, or of `route` if that has none."""
         newest = self.hub.routes.cached(route.topic)
-        return newest if newest is not None and newest.writable else route
+        if newest is not None and newest.writable:
+            route = newest
+        chosen = send.queue or self._picker.pick(
+            route.topic, route.writable, steady_ms(), send.last_broker
+        )
+        send.try_count += 1
+        send.last_broker = chosen.broker_name
+        return chosen
 
-    async def _continue_after(
-        self,
-        progress: _SendProgress,
-        out: Outgoing,
-        queue: Queue | None,
-        rule: RetryRule,
-        error: TianzhouError,
-        limit: TimeLimit,
-    ) -> bool:
+    async def _continue_after(self, send: _Send, error: TianzhouError) -> bool:
         """Wait for the next attempt; False if there is none after this failure."""
-        hub = self.hub
-        if queue is None and not progress.route_refreshed and isinstance(error, QueueNotFound):
-            progress.route_refreshed = True
-            await self.refresh_route(out.topic, limit.deadline_s)
+        hub, topic, rule = self.hub, send.out.topic, send.rule
+        if send.queue is None and not send.route_refreshed and isinstance(error, QueueNotFound):
+            send.route_refreshed = True
+            await self.refresh_route(topic, send.limit.deadline_s)
             return True
         if error.stale_route:
-            hub.routes.refresh_in_background(out.topic)
-        broker_count = 1 if queue else self._broker_count(out.topic)
-        verdict = failure_kind(error, rule, has_other_broker=broker_count > 1)
-        if verdict is FailureKind.MAYBE_STORED:
-            progress.maybe_stored_count += 1
-        if verdict is FailureKind.FINAL or progress.maybe_stored_count > rule.retry_count:
+            hub.routes.refresh_in_background(topic)
+        broker_count = 1 if send.queue else self._broker_count(topic)
+        kind = failure_kind(error, rule, has_other_broker=broker_count > 1)
+        if kind is FailureKind.MAYBE_STORED:
+            send.maybe_stored_count += 1
+        if kind is FailureKind.FINAL or send.maybe_stored_count > rule.retry_count:
             return False
-        pause_s = progress.pauses.after_failure(broker_count)
-        if pause_s and progress.last_broker is not None:
-            pause_s = max(pause_s, hub.dial_pause_s(progress.last_broker))
-        await self._pause(pause_s, limit)
-        return True
-
-    async def _pause(self, pause_s: float, limit: TimeLimit) -> None:
-        """Wait, but not past the deadline."""
+        pause_s = send.pauses.after_failure(broker_count)
         if pause_s:
-            left_s = limit.left_ms(self.hub.loop.time()) / 1000
+            if send.last_broker is not None:
+                pause_s = max(pause_s, hub.dial_pause_s(send.last_broker))
+            left_s = send.limit.left_ms(hub.loop.time()) / 1000
             await asyncio.sleep(max(min(pause_s, left_s), 0))
+        return True
 
     def _broker_count(self, topic: str) -> int:
         route = self.hub.routes.cached(topic)
         return len({queue.broker_name for queue in route.writable}) if route else 1
 
-    def _attempt_ms(self, left_ms: float, *, last: bool) -> int:
-        limit_ms = self._settings.try_timeout_ms
-        if limit_ms and not last:
-            left_ms = min(left_ms, limit_ms)
-        return max(int(left_ms), 1)
-
-    async def _attempt(
-        self, hub: Hub, out: Outgoing, queue: Queue, timeout_ms: int
-    ) -> StoredResponse:
-        faults = self._picker.faults
+    async def _attempt(self, out: Outgoing, queue: Queue, timeout_ms: int) -> StoredResponse:
+        hub, faults = self.hub, self._picker.faults
         began_s = hub.loop.time()
         address = await self._address_within(queue, began_s + timeout_ms / 1000)
         # The look-up counts against the same time-out.
         timeout_ms = max(int(timeout_ms - (hub.loop.time() - began_s) * 1000), 1)
-        command = self._command(out, queue)
-        if faults is None:
-            answer = await hub.request(address, command, timeout_ms)
-        else:
-            answer = await self._timed(hub, address, command, timeout_ms, queue.broker_name)
-        if answer.code in STATUSES:
-            return StoredResponse(answer, queue)
-        raise self.response_error(answer, queue)
+        began_ms, failed = steady_ms(), True
+        try:
+            answer = await hub.request(address, self._command(out, queue), timeout_ms)
+            failed = answer.code not in STATUSES
+        finally:
+            if faults is not None:
+                now_ms = steady_ms()
+                faults.note(queue.broker_name, now_ms - began_ms, now_ms, failed=failed)
+        if failed:
+            raise self.response_error(answer, queue)
+        return StoredResponse(answer, queue)
 
     def response_error(self, answer: Command, queue: Queue) -> BrokerError:
         """The error of a response whose code is not in STATUSES."""
         address = self._hub.routes.master_address(queue.broker_name) if self._hub else "?"
         return broker_error(
             answer,
-            f"topic {queue.topic}, group {self._group}: broker {queue.broker_name} ({address})",
+            f"topic {queue.topic}, group {self.group}: broker {queue.broker_name} ({address})",
         )
 
-    async def _timed(
-        self, hub: Hub, address: str, command: Command, timeout_ms: int, broker_name: str
-    ) -> Command:
-        """A request whose latency is recorded in the fault table."""
-        faults = self._picker.faults
-        assert faults is not None
-        began_ms = steady_ms()
-        failed = True
-        try:
-            answer = await hub.request(address, command, timeout_ms)
-            failed = answer.code not in STATUSES
-        finally:
-            now_ms = steady_ms()
-            faults.note(broker_name, now_ms - began_ms, now_ms, failed=failed)
-        return answer
-
-    async def oneway(self, out: Outgoing, limit: TimeLimit, queue: Queue | None = None) -> Queue:
-        """Send without a response; returns the queue.
+    async def oneway(self, out: Outgoing, limit: TimeLimit, queue: Queue | None = None) -> None:
+        """Send without a response.
 
         Raises RouteNotFound, RemotingError, and SendTimeout after the deadline.
         """
+        send = _Send(out, NO_RETRY, limit, queue)
         route = await self.route_within(out.topic, limit)
-        progress = _SendProgress(None)
         while True:
-            route = self._newest_route(route)
-            chosen = queue or self._picker.pick(
-                out.topic, route.writable, steady_ms(), progress.last_broker
-            )
-            progress.try_count += 1
+            chosen = self._next_queue(send, route)
             try:
                 await self.send_oneway(chosen, self._command(out, chosen), limit)
             except (RemotingError, RouteNotFound) as error:
-                progress.last_broker = chosen.broker_name
-                if not await self._continue_after(progress, out, queue, NO_RETRY, error, limit):
+                if not await self._continue_after(send, error):
                     if isinstance(error, RequestTimeout):
-                        raise self._failure(out.topic, error, progress, limit) from error
+                        raise self._failure(send, error) from error
                     raise
                 if limit.left_ms(self.hub.loop.time()) <= 0:
-                    raise self._failure(out.topic, error, progress, limit) from error
+                    raise self._failure(send, error) from error
             else:
-                return chosen
+                return
 
     async def send_oneway(self, queue: Queue, command: Command, limit: TimeLimit) -> str:
         """One request without a response to the master of a queue; returns its address.
@@ -342,20 +337,18 @@ class RetryingSender:
         await self.hub.oneway(address, command, left_ms)
         return address
 
-    def _failure(
-        self, topic: str, error: TianzhouError | None, progress: _SendProgress, limit: TimeLimit
-    ) -> TianzhouError:
+    def _failure(self, send: _Send, error: TianzhouError | None) -> TianzhouError:
         if isinstance(error, BrokerError):
             return error
-        stored_weakly = self.hub.loop.time() >= limit.deadline_s
-        subject = f"topic {topic}, group {self._group}"
+        is_late = self.hub.loop.time() >= send.limit.deadline_s
+        subject = f"topic {send.out.topic}, group {self.group}"
         last = f", the last one: {error}" if error else ""
-        count = progress.try_count
+        count = send.try_count
         failure: SendError
-        if stored_weakly or isinstance(error, RequestTimeout):
-            what = "not stored" if progress.maybe_stored_count else "not sent"
+        if is_late or isinstance(error, RequestTimeout):
+            what = "not stored" if send.maybe_stored_count else "not sent"
             failure = SendTimeout(
-                f"{subject}: {what} within {limit.timeout_ms} ms in {count} tries{last}",
+                f"{subject}: {what} within {send.limit.timeout_ms} ms in {count} tries{last}",
                 try_count=count, retriable=True,
             )  # fmt: skip
         else:
@@ -407,7 +400,7 @@ class RetryingSender:
             if failure is not None:
                 raise failure from None
             raise SendTimeout(
-                f"topic {topic}, group {self._group}: no nameserver returned its route within "
+                f"topic {topic}, group {self.group}: no nameserver returned its route within "
                 f"{limit.timeout_ms} ms, nothing was sent",
                 try_count=0, retriable=True,
             ) from None  # fmt: skip
@@ -427,7 +420,7 @@ class RetryingSender:
             address = hub.routes.master_address(queue.broker_name)
         if address is None:
             raise BrokersUnavailable(
-                f"topic {queue.topic}, group {self._group}: no master of broker "
+                f"topic {queue.topic}, group {self.group}: no master of broker "
                 f"{queue.broker_name} is known to the nameserver"
             )
         return vip_address(address) if self._settings.vip_channel else address
@@ -445,20 +438,13 @@ class RetryingSender:
     def _command(self, out: Outgoing, queue: Queue) -> Command:
         template = self._headers.get(queue)
         if template is None:
-            template = self._new_template(queue)
+            settings = self._settings
+            template = send_request.header_template(
+                self.group, queue, settings.template_topic, settings.template_queue_count,
+                unit_mode=settings.unit_mode,
+            )  # fmt: skip
+            if len(self._headers) >= _TEMPLATES_MAX:
+                self._headers.clear()
+            self._headers[queue] = template
         fields = send_request.fields_of(template, out, wall_ms())
         return Command(code=out.code, ext_fields=fields, body=out.body)
-
-    def _new_template(self, queue: Queue) -> dict[str, str]:
-        settings = self._settings
-        template = send_request.header_template(
-            self._group,
-            queue,
-            settings.template_topic,
-            settings.template_queue_count,
-            unit_mode=settings.unit_mode,
-        )
-        if len(self._headers) >= _TEMPLATES_MAX:
-            self._headers.clear()
-        self._headers[queue] = template
-        return template

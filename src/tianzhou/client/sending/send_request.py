@@ -15,6 +15,7 @@ import msgspec
 
 from tianzhou.client.message import Message
 from tianzhou.client.queues import Queue
+from tianzhou.client.sending.settings import ProducerSettings
 from tianzhou.errors import FieldError, MessageRefused, RecordError
 from tianzhou.names import RETRY_TOPIC_PREFIX, UNSENDABLE_TOPICS
 from tianzhou.protocol import headers, properties
@@ -22,7 +23,7 @@ from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers.send import SendMessageResponse
 from tianzhou.protocol.records import batch
-from tianzhou.protocol.records.compression import CompressionType, compress, flag_of
+from tianzhou.protocol.records.compression import compress, flag_of
 from tianzhou.protocol.records.recall import decode_handle
 from tianzhou.protocol.records.record import PROPERTIES_BYTES_MAX
 from tianzhou.protocol.sysflag import TRANSACTION_PREPARED
@@ -91,16 +92,6 @@ class Outgoing:
     is_batch: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Packing:
-    """Compression of bodies, and their size limit."""
-
-    compress_over_bytes: int = 4 * 1024
-    compression: CompressionType = CompressionType.ZLIB
-    compression_level: int = 5
-    message_bytes_max: int = 4 * 1024 * 1024
-
-
 # -- checks ----------------------------------------------------------------------------------------
 
 
@@ -143,7 +134,7 @@ def outgoing(
     message: Message,
     topic: str,
     unique_id: str,
-    packing: Packing,
+    settings: ProducerSettings,
     *,
     namespace: str = "",
     extra: dict[str, str] | None = None,
@@ -156,15 +147,15 @@ def outgoing(
     size_bytes = len(body)
     if not size_bytes:
         raise MessageRefused(f"topic {topic}: the body is empty")
-    if size_bytes > packing.message_bytes_max:
+    if size_bytes > settings.message_bytes_max:
         raise MessageRefused(
-            f"topic {topic}: the body has {size_bytes} bytes, over {packing.message_bytes_max}"
+            f"topic {topic}: the body has {size_bytes} bytes, over {settings.message_bytes_max}"
         )
     text = properties_text(message, unique_id, namespace=namespace, extra=extra)
     sys_flag = 0
-    if size_bytes >= packing.compress_over_bytes:
-        body = compress(body, packing.compression, packing.compression_level)
-        sys_flag = flag_of(packing.compression)
+    if size_bytes >= settings.compress_over_bytes:
+        body = compress(body, settings.compression, settings.compression_level)
+        sys_flag = flag_of(settings.compression)
     code = RequestCode.SEND_MESSAGE_V2
     if extra:
         if properties.TRANSACTION_PREPARED in extra:
@@ -270,7 +261,7 @@ def outgoing_batch(
     topic: str,
     items: Iterable[bytes],
     unique_ids: Sequence[str],
-    packing: Packing,
+    settings: ProducerSettings,
     *,
     wait_stored: bool,
 ) -> Outgoing:
@@ -279,9 +270,9 @@ def outgoing_batch(
     Raises MessageRefused if it is too large.
     """
     body = b"".join(items)
-    if len(body) > packing.message_bytes_max:
+    if len(body) > settings.message_bytes_max:
         raise MessageRefused(
-            f"topic {topic}: a batch of {len(body)} bytes, over {packing.message_bytes_max}"
+            f"topic {topic}: a batch of {len(body)} bytes, over {settings.message_bytes_max}"
         )
     waits = "true" if wait_stored else "false"
     return Outgoing(

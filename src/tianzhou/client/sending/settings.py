@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tianzhou.client.sending.send_request import Packing
 from tianzhou.client.settings import ClientOptions, ClientSettings, require_positive
 from tianzhou.errors import ConfigError
 from tianzhou.names import AUTO_CREATE_TOPIC
@@ -75,12 +74,3 @@ class ProducerSettings(ClientSettings):
         for name in ("try_timeout_ms", "retry_count", "async_retry_count", "linger_ms"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, it cannot be negative")
-
-    def packing(self) -> Packing:
-        """The compression settings."""
-        return Packing(
-            compress_over_bytes=self.compress_over_bytes,
-            compression=self.compression,
-            compression_level=self.compression_level,
-            message_bytes_max=self.message_bytes_max,
-        )

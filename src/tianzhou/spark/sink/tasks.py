@@ -144,18 +144,14 @@ class SinkProducer(Producer):
 
     def pack(self, topic: str, items: list[bytes]) -> Outgoing:
         """A batch, ready to be sent. Raises MessageRefused."""
-        return outgoing_batch(self._wire_topic(topic), items, (), self._packing, wait_stored=True)
+        return outgoing_batch(self._wire_topic(topic), items, (), self.settings, wait_stored=True)
 
     async def deliver(self, batch: Outgoing, queue: Queue | None) -> int:
         """Send a batch to a queue, or to any; returns the response code of the broker."""
-        timeout_ms = self.settings.send_timeout_ms
-        deadline_s = self._sender.hub.loop.time() + timeout_ms / 1000
         wire = None if queue is None else queue._replace(topic=batch.topic)
         tries = self._submitted_rule if queue is None else _NO_RETRY
-        delivery = await self._sender.send(
-            batch, tries, timeout_ms=timeout_ms, deadline_s=deadline_s, queue=wire
-        )
-        return delivery.answer.code
+        stored = await self._sender.send(batch, tries, self._limit(None), wire)
+        return stored.answer.code
 
     async def half(self, message: Message, queue: Queue | None) -> SendResult:
         """Send a half message."""

@@ -20,10 +20,8 @@ FIRST, SECOND = Queue("t", "a", 0), Queue("t", "a", 1)
 def cut_up(
     messages: list[Message], queues: list[Queue] | None, count: int = 2
 ) -> list[SplitRequest]:
-    return split_into_requests(
-        messages, lambda topic: topic, ProducerSettings().packing(), namespace="",
-        batch_bytes=1 << 20, batch_count=count, queues=queues,
-    )  # fmt: skip
+    settings = ProducerSettings(batch_bytes=1 << 20, batch_count=count)
+    return split_into_requests(messages, lambda topic: topic, settings, queues)
 
 
 def result(number: int) -> SendResult:

@@ -7,7 +7,8 @@ import pytest
 from tianzhou.client.message import Message
 from tianzhou.client.queues import Queue
 from tianzhou.client.sending import send_request
-from tianzhou.client.sending.send_request import Packing, SendStatus
+from tianzhou.client.sending.send_request import SendStatus
+from tianzhou.client.sending.settings import ProducerSettings
 from tianzhou.errors import FieldError, MessageRefused
 from tianzhou.protocol import properties
 from tianzhou.protocol.codes import RequestCode, ResponseCode
@@ -39,7 +40,9 @@ def test_names_that_can() -> None:
 
 
 def test_header() -> None:
-    out = send_request.outgoing(Message("t", b"body", tags="a", flag=9), "t", "ID", Packing())
+    out = send_request.outgoing(
+        Message("t", b"body", tags="a", flag=9), "t", "ID", ProducerSettings()
+    )
     template = send_request.header_template("g", QUEUE, "TBW102", 4, unit_mode=False)
     header = decode(SendMessageRequestV2, send_request.fields_of(template, out, 123))
     assert header == SendMessageRequestV2(
@@ -62,9 +65,9 @@ def test_plain_message_has_the_short_text() -> None:
 
 @pytest.mark.parametrize("kind", CompressionType)
 def test_large_bodies_are_packed(kind: CompressionType) -> None:
-    packing = Packing(compress_over_bytes=100, compression=kind)
-    small = send_request.outgoing(Message("t", b"x" * 99), "t", "ID", packing)
-    large = send_request.outgoing(Message("t", b"x" * 100), "t", "ID", packing)
+    settings = ProducerSettings(compress_over_bytes=100, compression=kind)
+    small = send_request.outgoing(Message("t", b"x" * 99), "t", "ID", settings)
+    large = send_request.outgoing(Message("t", b"x" * 100), "t", "ID", settings)
     assert (small.body, small.sys_flag) == (b"x" * 99, 0)
     assert len(large.body) < 100
     assert plain_body(large.body, large.sys_flag, 100) == b"x" * 100
@@ -72,10 +75,10 @@ def test_large_bodies_are_packed(kind: CompressionType) -> None:
 
 def test_half_messages_and_replies() -> None:
     extra = {properties.TRANSACTION_PREPARED: "true"}
-    half = send_request.outgoing(Message("t", b"x"), "t", "ID", Packing(), extra=extra)
+    half = send_request.outgoing(Message("t", b"x"), "t", "ID", ProducerSettings(), extra=extra)
     assert half.sys_flag == TRANSACTION_PREPARED
     reply = send_request.outgoing(
-        Message("t", b"x"), "t", "ID", Packing(), extra={properties.MESSAGE_TYPE: "reply"}
+        Message("t", b"x"), "t", "ID", ProducerSettings(), extra={properties.MESSAGE_TYPE: "reply"}
     )
     assert reply.code == RequestCode.SEND_REPLY_MESSAGE_V2
 
@@ -92,18 +95,22 @@ def test_half_messages_and_replies() -> None:
 )
 def test_refused(message: Message) -> None:
     with pytest.raises(MessageRefused):
-        send_request.outgoing(message, "t", "ID", Packing(message_bytes_max=10))
+        send_request.outgoing(message, "t", "ID", ProducerSettings(message_bytes_max=10))
 
 
 def test_batch() -> None:
     messages = [Message("t", b"1", keys="k"), Message("t", b"2", flag=5)]
     items = [send_request.batch_item(message, f"ID{at}") for at, message in enumerate(messages)]
-    out = send_request.outgoing_batch("t", items, ("ID0", "ID1"), Packing(), wait_stored=True)
+    out = send_request.outgoing_batch(
+        "t", items, ("ID0", "ID1"), ProducerSettings(), wait_stored=True
+    )
     assert out.code == RequestCode.SEND_BATCH_MESSAGE
     assert send_request.fields_of({}, out, 1)["m"] == "true"
     assert [(item.body, item.flag) for item in batch.decode(out.body)] == [(b"1", 0), (b"2", 5)]
     with pytest.raises(MessageRefused, match="batch"):
-        send_request.outgoing_batch("t", items, (), Packing(message_bytes_max=9), wait_stored=True)
+        send_request.outgoing_batch(
+            "t", items, (), ProducerSettings(message_bytes_max=9), wait_stored=True
+        )
 
 
 def test_what_no_batch_takes() -> None:
@@ -118,7 +125,7 @@ def answer(**fields: str) -> Command:
 
 
 def test_result() -> None:
-    out = send_request.outgoing(Message("t", b"x"), "ns%t", "ID", Packing())
+    out = send_request.outgoing(Message("t", b"x"), "ns%t", "ID", ProducerSettings())
     got = answer(msgId="OFF", queueId="3", queueOffset="12", recallHandle="H", TRACE_ON="false")
     result = send_request.result_of(got, out, "t", "a")
     assert (result.status, result.msg_id, result.offset_msg_id) == (SendStatus.SEND_OK, "ID", "OFF")
@@ -131,7 +138,7 @@ def test_result() -> None:
 
 
 def test_result_that_lacks_something() -> None:
-    out = send_request.outgoing(Message("t", b"x"), "t", "ID", Packing())
+    out = send_request.outgoing(Message("t", b"x"), "t", "ID", ProducerSettings())
     with pytest.raises(FieldError, match="queueId"):
         send_request.result_of(answer(msgId="OFF", queueId="x", queueOffset="1"), out, "t", "a")
     with pytest.raises(FieldError, match="msgId"):
@@ -141,7 +148,7 @@ def test_result_that_lacks_something() -> None:
 @pytest.mark.parametrize("ids", ["A,B", "A"])
 def test_results_of_a_batch(ids: str) -> None:
     out = send_request.outgoing_batch(
-        "t", [b"x", b"y"], ("ID0", "ID1"), Packing(), wait_stored=True
+        "t", [b"x", b"y"], ("ID0", "ID1"), ProducerSettings(), wait_stored=True
     )
     one, other = send_request.results_of(
         answer(msgId=ids, queueId="3", queueOffset="12"), out, "t", "a"
