@@ -20,9 +20,9 @@ from tianzhou.client.queues import Queue
 from tianzhou.client.sending.send_request import SendResult, SendStatus
 from tianzhou.clock import wall_ms
 from tianzhou.errors import FieldError, MessageRefused, RouteNotFound
-from tianzhou.protocol import headers
+from tianzhou.protocol import headers, sysflag
 from tianzhou.protocol.command import Command
-from tianzhou.protocol.headers.send import PushReplyMessageRequest
+from tianzhou.protocol.headers.send import EndTransactionRequest, PushReplyMessageRequest
 from tianzhou.protocol.records.message_id import decode_unique_id, made_at_ms
 
 MESSAGE = Message("t", b"x")
@@ -162,10 +162,12 @@ def test_entries_as_java_writes_them() -> None:
         "\x01true\x02"
     )
     assert sent.keys == ("ID", "k1", "k2")
-    ended = trace.transaction_ended(
-        group="g", topic="t", msg_id="ID", tags="a", keys=None, store_host="h:1",
-        transaction_id="T", state="COMMIT_MESSAGE", from_check=True, now_ms=10,
+    end = EndTransactionRequest(
+        topic="t", producer_group="g", queue_offset=0, log_offset=0,
+        commit_or_rollback=sysflag.TRANSACTION_COMMIT, from_transaction_check=True, msg_id="ID",
+        transaction_id="T",
     )  # fmt: skip
+    ended = trace.transaction_ended(end, "g", "t", "a", (), "h:1", now_ms=10)
     assert ended.text == (
         "EndTransaction\x0110\x01DefaultRegion\x01g\x01t\x01ID\x01a\x01null\x01h:1\x012\x01T"
         "\x01COMMIT_MESSAGE\x01true\x02"
@@ -182,7 +184,7 @@ def test_entries_of_a_consumer() -> None:
     (before,) = trace.consuming(messages, group="g", request_id="Q", now_ms=10)
     assert before == TraceEntry("SubBefore\x0110\x01R\x01g\x01Q\x01A\x011\x01k\x02", ("A", "k"))
     (after,) = trace.consumed(
-        messages, group="g", request_id="Q", cost_ms=9, success=False,
+        messages, group="g", request_id="Q", cost_ms=9,
         returned=ConsumeReturn.EXCEPTION, now_ms=11,
     )  # fmt: skip
     assert after.text == "SubAfter\x01Q\x01A\x014\x01false\x01k\x012\x0111\x01g\x02"

@@ -2,21 +2,21 @@
 
     entry := field { \\x01 field } \\x02
 
-Entries are put together into messages to the trace topic, with the ids and keys of the messages
-they are about as keys, so that tools find them (`mqadmin queryMsgTraceById`). Kinds of entries:
+Entries are combined into messages to the trace topic, with the ids and keys of the messages
+they are about as keys, for tools such as `mqadmin queryMsgTraceById`. Kinds of entries:
 
     Pub             a message was stored              SubBefore   a handler is about to be called
     EndTransaction  a transaction was ended           SubAfter    it has ended
-    Recall          a delayed message was taken back
+    Recall          a delayed message was cancelled
 
-Tracing never holds up the work: entries wait in a queue with a bound, and what finds it full is
-dropped and counted.
+Tracing never delays sends and handlers: entries wait in a bounded queue; while it is full, new ones
+are dropped and counted.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -33,7 +33,13 @@ from tianzhou.client.settings import ClientSettings, settings_from
 from tianzhou.clock import steady_ms, wall_ms
 from tianzhou.errors import TianzhouError
 from tianzhou.protocol import properties
-from tianzhou.protocol.sysflag import TRANSACTION_PREPARED
+from tianzhou.protocol.headers.send import EndTransactionRequest
+from tianzhou.protocol.sysflag import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_NONE,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
 from tianzhou.remoting.repeated_failures import RepeatedFailures, and_more
 
 log = logging.getLogger(__name__)
@@ -41,6 +47,11 @@ log = logging.getLogger(__name__)
 FIELD_SEPARATOR = "\x01"
 ENTRY_SEPARATOR = "\x02"
 DEFAULT_REGION = "DefaultRegion"
+_JAVA_STATES = {
+    TRANSACTION_COMMIT: "COMMIT_MESSAGE",
+    TRANSACTION_ROLLBACK: "ROLLBACK_MESSAGE",
+    TRANSACTION_NONE: "UNKNOW",
+}
 
 _GROUP_PREFIX = "_INNER_TRACE_PRODUCER"
 _MESSAGE_BYTES_MAX = 128_000
@@ -72,7 +83,7 @@ class ConsumeReturn(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TraceEntry:
-    """Text that ends with its separator, and what it shall be found by."""
+    """Text that ends with its separator, and the keys of its message."""
 
     text: str
     keys: tuple[str, ...]
@@ -112,53 +123,43 @@ def traced_kind(message: Message, sys_flag: int) -> TracedKind:
 
 
 def transaction_ended(
-    *,
+    end: EndTransactionRequest,
     group: str,
     topic: str,
-    msg_id: str,
     tags: str | None,
-    keys: str | None,
+    keys: str | Sequence[str],
     store_host: str,
-    transaction_id: str | None,
-    state: str,
-    from_check: bool,
     now_ms: int,
-    region_id: str = DEFAULT_REGION,
 ) -> TraceEntry:
-    """A transaction was committed or rolled back; `state` is Java's name."""
+    """A transaction was committed, rolled back or left open. Names are without namespace."""
+    joined = _keys(keys)
     return _entry(
         (
-            "EndTransaction", now_ms, region_id, group, topic, msg_id, tags, keys, store_host,
-            TracedKind.TRANSACTION_COMMIT.value, transaction_id, state, from_check,
+            "EndTransaction", now_ms, DEFAULT_REGION, group, topic, end.msg_id, tags, joined,
+            store_host, TracedKind.TRANSACTION_COMMIT.value, end.transaction_id,
+            _JAVA_STATES[end.commit_or_rollback], end.from_transaction_check,
         ),
-        msg_id,
-        keys,
+        end.msg_id,
+        joined,
     )  # fmt: skip
 
 
-def recalled(
-    *, group: str, topic: str, msg_id: str, now_ms: int, region_id: str = DEFAULT_REGION
-) -> TraceEntry:
-    """A message that waited for its time was taken back."""
-    return _entry(("Recall", now_ms, region_id, group, topic, msg_id, True), msg_id, None)
+def recalled(*, group: str, topic: str, msg_id: str, now_ms: int) -> TraceEntry:
+    """A delayed message was cancelled."""
+    return _entry(("Recall", now_ms, DEFAULT_REGION, group, topic, msg_id, True), msg_id, None)
 
 
 def consuming(
     messages: Iterable[ReceivedMessage], *, group: str, request_id: str, now_ms: int
 ) -> list[TraceEntry]:
-    """A handler is about to be called; `request_id` ties what follows to it."""
-    return [
-        _entry(
-            (
-                "SubBefore", now_ms, _region(message), group, request_id, message.msg_id,
-                message.reconsume_times, _received_keys(message),
-            ),
-            message.msg_id,
-            _received_keys(message),
-        )
-        for message in messages
-        if is_traced(message)
-    ]  # fmt: skip
+    """A handler is about to be called; `request_id` links the entry of its end to this one."""
+    return _entries(
+        messages,
+        lambda message, keys: (
+            "SubBefore", now_ms, message.properties.get(properties.MSG_REGION, DEFAULT_REGION),
+            group, request_id, message.msg_id, message.reconsume_times, keys,
+        ),
+    )  # fmt: skip
 
 
 def consumed(
@@ -167,29 +168,31 @@ def consumed(
     group: str,
     request_id: str,
     cost_ms: int,
-    success: bool,
     returned: ConsumeReturn,
     now_ms: int,
 ) -> list[TraceEntry]:
-    """A handler has ended; the time is shared out among its messages."""
+    """A handler has ended; its time is divided by the number of its messages."""
     each_ms = cost_ms // max(len(messages), 1)
+    return _entries(
+        messages,
+        lambda message, keys: (
+            "SubAfter", request_id, message.msg_id, each_ms, returned is ConsumeReturn.SUCCESS,
+            keys, returned.value, now_ms, group,
+        ),
+    )  # fmt: skip
+
+
+def _entries(
+    messages: Iterable[ReceivedMessage],
+    fields_of: Callable[[ReceivedMessage, str | None], Iterable[object]],
+) -> list[TraceEntry]:
+    """The entries of messages; a broker may have switched tracing off for some (TRACE_ON)."""
     return [
-        _entry(
-            (
-                "SubAfter", request_id, message.msg_id, each_ms, success,
-                _received_keys(message), returned.value, now_ms, group,
-            ),
-            message.msg_id,
-            _received_keys(message),
-        )
+        _entry(fields_of(message, keys), message.msg_id, keys)
         for message in messages
-        if is_traced(message)
-    ]  # fmt: skip
-
-
-def is_traced(message: ReceivedMessage) -> bool:
-    """A broker may switch tracing off for a message."""
-    return message.properties.get(properties.TRACE_SWITCH) != "false"
+        if message.properties.get(properties.TRACE_SWITCH) != "false"
+        for keys in (message.properties.get(properties.KEYS),)
+    ]
 
 
 def _entry(fields: Iterable[object], msg_id: str, keys: str | None) -> TraceEntry:
@@ -210,16 +213,8 @@ def _keys(keys: str | Sequence[str]) -> str | None:
     return (keys if isinstance(keys, str) else " ".join(keys)) or None
 
 
-def _received_keys(message: ReceivedMessage) -> str | None:
-    return message.properties.get(properties.KEYS)
-
-
-def _region(message: ReceivedMessage) -> str:
-    return message.properties.get(properties.MSG_REGION, DEFAULT_REGION)
-
-
 def trace_messages(topic: str, entries: Iterable[TraceEntry]) -> list[Message]:
-    """Entries put together into messages that are not too large."""
+    """Entries combined into messages of limited size."""
     messages: list[Message] = []
     texts: list[str] = []
     keys: dict[str, None] = {}
@@ -243,7 +238,7 @@ def trace_messages(topic: str, entries: Iterable[TraceEntry]) -> list[Message]:
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """Messages that a program has got and not ended with."""
+    """Messages that a program is handling."""
 
     _tracer: "Tracer"
     _messages: Sequence[ReceivedMessage]
@@ -252,14 +247,13 @@ class Handling:
     """By a steady clock."""
 
     def end(self, returned: ConsumeReturn) -> None:
-        """The program has ended with them."""
+        """The program has handled them."""
         self._tracer.add(
             *consumed(
                 self._messages,
                 group=self._tracer.plain_group,
                 request_id=self._request_id,
                 cost_ms=steady_ms() - self._began_ms,
-                success=returned is ConsumeReturn.SUCCESS,
                 returned=returned,
                 now_ms=wall_ms(),
             )
@@ -286,12 +280,12 @@ class Tracer:
         """Entries that found the queue full."""
 
     def start(self, hub: Hub) -> None:
-        """Begin to send; the hub must be held for as long."""
+        """Begin to send; the hub must be held until `close`."""
         self._sender.start(hub)
-        self._task = hub.loop.create_task(self._send_on(), name=f"trace of {self.plain_group}")
+        self._task = hub.loop.create_task(self._send_loop(), name=f"trace of {self.plain_group}")
 
     def add(self, *entries: TraceEntry) -> None:
-        """Send entries sometime soon; never waits."""
+        """Queue entries to be sent in the background; never waits."""
         for entry in entries:
             if len(self._waiting) >= _WAITING_MAX:
                 self.dropped_count += 1
@@ -327,7 +321,7 @@ class Tracer:
         hub = self._sender.stop()
         await hub.leave(self._sender)
 
-    async def _send_on(self) -> None:
+    async def _send_loop(self) -> None:
         while True:
             try:
                 async with asyncio.timeout(_PAUSE_S):
@@ -351,8 +345,8 @@ class Tracer:
             out = send_request.outgoing(message, self._topic, unique_ids.next(), self._settings)
             await self._sender.send(out, RetryRule(self._settings.async_retry_count), limit)
         except TianzhouError as error:
-            untold = self._repeats.note(type(error).__name__, loop.time())
-            if untold is not None:
+            count = self._repeats.note(type(error).__name__, loop.time())
+            if count is not None:
                 log.warning(
-                    "group %s: trace not sent: %s%s", self.plain_group, error, and_more(untold)
+                    "group %s: trace not sent: %s%s", self.plain_group, error, and_more(count)
                 )

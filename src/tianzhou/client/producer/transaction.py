@@ -14,13 +14,12 @@ The listener's methods may be `async def`, or plain functions, which run in a th
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, Unpack, cast
 
-from tianzhou.client.connection.hub import Reply
 from tianzhou.client.message import Message, ReceivedMessage
 from tianzhou.client.observe import trace
 from tianzhou.client.producer.producer import Producer
@@ -48,12 +47,6 @@ class TransactionState(Enum):
     UNKNOWN = sysflag.TRANSACTION_NONE
     """Not known yet: the broker checks again later."""
 
-
-_JAVA_STATES = {
-    TransactionState.COMMIT: "COMMIT_MESSAGE",
-    TransactionState.ROLLBACK: "ROLLBACK_MESSAGE",
-    TransactionState.UNKNOWN: "UNKNOW",
-}
 
 StateOrLater = TransactionState | Awaitable[TransactionState]
 
@@ -104,6 +97,7 @@ class TransactionProducer(Producer):
     ) -> None:
         super().__init__(group, settings=settings, **options)
         self._listener = listener
+        self._sender.on_check = self._check
 
     async def send_in_transaction(
         self, message: Message, /, *, timeout_ms: int | None = None
@@ -162,12 +156,12 @@ class TransactionProducer(Producer):
         return await self._send(message, self._limit(timeout_ms), extra=extra)
 
     async def _end(self, message: Message, sent: SendResult, state: TransactionState) -> None:
-        """Commit or roll back. A failure is logged: the broker will check."""
-        topic = message.topic
+        """Commit or roll back."""
         _, log_offset = decode_offset_id(sent.offset_msg_id)
-        wire_topic = self._wire_topic(topic)
+        queue = sent.queue._replace(topic=self._wire_topic(message.topic))
+        limit = self._limit(None)
         header = EndTransactionRequest(
-            topic=wire_topic,
+            topic=queue.topic,
             producer_group=self._group,
             queue_offset=sent.queue_offset,
             log_offset=log_offset,
@@ -175,57 +169,46 @@ class TransactionProducer(Producer):
             from_transaction_check=False,
             msg_id=sent.msg_id,
             transaction_id=sent.transaction_id,
-            target_broker=sent.queue.broker_name,
+            target_broker=queue.broker_name,
         )
-        command = Command(code=RequestCode.END_TRANSACTION, ext_fields=headers.encode(header))
-        try:
-            queue = sent.queue._replace(topic=wire_topic)
-            limit = self._limit(None)
-            address = await self._sender.hub.retry_unsent(
+
+        def send(command: Command) -> Awaitable[str]:
+            return self._sender.hub.retry_unsent(
                 lambda: self._sender.send_oneway(queue, command, limit),
-                wire_topic,
+                queue.topic,
                 limit.deadline_s,
             )
+
+        await self._send_end(header, message.topic, message.tags, message.keys, send)
+
+    async def _send_end(
+        self,
+        header: EndTransactionRequest,
+        topic: str,
+        tags: str | None,
+        keys: str | Sequence[str],
+        send: Callable[[Command], Awaitable[str]],
+    ) -> None:
+        """Send the state of a transaction. A failure is logged: the broker will check (again)."""
+        command = Command(code=RequestCode.END_TRANSACTION, ext_fields=headers.encode(header))
+        try:
+            address = await send(command)
         except (RemotingError, RouteNotFound) as error:
             log.warning(
-                "topic %s, group %s: transaction %s: end not sent, the broker will check: "
-                "%s", topic, self._group, sent.msg_id, error,
+                "topic %s, group %s: transaction %s: state not sent, the broker will check: %s",
+                topic, self._group, header.msg_id, error,
             )  # fmt: skip
             return
-        keys = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
-        self._trace_end(
-            topic, sent.msg_id, message.tags, keys or None, address, sent.transaction_id, state,
-            from_check=False,
-        )  # fmt: skip
-
-    def _trace_end(
-        self,
-        topic: str,
-        msg_id: str,
-        tags: str | None,
-        keys: str | None,
-        address: str,
-        transaction_id: str | None,
-        state: TransactionState,
-        *,
-        from_check: bool,
-    ) -> None:
         if self._tracer is not None:
+            group = self._tracer.plain_group
             self._tracer.add(
-                trace.transaction_ended(
-                    group=self._tracer.plain_group, topic=topic, msg_id=msg_id, tags=tags,
-                    keys=keys, store_host=address, transaction_id=transaction_id,
-                    state=_JAVA_STATES[state], from_check=from_check, now_ms=wall_ms(),
-                )
-            )  # fmt: skip
+                trace.transaction_ended(header, group, topic, tags, keys, address, wall_ms())
+            )
 
     # -- checks ------------------------------------------------------------------------------------
 
-    def on_request(self, connection: Connection, request: Command) -> Reply:
-        """See `hub.Member`: CHECK_TRANSACTION_STATE, answered by END_TRANSACTION."""
-        return self._check(connection, request)
-
     async def _check(self, connection: Connection, request: Command) -> None:
+        """CHECK_TRANSACTION_STATE, answered by END_TRANSACTION."""
         header = headers.decode(CheckTransactionStateRequest, request.fields)
         try:
             half = decode_record(request.body)
@@ -250,19 +233,12 @@ class TransactionProducer(Producer):
             transaction_id=header.transaction_id,
             target_broker=header.target_broker,
         )
-        command = Command(code=RequestCode.END_TRANSACTION, ext_fields=headers.encode(end))
-        try:
+
+        async def send(command: Command) -> str:
             self._sender.hub.oneway_on(connection, command)
-        except RemotingError as error:
-            log.warning(
-                "topic %s, group %s: transaction %s: state not sent, the broker will check again: "
-                "%s", message.topic, self._group, message.msg_id, error,
-            )  # fmt: skip
-            return
-        self._trace_end(
-            message.topic, message.msg_id, message.tags, message.properties.get(properties.KEYS),
-            connection.peer, header.transaction_id, state, from_check=True,
-        )  # fmt: skip
+            return connection.peer
+
+        await self._send_end(end, message.topic, message.tags, message.keys, send)
 
     async def _state_by_check(self, message: ReceivedMessage) -> TransactionState:
         try:
