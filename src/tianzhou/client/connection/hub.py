@@ -15,7 +15,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from tianzhou.client.connection.broker_error import broker_error
@@ -85,15 +84,6 @@ class Member(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatFailure:
-    """A broker that did not accept a heartbeat."""
-
-    broker_name: str
-    address: str
-    error: TianzhouError
-
-
 class Hub:
     """Connections, routes and heartbeats of the clients of one cluster."""
 
@@ -129,7 +119,7 @@ class Hub:
         """Groups whose consumer uses this hub."""
         self._dead_connections = DeadConnectionDetector()
         self._repeats = RepeatedFailures()
-        self._closed = False
+        self.closed = False
         self._tasks = (
             self.loop.create_task(self._poll_routes(), name=f"routes {self.client_id}"),
             self.loop.create_task(self._heartbeat_loop(), name=f"heartbeats {self.client_id}"),
@@ -266,7 +256,7 @@ class Hub:
         if isinstance(error, RouteNotFound):
             interval_s = self.settings.poll_namesrv_ms / 1000
             text = f"topic {topic} does not exist yet; it is looked up every {interval_s:g} s"
-        self._warn(("route", topic), text)
+        self._warn(f"route of topic {topic}", text)
 
     # -- members -----------------------------------------------------------------------------------
 
@@ -300,36 +290,33 @@ class Hub:
         else:
             return
         fields = headers.encode(header)
-        await asyncio.gather(
-            *(
-                self._unregister(address, fields, member.group)
-                for address in self._registered_brokers()
-            )
-        )
 
-    def _registered_brokers(self) -> list[str]:
-        """Brokers that accepted a heartbeat."""
-        return [each for each in self.routes.all_addresses() if each in self.broker_versions]
+        async def unregister(address: str) -> None:
+            command = Command(code=RequestCode.UNREGISTER_CLIENT, ext_fields=dict(fields))
+            try:
+                await self.call(address, command)
+            except TianzhouError as error:
+                log.info(
+                    "group %s: not unregistered from broker %s: %s", member.group, address, error
+                )
 
-    async def _unregister(self, address: str, fields: dict[str, str], group: str) -> None:
-        command = Command(code=RequestCode.UNREGISTER_CLIENT, ext_fields=dict(fields))
-        try:
-            await self.call(address, command)
-        except TianzhouError as error:
-            log.info("group %s: not unregistered from broker %s: %s", group, address, error)
+        # Only brokers that accepted a heartbeat know the member.
+        registered = self.routes.all_addresses() & self.broker_versions.keys()
+        await asyncio.gather(*map(unregister, registered))
 
     # -- heartbeats --------------------------------------------------------------------------------
 
-    async def heartbeat(self) -> list[HeartbeatFailure]:
-        """Send heartbeats to all brokers of the routes; to slaves only for consumers."""
+    async def heartbeat(self) -> list[TianzhouError]:
+        """Send heartbeats to all brokers of the routes; to slaves only for consumers.
+
+        Returns the errors of brokers that did not accept it.
+        """
+        entries = [member.heartbeat() for member in self._members()]
+        producers = {each.group_name: each for each in entries if isinstance(each, ProducerData)}
         data = HeartbeatData(
             client_id=self.client_id,
-            producers=self._producer_data(),
-            consumers=[
-                entry
-                for entry in (member.heartbeat() for member in self._consumers.values())
-                if isinstance(entry, ConsumerData)
-            ],
+            producers=list(producers.values()),
+            consumers=[each for each in entries if isinstance(each, ConsumerData)],
         )
         if not data.producers and not data.consumers:
             return []
@@ -348,20 +335,14 @@ class Hub:
         if not all(each in self.broker_versions for each in self.routes.topic_addresses(topic)):
             await self.heartbeat()
 
-    def _producer_data(self) -> list[ProducerData]:
-        groups = dict.fromkeys(member.group for member in self._producers)
-        return [ProducerData(group_name=group) for group in groups]
-
-    async def _send_heartbeat(
-        self, name: str, address: str, body: bytes
-    ) -> HeartbeatFailure | None:
+    async def _send_heartbeat(self, name: str, address: str, body: bytes) -> TianzhouError | None:
         command = Command(code=RequestCode.HEART_BEAT, body=body)
         try:
             answer = await self.call(address, command, subject=f"heartbeat to {name} ({address})")
         except TianzhouError as error:
             self.broker_versions.pop(address, None)
-            self._warn(("heartbeat", address), f"broker {name}: heartbeat failed: {error}")
-            return HeartbeatFailure(name, address, error)
+            self._warn(f"heartbeat to {address}", f"broker {name}: heartbeat failed: {error}")
+            return error
         self.broker_versions[address] = answer.version
         return None
 
@@ -385,7 +366,7 @@ class Hub:
 
     def _on_closed(self, connection: Connection) -> None:
         # A broker removes the members of a closed connection; it needs a new heartbeat.
-        if not self._closed:
+        if not self.closed:
             log.info("connection to %s: %s", connection.peer, connection.reason)
             self._heartbeat_wanted.set()
 
@@ -438,10 +419,6 @@ class Hub:
 
     # -- life --------------------------------------------------------------------------------------
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
     async def release(self, consumer_group: str | None = None) -> None:
         """Release the hub; the last release stops it. Pass the group given to `acquire`."""
         if consumer_group is not None:
@@ -452,28 +429,25 @@ class Hub:
             await self._close()
 
     async def _close(self) -> None:
-        self._closed = True
+        self.closed = True
         for task in self._tasks:
             task.cancel()
         await asyncio.wait((*self._tasks, *self.routes.close()))
         for waiter in self.replies.values():
             waiter.cancel()
         await self._client.close()
-        for (_, subject), count in self._suppressed():
-            log.info("%s: %d more warnings were suppressed", subject, count)
-
-    def _suppressed(self) -> list[tuple[tuple[str, str], int]]:
-        return [(kind, count) for kind, count in self._repeats.untold() if isinstance(kind, tuple)]
+        for kind, count in self._repeats.untold():
+            log.info("%s: %d more warnings were suppressed", kind, count)
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self.closed:
             raise ClientClosed("the client is closed")
         if self._pid != os.getpid():
             raise ClientClosed(
                 "this client was started before the process forked; start another one in the child"
             )
 
-    def _warn(self, kind: tuple[str, str], text: str) -> None:
+    def _warn(self, kind: str, text: str) -> None:
         unlogged_count = self._repeats.note(kind, self.loop.time())
         if unlogged_count is not None:
             log.warning("%s%s", text, and_more(unlogged_count))

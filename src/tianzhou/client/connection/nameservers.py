@@ -25,7 +25,7 @@ from tianzhou.protocol.command import Command
 from tianzhou.protocol.headers.namesrv import GetRouteInfoRequest
 
 Request = Callable[[str, Command, int], Awaitable[Command]]
-Warn = Callable[[tuple[str, str], str], None]
+Warn = Callable[[str, str], None]
 
 
 class Nameservers:
@@ -59,7 +59,7 @@ class Nameservers:
                 self._current = (self._current + 1) % len(self._addresses)
                 if not left:
                     raise self._unavailable(error) from error
-                self._warn(("namesrv", address), f"nameserver {address}: {error}")
+                self._warn(f"nameserver {address}", f"nameserver {address}: {error}")
         raise AssertionError("settings have at least one nameserver")
 
     def _unavailable(self, error: RemotingError) -> RemotingError:

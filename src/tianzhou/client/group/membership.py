@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from tianzhou.client import namespaces
-from tianzhou.client.connection.hub import HeartbeatFailure, Hub, Reply
+from tianzhou.client.connection.hub import Hub, Reply
 from tianzhou.client.connection.routes import TopicRoute
 from tianzhou.client.connection.shared_hubs import acquire
 from tianzhou.client.group.broker_calls import BrokerCalls
@@ -170,7 +170,7 @@ class Membership(Lifetime):
         await self._send_heartbeat()
         self._on_subscriptions()
 
-    async def _send_heartbeat(self) -> list[HeartbeatFailure]:
+    async def _send_heartbeat(self) -> list[TianzhouError]:
         sent = dict(self._subscriptions)
         failures = await self._calls.hub.heartbeat()
         self._announced = sent
@@ -243,9 +243,8 @@ def _raise_wrong_settings(failures: list[TianzhouError]) -> None:
             raise failure
 
 
-def _raise_refusal(failures: list[HeartbeatFailure]) -> None:
+def _raise_refusal(failures: list[TianzhouError]) -> None:
     """A broker that refuses this member will do so again; one that is away may come back."""
-    for failure in failures:
-        error = failure.error
+    for error in failures:
         if isinstance(error, BrokerError) and not error.retriable:
             raise error
