@@ -12,14 +12,14 @@ import math
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.simulated_disk import SimulatedDisk
 
 from tianzhou.broker.config import load_broker_config
 from tianzhou.broker.handlers import pull, send
-from tianzhou.broker.handlers.pull import PullDeps, Waiting
-from tianzhou.broker.handlers.send import SendDeps
+from tianzhou.broker.handlers.deps import Deps, WaitingPull
 from tianzhou.broker.longpoll.parked_pulls import ParkedPulls
 from tianzhou.broker.requests.fast_path import FastPath
 from tianzhou.broker.statistics.counters import Stats
@@ -142,42 +142,24 @@ class Side:
         self.store = MessageStore.open(config, disk=self.disk, clock=self.clock, background=False)
         self.topics = TopicTable(system_topics(config), self.clock)
         self.stats = Stats(started_ms=self.clock())
-        self.deps = SendDeps(
-            settings=self.settings,
-            topics=self.topics,
-            store=self.store,
-            writer=MessageWriter(self.store),
+        unused: Any = None
+        self.deps = Deps(
+            settings=self.settings, clock=self.clock, steady=self.clock, address=unused,
+            store_host=STORE_HOST, id_prefix=encode_offset_id(STORE_HOST, 0)[:-16],
+            topics=self.topics, groups=GroupTable(self.clock), offsets=OffsetTable(), modes=unused,
+            consumers=ConsumerTable[Connection](), producers=unused, client_ids=unused,
+            limits=unused, stats=self.stats, history=unused, saved=_saved, store=self.store,
+            writer=MessageWriter(self.store), gate=SendGate(), scheduled=unused, halves=unused,
             durability=Durability(
                 self.store, config.flush_disk_type, config.broker_role, config.sync_flush_timeout
             ),
-            gate=SendGate(),
-            stats=self.stats,
-            clock=self.clock,
-            steady=self.clock,
-            store_host=STORE_HOST,
-            id_prefix=encode_offset_id(STORE_HOST, 0)[:-16],
-            topics_saved=_saved,
-            groups=GroupTable(self.clock),
-            is_ordered=lambda _: False,
-        )
-        self.pulls = PullDeps(
-            settings=self.settings,
-            topics=self.topics,
-            groups=self.deps.groups,
-            consumers=ConsumerTable[Connection](),
-            offsets=OffsetTable(),
-            store=self.store,
-            parked=ParkedPulls[Connection, Waiting](),
-            stats=self.stats,
-            steady=self.clock,
-            arm=lambda _: None,
-            on_messages=self._pull_found,
-        )
+            pops=unused, send_backs=unused, client=unused, polls=unused, arm=lambda _: None,
+            parked=ParkedPulls[Connection, WaitingPull](), may_consume=unused,
+            on_messages=self._pull_found, on_reset=unused, on_settings=unused, acl_files=None,
+        )  # fmt: skip
         self.fed_count = self.pull_count = 0
         self.feed = feed = kernel.new_feed() if self.with_feed else None
-        self.hot = (
-            FastPath(feed, self.deps, self.pulls, FRAME_MAX_BYTES) if feed is not None else None
-        )
+        self.hot = FastPath(feed, self.deps, FRAME_MAX_BYTES) if feed is not None else None
         self._board: SharedState[Connection] = SharedState(
             Limits(frame_bytes=FRAME_MAX_BYTES, receive_bytes=4096), serves=True
         )
@@ -213,7 +195,7 @@ class Side:
             self.fed_count -= 1
             if request.code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
                 self.pull_count -= 1
-                return pull.pull_message(self.pulls, connection, request)
+                return pull.pull_message(self.deps, connection, request)
             if request.code not in handlers:
                 return Command(code=0, body=request.body)
             return handlers[RequestCode(request.code)](self.deps, connection, request)
@@ -240,7 +222,7 @@ class Side:
         """A consumer tells what its group wants."""
         client = Client("a client", 0, 0, self.clock())
         wants = (make_subscription(topic, expression, "TAG", version),)
-        self.pulls.consumers.heartbeat(
+        self.deps.consumers.heartbeat(
             self.connection,
             client,
             ConsumerHeartbeat(
@@ -535,7 +517,7 @@ def compare(fed: Side, plain: Side) -> None:
     assert fed.stats.by_queue == plain.stats.by_queue
     assert fed.stats.by_group == plain.stats.by_group
     assert fed.stats.pulls_found == plain.stats.pulls_found
-    assert fed.pulls.offsets.by_key == plain.pulls.offsets.by_key
+    assert fed.deps.offsets.by_key == plain.deps.offsets.by_key
     assert fed.entries() == plain.entries()
     assert fed.files("commitlog", "index") == plain.files("commitlog", "index")
 

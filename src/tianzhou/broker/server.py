@@ -20,10 +20,11 @@ from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
 from tianzhou.broker.background.tasks import Tasks
 from tianzhou.broker.cluster import copy_metadata
 from tianzhou.broker.config import BrokerConfig, MetricsExporter, namesrv_addresses
-from tianzhou.broker.handlers.pull import Waiting
+from tianzhou.broker.handlers.deps import WaitingPull
 from tianzhou.broker.longpoll.parked_pulls import ParkedPulls
 from tianzhou.broker.quota import control as quota
 from tianzhou.broker.requests.pipeline import RequestPipeline
+from tianzhou.broker.requests.table import HANDLERS
 from tianzhou.broker.scheduled.service import ScheduledMessages
 from tianzhou.broker.state import BrokerState
 from tianzhou.broker.statistics.counters import channel_activity
@@ -74,7 +75,7 @@ class Broker:
         self.topics, self.groups, self.offsets = state.topics, state.groups, state.offsets
         self.consumers, self.producers, self.modes = state.consumers, state.producers, state.modes
         self.stats, self.history, self.table_limits = state.stats, state.history, state.limits
-        self.parked = ParkedPulls[Connection, Waiting]()
+        self.parked = ParkedPulls[Connection, WaitingPull]()
         self.address = ""
         """The address that clients connect to; set by `start`."""
         self.web_port = 0
@@ -140,8 +141,8 @@ class Broker:
         scheduled.start()
         if config.copy_metadata_on_join and copy_metadata.is_new(self.topics):
             await copy_metadata.copy_metadata(
-                features.client, self._namesrvs, config.broker_cluster_name, config.broker_name,
-                self.topics, self.groups,
+                features.deps.client, self._namesrvs, config.broker_cluster_name,
+                config.broker_name, self.topics, self.groups,
             )  # fmt: skip
         if config.metrics_exporter_type is MetricsExporter.PROM:
             self.web_port = await serve_metrics(core, features, stops)
@@ -188,7 +189,7 @@ class Broker:
         run, repeat = self._tasks.run, self._tasks.repeat
         run(self._save_tables())
         run(features.checks.run())
-        run(features.pops.run())
+        run(features.deps.pops.run())
         run(core.scheduled.run(self.state.save))
         run(asyncio.to_thread(prepare_sql))
         repeat(lambda: _OVERDUE_S, features.wake_overdue)
@@ -199,7 +200,7 @@ class Broker:
         if core.quotas is not None:
             repeat(lambda: quota.LOOK_S, core.quotas.look)
         if tls_files := tls_files_of(config):
-            renewal = Renewal(tls_files, server.reload_tls, features.client.reload_tls)
+            renewal = Renewal(tls_files, server.reload_tls, features.deps.client.reload_tls)
             repeat(lambda: _CERTIFICATES_S, renewal.look)
 
     # -- running -----------------------------------------------------------------------------------
@@ -212,7 +213,7 @@ class Broker:
     @property
     def request_codes(self) -> frozenset[int]:
         """The request codes that are served; none before the start."""
-        return self._running[1].table.codes if self._running else frozenset()
+        return frozenset(HANDLERS) if self._running else frozenset()
 
     async def register(self) -> None:
         """Register with all nameservers now; returns when they have answered."""

@@ -26,6 +26,8 @@ from tests.support.brokers import (
 from tests.support.remoting import RawPeer
 
 from tianzhou.broker.handlers import send
+from tianzhou.broker.handlers.deps import Deps
+from tianzhou.broker.requests.table import HANDLERS
 from tianzhou.errors import ConfigError
 from tianzhou.protocol import acl
 from tianzhou.protocol.codes import RequestCode, ResponseCode
@@ -116,11 +118,11 @@ async def test_what_has_no_quota_keeps_the_fast_path(
     handled: Counter[str] = Counter()
     really = send.send_message_v2
 
-    def counting(deps: send.SendDeps, connection: Connection, request: Command) -> Answer:
+    def counting(deps: Deps, connection: Connection, request: Command) -> Answer:
         handled[request.fields["b"]] += 1
         return really(deps, connection, request)
 
-    monkeypatch.setattr(send, "send_message_v2", counting)
+    monkeypatch.setitem(HANDLERS, RequestCode.SEND_MESSAGE_V2, counting)
     async with limited(tmp_path, "topics: [{topic: orders, messagesPerSecond: 100000}]") as it:
         for topic in ("invoices", "orders"):
             assert (await it.peer.send(topic, b"first")).code == SUCCESS

@@ -15,8 +15,9 @@ from typing import Any, Unpack
 import pytest
 from tests.support.brokers import Peer, eventually, peer_of
 
-from tianzhou.broker.handlers import pop, pop_ack
-from tianzhou.broker.handlers.pop import PopDeps
+from tianzhou.broker.handlers import Answer
+from tianzhou.broker.handlers.deps import Deps
+from tianzhou.broker.requests.table import HANDLERS
 from tianzhou.client import (
     Message,
     PoppedMessage,
@@ -302,41 +303,41 @@ async def test_no_time_at_all_gives_a_message_back() -> None:
 # -- acknowledging ---------------------------------------------------------------------------------
 
 
-def not_known(_: PopDeps, __: Connection, request: Command) -> Command:
+def not_known(_: Deps, __: Connection, request: Command) -> Command:
     remark = f"request type {request.code} not supported"
     return Command(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
 
 
 async def test_many_acknowledgements_need_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: Counter[str] = Counter()
+    requested: Counter[int] = Counter()
 
     def counted(
-        name: str, handle: Callable[[PopDeps, Connection, Command], Command]
-    ) -> Callable[[PopDeps, Connection, Command], Command]:
-        def count(deps: PopDeps, connection: Connection, request: Command) -> Command:
-            asked[name] += 1
+        handle: Callable[[Deps, Connection, Command], Answer],
+    ) -> Callable[[Deps, Connection, Command], Answer]:
+        def count(deps: Deps, connection: Connection, request: Command) -> Answer:
+            requested[request.code] += 1
             return handle(deps, connection, request)
 
         return count
 
-    for name in ("ack_message", "batch_ack_message"):
-        monkeypatch.setattr(pop_ack, name, counted(name, getattr(pop_ack, name)))
+    for code in (RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE):
+        monkeypatch.setitem(HANDLERS, code, counted(HANDLERS[code]))
     async with Cluster(topics={TOPIC: 4}) as cluster, consuming(cluster) as consumer:
         await send(cluster, *(f"{number}" for number in range(20)))
         messages = await consumer.receive() + await consumer.receive(wait=0)
         assert len(messages) == 20
         await consumer.ack_many(messages)
         await consumer.ack_many([])
-        assert asked == {"batch_ack_message": 1}
+        assert requested == {RequestCode.BATCH_ACK_MESSAGE: 1}
         assert await committed(cluster) == [5] * 4
         await consumer.ack_many(messages[:1])
-        assert asked["ack_message"] == 1, "one alone needs no batch"
+        assert requested[RequestCode.ACK_MESSAGE] == 1, "one alone needs no batch"
 
 
 async def test_a_broker_that_knows_single_acknowledgements_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pop_ack, "batch_ack_message", not_known)
+    monkeypatch.setitem(HANDLERS, RequestCode.BATCH_ACK_MESSAGE, not_known)
     async with Cluster(topics={TOPIC: 1}) as cluster, consuming(cluster) as consumer:
         for _ in range(2):
             await send(cluster, *"abcd")
@@ -345,7 +346,7 @@ async def test_a_broker_that_knows_single_acknowledgements_only(
 
 
 async def test_a_broker_that_cannot_pop_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pop, "pop_message", not_known)
+    monkeypatch.setitem(HANDLERS, RequestCode.POP_MESSAGE, not_known)
     async with Cluster(topics={TOPIC: 1}) as cluster, consuming(cluster) as consumer:
         for wait_s in (0, FOREVER_S):
             with pytest.raises(BrokerError, match=r"broker broker-0.*does not support pop") as told:

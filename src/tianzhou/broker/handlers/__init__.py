@@ -2,7 +2,7 @@
 
 A handler is a function of its dependencies, the connection and the request:
 
-    def pull_message(deps: PullDeps, connection: Connection, request: Command) -> Answer: ...
+    def pull_message(deps: Deps, connection: Connection, request: Command) -> Answer: ...
 
 It returns the response, an awaitable of the response, or PARKED if it has parked the request and
 responds later. It raises RequestError to refuse the request.

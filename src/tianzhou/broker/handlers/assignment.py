@@ -1,18 +1,12 @@
 """QUERY_ASSIGNMENT and request modes: the broker assigns queues to consumers."""
 
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 
 from tianzhou.broker import validation
 from tianzhou.broker.config import BrokerConfig, namesrv_addresses
+from tianzhou.broker.handlers.deps import Deps
 from tianzhou.broker.tables import assignment
-from tianzhou.broker.tables.assignment import ModeTable
-from tianzhou.broker.tables.clients import ConsumerTable, MessageModel
-from tianzhou.broker.tables.groups import GroupTable
-from tianzhou.broker.tables.topics import TopicTable
-from tianzhou.clock import Clock
-from tianzhou.config.live import LiveSettings
+from tianzhou.broker.tables.clients import MessageModel
 from tianzhou.errors import RequestError, TianzhouError
 from tianzhou.names import PERM_READ, RETRY_TOPIC_PREFIX
 from tianzhou.protocol.bodies import decode as decode_body
@@ -28,9 +22,7 @@ from tianzhou.protocol.bodies.route import TopicRouteData
 from tianzhou.protocol.codes import RequestCode, ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting import slices
-from tianzhou.remoting.client import Client
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.quota.tables import TableLimits
 
 log = logging.getLogger(__name__)
 
@@ -38,27 +30,7 @@ _ROUTE_TIMEOUT_MS = 3000
 _ROUTES_MAX = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignmentDeps:
-    """Dependencies of these handlers."""
-
-    settings: LiveSettings[BrokerConfig]
-    topics: TopicTable
-    groups: GroupTable
-    consumers: ConsumerTable[Connection]
-    modes: ModeTable
-    limits: TableLimits
-    client: Client
-    steady: Clock
-    saved: Callable[[], Awaitable[bool]]
-    """Saves the tables; False if that failed."""
-    routes: dict[str, tuple[int, list[MessageQueue]]] = field(
-        default_factory=dict[str, tuple[int, list[MessageQueue]]]
-    )
-    """Cached routes by topic: time of the query, and the queues."""
-
-
-async def query_assignment(deps: AssignmentDeps, _: Connection, request: Command) -> Command:
+async def query_assignment(deps: Deps, _: Connection, request: Command) -> Command:
     """QUERY_ASSIGNMENT: the queues of a client, by pull or pop; none means no change."""
     asked = decode_request(QueryAssignmentRequestBody, request.body)
     topic, group, client_id = asked.topic or "", asked.consumer_group or "", asked.client_id or ""
@@ -81,7 +53,7 @@ async def query_assignment(deps: AssignmentDeps, _: Connection, request: Command
 
 
 def _share(
-    deps: AssignmentDeps,
+    deps: Deps,
     config: BrokerConfig,
     asked: QueryAssignmentRequestBody,
     mode: SetMessageRequestModeBody,
@@ -108,9 +80,7 @@ def _share(
     return share(queues, clients, client)
 
 
-async def _all_queues(
-    deps: AssignmentDeps, config: BrokerConfig, topic: str
-) -> list[MessageQueue] | None:
+async def _all_queues(deps: Deps, config: BrokerConfig, topic: str) -> list[MessageQueue] | None:
     """The readable queues of a topic on all brokers, in order; None if unknown."""
     asked_ms, queues = deps.routes.get(topic, (None, None))
     now_ms = deps.steady()
@@ -148,9 +118,7 @@ def _queues_in(topic: str, route: TopicRouteData) -> list[MessageQueue]:
     return [_queue(topic, name, queue_id) for name, queue_id in sorted(found)]
 
 
-def _own_queues(
-    deps: AssignmentDeps, config: BrokerConfig, topic: str
-) -> list[MessageQueue] | None:
+def _own_queues(deps: Deps, config: BrokerConfig, topic: str) -> list[MessageQueue] | None:
     known = deps.topics.get(topic)
     if known is None or not known.perm & PERM_READ:
         return None
@@ -161,9 +129,7 @@ def _queue(topic: str, broker_name: str, queue_id: int) -> MessageQueue:
     return MessageQueue(topic=topic, broker_name=broker_name, queue_id=queue_id)
 
 
-async def set_message_request_mode(
-    deps: AssignmentDeps, connection: Connection, request: Command
-) -> Command:
+async def set_message_request_mode(deps: Deps, connection: Connection, request: Command) -> Command:
     """SET_MESSAGE_REQUEST_MODE: whether a group pulls or pops a topic."""
     mode = decode_request(SetMessageRequestModeBody, request.body)
     topic, group = mode.topic or "", mode.consumer_group or ""
@@ -200,9 +166,7 @@ async def set_message_request_mode(
 
 
 @slices.sliced
-def get_all_message_request_mode(
-    deps: AssignmentDeps, _: Connection, __: Command
-) -> slices.Steps[Command]:
+def get_all_message_request_mode(deps: Deps, _: Connection, __: Command) -> slices.Steps[Command]:
     """GET_ALL_MESSAGE_REQUEST_MODE."""
     body = yield from encode_steps(deps.modes.as_body())
     return Command(code=ResponseCode.SUCCESS, body=body)

@@ -4,17 +4,13 @@ consumed directly, reset offsets. Consumers that do not respond in time are name
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from tianzhou.broker import validation
 from tianzhou.broker.cluster.call_client import call_client, forwarded
-from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.tables.clients import Client, ConsumerTable
-from tianzhou.broker.tables.groups import GroupTable
-from tianzhou.broker.tables.offsets import NOT_FOUND, OffsetTable
-from tianzhou.broker.tables.topics import TopicTable
-from tianzhou.config.live import LiveSettings
+from tianzhou.broker.handlers.deps import Deps
+from tianzhou.broker.tables.clients import Client
+from tianzhou.broker.tables.offsets import NOT_FOUND
 from tianzhou.errors import BodyError, FieldError, RemotingError, RequestError
 from tianzhou.protocol.bodies import decode as decode_body
 from tianzhou.protocol.bodies import encode as encode_body
@@ -39,7 +35,6 @@ from tianzhou.protocol.records.message_id import decode_offset_id
 from tianzhou.protocol.version import V3_1_8_SNAPSHOT, version_name
 from tianzhou.remoting import slices
 from tianzhou.remoting.connection import Connection
-from tianzhou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -48,24 +43,10 @@ _TO_THE_END = -1
 _TO_THE_BEGINNING = -2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RelayDeps:
-    """Dependencies of these handlers."""
-
-    settings: LiveSettings[BrokerConfig]
-    topics: TopicTable
-    groups: GroupTable
-    consumers: ConsumerTable[Connection]
-    offsets: OffsetTable
-    store: MessageStore
-    on_reset: Callable[[str, Iterable[int]], None]
-    """Called with the queues whose offsets were reset."""
-
-
 # -- one client ------------------------------------------------------------------------------------
 
 
-async def get_consumer_running_info(deps: RelayDeps, _: Connection, request: Command) -> Command:
+async def get_consumer_running_info(deps: Deps, _: Connection, request: Command) -> Command:
     """GET_CONSUMER_RUNNING_INFO, answered by the consumer."""
     header = decode(GetConsumerRunningInfoRequest, request.fields)
     connection, who = _consumer(deps, header.consumer_group, header.client_id)
@@ -77,7 +58,7 @@ async def get_consumer_running_info(deps: RelayDeps, _: Connection, request: Com
     return forwarded(await call_client(connection, command, who))
 
 
-async def consume_message_directly(deps: RelayDeps, _: Connection, request: Command) -> Command:
+async def consume_message_directly(deps: Deps, _: Connection, request: Command) -> Command:
     """CONSUME_MESSAGE_DIRECTLY: a consumer processes one message now and returns the result."""
     header = decode(ConsumeMessageDirectlyRequest, request.fields)
     connection, who = _consumer(deps, header.consumer_group, header.client_id or "")
@@ -102,7 +83,7 @@ async def consume_message_directly(deps: RelayDeps, _: Connection, request: Comm
     return forwarded(await call_client(connection, command, who))
 
 
-def _consumer(deps: RelayDeps, group_name: str, client_id: str) -> tuple[Connection, str]:
+def _consumer(deps: Deps, group_name: str, client_id: str) -> tuple[Connection, str]:
     """A connected consumer and how to call it. Raises RequestError."""
     who = f"The Consumer <{validation.shorten(group_name)}> <{validation.shorten(client_id)}>"
     group = deps.consumers.get(group_name)
@@ -125,7 +106,7 @@ def _check_version(client: Client, who: str) -> None:
 # -- a group's state -------------------------------------------------------------------------------
 
 
-async def get_consumer_status(deps: RelayDeps, _: Connection, request: Command) -> Command:
+async def get_consumer_status(deps: Deps, _: Connection, request: Command) -> Command:
     """INVOKE_BROKER_TO_GET_CONSUMER_STATUS: the offsets of each consumer of a group in a topic.
 
     All are called at the same time; those that do not respond are left out of the table, and named
@@ -179,7 +160,7 @@ async def _status_of(
 # -- resetting offsets -----------------------------------------------------------------------------
 
 
-async def reset_offset(deps: RelayDeps, connection: Connection, request: Command) -> Command:
+async def reset_offset(deps: Deps, connection: Connection, request: Command) -> Command:
     """INVOKE_BROKER_TO_RESET_OFFSET: reset the offsets of a group, by time or by offset.
 
     Either the broker's own table is set, and consumers get the new offset with their next pull
@@ -215,7 +196,7 @@ async def reset_offset(deps: RelayDeps, connection: Connection, request: Command
     return Command(code=ResponseCode.SUCCESS, body=body)
 
 
-def _resettable(deps: RelayDeps, header: ResetOffsetRequest) -> TopicConfig:
+def _resettable(deps: Deps, header: ResetOffsetRequest) -> TopicConfig:
     topic = deps.topics.get(header.topic)
     if topic is None:
         raise RequestError(
@@ -237,7 +218,7 @@ def _resettable(deps: RelayDeps, header: ResetOffsetRequest) -> TopicConfig:
     return topic
 
 
-def _new_offsets(deps: RelayDeps, header: ResetOffsetRequest, topic: TopicConfig) -> dict[int, int]:
+def _new_offsets(deps: Deps, header: ResetOffsetRequest, topic: TopicConfig) -> dict[int, int]:
     """The new offset of each queue; reads old messages, so it runs in a thread."""
     if header.queue_id >= 0:
         queue_ids: range | tuple[int, ...] = (header.queue_id,)
@@ -246,7 +227,7 @@ def _new_offsets(deps: RelayDeps, header: ResetOffsetRequest, topic: TopicConfig
     return {queue_id: _new_offset(deps, header, queue_id) for queue_id in queue_ids}
 
 
-def _new_offset(deps: RelayDeps, header: ResetOffsetRequest, queue_id: int) -> int:
+def _new_offset(deps: Deps, header: ResetOffsetRequest, queue_id: int) -> int:
     store, name = deps.store, header.topic
     low, high = store.min_offset(name, queue_id), store.max_offset(name, queue_id)
     wanted = header.queue_offset
@@ -269,7 +250,7 @@ def _new_offset(deps: RelayDeps, header: ResetOffsetRequest, queue_id: int) -> i
 
 
 def _notify_consumers(
-    deps: RelayDeps, header: ResetOffsetRequest, table: dict[MessageQueue, int]
+    deps: Deps, header: ResetOffsetRequest, table: dict[MessageQueue, int]
 ) -> int:
     group = deps.consumers.get(header.group)
     reset = ResetOffsetRequest(

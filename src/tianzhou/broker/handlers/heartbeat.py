@@ -1,29 +1,20 @@
 """Clients: heartbeats, unregistration, members of groups, and notification of changes."""
 
 import logging
-from asyncio import Future
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 
 from tianzhou.broker import validation
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.handlers import Answer
+from tianzhou.broker.handlers.deps import Deps
 from tianzhou.broker.tables.clients import (
     Change,
     Client,
-    ClientIds,
     ConsumerHeartbeat,
-    ConsumerTable,
-    ProducerTable,
     Subscription,
     make_subscription,
 )
-from tianzhou.broker.tables.groups import GroupTable
-from tianzhou.broker.tables.topics import TopicTable
-from tianzhou.clock import Clock
-from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RemotingError, RequestError
 from tianzhou.limits import GROUPS_OF_CONNECTION_MAX, SUBSCRIPTIONS_OF_CONNECTION_MAX
 from tianzhou.names import RETRY_TOPIC_PREFIX
@@ -58,7 +49,6 @@ from tianzhou.protocol.headers.clients import (
 from tianzhou.protocol.headers.topics import QuerySubscriptionByConsumerRequest
 from tianzhou.remoting import slices
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.quota.tables import TableLimits
 from tianzhou.remoting.slices import Steps, sliced
 
 log = logging.getLogger(__name__)
@@ -66,35 +56,16 @@ log = logging.getLogger(__name__)
 _DIFFERENCES_LOGGED = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientDeps:
-    """Dependencies of these handlers."""
-
-    settings: LiveSettings[BrokerConfig]
-    topics: TopicTable
-    groups: GroupTable
-    consumers: ConsumerTable[Connection]
-    producers: ProducerTable[Connection]
-    client_ids: ClientIds[Connection]
-    limits: TableLimits
-    clock: Clock
-    steady: Clock
-    unfinished: "dict[Connection, Future[Any]]" = field(
-        default_factory=lambda: dict[Connection, "Future[Any]"]()
-    )
-    """The last heartbeat or unregistration of a connection, while it takes more than a slice."""
-
-
 # -- heartbeats ------------------------------------------------------------------------------------
 
 
-def heartbeat(deps: ClientDeps, connection: Connection, request: Command) -> Answer:
+def heartbeat(deps: Deps, connection: Connection, request: Command) -> Answer:
     """HEART_BEAT."""
     # A client that unregisters while its long heartbeat runs must not be registered after it.
     return slices.in_order(deps.unfinished, connection, _heartbeat(deps, connection, request))
 
 
-def _heartbeat(deps: ClientDeps, connection: Connection, request: Command) -> Steps[Command]:
+def _heartbeat(deps: Deps, connection: Connection, request: Command) -> Steps[Command]:
     sent = yield from decode_request_steps(HeartbeatData, request.body)
     if not sent.client_id:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "the heartbeat names no client id")
@@ -136,9 +107,7 @@ def _is_gone(connection: Connection) -> bool:
     return connection.closed
 
 
-def _producer_heartbeat(
-    deps: ClientDeps, connection: Connection, client: Client, name: str
-) -> None:
+def _producer_heartbeat(deps: Deps, connection: Connection, client: Client, name: str) -> None:
     if name not in deps.producers.groups_of(connection):
         _check_groups_of(deps, connection, name)
     if name not in deps.producers.groups:
@@ -153,7 +122,7 @@ def _producer_heartbeat(
         )  # fmt: skip
 
 
-def _check_groups_of(deps: ClientDeps, connection: Connection, name: str) -> None:
+def _check_groups_of(deps: Deps, connection: Connection, name: str) -> None:
     """Raises RequestError if a connection registers too many groups."""
     tables = (deps.consumers, deps.producers)
     count = sum(len(table.groups_of(connection)) for table in tables)
@@ -161,7 +130,7 @@ def _check_groups_of(deps: ClientDeps, connection: Connection, name: str) -> Non
     deps.limits.check("groups of a connection", GROUPS_OF_CONNECTION_MAX, count, what)
 
 
-def _check_subscriptions(deps: ClientDeps, connection: Connection, sent: ConsumerHeartbeat) -> None:
+def _check_subscriptions(deps: Deps, connection: Connection, sent: ConsumerHeartbeat) -> None:
     """Raises RequestError if there are too many subscriptions."""
     grown, own_count = deps.consumers.growth(connection, sent)
     if grown <= 0:
@@ -177,14 +146,14 @@ def _check_subscriptions(deps: ClientDeps, connection: Connection, sent: Consume
     )  # fmt: skip
 
 
-def _client(deps: ClientDeps, connection: Connection, request: Command, client_id: str) -> Client:
+def _client(deps: Deps, connection: Connection, request: Command, client_id: str) -> Client:
     return Client(
         client_id, request.language, request.version, deps.steady(), connection.account
     )  # fmt: skip
 
 
 def _consumer_heartbeat(
-    deps: ClientDeps, connection: Connection, client: Client, consumer: ConsumerData
+    deps: Deps, connection: Connection, client: Client, consumer: ConsumerData
 ) -> Steps[None]:
     name = consumer.group_name or ""
     auto_create = deps.settings.config.auto_create_subscription_group
@@ -239,7 +208,7 @@ def _subscription(sent: SubscriptionData) -> Subscription:
     )
 
 
-def notify(deps: ClientDeps, changes: Iterable[Change[Connection]]) -> None:
+def notify(deps: Deps, changes: Iterable[Change[Connection]]) -> None:
     """Notify the members of changed groups to rebalance; log where subscriptions differ."""
     for change in changes:
         for difference in change.differences[:_DIFFERENCES_LOGGED]:
@@ -264,16 +233,14 @@ def notify(deps: ClientDeps, changes: Iterable[Change[Connection]]) -> None:
                 )
 
 
-def unregister_client(deps: ClientDeps, connection: Connection, request: Command) -> Answer:
+def unregister_client(deps: Deps, connection: Connection, request: Command) -> Answer:
     """UNREGISTER_CLIENT."""
     return slices.in_order(
         deps.unfinished, connection, _unregister_client(deps, connection, request)
     )
 
 
-def _unregister_client(
-    deps: ClientDeps, connection: Connection, request: Command
-) -> Steps[Command]:
+def _unregister_client(deps: Deps, connection: Connection, request: Command) -> Steps[Command]:
     header = decode(UnregisterClientRequest, request.fields)
     yield
     if header.producer_group:
@@ -286,12 +253,12 @@ def _unregister_client(
     return Command(code=ResponseCode.SUCCESS)
 
 
-def connection_closed(deps: ClientDeps, connection: Connection) -> None:
+def connection_closed(deps: Deps, connection: Connection) -> None:
     """Remove the clients of a closed connection."""
     slices.answer(_connection_closed(deps, connection))
 
 
-def _connection_closed(deps: ClientDeps, connection: Connection) -> Steps[None]:
+def _connection_closed(deps: Deps, connection: Connection) -> Steps[None]:
     deps.client_ids.closed(connection)
     for _ in deps.producers.closed(connection):
         yield
@@ -301,7 +268,7 @@ def _connection_closed(deps: ClientDeps, connection: Connection) -> Steps[None]:
         yield
 
 
-def close_silent(deps: ClientDeps) -> None:
+def close_silent(deps: Deps) -> None:
     """Close connections whose clients have stopped sending heartbeats."""
     now_ms, timeout_ms = deps.steady(), deps.settings.config.channel_expired_timeout
     for table in (deps.consumers, deps.producers):
@@ -342,7 +309,7 @@ def _check_bindings(config: BrokerConfig, consumer: ConsumerData) -> None:
             )
 
 
-def check_client_config(deps: ClientDeps, _: Connection, request: Command) -> Command:
+def check_client_config(deps: Deps, _: Connection, request: Command) -> Command:
     """CHECK_CLIENT_CONFIG: checks the filter of a consumer before it starts."""
     sent = decode_body(CheckClientBody, request.body)
     data = sent.subscription_data
@@ -366,7 +333,7 @@ def check_client_config(deps: ClientDeps, _: Connection, request: Command) -> Co
 # -- queries ---------------------------------------------------------------------------------------
 
 
-def get_consumer_list(deps: ClientDeps, _: Connection, request: Command) -> Command:
+def get_consumer_list(deps: Deps, _: Connection, request: Command) -> Command:
     """GET_CONSUMER_LIST_BY_GROUP: the client ids by which consumers divide the queues."""
     header = decode(GetConsumerListByGroupRequest, request.fields)
     group = deps.consumers.get(header.consumer_group)
@@ -380,7 +347,7 @@ def get_consumer_list(deps: ClientDeps, _: Connection, request: Command) -> Comm
 
 
 @sliced
-def get_consumer_connections(deps: ClientDeps, _: Connection, request: Command) -> Steps[Command]:
+def get_consumer_connections(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
     """GET_CONSUMER_CONNECTION_LIST."""
     header = decode(GetConsumerConnectionListRequest, request.fields)
     group = deps.consumers.get(header.consumer_group)
@@ -425,7 +392,7 @@ def subscription_body(subscription: Subscription) -> SubscriptionData:
     )
 
 
-def query_subscription(deps: ClientDeps, _: Connection, request: Command) -> Command:
+def query_subscription(deps: Deps, _: Connection, request: Command) -> Command:
     """QUERY_SUBSCRIPTION_BY_CONSUMER (5.x): the filter of a group; nothing if it is offline."""
     header = decode(QuerySubscriptionByConsumerRequest, request.fields)
     found = deps.consumers.subscription(header.group, header.topic or "")
@@ -437,7 +404,7 @@ def query_subscription(deps: ClientDeps, _: Connection, request: Command) -> Com
     return Command(code=ResponseCode.SUCCESS, body=encode_body(body))
 
 
-def get_producer_connections(deps: ClientDeps, _: Connection, request: Command) -> Command:
+def get_producer_connections(deps: Deps, _: Connection, request: Command) -> Command:
     """GET_PRODUCER_CONNECTION_LIST."""
     header = decode(GetProducerConnectionListRequest, request.fields)
     members = deps.producers.groups.get(header.producer_group)
@@ -451,7 +418,7 @@ def get_producer_connections(deps: ClientDeps, _: Connection, request: Command) 
 
 
 @sliced
-def get_all_producers(deps: ClientDeps, _: Connection, __: Command) -> Steps[Command]:
+def get_all_producers(deps: Deps, _: Connection, __: Command) -> Steps[Command]:
     """GET_ALL_PRODUCER_INFO: every connected producer by group."""
     ahead_ms = deps.clock() - deps.steady()
     data: dict[str, list[ProducerInfo]] = {}

@@ -2,16 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from tianzhou.broker import validation
-from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.tables.clients import ConsumerGroup, ConsumerTable
-from tianzhou.broker.tables.groups import GroupTable
-from tianzhou.broker.tables.offsets import NOT_FOUND, OffsetTable
-from tianzhou.broker.tables.topics import TopicTable
-from tianzhou.config.live import LiveSettings
+from tianzhou.broker.handlers.deps import Deps
+from tianzhou.broker.tables.clients import ConsumerGroup
+from tianzhou.broker.tables.offsets import NOT_FOUND
 from tianzhou.errors import RequestError
 from tianzhou.limits import TOPIC_QUEUES_MAX
 from tianzhou.protocol.bodies import encode_steps
@@ -37,9 +32,7 @@ from tianzhou.protocol.headers.offsets import (
 )
 from tianzhou.remoting import slices
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.quota.tables import TableLimits
 from tianzhou.remoting.slices import Steps, sliced
-from tianzhou.store.message_store import MessageStore
 from tianzhou.store.reading import Boundary
 
 log = logging.getLogger(__name__)
@@ -48,25 +41,10 @@ _NO_TIME = -1
 INT64_MAX = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetDeps:
-    """Dependencies of these handlers."""
-
-    settings: LiveSettings[BrokerConfig]
-    topics: TopicTable
-    groups: GroupTable
-    offsets: OffsetTable
-    store: MessageStore
-    consumers: ConsumerTable[Connection]
-    limits: TableLimits
-    saved: Callable[[], Awaitable[bool]]
-    """Saves the tables; False if that failed."""
-
-
 # -- of groups -------------------------------------------------------------------------------------
 
 
-def query_consumer_offset(deps: OffsetDeps, _: Connection, request: Command) -> Command:
+def query_consumer_offset(deps: Deps, _: Connection, request: Command) -> Command:
     """QUERY_CONSUMER_OFFSET."""
     header = decode(QueryConsumerOffsetRequest, request.fields)
     found = deps.offsets.find(header.consumer_group, header.topic, header.queue_id)
@@ -84,13 +62,13 @@ def query_consumer_offset(deps: OffsetDeps, _: Connection, request: Command) -> 
     )
 
 
-def _is_whole_in_memory(deps: OffsetDeps, topic: str, queue_id: int) -> bool:
+def _is_whole_in_memory(deps: Deps, topic: str, queue_id: int) -> bool:
     if deps.store.min_offset(topic, queue_id) > 0:
         return False
     return deps.store.read(topic, queue_id, 0, 1).behind_bytes <= deps.store.memory_bytes
 
 
-def update_consumer_offset(deps: OffsetDeps, connection: Connection, request: Command) -> Command:
+def update_consumer_offset(deps: Deps, connection: Connection, request: Command) -> Command:
     """UPDATE_CONSUMER_OFFSET."""
     header = decode(UpdateConsumerOffsetRequest, request.fields)
     group, topic = header.consumer_group, header.topic
@@ -122,7 +100,7 @@ def update_consumer_offset(deps: OffsetDeps, connection: Connection, request: Co
     return Command(code=ResponseCode.SUCCESS)
 
 
-def _check_queue(deps: OffsetDeps, topic: TopicConfig, queue_id: int) -> None:
+def _check_queue(deps: Deps, topic: TopicConfig, queue_id: int) -> None:
     """Raises RequestError for an unknown queue; a queue with messages of earlier times is known."""
     name, count = topic.topic_name or "", max(topic.read_queue_count, topic.write_queue_count)
     exists = 0 <= queue_id < count or (
@@ -136,14 +114,14 @@ def _check_queue(deps: OffsetDeps, topic: TopicConfig, queue_id: int) -> None:
         )
 
 
-def _check_room(deps: OffsetDeps, count: int, group: str, topic: str) -> None:
+def _check_room(deps: Deps, count: int, group: str, topic: str) -> None:
     deps.limits.check(
         "maxConsumerOffsets", deps.settings.config.max_consumer_offsets, count,
         f"no further offset of group {group} can be committed in topic {topic}",
     )  # fmt: skip
 
 
-async def clone_group_offset(deps: OffsetDeps, connection: Connection, request: Command) -> Command:
+async def clone_group_offset(deps: Deps, connection: Connection, request: Command) -> Command:
     """CLONE_GROUP_OFFSET: copy the offsets of a group to another, of one topic or of all.
 
     RocketMQ copies nothing if no topic is named, by an oversight; here all are copied.
@@ -163,7 +141,7 @@ async def clone_group_offset(deps: OffsetDeps, connection: Connection, request: 
 
 
 def _copy_steps(
-    deps: OffsetDeps,
+    deps: Deps,
     connection: Connection,
     header: CloneGroupOffsetRequest,
     online: ConsumerGroup[Connection] | None,
@@ -184,11 +162,11 @@ def _copy_steps(
                      target, source, topic, connection.peer)  # fmt: skip
 
 
-def _may_create_groups(deps: OffsetDeps) -> bool:
+def _may_create_groups(deps: Deps) -> bool:
     return deps.settings.config.auto_create_subscription_group
 
 
-async def _save(deps: OffsetDeps) -> None:
+async def _save(deps: Deps) -> None:
     if not await deps.saved():
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
@@ -197,7 +175,7 @@ async def _save(deps: OffsetDeps) -> None:
 
 
 @sliced
-def query_correction_offset(deps: OffsetDeps, _: Connection, request: Command) -> Steps[Command]:
+def query_correction_offset(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
     """QUERY_CORRECTION_OFFSET: the lowest offset of all groups in each queue of a topic.
 
     Groups in `filterGroups` are left out. Where the group to compare with has a lower offset, the
@@ -223,21 +201,21 @@ def query_correction_offset(deps: OffsetDeps, _: Connection, request: Command) -
 # -- of queues -------------------------------------------------------------------------------------
 
 
-def get_max_offset(deps: OffsetDeps, _: Connection, request: Command) -> Command:
+def get_max_offset(deps: Deps, _: Connection, request: Command) -> Command:
     """GET_MAX_OFFSET."""
     header = decode(GetMaxOffsetRequest, request.fields)
     found = deps.store.max_offset(header.topic, header.queue_id)
     return _success(GetMaxOffsetResponse(queue_offset=found))
 
 
-def get_min_offset(deps: OffsetDeps, _: Connection, request: Command) -> Command:
+def get_min_offset(deps: Deps, _: Connection, request: Command) -> Command:
     """GET_MIN_OFFSET."""
     header = decode(GetMinOffsetRequest, request.fields)
     found = deps.store.min_offset(header.topic, header.queue_id)
     return _success(GetMinOffsetResponse(queue_offset=found))
 
 
-async def search_offset_by_timestamp(deps: OffsetDeps, _: Connection, request: Command) -> Command:
+async def search_offset_by_timestamp(deps: Deps, _: Connection, request: Command) -> Command:
     """SEARCH_OFFSET_BY_TIMESTAMP; reads old messages, so it runs in a thread."""
     header = decode(SearchOffsetRequest, request.fields)
     upper = (header.boundary_type or "").upper() == "UPPER"
@@ -248,7 +226,7 @@ async def search_offset_by_timestamp(deps: OffsetDeps, _: Connection, request: C
     return _success(SearchOffsetResponse(queue_offset=found))
 
 
-def get_earliest_store_time(deps: OffsetDeps, _: Connection, request: Command) -> Command:
+def get_earliest_store_time(deps: Deps, _: Connection, request: Command) -> Command:
     """GET_EARLIEST_MSG_STORETIME."""
     header = decode(GetEarliestMsgStoretimeRequest, request.fields)
     found = deps.store.earliest_time(header.topic, header.queue_id)

@@ -20,16 +20,11 @@ import msgspec
 from tianzhou.broker import validation
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.handlers import Answer
-from tianzhou.broker.handlers.pull import MayConsume, refuse_waiting
-from tianzhou.broker.longpoll.parked_pops import ParkedPops, PopParked, WaitingPop
+from tianzhou.broker.handlers.deps import Deps
+from tianzhou.broker.handlers.pull import refuse_waiting
+from tianzhou.broker.longpoll.parked_pops import PopParked, WaitingPop
 from tianzhou.broker.pop.inflight import Change, InFlight, Key
-from tianzhou.broker.pop.reviver import Pops
-from tianzhou.broker.statistics.counters import Stats
 from tianzhou.broker.tables.clients import Subscription, make_subscription
-from tianzhou.broker.tables.groups import GroupTable
-from tianzhou.broker.tables.topics import TopicTable
-from tianzhou.clock import Clock
-from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError
 from tianzhou.names import (
     PERM_READ,
@@ -54,7 +49,6 @@ from tianzhou.protocol.records import receipts
 from tianzhou.protocol.records.receipts import ORDERED_REVIVE_QUEUE, Receipt
 from tianzhou.protocol.records.record import decode_record, encode_stored
 from tianzhou.remoting.connection import PARKED, Connection
-from tianzhou.remoting.quota.tables import TableLimits
 from tianzhou.store.message_store import MessageStore
 from tianzhou.store.reading import Read, ReadStatus
 
@@ -76,29 +70,10 @@ _WRONG_OFFSET = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PopDeps:
-    """Dependencies of the handlers of pop consumption."""
-
-    settings: LiveSettings[BrokerConfig]
-    topics: TopicTable
-    groups: GroupTable
-    store: MessageStore
-    pops: Pops
-    polls: ParkedPops
-    stats: Stats
-    limits: TableLimits
-    clock: Clock
-    steady: Clock
-    may_consume: MayConsume
-    rotations: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
-    """Pops by topic and group; the first queue of a pop rotates."""
-
-
 # -- popping ---------------------------------------------------------------------------------------
 
 
-def pop_message(deps: PopDeps, connection: Connection, request: Command) -> Answer:
+def pop_message(deps: Deps, connection: Connection, request: Command) -> Answer:
     """POP_MESSAGE."""
     header = decode(PopMessageRequest, request.fields)
     config = deps.settings.config
@@ -166,7 +141,7 @@ class _Gathered:
 
 
 def _pop(
-    deps: PopDeps, config: BrokerConfig, header: PopMessageRequest, subscription: Subscription
+    deps: Deps, config: BrokerConfig, header: PopMessageRequest, subscription: Subscription
 ) -> tuple[Command, bool]:
     """The response, not SUCCESS without messages, and whether to retry at once."""
     now_ms, began_ms = deps.clock(), deps.steady()
@@ -204,7 +179,7 @@ def _pop(
     return answer, got.is_more
 
 
-def _check_room(deps: PopDeps, config: BrokerConfig, changes: list[Change]) -> None:
+def _check_room(deps: Deps, config: BrokerConfig, changes: list[Change]) -> None:
     """Raises RequestError if the table of popped queues is full."""
     table = deps.pops.table
     new = [change.key for change in changes if table.next_offset(change.key) is None]
@@ -217,7 +192,7 @@ def _check_room(deps: PopDeps, config: BrokerConfig, changes: list[Change]) -> N
 
 
 def _queues(
-    deps: PopDeps, config: BrokerConfig, header: PopMessageRequest
+    deps: Deps, config: BrokerConfig, header: PopMessageRequest
 ) -> Iterator[tuple[str, int]]:
     """The queues to read, in this order."""
     counted = (header.consumer_group, header.topic)
@@ -246,7 +221,7 @@ def _own_queues(
 
 
 def _retry_queues(
-    deps: PopDeps, config: BrokerConfig, group: str, topic: str
+    deps: Deps, config: BrokerConfig, group: str, topic: str
 ) -> Iterator[tuple[str, int]]:
     if config.enable_retry_topic_v2:
         second = receipts.retry_topic(group, topic, v2=True)
@@ -257,7 +232,7 @@ def _retry_queues(
 
 
 def _pop_queue(
-    deps: PopDeps,
+    deps: Deps,
     config: BrokerConfig,
     header: PopMessageRequest,
     subscription: Subscription,
@@ -339,7 +314,7 @@ def _as_sent(record: memoryview, topic: str, handle: Receipt) -> bytes:
     return encode_stored(msgspec.structs.replace(message, topic=topic, properties=found))
 
 
-def _first_offset(deps: PopDeps, config: BrokerConfig, key: Key, init_mode: int) -> int:
+def _first_offset(deps: Deps, config: BrokerConfig, key: Key, init_mode: int) -> int:
     """The first queue offset of a group that is new to a queue, as in RocketMQ."""
     store = deps.store
     low = store.min_offset(key.topic, key.queue_id)
@@ -357,7 +332,7 @@ def _is_recent(store: MessageStore, key: Key) -> bool:
 
 
 def _read(
-    deps: PopDeps, subscription: Subscription, key: Key, start: int, count: int
+    deps: Deps, subscription: Subscription, key: Key, start: int, count: int
 ) -> tuple[int, Read, bool]:
     """The messages, their first queue offset, and whether that is below the offset asked for.
 
@@ -387,7 +362,7 @@ def _read(
 
 
 def _check_allowed(
-    deps: PopDeps, config: BrokerConfig, group_name: str, topic_name: str, queue_id: int
+    deps: Deps, config: BrokerConfig, group_name: str, topic_name: str, queue_id: int
 ) -> TopicConfig:
     """The topic, if the group may read this queue of it. Raises RequestError."""
     if not config.broker_permission & PERM_READ:
@@ -430,7 +405,7 @@ def _check_allowed(
     return topic
 
 
-def find_topic(deps: PopDeps, config: BrokerConfig, name: str) -> TopicConfig:
+def find_topic(deps: Deps, config: BrokerConfig, name: str) -> TopicConfig:
     topic = deps.topics.get(name)
     if topic is None or name in UNSENDABLE_TOPICS:
         raise RequestError(
@@ -460,7 +435,7 @@ def _subscription(
 
 
 def _park(
-    deps: PopDeps,
+    deps: Deps,
     config: BrokerConfig,
     connection: Connection,
     request: Command,
@@ -489,7 +464,7 @@ def _waiting(
     return WaitingPop(header, subscription, request.opaque, request.encoding, connection.account)
 
 
-def serve_waiting(deps: PopDeps, parked: PopParked, is_due: bool) -> bool:
+def serve_waiting(deps: Deps, parked: PopParked, is_due: bool) -> bool:
     """Respond to a parked request if there is a message or an error, or if it has timed out."""
     waiting, connection = parked.request, parked.owner
     if connection.closed:
@@ -521,7 +496,7 @@ def serve_waiting(deps: PopDeps, parked: PopParked, is_due: bool) -> bool:
 
 
 def _answer_to(
-    deps: PopDeps, connection: Connection, waiting: WaitingPop
+    deps: Deps, connection: Connection, waiting: WaitingPop
 ) -> tuple[Command | None, bool]:
     header, config = waiting.header, deps.settings.config
     if not deps.may_consume(connection, waiting.account, header.topic, header.consumer_group):
@@ -536,7 +511,7 @@ def _answer_to(
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def notification(deps: PopDeps, connection: Connection, request: Command) -> Answer:
+def notification(deps: Deps, connection: Connection, request: Command) -> Answer:
     """NOTIFICATION: responds as soon as there is something to pop."""
     header = decode(NotificationRequest, request.fields)
     config = deps.settings.config
@@ -557,7 +532,7 @@ def _notice(*, has_msg: bool, polling_full: bool = False) -> Command:
 
 
 def _has_message(
-    deps: PopDeps, config: BrokerConfig, header: NotificationRequest, subscription: Subscription
+    deps: Deps, config: BrokerConfig, header: NotificationRequest, subscription: Subscription
 ) -> bool:
     topic = deps.topics.get(header.topic)
     queues = list(_own_queues(topic, header.topic, header.queue_id, 0))
@@ -575,7 +550,7 @@ def _has_message(
     return False
 
 
-def peek_message(deps: PopDeps, _: Connection, request: Command) -> Command:
+def peek_message(deps: Deps, _: Connection, request: Command) -> Command:
     """PEEK_MESSAGE: what the next pop would return; nothing becomes in flight."""
     header = decode(PeekMessageRequest, request.fields)
     config = deps.settings.config
@@ -610,7 +585,7 @@ def peek_message(deps: PopDeps, _: Connection, request: Command) -> Command:
     )
 
 
-def polling_info(deps: PopDeps, _: Connection, request: Command) -> Command:
+def polling_info(deps: Deps, _: Connection, request: Command) -> Command:
     """POLLING_INFO: how many requests of a group are parked for a queue."""
     header = decode(PollingInfoRequest, request.fields)
     config = deps.settings.config

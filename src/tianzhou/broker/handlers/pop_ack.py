@@ -8,7 +8,8 @@ import base64
 import binascii
 from collections.abc import Iterator
 
-from tianzhou.broker.handlers.pop import PopDeps, check_invisible, find_topic
+from tianzhou.broker.handlers.deps import Deps
+from tianzhou.broker.handlers.pop import check_invisible, find_topic
 from tianzhou.broker.pop.inflight import Change, InFlight, Key
 from tianzhou.clock import Moment
 from tianzhou.errors import BodyError, RequestError
@@ -29,7 +30,7 @@ from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.slices import Steps, sliced
 
 
-def ack_message(deps: PopDeps, _: Connection, request: Command) -> Command:
+def ack_message(deps: Deps, _: Connection, request: Command) -> Command:
     """ACK_MESSAGE. A handle that is no longer valid has no effect, as in RocketMQ."""
     header = decode(AckMessageRequest, request.fields)
     handle = receipts.parse_receipt(header.extra_info)
@@ -46,7 +47,7 @@ def ack_message(deps: PopDeps, _: Connection, request: Command) -> Command:
     return Command(code=ResponseCode.SUCCESS)
 
 
-def _note_acked(deps: PopDeps, changes: list[Change]) -> None:
+def _note_acked(deps: Deps, changes: list[Change]) -> None:
     deps.pops.apply(changes)
     for key, *_ in changes:
         deps.stats.acked[key.topic, key.group] += 1
@@ -56,7 +57,7 @@ def _note_acked(deps: PopDeps, changes: list[Change]) -> None:
             deps.polls.visible(topic)
 
 
-def _check_place(deps: PopDeps, topic_name: str, queue_id: int, queue_offset: int) -> None:
+def _check_place(deps: Deps, topic_name: str, queue_id: int, queue_offset: int) -> None:
     topic = find_topic(deps, deps.settings.config, topic_name)
     if not 0 <= queue_id < topic.read_queue_count:
         raise RequestError(
@@ -74,7 +75,7 @@ def _check_place(deps: PopDeps, topic_name: str, queue_id: int, queue_offset: in
         )
 
 
-def _ack_in_order(deps: PopDeps, key: Key, queue_offset: int, pop_time_ms: int) -> None:
+def _ack_in_order(deps: Deps, key: Key, queue_offset: int, pop_time_ms: int) -> None:
     table = deps.pops.table
     batch = table.batch(key)
     if batch is not None and batch.pop_time_ms == pop_time_ms:
@@ -95,7 +96,7 @@ def _ack_in_order(deps: PopDeps, key: Key, queue_offset: int, pop_time_ms: int) 
 
 
 @sliced
-def batch_ack_message(deps: PopDeps, _: Connection, request: Command) -> Steps[Command]:
+def batch_ack_message(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
     """BATCH_ACK_MESSAGE: acknowledgements of several pops, each with a bit set of messages."""
     acks = None
     if request.body:
@@ -120,7 +121,7 @@ _NOTED_TOGETHER = 64
 """Acknowledgements looked up and written in one step: nothing changes in between."""
 
 
-def _ack_some(deps: PopDeps, acked: list[tuple[BatchAck, Key, int]]) -> None:
+def _ack_some(deps: Deps, acked: list[tuple[BatchAck, Key, int]]) -> None:
     changes: dict[tuple[Key, int], Change] = {}
     for ack, key, queue_offset in acked:
         if ack.revive_queue_id == ORDERED_REVIVE_QUEUE:
@@ -155,7 +156,7 @@ def _acked_offsets(ack: BatchAck) -> Iterator[int]:
             yield ack.start_offset + at
 
 
-def change_invisible_time(deps: PopDeps, _: Connection, request: Command) -> Command:
+def change_invisible_time(deps: Deps, _: Connection, request: Command) -> Command:
     """CHANGE_MESSAGE_INVISIBLETIME: change when a message becomes visible again."""
     header = decode(ChangeInvisibleTimeRequest, request.fields)
     handle = receipts.parse_receipt(header.extra_info)

@@ -10,27 +10,20 @@ advances and the pull stays parked.
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from tianzhou.broker import validation
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.handlers import Answer
-from tianzhou.broker.longpoll.parked_pulls import Parked, ParkedPulls
-from tianzhou.broker.statistics.counters import Stats
+from tianzhou.broker.handlers.deps import Deps, WaitingPull
+from tianzhou.broker.longpoll.parked_pulls import Parked
 from tianzhou.broker.storing import disk_prefetch
-from tianzhou.broker.tables.clients import ConsumerTable, Subscription, make_subscription
-from tianzhou.broker.tables.groups import GroupTable
-from tianzhou.broker.tables.offsets import OffsetTable
-from tianzhou.broker.tables.topics import TopicTable
-from tianzhou.clock import Clock
-from tianzhou.config.live import LiveSettings
+from tianzhou.broker.tables.clients import Subscription, make_subscription
 from tianzhou.errors import RequestError
 from tianzhou.names import MASTER_ID, PERM_READ
 from tianzhou.protocol.bodies.groups import SubscriptionGroupConfig
 from tianzhou.protocol.codes import RequestCode, ResponseCode
-from tianzhou.protocol.command import Command, HeaderEncoding, response_to
+from tianzhou.protocol.command import Command, response_to
 from tianzhou.protocol.headers import decode
 from tianzhou.protocol.headers.pull import (
     COMMIT_OFFSET,
@@ -39,7 +32,6 @@ from tianzhou.protocol.headers.pull import (
     PullMessageRequest,
 )
 from tianzhou.remoting.connection import PARKED, Connection, Deferral
-from tianzhou.store.message_store import MessageStore
 from tianzhou.store.reading import Read, ReadStatus
 
 log = logging.getLogger(__name__)
@@ -55,15 +47,6 @@ _CODES = {
 }
 
 
-MayConsume = Callable[[Connection, str | None, str, str], bool]
-"""Whether the account of a connection may still consume a topic with a group."""
-
-
-def anyone_may_consume(_: Connection, __: str | None, ___: str, ____: str) -> bool:
-    """For brokers without access control."""
-    return True
-
-
 def refuse_waiting(topic: str, group: str) -> RequestError:
     """The error for a parked request whose account has lost its permission."""
     return RequestError(
@@ -71,37 +54,6 @@ def refuse_waiting(topic: str, group: str) -> RequestError:
         f"access denied: group {validation.shorten(group)} may no longer read topic "
         f"{validation.shorten(topic)}",
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """What is stored of a parked request: enough to respond to it."""
-
-    header: PullMessageRequest
-    subscription: Subscription
-    opaque: int
-    encoding: HeaderEncoding
-    account: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullDeps:
-    """Dependencies of the handlers of pulls."""
-
-    settings: LiveSettings[BrokerConfig]
-    topics: TopicTable
-    groups: GroupTable
-    consumers: ConsumerTable[Connection]
-    offsets: OffsetTable
-    store: MessageStore
-    parked: ParkedPulls[Connection, Waiting]
-    stats: Stats
-    steady: Clock
-    arm: Callable[[int], None]
-    """Called with the deadline of each parked pull."""
-    on_messages: Callable[[PullMessageRequest, Subscription, int], None]
-    """Called for each pull answered with messages, with the next queue offset."""
-    may_consume: MayConsume = anyone_may_consume
 
 
 class CheckedPull(NamedTuple):
@@ -115,7 +67,7 @@ class CheckedPull(NamedTuple):
     account: str | None
 
 
-def pull_message(deps: PullDeps, connection: Connection, request: Command) -> Answer:
+def pull_message(deps: Deps, connection: Connection, request: Command) -> Answer:
     """PULL_MESSAGE and LITE_PULL_MESSAGE."""
     header = decode(PullMessageRequest, request.fields)
     config = deps.settings.config
@@ -138,7 +90,7 @@ def pull_message(deps: PullDeps, connection: Connection, request: Command) -> An
     return _pull(deps, checked)
 
 
-async def _pull_from_disk(deps: PullDeps, checked: CheckedPull) -> Command | Deferral:
+async def _pull_from_disk(deps: Deps, checked: CheckedPull) -> Command | Deferral:
     """Read from the disk in a thread first, so that the loop serves other requests."""
     topic, queue_id = checked.header.topic, checked.header.queue_id
     queue_offset = checked.header.queue_offset
@@ -155,7 +107,7 @@ async def _pull_from_disk(deps: PullDeps, checked: CheckedPull) -> Command | Def
     return _pull(deps, checked)
 
 
-def _pull(deps: PullDeps, checked: CheckedPull) -> Command | Deferral:
+def _pull(deps: Deps, checked: CheckedPull) -> Command | Deferral:
     """Respond with messages, or park the pull."""
     _, _, header, group, subscription, _ = checked
     config = deps.settings.config
@@ -178,7 +130,7 @@ def _pull(deps: PullDeps, checked: CheckedPull) -> Command | Deferral:
 
 
 def _check_allowed(
-    deps: PullDeps, config: BrokerConfig, header: PullMessageRequest
+    deps: Deps, config: BrokerConfig, header: PullMessageRequest
 ) -> SubscriptionGroupConfig:
     """The group, if it may read this queue. Raises RequestError."""
     if not config.broker_permission & PERM_READ:
@@ -231,7 +183,7 @@ def _check_allowed(
 
 
 def _subscription_of(
-    deps: PullDeps,
+    deps: Deps,
     config: BrokerConfig,
     group: SubscriptionGroupConfig,
     header: PullMessageRequest,
@@ -261,7 +213,7 @@ def _subscription_of(
 
 
 def _registered_subscription(
-    deps: PullDeps, group: SubscriptionGroupConfig, header: PullMessageRequest
+    deps: Deps, group: SubscriptionGroupConfig, header: PullMessageRequest
 ) -> Subscription:
     """The subscription of the group's heartbeats. Raises RequestError."""
     name = header.consumer_group
@@ -298,7 +250,7 @@ def _registered_subscription(
 
 
 def _read(
-    deps: PullDeps,
+    deps: Deps,
     config: BrokerConfig,
     header: PullMessageRequest,
     subscription: Subscription,
@@ -329,9 +281,7 @@ def _code_of(read: Read, queue_offset: int) -> int:
     return code
 
 
-def _moved_by_reset(
-    deps: PullDeps, header: PullMessageRequest, queue_offset: int
-) -> Command | None:
+def _moved_by_reset(deps: Deps, header: PullMessageRequest, queue_offset: int) -> Command | None:
     """The response with the new offset after a reset, to the first consumer that pulls."""
     group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
     wanted = deps.offsets.take_reset(group, topic, queue_id)
@@ -356,7 +306,7 @@ def _moved_by_reset(
 
 
 def _answer(
-    deps: PullDeps,
+    deps: Deps,
     config: BrokerConfig,
     header: PullMessageRequest,
     group: SubscriptionGroupConfig,
@@ -399,7 +349,7 @@ def _answer(
 # -- long polling ----------------------------------------------------------------------------------
 
 
-def _park(deps: PullDeps, config: BrokerConfig, checked: CheckedPull) -> bool:
+def _park(deps: Deps, config: BrokerConfig, checked: CheckedPull) -> bool:
     """Park a pull; False if it does not allow that, or too many are parked."""
     connection, request, header, _, subscription, account = checked
     if not header.sys_flag & MAY_SUSPEND or request.is_oneway:
@@ -413,32 +363,32 @@ def _park(deps: PullDeps, config: BrokerConfig, checked: CheckedPull) -> bool:
     if wait_ms <= 0:
         return False
     deadline_ms = deps.steady() + wait_ms
-    waiting = Waiting(header, subscription, request.opaque, request.encoding, account)
+    waiting = WaitingPull(header, subscription, request.opaque, request.encoding, account)
     key = (header.topic, header.queue_id)
     deps.parked.park(connection, key, header.queue_offset, deadline_ms, waiting, cost)
     deps.arm(deadline_ms)
     return True
 
 
-def wake(deps: PullDeps, parked: Parked[Connection, Waiting]) -> None:
+def wake(deps: Deps, parked: Parked[Connection, WaitingPull]) -> None:
     """Respond to a parked pull if its queue has messages that its filter selects."""
     if parked in deps.parked:
         _try_parked(deps, parked, is_due=False)
 
 
-def answer_due(deps: PullDeps, now_ms: int) -> None:
+def answer_due(deps: Deps, now_ms: int) -> None:
     """Respond to parked pulls that have timed out."""
     for parked in deps.parked.take_due(now_ms):
         _try_parked(deps, parked, is_due=True)
 
 
-def answer_all(deps: PullDeps) -> None:
+def answer_all(deps: Deps) -> None:
     """Respond to all parked pulls, with or without messages: the broker stops."""
     for parked in deps.parked.take_all():
         _try_parked(deps, parked, is_due=True)
 
 
-def _try_parked(deps: PullDeps, parked: Parked[Connection, Waiting], *, is_due: bool) -> None:
+def _try_parked(deps: Deps, parked: Parked[Connection, WaitingPull], *, is_due: bool) -> None:
     """Respond to a parked pull if there is a message or an error, or if it has timed out."""
     waiting, connection = parked.request, parked.owner
     if connection.closed:
@@ -470,9 +420,9 @@ def _try_parked(deps: PullDeps, parked: Parked[Connection, Waiting], *, is_due: 
 
 
 def _retry_parked(
-    deps: PullDeps,
+    deps: Deps,
     config: BrokerConfig,
-    parked: Parked[Connection, Waiting],
+    parked: Parked[Connection, WaitingPull],
     group: SubscriptionGroupConfig,
     *,
     is_due: bool,

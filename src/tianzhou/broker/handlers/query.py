@@ -1,8 +1,8 @@
 """Message queries: by key, by unique key, and by offset message id."""
 
 import asyncio
-from dataclasses import dataclass
 
+from tianzhou.broker.handlers.deps import Deps
 from tianzhou.errors import RequestError
 from tianzhou.protocol import properties
 from tianzhou.protocol.codes import ResponseCode
@@ -15,21 +15,13 @@ from tianzhou.protocol.headers.pull import (
 )
 from tianzhou.protocol.records.record import decode_record
 from tianzhou.remoting.connection import Connection
-from tianzhou.store.message_store import MessageStore
 
 _UNIQUE_COUNT_MAX = 32
 _KEYS = "K"
 _UNIQUE_KEYS = "U"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryDeps:
-    """Dependencies of these handlers."""
-
-    store: MessageStore
-
-
-async def query_message(deps: QueryDeps, _: Connection, request: Command) -> Command:
+async def query_message(deps: Deps, _: Connection, request: Command) -> Command:
     """QUERY_MESSAGE: the records of a topic that have a key, within a range of store times.
 
     The index and the messages may be old, so they are read in a thread.
@@ -48,7 +40,7 @@ async def query_message(deps: QueryDeps, _: Connection, request: Command) -> Com
     return Command(code=ResponseCode.SUCCESS, ext_fields=encode(found), body=b"".join(records))
 
 
-def _find(deps: QueryDeps, header: QueryMessageRequest) -> list[memoryview]:
+def _find(deps: Deps, header: QueryMessageRequest) -> list[memoryview]:
     # A query for a producer's id returns all of its messages, whatever its count is (5.x).
     count = _UNIQUE_COUNT_MAX if header.unique_key else max(header.max_count, 1)
     records = deps.store.query(
@@ -69,7 +61,7 @@ def _is_of_kind(record: memoryview, header: QueryMessageRequest) -> bool:
     return False
 
 
-def view_message_by_id(deps: QueryDeps, _: Connection, request: Command) -> Command:
+def view_message_by_id(deps: Deps, _: Connection, request: Command) -> Command:
     """VIEW_MESSAGE_BY_ID: the record at a log offset."""
     header = decode(ViewMessageRequest, request.fields)
     record = deps.store.record_at(header.log_offset)

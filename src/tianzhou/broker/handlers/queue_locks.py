@@ -2,16 +2,11 @@
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeVar
 
 from tianzhou.broker import validation
-from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.tables.groups import GroupTable
+from tianzhou.broker.handlers.deps import Deps
 from tianzhou.broker.tables.queue_locks import QueueLocks, QueueName
-from tianzhou.broker.tables.topics import TopicTable
-from tianzhou.clock import Clock
-from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError
 from tianzhou.limits import STRAY_LOCKS_MAX
 from tianzhou.protocol.bodies import decode_request_steps, encode_steps
@@ -24,7 +19,6 @@ from tianzhou.protocol.bodies.queues import (
 from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.connection import Connection
-from tianzhou.remoting.quota.tables import TableLimits
 from tianzhou.remoting.slices import Steps, sliced
 
 log = logging.getLogger(__name__)
@@ -33,22 +27,8 @@ T = TypeVar("T")
 _TOGETHER = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockDeps:
-    """Dependencies of these handlers."""
-
-    settings: LiveSettings[BrokerConfig]
-    topics: TopicTable
-    groups: GroupTable
-    limits: TableLimits
-    locks: QueueLocks
-    strays: QueueLocks
-    """Locks of queues that this broker does not have: few, to leave capacity for others."""
-    steady: Clock
-
-
 @sliced
-def lock_batch(deps: LockDeps, _: Connection, request: Command) -> Steps[Command]:
+def lock_batch(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
     """LOCK_BATCH_MQ: the response lists the queues that the client holds now."""
     sent = yield from decode_request_steps(LockBatchRequestBody, request.body)
     config = deps.settings.config
@@ -63,10 +43,10 @@ def lock_batch(deps: LockDeps, _: Connection, request: Command) -> Steps[Command
         yield
     _check_room(deps, "maxQueueLocks", config.max_queue_locks, deps.locks, group, there)
     yield
-    _check_room(deps, "unknown queues", STRAY_LOCKS_MAX, deps.strays, group, strays)
+    _check_room(deps, "unknown queues", STRAY_LOCKS_MAX, deps.stray_locks, group, strays)
     live_ms = config.rebalance_lock_max_live_time
     locked: list[QueueName] = []
-    for table, queues in ((deps.locks, there), (deps.strays, strays)):
+    for table, queues in ((deps.locks, there), (deps.stray_locks, strays)):
         for some in _some(queues):
             locked += table.lock(group, client_id, some, deps.steady(), live_ms)
             yield
@@ -87,32 +67,32 @@ def lock_batch(deps: LockDeps, _: Connection, request: Command) -> Steps[Command
 
 
 @sliced
-def unlock_batch(deps: LockDeps, _: Connection, request: Command) -> Steps[Command]:
+def unlock_batch(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
     """UNLOCK_BATCH_MQ: queues that the client does not hold are ignored."""
     sent = yield from decode_request_steps(UnlockBatchRequestBody, request.body)
     group, client_id = _owner(sent.consumer_group, sent.client_id)
     wanted = yield from _names(sent.queues)
     for some in _some(wanted):
-        for table in (deps.locks, deps.strays):
+        for table in (deps.locks, deps.stray_locks):
             table.unlock(group, client_id, some)
         yield
     return Command(code=ResponseCode.SUCCESS)
 
 
-def is_locked(deps: LockDeps, group: str) -> bool:
+def is_locked(deps: Deps, group: str) -> bool:
     """Whether any consumer of the group holds a queue now."""
     now_ms, live_ms = deps.steady(), deps.settings.config.rebalance_lock_max_live_time
     return any(
         table.owner(group, queue, now_ms, live_ms) is not None
-        for table in (deps.locks, deps.strays)
+        for table in (deps.locks, deps.stray_locks)
         for queue in table.by_group.get(group, {})
     )
 
 
-def remove_expired(deps: LockDeps) -> None:
+def remove_expired(deps: Deps) -> None:
     """Drop expired locks; called periodically."""
     now_ms, live_ms = deps.steady(), deps.settings.config.rebalance_lock_max_live_time
-    for table in (deps.locks, deps.strays):
+    for table in (deps.locks, deps.stray_locks):
         table.remove_expired(now_ms, live_ms)
 
 
@@ -125,7 +105,7 @@ def _owner(group: str | None, client_id: str | None) -> tuple[str, str]:
 
 
 def _check_room(
-    deps: LockDeps,
+    deps: Deps,
     setting: str,
     limit: int,
     table: QueueLocks,
@@ -141,7 +121,7 @@ def _check_room(
         )  # fmt: skip
 
 
-def _exists(deps: LockDeps, queue: QueueName) -> bool:
+def _exists(deps: Deps, queue: QueueName) -> bool:
     topic = deps.topics.get(queue.topic)
     if topic is None or queue.broker_name != deps.settings.config.broker_name:
         return False

@@ -5,18 +5,13 @@ The response says that it is stored; as in RocketMQ it does not say whether a me
 """
 
 from collections.abc import Awaitable
-from dataclasses import dataclass
 
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.handlers.deps import Deps
 from tianzhou.broker.handlers.send import born_host
 from tianzhou.broker.scheduled.timer_rules import recall_key
 from tianzhou.broker.storing.durability import Durability
-from tianzhou.broker.storing.redirects import MessageWriter
-from tianzhou.broker.tables.topics import TopicTable
-from tianzhou.clock import Clock
-from tianzhou.config.live import LiveSettings
 from tianzhou.errors import FieldError, RecordError, RequestError, StoreError
-from tianzhou.message import Host
 from tianzhou.names import PERM_WRITE
 from tianzhou.protocol import properties
 from tianzhou.protocol.codes import ResponseCode
@@ -31,20 +26,8 @@ _TAG = "_RECALL_TAG_"
 _BODY = b"0"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecallDeps:
-    """Dependencies of this handler."""
-
-    settings: LiveSettings[BrokerConfig]
-    topics: TopicTable
-    writer: MessageWriter
-    durability: Durability
-    clock: Clock
-    store_host: Host
-
-
 def recall_message(
-    deps: RecallDeps, connection: Connection, request: Command
+    deps: Deps, connection: Connection, request: Command
 ) -> Command | Awaitable[Command]:
     """RECALL_MESSAGE."""
     header = decode(RecallMessageRequest, request.fields)
@@ -109,7 +92,7 @@ def _check_handle(config: BrokerConfig, handle: RecallHandle, topic: str, now_ms
 
 
 def _draft(
-    deps: RecallDeps, connection: Connection, handle: RecallHandle, group: str, now_ms: int
+    deps: Deps, connection: Connection, handle: RecallHandle, group: str, now_ms: int
 ) -> Draft:
     found = {
         properties.TAGS: _TAG,

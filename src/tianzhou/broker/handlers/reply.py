@@ -5,16 +5,13 @@ property, to the broker that the sender is connected to and to the reply topic o
 """
 
 import logging
-from dataclasses import dataclass
 
 from tianzhou.broker import validation
 from tianzhou.broker.cluster.call_client import call_client
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.handlers import send
-from tianzhou.broker.handlers.send import SendDeps, SendHeader
-from tianzhou.broker.tables.clients import ProducerTable
-from tianzhou.clock import Clock
-from tianzhou.config.live import LiveSettings
+from tianzhou.broker.handlers.deps import Deps
+from tianzhou.broker.handlers.send import SendHeader
 from tianzhou.errors import RequestError
 from tianzhou.names import reply_topic
 from tianzhou.protocol import properties
@@ -32,30 +29,20 @@ from tianzhou.remoting.connection import Connection, Deferral
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyDeps:
-    """Dependencies of these handlers."""
-
-    settings: LiveSettings[BrokerConfig]
-    producers: ProducerTable[Connection]
-    send: SendDeps
-    clock: Clock
-
-
-async def send_reply(deps: ReplyDeps, connection: Connection, request: Command) -> Command:
+async def send_reply(deps: Deps, connection: Connection, request: Command) -> Command:
     """SEND_REPLY_MESSAGE."""
     header = decode(SendMessageRequest, request.fields)
     return await _send_reply(deps, connection, request, header)
 
 
-async def send_reply_v2(deps: ReplyDeps, connection: Connection, request: Command) -> Command:
+async def send_reply_v2(deps: Deps, connection: Connection, request: Command) -> Command:
     """SEND_REPLY_MESSAGE_V2."""
     header = decode(SendMessageRequestV2, request.fields)
     return await _send_reply(deps, connection, request, header)
 
 
 async def _send_reply(
-    deps: ReplyDeps, connection: Connection, request: Command, header: SendHeader
+    deps: Deps, connection: Connection, request: Command, header: SendHeader
 ) -> Command:
     config = deps.settings.config
     _check_topic(config, header.topic)
@@ -93,9 +80,7 @@ def _check_topic(config: BrokerConfig, topic: str) -> None:
         )
 
 
-async def _push(
-    deps: ReplyDeps, connection: Connection, request: Command, header: SendHeader
-) -> None:
+async def _push(deps: Deps, connection: Connection, request: Command, header: SendHeader) -> None:
     """Send the reply to its receiver. Raises RequestError, with RocketMQ's remark if it has one."""
     found = properties.decode(header.properties or "")
     client_id = found.get(properties.REPLY_TO_CLIENT)
@@ -124,7 +109,7 @@ async def _push(
         reconsume_times=header.reconsume_times,
         unit_mode=bool(header.unit_mode),
         born_host=connection.peer,
-        store_host=format_address(*deps.send.store_host),
+        store_host=format_address(*deps.store_host),
         store_timestamp=deps.clock(),
     )
     command = Command(
@@ -141,13 +126,13 @@ async def _push(
 
 
 async def _store(
-    deps: ReplyDeps, connection: Connection, request: Command, header: SendHeader
+    deps: Deps, connection: Connection, request: Command, header: SendHeader
 ) -> Command | None:
     """Store the reply; it is for inspection only, so a failure is only logged."""
     if not deps.settings.config.store_reply_message_enable:
         return None
     try:
-        answer = send.store_message(deps.send, connection, request, header)
+        answer = send.store_message(deps, connection, request, header)
         kept = answer if isinstance(answer, Command | Deferral) else await answer
         return kept if isinstance(kept, Command) else None
     except RequestError as e:

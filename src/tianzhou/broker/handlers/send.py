@@ -11,28 +11,20 @@ Over 500 lines: single messages, batches and retries share the checks and the re
 
 import random
 import re
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable
 from functools import lru_cache
 
 import msgspec
 
 from tianzhou.broker import validation
-from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.handlers import Answer
+from tianzhou.broker.handlers import Answer, queue_locks
+from tianzhou.broker.handlers.deps import Deps
 from tianzhou.broker.handlers.send_back import find_group
 from tianzhou.broker.scheduled import timer_rules
 from tianzhou.broker.scheduled.delay_levels import level_of
-from tianzhou.broker.statistics.counters import Stats
-from tianzhou.broker.storing.durability import Durability
-from tianzhou.broker.storing.overload import SendGate
-from tianzhou.broker.storing.redirects import SPECIAL_PROPERTIES, MessageWriter
+from tianzhou.broker.storing.redirects import SPECIAL_PROPERTIES
 from tianzhou.broker.storing.retry_dlq import DLQ_QUEUE_COUNT
-from tianzhou.broker.tables.groups import GroupTable
-from tianzhou.broker.tables.topics import TopicTable
-from tianzhou.clock import Clock
-from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RecordError, RequestError, StoreError
 from tianzhou.limits import BATCH_MESSAGES_MAX
 from tianzhou.message import Host
@@ -56,7 +48,7 @@ from tianzhou.remoting.address import parse_address
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.sliced_requests import handle_in_order
 from tianzhou.remoting.slices import Steps
-from tianzhou.store.message_store import Appended, Draft, MessageStore, PreparedBatch
+from tianzhou.store.message_store import Appended, Draft, PreparedBatch
 
 SendHeader = SendMessageRequest | SendMessageRequestV2
 
@@ -64,42 +56,19 @@ _UNIT = 1
 _UNIT_SUBSCRIPTION = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendDeps:
-    """Dependencies of the handlers of sends."""
-
-    settings: LiveSettings[BrokerConfig]
-    topics: TopicTable
-    store: MessageStore
-    writer: MessageWriter
-    durability: Durability
-    gate: SendGate
-    stats: Stats
-    clock: Clock
-    steady: Clock
-    store_host: Host
-    id_prefix: str
-    """The store host as the prefix of message ids."""
-    topics_saved: Callable[[], Awaitable[bool]]
-    groups: GroupTable
-    is_ordered: Callable[[str], bool]
-    """Whether consumers of a group hold queue locks now."""
-    crash_point: CrashPoint = no_crash_point
-
-
-def send_message(deps: SendDeps, connection: Connection, request: Command) -> Answer:
+def send_message(deps: Deps, connection: Connection, request: Command) -> Answer:
     """SEND_MESSAGE."""
     return store_message(deps, connection, request, decode(SendMessageRequest, request.fields))
 
 
-def send_message_v2(deps: SendDeps, connection: Connection, request: Command) -> Answer:
+def send_message_v2(deps: Deps, connection: Connection, request: Command) -> Answer:
     """SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
     header = decode(SendMessageRequestV2, request.ext_fields or {})
     return store_message(deps, connection, request, header)
 
 
 def store_message(
-    deps: SendDeps, connection: Connection, request: Command, header: SendHeader
+    deps: Deps, connection: Connection, request: Command, header: SendHeader
 ) -> Answer:
     """Store the message or batch of a request in any form. Raises RequestError."""
     config, began_ms = deps.settings.config, deps.steady()
@@ -158,7 +127,7 @@ def store_message(
 
 
 def _stored(
-    deps: SendDeps,
+    deps: Deps,
     counted: tuple[str, int],
     found: dict[str, str],
     appended: Appended,
@@ -196,7 +165,7 @@ def _too_early(config: BrokerConfig, now_ms: int) -> RequestError:
     )
 
 
-def _create_topic(deps: SendDeps, config: BrokerConfig, header: SendHeader) -> TopicConfig:
+def _create_topic(deps: Deps, config: BrokerConfig, header: SendHeader) -> TopicConfig:
     """Create a topic from its template. Raises RequestError."""
     name = header.topic
     validation.check_topic_name(name)
@@ -256,7 +225,7 @@ def _choose_queue(config: BrokerConfig, topic: TopicConfig, header: SendHeader) 
 
 
 def _draft(
-    deps: SendDeps,
+    deps: Deps,
     config: BrokerConfig,
     connection: Connection,
     request: Command,
@@ -325,7 +294,7 @@ def _refuse_in_batch(found: dict[str, str]) -> None:
 
 
 def _group_of_retry(
-    deps: SendDeps, config: BrokerConfig, topic: str, *, is_batch: bool
+    deps: Deps, config: BrokerConfig, topic: str, *, is_batch: bool
 ) -> SubscriptionGroupConfig:
     """The group whose retry topic this is. Raises RequestError."""
     if is_batch:
@@ -336,16 +305,18 @@ def _group_of_retry(
     return find_group(deps.groups, config, topic.removeprefix(RETRY_TOPIC_PREFIX))
 
 
-def _is_dead(deps: SendDeps, header: SendHeader, group: SubscriptionGroupConfig) -> bool:
+def _is_dead(deps: Deps, header: SendHeader, group: SubscriptionGroupConfig) -> bool:
     times_max = header.max_reconsume_times
     if times_max is None:
         times_max = group.retry_max_times
     assert group.group_name is not None, "a group in the table has a name"
     # An orderly consumer retries locally, and sends a message back only after its last attempt.
-    return (header.reconsume_times or 0) > times_max or deps.is_ordered(group.group_name)
+    return (header.reconsume_times or 0) > times_max or queue_locks.is_locked(
+        deps, group.group_name
+    )
 
 
-def _create_dead_letters(deps: SendDeps, group: SubscriptionGroupConfig) -> bool:
+def _create_dead_letters(deps: Deps, group: SubscriptionGroupConfig) -> bool:
     """Ensure that the dead-letter topic exists; whether it was created now."""
     name = f"{DLQ_TOPIC_PREFIX}{group.group_name}"
     if deps.topics.get(name) is not None:
@@ -355,7 +326,7 @@ def _create_dead_letters(deps: SendDeps, group: SubscriptionGroupConfig) -> bool
 
 
 def _dead_letter(
-    deps: SendDeps, group: SubscriptionGroupConfig, draft: Draft, found: dict[str, str]
+    deps: Deps, group: SubscriptionGroupConfig, draft: Draft, found: dict[str, str]
 ) -> Draft:
     """The same message as a dead letter, which is not delayed."""
     assert group.group_name is not None, "a group in the table has a name"
@@ -395,9 +366,7 @@ def _is_batch(request: Command, header: SendHeader) -> bool:
     return request.code == RequestCode.SEND_BATCH_MESSAGE or bool(header.batch)
 
 
-def _send_batch(
-    deps: SendDeps, draft: Draft, found: dict[str, str], *, is_new: bool
-) -> Steps[Answer]:
+def _send_batch(deps: Deps, draft: Draft, found: dict[str, str], *, is_new: bool) -> Steps[Answer]:
     """Store a batch, all of it or nothing, and answer.
 
     Its messages are encoded in slices, and appended in one. Raises RequestError.
@@ -431,7 +400,7 @@ def _check_items(items: list[batch.BatchItem]) -> None:
         )
 
 
-def _prepare_batch(deps: SendDeps, outer: Draft) -> Steps[PreparedBatch]:
+def _prepare_batch(deps: Deps, outer: Draft) -> Steps[PreparedBatch]:
     """Each message of a batch with its own body, flag and properties."""
     stamps = _stamps(deps.settings.config)
     _refuse_in_batch(properties.decode(outer.properties_text))
@@ -472,7 +441,7 @@ def born_host(peer: str) -> Host:
 
 
 async def _answer_later(
-    deps: SendDeps,
+    deps: Deps,
     config: BrokerConfig,
     appended: Appended,
     queue_id: int,
@@ -482,7 +451,7 @@ async def _answer_later(
 ) -> Command:
     if is_new_topic:
         # A response that the message is stored promises that its topic is saved, too.
-        await deps.topics_saved()
+        await deps.saved()
     if deps.durability.must_wait(wait_stored=wait_stored):
         code = await deps.durability.stored(appended.end_log_offset)
     else:
@@ -491,7 +460,7 @@ async def _answer_later(
 
 
 def _answer(
-    deps: SendDeps,
+    deps: Deps,
     config: BrokerConfig,
     code: int,
     appended: Appended,

@@ -7,26 +7,19 @@ A client that sends such a message to %RETRY%group itself is served by `send.py`
 """
 
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable
 from functools import partial
 
 import msgspec
 
 from tianzhou.broker import validation
-from tianzhou.broker.background.crash_points import CrashPoint, no_crash_point
-from tianzhou.broker.background.fair_queue import FairQueue
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.handlers import Answer
+from tianzhou.broker.handlers.deps import Deps
 from tianzhou.broker.statistics.counters import Stats
 from tianzhou.broker.storing import retry_dlq
-from tianzhou.broker.storing.durability import Durability
-from tianzhou.broker.storing.redirects import MessageWriter
 from tianzhou.broker.tables.groups import GroupTable
-from tianzhou.broker.tables.topics import TopicTable
-from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RecordError, RequestError, StoreError
-from tianzhou.message import Host
 from tianzhou.names import (
     PERM_WRITE,
     UNSENDABLE_TOPICS,
@@ -49,26 +42,9 @@ _WAITING_MAX = 65_536
 """Queued requests, of all connections together."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendBackDeps:
-    """Dependencies of this handler."""
-
-    settings: LiveSettings[BrokerConfig]
-    topics: TopicTable
-    groups: GroupTable
-    store: MessageStore
-    writer: MessageWriter
-    durability: Durability
-    stats: Stats
-    store_host: Host
-    topics_saved: Callable[[], Awaitable[bool]]
-    fair_queue: FairQueue
-    crash_point: CrashPoint = no_crash_point
-
-
-def send_back(deps: SendBackDeps, connection: Connection, request: Command) -> Answer:
+def send_back(deps: Deps, connection: Connection, request: Command) -> Answer:
     """CONSUMER_SEND_MSG_BACK."""
-    fair_queue = deps.fair_queue
+    fair_queue = deps.send_backs
     if fair_queue.admits(connection):
         try:
             return _send_back(deps, request)
@@ -86,7 +62,7 @@ def send_back(deps: SendBackDeps, connection: Connection, request: Command) -> A
     return PARKED
 
 
-def _send_back(deps: SendBackDeps, request: Command) -> Command | Awaitable[Command]:
+def _send_back(deps: Deps, request: Command) -> Command | Awaitable[Command]:
     header = decode(ConsumerSendMsgBackRequest, request.fields)
     config = deps.settings.config
     group = find_group(deps.groups, config, header.group)
@@ -162,7 +138,7 @@ def _message(store: MessageStore, log_offset: int) -> RecordFields:
 
 
 def _topic(
-    deps: SendBackDeps,
+    deps: Deps,
     group: SubscriptionGroupConfig,
     what: retry_dlq.RetryDecision,
     *,
@@ -197,9 +173,9 @@ def _count(stats: Stats, fields: RecordFields, group: str, *, dead: bool) -> Non
         log.debug("group %s: message %s of topic %s is a dead letter", group, fields[5], key[0])
 
 
-async def _answer_later(deps: SendBackDeps, end_log_offset: int, *, is_new: bool) -> Command:
+async def _answer_later(deps: Deps, end_log_offset: int, *, is_new: bool) -> Command:
     if is_new:
-        await deps.topics_saved()
+        await deps.saved()
     if deps.durability.must_wait(wait_stored=True):
         # A time-out is no failure: the message is stored, and a retry would deliver it twice.
         await deps.durability.stored(end_log_offset)

@@ -2,18 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable
 
 from tianzhou.broker import validation
-from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.statistics.counters import Stats
-from tianzhou.broker.storing.durability import Durability
-from tianzhou.broker.tables.topics import TopicTable
+from tianzhou.broker.handlers.deps import Deps
 from tianzhou.broker.transactions import rules
-from tianzhou.broker.transactions.halves import Halves
-from tianzhou.clock import Clock
-from tianzhou.config.live import LiveSettings
 from tianzhou.errors import FieldError, RecordError, RequestError, StoreError
 from tianzhou.message import StoredMessage
 from tianzhou.protocol import properties, sysflag
@@ -23,29 +16,14 @@ from tianzhou.protocol.headers import decode
 from tianzhou.protocol.headers.send import EndTransactionRequest, ResumeCheckHalfMessageRequest
 from tianzhou.protocol.records.message_id import decode_offset_id
 from tianzhou.remoting.connection import Connection
-from tianzhou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
 _NOT_FOUND = "Find prepared transaction message failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionDeps:
-    """Dependencies of these handlers."""
-
-    settings: LiveSettings[BrokerConfig]
-    halves: Halves
-    store: MessageStore
-    durability: Durability
-    stats: Stats
-    steady: Clock
-    topics: TopicTable
-    topics_saved: Callable[[], Awaitable[bool]]
-
-
 def end_transaction(
-    deps: TransactionDeps, connection: Connection, request: Command
+    deps: Deps, connection: Connection, request: Command
 ) -> Command | Awaitable[Command]:
     """END_TRANSACTION: commit a half, roll it back, or leave it open (unknown)."""
     header = decode(EndTransactionRequest, request.fields)
@@ -65,25 +43,25 @@ def end_transaction(
     return _end(deps, request, half, state)
 
 
-def _made_topic(deps: TransactionDeps, half: StoredMessage) -> bool:
+def _made_topic(deps: Deps, half: StoredMessage) -> bool:
     """Ensure that the topic of a half exists; whether it was created again."""
     place = rules.real_queue(half)
     return place is not None and deps.topics.restore(*place, deps.settings.config)
 
 
 async def _end_later(
-    deps: TransactionDeps, request: Command, half: StoredMessage, state: int, *, made_topic: bool
+    deps: Deps, request: Command, half: StoredMessage, state: int, *, made_topic: bool
 ) -> Command:
     if made_topic:
         # Without its topic the message could not be read after a crash, although the half is ended.
-        await deps.topics_saved()
+        await deps.saved()
     await deps.halves.ends_known()
     answer = _end(deps, request, half, state)
     return answer if isinstance(answer, Command) else await answer
 
 
 def _end(
-    deps: TransactionDeps, request: Command, half: StoredMessage, state: int
+    deps: Deps, request: Command, half: StoredMessage, state: int
 ) -> Command | Awaitable[Command]:
     try:
         if state == sysflag.TRANSACTION_COMMIT:
@@ -102,20 +80,20 @@ def _end(
     return _done(deps)
 
 
-def _done(deps: TransactionDeps) -> Command | Awaitable[Command]:
+def _done(deps: Deps) -> Command | Awaitable[Command]:
     """The response after everything is stored."""
     if deps.durability.must_wait(wait_stored=True):
         return _done_on_disk(deps, deps.store.end_log_offset)
     return Command(code=ResponseCode.SUCCESS)
 
 
-async def _done_on_disk(deps: TransactionDeps, end_log_offset: int) -> Command:
+async def _done_on_disk(deps: Deps, end_log_offset: int) -> Command:
     # A time-out is no failure: the end is stored and takes effect, and a second one would not.
     await deps.durability.stored(end_log_offset)
     return Command(code=ResponseCode.SUCCESS)
 
 
-def _half_of(deps: TransactionDeps, header: EndTransactionRequest) -> StoredMessage:
+def _half_of(deps: Deps, header: EndTransactionRequest) -> StoredMessage:
     """The half of a request. Raises RequestError, with the remarks of RocketMQ."""
     half = deps.halves.find(header.log_offset)
     if half is None:
@@ -132,7 +110,7 @@ def _half_of(deps: TransactionDeps, header: EndTransactionRequest) -> StoredMess
     return half
 
 
-def _is_too_late(deps: TransactionDeps, half: StoredMessage) -> bool:
+def _is_too_late(deps: Deps, half: StoredMessage) -> bool:
     """Whether only a check may end a half with an immunity time of its own (5.x)."""
     own_ms = rules.immunity_ms(half)
     if own_ms is None:
@@ -141,7 +119,7 @@ def _is_too_late(deps: TransactionDeps, half: StoredMessage) -> bool:
     return deps.halves.ages.age_ms(half.born_time_ms) > own_ms
 
 
-def _commit(deps: TransactionDeps, half: StoredMessage) -> None:
+def _commit(deps: Deps, half: StoredMessage) -> None:
     began_ms = deps.steady()
     appended = deps.halves.commit(half)
     place = rules.real_queue(half)
@@ -151,15 +129,13 @@ def _commit(deps: TransactionDeps, half: StoredMessage) -> None:
         deps.stats.committed[place[0]] += 1
 
 
-def _roll_back(deps: TransactionDeps, half: StoredMessage) -> None:
+def _roll_back(deps: Deps, half: StoredMessage) -> None:
     place = rules.real_queue(half)
     if deps.halves.roll_back(half) and place is not None:
         deps.stats.rolled_back[place[0]] += 1
 
 
-def resume_check(
-    deps: TransactionDeps, _: Connection, request: Command
-) -> Command | Awaitable[Command]:
+def resume_check(deps: Deps, _: Connection, request: Command) -> Command | Awaitable[Command]:
     """RESUME_CHECK_HALF_MESSAGE: checks start again for a half that was given up."""
     header = decode(ResumeCheckHalfMessageRequest, request.fields)
     name = validation.shorten(header.msg_id or "")

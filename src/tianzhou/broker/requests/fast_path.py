@@ -31,8 +31,8 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.handlers.pull import PullDeps
-from tianzhou.broker.handlers.send import SendDeps, born_host
+from tianzhou.broker.handlers.deps import Deps
+from tianzhou.broker.handlers.send import born_host
 from tianzhou.broker.requests.busy_poll import BusyPoll
 from tianzhou.broker.storing import disk_prefetch
 from tianzhou.broker.storing.durability import refused_sends
@@ -74,8 +74,7 @@ class FastPath:
     def __init__(
         self,
         feed: Feed,
-        deps: SendDeps,
-        pulls: PullDeps,
+        deps: Deps,
         frame_max_bytes: int,
         is_free_topic: Callable[[str], bool] = lambda _: True,
         has_waiting: Callable[[], bool] = lambda: False,
@@ -88,7 +87,6 @@ class FastPath:
         self._has_waiting = has_waiting
         self._feed = feed
         self._deps = deps
-        self._pulls = pulls
         self._frame_max_bytes = frame_max_bytes
         self._is_broken = False
         self._config: BrokerConfig | None = None
@@ -140,7 +138,7 @@ class FastPath:
                 connection.begin_direct()
         if commits is not None:
             for topic, group, queue_id, queue_offset in commits:
-                self._pulls.offsets.commit(group, topic, queue_id, queue_offset)
+                self._deps.offsets.commit(group, topic, queue_id, queue_offset)
         if start != stop:
             # The handlers continue, or the feed does when files have space again.
             self.commit_sends()
@@ -186,7 +184,7 @@ class FastPath:
             done = self._feed.settle()
             assert done is not None
             # Arrivals of ordinary messages matter to parked requests only.
-            has_waiting = len(self._pulls.parked) > 0 or self._has_waiting()
+            has_waiting = len(self._deps.parked) > 0 or self._has_waiting()
             store.settle(done, self._now_ms, tell=has_waiting)
         except StoreError as error:
             log.warning("sends of the fast path could not be stored: %s", error)
@@ -227,15 +225,15 @@ class FastPath:
 
     def _send_budget(self, now_ms: int) -> int:
         """How many sends may be served now."""
-        deps, pulls = self._deps, self._pulls
+        deps = self._deps
         config = deps.settings.config
         if config is not self._config:
             self._configure(config)
         topics, groups, consumers = self._versions
         if (
             deps.topics.data_version is not topics
-            or pulls.groups.data_version is not groups
-            or pulls.consumers.version != consumers
+            or deps.groups.data_version is not groups
+            or deps.consumers.version != consumers
         ):
             self._forget_changed()
         if not self._may_store or now_ms < config.start_accept_send_request_time_stamp:
@@ -288,7 +286,7 @@ class FastPath:
 
     def _forget_changed(self) -> None:
         """Tables have changed: forget changed entries; the feed learns them again from handlers."""
-        topics, groups, consumers = self._deps.topics, self._pulls.groups, self._pulls.consumers
+        topics, groups, consumers = self._deps.topics, self._deps.groups, self._deps.consumers
         seen_topics, seen_groups, _ = self._versions
         self._versions = (topics.data_version, groups.data_version, consumers.version)
         if topics.data_version is not seen_topics:
@@ -363,7 +361,7 @@ class FastPath:
         if self._is_broken or not self._may_read or not subscription.is_by_tags:
             return
         topic, group = granted = (header.topic, header.consumer_group)
-        if self._pulls.offsets.is_reset(group, topic):
+        if self._deps.offsets.is_reset(group, topic):
             return  # the handlers have to tell clients of the group about the reset
         queue = self._deps.store.queues.get(topic, header.queue_id)
         if queue is None or not self._is_free_topic(topic) or self._know(topic) is None:
@@ -384,7 +382,7 @@ class FastPath:
 
     def _is_registered(self, group: str, subscription: Subscription) -> bool:
         """Whether heartbeats of the group have this subscription, and it is not broadcasting."""
-        members = self._pulls.consumers.get(group)
+        members = self._deps.consumers.get(group)
         return (
             members is not None
             and not members.is_broadcasting
@@ -398,7 +396,7 @@ class FastPath:
         stats.stored_many(self._feed.take_counts())
         for topic, group, queue_id, done, next_offset in self._feed.take_delivered():
             stats.delivered_by(topic, group, queue_id, *done)
-            self._pulls.offsets.note_pull(group, topic, queue_id, next_offset)
+            self._deps.offsets.note_pull(group, topic, queue_id, next_offset)
 
 
 def _is_writable(name: str, topic: TopicConfig) -> bool:

@@ -1,12 +1,10 @@
 """Administration of access control: accounts and the global white list."""
 
 import asyncio
-from dataclasses import dataclass
 from pathlib import Path
 
 from tianzhou.broker.acl.files import AclFiles
-from tianzhou.broker.config import BrokerConfig
-from tianzhou.config.live import LiveSettings
+from tianzhou.broker.handlers.deps import Deps
 from tianzhou.errors import ConfigError, RequestError
 from tianzhou.protocol.bodies import encode as encode_body
 from tianzhou.protocol.bodies.auth import AclConfig, PlainAccessConfig
@@ -23,21 +21,10 @@ from tianzhou.protocol.headers.auth import (
 from tianzhou.remoting.connection import Connection
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AclDeps:
-    """Dependencies of these handlers."""
-
-    settings: LiveSettings[BrokerConfig]
-    files: AclFiles | None
-    """None while access control is off."""
-    lock: asyncio.Lock
-    address: str
-
-
-def _files(deps: AclDeps, code: int) -> AclFiles:
-    if deps.files is None:
+def _files(deps: Deps, code: int) -> AclFiles:
+    if deps.acl_files is None:
         raise RequestError(code, "access control is off on this broker: aclEnable is false")
-    return deps.files
+    return deps.acl_files
 
 
 def _split(text: str | None) -> list[str] | None:
@@ -46,7 +33,7 @@ def _split(text: str | None) -> list[str] | None:
     return [piece.strip() for piece in text.split(",") if piece.strip()]
 
 
-async def put_account(deps: AclDeps, _: Connection, request: Command) -> Command:
+async def put_account(deps: Deps, _: Connection, request: Command) -> Command:
     """UPDATE_AND_CREATE_ACL_CONFIG."""
     header = decode(CreateAccessConfigRequest, request.fields)
     failed = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
@@ -61,7 +48,7 @@ async def put_account(deps: AclDeps, _: Connection, request: Command) -> Command
         topic_perms=_split(header.topic_perms),
         group_perms=_split(header.group_perms),
     )
-    async with deps.lock:
+    async with deps.acl_lock:
         try:
             await asyncio.to_thread(files.put_account, account)
         except (ConfigError, OSError) as e:
@@ -69,12 +56,12 @@ async def put_account(deps: AclDeps, _: Connection, request: Command) -> Command
     return Command(code=ResponseCode.SUCCESS)
 
 
-async def remove_account(deps: AclDeps, _: Connection, request: Command) -> Command:
+async def remove_account(deps: Deps, _: Connection, request: Command) -> Command:
     """DELETE_ACL_CONFIG."""
     header = decode(DeleteAccessConfigRequest, request.fields)
     failed = ResponseCode.DELETE_ACL_CONFIG_FAILED
     files = _files(deps, failed)
-    async with deps.lock:
+    async with deps.acl_lock:
         try:
             removed = await asyncio.to_thread(files.remove_account, header.access_key)
         except (ConfigError, OSError) as e:
@@ -84,13 +71,13 @@ async def remove_account(deps: AclDeps, _: Connection, request: Command) -> Comm
     return Command(code=ResponseCode.SUCCESS)
 
 
-async def set_white_addresses(deps: AclDeps, _: Connection, request: Command) -> Command:
+async def set_white_addresses(deps: Deps, _: Connection, request: Command) -> Command:
     """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG."""
     header = decode(UpdateGlobalWhiteAddrsRequest, request.fields)
     failed = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
     files = _files(deps, failed)
     path = Path(header.acl_file_full_path) if header.acl_file_full_path else None
-    async with deps.lock:
+    async with deps.acl_lock:
         try:
             patterns = _split(header.global_white_addrs) or []
             await asyncio.to_thread(files.set_white, patterns, path)
@@ -99,7 +86,7 @@ async def set_white_addresses(deps: AclDeps, _: Connection, request: Command) ->
     return Command(code=ResponseCode.SUCCESS)
 
 
-def get_versions(deps: AclDeps, _: Connection, __: Command) -> Command:
+def get_versions(deps: Deps, _: Connection, __: Command) -> Command:
     """GET_BROKER_CLUSTER_ACL_INFO."""
     files = _files(deps, ResponseCode.SYSTEM_ERROR)
     versions = {
@@ -118,7 +105,7 @@ def get_versions(deps: AclDeps, _: Connection, __: Command) -> Command:
     return Command(code=ResponseCode.SUCCESS, ext_fields=encode(header))
 
 
-def get_accounts(deps: AclDeps, _: Connection, __: Command) -> Command:
+def get_accounts(deps: Deps, _: Connection, __: Command) -> Command:
     """GET_BROKER_CLUSTER_ACL_CONFIG: everything, secrets included, as in RocketMQ."""
     files = _files(deps, ResponseCode.SYSTEM_ERROR)
     contents = files.contents.values()

@@ -4,15 +4,12 @@ import asyncio
 import os
 import shutil
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from tianzhou.broker.config import BrokerConfig, check_config
+from tianzhou.broker.handlers.deps import Deps
 from tianzhou.broker.statistics.counters import Stats
-from tianzhou.broker.statistics.history import History
-from tianzhou.broker.storing.durability import Durability
-from tianzhou.clock import Clock
-from tianzhou.config.live import LiveSettings, save_pairs
+from tianzhou.config.live import save_pairs
 from tianzhou.config.properties import decode_text, parse_properties
 from tianzhou.errors import ConfigError, RequestError, SettingRefused
 from tianzhou.protocol.bodies import encode as encode_body
@@ -24,34 +21,12 @@ from tianzhou.protocol.headers.admin import GetBrokerConfigResponse
 from tianzhou.protocol.version import CURRENT_VERSION, version_name
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.quota.bodies import check_settings_count
-from tianzhou.store.message_store import MessageStore
 
 _ALWAYS_FIXED = ("configBlackList", "brokerConfigPath", "rocketmqHome")
 _NO_TIME = -1
 _FOR_STOCK_TOOLS = f"filterServerNums=0\nclientCallbackExecutorThreads={os.cpu_count() or 1}\n"
 """Keys without effect: `exportConfigs` of 4.9 fails without them, `exportMetrics` reads the number
 of processors from the last one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerDeps:
-    """Dependencies of these handlers."""
-
-    settings: LiveSettings[BrokerConfig]
-    settings_lock: asyncio.Lock
-    started_ms: int
-    store: MessageStore
-    durability: Durability
-    stats: Stats
-    history: History
-    parked_count: Callable[[], int]
-    waiting: Callable[[], dict[str, str]]
-    """Statistics of scheduled messages."""
-    clock: Clock
-    has_accounts: bool
-    """Whether access control is on."""
-    on_settings: Callable[[BrokerConfig, BrokerConfig], None]
-    """Called with the settings before and after a change."""
 
 
 # -- settings --------------------------------------------------------------------------------------
@@ -63,9 +38,9 @@ def fixed_keys(config: BrokerConfig) -> frozenset[str]:
     return frozenset(key for key in (*_ALWAYS_FIXED, *listed) if key)
 
 
-def get_broker_config(deps: BrokerDeps, _: Connection, __: Command) -> Command:
+def get_broker_config(deps: Deps, _: Connection, __: Command) -> Command:
     """GET_BROKER_CONFIG: all settings as a properties file."""
-    version = encode_body(DataVersion(timestamp=deps.started_ms), standard=True).decode()
+    version = encode_body(DataVersion(timestamp=deps.stats.started_ms), standard=True).decode()
     return Command(
         code=ResponseCode.SUCCESS,
         ext_fields=encode(GetBrokerConfigResponse(version=version)),
@@ -73,9 +48,7 @@ def get_broker_config(deps: BrokerDeps, _: Connection, __: Command) -> Command:
     )
 
 
-async def update_broker_config(
-    deps: BrokerDeps, connection: Connection, request: Command
-) -> Command:
+async def update_broker_config(deps: Deps, connection: Connection, request: Command) -> Command:
     """UPDATE_BROKER_CONFIG: check, save, then apply; an invalid value changes nothing."""
     check_settings_count(request.body)
     text, _ = decode_text(request.body)
@@ -89,7 +62,7 @@ async def update_broker_config(
         try:
             prepared = deps.settings.prepare(
                 properties, by,
-                black_list=fixed_keys(before), has_accounts=deps.has_accounts,
+                black_list=fixed_keys(before), has_accounts=deps.acl_files is not None,
             )  # fmt: skip
             check_config(prepared.loaded)
             if prepared.pairs:
@@ -110,12 +83,12 @@ async def update_broker_config(
 # -- statistics -----------------------------------------------------------------------------------
 
 
-def get_broker_runtime_info(deps: BrokerDeps, _: Connection, __: Command) -> Command:
+def get_broker_runtime_info(deps: Deps, _: Connection, __: Command) -> Command:
     """GET_BROKER_RUNTIME_INFO: what `mqadmin brokerStatus` and `clusterList` show."""
     return Command(code=ResponseCode.SUCCESS, body=encode_body(KVTable(table=runtime_info(deps))))
 
 
-def runtime_info(deps: BrokerDeps) -> dict[str, str]:
+def runtime_info(deps: Deps) -> dict[str, str]:
     """Statistics under RocketMQ's names; those without a meaning here are neutral."""
     config, store, stats, now_ms = deps.settings.config, deps.store, deps.stats, deps.clock()
     deps.history.refresh(now_ms)
@@ -153,7 +126,7 @@ def runtime_info(deps: BrokerDeps) -> dict[str, str]:
         "sendThreadPoolQueueSize": str(deps.durability.waiting_count),
         "sendThreadPoolQueueCapacity": str(config.send_thread_pool_queue_capacity),
         "sendThreadPoolQueueHeadWaitTimeMills": "0",
-        "pullThreadPoolQueueSize": str(deps.parked_count()),
+        "pullThreadPoolQueueSize": str(len(deps.parked)),
         "pullThreadPoolQueueCapacity": str(config.max_parked_pulls),
         "pullThreadPoolQueueHeadWaitTimeMills": "0",
         **_NO_POOLS,
@@ -173,7 +146,7 @@ def runtime_info(deps: BrokerDeps) -> dict[str, str]:
         "earliestMessageTimeStamp": str(_NO_TIME if earliest is None else earliest),
         "startAcceptSendRequestTimeStamp": str(config.start_accept_send_request_time_stamp),
         "brokerActive": "true",
-        **deps.waiting(),
+        **deps.scheduled.runtime_info(),
     }
 
 

@@ -6,8 +6,8 @@ none to export from it.
 """
 
 import logging
-from dataclasses import dataclass, field
 
+from tianzhou.broker.handlers.deps import Deps
 from tianzhou.config.properties import decode_text, parse_properties
 from tianzhou.errors import ConfigError, RequestError
 from tianzhou.protocol.bodies import encode as encode_body
@@ -16,7 +16,6 @@ from tianzhou.protocol.codes import ResponseCode
 from tianzhou.protocol.command import Command
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.quota.bodies import check_settings_count
-from tianzhou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -27,21 +26,13 @@ _NORMAL, _RANDOM = "0", "1"
 _SUCCESS = Command(code=ResponseCode.SUCCESS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColdDeps:
-    """Dependencies of these handlers."""
-
-    store: MessageStore
-    thresholds: dict[str, int] = field(default_factory=dict[str, int])
-
-
-def get_cold_info(deps: ColdDeps, _: Connection, __: Command) -> Command:
+def get_cold_info(deps: Deps, _: Connection, __: Command) -> Command:
     """GET_COLD_DATA_FLOW_CTR_INFO."""
-    info = ColdDataFlowInfo(thresholds=deps.thresholds)
+    info = ColdDataFlowInfo(thresholds=deps.cold_thresholds)
     return Command(code=ResponseCode.SUCCESS, body=encode_body(info, standard=True))
 
 
-def update_cold_thresholds(deps: ColdDeps, connection: Connection, request: Command) -> Command:
+def update_cold_thresholds(deps: Deps, connection: Connection, request: Command) -> Command:
     """UPDATE_COLD_DATA_FLOW_CTR_CONFIG: the body has lines of group=bytes per second."""
     check_settings_count(request.body)
     text, _ = decode_text(request.body)
@@ -50,12 +41,12 @@ def update_cold_thresholds(deps: ColdDeps, connection: Connection, request: Comm
     except ConfigError as e:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"the properties cannot be read: {e}") from e
     changed = {each.key: _threshold(each.key, each.value) for each in pairs}
-    if len(deps.thresholds | changed) > _GROUPS_MAX:
+    if len(deps.cold_thresholds | changed) > _GROUPS_MAX:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
             f"cold read thresholds are kept for {_GROUPS_MAX} groups at most: remove others first",
         )
-    deps.thresholds.update(changed)
+    deps.cold_thresholds.update(changed)
     return _SUCCESS
 
 
@@ -77,14 +68,14 @@ def _no_threshold(group: str, value: str) -> RequestError:
     )
 
 
-def remove_cold_threshold(deps: ColdDeps, _: Connection, request: Command) -> Command:
+def remove_cold_threshold(deps: Deps, _: Connection, request: Command) -> Command:
     """REMOVE_COLD_DATA_FLOW_CTR_CONFIG: the body is the name of a group."""
     group, _unused = decode_text(request.body)
-    deps.thresholds.pop(group.strip(), None)
+    deps.cold_thresholds.pop(group.strip(), None)
     return _SUCCESS
 
 
-def set_read_ahead(deps: ColdDeps, _: Connection, request: Command) -> Command:
+def set_read_ahead(deps: Deps, _: Connection, request: Command) -> Command:
     """SET_COMMITLOG_READ_MODE: whether the operating system reads the log ahead."""
     mode = request.fields.get(_READ_AHEAD_MODE, "")
     if mode not in (_NORMAL, _RANDOM):
@@ -98,6 +89,6 @@ def set_read_ahead(deps: ColdDeps, _: Connection, request: Command) -> Command:
     )
 
 
-def export_pop_records(_: ColdDeps, __: Connection, ___: Command) -> Command:
+def export_pop_records(_: Deps, __: Connection, ___: Command) -> Command:
     """POP_ROLLBACK: there is no RocksDB, so there is nothing to export."""
     return _SUCCESS

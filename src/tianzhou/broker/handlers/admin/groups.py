@@ -1,22 +1,14 @@
 """Administration of consumer groups: create, change, delete, list, and all offsets."""
 
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 import msgspec
 
 from tianzhou.broker import validation
-from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.handlers.admin.topics import apply_attributes
-from tianzhou.broker.statistics.history import History
+from tianzhou.broker.handlers.deps import Deps
 from tianzhou.broker.tables.attributes import added, group_problems
-from tianzhou.broker.tables.clients import ConsumerTable
-from tianzhou.broker.tables.groups import GroupTable, is_system_group
-from tianzhou.broker.tables.offsets import OffsetTable
-from tianzhou.broker.tables.topics import TopicTable
-from tianzhou.clock import Clock
-from tianzhou.config.live import LiveSettings
+from tianzhou.broker.tables.groups import is_system_group
 from tianzhou.errors import RequestError
 from tianzhou.names import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from tianzhou.protocol.bodies import decode_request as decode_body
@@ -43,28 +35,13 @@ from tianzhou.remoting.slices import Steps, sliced
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupDeps:
-    """Dependencies of these handlers."""
-
-    settings: LiveSettings[BrokerConfig]
-    topics: TopicTable
-    groups: GroupTable
-    consumers: ConsumerTable[Connection]
-    offsets: OffsetTable
-    history: History
-    clock: Clock
-    saved: Callable[[], Awaitable[bool]]
-    """Saves the tables; False if that failed."""
-
-
-async def update_group(deps: GroupDeps, connection: Connection, request: Command) -> Command:
+async def update_group(deps: Deps, connection: Connection, request: Command) -> Command:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
     await _update_groups(deps, connection, [decode_body(SubscriptionGroupConfig, request.body)])
     return Command(code=ResponseCode.SUCCESS)
 
 
-async def update_group_list(deps: GroupDeps, connection: Connection, request: Command) -> Command:
+async def update_group_list(deps: Deps, connection: Connection, request: Command) -> Command:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (5.3): all, or none if one is invalid."""
     body = await slices.finish(decode_request_steps(SubscriptionGroupList, request.body))
     await _update_groups(deps, connection, body.groups or [])
@@ -72,14 +49,14 @@ async def update_group_list(deps: GroupDeps, connection: Connection, request: Co
 
 
 async def _update_groups(
-    deps: GroupDeps, connection: Connection, groups: list[SubscriptionGroupConfig]
+    deps: Deps, connection: Connection, groups: list[SubscriptionGroupConfig]
 ) -> None:
     await slices.finish(_update_steps(deps, connection, groups))
     await _save(deps)
 
 
 def _update_steps(
-    deps: GroupDeps, connection: Connection, groups: list[SubscriptionGroupConfig]
+    deps: Deps, connection: Connection, groups: list[SubscriptionGroupConfig]
 ) -> Steps[None]:
     for group in groups:
         yield
@@ -104,7 +81,7 @@ def _update_steps(
             log.info("group %s: %s by %s", name, verb, connection.peer)
 
 
-async def delete_group(deps: GroupDeps, connection: Connection, request: Command) -> Command:
+async def delete_group(deps: Deps, connection: Connection, request: Command) -> Command:
     """DELETE_SUBSCRIPTIONGROUP: deletes the group, and its offsets if requested."""
     header = decode(DeleteSubscriptionGroupRequest, request.fields)
     if is_system_group(header.group_name):
@@ -123,7 +100,7 @@ async def delete_group(deps: GroupDeps, connection: Connection, request: Command
     return Command(code=ResponseCode.SUCCESS)
 
 
-async def _save(deps: GroupDeps) -> None:
+async def _save(deps: Deps) -> None:
     if not await deps.saved():
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
@@ -132,14 +109,14 @@ async def _save(deps: GroupDeps) -> None:
 
 
 @sliced
-def get_all_groups(deps: GroupDeps, _: Connection, __: Command) -> Steps[Command]:
+def get_all_groups(deps: Deps, _: Connection, __: Command) -> Steps[Command]:
     """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
     body = yield from encode_steps(deps.groups.as_body())
     return Command(code=ResponseCode.SUCCESS, body=body)
 
 
 @sliced
-def get_group(deps: GroupDeps, _: Connection, request: Command) -> Steps[Command]:
+def get_group(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
     """GET_SUBSCRIPTIONGROUP_CONFIG (5.x)."""
     header = decode(GetSubscriptionGroupConfigRequest, request.fields)
     group = deps.groups.get(header.group)
@@ -152,15 +129,13 @@ def get_group(deps: GroupDeps, _: Connection, request: Command) -> Steps[Command
 
 
 @sliced
-def get_all_offsets(deps: GroupDeps, _: Connection, __: Command) -> Steps[Command]:
+def get_all_offsets(deps: Deps, _: Connection, __: Command) -> Steps[Command]:
     """GET_ALL_CONSUMER_OFFSET."""
     body = yield from encode_steps(ConsumerOffsetTable(offsets=deps.offsets.by_key))
     return Command(code=ResponseCode.SUCCESS, body=body)
 
 
-async def update_group_forbidden(
-    deps: GroupDeps, connection: Connection, request: Command
-) -> Command:
+async def update_group_forbidden(deps: Deps, connection: Connection, request: Command) -> Command:
     """UPDATE_AND_GET_GROUP_FORBIDDEN (5.x): get or set whether a group may read a topic."""
     header = decode(UpdateGroupForbiddenRequest, request.fields)
     group, topic = header.group, header.topic

@@ -1,21 +1,14 @@
 """Statistics: progress and backlog of groups, message times, and rates."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 
 from tianzhou.broker import validation
-from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.pop.inflight import Key, PopTable
-from tianzhou.broker.statistics.counters import Stats
-from tianzhou.broker.statistics.history import SEPARATOR, History
+from tianzhou.broker.handlers.deps import Deps
+from tianzhou.broker.pop.inflight import Key
+from tianzhou.broker.statistics.history import SEPARATOR
 from tianzhou.broker.statistics.series import DAY, HOUR, MINUTE, WindowStats
-from tianzhou.broker.tables.clients import ConsumerTable
-from tianzhou.broker.tables.groups import GroupTable
 from tianzhou.broker.tables.offsets import NOT_FOUND, OffsetTable
-from tianzhou.broker.tables.topics import TopicTable
-from tianzhou.clock import Clock
-from tianzhou.config.live import LiveSettings
 from tianzhou.errors import RequestError
 from tianzhou.limits import SHOWN_QUEUES_MAX
 from tianzhou.protocol.bodies import encode as encode_body
@@ -41,33 +34,14 @@ from tianzhou.protocol.headers.groups import GetConsumeStatsRequest
 from tianzhou.protocol.headers.topics import QueryConsumeTimeSpanRequest
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.slices import Steps, sliced
-from tianzhou.store.message_store import MessageStore
 
 _NO_TIME = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatsDeps:
-    """Dependencies of these handlers."""
-
-    settings: LiveSettings[BrokerConfig]
-    topics: TopicTable
-    groups: GroupTable
-    consumers: ConsumerTable[Connection]
-    offsets: OffsetTable
-    store: MessageStore
-    history: History
-    clock: Clock
-    address: str
-    """The address that clients connect to."""
-    stats: Stats
-    pops: PopTable
 
 
 # -- rates -----------------------------------------------------------------------------------------
 
 
-def view_stats(deps: StatsDeps, _: Connection, request: Command) -> Command:
+def view_stats(deps: Deps, _: Connection, request: Command) -> Command:
     """VIEW_BROKER_STATS_DATA: one statistic over the last minute, hour and day."""
     header = decode(ViewBrokerStatsDataRequest, request.fields)
     found = deps.history.look_up(header.stats_name, header.stats_key, deps.clock())
@@ -88,7 +62,7 @@ def _item(figures: WindowStats) -> BrokerStatsItem:
 
 
 @sliced
-def get_consume_stats(deps: StatsDeps, _: Connection, request: Command) -> Steps[Command]:
+def get_consume_stats(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
     """GET_CONSUME_STATS: the offsets of a group in every queue of its topics."""
     header = decode(GetConsumeStatsRequest, request.fields)
     group = header.consumer_group
@@ -102,7 +76,7 @@ def get_consume_stats(deps: StatsDeps, _: Connection, request: Command) -> Steps
 
 
 @sliced
-def get_all_consume_stats(deps: StatsDeps, _: Connection, request: Command) -> Steps[Command]:
+def get_all_consume_stats(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
     """GET_BROKER_CONSUME_STATS: the offsets of every group in each of its topics."""
     header = decode(GetConsumeStatsInBrokerRequest, request.fields)
     stats: list[dict[str, list[ConsumeStats]]] = []
@@ -142,14 +116,14 @@ def _topics_by_group(offsets: OffsetTable) -> Steps[dict[str, list[str]]]:
     return found
 
 
-def _still_read(deps: StatsDeps, group: str, topics: Iterable[str]) -> list[str]:
+def _still_read(deps: Deps, group: str, topics: Iterable[str]) -> list[str]:
     """The topics that the group, if it is online, still subscribes to."""
     online = deps.consumers.get(group)
     return [topic for topic in topics if online is None or not online.has_left(topic)]
 
 
 def _consume_stats(
-    deps: StatsDeps, group: str, topics: Iterable[str], queues_max: int
+    deps: Deps, group: str, topics: Iterable[str], queues_max: int
 ) -> Steps[ConsumeStats]:
     broker_name, now_ms = deps.settings.config.broker_name, deps.clock()
     deps.stats.collect()  # the kernel's pulls
@@ -173,7 +147,7 @@ def _consume_stats(
     return ConsumeStats(offsets=table, consume_tps=per_second)
 
 
-def _queue_stats(deps: StatsDeps, group: str, topic: str, queue_id: int) -> ConsumeOffsets:
+def _queue_stats(deps: Deps, group: str, topic: str, queue_id: int) -> ConsumeOffsets:
     """The offsets of a group in a queue: consumerOffset (committed), pullOffset (delivered)."""
     committed = deps.offsets.find(group, topic, queue_id)
     place = 0 if committed == NOT_FOUND else committed
@@ -184,7 +158,7 @@ def _queue_stats(deps: StatsDeps, group: str, topic: str, queue_id: int) -> Cons
         pull_offset=max(
             place,
             deps.offsets.pulled(group, topic, queue_id),
-            deps.pops.popped_to(Key(group, topic, queue_id)),
+            deps.pops.table.popped_to(Key(group, topic, queue_id)),
         ),
         last_timestamp=last_ms or 0,
     )
@@ -194,7 +168,7 @@ def _queue_stats(deps: StatsDeps, group: str, topic: str, queue_id: int) -> Cons
 
 
 @sliced
-def query_time_span(deps: StatsDeps, _: Connection, request: Command) -> Steps[Command]:
+def query_time_span(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
     """QUERY_CONSUME_TIME_SPAN: store times of the first, last and next consumed message."""
     header = decode(QueryConsumeTimeSpanRequest, request.fields)
     topic = deps.topics.get(header.topic)
@@ -210,7 +184,7 @@ def query_time_span(deps: StatsDeps, _: Connection, request: Command) -> Steps[C
     return Command(code=ResponseCode.SUCCESS, body=body)
 
 
-def _time_span(deps: StatsDeps, group: str, topic: str, queue_id: int) -> QueueTimeSpan:
+def _time_span(deps: Deps, group: str, topic: str, queue_id: int) -> QueueTimeSpan:
     store = deps.store
     high = store.max_offset(topic, queue_id)
     first_ms = store.earliest_time(topic, queue_id)

@@ -2,19 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 
 from tianzhou.broker import validation
 from tianzhou.broker.handlers.admin.topics import delete_queues
+from tianzhou.broker.handlers.deps import Deps
 from tianzhou.broker.handlers.heartbeat import subscription_body
-from tianzhou.broker.statistics.history import History
-from tianzhou.broker.tables.clients import ConsumerTable, Subscription
+from tianzhou.broker.tables.clients import Subscription
 from tianzhou.broker.tables.saver import encode_table
-from tianzhou.broker.tables.topics import TopicTable
-from tianzhou.clock import Clock
 from tianzhou.errors import RequestError, StoreError
 from tianzhou.names import (
     is_system_topic,
@@ -30,7 +26,6 @@ from tianzhou.remoting import slices
 from tianzhou.remoting.connection import Connection
 from tianzhou.remoting.slices import Steps
 from tianzhou.store.consume_queue import ConsumeQueue
-from tianzhou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -38,25 +33,10 @@ _ENTRIES_MAX = 1024
 """Entries in one response at most."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreDeps:
-    """Dependencies of these handlers."""
-
-    topics: TopicTable
-    consumers: ConsumerTable[Connection]
-    store: MessageStore
-    history: History
-    clock: Clock
-    delay_offsets: Callable[[], dict[str, object]]
-    """Progress of the delay levels, as in `delayOffset.json`."""
-    timer_checkpoint: Callable[[], bytes | None]
-    """Progress of timed messages, in the fields of `timercheck`; None if the timer is off."""
-
-
 # -- cleaning up -----------------------------------------------------------------------------------
 
 
-async def delete_expired_log(deps: StoreDeps, connection: Connection, _: Command) -> Command:
+async def delete_expired_log(deps: Deps, connection: Connection, _: Command) -> Command:
     """DELETE_EXPIRED_COMMITLOG: delete expired files now, whatever `deleteWhen` says."""
     try:
         count = await asyncio.to_thread(deps.store.expire, now=True)
@@ -66,7 +46,7 @@ async def delete_expired_log(deps: StoreDeps, connection: Connection, _: Command
     return Command(code=ResponseCode.SUCCESS)
 
 
-async def clean_unused_topics(deps: StoreDeps, connection: Connection, _: Command) -> Command:
+async def clean_unused_topics(deps: Deps, connection: Connection, _: Command) -> Command:
     """CLEAN_UNUSED_TOPIC: delete queues of topics that are no longer in the table."""
     unused = [
         topic
@@ -80,7 +60,7 @@ async def clean_unused_topics(deps: StoreDeps, connection: Connection, _: Comman
     return Command(code=ResponseCode.SUCCESS)
 
 
-async def clean_expired_queues(deps: StoreDeps, connection: Connection, _: Command) -> Command:
+async def clean_expired_queues(deps: Deps, connection: Connection, _: Command) -> Command:
     """CLEAN_EXPIRED_CONSUMEQUEUE: delete queues without messages that no topic has.
 
     RocketMQ deletes every queue whose messages have all expired, and a topic in use then starts
@@ -96,7 +76,7 @@ async def clean_expired_queues(deps: StoreDeps, connection: Connection, _: Comma
     return Command(code=ResponseCode.SUCCESS)
 
 
-def _expired_queues(deps: StoreDeps) -> Steps[list[ConsumeQueue]]:
+def _expired_queues(deps: Deps) -> Steps[list[ConsumeQueue]]:
     found: list[ConsumeQueue] = []
     for queue in deps.store.queues.all():
         yield
@@ -117,7 +97,7 @@ def _is_expired(queue: ConsumeQueue, first_log_offset: int) -> bool:
 # -- reading queues -------------------------------------------------------------------------------
 
 
-def query_consume_queue(deps: StoreDeps, _: Connection, request: Command) -> Command:
+def query_consume_queue(deps: Deps, _: Connection, request: Command) -> Command:
     """QUERY_CONSUME_QUEUE: raw entries of a queue, and which of them a group's filter selects.
 
     An index that does not exist gives no entries; RocketMQ sends no body then, and its own tool
@@ -181,14 +161,14 @@ def _filter_data(group: str, topic: str, subscription: Subscription | None) -> s
     return msgspec.json.encode(data).decode()
 
 
-def get_delay_offsets(deps: StoreDeps, _: Connection, __: Command) -> Command:
+def get_delay_offsets(deps: Deps, _: Connection, __: Command) -> Command:
     """GET_ALL_DELAY_OFFSET."""
-    return Command(code=ResponseCode.SUCCESS, body=encode_table(deps.delay_offsets()))
+    return Command(code=ResponseCode.SUCCESS, body=encode_table(deps.scheduled.delays.as_file()))
 
 
-def get_timer_check(deps: StoreDeps, _: Connection, __: Command) -> Command:
+def get_timer_check(deps: Deps, _: Connection, __: Command) -> Command:
     """GET_TIMER_CHECK_POINT."""
-    check = deps.timer_checkpoint()
+    check = deps.scheduled.timer_checkpoint()
     if check is None:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR, "The checkpoint is null, timerWheelEnable is false"
@@ -199,12 +179,12 @@ def get_timer_check(deps: StoreDeps, _: Connection, __: Command) -> Command:
 # -- replication -----------------------------------------------------------------------------------
 
 
-def get_ha_status(deps: StoreDeps, _: Connection, __: Command) -> Command:
+def get_ha_status(deps: Deps, _: Connection, __: Command) -> Command:
     """GET_BROKER_HA_STATUS (5.x): a master without slaves."""
     info = HARuntimeInfo(master=True, master_max_offset=deps.store.end_log_offset)
     return Command(code=ResponseCode.SUCCESS, body=encode_body(info))
 
 
-def reset_master_flush_offset(_: StoreDeps, __: Connection, ___: Command) -> Command:
+def reset_master_flush_offset(_: Deps, __: Connection, ___: Command) -> Command:
     """RESET_MASTER_FLUSH_OFFSET (5.x): for slaves only; a master responds SUCCESS."""
     return Command(code=ResponseCode.SUCCESS)

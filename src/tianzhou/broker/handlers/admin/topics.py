@@ -2,20 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 import msgspec
 
 from tianzhou.broker import validation
-from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.statistics.history import History
+from tianzhou.broker.handlers.deps import Deps
 from tianzhou.broker.tables.attributes import MIXED, added, topic_problems
-from tianzhou.broker.tables.clients import ConsumerTable
-from tianzhou.broker.tables.offsets import OffsetTable
-from tianzhou.broker.tables.topics import TopicTable, check_queue_counts
-from tianzhou.clock import Clock
-from tianzhou.config.live import LiveSettings
+from tianzhou.broker.tables.topics import check_queue_counts
 from tianzhou.errors import RequestError, StoreError
 from tianzhou.names import (
     SYSTEM_TOPICS,
@@ -52,24 +45,7 @@ from tianzhou.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicDeps:
-    """Dependencies of these handlers."""
-
-    settings: LiveSettings[BrokerConfig]
-    topics: TopicTable
-    consumers: ConsumerTable[Connection]
-    offsets: OffsetTable
-    store: MessageStore
-    history: History
-    clock: Clock
-    address: str
-    """The address that clients connect to."""
-    saved: Callable[[], Awaitable[bool]]
-    """Saves the tables; False if that failed."""
-
-
-async def create_topic(deps: TopicDeps, connection: Connection, request: Command) -> Command:
+async def create_topic(deps: Deps, connection: Connection, request: Command) -> Command:
     """UPDATE_AND_CREATE_TOPIC."""
     header = decode(CreateTopicRequest, request.fields)
     topic = TopicConfig(
@@ -86,20 +62,20 @@ async def create_topic(deps: TopicDeps, connection: Connection, request: Command
     return Command(code=ResponseCode.SUCCESS)
 
 
-async def create_topic_list(deps: TopicDeps, connection: Connection, request: Command) -> Command:
+async def create_topic_list(deps: Deps, connection: Connection, request: Command) -> Command:
     """UPDATE_AND_CREATE_TOPIC_LIST (5.3): all, or none if one is invalid."""
     body = await slices.finish(decode_request_steps(CreateTopicListBody, request.body))
     await _put_topics(deps, connection, body.topics or [])
     return Command(code=ResponseCode.SUCCESS)
 
 
-async def _put_topics(deps: TopicDeps, connection: Connection, topics: list[TopicConfig]) -> None:
+async def _put_topics(deps: Deps, connection: Connection, topics: list[TopicConfig]) -> None:
     """Check all, then create or change each; `attributes` are changes of signed names."""
     await slices.finish(_put_steps(deps, connection, topics))
     await _save(deps)
 
 
-def _put_steps(deps: TopicDeps, connection: Connection, topics: list[TopicConfig]) -> Steps[None]:
+def _put_steps(deps: Deps, connection: Connection, topics: list[TopicConfig]) -> Steps[None]:
     for topic in topics:
         _check_topic(deps, topic)
         yield
@@ -118,7 +94,7 @@ def _put_steps(deps: TopicDeps, connection: Connection, topics: list[TopicConfig
             )  # fmt: skip
 
 
-def _check_topic(deps: TopicDeps, topic: TopicConfig) -> None:
+def _check_topic(deps: Deps, topic: TopicConfig) -> None:
     """Raises RequestError for an invalid topic."""
     name = topic.topic_name or ""
     validation.check_topic_name(name)
@@ -184,7 +160,7 @@ def _wrong_attribute(change: str) -> RequestError:
     )
 
 
-async def delete_topic(deps: TopicDeps, connection: Connection, request: Command) -> Command:
+async def delete_topic(deps: Deps, connection: Connection, request: Command) -> Command:
     """DELETE_TOPIC_IN_BROKER: deletes the topic, its queues and the offsets of groups in it."""
     header = decode(DeleteTopicRequest, request.fields)
     if not header.topic.strip():
@@ -220,7 +196,7 @@ def _delete_steps(store: MessageStore, queues: list[ConsumeQueue]) -> Steps[None
         yield
 
 
-async def _save(deps: TopicDeps) -> None:
+async def _save(deps: Deps) -> None:
     if not await deps.saved():
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
@@ -232,13 +208,13 @@ async def _save(deps: TopicDeps) -> None:
 
 
 @sliced
-def get_all_topic_config(deps: TopicDeps, _: Connection, __: Command) -> Steps[Command]:
+def get_all_topic_config(deps: Deps, _: Connection, __: Command) -> Steps[Command]:
     """GET_ALL_TOPIC_CONFIG."""
     body = yield from encode_steps(deps.topics.as_body())
     return Command(code=ResponseCode.SUCCESS, body=body)
 
 
-def get_topic_config(deps: TopicDeps, _: Connection, request: Command) -> Command:
+def get_topic_config(deps: Deps, _: Connection, request: Command) -> Command:
     """GET_TOPIC_CONFIG (5.x)."""
     header = decode(GetTopicConfigRequest, request.fields)
     topic = deps.topics.get(header.topic)
@@ -249,14 +225,14 @@ def get_topic_config(deps: TopicDeps, _: Connection, request: Command) -> Comman
     return Command(code=ResponseCode.SUCCESS, body=encode_body(topic))
 
 
-def get_system_topics(deps: TopicDeps, _: Connection, __: Command) -> Command:
+def get_system_topics(deps: Deps, _: Connection, __: Command) -> Command:
     """GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
     names = sorted(deps.topics.system_names | SYSTEM_TOPICS)
     return Command(code=ResponseCode.SUCCESS, body=encode_body(TopicList(topics=names)))
 
 
 @sliced
-def query_topic_consume_by_who(deps: TopicDeps, _: Connection, request: Command) -> Steps[Command]:
+def query_topic_consume_by_who(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
     """QUERY_TOPIC_CONSUME_BY_WHO: groups that subscribe to a topic or have offsets in it."""
     header = decode(QueryTopicConsumeByWhoRequest, request.fields)
     groups = deps.consumers.groups_of_topic(header.topic)
@@ -266,7 +242,7 @@ def query_topic_consume_by_who(deps: TopicDeps, _: Connection, request: Command)
 
 
 @sliced
-def query_topics_by_consumer(deps: TopicDeps, _: Connection, request: Command) -> Steps[Command]:
+def query_topics_by_consumer(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
     """QUERY_TOPICS_BY_CONSUMER (5.x): topics in which a group has offsets."""
     header = decode(QueryTopicsByConsumerRequest, request.fields)
     topics = sorted((yield from deps.offsets.topics_of(header.group)))
@@ -275,7 +251,7 @@ def query_topics_by_consumer(deps: TopicDeps, _: Connection, request: Command) -
 
 
 @sliced
-def get_topic_stats(deps: TopicDeps, _: Connection, request: Command) -> Steps[Command]:
+def get_topic_stats(deps: Deps, _: Connection, request: Command) -> Steps[Command]:
     """GET_TOPIC_STATS_INFO: first and last offset of each queue of a topic."""
     header = decode(GetTopicStatsInfoRequest, request.fields)
     topic = deps.topics.get(header.topic)
